@@ -1,0 +1,42 @@
+"""`python -m benchmarks`: measure the rows, print the table."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator
+
+import benchmarks
+from benchmarks.measure import Effort, Result, Row, measure
+from benchmarks.report import aligned, machine, markdown
+from benchmarks.rows import ROWS
+
+QUICK = Effort(rounds=3, divisor=10)
+
+
+def main() -> None:
+    """Measure what the command line asks for, and print it."""
+    options = _options()
+    rows = [row for row in ROWS if options.only in row.title]
+    results = list(_measured(rows, QUICK if options.quick else Effort()))
+    print(machine())
+    print()
+    print(markdown(results) if options.markdown else aligned(results))
+
+
+def _measured(rows: list[Row], effort: Effort) -> Iterator[Result]:
+    for row in rows:
+        print(f"measuring: {row.title}", file=sys.stderr, flush=True)
+        yield measure(row, effort)
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=benchmarks.__doc__)
+    parser.add_argument("--markdown", action="store_true", help="print the table in Markdown")
+    parser.add_argument("--quick", action="store_true", help="fewer rounds of fewer steps")
+    parser.add_argument("--only", metavar="TEXT", default="", help="only rows whose title contains this")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

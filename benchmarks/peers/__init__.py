@@ -1,0 +1,1 @@
+"""How each library does the work of the rows: the fastest way its documentation shows, with tracing off."""

@@ -1,0 +1,47 @@
+"""Import: a new interpreter that imports what building a graph takes, and ends."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from importlib.util import find_spec
+
+from benchmarks.gauges import seconds_per_step
+from benchmarks.measure import MILLISECONDS, Contender, Goal, Row, Run, Work
+
+FIRST_RUN = """
+from stategraph import GraphConfig, State, StateGraph
+graph = StateGraph(GraphConfig(name="first-run"))
+graph.add_node("done", lambda state: {"n": 1})
+graph.set_entry_point("done")
+graph.set_exit_point("done")
+graph.execute(State())
+"""
+
+
+def program(source: str, needs: str = "") -> Work:
+    """A new interpreter that runs the source, which needs that package to be installed."""
+
+    def work(_steps: int) -> Run:
+        if needs and find_spec(needs) is None:
+            raise ModuleNotFoundError(needs)
+        return lambda: subprocess.run([sys.executable, "-c", source], check=True, stdout=subprocess.DEVNULL)
+
+    return work
+
+
+ROW = Row(
+    title="import",
+    gauge=seconds_per_step,
+    unit=MILLISECONDS,
+    goal=Goal(100, absolute=True),
+    floor=program("pass"),
+    steps=1,
+    contenders=(
+        Contender("stategraph", program("import stategraph", "stategraph"), judged=True),
+        Contender("stategraph, and a first run", program(FIRST_RUN, "stategraph")),
+        Contender("LangGraph", program("from langgraph.graph import StateGraph", "langgraph")),
+        Contender("Burr", program("from burr.core import ApplicationBuilder", "burr")),
+        Contender("pydantic-graph", program("from pydantic_graph import GraphBuilder", "pydantic_graph")),
+    ),
+)

@@ -1,0 +1,88 @@
+"""stategraph runs a workflow as a graph of steps, and never loses the work that is done.
+
+A checkpoint is the State itself; see `State`, `StateGraph` and `CheckpointStore`.
+"""
+
+from stategraph.config import CheckpointConfig, GraphConfig
+from stategraph.edges import Edge, always, and_, key_equals, key_exists, not_, or_
+from stategraph.errors import (
+    AsyncNodeError,
+    CheckpointCorruptError,
+    CheckpointError,
+    CheckpointingDisabledError,
+    CheckpointNotFoundError,
+    CheckpointSaveError,
+    ConfigError,
+    ExecutionError,
+    FormatError,
+    GraphError,
+    GraphMismatchError,
+    InvalidRunIdError,
+    MaxIterationsError,
+    NotSerializableError,
+    RunCancelledError,
+    RunCompleteError,
+    RunExistsError,
+    StateGraphError,
+    StepConflictError,
+    UnknownNameError,
+    UnknownNodeError,
+)
+from stategraph.events import Event, EventType
+from stategraph.graph import StateGraph
+from stategraph.nodes.context import NodeContext
+from stategraph.observers import MultiObserver, Observer, get_observer, register_observer
+from stategraph.state import ErrorInfo, ParentStep, RunStatus, State
+from stategraph.stores import CheckpointStore, get_checkpoint_store, register_checkpoint_store
+from stategraph.stores.types import register_type
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "AsyncNodeError",
+    "CheckpointConfig",
+    "CheckpointCorruptError",
+    "CheckpointError",
+    "CheckpointNotFoundError",
+    "CheckpointSaveError",
+    "CheckpointStore",
+    "CheckpointingDisabledError",
+    "ConfigError",
+    "Edge",
+    "ErrorInfo",
+    "Event",
+    "EventType",
+    "ExecutionError",
+    "FormatError",
+    "GraphConfig",
+    "GraphError",
+    "GraphMismatchError",
+    "InvalidRunIdError",
+    "MaxIterationsError",
+    "MultiObserver",
+    "NodeContext",
+    "NotSerializableError",
+    "Observer",
+    "ParentStep",
+    "RunCancelledError",
+    "RunCompleteError",
+    "RunExistsError",
+    "RunStatus",
+    "State",
+    "StateGraph",
+    "StateGraphError",
+    "StepConflictError",
+    "UnknownNameError",
+    "UnknownNodeError",
+    "always",
+    "and_",
+    "get_checkpoint_store",
+    "get_observer",
+    "key_equals",
+    "key_exists",
+    "not_",
+    "or_",
+    "register_checkpoint_store",
+    "register_observer",
+    "register_type",
+]

@@ -1,0 +1,6 @@
+"""How a graph is configured: GraphConfig and CheckpointConfig, from code, a mapping or a file."""
+
+from stategraph.config.checkpoint import CheckpointConfig
+from stategraph.config.graph import GraphConfig
+
+__all__ = ["CheckpointConfig", "GraphConfig"]

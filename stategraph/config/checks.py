@@ -1,0 +1,31 @@
+"""Validators that say what would be allowed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from stategraph.errors import ConfigError
+
+Validator = Callable[[Any, Any, Any], None]
+"""As attrs calls it: with the instance, the attribute and the value."""
+
+
+def check(key: str, allowed: str, is_allowed: Callable[[Any], bool]) -> Validator:
+    """-> a validator for the value at a key path; ConfigError says what is allowed there."""
+
+    def validate(instance: object, attribute: object, value: Any) -> None:
+        if not is_allowed(value):
+            raise ConfigError(key, value, allowed)
+
+    return validate
+
+
+def is_name(value: object) -> bool:
+    """Whether it is a str of 1 to 200 printable characters."""
+    return isinstance(value, str) and 0 < len(value) <= 200 and value.isprintable()
+
+
+def is_count(value: object, at_least: int) -> bool:
+    """Whether it is a whole number from `at_least` on; True and False are not numbers here."""
+    return type(value) is int and value >= at_least

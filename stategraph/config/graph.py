@@ -1,0 +1,109 @@
+"""GraphConfig: what a StateGraph is built from."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from stategraph.config.checkpoint import CheckpointConfig
+from stategraph.config.checks import check, is_count, is_name
+from stategraph.errors import ConfigError
+
+
+@attrs.frozen
+class GraphConfig:
+    """What a StateGraph is built from.
+
+    Configurations are laid over one another with `merge`, the stronger last::
+
+        GraphConfig.from_file("graph.toml").merge({"checkpoint": {"interval": 5}})
+
+    Attributes:
+        name: Names the graph; saved with its runs, which only a graph of this name resumes.
+        observer: Name of the observer: "structlog", "noop", or one that was registered.
+        max_iterations: How many nodes one call of execute or resume may run; stops endless loops.
+        checkpoint: When and where the State is saved.
+
+    Raises:
+        ConfigError: a value is not allowed.
+    """
+
+    name: str = attrs.field(validator=check("name", "a name of 1 to 200 printable characters", is_name))
+    observer: str = attrs.field(default="structlog", validator=check("observer", "the name of an observer", is_name))
+    max_iterations: int = attrs.field(
+        default=1000,
+        validator=check(
+            "max_iterations",
+            "a whole number from 1 on: how many nodes one call may run",
+            lambda value: is_count(value, at_least=1),
+        ),
+    )
+    checkpoint: CheckpointConfig = attrs.field(
+        factory=CheckpointConfig,
+        validator=check("checkpoint", "a CheckpointConfig", lambda value: isinstance(value, CheckpointConfig)),
+    )
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> GraphConfig:
+        """-> the configuration that a mapping describes; what it leaves out has its default.
+
+        Raises:
+            ConfigError: a key is unknown or missing, or a value is not allowed.
+        """
+        from stategraph.config.structuring import structure  # imported when used: cattrs takes 90 ms
+
+        return structure(cls, values)
+
+    @classmethod
+    def from_file(cls, path: str | os.PathLike[str]) -> GraphConfig:
+        """-> the configuration in a TOML or JSON file.
+
+        Raises:
+            ConfigError: the file cannot be read, or as `from_dict`.
+        """
+        from stategraph.config.files import read  # imported when used
+
+        return cls.from_dict(read(Path(path)))
+
+    def to_dict(self) -> dict[str, Any]:
+        """-> a mapping that `from_dict` makes an equal configuration of."""
+        return attrs.asdict(self)
+
+    def merge(self, other: GraphConfig | Mapping[str, Any]) -> GraphConfig:
+        """-> this configuration with another laid over it.
+
+        Args:
+            other: A mapping, all of whose keys win; or a GraphConfig, whose values win where they are not the defaults.
+                ``checkpoint.options`` is one value: it is replaced, not mixed.
+
+        Raises:
+            ConfigError: a key is unknown, or a value is not allowed.
+        """
+        changes = _not_default(other) if isinstance(other, GraphConfig) else other
+        if not isinstance(changes, Mapping):
+            raise ConfigError("merge", other, "a GraphConfig or a mapping")
+        checkpoint = changes.get("checkpoint", {})
+        if not isinstance(checkpoint, Mapping):
+            raise ConfigError("checkpoint", checkpoint, "a mapping")
+        mine = self.to_dict()
+        return self.from_dict({**mine, **changes, "checkpoint": {**mine["checkpoint"], **checkpoint}})
+
+
+def _not_default(config: Any) -> dict[str, Any]:
+    """-> the values of a configuration that differ from the defaults; its name always does."""
+    values = {}
+    for field in attrs.fields(type(config)):
+        value = getattr(config, field.name)
+        if attrs.has(type(value)):
+            values[field.name] = _not_default(value)
+        elif field.default is attrs.NOTHING or value != _default_of(field):
+            values[field.name] = value
+    return values
+
+
+def _default_of(field: attrs.Attribute[Any]) -> Any:
+    return field.default.factory() if isinstance(field.default, attrs.Factory) else field.default  # type: ignore[arg-type]

@@ -1,0 +1,203 @@
+"""Edges, and the predicates that decide whether one is taken.
+
+A predicate is any function of a State to bool. The ones made here have a readable repr and compare equal when they
+mean the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from enum import Enum
+from inspect import isawaitable
+from typing import Any, TypeAlias
+
+import attrs
+
+from stategraph.callables import name_of
+from stategraph.frozen import ATOMS
+from stategraph.state import State
+from stategraph.structure import EdgeStructure
+
+Predicate: TypeAlias = Callable[[State], bool]
+
+
+@attrs.frozen
+class Edge:
+    """A possible transition. It is taken if its predicate holds; None always does."""
+
+    source: str
+    target: str
+    predicate: Predicate | None = None
+    name: str | None = None
+
+    @property
+    def structure(self) -> EdgeStructure:
+        """What of this edge can be compared across processes."""
+        label = self.name or describe_predicate(self.predicate, lambda _: "own predicate")
+        return EdgeStructure(self.source, self.target, label)
+
+    def __str__(self) -> str:
+        return f"{self.source!r} -> {self.target!r} ({self.name or describe_predicate(self.predicate)})"
+
+
+def choose(edges: Sequence[Edge], state: State) -> tuple[Edge | None, int, Exception | None]:
+    """-> the first edge whose predicate holds, if any does; how many were tried; what the last one raised, if it did."""
+    tried = 0
+    for edge in edges:
+        tried += 1
+        try:
+            holds = edge.predicate is None or edge.predicate(state)
+            if holds is True or (holds is not False and _is_true(holds)):
+                return edge, tried, None
+        except Exception as error:
+            return None, tried, error
+    return None, tried, None
+
+
+def _is_true(answer: object) -> bool:
+    if isawaitable(answer):
+        if hasattr(answer, "close"):
+            answer.close()  # or Python warns that nobody awaited it
+        raise TypeError("it is async; a predicate answers at once")
+    return bool(answer)
+
+
+# --------------------------------------------------------------------------- predicates
+
+
+class LibraryPredicate:
+    """Base of the predicates that stategraph makes: they can say what they test."""
+
+    def __call__(self, state: State) -> bool:
+        """Whether it holds."""
+        raise NotImplementedError
+
+    def describe(self, describe_own: Callable[[Predicate], str]) -> str:
+        """-> what it tests; `describe_own` puts the users' own functions in words."""
+        raise NotImplementedError
+
+    def __repr__(self) -> str:
+        return self.describe(name_of)
+
+
+def always() -> Predicate:
+    """-> a predicate that always holds, like an edge without one."""
+    return _Always()
+
+
+def key_exists(key: str) -> Predicate:
+    """-> a predicate that holds where the State has `key`, whatever its value."""
+    return _KeyExists(key)
+
+
+def key_equals(key: str, value: object) -> Predicate:
+    """-> a predicate that holds where the State has `key` and its value equals `value`."""
+    return _KeyEquals(key, value)
+
+
+def not_(predicate: Predicate) -> Predicate:
+    """-> a predicate that holds where `predicate` does not."""
+    return _Not(predicate)
+
+
+def and_(*predicates: Predicate) -> Predicate:
+    """-> a predicate that holds where all of them do, asked in order until one does not."""
+    return _Combined("and_", all, predicates)
+
+
+def or_(*predicates: Predicate) -> Predicate:
+    """-> a predicate that holds where any of them does, asked in order until one does."""
+    return _Combined("or_", any, predicates)
+
+
+@attrs.frozen(repr=False)
+class _Always(LibraryPredicate):
+    def __call__(self, state: State) -> bool:
+        return True
+
+    def describe(self, describe_own: Callable[[Predicate], str]) -> str:
+        return "always()"
+
+
+@attrs.frozen(repr=False)
+class _KeyExists(LibraryPredicate):
+    key: str
+
+    def __call__(self, state: State) -> bool:
+        return self.key in state
+
+    def describe(self, describe_own: Callable[[Predicate], str]) -> str:
+        return f"key_exists({self.key!r})"
+
+
+_ABSENT = object()
+
+
+@attrs.frozen(repr=False)
+class _KeyEquals(LibraryPredicate):
+    key: str
+    value: object
+
+    def __call__(self, state: State) -> bool:
+        found = state.get(self.key, _ABSENT)
+        return found is not _ABSENT and bool(found == self.value)
+
+    def describe(self, describe_own: Callable[[Predicate], str]) -> str:
+        return f"key_equals({self.key!r}, {stable_repr(self.value)})"
+
+
+@attrs.frozen(repr=False)
+class _Not(LibraryPredicate):
+    predicate: Predicate
+
+    def __call__(self, state: State) -> bool:
+        return not self.predicate(state)
+
+    def describe(self, describe_own: Callable[[Predicate], str]) -> str:
+        return f"not_({describe_predicate(self.predicate, describe_own)})"
+
+
+@attrs.frozen(repr=False)
+class _Combined(LibraryPredicate):
+    name: str
+    decide: Callable[[Any], bool]
+    predicates: tuple[Predicate, ...]
+
+    def __call__(self, state: State) -> bool:
+        return self.decide(predicate(state) for predicate in self.predicates)
+
+    def describe(self, describe_own: Callable[[Predicate], str]) -> str:
+        return f"{self.name}({', '.join(describe_predicate(p, describe_own) for p in self.predicates)})"
+
+
+# --------------------------------------------------------------------------- in words
+
+
+def describe_predicate(predicate: Predicate | None, describe_own: Callable[[Predicate], str] = name_of) -> str:
+    """-> a predicate in words; `describe_own` puts the users' own functions in words."""
+    if predicate is None:
+        return "always()"
+    if isinstance(predicate, LibraryPredicate):
+        return predicate.describe(describe_own)
+    return describe_own(predicate)
+
+
+def stable_repr(value: object) -> str:
+    """-> a repr that is the same in every process: sets in order, no addresses."""
+    if type(value) in ATOMS:
+        return repr(value)
+    if isinstance(value, Enum):
+        return f"{type(value).__qualname__}.{value.name}"
+    if isinstance(value, list):
+        return f"[{_listed(value)}]"
+    if isinstance(value, tuple):
+        return f"({_listed(value)})"
+    if isinstance(value, set | frozenset):
+        return f"{{{', '.join(sorted(map(stable_repr, value)))}}}"
+    if isinstance(value, Mapping):
+        return f"{{{', '.join(f'{stable_repr(key)}: {stable_repr(item)}' for key, item in value.items())}}}"
+    return f"<{type(value).__qualname__}>"
+
+
+def _listed(values: Iterable[object]) -> str:
+    return ", ".join(map(stable_repr, values))

@@ -1,0 +1,319 @@
+"""Every decision of a run, and none of its I/O.
+
+`Engine.execute` and `Engine.resume` are generators. They yield commands (run this node, save this State); a driver carries
+each one out and sends back what came of it, or throws what was raised; what the generator returns is the final State. The
+pattern is known as sans-I/O (https://sans-io.readthedocs.io). Here it lets one engine serve sync and async drivers.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Generator, Mapping
+from inspect import isawaitable
+from typing import Any, TypeAlias, TypeVar
+
+import attrs
+
+from stategraph.commands import Amend, Await, Command, Delete, Emit, Load, RunNode, Save, Stopped
+from stategraph.edges import Edge, choose, describe_predicate
+from stategraph.errors import (
+    CheckpointCorruptError,
+    CheckpointError,
+    CheckpointingDisabledError,
+    CheckpointNotFoundError,
+    CheckpointSaveError,
+    ExecutionError,
+    GraphMismatchError,
+    MaxIterationsError,
+    RunCancelledError,
+    RunCompleteError,
+    RunExistsError,
+    describe_exception,
+    shorten,
+)
+from stategraph.events import STATE_EVENTS, EventType, Listener
+from stategraph.frozen import lay_over
+from stategraph.ids import check_run_id
+from stategraph.nodes.context import NodeContext
+from stategraph.nodes.function import data_from
+from stategraph.plan import Plan, Stage
+from stategraph.state import ErrorInfo, RunStatus, State, completed_by, data_of, evolve, with_data
+
+PATH_LENGTH = 100  # nodes that the path of an error tells: a run of a million steps does not grow
+_MESSAGE_LENGTH = 2000  # characters of an exception's text that a failed run keeps
+
+_Answer = TypeVar("_Answer")
+Task: TypeAlias = Generator[Command, Any, _Answer]
+"""A part of a run: yields commands, is sent their answers, returns its own."""
+
+
+@attrs.define(eq=False)
+class Engine:
+    """One call of execute or resume.
+
+    Attributes:
+        plan: The graph.
+        wanted: The types of events that the observer wants.
+        observer: The graph's observer: States that have none tell it what is done with them.
+        state: The last completed State of the run.
+        saved: The last State that the store has acknowledged.
+        path: The last nodes entered.
+        completed: The nodes completed in this call, while an observer wants events.
+        entered: How many nodes this call has entered.
+    """
+
+    plan: Plan
+    wanted: frozenset[EventType]
+    observer: Listener
+    state: State = attrs.field(init=False)
+    saved: State | None = attrs.field(default=None, init=False)
+    path: deque[str] = attrs.field(factory=lambda: deque(maxlen=PATH_LENGTH), init=False)
+    completed: set[str] = attrs.field(factory=set, init=False)
+    entered: int = attrs.field(default=0, init=False)
+
+    # ------------------------------------------------------------------ starting
+
+    def execute(self, state: State) -> Task[State]:
+        """Run a State from the entry point to an exit point."""
+        self.state = yield from self._admit(state)
+        return (yield from self._run(None))
+
+    def resume(self, run_id: str, updates: Mapping[str, Any], allow_changed: bool) -> Task[State]:
+        """Run on from the newest saved State of a run, with its data updated."""
+        check_run_id(run_id)
+        if not self.plan.interval:
+            raise CheckpointingDisabledError(self.plan.graph)
+        saved = yield from self._load(run_id)
+        yield from self._emit(EventType.CHECKPOINT_LOAD, saved)
+        _check_fits(self.plan, saved, allow_changed)
+        self.state = self._stamp(with_data(saved, lay_over(data_of(saved), updates)))
+        if updates:
+            yield from self._save(self.state, Amend)
+        yield from self._emit(EventType.CHECKPOINT_RESUME, self.state)
+        return (yield from self._run(self.plan.stages.get(saved.checkpoint_node)))
+
+    def _admit(self, state: State) -> Task[State]:
+        """-> the State as it enters the graph; a State with a past is brought back to life durably."""
+        started = evolve(self._stamp(state), checkpoint_node="")
+        if not self.plan.interval:
+            return started
+        if state.step or state.graph is not None:
+            yield from self._save(started, Amend)
+            return started
+        try:
+            saved = yield from self._load(state.run_id)
+        except CheckpointNotFoundError:
+            return started
+        if saved != state:
+            raise RunExistsError(state.run_id, self.plan.store)
+        return started
+
+    def _stamp(self, state: State) -> State:
+        """-> the State as one that runs on this graph."""
+        plan = self.plan
+        if state.observer is None and not self.wanted.isdisjoint(STATE_EVENTS):
+            state = evolve(state, observer=self.observer)
+        return evolve(state, graph=plan.graph, structure=plan.structure, status=RunStatus.ACTIVE, error=None)
+
+    # ------------------------------------------------------------------ running
+
+    def _run(self, stage: Stage | None) -> Task[State]:
+        """Run on from a stage that is completed (None: from the start), and see to what ends the run early."""
+        yield from self._emit(EventType.GRAPH_START, self.state)
+        try:
+            while stage is None or not stage.is_exit:
+                stage = yield from self._step(stage)
+            return (yield from self._complete())
+        except GeneratorExit:  # the driver is gone: nobody is left to carry out a command
+            raise
+        except Stopped as stop:
+            error = RunCancelledError(self.state, str(stop))
+            yield from self._rescue(error)
+            raise error from stop.__cause__
+        except BaseException as error:
+            yield from self._rescue(error)
+            raise
+
+    def _step(self, previous: Stage | None) -> Task[Stage]:
+        """Take the next edge, run the node behind it and save what is due -> the stage of that node."""
+        plan = self.plan
+        name = plan.entry if previous is None else (yield from self._leave(previous))
+        self._enter(name)
+        if self.wanted:
+            yield from self._announce(name)
+        stage = plan.stages[name]
+        data = yield from self._call(stage)
+        self.state = state = completed_by(name, self.state, data)
+        if self.wanted:
+            self.completed.add(name)
+            yield from self._emit(EventType.NODE_COMPLETE, state)
+        # Saved before the edges are tried: a predicate that raises must not cost the node's work.
+        if plan.interval and state.step % plan.interval == 0:
+            yield from self._save(state)
+        return stage
+
+    def _enter(self, name: str) -> None:
+        self.path.append(name)
+        self.entered += 1
+        if self.entered > self.plan.max_iterations:
+            raise self._failure(
+                name,
+                f"is not entered: this call has run {self.plan.max_iterations} nodes (max_iterations) without reaching "
+                "an exit point; if that is not an endless loop, raise max_iterations or go on with resume",
+                kind=MaxIterationsError,
+            )
+
+    def _call(self, stage: Stage) -> Task[dict[str, Any]]:
+        """Run the node -> the data of the run after it."""
+        state, node = self.state, stage.node
+        try:
+            result = yield RunNode(node, (state, self._context(stage)) if node.wants_context else (state,))
+            if type(result) not in _FINISHED and isawaitable(result):
+                result = yield Await(result, stage.name)
+            return data_from(result, state)
+        except Exception as error:
+            raise self._failure(stage.name, f"failed: {describe_exception(error)}", error) from error
+
+    def _context(self, stage: Stage) -> NodeContext:
+        return NodeContext(self.state.run_id, self.plan.graph, stage.name, self.state.step + 1)
+
+    def _leave(self, stage: Stage) -> Task[str]:
+        """-> the node behind the first edge whose predicate holds."""
+        edge, tried, error = choose(stage.edges, self.state)
+        if self.wanted:
+            yield from self._announce_edges(stage.edges[:tried], edge)
+        if edge is not None:
+            return edge.target
+        last = stage.edges[tried - 1] if tried else None
+        if error is not None:
+            reason = f"cannot be left: the predicate of edge {last} failed: {describe_exception(error)}"
+        else:
+            reason = f"cannot be left: no edge passes (tried {', '.join(map(str, stage.edges)) or 'none: it has none'})"
+        raise self._failure(stage.name, reason, error) from error
+
+    def _complete(self) -> Task[State]:
+        """The exit point is reached: keep the final State or forget the run, as configured -> the final State."""
+        self.state = state = evolve(self.state, status=RunStatus.COMPLETED)
+        if self.plan.interval and self.plan.preserve:
+            yield from self._save(state)
+        elif self.plan.interval:
+            yield from self._delete(state)
+        yield from self._emit(EventType.GRAPH_COMPLETE, state)
+        return state
+
+    # ------------------------------------------------------------------ ending early
+
+    def _failure(
+        self, name: str, reason: str, cause: Exception | None = None, kind: type[ExecutionError] = ExecutionError
+    ) -> ExecutionError:
+        """-> the error for a node or engine that failed, with the State as it is to be left."""
+        info = ErrorInfo((kind if cause is None else type(cause)).__name__, _message(cause, reason), name)
+        return kind(name, evolve(self.state, status=RunStatus.FAILED, error=info), tuple(self.path), reason)
+
+    def _rescue(self, error: BaseException) -> Task[None]:
+        """Before an error goes up, save what is not saved yet; a second failure becomes a note on the first."""
+        state = error.state if isinstance(error, ExecutionError) else self.state
+        unsaved = self.plan.interval and state is not self.saved and not isinstance(error, CheckpointError)
+        try:
+            if unsaved:
+                yield from self._save(state)
+            yield from self._emit(EventType.GRAPH_ERROR, state, error=describe_exception(error))
+        except BaseException as second:
+            error.add_note(f"While the run was being stopped: {describe_exception(second)}")
+
+    # ------------------------------------------------------------------ the store
+
+    def _load(self, run_id: str) -> Task[State]:
+        try:
+            state = yield Load(run_id)
+        except CheckpointError:
+            raise
+        except Exception as error:
+            raise CheckpointError(
+                run_id, f"the {self.plan.store} could not load it: {describe_exception(error)}"
+            ) from error
+        if type(state) is not State or state.run_id != run_id:
+            raise CheckpointCorruptError(run_id, f"the {self.plan.store} gave {shorten(state)} for it")
+        return state
+
+    def _save(self, state: State, command: type[Save | Amend] = Save) -> Task[None]:
+        try:
+            yield command(state)
+        except CheckpointError as error:
+            error.state = state
+            raise
+        except Exception as error:
+            reason = f"step {state.step} could not be saved in the {self.plan.store}: {describe_exception(error)}"
+            failure = CheckpointSaveError(state.run_id, reason)
+            failure.state = state
+            raise failure from error
+        self.saved = state
+        yield from self._emit(EventType.CHECKPOINT_SAVE, state)
+
+    def _delete(self, state: State) -> Task[None]:
+        try:
+            yield Delete(state.run_id)
+        except Exception as error:
+            failure = CheckpointError(
+                state.run_id,
+                f"it is complete, but the {self.plan.store} could not delete its checkpoints: {describe_exception(error)}",
+            )
+            failure.state = state
+            raise failure from error
+        yield from self._emit(EventType.CHECKPOINT_DELETE, state)
+
+    # ------------------------------------------------------------------ events
+
+    def _emit(self, type: EventType, state: State, **more: object) -> Task[None]:
+        if type in self.wanted:
+            provenance = {"run_id": state.run_id, "step": state.step, "node": state.checkpoint_node}
+            yield Emit(type, {**provenance, "status": state.status.value, **more})
+
+    def _announce(self, name: str) -> Task[None]:
+        about = {"run_id": self.state.run_id, "step": self.state.step + 1, "node": name}
+        if EventType.CYCLE_DETECTED in self.wanted and name in self.completed:
+            yield Emit(EventType.CYCLE_DETECTED, about)
+        if EventType.NODE_START in self.wanted:
+            yield Emit(EventType.NODE_START, about)
+
+    def _announce_edges(self, tried: tuple[Edge, ...], taken: Edge | None) -> Task[None]:
+        for edge in tried:
+            about = {
+                "run_id": self.state.run_id,
+                "step": self.state.step,
+                "source": edge.source,
+                "target": edge.target,
+                "edge": edge.name,
+                "predicate": describe_predicate(edge.predicate),
+            }
+            if EventType.EDGE_EVALUATE in self.wanted:
+                yield Emit(EventType.EDGE_EVALUATE, {**about, "result": edge is taken})
+            if EventType.EDGE_TRANSITION in self.wanted and edge is taken:
+                yield Emit(EventType.EDGE_TRANSITION, about)
+
+
+_FINISHED = frozenset({dict, State})  # results that need no awaiting, without asking inspect
+
+
+def _message(cause: Exception | None, reason: str) -> str:
+    """-> what a failed run keeps of an exception: its text, cut, and without what cannot be stored as UTF-8."""
+    text = reason if cause is None else describe_exception(cause).removeprefix(f"{type(cause).__name__}: ")
+    return text[:_MESSAGE_LENGTH].encode("utf-8", "backslashreplace").decode()
+
+
+def _check_fits(plan: Plan, saved: State, allow_changed: bool) -> None:
+    """Raise unless the saved State can go on in this graph."""
+    if saved.graph is not None and saved.graph != plan.graph:
+        change = f"it is a run of graph {saved.graph!r}, not of {plan.graph!r}"
+        raise GraphMismatchError(saved.run_id, (change,), "Resume it with that graph.")
+    if saved.status is RunStatus.COMPLETED:
+        raise RunCompleteError(saved.run_id, saved.checkpoint_node)
+    if saved.checkpoint_node and saved.checkpoint_node not in plan.stages:
+        change = f"it stands at node {saved.checkpoint_node!r}, which the graph does not have"
+        raise GraphMismatchError(saved.run_id, (change,), f"Its nodes are {', '.join(plan.stages)}.")
+    if saved.structure is not None and not allow_changed and saved.fingerprint != plan.structure.fingerprint:
+        raise GraphMismatchError(
+            saved.run_id,
+            plan.structure.changes_since(saved.structure),
+            "If it may go on all the same, resume it with allow_changed=True.",
+        )

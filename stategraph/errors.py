@@ -1,0 +1,270 @@
+"""Every exception of stategraph.
+
+Each derives from `StateGraphError` and from the builtin it resembles, keeps what it speaks of in attributes, and
+says in its text what is wrong and what to do. The text is made when it is asked for; all of them can be pickled.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Collection
+from typing import TYPE_CHECKING
+
+import attrs
+
+if TYPE_CHECKING:
+    from stategraph.state import State
+
+_SHOWN = 80  # characters of a value in an error: enough to recognise it, short when it is megabytes
+
+
+def shorten(value: object, limit: int = _SHOWN) -> str:
+    """-> the repr of a value, cut to `limit` characters; never raises, whatever the value's own repr does."""
+    try:
+        # Cut before repr: the repr of a string of megabytes is megabytes.
+        text = repr(value[:limit]) if isinstance(value, str | bytes) else repr(value)
+    except Exception as error:
+        return f"<{type(value).__name__} whose repr raises {type(error).__name__}>"
+    return text if len(text) <= limit else text[: limit - 3] + "..."
+
+
+def describe_exception(error: BaseException) -> str:
+    """-> ``ValueError: what it says``, even where the exception cannot say it."""
+    try:
+        text = str(error)
+    except Exception as broken:
+        text = f"<its str raises {type(broken).__name__}>"
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+class StateGraphError(Exception):
+    """Base of every error that stategraph raises."""
+
+
+# --------------------------------------------------------------------------- building and configuring
+
+
+@attrs.define(slots=False, eq=False, repr=False)
+class GraphError(StateGraphError, ValueError):
+    """A graph is built wrongly; `problems` lists everything that was found."""
+
+    graph: str
+    problems: tuple[str, ...]
+
+    def __str__(self) -> str:
+        if len(self.problems) == 1:
+            return f"graph {shorten(self.graph)}: {self.problems[0]}"
+        return "\n  - ".join([f"graph {shorten(self.graph)} has {len(self.problems)} problems:", *self.problems])
+
+
+@attrs.define(slots=False, eq=False, repr=False)
+class ConfigError(StateGraphError, ValueError):
+    """A configuration value is not allowed: `key` is its path, `allowed` says what would be."""
+
+    key: str
+    value: object
+    allowed: str
+
+    def __str__(self) -> str:
+        return f"{self.key}: {shorten(self.value)} is not allowed; {self.allowed}"
+
+
+@attrs.define(slots=False, eq=False, repr=False)
+class UnknownNameError(StateGraphError, LookupError):
+    """A store, an observer or a node is asked for by a name that nobody has given."""
+
+    kind: str
+    name: str
+    known: Collection[str] = attrs.field(converter=sorted)
+
+    def __str__(self) -> str:
+        near = difflib.get_close_matches(str(self.name)[:_SHOWN], self.known, n=1)
+        known = ", ".join(map(repr, self.known[:20])) + (", ..." if len(self.known) > 20 else "")
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        return f"no {self.kind} is named {shorten(self.name)}{hint} (known: {known or 'none'})"
+
+
+@attrs.define(slots=False, eq=False, repr=False)
+class UnknownNodeError(UnknownNameError, GraphError):
+    """An edge, the entry point or an exit point names a node that was not added."""
+
+    graph: str = ""
+    problems: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return f"graph {shorten(self.graph)}: {UnknownNameError.__str__(self)}; add_node comes first"
+
+
+@attrs.define(slots=False, eq=False, repr=False)
+class InvalidRunIdError(StateGraphError, ValueError):
+    """A run id is not 1 to 200 characters of ``A-Z a-z 0-9 . _ : / -``, or looks like a path out of its folder."""
+
+    run_id: object
+
+    def __str__(self) -> str:
+        size = f" ({len(self.run_id):,} characters)" if isinstance(self.run_id, str) else ""
+        return (
+            f"run_id: {shorten(self.run_id)}{size} is not allowed; use 1 to 200 of A-Z a-z 0-9 . _ : / - "
+            "with no part between slashes that is empty or begins with a dot"
+        )
+
+
+# --------------------------------------------------------------------------- running
+
+
+@attrs.define(slots=False, eq=False, repr=False)
+class ExecutionError(StateGraphError, RuntimeError):
+    """A run failed at a node: the node raised (its exception is ``__cause__``) or the engine could not go on.
+
+    `state` is the last completed State, `path` the last 100 nodes entered in this call, the failing one last.
+    """
+
+    node_name: str
+    state: State
+    path: tuple[str, ...]
+    reason: str
+
+    def __str__(self) -> str:
+        trail = " -> ".join(self.path[-5:])
+        return f"node {shorten(self.node_name)} of run {self.state.run_id!r} {self.reason} (path: {trail})"
+
+
+class MaxIterationsError(ExecutionError):
+    """One call of execute or resume entered `GraphConfig.max_iterations` nodes without reaching an exit point."""
+
+
+@attrs.define(slots=False, eq=False, repr=False)
+class RunCancelledError(StateGraphError):
+    """The cancel event was set, or the timeout passed (then ``__cause__`` is a TimeoutError)."""
+
+    state: State
+    reason: str
+
+    def __str__(self) -> str:
+        return f"run {self.state.run_id!r} was stopped after step {self.state.step}: {self.reason}"
+
+
+@attrs.define(slots=False, eq=False, repr=False)
+class AsyncNodeError(StateGraphError, RuntimeError):
+    """`execute` met an async node in a thread whose event loop is running."""
+
+    node_name: str
+
+    def __str__(self) -> str:
+        return (
+            f"node {self.node_name!r} is async and an event loop is running in this thread: "
+            "use 'await graph.aexecute(...)' or 'await graph.aresume(...)'"
+        )
+
+
+@attrs.define(slots=False, eq=False, repr=False)
+class RunExistsError(StateGraphError):
+    """A fresh State has the run_id of a run that the store already holds."""
+
+    run_id: str
+    store: str = "store"
+
+    def __str__(self) -> str:
+        return (
+            f"run {self.run_id!r} is already in the {self.store}: continue it with resume({self.run_id!r}), "
+            "delete it with store.delete, or choose another run_id"
+        )
+
+
+# --------------------------------------------------------------------------- resuming
+
+
+@attrs.define(slots=False, eq=False, repr=False)
+class RunCompleteError(StateGraphError):
+    """The run to resume has reached an exit point: there is nothing left to do."""
+
+    run_id: str
+    node: str
+
+    def __str__(self) -> str:
+        return (
+            f"run {self.run_id!r} is complete (it ended at {self.node!r}): store.load gives its State, "
+            "and execute continues that State from the entry point"
+        )
+
+
+@attrs.define(slots=False, eq=False, repr=False)
+class GraphMismatchError(StateGraphError):
+    """The saved State belongs to another graph, or to this one before its nodes or edges changed."""
+
+    run_id: str
+    changes: tuple[str, ...]
+    way_out: str
+
+    def __str__(self) -> str:
+        return f"run {self.run_id!r} does not fit this graph: {'; '.join(self.changes)}. {self.way_out}"
+
+
+@attrs.define(slots=False, eq=False, repr=False)
+class CheckpointingDisabledError(StateGraphError):
+    """resume was called on a graph that saves nothing."""
+
+    graph: str
+
+    def __str__(self) -> str:
+        return (
+            f"graph {self.graph!r} saves no checkpoints, so nothing can be resumed: "
+            "set checkpoint.interval to 1 or more (CheckpointConfig(interval=1))"
+        )
+
+
+# --------------------------------------------------------------------------- checkpoints
+
+
+@attrs.define(slots=False, eq=False, repr=False)
+class CheckpointError(StateGraphError):
+    """A store could not do what was asked; `state`, where set, is the State that was at stake."""
+
+    run_id: str
+    reason: str = "the store failed"
+    state: State | None = attrs.field(default=None, init=False)
+
+    def __str__(self) -> str:
+        return f"run {shorten(self.run_id)}: {self.reason}" if self.run_id else self.reason
+
+
+@attrs.define(slots=False, eq=False, repr=False)
+class CheckpointNotFoundError(CheckpointError, LookupError):
+    """The store holds no such checkpoint."""
+
+    run_id: str
+    store: str = "store"
+    step: int | None = None
+    reason: str = attrs.field(default="not found", init=False)
+
+    def __str__(self) -> str:
+        what = f"run {shorten(self.run_id)}" + ("" if self.step is None else f" at step {self.step}")
+        return f"no checkpoint of {what} in the {self.store}; store.list() names the runs it holds"
+
+
+class CheckpointSaveError(CheckpointError):
+    """A State could not be saved; it is in `state` and lost unless the caller keeps it."""
+
+
+class CheckpointCorruptError(CheckpointError):
+    """What the store holds is damaged, forged, or not what was asked for."""
+
+
+class FormatError(CheckpointError):
+    """What the store holds was written by a newer version of stategraph, or is no store at all."""
+
+
+class StepConflictError(CheckpointError):
+    """A save would change the data of a saved step, or lies behind the newest saved step."""
+
+
+@attrs.define(slots=False, eq=False, repr=False)
+class NotSerializableError(CheckpointError, TypeError):
+    """A value cannot be kept exactly; `path` says where in the State it stands (``orders[3].total``)."""
+
+    path: str
+    reason: str
+    run_id: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.path or 'the State'} cannot be saved: {self.reason}"

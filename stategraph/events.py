@@ -1,0 +1,110 @@
+"""What happens in a run, for whoever wants to know: events, and how an observer is told of one.
+
+An event that nobody listens to is never built: whoever raises one asks `wanted_events` first.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from enum import StrEnum
+from typing import Any, Protocol
+
+import attrs
+
+from stategraph import clock
+
+
+class EventType(StrEnum):
+    """The kinds of events; every one carries at least ``run_id`` in its data."""
+
+    STATE_CREATE = "state.create"
+    STATE_CLONE = "state.clone"
+    STATE_SET = "state.set"
+    STATE_MERGE = "state.merge"
+    GRAPH_START = "graph.start"
+    GRAPH_COMPLETE = "graph.complete"
+    GRAPH_ERROR = "graph.error"
+    NODE_START = "node.start"
+    NODE_COMPLETE = "node.complete"
+    EDGE_EVALUATE = "edge.evaluate"
+    EDGE_TRANSITION = "edge.transition"
+    CYCLE_DETECTED = "cycle.detected"
+    CHECKPOINT_SAVE = "checkpoint.save"
+    CHECKPOINT_LOAD = "checkpoint.load"
+    CHECKPOINT_RESUME = "checkpoint.resume"
+    CHECKPOINT_DELETE = "checkpoint.delete"
+
+
+STATE_EVENTS = frozenset(
+    {EventType.STATE_CREATE, EventType.STATE_CLONE, EventType.STATE_SET, EventType.STATE_MERGE},
+)
+"""What a State tells of itself; all other events come from a run."""
+
+
+@attrs.frozen
+class Event:
+    """Something that happened: when, in which graph (or "state" where no graph was at work), and what belongs to it."""
+
+    type: EventType
+    timestamp: datetime
+    source: str
+    data: Mapping[str, Any]
+
+
+class Listener(Protocol):
+    """Anything with ``on_event`` is an observer; ``wants(event_type) -> bool`` is asked if it is there."""
+
+    def on_event(self, event: Event) -> None:
+        """Hear of an event. What is raised here is reported once and breaks nothing."""
+
+
+def wants(listener: Listener, type: EventType) -> bool:
+    """Whether the listener wants to hear of events of this type: yes, unless its ``wants`` says no."""
+    ask = getattr(listener, "wants", None)
+    if ask is None:
+        return True
+    try:
+        return bool(ask(type))
+    except Exception as error:
+        _report(listener, error)
+        return False
+
+
+def wanted_events(listener: Listener | None) -> frozenset[EventType]:
+    """-> the types of events that the listener wants to hear of."""
+    return frozenset(() if listener is None else (type for type in EventType if wants(listener, type)))
+
+
+def notify(listener: Listener, type: EventType, source: str, data: Mapping[str, Any]) -> None:
+    """Tell the listener of something that happens now."""
+    notify_of(listener, Event(type, clock.now(), source, data))
+
+
+def notify_of(listener: Listener, event: Event) -> None:
+    """Tell the listener of an event. What it raises is logged, once for each listener, and goes no further."""
+    try:
+        listener.on_event(event)
+    except Exception as error:
+        _report(listener, error)
+
+
+_reported: dict[int, Callable[[], object]] = {}  # by id, because observers need not be hashable
+
+
+def _report(listener: object, error: Exception) -> None:
+    known = _reported.get(id(listener))
+    if known is not None and known() is listener:  # an id can be used again once its object is gone
+        return
+    try:
+        _reported[id(listener)] = weakref.ref(listener)
+    except TypeError:  # an object without __weakref__ is kept
+        _reported[id(listener)] = lambda: listener
+    import logging  # imported when used: 5 ms
+
+    logging.getLogger("stategraph").error(
+        "observer %s raised; the run goes on, and further errors of this observer are not reported",
+        type(listener).__qualname__,
+        exc_info=error,
+    )

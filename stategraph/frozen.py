@@ -1,0 +1,262 @@
+"""Read-only lists, dicts and sets: what a State makes of the ones that are put into it.
+
+They are still instances of ``list``, ``dict`` and ``set`` and equal to what they were made from. ``copy.copy`` and
+``copy.deepcopy`` give ordinary, changeable ones back, which is the way to edit a nested value::
+
+    orders = copy.deepcopy(state["orders"])
+    orders[3]["total"] = 12
+    state = state.set("orders", orders)
+
+A frozen container whose every part is immutable is *settled*: the same object then always holds the same value, so that
+two States may share it and a store need not look into it twice. Whether it is settled shows in its type, because types
+can be looked up for a whole list at once (``SETTLED.issuperset(map(type, items))`` takes 20 ns an item).
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Collection, Mapping
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from pathlib import PosixPath, PurePosixPath, PureWindowsPath, WindowsPath
+from typing import Any, NoReturn, TypeVar
+from uuid import UUID
+
+from stategraph.errors import NotSerializableError, shorten
+
+MAX_DEPTH = 100
+"""Levels of containers in one value. Deeper ones would fail elsewhere, later and less clearly: Python recurses."""
+
+_Class = TypeVar("_Class", bound=type)
+
+
+def _refuse(self: object, *args: object, **kwargs: object) -> NoReturn:
+    kind = next(base.__name__ for base in (list, dict, set) if isinstance(self, base))
+    raise TypeError(
+        f"this {kind} belongs to a State and is read-only: change a copy of it (copy.deepcopy gives an ordinary {kind}) "
+        "and make a new State with State.set(key, value)"
+    )
+
+
+def _blocked(names: str) -> Callable[[_Class], _Class]:
+    """Class decorator: the methods named raise instead of changing the object."""
+
+    def block(cls: _Class) -> _Class:
+        for name in names.split():
+            setattr(cls, name, _refuse)
+        return cls
+
+    return block
+
+
+@_blocked(
+    "__init__ __setitem__ __delitem__ __iadd__ __imul__ append clear extend insert pop remove reverse sort",
+)
+class FrozenList(list[Any]):
+    """A read-only list; slices, ``+`` and ``copy()`` give ordinary ones."""
+
+    __slots__ = ()
+
+    def __copy__(self) -> list[Any]:
+        return self[:]
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> list[Any]:
+        return [copy.deepcopy(item, memo) for item in self]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return freeze, (self[:],)
+
+
+@_blocked("__init__ __setitem__ __delitem__ __ior__ clear pop popitem setdefault update")
+class FrozenDict(dict[Any, Any]):
+    """A read-only dict; ``|`` and ``copy()`` give ordinary ones."""
+
+    __slots__ = ()
+
+    def __copy__(self) -> dict[Any, Any]:
+        return self.copy()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> dict[Any, Any]:
+        return {copy.deepcopy(key, memo): copy.deepcopy(value, memo) for key, value in self.items()}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return freeze, (self.copy(),)
+
+
+def _on_a_copy(name: str) -> Callable[..., set[Any]]:
+    """A method of set that would return a FrozenSet, made to return an ordinary set."""
+    method = getattr(set, name)
+
+    def operate(self: set[Any], *others: Any) -> Any:
+        return method(set(self), *others)
+
+    operate.__name__ = name
+    return operate
+
+
+@_blocked(
+    "__init__ __iand__ __ior__ __isub__ __ixor__ add clear difference_update discard intersection_update pop remove "
+    "symmetric_difference_update update"
+)
+class FrozenSet(set[Any]):
+    """A read-only set; ``|``, ``&``, ``-``, ``^`` and ``copy()`` give ordinary ones."""
+
+    __slots__ = ()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> set[Any]:
+        return {copy.deepcopy(item, memo) for item in self}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return freeze, (set(self),)
+
+
+for _name in (
+    "__or__ __and__ __sub__ __xor__ __ror__ __rand__ __rsub__ __rxor__ "
+    "copy union difference intersection symmetric_difference"
+).split():
+    setattr(FrozenSet, _name, _on_a_copy(_name))
+FrozenSet.__copy__ = FrozenSet.copy  # type: ignore[attr-defined]
+
+
+class UnsettledList(FrozenList):
+    """A read-only list with something inside that could not be frozen."""
+
+    __slots__ = ()
+
+
+class UnsettledDict(FrozenDict):
+    """A read-only dict with something inside that could not be frozen."""
+
+    __slots__ = ()
+
+
+class UnsettledSet(FrozenSet):
+    """A read-only set with something inside that could not be frozen."""
+
+    __slots__ = ()
+
+
+ATOMS: frozenset[type] = frozenset(
+    (type(None), bool, int, float, complex, str, bytes, range, Decimal, UUID)
+    + (date, time, datetime, timedelta, PosixPath, PurePosixPath, PureWindowsPath, WindowsPath)
+)
+"""Immutable types without parts. The types themselves: a subclass may carry more, and is not one of these."""
+
+SETTLED: frozenset[type] = ATOMS | {FrozenList, FrozenDict, FrozenSet}
+
+
+def is_settled(value: object) -> bool:
+    """Whether the value is immutable to its last part."""
+    kind = type(value)
+    return kind in SETTLED or (
+        (kind is tuple or kind is frozenset)
+        and are_settled(value)  # type: ignore[arg-type]
+    )
+
+
+def are_settled(values: Collection[object]) -> bool:
+    """Whether all of them are."""
+    return SETTLED.issuperset(map(type, values)) or all(map(is_settled, values))
+
+
+def freeze(value: Any, depth: int = 0) -> Any:
+    """-> the value with every list, dict and set in it read-only; what is frozen already is shared, not copied.
+
+    Other objects, subclasses of the containers among them, are taken as they are.
+
+    Raises:
+        NotSerializableError: containers nested deeper than `MAX_DEPTH`, or containing themselves.
+    """
+    freezer = _FREEZERS.get(type(value))
+    if freezer is None:
+        return value
+    if depth >= MAX_DEPTH:
+        raise NotSerializableError("", f"it is nested deeper than {MAX_DEPTH} levels, or contains itself")
+    return freezer(value, depth + 1)
+
+
+def _freeze_list(value: list[Any], depth: int) -> FrozenList:
+    kind = FrozenList
+    if not SETTLED.issuperset(map(type, value)):
+        value = [freeze(item, depth) for item in value]
+        kind = FrozenList if are_settled(value) else UnsettledList
+    frozen = kind.__new__(kind)
+    list.extend(frozen, value)
+    return frozen
+
+
+def _freeze_dict(value: dict[Any, Any], depth: int) -> FrozenDict:
+    kind = FrozenDict
+    if not (SETTLED.issuperset(map(type, value.values())) and ATOMS.issuperset(map(type, value))):
+        value = {key: freeze(item, depth) for key, item in value.items()}
+        settled = are_settled(value.values()) and are_settled(value)
+        kind = FrozenDict if settled else UnsettledDict
+    frozen = kind.__new__(kind)
+    dict.update(frozen, value)
+    return frozen
+
+
+def _freeze_set(value: set[Any], depth: int) -> FrozenSet:
+    kind = FrozenSet if are_settled(value) else UnsettledSet
+    frozen = kind.__new__(kind)
+    set.update(frozen, value)
+    return frozen
+
+
+def _freeze_tuple(value: tuple[Any, ...], depth: int) -> tuple[Any, ...]:
+    if ATOMS.issuperset(map(type, value)):
+        return value
+    frozen = tuple([freeze(item, depth) for item in value])
+    return value if all(map(_same, frozen, value)) else frozen
+
+
+def _same(a: object, b: object) -> bool:
+    return a is b
+
+
+_FREEZERS: dict[type, Callable[[Any, int], Any]] = {
+    list: _freeze_list,
+    dict: _freeze_dict,
+    set: _freeze_set,
+    tuple: _freeze_tuple,
+}
+
+
+def freeze_items(items: Mapping[str, Any]) -> dict[str, Any]:
+    """-> an ordinary dict with every value frozen, for a State to keep.
+
+    Raises:
+        TypeError: a key is not a str.
+        NotSerializableError: as `freeze`; it names the key.
+    """
+    return lay_over({}, items)
+
+
+def lay_over(data: dict[str, Any], updates: Mapping[str, Any]) -> dict[str, Any]:
+    """-> a new dict: frozen data with updates, which are frozen on the way. Raises as `freeze_items` does."""
+    if _STR.issuperset(map(type, updates)) and SETTLED.issuperset(map(type, updates.values())):
+        return {**data, **updates}
+    return {**data, **{plain_key(key): freeze_at(key, value) for key, value in updates.items()}}
+
+
+_STR = frozenset({str})
+
+
+def freeze_at(key: str, value: Any) -> Any:
+    """-> the value frozen; an error names the key that it was meant for."""
+    if type(value) in SETTLED:
+        return value
+    try:
+        return freeze(value)
+    except NotSerializableError as error:
+        error.path = key
+        raise
+
+
+def plain_key(key: object) -> str:
+    """-> the key; the bare text of one whose class derives from str, such as a StrEnum."""
+    if type(key) is str:
+        return key
+    if isinstance(key, str):
+        return str.__str__(key)
+    raise TypeError(f"a key of a State is a str, not {type(key).__name__}: {shorten(key)}")

@@ -1,0 +1,1 @@
+"""What a node may be. Today: any function of a State."""

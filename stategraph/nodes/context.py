@@ -1,0 +1,30 @@
+"""NodeContext: what a node may know of the step it is making."""
+
+from __future__ import annotations
+
+import attrs
+
+
+@attrs.frozen
+class NodeContext:
+    """The step that is being made, for a node that asks for it.
+
+    Attributes:
+        run_id: The run.
+        graph: The name of the graph, from its config.
+        node: The node.
+        step: The number that the step will have once it is completed (the first one is 1).
+        attempt: Which try of this step it is, from 1.
+        idempotency_key: The same whenever this step is repeated, after a crash too, and different for every other
+            step: hand it to services that do a thing once for each key (payments, mails).
+    """
+
+    run_id: str
+    graph: str
+    node: str
+    step: int
+    attempt: int = 1
+
+    @property
+    def idempotency_key(self) -> str:
+        return f"{self.run_id}/{self.step}/{self.node}"

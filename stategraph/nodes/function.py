@@ -1,0 +1,112 @@
+"""A function as a node."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
+
+import attrs
+
+from stategraph.callables import is_async_callable
+from stategraph.errors import shorten
+from stategraph.frozen import lay_over
+from stategraph.nodes.context import NodeContext
+from stategraph.state import State, data_of
+
+NodeFunction: TypeAlias = Callable[..., Any]
+"""``State -> State | mapping of updates``, sync or async; with a NodeContext as well, if it has a parameter for one."""
+
+
+@attrs.frozen
+class FunctionNode:
+    """A function, and what is to be known for calling it.
+
+    Attributes:
+        function: Called with the State; with a NodeContext behind it if `wants_context`.
+        is_async: It gives a coroutine.
+    """
+
+    function: NodeFunction
+    wants_context: bool
+    is_async: bool
+
+    @classmethod
+    def of(cls, function: NodeFunction) -> FunctionNode:
+        """-> the node for a function.
+
+        Raises:
+            TypeError: it cannot be called with a State, or a State and a NodeContext; the text says why.
+        """
+        if not callable(function):
+            raise TypeError(f"{shorten(function)} is not callable; a node is a function of a State")
+        is_async = is_async_callable(function)
+        parameter = _context_parameter(function)
+        if parameter is not None and not _is_second_positional(function, parameter):
+            function = _pass_by_keyword(function, parameter.name)
+        return cls(function, wants_context=parameter is not None, is_async=is_async)
+
+
+def data_from(result: object, state: State) -> dict[str, Any]:
+    """-> the data of a run after a node that was given `state` and returned `result`.
+
+    Raises:
+        TypeError, ValueError, NotSerializableError: a node may not return this.
+    """
+    if type(result) is State:
+        if result.run_id != state.run_id:
+            raise ValueError(
+                f"it returned a State of run {result.run_id!r}: "
+                "make the State to return from the one that was given, with set, update, remove or merge"
+            )
+        return data_of(result)
+    if isinstance(result, Mapping):
+        return lay_over(data_of(state), result)
+    hint = "; a node without updates returns {}" if result is None else ""
+    raise TypeError(
+        f"it returned {shorten(result)} ({type(result).__name__}); a node returns a State or a mapping of updates{hint}"
+    )
+
+
+def _context_parameter(function: NodeFunction) -> inspect.Parameter | None:
+    """-> the parameter that takes the NodeContext, None if there is none.
+
+    It is one that is annotated with NodeContext or named ``context``, or the second positional one without a default.
+    """
+    try:
+        parameters = list(inspect.signature(function).parameters.values())
+    except ValueError:  # some builtins do not tell
+        return None
+    if not parameters or parameters[0].kind in (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.VAR_KEYWORD):
+        raise TypeError("it takes no positional argument; a node is a function of a State")
+    others = [p for p in parameters[1:] if p.kind not in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)]
+    context = next(filter(_names_context, others), None)
+    if context is None and others and others[0].kind is not inspect.Parameter.KEYWORD_ONLY and _is_required(others[0]):
+        context = others[0]
+    for parameter in others:
+        if parameter is not context and _is_required(parameter):
+            raise TypeError(
+                f"nothing is passed for its parameter {parameter.name!r}: "
+                "give it a default, or bind it with functools.partial"
+            )
+    return context
+
+
+def _names_context(parameter: inspect.Parameter) -> bool:
+    return parameter.name == "context" or parameter.annotation in (NodeContext, "NodeContext")
+
+
+def _is_required(parameter: inspect.Parameter) -> bool:
+    return parameter.default is inspect.Parameter.empty
+
+
+def _is_second_positional(function: NodeFunction, parameter: inspect.Parameter) -> bool:
+    second = list(inspect.signature(function).parameters.values())[1]
+    return parameter.name == second.name and parameter.kind is not inspect.Parameter.KEYWORD_ONLY
+
+
+def _pass_by_keyword(function: NodeFunction, keyword: str) -> NodeFunction:
+    def call(state: State, context: NodeContext) -> Any:
+        return function(state, **{keyword: context})
+
+    return call

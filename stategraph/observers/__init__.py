@@ -1,0 +1,6 @@
+"""Who hears of events: the base class, the registry, and the observers that come with stategraph."""
+
+from stategraph.observers.base import MultiObserver, Observer
+from stategraph.observers.registry import get_observer, register_observer
+
+__all__ = ["MultiObserver", "Observer", "get_observer", "register_observer"]

@@ -1,0 +1,46 @@
+"""Observer: hears of events; and several observers as one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from stategraph.events import Event, EventType, Listener, notify_of, wants
+
+
+class Observer:
+    """Base for observers. Anything with ``on_event`` is one; this class adds the defaults."""
+
+    def on_event(self, event: Event) -> None:
+        """Hear of an event, in the thread of the run, in order. What is raised here is logged once and breaks nothing."""
+
+    def wants(self, type: EventType) -> bool:
+        """Whether to be told of events of this type. Asked when a run starts; an event nobody wants is never built."""
+        return True
+
+
+class NoopObserver(Observer):
+    """Wants to hear of nothing."""
+
+    def wants(self, type: EventType) -> bool:
+        return False
+
+
+class MultiObserver(Observer):
+    """Tells several observers, in the order given. One that raises does not keep an event from the others.
+
+    Args:
+        observers: The observers, or one iterable of them.
+    """
+
+    def __init__(self, *observers: Listener | Iterable[Listener]) -> None:
+        self.observers = tuple(
+            observer for given in observers for observer in (given if isinstance(given, Iterable) else (given,))
+        )
+
+    def on_event(self, event: Event) -> None:
+        for observer in self.observers:
+            if wants(observer, event.type):
+                notify_of(observer, event)
+
+    def wants(self, type: EventType) -> bool:
+        return any(wants(observer, type) for observer in self.observers)

@@ -1,0 +1,47 @@
+"""Observers by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from stategraph.events import Listener
+from stategraph.observers.base import NoopObserver
+from stategraph.registry import Registry
+
+
+def _structlog(level: str = "info") -> Listener:
+    from stategraph.observers.logging import StructlogObserver  # imported when used: structlog takes 50 ms
+
+    return StructlogObserver(level)
+
+
+_observers: Registry[Listener] = Registry(
+    "observer",
+    "stategraph.observers",
+    is_instance=lambda entry: not isinstance(entry, type) and callable(getattr(entry, "on_event", None)),
+)
+_observers.register("noop", NoopObserver())
+_observers.register("structlog", _structlog)
+
+
+def register_observer(name: str, observer: Listener | Callable[..., Listener]) -> None:
+    """Make an observer known by name: an instance (anything with ``on_event``), or a class or function that makes one.
+
+    An observer known by that name before is replaced. An installed package can instead name its observers in the
+    entry-point group ``stategraph.observers``.
+
+    Raises:
+        ConfigError: the name is empty, or `observer` is neither.
+    """
+    _observers.register(name, observer)
+
+
+def get_observer(name: str, **options: Any) -> Listener:
+    """-> the observer of that name: for the same name and options the same object.
+
+    Raises:
+        UnknownNameError: no observer has this name; the text lists those that exist.
+        ConfigError: the observer does not take these options.
+    """
+    return _observers.get(name, options)

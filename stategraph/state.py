@@ -1,0 +1,309 @@
+"""State: the value that flows through a graph, and the checkpoint."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import ItemsView, Iterator, KeysView, Mapping, ValuesView
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Any, Protocol, TypeVar, cast, overload
+
+import attrs
+
+from stategraph import clock
+from stategraph.errors import shorten
+from stategraph.events import EventType, Listener, notify, wants
+from stategraph.frozen import are_settled, freeze_at, freeze_items, lay_over, plain_key
+from stategraph.ids import check_run_id
+from stategraph.structure import GraphStructure
+
+_Default = TypeVar("_Default")
+_REPR_LIMIT = 120  # characters of the keys in a repr
+
+
+class RunStatus(StrEnum):
+    """How a run stands. Only a completed one cannot be resumed."""
+
+    ACTIVE = "active"
+    PAUSED = "paused"
+    COMPLETED = "completed"
+    FAILED = "failed"
+
+
+@attrs.frozen
+class ErrorInfo:
+    """Why a run failed: the type and the text of the exception, and the node it came from."""
+
+    type: str
+    message: str
+    node: str
+
+
+@attrs.frozen
+class ParentStep:
+    """The step of another run from which a run was forked."""
+
+    run_id: str
+    step: int
+
+
+class _Saves(Protocol):
+    def save(self, state: State, /) -> None: ...
+
+
+class _Draft:
+    """A State that is being filled in.
+
+    State adds no slots to these, so a draft becomes a State by a change of its class. That takes half the time of
+    setting the fields of a frozen object one by one, and a run does it once or twice a step.
+    """
+
+    __slots__ = (
+        *("__weakref__", "_data", "run_id", "checkpoint_node", "timestamp", "step", "status"),
+        *("graph", "structure", "error", "parent", "observer"),
+    )
+
+    def __init__(  # one parameter a slot, in the order of State's fields
+        self,
+        data: dict[str, Any],
+        run_id: str,
+        checkpoint_node: str,
+        timestamp: datetime,
+        step: int,
+        status: RunStatus,
+        graph: str | None,
+        structure: GraphStructure | None,
+        error: ErrorInfo | None,
+        parent: ParentStep | None,
+        observer: Listener | None,
+    ) -> None:
+        self._data = data
+        self.run_id = run_id
+        self.checkpoint_node = checkpoint_node
+        self.timestamp = timestamp
+        self.step = step
+        self.status = status
+        self.graph = graph
+        self.structure = structure
+        self.error = error
+        self.parent = parent
+        self.observer = observer
+
+    def freeze(self) -> State:
+        """-> this very object, as a State."""
+        self.__class__ = State  # type: ignore[assignment]
+        return cast("State", self)
+
+
+def _check_timestamp(value: datetime) -> datetime:
+    if not isinstance(value, datetime) or value.tzinfo is None:
+        raise ValueError(f"timestamp: {shorten(value)} is not allowed; a datetime with a time zone is")
+    return value.astimezone(UTC)
+
+
+def _check_step(value: int) -> int:
+    if type(value) is not int or value < 0:
+        raise ValueError(f"step: {shorten(value)} is not allowed; a whole number from 0 on is")
+    return value
+
+
+def _keyword(**arguments: Any) -> Any:
+    return attrs.field(kw_only=True, **arguments)
+
+
+@attrs.frozen(repr=False)
+class State(_Draft, Mapping[str, Any]):
+    """An immutable mapping of application data that knows its run; saved, it is a checkpoint.
+
+    Values are read with ``state["key"]``; every change gives a new State that shares all values it did not change.
+    Lists, dicts and sets come back read-only (see `stategraph.frozen`).
+
+    Args:
+        data: The application data; keys are str.
+        run_id: Names the run: 1 to 200 of ``A-Z a-z 0-9 . _ : / -``. A new uuid4 if not given.
+        checkpoint_node: The node that produced this State; empty before the first one.
+        timestamp: When it was produced; aware, kept in UTC.
+        step: How many nodes the run has completed, counted across resumes.
+        status: How the run stands.
+        graph: Name of the graph that ran it, None if none has.
+        structure: The structure of that graph at the time.
+        error: Why the run failed, if it did.
+        parent: The step that the run was forked from, if it was.
+        observer: Hears of what is done with this State and its successors; neither compared nor saved.
+
+    Raises:
+        InvalidRunIdError: run_id breaks its grammar.
+        NotSerializableError: containers nested too deep, or containing themselves.
+        TypeError, ValueError: a key is not a str, a provenance field is not what it should be.
+    """
+
+    _data: dict[str, Any] = attrs.field(factory=dict, converter=freeze_items)
+    run_id: str = _keyword(factory=lambda: clock.new_run_id(), converter=check_run_id)
+    checkpoint_node: str = _keyword(default="", validator=attrs.validators.instance_of(str))
+    timestamp: datetime = _keyword(factory=lambda: clock.now(), converter=_check_timestamp)
+    step: int = _keyword(default=0, converter=_check_step)
+    status: RunStatus = _keyword(default=RunStatus.ACTIVE, converter=RunStatus)
+    graph: str | None = _keyword(default=None)
+    structure: GraphStructure | None = _keyword(default=None)
+    error: ErrorInfo | None = _keyword(default=None)
+    parent: ParentStep | None = _keyword(default=None)
+    observer: Listener | None = _keyword(default=None, eq=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._tell(EventType.STATE_CREATE)
+
+    # ------------------------------------------------------------------ reading
+
+    @property
+    def fingerprint(self) -> str | None:
+        """The fingerprint of the graph that ran it; None if none has."""
+        return None if self.structure is None else self.structure.fingerprint
+
+    def __getitem__(self, key: str) -> Any:
+        return self._data[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._data)
+
+    def __len__(self) -> int:
+        return len(self._data)
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._data
+
+    @overload
+    def get(self, key: str, /) -> Any: ...
+    @overload
+    def get(self, key: str, /, default: _Default) -> Any | _Default: ...
+    def get(self, key: str, /, default: Any = None) -> Any:
+        """-> the value of `key`, or `default`."""
+        return self._data.get(key, default)
+
+    def keys(self) -> KeysView[str]:
+        """-> the keys, in the order in which they were first set."""
+        return self._data.keys()
+
+    def values(self) -> ValuesView[Any]:
+        """-> the values, in the order of `keys`."""
+        return self._data.values()
+
+    def items(self) -> ItemsView[str, Any]:
+        """-> pairs of key and value, in the order of `keys`."""
+        return self._data.items()
+
+    def __repr__(self) -> str:
+        keys = ", ".join(map(str, list(self._data)[:10]))
+        more = ", ..." if len(self._data) > 10 else ""
+        return (
+            f"State(run_id={self.run_id!r}, step={self.step}, checkpoint_node={shorten(self.checkpoint_node)}, "
+            f"status={self.status.value}, {len(self)} keys: {keys[:_REPR_LIMIT]}{more})"
+        )
+
+    # ------------------------------------------------------------------ changing, which makes a new State
+
+    def set(self, key: str, value: Any) -> State:
+        """-> this State with `key` set to `value`."""
+        data = self._data.copy()
+        data[plain_key(key)] = freeze_at(key, value)
+        self._tell(EventType.STATE_SET, keys=(key,))
+        return with_data(self, data)
+
+    def update(self, mapping: Mapping[str, Any] | None = None, /, **more: Any) -> State:
+        """-> this State with all keys of the mapping and the keywords set."""
+        changes = {**(mapping or {}), **more}
+        self._tell(EventType.STATE_SET, keys=tuple(changes))
+        return with_data(self, lay_over(self._data, changes))
+
+    def remove(self, key: str) -> State:
+        """-> this State without `key`.
+
+        Raises:
+            KeyError: there is no such key.
+        """
+        data = self._data.copy()
+        del data[key]
+        self._tell(EventType.STATE_SET, keys=(key,))
+        return with_data(self, data)
+
+    def merge(self, other: Mapping[str, Any]) -> State:
+        """-> this State with the data of another (or of a mapping) laid over its own; the provenance stays its own."""
+        self._tell(EventType.STATE_MERGE, keys=tuple(other))
+        return with_data(self, lay_over(self._data, other))
+
+    def clone(self) -> State:
+        """-> another State, equal to this one."""
+        self._tell(EventType.STATE_CLONE)
+        return with_data(self, self._data)
+
+    def set_checkpoint_node(self, node: str) -> State:
+        """-> this State as the work of `node`, with a fresh timestamp."""
+        return evolve(self, checkpoint_node=node, timestamp=clock.now())
+
+    def checkpoint(self, store: _Saves) -> None:
+        """Save this State: ``store.save(state)``."""
+        store.save(self)
+
+    def _tell(self, type: EventType, **data: Any) -> None:
+        observer = self.observer
+        if observer is not None and wants(observer, type):
+            notify(observer, type, self.graph or "state", {"run_id": self.run_id, **data})
+
+    # ------------------------------------------------------------------ copying
+
+    def __copy__(self) -> State:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> State:
+        if are_settled(self._data.values()):
+            return self
+        return with_data(self, freeze_items(copy.deepcopy(self._data, memo)))
+
+
+_FIELDS = tuple(field.name for field in attrs.fields(State))
+
+
+# What the engine and the stores make new States with: data that is frozen already, provenance taken as it is.
+
+
+def with_data(state: State, data: dict[str, Any]) -> State:
+    """-> the State with other data; the dict belongs to it from now on."""
+    return _Draft(
+        data,
+        state.run_id,
+        state.checkpoint_node,
+        state.timestamp,
+        state.step,
+        state.status,
+        state.graph,
+        state.structure,
+        state.error,
+        state.parent,
+        state.observer,
+    ).freeze()
+
+
+def completed_by(node: str, state: State, data: dict[str, Any]) -> State:
+    """-> the State after `node`: with the node's data, the next step number and the time."""
+    return _Draft(
+        data,
+        state.run_id,
+        node,
+        clock.now(),
+        state.step + 1,
+        state.status,
+        state.graph,
+        state.structure,
+        state.error,
+        state.parent,
+        state.observer,
+    ).freeze()
+
+
+def evolve(state: State, **changes: Any) -> State:
+    """-> the State with other provenance."""
+    return _Draft(*(changes.get(name, getattr(state, name)) for name in _FIELDS)).freeze()
+
+
+def data_of(state: State) -> dict[str, Any]:
+    """-> the data of the State itself, not a copy: for reading."""
+    return state._data

@@ -1,0 +1,53 @@
+"""Stores by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from stategraph.registry import Registry
+from stategraph.stores.base import CheckpointStore
+
+
+def _memory() -> CheckpointStore:
+    from stategraph.stores.memory import MemoryStore
+
+    return MemoryStore()
+
+
+def _disk(path: str) -> CheckpointStore:
+    from stategraph.stores.disk import DiskStore  # imported when used: diskcache takes 60 ms
+
+    return DiskStore(path)
+
+
+_stores: Registry[CheckpointStore] = Registry(
+    "checkpoint store",
+    "stategraph.stores",
+    is_instance=lambda entry: isinstance(entry, CheckpointStore),
+    is_usable=lambda store: not store.closed,
+)
+_stores.register("memory", _memory)
+_stores.register("disk", _disk)
+
+
+def register_checkpoint_store(name: str, store: CheckpointStore | Callable[..., CheckpointStore]) -> None:
+    """Make a store known by name: an instance, or a class or function called with the ``options`` of the config.
+
+    A store known by that name before is replaced. An installed package can instead name its stores in the entry-point
+    group ``stategraph.stores``.
+
+    Raises:
+        ConfigError: the name is empty, or `store` is neither (a store derives from CheckpointStore).
+    """
+    _stores.register(name, store)
+
+
+def get_checkpoint_store(name: str, **options: Any) -> CheckpointStore:
+    """-> the store of that name: for the same name and options the same object, a fresh one once it was closed.
+
+    Raises:
+        UnknownNameError: no store has this name; the text lists those that exist.
+        ConfigError: the store does not take these options.
+    """
+    return _stores.get(name, options)

@@ -1,0 +1,59 @@
+"""The structure of a graph: what is kept of it with a run, to tell whether a saved State still fits."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from functools import cached_property
+
+import attrs
+
+
+@attrs.frozen(order=True)
+class EdgeStructure:
+    """An edge, as far as it can be compared across processes: `label` is its name, or what its predicate is made of."""
+
+    source: str
+    target: str
+    label: str
+
+    def __str__(self) -> str:
+        return f"{self.source!r} -> {self.target!r} ({self.label})"
+
+
+@attrs.frozen(slots=False)
+class GraphStructure:
+    """Node names, and edges in the order in which they are tried.
+
+    The code of nodes and predicates is not part of it: a run must survive the mending of the bug that stopped it.
+    """
+
+    nodes: tuple[str, ...]
+    edges: tuple[EdgeStructure, ...]
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """32 hexadecimal digits, the same for the same structure in every process."""
+        parts = [*sorted(self.nodes), "", *(part for edge in self._by_source() for part in attrs.astuple(edge))]
+        return hashlib.sha256("\n".join(map(repr, parts)).encode()).hexdigest()[:32]
+
+    def changes_since(self, old: GraphStructure) -> tuple[str, ...]:
+        """-> what was added, removed and rewired since `old`, in words; empty if nothing was."""
+        changes = [f"node {name!r} was added" for name in self.nodes if name not in old.nodes]
+        changes += [f"node {name!r} was removed" for name in old.nodes if name not in self.nodes]
+        here, there = Counter(self.edges), Counter(old.edges)
+        changes += [f"edge {edge} was added" for edge in here - there]
+        changes += [f"edge {edge} was removed" for edge in there - here]
+        if not changes and self.fingerprint != old.fingerprint:
+            changes = [f"the edges out of {name!r} are tried in another order" for name in self._reordered(old)]
+        return tuple(changes)
+
+    def _by_source(self) -> list[EdgeStructure]:
+        """-> the edges grouped by their source; only within a group does the order matter."""
+        return sorted(self.edges, key=lambda edge: edge.source)
+
+    def _reordered(self, old: GraphStructure) -> list[str]:
+        def out_of(structure: GraphStructure, name: str) -> list[EdgeStructure]:
+            return [edge for edge in structure.edges if edge.source == name]
+
+        return [name for name in self.nodes if out_of(self, name) != out_of(old, name)]
