@@ -19,14 +19,13 @@ def main() -> None:
     options = _options()
     rows = [row for row in ROWS if options.only in row.title]
     results = list(_measured(rows, QUICK if options.quick else Effort()))
-    print(machine())
-    print()
-    print(markdown(results) if options.markdown else aligned(results))
+    table = markdown(results) if options.markdown else aligned(results)
+    sys.stdout.write(f"{machine()}\n\n{table}\n")
 
 
 def _measured(rows: list[Row], effort: Effort) -> Iterator[Result]:
     for row in rows:
-        print(f"measuring: {row.title}", file=sys.stderr, flush=True)
+        sys.stderr.write(f"measuring: {row.title}\n")
         yield measure(row, effort)
 
 

@@ -153,7 +153,7 @@ def _warm_up(row: Row, contender: Contender, effort: Effort) -> str:
         contender.work(max(1, effort.steps_of(row, contender) // 10))()
     except ModuleNotFoundError:
         return "not installed"
-    except Exception as error:  # one broken peer must not cost the figures of all the others
+    except Exception as error:  # noqa: BLE001 - one broken peer must not cost the figures of all the others
         print_exception(error)
         return f"failed: {type(error).__name__}"
     return ""

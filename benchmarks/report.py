@@ -69,8 +69,8 @@ def _quantity(value: float, unit: Unit) -> str:
 
 def _digits(number: float) -> str:
     """Three significant digits, and never more than two decimals."""
-    decimals = 2 if abs(number) < 10 else 1 if abs(number) < 100 else 0
-    return f"{number:,.{decimals}f}"
+    before_the_point = len(str(abs(int(number))))
+    return f"{number:,.{max(0, 3 - before_the_point)}f}"
 
 
 def _padded(line: Cells, widths: Sequence[int]) -> str:

@@ -32,6 +32,7 @@ Updates: TypeAlias = dict[str, Any]
 STEPS_PER_CHECKPOINT = 5
 BATCH_SIZE = 40
 RANKED = 15
+RANKED_BY = ("complexity_max", "missing_docstrings", "lines")
 
 
 def audit_graph(store: Path, report: Path, log: Path | None, show: Show) -> StateGraph:
@@ -101,10 +102,8 @@ def link(state: State) -> Updates:
 
 def rank(state: State) -> Updates:
     """Node: sum up, and put the leading modules of each measure in order."""
-    ranked = ranking.library(state["measured"])
-    rankings = {
-        key: ranking.top(ranked, key, RANKED) for key in ("complexity_max", "missing_docstrings", "lines")
-    }
+    library = ranking.library(state["measured"])
+    rankings = {key: ranking.top(library, key, RANKED) for key in RANKED_BY}
     importers = ranking.most_imported(state["graph"], RANKED)
     return {"totals": ranking.totals(state["measured"]), "rankings": {**rankings, "importers": importers}}
 
@@ -139,6 +138,9 @@ def main(arguments: Sequence[str]) -> None:
         options.do(options)
     except StateGraphError as error:
         raise SystemExit(f"{type(error).__name__}: {error}") from error
+    except KeyboardInterrupt:
+        # The graph saves what is done before it lets an interruption through.
+        raise SystemExit("interrupted: what was audited is saved, and `resume` goes on from there") from None
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -160,8 +162,14 @@ def _parser() -> argparse.ArgumentParser:
 
 def _add_sizes(*parsers: argparse.ArgumentParser) -> None:
     for parser in parsers:
-        parser.add_argument("--limit", type=int, help="audit only so many files")
-        parser.add_argument("--batch-size", type=int, default=BATCH_SIZE, help="files per batch")
+        parser.add_argument("--limit", type=_positive, help="audit only so many files")
+        parser.add_argument("--batch-size", type=_positive, default=BATCH_SIZE, help="files per batch")
+
+
+def _positive(text: str) -> int:
+    if (number := int(text)) < 1:
+        raise argparse.ArgumentTypeError("at least 1")
+    return number
 
 
 def _add_places(*parsers: argparse.ArgumentParser) -> None:

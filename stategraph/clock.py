@@ -1,20 +1,33 @@
 """Where time and new ids come from: one place, so that both can be replaced.
 
-``stategraph.testing.fixed_clock`` replaces them; nothing else should.
+`stategraph.testing.fixed` replaces them; nothing else should. They are called as ``clock.now_ns()``, never imported by
+name, so that a replacement is seen.
 """
 
+import time
 from collections.abc import Callable
-from datetime import UTC, datetime
-from functools import partial
+from datetime import UTC, datetime, timedelta
 from uuid import uuid4
 
-now: Callable[[], datetime] = partial(datetime.now, UTC)
-"""The time, aware and in UTC. Called as ``clock.now()``, never imported by name, so that a replacement is seen."""
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def _random_run_id() -> str:
     return str(uuid4())
 
 
+now_ns: Callable[[], int] = time.time_ns
+"""The time in nanoseconds since 1970, UTC: an int, because every step takes it and few are asked for it."""
+
 new_run_id: Callable[[], str] = _random_run_id
 """A run id that nobody has used before."""
+
+
+def to_datetime(ns: int) -> datetime:
+    """-> a time from `now_ns` as an aware datetime in UTC, down to the microsecond."""
+    return _EPOCH + timedelta(microseconds=ns // 1000)
+
+
+def to_ns(time: datetime) -> int:
+    """-> an aware datetime as nanoseconds since 1970; `to_datetime` gives the same time back."""
+    return (time - _EPOCH) // timedelta(microseconds=1) * 1000

@@ -1,74 +1,72 @@
-"""What the engine asks of a driver: one class for each thing that touches the world.
+"""What the engine asks of a driver: one class for each kind of thing that touches the world.
 
-These are plain mutable classes because one is made for every node that runs, and a frozen one takes three times as long.
+All but `Await` are calls that are ready to be made: partials, because one or two are made for every step, and a partial
+is made and called without running Python code. The class tells the driver where to make the call.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable
+from functools import partial
 from typing import Any, TypeAlias
 
 import attrs
 
-from stategraph.events import EventType
-from stategraph.nodes.context import NodeContext
-from stategraph.nodes.function import FunctionNode
-from stategraph.state import State
+
+class RunNode(partial[Any]):
+    """Call a node. The answer is what it returns, which may have to be awaited."""
+
+    __slots__ = ()
 
 
-@attrs.define(eq=False)
-class RunNode:
-    """Call the node; the answer is what it returns, which may have to be awaited (`Await`)."""
+class StartNode(partial[Any]):
+    """Call a node that is known to be async. All that does is make an awaitable."""
 
-    node: FunctionNode
-    arguments: tuple[State] | tuple[State, NodeContext]
+    __slots__ = ()
 
 
 @attrs.define(eq=False)
 class Await:
-    """Wait for what an async node returned; the answer is its result."""
+    """Wait for what an async node returned. The answer is its result."""
 
     awaitable: Awaitable[Any]
     node_name: str
 
 
-@attrs.define(eq=False)
-class Load:
-    """Load the newest State of a run; the answer is the State."""
+class Load(partial[Any]):
+    """Load the newest State of a run. The answer is the State."""
 
-    run_id: str
-
-
-@attrs.define(eq=False)
-class Save:
-    """Save the State. When the answer comes, it is as durable as the store promises."""
-
-    state: State
+    __slots__ = ()
 
 
-@attrs.define(eq=False)
-class Amend:
-    """Save the State in place of the newest saved one, whose data it may change."""
+class Save(partial[Any]):
+    """Save a State. When the answer comes, it is as durable as the store promises."""
 
-    state: State
+    __slots__ = ()
 
 
-@attrs.define(eq=False)
-class Delete:
+class Amend(partial[Any]):
+    """Save a State in place of the newest saved one, whose data it may change."""
+
+    __slots__ = ()
+
+
+class Delete(partial[Any]):
     """Delete everything that is saved of a run."""
 
-    run_id: str
+    __slots__ = ()
 
 
-@attrs.define(eq=False)
-class Emit:
-    """Tell the observer of an event."""
+class Notify(partial[Any]):
+    """Tell the observer of an event. It must not wait, and never fails."""
 
-    type: EventType
-    data: Mapping[str, Any]
+    __slots__ = ()
 
 
-Command: TypeAlias = RunNode | Await | Load | Save | Amend | Delete | Emit
+Command: TypeAlias = RunNode | StartNode | Await | Load | Save | Amend | Delete | Notify
+
+BLOCKING: tuple[type[Command], ...] = (RunNode, Load, Save, Amend, Delete)
+"""The calls that may take long, and therefore are not made on an event loop."""
 
 
 class Stopped(BaseException):

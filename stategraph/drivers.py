@@ -1,6 +1,6 @@
 """The loops that carry out what the engine asks for: one that blocks, one that awaits.
 
-What a command does is written once, in `Services`; the drivers differ only in where they do it.
+They decide nothing. They differ only in where they make the calls that the commands are.
 """
 
 from __future__ import annotations
@@ -9,24 +9,18 @@ import asyncio
 import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, Protocol, TypeAlias, TypeVar, cast
+from functools import partial
+from inspect import GEN_CLOSED, getgeneratorstate
+from operator import call
+from typing import Any, Self, TypeAlias, TypeVar, cast
 
 import attrs
 
-from stategraph.commands import Amend, Await, Command, Delete, Emit, Load, RunNode, Save, Stopped
+from stategraph.commands import BLOCKING, Await, Command, Notify, RunNode, StartNode, Stopped
 from stategraph.engine import Task
 from stategraph.errors import AsyncNodeError
-from stategraph.events import Listener, notify
-from stategraph.state import State
 
 _Answer = TypeVar("_Answer")
-
-
-class _Store(Protocol):
-    def save(self, state: State, /) -> None: ...
-    def amend(self, state: State, /) -> None: ...
-    def load(self, run_id: str, /) -> State: ...
-    def delete(self, run_id: str, /) -> None: ...
 
 
 @attrs.frozen
@@ -64,27 +58,6 @@ class StopSignal:
         return stopped
 
 
-class Services:
-    """What commands do to the world, apart from waiting."""
-
-    def __init__(self, store: _Store, observer: Listener | None, source: str) -> None:
-        def emit(command: Emit) -> None:
-            notify(cast(Listener, observer), command.type, source, command.data)
-
-        self.emit = emit
-        self.blocking: dict[type[Command], Callable[[Any], Any]] = {
-            RunNode: _run_node,
-            Load: lambda command: store.load(command.run_id),
-            Save: lambda command: store.save(command.state),
-            Amend: lambda command: store.amend(command.state),
-            Delete: lambda command: store.delete(command.run_id),
-        }
-
-
-def _run_node(command: RunNode) -> Any:
-    return command.node.function(*command.arguments)
-
-
 async def _wait_for(command: Await, signal: StopSignal | None) -> Any:
     """Await what an async node returned, no longer than the time that is left."""
     if signal is None or signal.timeout is None:
@@ -94,45 +67,46 @@ async def _wait_for(command: Await, signal: StopSignal | None) -> Any:
             return await command.awaitable
     except TimeoutError:
         if limit.expired():
-            raise signal.timed_out() from None
+            raise signal.timed_out()  # noqa: B904 - it has its cause
         raise  # the node's own
 
 
 _Perform: TypeAlias = dict[type[Command], Callable[[Any], _Answer]]
+_CALLS: _Perform[Any] = dict.fromkeys([*BLOCKING, StartNode, Notify], call)
 
 # --------------------------------------------------------------------------- sync
 
 
-def drive(task: Task[_Answer], services: Services, signal: StopSignal | None) -> _Answer:
+def drive(task: Task[_Answer], signal: StopSignal | None) -> _Answer:
     """Run a task in this thread -> its answer."""
     with _Loop(signal) as loop:
-        perform: _Perform[Any] = {**services.blocking, Emit: services.emit, Await: loop.wait_for}
+        perform: _Perform[Any] = {**_CALLS, Await: loop.wait_for}
         if signal is not None:
-            perform[RunNode] = _unless_stopped(signal)
-        go_on: Callable[[Any], Command] = task.send
-        value: Any = None
+            perform[RunNode] = perform[StartNode] = _unless_stopped(signal)
+        send: Callable[[Any], Command] = task.send
+        go_on, value = send, None
         while True:
             try:
+                command = go_on(value)
                 while True:
-                    command = go_on(value)
-                    go_on = task.send
                     value = perform[type(command)](command)
+                    command = send(value)
             except BaseException as error:
-                if task.gi_frame is None:  # it was the task itself that ended
-                    return _answer_of(error)
+                if getgeneratorstate(task) == GEN_CLOSED:  # it was the task itself that ended
+                    return cast(_Answer, _answer_of(error))
                 go_on, value = task.throw, error
 
 
 def _answer_of(error: BaseException) -> Any:
     if isinstance(error, StopIteration):
-        return error.value
+        return error.value  # what the task returned
     raise error
 
 
 def _unless_stopped(signal: StopSignal) -> Callable[[RunNode], Any]:
     def run_node(command: RunNode) -> Any:
         signal.check()
-        return _run_node(command)
+        return command()
 
     return run_node
 
@@ -144,7 +118,7 @@ class _Loop:
         self._signal = signal
         self._runner: asyncio.Runner | None = None
 
-    def __enter__(self) -> _Loop:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exception: object) -> None:
@@ -173,20 +147,20 @@ def is_loop_running() -> bool:
 # --------------------------------------------------------------------------- async
 
 
-async def adrive(task: Task[_Answer], services: Services, signal: StopSignal | None) -> _Answer:
+async def adrive(task: Task[_Answer], signal: StopSignal | None) -> _Answer:
     """Run a task on this event loop, what blocks in worker threads -> its answer."""
-    perform = _Workers(services, signal).perform
-    go_on: Callable[[Any], Command] = task.send
-    value: Any = None
+    perform = _Workers(signal).perform
+    send: Callable[[Any], Command] = task.send
+    go_on, value = send, None
     while True:
         try:
+            command = go_on(value)
             while True:
-                command = go_on(value)
-                go_on = task.send
                 value = await perform[type(command)](command)
+                command = send(value)
         except BaseException as error:
-            if task.gi_frame is None:  # it was the task itself that ended
-                return _answer_of(error)
+            if getgeneratorstate(task) == GEN_CLOSED:  # it was the task itself that ended
+                return cast(_Answer, _answer_of(error))
             go_on, value = task.throw, error
 
 
@@ -197,19 +171,19 @@ class _Workers:
     effect before the next node: a sync node that has run counts, and no thread is left behind.
     """
 
-    def __init__(self, services: Services, signal: StopSignal | None) -> None:
-        self._services, self._signal = services, signal
+    def __init__(self, signal: StopSignal | None) -> None:
+        self._signal = signal
         self._cancelled: asyncio.CancelledError | None = None
         self.perform: _Perform[Awaitable[Any]] = {
-            **dict.fromkeys(services.blocking, self._in_thread),
+            **dict.fromkeys(BLOCKING, self._in_thread),
             RunNode: self._run_node,
+            StartNode: self._start_node,
             Await: self._wait_for,
-            Emit: self._emit,
+            Notify: self._notify,
         }
 
-    async def _in_thread(self, command: Command) -> Any:
-        function = self._services.blocking[type(command)]
-        work = asyncio.ensure_future(asyncio.to_thread(function, command))
+    async def _in_thread(self, command: partial[Any]) -> Any:
+        work = asyncio.ensure_future(asyncio.to_thread(command))
         while True:
             try:
                 return await asyncio.shield(work)
@@ -219,14 +193,21 @@ class _Workers:
                 self._cancelled = error
 
     async def _run_node(self, command: RunNode) -> Any:
+        self._check()
+        return await self._in_thread(command)
+
+    async def _start_node(self, command: StartNode) -> Any:
+        self._check()
+        return command()
+
+    def _check(self) -> None:
         if self._cancelled is not None:
             raise self._cancelled
         if self._signal is not None:
             self._signal.check()
-        return _run_node(command) if command.node.is_async else await self._in_thread(command)
 
     async def _wait_for(self, command: Await) -> Any:
         return await _wait_for(command, self._signal)
 
-    async def _emit(self, command: Emit) -> None:
-        self._services.emit(command)
+    async def _notify(self, command: Notify) -> None:
+        command()

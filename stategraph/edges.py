@@ -40,21 +40,37 @@ class Edge:
         return f"{self.source!r} -> {self.target!r} ({self.name or describe_predicate(self.predicate)})"
 
 
-def choose(edges: Sequence[Edge], state: State) -> tuple[Edge | None, int, Exception | None]:
-    """-> the first edge whose predicate holds, if any does; how many were tried; what the last one raised, if it did."""
-    tried = 0
+@attrs.frozen
+class NoWay:
+    """No edge was found: none passes, or the predicate of one raised.
+
+    Attributes:
+        tried: How many edges were tried.
+        error: What the predicate of the last one raised, if it did.
+    """
+
+    tried: int
+    error: Exception | None = None
+
+
+def choose(edges: Sequence[Edge], state: State) -> Edge | NoWay:
+    """-> the first edge whose predicate holds."""
     for edge in edges:
-        tried += 1
+        predicate = edge.predicate
+        if predicate is None:
+            return edge
         try:
-            holds = edge.predicate is None or edge.predicate(state)
-            if holds is True or (holds is not False and _is_true(holds)):
-                return edge, tried, None
+            holds = predicate(state)
+            if holds is True or _is_true(holds):
+                return edge
         except Exception as error:
-            return None, tried, error
-    return None, tried, None
+            return NoWay(edges.index(edge) + 1, error)
+    return NoWay(len(edges))
 
 
 def _is_true(answer: object) -> bool:
+    if answer is False:
+        return False
     if isawaitable(answer):
         if hasattr(answer, "close"):
             answer.close()  # or Python warns that nobody awaited it

@@ -1,8 +1,8 @@
 """Every decision of a run, and none of its I/O.
 
-`Engine.execute` and `Engine.resume` are generators. They yield commands (run this node, save this State); a driver carries
-each one out and sends back what came of it, or throws what was raised; what the generator returns is the final State. The
-pattern is known as sans-I/O (https://sans-io.readthedocs.io). Here it lets one engine serve sync and async drivers.
+`Engine.execute` and `Engine.resume` are generators. They yield commands (run this node, save this State); a driver
+carries each one out and sends back what came of it, or throws what was raised; what the generator returns is the final
+State. The pattern is known as sans-I/O (https://sans-io.readthedocs.io). Here it lets one engine serve two drivers.
 """
 
 from __future__ import annotations
@@ -14,14 +14,12 @@ from typing import Any, TypeAlias, TypeVar
 
 import attrs
 
-from stategraph.commands import Amend, Await, Command, Delete, Emit, Load, RunNode, Save, Stopped
-from stategraph.edges import Edge, choose, describe_predicate
+from stategraph.commands import Amend, Await, Command, Delete, Load, Notify, Save, Stopped
+from stategraph.edges import Edge, NoWay, choose, describe_predicate
 from stategraph.errors import (
-    CheckpointCorruptError,
     CheckpointError,
     CheckpointingDisabledError,
     CheckpointNotFoundError,
-    CheckpointSaveError,
     ExecutionError,
     GraphMismatchError,
     MaxIterationsError,
@@ -29,14 +27,14 @@ from stategraph.errors import (
     RunCompleteError,
     RunExistsError,
     describe_exception,
-    shorten,
 )
-from stategraph.events import STATE_EVENTS, EventType, Listener
+from stategraph.events import STATE_EVENTS, STEP_EVENTS, EventType
 from stategraph.frozen import lay_over
 from stategraph.ids import check_run_id
 from stategraph.nodes.context import NodeContext
 from stategraph.nodes.function import data_from
 from stategraph.plan import Plan, Stage
+from stategraph.services import Services
 from stategraph.state import ErrorInfo, RunStatus, State, completed_by, data_of, evolve, with_data
 
 PATH_LENGTH = 100  # nodes that the path of an error tells: a run of a million steps does not grow
@@ -53,23 +51,21 @@ class Engine:
 
     Attributes:
         plan: The graph.
+        services: What commands are made of.
         wanted: The types of events that the observer wants.
-        observer: The graph's observer: States that have none tell it what is done with them.
         state: The last completed State of the run.
         saved: The last State that the store has acknowledged.
         path: The last nodes entered.
         completed: The nodes completed in this call, while an observer wants events.
-        entered: How many nodes this call has entered.
     """
 
     plan: Plan
+    services: Services
     wanted: frozenset[EventType]
-    observer: Listener
     state: State = attrs.field(init=False)
     saved: State | None = attrs.field(default=None, init=False)
     path: deque[str] = attrs.field(factory=lambda: deque(maxlen=PATH_LENGTH), init=False)
     completed: set[str] = attrs.field(factory=set, init=False)
-    entered: int = attrs.field(default=0, init=False)
 
     # ------------------------------------------------------------------ starting
 
@@ -83,12 +79,12 @@ class Engine:
         check_run_id(run_id)
         if not self.plan.interval:
             raise CheckpointingDisabledError(self.plan.graph)
-        saved = yield from self._load(run_id)
+        saved = yield Load(self.services.load, run_id)
         yield from self._emit(EventType.CHECKPOINT_LOAD, saved)
         _check_fits(self.plan, saved, allow_changed)
         self.state = self._stamp(with_data(saved, lay_over(data_of(saved), updates)))
         if updates:
-            yield from self._save(self.state, Amend)
+            yield from self._save(Amend(self.services.amend, self.state), self.state)
         yield from self._emit(EventType.CHECKPOINT_RESUME, self.state)
         return (yield from self._run(self.plan.stages.get(saved.checkpoint_node)))
 
@@ -98,10 +94,10 @@ class Engine:
         if not self.plan.interval:
             return started
         if state.step or state.graph is not None:
-            yield from self._save(started, Amend)
+            yield from self._save(Amend(self.services.amend, started), started)
             return started
         try:
-            saved = yield from self._load(state.run_id)
+            saved = yield Load(self.services.load, state.run_id)
         except CheckpointNotFoundError:
             return started
         if saved != state:
@@ -112,7 +108,7 @@ class Engine:
         """-> the State as one that runs on this graph."""
         plan = self.plan
         if state.observer is None and not self.wanted.isdisjoint(STATE_EVENTS):
-            state = evolve(state, observer=self.observer)
+            state = evolve(state, observer=self.services.observer)
         return evolve(state, graph=plan.graph, structure=plan.structure, status=RunStatus.ACTIVE, error=None)
 
     # ------------------------------------------------------------------ running
@@ -121,8 +117,7 @@ class Engine:
         """Run on from a stage that is completed (None: from the start), and see to what ends the run early."""
         yield from self._emit(EventType.GRAPH_START, self.state)
         try:
-            while stage is None or not stage.is_exit:
-                stage = yield from self._step(stage)
+            yield from self._steps(stage)
             return (yield from self._complete())
         except GeneratorExit:  # the driver is gone: nobody is left to carry out a command
             raise
@@ -134,74 +129,89 @@ class Engine:
             yield from self._rescue(error)
             raise
 
-    def _step(self, previous: Stage | None) -> Task[Stage]:
-        """Take the next edge, run the node behind it and save what is due -> the stage of that node."""
-        plan = self.plan
-        name = plan.entry if previous is None else (yield from self._leave(previous))
-        self._enter(name)
-        if self.wanted:
-            yield from self._announce(name)
-        stage = plan.stages[name]
-        data = yield from self._call(stage)
-        self.state = state = completed_by(name, self.state, data)
-        if self.wanted:
-            self.completed.add(name)
-            yield from self._emit(EventType.NODE_COMPLETE, state)
-        # Saved before the edges are tried: a predicate that raises must not cost the node's work.
-        if plan.interval and state.step % plan.interval == 0:
-            yield from self._save(state)
-        return stage
-
-    def _enter(self, name: str) -> None:
-        self.path.append(name)
-        self.entered += 1
-        if self.entered > self.plan.max_iterations:
-            raise self._failure(
-                name,
-                f"is not entered: this call has run {self.plan.max_iterations} nodes (max_iterations) without reaching "
-                "an exit point; if that is not an endless loop, raise max_iterations or go on with resume",
-                kind=MaxIterationsError,
-            )
-
-    def _call(self, stage: Stage) -> Task[dict[str, Any]]:
-        """Run the node -> the data of the run after it."""
-        state, node = self.state, stage.node
-        try:
-            result = yield RunNode(node, (state, self._context(stage)) if node.wants_context else (state,))
-            if type(result) not in _FINISHED and isawaitable(result):
-                result = yield Await(result, stage.name)
-            return data_from(result, state)
-        except Exception as error:
-            raise self._failure(stage.name, f"failed: {describe_exception(error)}", error) from error
+    def _steps(self, stage: Stage | None) -> Task[None]:  # noqa: PLR0912 - the one loop, best read in one piece
+        """Step after step until an exit point: take an edge, run the node behind it, save what is due."""
+        plan, state = self.plan, self.state
+        stages, interval, enter = plan.stages, plan.interval, self.path.append
+        watched = not self.wanted.isdisjoint(STEP_EVENTS)
+        tells_saves = EventType.CHECKPOINT_SAVE in self.wanted
+        save = self.services.save
+        left = plan.max_iterations
+        while stage is None or not stage.is_exit:
+            name = plan.entry
+            if stage is not None:
+                edge = choose(stage.edges, state)
+                if watched:
+                    yield from self._announce_edges(stage, edge)
+                if isinstance(edge, NoWay):
+                    raise self._stuck(stage, edge)
+                name = edge.target
+            enter(name)
+            if not left:
+                raise self._endless(name)
+            left -= 1
+            if watched:
+                yield from self._announce(name)
+            stage = stages[name]
+            try:
+                if stage.node.wants_context:
+                    result = yield stage.call(stage.node.function, state, self._context(stage))
+                else:
+                    result = yield stage.call(stage.node.function, state)
+                if type(result) is dict:  # the most frequent case by far
+                    data = lay_over(data_of(state), result)
+                else:
+                    if type(result) is not State and isawaitable(result):
+                        result = yield Await(result, name)
+                    data = data_from(result, state)
+            except Exception as error:
+                raise self._failure(name, f"failed: {describe_exception(error)}", error) from error
+            self.state = state = completed_by(name, state, data)
+            if watched:
+                self.completed.add(name)
+                yield from self._emit(EventType.NODE_COMPLETE, state)
+            # Saved before the edges are tried: a predicate that raises must not cost the node's work.
+            if interval and state.step % interval == 0:
+                yield Save(save, state)
+                self.saved = state
+                if tells_saves:
+                    yield from self._emit(EventType.CHECKPOINT_SAVE, state)
 
     def _context(self, stage: Stage) -> NodeContext:
         return NodeContext(self.state.run_id, self.plan.graph, stage.name, self.state.step + 1)
-
-    def _leave(self, stage: Stage) -> Task[str]:
-        """-> the node behind the first edge whose predicate holds."""
-        edge, tried, error = choose(stage.edges, self.state)
-        if self.wanted:
-            yield from self._announce_edges(stage.edges[:tried], edge)
-        if edge is not None:
-            return edge.target
-        last = stage.edges[tried - 1] if tried else None
-        if error is not None:
-            reason = f"cannot be left: the predicate of edge {last} failed: {describe_exception(error)}"
-        else:
-            reason = f"cannot be left: no edge passes (tried {', '.join(map(str, stage.edges)) or 'none: it has none'})"
-        raise self._failure(stage.name, reason, error) from error
 
     def _complete(self) -> Task[State]:
         """The exit point is reached: keep the final State or forget the run, as configured -> the final State."""
         self.state = state = evolve(self.state, status=RunStatus.COMPLETED)
         if self.plan.interval and self.plan.preserve:
-            yield from self._save(state)
+            yield from self._save(Save(self.services.save, state), state)
         elif self.plan.interval:
-            yield from self._delete(state)
+            yield Delete(self.services.delete, state)
+            yield from self._emit(EventType.CHECKPOINT_DELETE, state)
         yield from self._emit(EventType.GRAPH_COMPLETE, state)
         return state
 
     # ------------------------------------------------------------------ ending early
+
+    def _endless(self, name: str) -> ExecutionError:
+        """-> the error for one node too many."""
+        reason = (
+            f"is not entered: this call has run {self.plan.max_iterations} nodes (max_iterations) without reaching "
+            "an exit point; if that is not an endless loop, raise max_iterations or go on with resume"
+        )
+        return self._failure(name, reason, kind=MaxIterationsError)
+
+    def _stuck(self, stage: Stage, no_way: NoWay) -> ExecutionError:
+        """-> the error for a node that cannot be left."""
+        cause = no_way.error
+        if cause is not None:
+            edge = stage.edges[no_way.tried - 1]
+            reason = f"cannot be left: the predicate of edge {edge} failed: {describe_exception(cause)}"
+        else:
+            reason = f"cannot be left: no edge passes (tried {', '.join(map(str, stage.edges)) or 'none: it has none'})"
+        error = self._failure(stage.name, reason, cause)
+        error.__cause__ = cause
+        return error
 
     def _failure(
         self, name: str, reason: str, cause: Exception | None = None, kind: type[ExecutionError] = ExecutionError
@@ -216,68 +226,33 @@ class Engine:
         unsaved = self.plan.interval and state is not self.saved and not isinstance(error, CheckpointError)
         try:
             if unsaved:
-                yield from self._save(state)
+                yield from self._save(Save(self.services.save, state), state)
             yield from self._emit(EventType.GRAPH_ERROR, state, error=describe_exception(error))
         except BaseException as second:
             error.add_note(f"While the run was being stopped: {describe_exception(second)}")
 
-    # ------------------------------------------------------------------ the store
-
-    def _load(self, run_id: str) -> Task[State]:
-        try:
-            state = yield Load(run_id)
-        except CheckpointError:
-            raise
-        except Exception as error:
-            raise CheckpointError(
-                run_id, f"the {self.plan.store} could not load it: {describe_exception(error)}"
-            ) from error
-        if type(state) is not State or state.run_id != run_id:
-            raise CheckpointCorruptError(run_id, f"the {self.plan.store} gave {shorten(state)} for it")
-        return state
-
-    def _save(self, state: State, command: type[Save | Amend] = Save) -> Task[None]:
-        try:
-            yield command(state)
-        except CheckpointError as error:
-            error.state = state
-            raise
-        except Exception as error:
-            reason = f"step {state.step} could not be saved in the {self.plan.store}: {describe_exception(error)}"
-            failure = CheckpointSaveError(state.run_id, reason)
-            failure.state = state
-            raise failure from error
+    def _save(self, command: Save | Amend, state: State) -> Task[None]:
+        yield command
         self.saved = state
         yield from self._emit(EventType.CHECKPOINT_SAVE, state)
-
-    def _delete(self, state: State) -> Task[None]:
-        try:
-            yield Delete(state.run_id)
-        except Exception as error:
-            failure = CheckpointError(
-                state.run_id,
-                f"it is complete, but the {self.plan.store} could not delete its checkpoints: {describe_exception(error)}",
-            )
-            failure.state = state
-            raise failure from error
-        yield from self._emit(EventType.CHECKPOINT_DELETE, state)
 
     # ------------------------------------------------------------------ events
 
     def _emit(self, type: EventType, state: State, **more: object) -> Task[None]:
         if type in self.wanted:
             provenance = {"run_id": state.run_id, "step": state.step, "node": state.checkpoint_node}
-            yield Emit(type, {**provenance, "status": state.status.value, **more})
+            yield Notify(self.services.notify, type, {**provenance, "status": state.status.value, **more})
 
     def _announce(self, name: str) -> Task[None]:
         about = {"run_id": self.state.run_id, "step": self.state.step + 1, "node": name}
         if EventType.CYCLE_DETECTED in self.wanted and name in self.completed:
-            yield Emit(EventType.CYCLE_DETECTED, about)
+            yield Notify(self.services.notify, EventType.CYCLE_DETECTED, about)
         if EventType.NODE_START in self.wanted:
-            yield Emit(EventType.NODE_START, about)
+            yield Notify(self.services.notify, EventType.NODE_START, about)
 
-    def _announce_edges(self, tried: tuple[Edge, ...], taken: Edge | None) -> Task[None]:
-        for edge in tried:
+    def _announce_edges(self, stage: Stage, chosen: Edge | NoWay) -> Task[None]:
+        tried = chosen.tried if isinstance(chosen, NoWay) else stage.edges.index(chosen) + 1
+        for edge in stage.edges[:tried]:
             about = {
                 "run_id": self.state.run_id,
                 "step": self.state.step,
@@ -287,12 +262,9 @@ class Engine:
                 "predicate": describe_predicate(edge.predicate),
             }
             if EventType.EDGE_EVALUATE in self.wanted:
-                yield Emit(EventType.EDGE_EVALUATE, {**about, "result": edge is taken})
-            if EventType.EDGE_TRANSITION in self.wanted and edge is taken:
-                yield Emit(EventType.EDGE_TRANSITION, about)
-
-
-_FINISHED = frozenset({dict, State})  # results that need no awaiting, without asking inspect
+                yield Notify(self.services.notify, EventType.EDGE_EVALUATE, {**about, "result": edge is chosen})
+            if EventType.EDGE_TRANSITION in self.wanted and edge is chosen:
+                yield Notify(self.services.notify, EventType.EDGE_TRANSITION, about)
 
 
 def _message(cause: Exception | None, reason: str) -> str:

@@ -7,7 +7,7 @@ says in its text what is wrong and what to do. The text is made when it is asked
 from __future__ import annotations
 
 import difflib
-from collections.abc import Collection
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import attrs
@@ -69,13 +69,17 @@ class ConfigError(StateGraphError, ValueError):
         return f"{self.key}: {shorten(self.value)} is not allowed; {self.allowed}"
 
 
+def _sorted(names: Iterable[str]) -> list[str]:
+    return sorted(names)
+
+
 @attrs.define(slots=False, eq=False, repr=False)
 class UnknownNameError(StateGraphError, LookupError):
     """A store, an observer or a node is asked for by a name that nobody has given."""
 
     kind: str
     name: str
-    known: Collection[str] = attrs.field(converter=sorted)
+    known: Sequence[str] = attrs.field(converter=_sorted)
 
     def __str__(self) -> str:
         near = difflib.get_close_matches(str(self.name)[:_SHOWN], self.known, n=1)

@@ -42,6 +42,12 @@ STATE_EVENTS = frozenset(
 )
 """What a State tells of itself; all other events come from a run."""
 
+STEP_EVENTS = frozenset(
+    {EventType.NODE_START, EventType.NODE_COMPLETE, EventType.CYCLE_DETECTED}
+    | {EventType.EDGE_EVALUATE, EventType.EDGE_TRANSITION}
+)
+"""What happens at every step of a run."""
+
 
 @attrs.frozen
 class Event:
@@ -74,12 +80,12 @@ def wants(listener: Listener, type: EventType) -> bool:
 
 def wanted_events(listener: Listener | None) -> frozenset[EventType]:
     """-> the types of events that the listener wants to hear of."""
-    return frozenset(() if listener is None else (type for type in EventType if wants(listener, type)))
+    return frozenset(() if listener is None else (kind for kind in EventType if wants(listener, kind)))
 
 
 def notify(listener: Listener, type: EventType, source: str, data: Mapping[str, Any]) -> None:
     """Tell the listener of something that happens now."""
-    notify_of(listener, Event(type, clock.now(), source, data))
+    notify_of(listener, Event(type, clock.to_datetime(clock.now_ns()), source, data))
 
 
 def notify_of(listener: Listener, event: Event) -> None:

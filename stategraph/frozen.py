@@ -15,7 +15,7 @@ can be looked up for a whole list at once (``SETTLED.issuperset(map(type, items)
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from pathlib import PosixPath, PurePosixPath, PureWindowsPath, WindowsPath
@@ -33,7 +33,7 @@ _Class = TypeVar("_Class", bound=type)
 def _refuse(self: object, *args: object, **kwargs: object) -> NoReturn:
     kind = next(base.__name__ for base in (list, dict, set) if isinstance(self, base))
     raise TypeError(
-        f"this {kind} belongs to a State and is read-only: change a copy of it (copy.deepcopy gives an ordinary {kind}) "
+        f"this {kind} belongs to a State and is read-only: change a copy (copy.deepcopy gives an ordinary {kind}) "
         "and make a new State with State.set(key, value)"
     )
 
@@ -137,8 +137,8 @@ class UnsettledSet(FrozenSet):
 
 
 ATOMS: frozenset[type] = frozenset(
-    (type(None), bool, int, float, complex, str, bytes, range, Decimal, UUID)
-    + (date, time, datetime, timedelta, PosixPath, PurePosixPath, PureWindowsPath, WindowsPath)
+    {type(None), bool, int, float, complex, str, bytes, range, Decimal, UUID}
+    | {date, time, datetime, timedelta, PosixPath, PurePosixPath, PureWindowsPath, WindowsPath}
 )
 """Immutable types without parts. The types themselves: a subclass may carry more, and is not one of these."""
 
@@ -149,14 +149,16 @@ def is_settled(value: object) -> bool:
     """Whether the value is immutable to its last part."""
     kind = type(value)
     return kind in SETTLED or (
-        (kind is tuple or kind is frozenset)
-        and are_settled(value)  # type: ignore[arg-type]
+        (kind is tuple or kind is frozenset) and are_settled(value)  # type: ignore[arg-type]
     )
 
 
-def are_settled(values: Collection[object]) -> bool:
+def are_settled(values: Iterable[object]) -> bool:
     """Whether all of them are."""
-    return SETTLED.issuperset(map(type, values)) or all(map(is_settled, values))
+    for value in values:
+        if type(value) not in SETTLED and not is_settled(value):
+            return False
+    return True
 
 
 def freeze(value: Any, depth: int = 0) -> Any:
@@ -234,12 +236,10 @@ def freeze_items(items: Mapping[str, Any]) -> dict[str, Any]:
 
 def lay_over(data: dict[str, Any], updates: Mapping[str, Any]) -> dict[str, Any]:
     """-> a new dict: frozen data with updates, which are frozen on the way. Raises as `freeze_items` does."""
-    if _STR.issuperset(map(type, updates)) and SETTLED.issuperset(map(type, updates.values())):
-        return {**data, **updates}
-    return {**data, **{plain_key(key): freeze_at(key, value) for key, value in updates.items()}}
-
-
-_STR = frozenset({str})
+    for key, value in updates.items():
+        if type(value) not in SETTLED or type(key) is not str:
+            return {**data, **{plain_key(key): freeze_at(key, value) for key, value in updates.items()}}
+    return {**data, **updates}  # most updates are numbers and texts, which are taken as they are
 
 
 def freeze_at(key: str, value: Any) -> Any:

@@ -9,16 +9,18 @@ from types import MappingProxyType
 from typing import Any, TypeVar, overload
 
 from stategraph.callables import is_async_callable
+from stategraph.commands import RunNode, StartNode
 from stategraph.config import GraphConfig
 from stategraph.config.checks import is_name
-from stategraph.drivers import Services, StopSignal, adrive, drive, is_loop_running
+from stategraph.drivers import StopSignal, adrive, drive, is_loop_running
 from stategraph.edges import Edge, Predicate
-from stategraph.engine import Engine, Task
+from stategraph.engine import Engine
 from stategraph.errors import AsyncNodeError, ConfigError, GraphError, UnknownNodeError, shorten
 from stategraph.events import Listener, wanted_events
 from stategraph.nodes.function import FunctionNode, NodeFunction
 from stategraph.observers import get_observer
 from stategraph.plan import Plan, Stage
+from stategraph.services import Services
 from stategraph.state import State
 from stategraph.stores import CheckpointStore, get_checkpoint_store
 from stategraph.structure import GraphStructure
@@ -30,8 +32,8 @@ _Function = TypeVar("_Function", bound=NodeFunction)
 class StateGraph:
     """A workflow: named steps, and conditional edges between them.
 
-    Build it with `add_node`, `add_edge`, `set_entry_point` and `set_exit_point`; then `execute` a State on it, or `resume`
-    a run that did not finish. Any number of threads and tasks may run one graph at the same time.
+    Build it with `add_node`, `add_edge`, `set_entry_point` and `set_exit_point`; then `execute` a State on it, or
+    `resume` a run that did not finish. Any number of threads and tasks may run one graph at the same time.
 
     Args:
         config: Its name, and what is saved when and where.
@@ -113,7 +115,7 @@ class StateGraph:
     @overload
     def node(self, name: str, /) -> Callable[[_Function], _Function]: ...
     def node(self, function_or_name: Any, /) -> Any:
-        """Decorator that adds a function as a node: ``@graph.node`` by its own name, ``@graph.node("name")`` by another."""
+        """Decorator that adds a function as a node: ``@graph.node`` under its own name, or ``@graph.node("name")``."""
         if not isinstance(function_or_name, str):
             self.add_node(getattr(function_or_name, "__name__", ""), function_or_name)
             return function_or_name
@@ -180,9 +182,7 @@ class StateGraph:
 
     # ------------------------------------------------------------------ running
 
-    def execute(
-        self, state: State, *, cancel: threading.Event | None = None, timeout: float | None = None
-    ) -> State:
+    def execute(self, state: State, *, cancel: threading.Event | None = None, timeout: float | None = None) -> State:
         """Run a State from the entry point to an exit point.
 
         A State with a past, such as a loaded one, goes on counting its steps.
@@ -198,23 +198,23 @@ class StateGraph:
         Raises:
             GraphError: the graph is not valid.
             RunExistsError: the State is new and the store already has a run of its run_id.
-            ExecutionError: a node or a predicate raised, a node returned something else than a State or a mapping, or no
-                edge passed. The last completed State is in it and, unless the interval is 0, in the store.
+            ExecutionError: a node or a predicate raised, a node returned something else than a State or a mapping, or
+                no edge passed. The last completed State is in it and, unless the interval is 0, in the store.
             MaxIterationsError: the call ran as many nodes as the config allows.
             RunCancelledError: `cancel` was set or the time is up; resume goes on.
             CheckpointError: the store could not save; the State that was at stake is in it.
             AsyncNodeError: the graph has async nodes and an event loop is running in this thread: use `aexecute`.
         """
         engine = self._sync_engine()
-        return drive(engine.execute(_checked(state)), self._services, _signal(cancel, timeout))
+        return drive(engine.execute(_checked(state)), _signal(cancel, timeout))
 
     async def aexecute(
         self, state: State, *, cancel: threading.Event | None = None, timeout: float | None = None
     ) -> State:
-        """As `execute`, on the running event loop: sync nodes and the store work in threads, and cancelling the task stops
-        the run, after the node that is running if that is a sync one."""
+        """As `execute`, on the running event loop: sync nodes and the store work in threads, and cancelling the task
+        stops the run, after the node that is running if that is a sync one."""
         engine = self._engine()
-        return await adrive(engine.execute(_checked(state)), self._services, _signal(cancel, timeout))
+        return await adrive(engine.execute(_checked(state)), _signal(cancel, timeout))
 
     def resume(
         self,
@@ -231,7 +231,8 @@ class StateGraph:
             run_id: The run.
             updates: Laid over the data of the checkpoint, and saved before the next node runs.
             allow_changed: Go on even if nodes or edges of the graph have changed since.
-            cancel, timeout: As for `execute`.
+            cancel: As for `execute`.
+            timeout: As for `execute`.
 
         Returns:
             The final State, of status completed.
@@ -245,7 +246,7 @@ class StateGraph:
         """
         engine = self._sync_engine()
         task = engine.resume(run_id, _updates(updates), allow_changed)
-        return drive(task, self._services, _signal(cancel, timeout))
+        return drive(task, _signal(cancel, timeout))
 
     async def aresume(
         self,
@@ -259,12 +260,12 @@ class StateGraph:
         """As `resume`, on the running event loop; see `aexecute`."""
         engine = self._engine()
         task = engine.resume(run_id, _updates(updates), allow_changed)
-        return await adrive(task, self._services, _signal(cancel, timeout))
+        return await adrive(task, _signal(cancel, timeout))
 
     # ------------------------------------------------------------------ inside
 
     def _engine(self) -> Engine:
-        return Engine(self._planned(), wanted_events(self.observer), self.observer)
+        return Engine(self._planned(), self._services, wanted_events(self.observer))
 
     def _sync_engine(self) -> Engine:
         engine = self._engine()
@@ -287,15 +288,16 @@ class StateGraph:
             graph=self.name,
             structure=self.structure,
             entry=self._entry,
-            stages={
-                name: Stage(name, node, tuple(e for e in self._edges if e.source == name), name in self._exits)
-                for name, node in self._nodes.items()
-            },
+            stages={name: self._make_stage(name, node) for name, node in self._nodes.items()},
             interval=self.config.checkpoint.interval,
             preserve=self.config.checkpoint.preserve,
             max_iterations=self.config.max_iterations,
             store=str(self.store),
         )
+
+    def _make_stage(self, name: str, node: FunctionNode) -> Stage:
+        edges = tuple(edge for edge in self._edges if edge.source == name)
+        return Stage(name, node, StartNode if node.is_async else RunNode, edges, is_exit=name in self._exits)
 
     @contextmanager
     def _changing(self) -> Iterator[None]:
@@ -320,7 +322,9 @@ def _check_arguments(config: object, observer: object, store: object) -> None:
     if not isinstance(config, GraphConfig):
         raise ConfigError("config", config, "a GraphConfig; GraphConfig.from_dict makes one of a mapping")
     if observer is not None and not callable(getattr(observer, "on_event", None)):
-        raise ConfigError("observer", observer, "an object with on_event(event); names go into GraphConfig(observer=...)")
+        raise ConfigError(
+            "observer", observer, "an object with on_event(event); names go into GraphConfig(observer=...)"
+        )
     if store is not None and not isinstance(store, CheckpointStore):
         raise ConfigError(
             "store", store, "a CheckpointStore; names go into CheckpointConfig(store=...), classes derive from it"

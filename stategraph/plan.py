@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import attrs
 
+from stategraph.commands import RunNode, StartNode
 from stategraph.edges import Edge
 from stategraph.nodes.function import FunctionNode
 from stategraph.structure import GraphStructure
@@ -13,10 +14,19 @@ from stategraph.structure import GraphStructure
 
 @attrs.frozen
 class Stage:
-    """A node and the ways out of it, in the order in which they are tried."""
+    """A node and the ways out of it.
+
+    Attributes:
+        name: Its name.
+        node: The node.
+        call: The command that calls it.
+        edges: The edges out of it, in the order in which they are tried.
+        is_exit: Whether a run completes here.
+    """
 
     name: str
     node: FunctionNode
+    call: type[RunNode | StartNode]
     edges: tuple[Edge, ...]
     is_exit: bool
 

@@ -38,7 +38,7 @@ class Registry(Generic[_Thing]):
         self._made: dict[tuple[str, str], _Thing] = {}
 
     def register(self, name: str, entry: _Thing | Callable[..., _Thing]) -> None:
-        """Make an instance, or a factory called with the options, known by name; an earlier one of this name is replaced.
+        """Make an instance, or a factory called with the options, known by name, in place of an earlier one.
 
         Raises:
             ConfigError: the name is empty or not a str, or the entry is neither.
@@ -74,7 +74,7 @@ class Registry(Generic[_Thing]):
         if name not in self._entries:
             installed = self._installed()
             if name not in installed:
-                raise UnknownNameError(self._kind, name, {*self._entries, *installed})
+                raise UnknownNameError(self._kind, name, [*self._entries, *installed])
             self._entries[name] = installed[name].load()
         return self._entries[name]
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import copy
 from collections.abc import ItemsView, Iterator, KeysView, Mapping, ValuesView
-from datetime import UTC, datetime
+from datetime import datetime
 from enum import StrEnum
-from typing import Any, Protocol, TypeVar, cast, overload
+from typing import Any, Protocol, TypeVar, overload
 
 import attrs
 
@@ -59,52 +59,62 @@ class _Draft:
     """
 
     __slots__ = (
-        *("__weakref__", "_data", "run_id", "checkpoint_node", "timestamp", "step", "status"),
+        *("__weakref__", "_data", "run_id", "checkpoint_node", "_time_ns", "step", "status"),
         *("graph", "structure", "error", "parent", "observer"),
     )
-
-    def __init__(  # one parameter a slot, in the order of State's fields
-        self,
-        data: dict[str, Any],
-        run_id: str,
-        checkpoint_node: str,
-        timestamp: datetime,
-        step: int,
-        status: RunStatus,
-        graph: str | None,
-        structure: GraphStructure | None,
-        error: ErrorInfo | None,
-        parent: ParentStep | None,
-        observer: Listener | None,
-    ) -> None:
-        self._data = data
-        self.run_id = run_id
-        self.checkpoint_node = checkpoint_node
-        self.timestamp = timestamp
-        self.step = step
-        self.status = status
-        self.graph = graph
-        self.structure = structure
-        self.error = error
-        self.parent = parent
-        self.observer = observer
-
-    def freeze(self) -> State:
-        """-> this very object, as a State."""
-        self.__class__ = State  # type: ignore[assignment]
-        return cast("State", self)
+    _data: dict[str, Any]
+    run_id: str
+    checkpoint_node: str
+    _time_ns: int
+    step: int
+    status: RunStatus
+    graph: str | None
+    structure: GraphStructure | None
+    error: ErrorInfo | None
+    parent: ParentStep | None
+    observer: Listener | None
 
 
-def _check_timestamp(value: datetime) -> datetime:
+def _draft_of(state: State) -> _Draft:
+    """-> a draft with the fields of a State."""
+    draft = _new(_Draft)
+    draft._data = state._data
+    draft.run_id = state.run_id
+    draft.checkpoint_node = state.checkpoint_node
+    draft._time_ns = state._time_ns
+    draft.step = state.step
+    draft.status = state.status
+    draft.graph = state.graph
+    draft.structure = state.structure
+    draft.error = state.error
+    draft.parent = state.parent
+    draft.observer = state.observer
+    return draft
+
+
+_new = object.__new__
+
+
+def _to_ns(value: datetime | int) -> int:
+    if type(value) is int:  # how attrs.evolve hands it on
+        return value
     if not isinstance(value, datetime) or value.tzinfo is None:
         raise ValueError(f"timestamp: {shorten(value)} is not allowed; a datetime with a time zone is")
-    return value.astimezone(UTC)
+    return clock.to_ns(value)
 
 
 def _check_step(value: int) -> int:
     if type(value) is not int or value < 0:
         raise ValueError(f"step: {shorten(value)} is not allowed; a whole number from 0 on is")
     return value
+
+
+def _new_run_id() -> str:
+    return clock.new_run_id()  # looked up when called: it may have been replaced
+
+
+def _now_ns() -> int:
+    return clock.now_ns()
 
 
 def _keyword(**arguments: Any) -> Any:
@@ -122,7 +132,7 @@ class State(_Draft, Mapping[str, Any]):
         data: The application data; keys are str.
         run_id: Names the run: 1 to 200 of ``A-Z a-z 0-9 . _ : / -``. A new uuid4 if not given.
         checkpoint_node: The node that produced this State; empty before the first one.
-        timestamp: When it was produced; aware, kept in UTC.
+        timestamp: When it was produced: an aware datetime, kept in UTC to the microsecond.
         step: How many nodes the run has completed, counted across resumes.
         status: How the run stands.
         graph: Name of the graph that ran it, None if none has.
@@ -138,9 +148,9 @@ class State(_Draft, Mapping[str, Any]):
     """
 
     _data: dict[str, Any] = attrs.field(factory=dict, converter=freeze_items)
-    run_id: str = _keyword(factory=lambda: clock.new_run_id(), converter=check_run_id)
+    run_id: str = _keyword(factory=_new_run_id, converter=check_run_id)
     checkpoint_node: str = _keyword(default="", validator=attrs.validators.instance_of(str))
-    timestamp: datetime = _keyword(factory=lambda: clock.now(), converter=_check_timestamp)
+    _time_ns: int = _keyword(alias="timestamp", factory=_now_ns, converter=_to_ns)
     step: int = _keyword(default=0, converter=_check_step)
     status: RunStatus = _keyword(default=RunStatus.ACTIVE, converter=RunStatus)
     graph: str | None = _keyword(default=None)
@@ -158,6 +168,11 @@ class State(_Draft, Mapping[str, Any]):
     def fingerprint(self) -> str | None:
         """The fingerprint of the graph that ran it; None if none has."""
         return None if self.structure is None else self.structure.fingerprint
+
+    @property
+    def timestamp(self) -> datetime:
+        """When it was produced; aware, in UTC."""
+        return clock.to_datetime(self._time_ns)
 
     def __getitem__(self, key: str) -> Any:
         return self._data[key]
@@ -237,7 +252,7 @@ class State(_Draft, Mapping[str, Any]):
 
     def set_checkpoint_node(self, node: str) -> State:
         """-> this State as the work of `node`, with a fresh timestamp."""
-        return evolve(self, checkpoint_node=node, timestamp=clock.now())
+        return evolve(self, checkpoint_node=node, _time_ns=clock.now_ns())
 
     def checkpoint(self, store: _Saves) -> None:
         """Save this State: ``store.save(state)``."""
@@ -259,49 +274,35 @@ class State(_Draft, Mapping[str, Any]):
         return with_data(self, freeze_items(copy.deepcopy(self._data, memo)))
 
 
-_FIELDS = tuple(field.name for field in attrs.fields(State))
-
-
 # What the engine and the stores make new States with: data that is frozen already, provenance taken as it is.
 
 
 def with_data(state: State, data: dict[str, Any]) -> State:
     """-> the State with other data; the dict belongs to it from now on."""
-    return _Draft(
-        data,
-        state.run_id,
-        state.checkpoint_node,
-        state.timestamp,
-        state.step,
-        state.status,
-        state.graph,
-        state.structure,
-        state.error,
-        state.parent,
-        state.observer,
-    ).freeze()
+    draft = _draft_of(state)
+    draft._data = data
+    draft.__class__ = State
+    return draft  # type: ignore[return-value]
 
 
 def completed_by(node: str, state: State, data: dict[str, Any]) -> State:
     """-> the State after `node`: with the node's data, the next step number and the time."""
-    return _Draft(
-        data,
-        state.run_id,
-        node,
-        clock.now(),
-        state.step + 1,
-        state.status,
-        state.graph,
-        state.structure,
-        state.error,
-        state.parent,
-        state.observer,
-    ).freeze()
+    draft = _draft_of(state)
+    draft._data = data
+    draft.checkpoint_node = node
+    draft.step += 1
+    draft._time_ns = clock.now_ns()
+    draft.__class__ = State
+    return draft  # type: ignore[return-value]
 
 
 def evolve(state: State, **changes: Any) -> State:
     """-> the State with other provenance."""
-    return _Draft(*(changes.get(name, getattr(state, name)) for name in _FIELDS)).freeze()
+    draft = _draft_of(state)
+    for name, value in changes.items():
+        setattr(draft, name, value)
+    draft.__class__ = State
+    return draft  # type: ignore[return-value]
 
 
 def data_of(state: State) -> dict[str, Any]:

@@ -20,7 +20,9 @@ def problems_of(nodes: Sequence[str], edges: Sequence[Edge], entry: str | None, 
     taken = [(edge.source, edge.target) for edge in edges if edge.source not in exits]
     if entry is not None:
         reached = _reachable({entry}, taken)
-        problems += [f"node {name!r} cannot be reached from the entry point {entry!r}" for name in nodes if name not in reached]
+        problems += [
+            f"node {name!r} cannot be reached from the entry point {entry!r}" for name in nodes if name not in reached
+        ]
     sources = {source for source, _ in taken}
     dead_ends = [name for name in nodes if name not in exits and name not in sources]
     problems += [f"node {name!r} is a dead end: it has no edge out and is no exit point" for name in dead_ends]

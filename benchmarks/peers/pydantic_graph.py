@@ -35,9 +35,7 @@ async def start(_ctx: StepContext[Counters, int, None]) -> Count:
 
 def step(steps: int) -> Run:
     """No persistence, no spans."""
-    builder = GraphBuilder(
-        name="benchmark", state_type=Counters, deps_type=int, output_type=int, auto_instrument=False
-    )
+    builder = GraphBuilder(name="benchmark", state_type=Counters, deps_type=int, output_type=int, auto_instrument=False)
     entry = builder.step(start)
     builder.add(builder.node(Count), builder.edge_from(builder.start_node).to(entry))
     graph = builder.build()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -25,9 +26,16 @@ def program(source: str, needs: str = "") -> Work:
     def work(_steps: int) -> Run:
         if needs and find_spec(needs) is None:
             raise ModuleNotFoundError(needs)
-        return lambda: subprocess.run([sys.executable, "-c", source], check=True, stdout=subprocess.DEVNULL)
+        return lambda: _interpret(source)
 
     return work
+
+
+def _interpret(source: str) -> None:
+    # An installed package is compiled once. With this variable set, one that is not would be compiled every time.
+    environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": ""}
+    command = [sys.executable, "-c", source]
+    subprocess.run(command, check=True, env=environment, capture_output=True)  # noqa: S603 - the sources below
 
 
 ROW = Row(

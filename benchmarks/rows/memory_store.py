@@ -13,7 +13,7 @@ ROW = Row(
     steps=20_000,
     contenders=(
         Contender("stategraph", peer("ours:kept_step"), judged=True),
-        Contender("stategraph, state.set", peer("ours:kept_step_that_sets"), judged=True),
+        Contender("stategraph, state.set", peer("ours:kept_step_that_sets")),
         Contender("LangGraph", peer("langgraph:kept_step"), steps=1_000),
         Contender("LangGraph, Command", peer("langgraph:kept_commanded_step"), steps=1_000),
         Contender("Burr", peer("burr:kept_step"), steps=2_000),

@@ -13,7 +13,7 @@ ROW = Row(
     steps=20_000,
     contenders=(
         Contender("stategraph", peer("ours:step"), judged=True),
-        Contender("stategraph, state.set", peer("ours:step_that_sets"), judged=True),
+        Contender("stategraph, state.set", peer("ours:step_that_sets")),
         Contender("stategraph, no observer", peer("ours:unobserved_step")),
         Contender("LangGraph", peer("langgraph:step"), steps=1_000),
         Contender("LangGraph, Command", peer("langgraph:commanded_step"), steps=1_000),

@@ -49,8 +49,11 @@ def components(graph: Graph) -> Iterator[list[str]]:
 
 
 class _Search:
-    """A depth-first search. `order` numbers the modules as they are met, `lowest` is the lowest number that
-    each is known to reach, and `open` holds those whose component is not complete yet, in that order."""
+    """A depth-first search.
+
+    `order` numbers the modules as they are met, `lowest` is the lowest number that each is known to reach,
+    and `open` holds those whose component is not complete, in the order they were met.
+    """
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph

@@ -130,7 +130,7 @@ def _resume(demo: Demo) -> None:
 
 def _prove(demo: Demo, checkpoint: State) -> None:
     runs, saved = executions(demo.log), batches(len(checkpoint["measured"]), demo.batch_size)
-    _say(f"\n4. What {demo.log} proves, where each batch was noted when it was begun:")
+    _say(f"\n4. What {demo.log} proves, where each batch is noted when it begins:")
     for pid, done in by_process(runs).items():
         _say(f"   process {pid} did batches {done[0]} to {done[-1]}")
     _say(f"   batches 1 to {saved} were in the checkpoint; done twice: {_listed(repeated(runs))}")

@@ -96,12 +96,8 @@ def mermaid(graph: Graph, group: Sequence[str]) -> str:
     """A Mermaid diagram of the imports among the modules of a group."""
     number = {module: f"m{at}" for at, module in enumerate(group)}
     nodes = [f'    {number[module]}["{module}"]' for module in group]
-    arrows = [
-        f"    {number[module]} --> {number[target]}"
-        for module in group
-        for target in graph[module]
-        if target in number
-    ]
+    inside = [(module, target) for module in group for target in graph[module] if target in number]
+    arrows = [f"    {number[module]} --> {number[target]}" for module, target in inside]
     return "\n".join(["```mermaid", "graph LR", *nodes, *arrows, "```"])
 
 

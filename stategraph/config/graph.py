@@ -106,4 +106,5 @@ def _not_default(config: Any) -> dict[str, Any]:
 
 
 def _default_of(field: attrs.Attribute[Any]) -> Any:
-    return field.default.factory() if isinstance(field.default, attrs.Factory) else field.default  # type: ignore[arg-type]
+    default: Any = field.default
+    return default.factory() if hasattr(default, "factory") else default

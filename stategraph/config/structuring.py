@@ -15,8 +15,8 @@ _Config = TypeVar("_Config")
 
 _converter = cattrs.Converter(forbid_extra_keys=True, detailed_validation=False)
 # Leaves are taken as they are: cattrs would make the interval "5" a 5, the attrs validators refuse it and say why.
-for _leaf in (str, int, bool, Any, Mapping[str, Any]):
-    _converter.register_structure_hook_func(lambda type, leaf=_leaf: type == leaf, lambda value, type: value)
+_LEAVES: tuple[Any, ...] = (str, int, bool, Any, Mapping[str, Any])
+_converter.register_structure_hook_func(lambda type: type in _LEAVES, lambda value, _: value)
 
 
 def structure(cls: type[_Config], values: object) -> _Config:
@@ -51,4 +51,4 @@ def _check_keys(cls: type, values: object, path: str) -> None:
 
 def _class_of(cls: type, name: str) -> type:
     """-> the class that a field is annotated with."""
-    return attrs.fields_dict(attrs.resolve_types(cls))[name].type  # type: ignore[no-any-return, type-var, return-value]
+    return attrs.fields_dict(attrs.resolve_types(cls))[name].type  # type: ignore[return-value]

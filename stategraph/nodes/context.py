@@ -15,8 +15,6 @@ class NodeContext:
         node: The node.
         step: The number that the step will have once it is completed (the first one is 1).
         attempt: Which try of this step it is, from 1.
-        idempotency_key: The same whenever this step is repeated, after a crash too, and different for every other
-            step: hand it to services that do a thing once for each key (payments, mails).
     """
 
     run_id: str
@@ -27,4 +25,8 @@ class NodeContext:
 
     @property
     def idempotency_key(self) -> str:
+        """The same whenever this step is repeated, after a crash too, and different for every other step.
+
+        Hand it to services that do a thing once for each key, such as payments.
+        """
         return f"{self.run_id}/{self.step}/{self.node}"

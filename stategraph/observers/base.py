@@ -11,7 +11,7 @@ class Observer:
     """Base for observers. Anything with ``on_event`` is one; this class adds the defaults."""
 
     def on_event(self, event: Event) -> None:
-        """Hear of an event, in the thread of the run, in order. What is raised here is logged once and breaks nothing."""
+        """Hear of an event, in the thread of the run, in order. What this raises is logged once and breaks nothing."""
 
     def wants(self, type: EventType) -> bool:
         """Whether to be told of events of this type. Asked when a run starts; an event nobody wants is never built."""

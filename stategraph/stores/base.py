@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import builtins
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 
 from stategraph.errors import StepConflictError
 from stategraph.state import State
@@ -72,7 +71,7 @@ class CheckpointStore(ABC):
         return f"store {type(self).__qualname__}"
 
 
-def check_follows(run_id: str, saved_step: int, step: int, same_data: Callable[[], bool]) -> None:
+def check_follows(run_id: str, saved_step: int, step: int, same_data: bool) -> None:
     """Raise StepConflictError unless a State may be saved on top of the newest one: it has a later step, or the same step
     and the same data."""
     if step > saved_step:
@@ -83,5 +82,5 @@ def check_follows(run_id: str, saved_step: int, step: int, same_data: Callable[[
             "or an old State was executed; load the newest State, or give this one a run_id of its own"
         )
         raise StepConflictError(run_id, reason)
-    if not same_data():
+    if not same_data:
         raise StepConflictError(run_id, f"step {step} is saved with other data; a saved step never changes")

@@ -266,7 +266,7 @@ def _why_not(value: Any) -> str:
     for base in (dict, list, tuple, set, frozenset, str, bytes, bool, int, float):
         if isinstance(value, base):
             return f"{name} is a kind of {base.__name__} that is not kept exactly; make it a {base.__name__}"
-    return f"{shorten(value)} is a {name}, which cannot be saved; keep what is needed to make it again"
+    return f"values of type {name} are not kept, and this is {shorten(value)}; keep what is needed to make it again"
 
 
 # --------------------------------------------------------------------------- decoding
@@ -319,12 +319,14 @@ _ZONE_KEY = re.compile(r"[A-Za-z0-9_+-]+(/[A-Za-z0-9_+-]+)*")
 
 def _decode_time(body: bytes, depth: int) -> time:
     *parts, fold, zone = _parts(6, body, depth)
-    return time(*parts, tzinfo=_decode_zone(zone), fold=fold)
+    hour, minute, second, microsecond = parts
+    return time(hour, minute, second, microsecond, _decode_zone(zone), fold=fold)
 
 
 def _decode_datetime(body: bytes, depth: int) -> datetime:
     *parts, fold, zone = _parts(9, body, depth)
-    return datetime(*parts, tzinfo=_decode_zone(zone), fold=fold)
+    year, month, day, hour, minute, second, microsecond = parts
+    return datetime(year, month, day, hour, minute, second, microsecond, _decode_zone(zone), fold=fold)
 
 
 def _decode_path(body: bytes, depth: int) -> Any:

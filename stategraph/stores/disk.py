@@ -9,7 +9,7 @@ from __future__ import annotations
 import builtins
 import os
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
@@ -94,11 +94,10 @@ class DiskStore(CheckpointStore):
         self._closed = False
 
     def save(self, state: State) -> None:
-        record = Record.of(state)
-        self._keep(record, lambda saved: saved.data == record.data)
+        self._keep(Record.of(state))
 
     def amend(self, state: State) -> None:
-        self._keep(Record.of(state), lambda saved: True)
+        self._keep(Record.of(state), may_change_data=True)
 
     def load(self, run_id: str, step: int | None = None) -> State:
         check_run_id(run_id)
@@ -128,12 +127,13 @@ class DiskStore(CheckpointStore):
     def __str__(self) -> str:
         return f"disk store at {self.path}"
 
-    def _keep(self, record: Record, has_same_data: Callable[[Record], bool]) -> None:
+    def _keep(self, record: Record, may_change_data: bool = False) -> None:
         kept = record.to_bytes()
         with self._explained(record.run_id, CheckpointSaveError), self._transaction():
             saved = self._read(record.run_id)
             if saved is not None:
-                check_follows(record.run_id, saved.step, record.step, lambda: has_same_data(saved))
+                same_data = may_change_data or saved.data == record.data
+                check_follows(record.run_id, saved.step, record.step, same_data)
             self._cache.set(record.run_id, kept)
 
     def _read(self, run_id: str) -> Record | None:

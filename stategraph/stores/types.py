@@ -44,7 +44,7 @@ class RegisteredType:
         """
         if set(values) != set(self.fields):
             raise ValueError(f"{self.name} was saved with fields {sorted(values)} and now has {sorted(self.fields)}")
-        instance = object.__new__(self.cls)
+        instance: object = object.__new__(self.cls)
         for name, value in values.items():
             object.__setattr__(instance, name, value)
         return instance
@@ -112,4 +112,4 @@ def _fields_of(cls: object) -> tuple[str, ...]:
         return ()
     if attrs.has(cls):
         return tuple(field.name for field in attrs.fields(cls))
-    return tuple(field.name for field in dataclasses.fields(cls))
+    return tuple(field.name for field in dataclasses.fields(cls))  # type: ignore[arg-type]

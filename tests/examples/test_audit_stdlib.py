@@ -189,9 +189,7 @@ class TestMeasure:
             ('"""Documented."""\ndef f():\n    "Documented."\n    def inner(): pass', 0),
         ],
     )
-    def test_docstrings_are_missed_where_they_are_public(
-        self, tmp_path: Path, source: str, expected: int
-    ) -> None:
+    def test_public_definitions_need_docstrings(self, tmp_path: Path, source: str, expected: int) -> None:
         """What is private, is in something private or is local needs none; the module does."""
         assert measured(tmp_path, source)["missing_docstrings"] == expected
 
@@ -225,9 +223,7 @@ class TestMeasure:
         """A dangling link or a file that has just gone does not stop an audit."""
         assert measure(tmp_path, "gone.py")["error"] == "FileNotFoundError"
 
-    def test_warnings_of_the_audited_code_stay_there(
-        self, tmp_path: Path, recwarn: pytest.WarningsRecorder
-    ) -> None:
+    def test_audited_code_does_not_warn(self, tmp_path: Path, recwarn: pytest.WarningsRecorder) -> None:
         """An invalid escape in a file that is measured is no warning of the audit."""
         measured(tmp_path, r"x = '\d'")
 
@@ -354,6 +350,8 @@ class TestReport:
         ]
 
 
+Progress = tuple[int, int]
+
 SMALL = {
     "a": "import b, c\n\n\ndef f(x):\n    return x or 1\n",
     "b": "import c",
@@ -368,11 +366,9 @@ def without_time(text: str) -> str:
     return re.sub(r"Measured in .*", "", text)
 
 
-def audit(
-    tmp_path: Path, root: Path, name: str = "run", batch_size: int = 2
-) -> tuple[str, list[tuple[int, int]]]:
-    """Run the audit of the files below root in this process. Returns the report and the numbers shown."""
-    shown: list[tuple[int, int]] = []
+def audit(tmp_path: Path, root: Path, name: str = "run", batch_size: int = 2) -> tuple[str, list[Progress]]:
+    """Run the audit of the files below root in this process. Returns the report and the progress shown."""
+    shown: list[Progress] = []
     graph = audit_stdlib.audit_graph(
         tmp_path / "store", tmp_path / f"{name}.md", None, lambda done, total: shown.append((done, total))
     )
@@ -484,6 +480,14 @@ class TestCommands:
 
         assert found.returncode == 1
         assert "too few" in found.stderr
+
+    @pytest.mark.parametrize("option", ["--limit", "--batch-size"])
+    def test_sizes_are_positive(self, tmp_path: Path, option: str) -> None:
+        """A batch of nothing would never end."""
+        found = run_example(tmp_path, "run", option, "0")
+
+        assert found.returncode == 2
+        assert "at least 1" in found.stderr
 
     def test_an_error_is_a_line(self, tmp_path: Path) -> None:
         """A run that is not in the store is told, not thrown at the user."""

@@ -1,0 +1,95 @@
+"""What a run may use of the world, the store and the observer, with their failures in the words of stategraph.
+
+The engine never calls these functions. It puts them into commands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from stategraph.errors import (
+    CheckpointCorruptError,
+    CheckpointError,
+    CheckpointSaveError,
+    describe_exception,
+    shorten,
+)
+from stategraph.events import EventType, Listener, notify
+from stategraph.state import State
+
+
+class Store(Protocol):
+    """What a run asks of a store; see `stategraph.stores.CheckpointStore`."""
+
+    def save(self, state: State, /) -> None: ...
+    def amend(self, state: State, /) -> None: ...
+    def load(self, run_id: str, /) -> State: ...
+    def delete(self, run_id: str, /) -> None: ...
+
+
+class Services:
+    """The store and the observer of a graph. Every CheckpointError that comes out of here has the State at stake in it.
+
+    Args:
+        store: Keeps the States.
+        observer: Hears of events.
+        source: The name of the graph.
+    """
+
+    def __init__(self, store: Store, observer: Listener, source: str) -> None:
+        self.store = store
+        self.observer = observer
+        self._source = source
+
+    def save(self, state: State) -> None:
+        """Save a State; raises a CheckpointError if that fails."""
+        try:
+            self.store.save(state)
+        except Exception as error:
+            raise self._unsaved(state, error)  # noqa: B904 - sets the cause itself
+
+    def amend(self, state: State) -> None:
+        """Save a State in place of the newest one; raises a CheckpointError if that fails."""
+        try:
+            self.store.amend(state)
+        except Exception as error:
+            raise self._unsaved(state, error)  # noqa: B904 - sets the cause itself
+
+    def load(self, run_id: str) -> State:
+        """-> the newest State of the run; raises a CheckpointError if there is none or something else comes."""
+        try:
+            state = self.store.load(run_id)
+        except CheckpointError:
+            raise
+        except Exception as error:
+            reason = f"the {self.store} could not load it: {describe_exception(error)}"
+            raise CheckpointError(run_id, reason) from error
+        if type(state) is not State or state.run_id != run_id:
+            raise CheckpointCorruptError(run_id, f"the {self.store} gave {shorten(state)} for it")
+        return state
+
+    def delete(self, state: State) -> None:
+        """Delete the run of a completed State; raises a CheckpointError if that fails."""
+        try:
+            self.store.delete(state.run_id)
+        except Exception as error:
+            reason = f"it is complete, but the {self.store} could not delete it: {describe_exception(error)}"
+            failure = CheckpointError(state.run_id, reason)
+            failure.state = state
+            raise failure from error
+
+    def notify(self, type: EventType, data: Mapping[str, Any]) -> None:
+        """Tell the observer of an event."""
+        notify(self.observer, type, self._source, data)
+
+    def _unsaved(self, state: State, error: Exception) -> CheckpointError:
+        """-> the error for a State that could not be saved: the store's own, if it is a CheckpointError."""
+        if isinstance(error, CheckpointError):
+            failure = error
+        else:
+            reason = f"step {state.step} could not be saved in the {self.store}: {describe_exception(error)}"
+            failure = CheckpointSaveError(state.run_id, reason)
+            failure.__cause__ = error
+        failure.state = state
+        return failure

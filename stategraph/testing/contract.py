@@ -1,0 +1,260 @@
+"""CheckpointStoreContract: the promises of a store, as tests that every store passes."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from stategraph.errors import (
+    CheckpointNotFoundError,
+    InvalidRunIdError,
+    NotSerializableError,
+    StepConflictError,
+)
+from stategraph.state import ErrorInfo, ParentStep, RunStatus, State
+from stategraph.stores import CheckpointStore
+from stategraph.structure import EdgeStructure, GraphStructure
+from stategraph.testing.corpus import HOSTILE_RUN_IDS, KEPT_VALUES, RUN_IDS, UNKEPT_VALUES, Order, is_same
+
+
+class CheckpointStoreContract:
+    """Inherit from this and give it a fixture named ``store`` that makes an empty store."""
+
+    @pytest.fixture
+    def store(self) -> CheckpointStore:
+        """-> an empty store: the tests of a store replace this."""
+        raise NotImplementedError("give the test class a fixture named store that makes an empty store")
+
+    # ------------------------------------------------------------------ one run
+
+    def test_what_is_saved_is_loaded(self, store: CheckpointStore) -> None:
+        """A loaded State equals the saved one, in data and in provenance."""
+        state = State(
+            {"topic": "checkpoints"},
+            run_id="a",
+            checkpoint_node="draft",
+            step=3,
+            timestamp=datetime(2024, 2, 29, 1, 2, 3, 456789, tzinfo=UTC),
+            status=RunStatus.FAILED,
+            graph="review",
+            structure=GraphStructure(("draft", "publish"), (EdgeStructure("draft", "publish", "always()"),)),
+            error=ErrorInfo("ValueError", "no topic", "publish"),
+            parent=ParentStep("b", 2),
+        )
+
+        store.save(state)
+
+        assert store.load("a") == state
+        assert store.load("a").fingerprint == state.fingerprint
+
+    def test_the_newest_step_is_loaded(self, store: CheckpointStore) -> None:
+        """A later step takes the place of an earlier one."""
+        for step in (1, 2, 5):
+            store.save(State({"n": step}, run_id="a", step=step))
+
+        assert store.load("a")["n"] == 5
+        assert store.load("a", 5)["n"] == 5
+
+    def test_order_is_the_step_and_never_the_time(self, store: CheckpointStore) -> None:
+        """A clock that goes backwards changes nothing."""
+        noon = datetime(2024, 1, 1, 12, tzinfo=UTC)
+        for step in (1, 2, 3):
+            store.save(State({"n": step}, run_id="a", step=step, timestamp=noon - timedelta(hours=step)))
+
+        assert store.load("a").step == 3
+
+    def test_a_step_may_change_its_status(self, store: CheckpointStore) -> None:
+        """The newest step is saved again when the run fails or completes after it."""
+        state = State({"n": 1, "nan": float("nan")}, run_id="a", step=1)
+        store.save(state)
+
+        failed = State(dict(state), run_id="a", step=1, status="failed", error=ErrorInfo("ValueError", "no", "b"))
+        store.save(failed)
+
+        assert store.load("a").status is RunStatus.FAILED
+        assert store.load("a").error == failed.error
+
+    def test_a_step_never_changes_its_data(self, store: CheckpointStore) -> None:
+        """Other data for a saved step is refused, and the saved State stays."""
+        state = State({"n": 1}, run_id="a", step=1)
+        store.save(state)
+
+        with pytest.raises(StepConflictError, match="step 1"):
+            store.save(State({"n": 2}, run_id="a", step=1))
+
+        assert store.load("a") == state
+
+    def test_a_step_behind_the_newest_is_refused(self, store: CheckpointStore) -> None:
+        """Whoever goes on from an old State is told that the run is further."""
+        store.save(State({"n": 5}, run_id="a", step=5))
+
+        with pytest.raises(StepConflictError, match="step 3 is behind step 5"):
+            store.save(State({"n": 3}, run_id="a", step=3))
+
+        assert store.load("a")["n"] == 5
+
+    def test_amend_changes_the_data_of_the_newest_step(self, store: CheckpointStore) -> None:
+        """A run that is brought back to life has its newest State replaced; an older one is refused as by save."""
+        store.save(State({"n": 1}, run_id="a", step=2))
+
+        store.amend(State({"n": 2}, run_id="a", step=2))
+
+        assert store.load("a")["n"] == 2
+        with pytest.raises(StepConflictError):
+            store.amend(State(run_id="a", step=1))
+
+    def test_a_kept_state_never_changes(self, store: CheckpointStore) -> None:
+        """Objects in a State can be changed; what was saved of them, and what was loaded before, cannot."""
+        order = Order(1, ["tea"])
+        store.save(State({"order": order}, run_id="a", step=1))
+        loaded = store.load("a")
+
+        order.items.append("milk")
+        loaded["order"].items.append("cake")
+
+        assert store.load("a")["order"].items == ["tea"]
+
+    # ------------------------------------------------------------------ several runs
+
+    def test_a_run_that_is_not_there(self, store: CheckpointStore) -> None:
+        """Loading it says which run and which store; deleting it is no error."""
+        with pytest.raises(CheckpointNotFoundError, match="'nobody'"):
+            store.load("nobody")
+        with pytest.raises(LookupError):
+            store.load("nobody", 3)
+        store.delete("nobody")
+
+    def test_a_step_that_is_not_there(self, store: CheckpointStore) -> None:
+        """Loading it names the step."""
+        store.save(State(run_id="a", step=1))
+
+        with pytest.raises(CheckpointNotFoundError, match="step 7"):
+            store.load("a", 7)
+
+    def test_list_names_all_runs_in_order(self, store: CheckpointStore) -> None:
+        """Each run once, sorted."""
+        assert store.list() == []
+        for run_id in ("c", "a", "b/child", "b", "a"):
+            store.save(State(run_id=run_id, step=1))
+
+        assert store.list() == ["a", "b", "b/child", "c"]
+
+    def test_delete_forgets_only_that_run(self, store: CheckpointStore) -> None:
+        """Deleting one run leaves the others loadable, and its id can be used again."""
+        for run_id in ("a", "ab", "a/b"):
+            store.save(State(run_id=run_id, step=5))
+
+        store.delete("a")
+        store.delete("a")
+
+        assert store.list() == ["a/b", "ab"]
+        with pytest.raises(CheckpointNotFoundError):
+            store.load("a")
+        store.save(State({"new": True}, run_id="a", step=1))
+        assert store.load("a")["new"] is True
+
+    # ------------------------------------------------------------------ values
+
+    @pytest.mark.parametrize("name", KEPT_VALUES)
+    def test_values_are_kept_exactly(self, store: CheckpointStore, name: str) -> None:
+        """What is loaded has the values and the types of what was saved."""
+        value = KEPT_VALUES[name]
+        store.save(State({"value": value}, run_id="a", step=1))
+
+        assert is_same(store.load("a")["value"], value)
+
+    @pytest.mark.parametrize("name", UNKEPT_VALUES)
+    def test_values_that_cannot_be_kept_are_refused(self, store: CheckpointStore, name: str) -> None:
+        """The error names the place, and what was saved before is still there."""
+        value = UNKEPT_VALUES[name]()
+        store.save(State({"n": 1}, run_id="a", step=1))
+        try:
+            with pytest.raises(NotSerializableError, match=r"orders\[1\]\.total"):
+                store.save(State({"orders": [1, {"total": value}]}, run_id="a", step=2))
+        finally:
+            if hasattr(value, "close"):
+                value.close()
+
+        assert store.load("a").step == 1
+
+    def test_a_value_of_megabytes(self, store: CheckpointStore) -> None:
+        """Size is no reason to lose anything."""
+        text = "x" * 20_000_000
+        store.save(State({"text": text}, run_id="a", step=1))
+
+        assert store.load("a")["text"] == text
+
+    # ------------------------------------------------------------------ ids
+
+    @pytest.mark.parametrize("run_id", RUN_IDS)
+    def test_run_ids(self, store: CheckpointStore, run_id: str) -> None:
+        """Every id in the grammar can be saved, listed, loaded and deleted."""
+        store.save(State(run_id=run_id, step=1))
+
+        assert store.list() == [run_id]
+        assert store.load(run_id).run_id == run_id
+        store.delete(run_id)
+        assert store.list() == []
+
+    @pytest.mark.parametrize("run_id", HOSTILE_RUN_IDS, ids=lambda run_id: ascii(run_id)[:30])
+    def test_hostile_run_ids_are_refused(self, store: CheckpointStore, run_id: Any) -> None:
+        """No id becomes a path or a part of a query: what is not in the grammar goes nowhere."""
+        with pytest.raises(InvalidRunIdError):
+            State(run_id=run_id)
+        with pytest.raises(InvalidRunIdError):
+            store.load(run_id)
+        with pytest.raises(InvalidRunIdError):
+            store.delete(run_id)
+
+    # ------------------------------------------------------------------ threads
+
+    def test_threads_save_side_by_side(self, store: CheckpointStore) -> None:
+        """Runs of different threads do not disturb each other."""
+
+        def run(name: str) -> None:
+            for step in range(1, 21):
+                store.save(State({"n": step}, run_id=name, step=step))
+
+        names = [f"run-{number}" for number in range(8)]
+        with ThreadPoolExecutor(8) as pool:
+            list(pool.map(run, names))
+
+        assert store.list() == names
+        assert {store.load(name).step for name in names} == {20}
+
+    def test_a_reader_sees_the_old_state_or_the_new_one(self, store: CheckpointStore) -> None:
+        """Never a mixture of both."""
+        store.save(State({"a": 0, "b": [0] * 100}, run_id="a", step=1))
+        done = threading.Event()
+
+        def read() -> bool:
+            consistent = True
+            while not done.is_set():
+                state = store.load("a")
+                consistent = consistent and set(state["b"]) == {state["a"]} and state.step == state["a"] + 1
+            return consistent
+
+        with ThreadPoolExecutor(2) as pool:
+            readers = [pool.submit(read) for _ in range(2)]
+            try:
+                for n in range(1, 60):
+                    store.save(State({"a": n, "b": [n] * 100}, run_id="a", step=n + 1))
+            finally:
+                done.set()
+
+        assert all(reader.result() for reader in readers)
+
+    def test_nothing_is_imported_because_of_what_is_stored(self, store: CheckpointStore) -> None:
+        """Loading makes values of known types and needs no other module."""
+        store.save(State({name: value for name, value in KEPT_VALUES.items()}, run_id="a", step=1))
+        store.load("a")
+        modules = set(sys.modules)
+
+        store.load("a")
+
+        assert set(sys.modules) == modules
