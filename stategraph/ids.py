@@ -9,7 +9,7 @@ _PART = r"[A-Za-z0-9_:-][A-Za-z0-9._:-]*"
 _RUN_ID = re.compile(rf"{_PART}(?:/{_PART})*")
 
 
-def check_run_id(run_id: object) -> str:
+def check_run_id(run_id: str) -> str:
     """-> the id, if it is 1 to 200 of ``A-Z a-z 0-9 . _ : / -`` with no empty part and none that begins with a dot.
 
     Raises:

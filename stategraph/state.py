@@ -103,6 +103,11 @@ def _to_ns(value: datetime | int) -> int:
     return clock.to_ns(value)
 
 
+def _to_us(ns: int) -> int:
+    """-> what of a time is compared: no more than `State.timestamp` shows."""
+    return ns // 1000
+
+
 def _check_step(value: int) -> int:
     if type(value) is not int or value < 0:
         raise ValueError(f"step: {shorten(value)} is not allowed; a whole number from 0 on is")
@@ -117,8 +122,8 @@ def _now_ns() -> int:
     return clock.now_ns()
 
 
-def _keyword(**arguments: Any) -> Any:
-    return attrs.field(kw_only=True, **arguments)
+def _to_status(value: str) -> RunStatus:
+    return RunStatus(value)
 
 
 @attrs.frozen(repr=False)
@@ -148,16 +153,16 @@ class State(_Draft, Mapping[str, Any]):
     """
 
     _data: dict[str, Any] = attrs.field(factory=dict, converter=freeze_items)
-    run_id: str = _keyword(factory=_new_run_id, converter=check_run_id)
-    checkpoint_node: str = _keyword(default="", validator=attrs.validators.instance_of(str))
-    _time_ns: int = _keyword(alias="timestamp", factory=_now_ns, converter=_to_ns)
-    step: int = _keyword(default=0, converter=_check_step)
-    status: RunStatus = _keyword(default=RunStatus.ACTIVE, converter=RunStatus)
-    graph: str | None = _keyword(default=None)
-    structure: GraphStructure | None = _keyword(default=None)
-    error: ErrorInfo | None = _keyword(default=None)
-    parent: ParentStep | None = _keyword(default=None)
-    observer: Listener | None = _keyword(default=None, eq=False)
+    run_id: str = attrs.field(factory=_new_run_id, converter=check_run_id, kw_only=True)
+    checkpoint_node: str = attrs.field(default="", validator=attrs.validators.instance_of(str), kw_only=True)
+    _time_ns: int = attrs.field(alias="timestamp", factory=_now_ns, converter=_to_ns, eq=_to_us, kw_only=True)
+    step: int = attrs.field(default=0, converter=_check_step, kw_only=True)
+    status: RunStatus = attrs.field(default=RunStatus.ACTIVE, converter=_to_status, kw_only=True)
+    graph: str | None = attrs.field(default=None, kw_only=True)
+    structure: GraphStructure | None = attrs.field(default=None, kw_only=True)
+    error: ErrorInfo | None = attrs.field(default=None, kw_only=True)
+    parent: ParentStep | None = attrs.field(default=None, kw_only=True)
+    observer: Listener | None = attrs.field(default=None, kw_only=True, eq=False)
 
     def __attrs_post_init__(self) -> None:
         self._tell(EventType.STATE_CREATE)
@@ -303,6 +308,11 @@ def evolve(state: State, **changes: Any) -> State:
         setattr(draft, name, value)
     draft.__class__ = State
     return draft  # type: ignore[return-value]
+
+
+def time_ns_of(state: State) -> int:
+    """-> its timestamp in nanoseconds since 1970, which State takes as a timestamp as well."""
+    return state._time_ns
 
 
 def data_of(state: State) -> dict[str, Any]:

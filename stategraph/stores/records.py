@@ -14,7 +14,7 @@ import attrs
 
 from stategraph.errors import CheckpointCorruptError, FormatError, NotSerializableError, StateGraphError
 from stategraph.frozen import freeze_items
-from stategraph.state import ErrorInfo, ParentStep, RunStatus, State, data_of
+from stategraph.state import ErrorInfo, ParentStep, RunStatus, State, data_of, time_ns_of
 from stategraph.stores import codec
 from stategraph.structure import EdgeStructure, GraphStructure
 
@@ -100,7 +100,7 @@ def _digest(run_id: str, body: bytes) -> bytes:
 def _provenance_of(state: State) -> dict[str, Any]:
     return {
         "node": state.checkpoint_node,
-        "timestamp": state.timestamp,
+        "time_ns": time_ns_of(state),
         "status": state.status.value,
         "graph": state.graph,
         "structure": None if state.structure is None else attrs.asdict(state.structure),
@@ -114,7 +114,7 @@ def _restored(provenance: dict[str, Any]) -> dict[str, Any]:
     structure, error, parent = provenance["structure"], provenance["error"], provenance["parent"]
     return {
         "checkpoint_node": provenance["node"],
-        "timestamp": provenance["timestamp"],
+        "timestamp": provenance["time_ns"],
         "status": RunStatus(provenance["status"]),
         "graph": provenance["graph"],
         "structure": None if structure is None else _structure(structure),

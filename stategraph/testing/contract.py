@@ -251,7 +251,7 @@ class CheckpointStoreContract:
 
     def test_nothing_is_imported_because_of_what_is_stored(self, store: CheckpointStore) -> None:
         """Loading makes values of known types and needs no other module."""
-        store.save(State({name: value for name, value in KEPT_VALUES.items()}, run_id="a", step=1))
+        store.save(State(KEPT_VALUES, run_id="a", step=1))
         store.load("a")
         modules = set(sys.modules)
 

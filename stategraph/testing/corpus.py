@@ -105,7 +105,7 @@ KEPT_VALUES: dict[str, Any] = {
     "frozenset": [frozenset(), frozenset({1, frozenset({2})})],
     "date": [date.min, date(2024, 2, 29), date.max],
     "time": [time(1, 2, 3, 4), time(1, 2, tzinfo=UTC), time(2, 30, fold=1)],
-    "naive datetime": [datetime(2024, 2, 29, 1, 2, 3, 4), datetime.min, datetime.max],  # noqa: DTZ001, DTZ901
+    "naive datetime": [datetime(2024, 2, 29, 1, 2, 3, 4), datetime.min, datetime.max],
     "aware datetime": [datetime(2024, 1, 1, tzinfo=UTC), datetime(2024, 1, 1, tzinfo=_FIXED_OFFSET)],
     "named offset": datetime(2024, 1, 1, tzinfo=timezone(timedelta(hours=1), "CET")),
     "zone and fold": datetime(2024, 10, 27, 2, 30, tzinfo=ZoneInfo("UTC"), fold=1),
@@ -191,7 +191,7 @@ RUN_IDS: list[str] = ["a", "A-1_b.c:d", "parent/child", "a/b/c", "x" * 200, "-",
 """Ids that are allowed."""
 
 HOSTILE_RUN_IDS: list[Any] = [
-    *("", ".", "..", "../x", "../../etc/passwd", "a/../b", "a/./b", "a/", "/a", "/etc/passwd", "a//b", ".hidden", "a/.b"),
+    *("", ".", "..", "../x", "../../etc/passwd", "a/../b", "a/./b", "a/", "/a", "/etc/passwd", "a//b", ".a", "a/.b"),
     *("a b", "a\0b", "a\nb", "a\\b", "C:\\x", "a%2e", "a*", "a'; DROP TABLE Cache; --", "%", "$HOME", "~", "a\n"),
     *("ä", "\ud800", "\u202e", "x" * 201, "x" * 10_000_000, None, 5, b"a", ["a"], True),
 ]
@@ -199,7 +199,7 @@ HOSTILE_RUN_IDS: list[Any] = [
 
 
 def is_same(a: Any, b: Any) -> bool:
-    """Whether two values are equal in values and in types, to the last part: 1 is not True, nan is nan, -0.0 is not 0.0.
+    """Whether two values are equal in values and in types, to the last part: 1 is not True, nan is nan, -0.0 not 0.0.
 
     A read-only container of a State is the same as the ordinary one that it was made from.
     """

@@ -1,4 +1,5 @@
 import pytest
+
 from stategraph.stores.disk import DiskStore
 from stategraph.stores.memory import MemoryStore
 from stategraph.testing import CheckpointStoreContract
