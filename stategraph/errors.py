@@ -6,7 +6,6 @@ says in its text what is wrong and what to do. The text is made when it is asked
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
@@ -82,6 +81,8 @@ class UnknownNameError(StateGraphError, LookupError):
     known: Sequence[str] = attrs.field(converter=_sorted)
 
     def __str__(self) -> str:
+        import difflib  # imported when used
+
         near = difflib.get_close_matches(str(self.name)[:_SHOWN], self.known, n=1)
         known = ", ".join(map(repr, self.known[:20])) + (", ..." if len(self.known) > 20 else "")
         hint = f"; did you mean {near[0]!r}?" if near else ""

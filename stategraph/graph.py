@@ -12,7 +12,8 @@ from stategraph.callables import is_async_callable
 from stategraph.commands import RunNode, StartNode
 from stategraph.config import GraphConfig
 from stategraph.config.checks import is_name
-from stategraph.drivers import StopSignal, adrive, drive, is_loop_running
+from stategraph.drivers.stop import StopSignal
+from stategraph.drivers.sync import drive, is_loop_running
 from stategraph.edges import Edge, Predicate
 from stategraph.engine import Engine
 from stategraph.errors import AsyncNodeError, ConfigError, GraphError, UnknownNodeError, shorten
@@ -213,6 +214,8 @@ class StateGraph:
     ) -> State:
         """As `execute`, on the running event loop: sync nodes and the store work in threads, and cancelling the task
         stops the run, after the node that is running if that is a sync one."""
+        from stategraph.drivers.tasks import adrive  # imported when used: asyncio takes 20 ms
+
         engine = self._engine()
         return await adrive(engine.execute(_checked(state)), _signal(cancel, timeout))
 
@@ -258,6 +261,8 @@ class StateGraph:
         timeout: float | None = None,
     ) -> State:
         """As `resume`, on the running event loop; see `aexecute`."""
+        from stategraph.drivers.tasks import adrive  # imported when used: asyncio takes 20 ms
+
         engine = self._engine()
         task = engine.resume(run_id, _updates(updates), allow_changed)
         return await adrive(task, _signal(cancel, timeout))
