@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections import Counter
 from functools import cached_property
 
@@ -34,6 +33,8 @@ class GraphStructure:
     @cached_property
     def fingerprint(self) -> str:
         """32 hexadecimal digits, the same for the same structure in every process."""
+        import hashlib  # imported when used: OpenSSL takes 4 ms
+
         parts = [*sorted(self.nodes), "", *(part for edge in self._by_source() for part in attrs.astuple(edge))]
         return hashlib.sha256("\n".join(map(repr, parts)).encode()).hexdigest()[:32]
 

@@ -35,7 +35,7 @@ def _interpret(source: str) -> None:
     # An installed package is compiled once. With this variable set, one that is not would be compiled every time.
     environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": ""}
     command = [sys.executable, "-c", source]
-    subprocess.run(command, check=True, env=environment, capture_output=True)  # noqa: S603 - the sources below
+    subprocess.run(command, check=True, env=environment, capture_output=True)
 
 
 ROW = Row(
