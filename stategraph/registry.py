@@ -35,10 +35,21 @@ class Registry(Generic[_Thing]):
         self._is_instance, self._is_usable = is_instance, is_usable
         self._lock = threading.RLock()
         self._entries: dict[str, Any] = {}
+        self._normal: dict[str, Callable[[Mapping[str, Any]], Mapping[str, Any]]] = {}
         self._made: dict[tuple[str, str], _Thing] = {}
 
-    def register(self, name: str, entry: _Thing | Callable[..., _Thing]) -> None:
+    def register(
+        self,
+        name: str,
+        entry: _Thing | Callable[..., _Thing],
+        normal: Callable[[Mapping[str, Any]], Mapping[str, Any]] = dict,
+    ) -> None:
         """Make an instance, or a factory called with the options, known by name, in place of an earlier one.
+
+        Args:
+            name: The name.
+            entry: The instance or factory.
+            normal: Brings options that mean the same into the same form.
 
         Raises:
             ConfigError: the name is empty or not a str, or the entry is neither.
@@ -49,6 +60,7 @@ class Registry(Generic[_Thing]):
             raise ConfigError(f"{self._kind} {name!r}", entry, f"a {self._kind} or a function that makes one")
         with self._lock:
             self._entries[name] = entry
+            self._normal[name] = normal
             self._made = {key: thing for key, thing in self._made.items() if key[0] != name}
 
     def get(self, name: str, options: Mapping[str, Any]) -> _Thing:
@@ -63,10 +75,11 @@ class Registry(Generic[_Thing]):
             if self._is_instance(entry):
                 self._check_options(name, lambda: None, options)
                 return entry  # type: ignore[no-any-return]
+            self._check_options(name, entry, options)
+            options = self._normal.get(name, dict)(options)
             key = name, repr(sorted((option, str(value)) for option, value in options.items()))
             made = self._made.get(key)
             if made is None or not self._is_usable(made):
-                self._check_options(name, entry, options)
                 made = self._made[key] = self._checked(name, entry(**options))
             return made
 
@@ -94,7 +107,7 @@ class Registry(Generic[_Thing]):
         except TypeError as error:
             taken = ", ".join(signature.parameters) or "none"
             raise ConfigError(
-                "checkpoint.options", dict(options), f"{error}; options of the {self._kind} {name!r}: {taken}"
+                f"options of the {self._kind} {name!r}", dict(options), f"{error} (it takes: {taken})"
             ) from None
 
     def _checked(self, name: str, made: Any) -> _Thing:

@@ -171,6 +171,8 @@ class DiskStore(CheckpointStore):
 
 def _folder(path: str | os.PathLike[str]) -> Path:
     """-> the folder, which is there and, if it was made here, is its owner's only."""
+    if not isinstance(path, str | os.PathLike):
+        raise ConfigError("checkpoint.options.path", path, "the path of a folder")
     folder = Path(os.path.abspath(path))
     if os.path.expandvars(os.path.expanduser(folder)) != str(folder):  # diskcache would, and go elsewhere
         raise ConfigError("checkpoint.options.path", str(path), "a path without $ variables")

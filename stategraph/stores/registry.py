@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from stategraph.registry import Registry
@@ -21,6 +22,14 @@ def _disk(path: str) -> CheckpointStore:
     return DiskStore(path)
 
 
+def _with_absolute_path(options: Mapping[str, Any]) -> Mapping[str, Any]:
+    """-> the options as they mean the same in every working directory."""
+    try:
+        return {**options, "path": os.path.abspath(options["path"])}
+    except TypeError:
+        return options  # no path: for the store to refuse
+
+
 _stores: Registry[CheckpointStore] = Registry(
     "checkpoint store",
     "stategraph.stores",
@@ -28,7 +37,7 @@ _stores: Registry[CheckpointStore] = Registry(
     is_usable=lambda store: not store.closed,
 )
 _stores.register("memory", _memory)
-_stores.register("disk", _disk)
+_stores.register("disk", _disk, _with_absolute_path)
 
 
 def register_checkpoint_store(name: str, store: CheckpointStore | Callable[..., CheckpointStore]) -> None:
