@@ -57,15 +57,27 @@ class Delete(partial[Any]):
     __slots__ = ()
 
 
+class Retain(partial[Any]):
+    """Tell the store what is to be kept of a run."""
+
+    __slots__ = ()
+
+
+class Flush(partial[Any]):
+    """Wait until all Saves are as durable as the store promises."""
+
+    __slots__ = ()
+
+
 class Notify(partial[Any]):
     """Tell the observer of an event. It must not wait, and never fails."""
 
     __slots__ = ()
 
 
-Command: TypeAlias = RunNode | StartNode | Await | Load | Save | Amend | Delete | Notify
+Command: TypeAlias = RunNode | StartNode | Await | Load | Save | Amend | Delete | Retain | Flush | Notify
 
-BLOCKING: tuple[type[Command], ...] = (RunNode, Load, Save, Amend, Delete)
+BLOCKING: tuple[type[Command], ...] = (RunNode, Load, Save, Amend, Delete, Retain, Flush)
 """The calls that may take long, and therefore are not made on an event loop."""
 
 

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias, TypeVar
 
 import attrs
 
-from stategraph.commands import Amend, Await, Command, Delete, Load, Notify, Save, Stopped
+from stategraph.commands import Amend, Await, Command, Delete, Flush, Load, Notify, Retain, Save, Stopped
 from stategraph.edges import Edge, NoWay, choose, describe_predicate
 from stategraph.errors import (
     CheckpointError,
@@ -77,11 +77,12 @@ class Engine:
     def resume(self, run_id: str, updates: Mapping[str, Any], allow_changed: bool) -> Task[State]:
         """Run on from the newest saved State of a run, with its data updated."""
         check_run_id(run_id)
-        if not self.plan.interval:
+        if not self.plan.saves:
             raise CheckpointingDisabledError(self.plan.graph)
         saved = yield Load(self.services.load, run_id)
         yield from self._emit(EventType.CHECKPOINT_LOAD, saved)
         _check_fits(self.plan, saved, allow_changed)
+        yield Retain(self.services.retain, run_id)
         self.state = self._stamp(with_data(saved, lay_over(data_of(saved), updates)))
         if updates:
             yield from self._save(Amend(self.services.amend, self.state), self.state)
@@ -91,8 +92,9 @@ class Engine:
     def _admit(self, state: State) -> Task[State]:
         """-> the State as it enters the graph; a State with a past is brought back to life durably."""
         started = evolve(self._stamp(state), checkpoint_node="")
-        if not self.plan.interval:
+        if not self.plan.saves:
             return started
+        yield Retain(self.services.retain, state.run_id)
         if state.step or state.graph is not None:
             yield from self._save(Amend(self.services.amend, started), started)
             return started
@@ -183,9 +185,10 @@ class Engine:
     def _complete(self) -> Task[State]:
         """The exit point is reached: keep the final State or forget the run, as configured -> the final State."""
         self.state = state = evolve(self.state, status=RunStatus.COMPLETED)
-        if self.plan.interval and self.plan.preserve:
+        if self.plan.saves and self.plan.preserve:
             yield from self._save(Save(self.services.save, state), state)
-        elif self.plan.interval:
+            yield from self._flush(state)
+        elif self.plan.saves:
             yield Delete(self.services.delete, state)
             yield from self._emit(EventType.CHECKPOINT_DELETE, state)
         yield from self._emit(EventType.GRAPH_COMPLETE, state)
@@ -223,10 +226,11 @@ class Engine:
     def _rescue(self, error: BaseException) -> Task[None]:
         """Before an error goes up, save what is not saved yet; a second failure becomes a note on the first."""
         state = error.state if isinstance(error, ExecutionError) else self.state
-        unsaved = self.plan.interval and state is not self.saved and not isinstance(error, CheckpointError)
+        unsaved = self.plan.saves and state is not self.saved and not isinstance(error, CheckpointError)
         try:
             if unsaved:
                 yield from self._save(Save(self.services.save, state), state)
+            yield from self._flush(state)
             yield from self._emit(EventType.GRAPH_ERROR, state, error=describe_exception(error))
         except BaseException as second:
             error.add_note(f"While the run was being stopped: {describe_exception(second)}")
@@ -235,6 +239,10 @@ class Engine:
         yield command
         self.saved = state
         yield from self._emit(EventType.CHECKPOINT_SAVE, state)
+
+    def _flush(self, state: State) -> Task[None]:
+        if self.plan.saves_behind:
+            yield Flush(self.services.flush, state)
 
     # ------------------------------------------------------------------ events
 

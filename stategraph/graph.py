@@ -24,6 +24,8 @@ from stategraph.plan import Plan, Stage
 from stategraph.services import Services
 from stategraph.state import State
 from stategraph.stores import CheckpointStore, get_checkpoint_store
+from stategraph.stores.background import BackgroundSaves
+from stategraph.stores.policy import Policy
 from stategraph.structure import GraphStructure
 from stategraph.validation import problems_of
 
@@ -54,7 +56,6 @@ class StateGraph:
         self.config = config
         self.observer = get_observer(config.observer) if observer is None else observer
         self.store = get_checkpoint_store(checkpoint.store, **checkpoint.options) if store is None else store
-        self._services = Services(self.store, self.observer, config.name)
         self._lock = threading.Lock()
         self._nodes: dict[str, FunctionNode] = {}
         self._edges: list[Edge] = []
@@ -270,7 +271,11 @@ class StateGraph:
     # ------------------------------------------------------------------ inside
 
     def _engine(self) -> Engine:
-        return Engine(self._planned(), self._services, wanted_events(self.observer))
+        plan, checkpoint = self._planned(), self.config.checkpoint
+        store = BackgroundSaves(self.store) if plan.saves_behind else self.store
+        policy = Policy(checkpoint.retention, checkpoint.window, checkpoint.ttl)
+        services = Services(store, self.observer, self.name, policy)
+        return Engine(plan, services, wanted_events(self.observer))
 
     def _sync_engine(self) -> Engine:
         engine = self._engine()
@@ -286,6 +291,7 @@ class StateGraph:
         return plan
 
     def _make_plan(self) -> Plan:
+        checkpoint = self.config.checkpoint
         problems = problems_of(list(self._nodes), self._edges, self._entry, self._exits)
         if problems or self._entry is None:
             raise GraphError(self.name, tuple(problems))
@@ -294,8 +300,10 @@ class StateGraph:
             structure=self.structure,
             entry=self._entry,
             stages={name: self._make_stage(name, node) for name, node in self._nodes.items()},
-            interval=self.config.checkpoint.interval,
-            preserve=self.config.checkpoint.preserve,
+            interval=0 if checkpoint.durability == "exit" else checkpoint.interval,
+            saves=checkpoint.interval > 0,
+            saves_behind=checkpoint.durability == "async",
+            preserve=checkpoint.preserve,
             max_iterations=self.config.max_iterations,
             store=str(self.store),
         )

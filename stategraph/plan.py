@@ -38,7 +38,9 @@ class Plan:
     Attributes:
         graph: The graph's name.
         entry: The name of the stage where a run starts.
-        interval: Every how many steps a State is saved; 0 for never.
+        interval: Every how many steps a State is saved; 0 for only at the end of a call.
+        saves: Whether anything is saved at all.
+        saves_behind: Whether a Save may be done later, and is waited for at the end.
         preserve: Whether a completed run stays in the store.
         max_iterations: How many nodes one call may enter.
         store: The store in words, for errors.
@@ -49,6 +51,8 @@ class Plan:
     entry: str
     stages: Mapping[str, Stage]
     interval: int
+    saves: bool
+    saves_behind: bool
     preserve: bool
     max_iterations: int
     store: str

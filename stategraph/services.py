@@ -26,6 +26,8 @@ class Store(Protocol):
     def amend(self, state: State, /) -> None: ...
     def load(self, run_id: str, /) -> State: ...
     def delete(self, run_id: str, /) -> None: ...
+    def retain(self, run_id: str, policy: Any, /) -> None: ...
+    def flush(self) -> None: ...
 
 
 class Services:
@@ -35,12 +37,14 @@ class Services:
         store: Keeps the States.
         observer: Hears of events.
         source: The name of the graph.
+        policy: What the store is to keep of a run.
     """
 
-    def __init__(self, store: Store, observer: Listener, source: str) -> None:
+    def __init__(self, store: Store, observer: Listener, source: str, policy: object = None) -> None:
         self.store = store
         self.observer = observer
         self._source = source
+        self._policy = policy
 
     def save(self, state: State) -> None:
         """Save a State; raises a CheckpointError if that fails."""
@@ -68,6 +72,23 @@ class Services:
         if type(state) is not State or state.run_id != run_id:
             raise CheckpointCorruptError(run_id, f"the {self.store} gave {shorten(state)} for it")
         return state
+
+    def retain(self, run_id: str) -> None:
+        """Tell the store what is to be kept of the run; raises a CheckpointError if that fails."""
+        try:
+            self.store.retain(run_id, self._policy)
+        except CheckpointError:
+            raise
+        except Exception as error:
+            reason = f"the {self.store} could not take its policy: {describe_exception(error)}"
+            raise CheckpointError(run_id, reason) from error
+
+    def flush(self, state: State) -> None:
+        """Wait until all that was saved before is durable; raises a CheckpointError if it will not be."""
+        try:
+            self.store.flush()
+        except Exception as error:
+            raise self._unsaved(state, error)  # noqa: B904 - sets the cause itself
 
     def delete(self, state: State) -> None:
         """Delete the run of a completed State; raises a CheckpointError if that fails."""

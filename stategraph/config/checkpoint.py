@@ -7,7 +7,8 @@ from typing import Any
 
 import attrs
 
-from stategraph.config.checks import check, is_count, is_name
+from stategraph.config.checks import check, is_count, is_name, is_seconds
+from stategraph.errors import ConfigError
 
 
 def _is_options(value: object) -> bool:
@@ -19,9 +20,15 @@ class CheckpointConfig:
     """When and where the State of a run is saved.
 
     Attributes:
-        store: Name of the checkpoint store: "memory", "disk", or one that was registered.
+        store: Name of the checkpoint store: "memory", "disk", "sqlite", or one that was registered.
         interval: Save after every so many steps; 0 saves nothing, ever.
         preserve: Whether a completed run stays in the store. If not, its checkpoints are deleted at the exit point.
+        durability: When a save counts as done. "sync": before the next step; a killed process loses nothing that is
+            saved. "async": behind the run; it loses what waits (`stategraph.stores.background.QUEUE_BOUND` steps at
+            most). "exit": only the State with which the call ends is saved; it loses all steps of the call.
+        retention: Which checkpoints of a run are kept: "latest", "full", or "windowed".
+        window: With retention "windowed", how many of the newest.
+        ttl: Seconds after its completion when `CheckpointStore.prune` removes a preserved run; None for never.
         options: What the store is made with, such as ``{"path": "runs"}`` for "disk".
 
     Raises:
@@ -47,7 +54,49 @@ class CheckpointConfig:
             lambda value: type(value) is bool,
         ),
     )
+    durability: str = attrs.field(
+        default="sync",
+        validator=check(
+            "checkpoint.durability",
+            '"sync" saves before the next step, "async" behind the run, "exit" only where the run ends',
+            lambda value: value in ("sync", "async", "exit"),
+        ),
+    )
+    retention: str = attrs.field(
+        default="latest",
+        validator=check(
+            "checkpoint.retention",
+            '"latest" keeps the newest checkpoint of a run, "full" all, "windowed" as many as window says',
+            lambda value: value in ("latest", "full", "windowed"),
+        ),
+    )
+    window: int | None = attrs.field(
+        default=None,
+        validator=check(
+            "checkpoint.window",
+            'with retention "windowed": how many checkpoints of a run are kept, from 1 on',
+            lambda value: value is None or is_count(value, at_least=1),
+        ),
+    )
+    ttl: float | None = attrs.field(
+        default=None,
+        validator=check(
+            "checkpoint.ttl",
+            "the seconds after its completion when prune removes a run; more than 0",
+            lambda value: value is None or is_seconds(value),
+        ),
+    )
     options: Mapping[str, Any] = attrs.field(
         factory=dict,
         validator=check("checkpoint.options", "a mapping of option names to values", _is_options),
     )
+
+    def __attrs_post_init__(self) -> None:
+        if self.retention == "windowed" and self.window is None:
+            raise ConfigError("checkpoint.window", None, 'retention "windowed" keeps as many checkpoints as window says')
+        if self.retention != "windowed" and self.window is not None:
+            raise ConfigError("checkpoint.window", self.window, f'retention "{self.retention}" has no window')
+        if self.durability == "exit" and self.retention != "latest":
+            raise ConfigError(
+                "checkpoint.retention", self.retention, 'durability "exit" saves one State a call; "latest" goes with it'
+            )

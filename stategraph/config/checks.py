@@ -29,3 +29,8 @@ def is_name(value: object) -> bool:
 def is_count(value: object, at_least: int) -> bool:
     """Whether it is a whole number from `at_least` on; True and False are not numbers here."""
     return type(value) is int and value >= at_least
+
+
+def is_seconds(value: object) -> bool:
+    """Whether it is a positive, finite number."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < float("inf")

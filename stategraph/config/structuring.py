@@ -15,7 +15,7 @@ _Config = TypeVar("_Config")
 
 _converter = cattrs.Converter(forbid_extra_keys=True, detailed_validation=False)
 # Leaves are taken as they are: cattrs would make the interval "5" a 5, the attrs validators refuse it and say why.
-_LEAVES: tuple[Any, ...] = (str, int, bool, Any, Mapping[str, Any])
+_LEAVES: tuple[Any, ...] = (str, int, bool, int | None, float | None, Any, Mapping[str, Any])
 _converter.register_structure_hook_func(lambda type: type in _LEAVES, lambda value, _: value)
 
 

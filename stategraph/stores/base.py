@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import builtins
+import itertools
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 
-from stategraph.errors import StepConflictError
-from stategraph.state import State
+from stategraph.errors import CheckpointNotFoundError, RunExistsError, StepConflictError, shorten
+from stategraph.ids import check_run_id
+from stategraph.state import ParentStep, RunStatus, State, evolve
+from stategraph.stores.policy import Policy
+from stategraph.stores.summaries import Difference, Pruned, Summary
 
 
 class CheckpointStore(ABC):
@@ -58,6 +63,84 @@ class CheckpointStore(ABC):
         """
         self.save(state)
 
+    def save_many(self, states: Sequence[State]) -> None:
+        """Save several States of one run, in order. Here one after the other; a store may do it at once."""
+        for state in states:
+            self.save(state)
+
+    def flush(self) -> None:
+        """Wait until all that was saved before is as durable as the store promises. Here `save` has seen to that."""
+
+    def retain(self, run_id: str, policy: Policy) -> None:
+        """Learn what is to be kept of a run, from now on. Here it does nothing: the store keeps what it keeps."""
+
+    def history(self, run_id: str) -> builtins.list[Summary]:
+        """-> the checkpoints of a run that are kept, in order, without their data; none for a run that is not there."""
+        try:
+            return [Summary.of(self.load(run_id))]
+        except CheckpointNotFoundError:
+            return []
+
+    def runs(
+        self, status: str | None = None, graph: str | None = None, limit: int = 100, after: str | None = None
+    ) -> builtins.list[Summary]:
+        """-> the newest checkpoint of each run, without its data; the run that began last comes first.
+
+        Args:
+            status: Only runs of this status.
+            graph: Only runs of this graph.
+            limit: At most so many.
+            after: Go on behind the summary that has this cursor.
+
+        Here all runs are loaded, in the order of their ids, because the order in which they began is not known.
+        """
+        first = from_cursor(after) or 0
+        numbered = builtins.list(enumerate(self.list()))[first:]
+        found = (Summary.of(self.load(run_id), str(number + 1)) for number, run_id in numbered)
+        wanted = (run for run in found if status in (None, run.status) and graph in (None, run.graph))
+        return builtins.list(itertools.islice(wanted, check_limit(limit)))
+
+    def fork(self, run_id: str, new_run_id: str, step: int | None = None) -> State:
+        """Copy a run, with its history up to a step, under another id -> the State where the copy stands.
+
+        The copy is active, unless it stands at an exit point, and tells by `State.parent` where it comes from. It does
+        not depend on the source any more. Here only the newest State is copied.
+
+        Args:
+            run_id: The run.
+            new_run_id: The id of the copy.
+            step: Where the copy ends; at the newest step if not given.
+
+        Raises:
+            CheckpointNotFoundError: the run, or this step of it, is not kept.
+            RunExistsError: there is a run of the new id.
+        """
+        forked = forked_from(self.load(run_id, step), new_run_id)
+        if new_run_id in self.list():
+            raise RunExistsError(new_run_id, str(self))
+        self.save(forked)
+        return forked
+
+    def rollback(self, run_id: str, step: int) -> State:
+        """Take a run back to a step: later ones are forgotten -> the State of that step.
+
+        Raises:
+            CheckpointNotFoundError: the run, or this step of it, is not kept.
+        """
+        return self.load(run_id, step)  # only the newest is kept here, and that needs no rolling back
+
+    def diff(self, run_id: str, a: int, b: int) -> Difference:
+        """-> how the data of step `b` of a run differ from those of step `a`.
+
+        Raises:
+            CheckpointNotFoundError: one of them is not kept.
+        """
+        return Difference.between(self.load(run_id, a), self.load(run_id, b))
+
+    def prune(self) -> Pruned:
+        """Remove what is due by the policies of its runs -> what was removed. Here nothing ever is due."""
+        return Pruned()
+
     def close(self) -> None:
         """Let go of files and connections. A closed store is not used again."""
 
@@ -69,6 +152,32 @@ class CheckpointStore(ABC):
     def __str__(self) -> str:
         """-> the store in words, as errors name it."""
         return f"store {type(self).__qualname__}"
+
+
+def forked_from(source: State, new_run_id: str) -> State:
+    """-> the State of a run that is forked off at `source`."""
+    is_over = source.status is RunStatus.COMPLETED
+    return evolve(
+        source,
+        run_id=check_run_id(new_run_id),
+        status=source.status if is_over else RunStatus.ACTIVE,
+        error=None,
+        parent=ParentStep(source.run_id, source.step),
+    )
+
+
+def check_limit(limit: int) -> int:
+    """-> the limit, if it is one."""
+    if type(limit) is not int or limit < 1:
+        raise ValueError(f"limit: {shorten(limit)} is not allowed; a whole number from 1 on is")
+    return limit
+
+
+def from_cursor(cursor: str | None) -> int | None:
+    """-> the number that a cursor stands for."""
+    if cursor is None or (isinstance(cursor, str) and cursor.isdecimal() and cursor.isascii()):
+        return None if cursor is None else int(cursor)
+    raise ValueError(f"after: {shorten(cursor)} is not allowed; the cursor of a summary is")
 
 
 def check_follows(run_id: str, saved_step: int, step: int, same_data: bool) -> None:

@@ -10,7 +10,7 @@ and for the few settled ones that ormsgpack does not take, `_prepare` walks thro
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import date, datetime, time, timedelta, timezone, tzinfo
 from decimal import Decimal
 from enum import Enum, Flag
@@ -49,21 +49,35 @@ class DecodeError(ValueError):
     """Bytes that this codec did not write, or that it cannot turn back into values here."""
 
 
-def encode(items: dict[str, Any]) -> bytes:
-    """-> the bytes of the data of a State; equal values with their parts in the same order give equal bytes.
+def encode(parts: Sequence[Any]) -> bytes:
+    """-> the bytes of a list; equal values with their parts in the same order give equal bytes.
 
     Args:
-        items: The data of a State, by key.
+        parts: Data of States as dicts from keys to values, and other values that belong to them.
 
     Raises:
         NotSerializableError: a part of it cannot be kept exactly; the error names its place.
     """
-    if are_settled(items.values()):
+    if all(map(_is_settled_part, parts)):
         try:
-            return _pack(items)
+            return _pack(parts)
         except (TypeError, ValueError):
             pass  # which part it was, and whether it can be kept in another way, is for _prepare to find out
-    return _pack(_prepare(items, "", -1))
+    return _pack([_prepare(part, "", -1) for part in parts])
+
+
+def encode_value(value: Any, path: str) -> bytes:
+    """-> the bytes of a value that stands at a path in the State; otherwise as `encode`."""
+    return _pack(_prepare(value, path, 0))
+
+
+def encoded(data: bytes) -> Any:
+    """-> a stand-in for a value whose bytes are known already, for `encode`."""
+    return ormsgpack.Fragment(data)
+
+
+def _is_settled_part(part: Any) -> bool:
+    return type(part) is not dict or are_settled(part.values())
 
 
 def decode(data: bytes) -> Any:
@@ -78,6 +92,14 @@ def decode(data: bytes) -> Any:
         raise
     except (TypeError, ValueError, ArithmeticError, LookupError, AttributeError, NotImplementedError, RecursionError) as error:
         raise DecodeError(f"its bytes cannot be decoded: {error}") from error
+
+
+def decode_parts(data: bytes, count: int) -> list[Any]:
+    """-> the parts of a list of `count`; otherwise as `decode`."""
+    parts = decode(data)
+    if type(parts) is not list or len(parts) != count:
+        raise DecodeError(f"its bytes are no list of {count}")
+    return parts
 
 
 def _pack(value: Any) -> bytes:
@@ -213,7 +235,12 @@ def _prepare_clock(value: time | datetime, path: str, depth: int) -> time | date
     return value
 
 
+def _prepare_nothing(value: Any, path: str, depth: int) -> Any:
+    return value
+
+
 _PREPARERS: dict[type, _Prepare] = {
+    ormsgpack.Fragment: _prepare_nothing,
     str: _prepare_str,
     time: _prepare_clock,
     datetime: _prepare_clock,

@@ -9,26 +9,26 @@ from __future__ import annotations
 import builtins
 import os
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
+import attrs
 import diskcache
 from diskcache.core import DBNAME, DEFAULT_SETTINGS, METADATA, MODE_RAW, UNKNOWN
 
 from stategraph.errors import (
     CheckpointCorruptError,
     CheckpointError,
-    CheckpointNotFoundError,
     CheckpointSaveError,
     ConfigError,
     FormatError,
 )
 from stategraph.ids import check_run_id
-from stategraph.state import State
-from stategraph.stores.base import CheckpointStore, check_follows
-from stategraph.stores.records import Record
+from stategraph.stores.packing import pack_head, pack_row, unpack_head, unpack_row
+from stategraph.stores.row_store import RowStore
+from stategraph.stores.rows import Head, Row, Write
 
 _SETTINGS: dict[str, Any] = {
     "cull_limit": 0,
@@ -75,46 +75,27 @@ class _BytesDisk(diskcache.Disk):  # type: ignore[misc]  # diskcache has no type
             raise CheckpointCorruptError("", "a row of the disk store names a file; stategraph has no side files")
 
 
-class DiskStore(CheckpointStore):
-    """Keeps the newest State of each run in a folder. Processes and threads may share it.
+class DiskStore(RowStore):
+    """Keeps runs in a folder. Processes and threads may share it.
+
+    Each row has a key of its own and names the row before it; the head of a run names the newest.
 
     Args:
         path: The folder. It is made if it is not there, for its owner only.
+        sign_with: As for RowStore.
 
     Raises:
         ConfigError: the path cannot be a folder for a store.
         FormatError: what is there is not a store of stategraph.
     """
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
+    def __init__(self, path: str | os.PathLike[str], *, sign_with: Callable[[], bytes] | None = None) -> None:
+        super().__init__(sign_with=sign_with)
         self.path = _folder(path)
         _check_database(self.path / DBNAME)
         with self._explained("", FormatError):
             self._cache = diskcache.Cache(str(self.path), timeout=_TIMEOUT, disk=_BytesDisk, **_SETTINGS)
         self._closed = False
-
-    def save(self, state: State) -> None:
-        self._keep(Record.of(state))
-
-    def amend(self, state: State) -> None:
-        self._keep(Record.of(state), may_change_data=True)
-
-    def load(self, run_id: str, step: int | None = None) -> State:
-        check_run_id(run_id)
-        with self._explained(run_id, CheckpointCorruptError):
-            saved = self._read(run_id)
-        if saved is None or step not in (None, saved.step):
-            raise CheckpointNotFoundError(run_id, str(self), step)
-        return saved.state()
-
-    def delete(self, run_id: str) -> None:
-        check_run_id(run_id)
-        with self._explained(run_id, CheckpointError), self._transaction():
-            self._cache.delete(run_id)
-
-    def list(self) -> builtins.list[str]:
-        with self._explained("", CheckpointCorruptError):
-            return sorted(map(check_run_id, self._cache.iterkeys()))
 
     def close(self) -> None:
         self._closed = True
@@ -127,20 +108,114 @@ class DiskStore(CheckpointStore):
     def __str__(self) -> str:
         return f"disk store at {self.path}"
 
-    def _keep(self, record: Record, may_change_data: bool = False) -> None:
-        kept = record.to_bytes()
-        with self._explained(record.run_id, CheckpointSaveError), self._transaction():
-            saved = self._read(record.run_id)
-            if saved is not None:
-                same_data = may_change_data or saved.data == record.data
-                check_follows(record.run_id, saved.step, record.step, same_data)
-            self._cache.set(record.run_id, kept)
+    # ------------------------------------------------------------------ rows
 
-    def _read(self, run_id: str) -> Record | None:
+    def _apply(self, writes: Sequence[Write]) -> Sequence[bool]:
+        with self._explained(writes[0].head.run_id, CheckpointSaveError), self._transaction():
+            return [self._make(write) for write in writes]
+
+    def _make(self, write: Write) -> bool:
+        """Make one write within a transaction -> whether its run had the version for it."""
+        run_id = write.head.run_id
+        old = self._read_head(run_id)
+        if (old.version if old else 0) != write.head.version - 1:
+            return False
+        number = old.number if old else self._next_number()
+        self._cache.set(_head_key(run_id), pack_head(attrs.evolve(write.head, number=number)))
+        newest = old.step if old else None
+        for row in write.put:
+            kept = self._cache.get(_row_key(run_id, row.step))
+            previous = newest if kept is None else unpack_row(run_id, kept)[1]
+            self._cache.set(_row_key(run_id, row.step), pack_row(row, previous))
+            newest = row.step
+        if write.cut_below:
+            self._delete_rows(run_id, [step for step in self._steps(run_id, newest) if step < write.cut_below])
+        if write.cut_above is not None:
+            self._delete_rows(run_id, [step for step in self._steps(run_id, newest) if step > write.cut_above])
+        return True
+
+    def _next_number(self) -> int:
+        number = int(self._cache.get(_NUMBER_KEY, b"0")) + 1
+        self._cache.set(_NUMBER_KEY, b"%d" % number)
+        return number
+
+    def _steps(self, run_id: str, newest: int | None) -> Iterator[int]:
+        """-> the steps of the rows of a run, from the newest back."""
+        while newest is not None:
+            kept = self._cache.get(_row_key(run_id, newest))
+            if kept is None:
+                return
+            yield newest
+            newest = unpack_row(run_id, kept)[1]
+
+    def _delete_rows(self, run_id: str, steps: Iterable[int]) -> None:
+        for step in steps:
+            self._cache.delete(_row_key(run_id, step))
+
+    def _remove(self, run_id: str) -> None:
+        with self._explained(run_id, CheckpointError), self._transaction():
+            head = self._read_head(run_id)
+            if head is not None:
+                self._delete_rows(run_id, builtins.list(self._steps(run_id, head.step)))
+                self._cache.delete(_head_key(run_id))
+
+    def _head(self, run_id: str) -> Head | None:
+        with self._explained(run_id, CheckpointCorruptError):
+            return self._read_head(run_id)
+
+    def _read_head(self, run_id: str) -> Head | None:
         if self._closed:
             raise CheckpointError(run_id, f"the {self} is closed; get_checkpoint_store opens a fresh one")
-        kept = self._cache.get(run_id)
-        return None if kept is None else Record.from_bytes(run_id, kept)
+        kept = self._cache.get(_head_key(run_id))
+        return None if kept is None else unpack_head(run_id, kept)
+
+    def _heads(self, status: str | None, graph: str | None, limit: int, before: int | None) -> builtins.list[Head]:
+        with self._explained("", CheckpointCorruptError):
+            keys = [key for key in self._cache.iterkeys() if key.startswith(_HEAD_PREFIX)]
+            found = [self._read_head(check_run_id(key.removeprefix(_HEAD_PREFIX))) for key in keys]
+        wanted = [
+            head
+            for head in found
+            if head is not None  # deleted meanwhile
+            and status in (None, head.status)
+            and graph in (None, head.graph)
+            and (before is None or head.number < before)
+        ]
+        wanted.sort(key=lambda head: head.number, reverse=True)
+        return wanted if limit < 0 else wanted[:limit]
+
+    def _chain(self, run_id: str, step: int | None) -> builtins.list[Row]:
+        with self._explained(run_id, CheckpointCorruptError):
+            while True:
+                head = self._read_head(run_id)
+                if head is None:
+                    return []
+                rows = self._read_chain(run_id, head.step if step is None else step)
+                if rows is not None and (rows or step not in (None, head.step)):
+                    return rows
+                if self._read_head(run_id) == head:  # nobody wrote meanwhile: the row is really missing
+                    raise CheckpointCorruptError(run_id, "a row that its checkpoint builds on is missing")
+
+    def _read_chain(self, run_id: str, step: int) -> builtins.list[Row] | None:
+        """-> the row of a step and those it builds on, in order; empty if there is no such step, None if one is missing."""
+        rows: builtins.list[Row] = []
+        wanted: int | None = step
+        while wanted is not None and (not rows or wanted >= rows[-1].base):
+            kept = self._cache.get(_row_key(run_id, wanted))
+            if kept is None:
+                return None if rows else []
+            row, wanted = unpack_row(run_id, kept)
+            rows.append(row)
+        rows.reverse()
+        return rows
+
+    def _index(self, run_id: str) -> builtins.list[Row]:
+        with self._explained(run_id, CheckpointCorruptError), self._transaction():
+            head = self._read_head(run_id)
+            steps = builtins.list(self._steps(run_id, head.step)) if head else []
+            return [unpack_row(run_id, self._cache.get(_row_key(run_id, step)))[0] for step in reversed(steps)]
+
+    # ------------------------------------------------------------------ the cache
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
@@ -167,6 +242,18 @@ class DiskStore(CheckpointStore):
             raise kind(run_id, f"the {self} was locked by another process for {_TIMEOUT} s") from error
         except (sqlite3.Error, OSError, ValueError) as error:
             raise kind(run_id, f"the {self} failed: {error}") from error
+
+
+_HEAD_PREFIX = "run:"
+_NUMBER_KEY = "number of runs"
+
+
+def _head_key(run_id: str) -> str:
+    return f"{_HEAD_PREFIX}{run_id}"
+
+
+def _row_key(run_id: str, step: int) -> str:
+    return f"row:{run_id}@{step}"
 
 
 def _folder(path: str | os.PathLike[str]) -> Path:

@@ -3,28 +3,55 @@
 from __future__ import annotations
 
 import builtins
+import itertools
 import threading
-from typing import TYPE_CHECKING
 
-from stategraph.errors import CheckpointNotFoundError
+import attrs
+
+from stategraph import clock
+from stategraph.errors import CheckpointNotFoundError, RunExistsError
 from stategraph.frozen import are_settled
 from stategraph.ids import check_run_id
-from stategraph.state import State, data_of
-from stategraph.stores.base import CheckpointStore, check_follows
+from stategraph.state import State, data_of, evolve, time_ns_of, with_data
+from stategraph.stores.base import CheckpointStore, check_follows, check_limit, forked_from, from_cursor
+from stategraph.stores.policy import Policy
+from stategraph.stores.summaries import Pruned, Summary
 
-if TYPE_CHECKING:
-    from stategraph.stores.records import Record
+
+@attrs.frozen
+class _Encoded:
+    """A State with objects that may still change: they are kept as bytes."""
+
+    state: State
+    body: bytes
+
+    @property
+    def step(self) -> int:
+        return self.state.step
+
+    def restored(self) -> State:
+        from stategraph.stores.changes import restore  # imported when used: 20 ms
+
+        data, _ = restore([self.body])
+        return with_data(self.state, data)
+
+
+@attrs.define(eq=False)
+class _Run:
+    """A run: its number in the order in which runs began, what is kept of it, and its checkpoints in order."""
+
+    number: int
+    policy: Policy
+    kept: list[State | _Encoded]
 
 
 class MemoryStore(CheckpointStore):
-    """Keeps the newest State of each run.
-
-    A State is immutable, so it is kept as it is, whatever its size. Only one with objects inside that may still change is
-    kept as a record, as in a durable store.
-    """
+    """Keeps States as they are, for they are immutable: saving one takes the same short time whatever its size."""
 
     def __init__(self) -> None:
-        self._runs: dict[str, State | Record] = {}
+        self._runs: dict[str, _Run] = {}
+        self._policies: dict[str, Policy] = {}
+        self._numbers = itertools.count(1)
         self._lock = threading.Lock()
 
     def save(self, state: State) -> None:
@@ -33,39 +60,132 @@ class MemoryStore(CheckpointStore):
     def amend(self, state: State) -> None:
         self._keep(state, may_change_data=True)
 
+    def retain(self, run_id: str, policy: Policy) -> None:
+        with self._lock:
+            self._policies[check_run_id(run_id)] = policy
+            if run_id in self._runs:
+                self._runs[run_id].policy = policy
+
+    def _keep(self, state: State, may_change_data: bool = False) -> None:
+        kept = _as_kept(state)
+        self._lock.acquire()  # not "with", which takes twice as long
+        try:
+            run = self._runs.get(state.run_id)
+            if run is None:
+                policy = self._policies.get(state.run_id) or Policy()
+                self._runs[state.run_id] = _Run(next(self._numbers), policy, [kept])
+            elif run.kept[-1].step >= state.step:
+                same_data = may_change_data or _have_same_data(run.kept[-1], state)
+                check_follows(state.run_id, run.kept[-1].step, state.step, same_data)
+                run.kept[-1] = kept
+            elif run.policy.visible == 1:
+                run.kept[-1] = kept
+            else:
+                run.kept.append(kept)
+                del run.kept[: -(run.policy.visible or len(run.kept))]
+        finally:
+            self._lock.release()
+
     def load(self, run_id: str, step: int | None = None) -> State:
-        saved = self._runs.get(check_run_id(run_id))
-        if saved is None or step not in (None, saved.step):
+        run = self._runs.get(check_run_id(run_id))
+        found = [] if run is None else [kept for kept in run.kept if step in (None, kept.step)]
+        if not found:
             raise CheckpointNotFoundError(run_id, str(self), step)
-        return saved if isinstance(saved, State) else saved.state()
+        return _state_of(found[-1])
 
     def delete(self, run_id: str) -> None:
-        self._runs.pop(check_run_id(run_id), None)
+        with self._lock:
+            self._runs.pop(check_run_id(run_id), None)
+            self._policies.pop(run_id, None)
 
     def list(self) -> builtins.list[str]:
         return sorted(self._runs)
 
-    def _keep(self, state: State, may_change_data: bool = False) -> None:
-        kept = state if are_settled(data_of(state).values()) else _record_of(state)
-        self._lock.acquire()  # not "with", which takes twice as long
-        try:
-            saved = self._runs.get(state.run_id)
-            if saved is not None and saved.step >= state.step:
-                same_data = may_change_data or _bytes_of(saved) == _bytes_of(state)
-                check_follows(state.run_id, saved.step, state.step, same_data)
-            self._runs[state.run_id] = kept
-        finally:
-            self._lock.release()
+    def history(self, run_id: str) -> builtins.list[Summary]:
+        run = self._runs.get(check_run_id(run_id))
+        return [] if run is None else [Summary.of(_provenance_of(kept)) for kept in run.kept]
+
+    def runs(
+        self, status: str | None = None, graph: str | None = None, limit: int = 100, after: str | None = None
+    ) -> builtins.list[Summary]:
+        before = from_cursor(after)
+        newest_first = sorted(self._runs.values(), key=lambda run: run.number, reverse=True)
+        found = (
+            Summary.of(_provenance_of(run.kept[-1]), str(run.number))
+            for run in newest_first
+            if before is None or run.number < before
+        )
+        wanted = (run for run in found if status in (None, run.status) and graph in (None, run.graph))
+        return builtins.list(itertools.islice(wanted, check_limit(limit)))
+
+    def rollback(self, run_id: str, step: int) -> State:
+        state = self.load(run_id, step)
+        with self._lock:
+            kept = self._runs[run_id].kept
+            del kept[next(place for place, one in enumerate(kept, 1) if one.step == step) :]
+        return state
+
+    def fork(self, run_id: str, new_run_id: str, step: int | None = None) -> State:
+        forked = forked_from(self.load(run_id, step), new_run_id)
+        with self._lock:
+            if new_run_id in self._runs:
+                raise RunExistsError(new_run_id, str(self))
+            source = self._runs[run_id]
+            earlier = [_renamed(kept, new_run_id) for kept in source.kept if kept.step < forked.step]
+            self._runs[new_run_id] = _Run(next(self._numbers), source.policy, [*earlier, _as_kept(forked)])
+        return forked
+
+    def prune(self) -> Pruned:
+        now = clock.now_ns()
+        newest = {run_id: (run.policy, _provenance_of(run.kept[-1])) for run_id, run in self._runs.items()}
+        over = [
+            run_id for run_id, (policy, state) in newest.items() if policy.is_over(state.status, time_ns_of(state), now)
+        ]
+        cut = 0
+        with self._lock:
+            for run in self._runs.values():
+                superfluous = max(0, len(run.kept) - (run.policy.visible or len(run.kept)))
+                del run.kept[:superfluous]
+                cut += superfluous
+        for run_id in over:
+            self.delete(run_id)
+        return Pruned(tuple(over), cut)
 
     def __str__(self) -> str:
         return "memory store"
 
 
-def _record_of(state: State) -> Record:
-    from stategraph.stores.records import Record  # imported when used: 20 ms
-
-    return Record.of(state)
+def _as_kept(state: State) -> State | _Encoded:
+    return state if are_settled(data_of(state).values()) else _encoded(state)
 
 
-def _bytes_of(saved: State | Record) -> bytes:
-    return (_record_of(saved) if isinstance(saved, State) else saved).data
+def _encoded(state: State) -> _Encoded:
+    return _Encoded(with_data(state, {}), _body_of(state))
+
+
+def _state_of(kept: State | _Encoded) -> State:
+    return kept if isinstance(kept, State) else kept.restored()
+
+
+def _provenance_of(kept: State | _Encoded) -> State:
+    return kept if isinstance(kept, State) else kept.state
+
+
+def _renamed(kept: State | _Encoded, run_id: str) -> State | _Encoded:
+    renamed = evolve(_provenance_of(kept), run_id=run_id)
+    return renamed if isinstance(kept, State) else _Encoded(renamed, kept.body)
+
+
+def _have_same_data(kept: State | _Encoded, state: State) -> bool:
+    from stategraph.stores.changes import have_same_data  # imported when used: 20 ms
+
+    return have_same_data(_state_of(kept), state, {})
+
+
+def _body_of(kept: State | _Encoded) -> bytes:
+    """-> the data as bytes. Raises NotSerializableError if they cannot be kept exactly."""
+    if isinstance(kept, _Encoded):
+        return kept.body
+    from stategraph.stores.changes import Change  # imported when used: 20 ms
+
+    return Change.between(None, kept, {}).to_body()

@@ -30,6 +30,12 @@ def _with_absolute_path(options: Mapping[str, Any]) -> Mapping[str, Any]:
         return options  # no path: for the store to refuse
 
 
+def _sqlite(path: str, read_only: bool = False, sign_with: Callable[[], bytes] | None = None) -> CheckpointStore:
+    from stategraph.stores.sqlite import SqliteStore
+
+    return SqliteStore(path, read_only=read_only, sign_with=sign_with)
+
+
 _stores: Registry[CheckpointStore] = Registry(
     "checkpoint store",
     "stategraph.stores",
@@ -38,6 +44,7 @@ _stores: Registry[CheckpointStore] = Registry(
 )
 _stores.register("memory", _memory)
 _stores.register("disk", _disk, _with_absolute_path)
+_stores.register("sqlite", _sqlite, _with_absolute_path)
 
 
 def register_checkpoint_store(name: str, store: CheckpointStore | Callable[..., CheckpointStore]) -> None:

@@ -1,0 +1,118 @@
+"""Saving behind the run: what durability "async" does to any store."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+
+from stategraph.state import State
+from stategraph.stores.base import CheckpointStore
+from stategraph.stores.policy import Policy
+
+QUEUE_BOUND = 256
+"""Steps that may wait to be saved, and that a killed process may lose. A run that is further ahead waits."""
+
+_GATHER = 0.002  # seconds in which States gather before they are saved together
+
+
+class BackgroundSaves:
+    """A store whose `save` returns at once, for one run: a thread saves what has gathered, in order.
+
+    A State that could not be saved is raised by the next `save`, and by `flush`. Everything else that is asked of the store
+    waits until all is saved.
+
+    Args:
+        store: Where the States go in the end.
+    """
+
+    def __init__(self, store: CheckpointStore) -> None:
+        self._store = store
+        self._queue: deque[State] = deque()
+        self._changed = threading.Condition()
+        self._thread: threading.Thread | None = None
+        self._hurry = False
+        self._error: BaseException | None = None
+        self._saving = 0
+
+    def save(self, state: State) -> None:
+        """Take a State to be saved; wait while `QUEUE_BOUND` others are waiting."""
+        with self._changed:
+            while len(self._queue) + self._saving >= QUEUE_BOUND and self._error is None:
+                self._changed.wait()
+            self._raise_error()
+            self._queue.append(state)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._work, name="stategraph saves", daemon=True)
+                self._thread.start()
+            elif len(self._queue) == 1:
+                self._changed.notify_all()
+
+    def flush(self) -> None:
+        """Wait until everything is saved, and raise what went wrong. No thread is left when this returns."""
+        with self._changed:
+            thread, self._hurry = self._thread, True
+            self._changed.notify_all()
+        if thread is not None:
+            thread.join()
+        with self._changed:
+            self._thread, self._hurry = None, False
+            self._raise_error()
+
+    def _raise_error(self) -> None:
+        error, self._error = self._error, None
+        if error is not None:
+            self._queue.clear()  # what waits builds on what was not saved
+            raise error
+
+    def _work(self) -> None:
+        """Save what gathers until it is time to go."""
+        while True:
+            with self._changed:
+                while not self._queue and not self._hurry:
+                    self._changed.wait()
+                if not self._queue or self._error is not None:
+                    return
+                in_hurry = self._hurry
+            if not in_hurry:
+                time.sleep(_GATHER)
+            self._save_gathered()
+
+    def _save_gathered(self) -> None:
+        with self._changed:
+            states = list(self._queue)
+            self._queue.clear()
+            self._saving = len(states)
+        error: BaseException | None = None
+        try:
+            self._store.save_many(states)
+        except BaseException as raised:  # noqa: BLE001 - raised in the thread of the run
+            error = raised
+        with self._changed:
+            self._saving = 0
+            self._error = error
+            self._changed.notify_all()
+
+    # ------------------------------------------------------------------ everything else
+
+    def amend(self, state: State) -> None:
+        """As the store's own, once all is saved."""
+        self.flush()
+        self._store.amend(state)
+
+    def retain(self, run_id: str, policy: Policy) -> None:
+        """As the store's own."""
+        self._store.retain(run_id, policy)
+
+    def load(self, run_id: str) -> State:
+        """As the store's own, once all is saved."""
+        self.flush()
+        return self._store.load(run_id)
+
+    def delete(self, run_id: str) -> None:
+        """As the store's own, once all is saved."""
+        self.flush()
+        self._store.delete(run_id)
+
+    def __str__(self) -> str:
+        return str(self._store)

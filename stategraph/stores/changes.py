@@ -1,0 +1,140 @@
+"""Changes: what is different between the State that was saved last and the one to save, as the body of a row.
+
+Two values are the same if they are the same settled object (see `stategraph.frozen`), which takes no looking into them. A
+list that grew by some items at its end is kept as those items. So a small change of a large State costs what the change
+weighs, and so does reading it. Values that are not settled are encoded at every save and compared by their bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from operator import is_
+from typing import Any
+
+import attrs
+
+from stategraph.frozen import FrozenList, freeze_items, is_settled
+from stategraph.state import ParentStep, State, data_of
+from stategraph.stores import codec
+from stategraph.structure import EdgeStructure, GraphStructure
+
+_ABSENT = object()
+
+
+@attrs.define(eq=False)
+class Change:
+    """What to do to the data of one State to get those of another.
+
+    Attributes:
+        put: Values to set.
+        grown: Items to append to lists.
+        gone: Keys to remove.
+        about: What is kept with a State besides its data and the fields of a row; None if it is as before.
+        encoded: The bytes of values that are not settled, by key, of the new State.
+    """
+
+    put: dict[str, Any]
+    grown: dict[str, Any]
+    gone: list[str]
+    about: list[Any] | None
+    encoded: dict[str, bytes]
+
+    @classmethod
+    def between(cls, old: State | None, new: State, encoded: dict[str, bytes]) -> Change:
+        """-> what changed since `old`, whose values that are not settled had these bytes; all, if there is no `old`.
+
+        Raises:
+            NotSerializableError: a value that is not settled cannot be kept exactly.
+        """
+        change = cls({}, {}, [], None, {})
+        before = {} if old is None else data_of(old)
+        for key, value in data_of(new).items():
+            previous = before.get(key, _ABSENT)
+            if not is_settled(value):
+                change._put_encoded(key, value, encoded.get(key))
+            elif value is previous:
+                continue
+            elif _has_grown(previous, value):
+                change.grown[key] = value[len(previous) :]
+            else:
+                change.put[key] = value
+        if not before.keys() <= data_of(new).keys():
+            change.gone = [key for key in before if key not in new]
+        if old is None or not _is_about_same(old, new):
+            change.about = _about(new)
+        return change
+
+    def _put_encoded(self, key: str, value: Any, previous: bytes | None) -> None:
+        now = self.encoded[key] = codec.encode_value(value, key)
+        if now != previous:
+            self.put[key] = codec.encoded(now)
+
+    def to_body(self) -> bytes:
+        """-> the body of a row. Raises NotSerializableError if a value cannot be kept exactly."""
+        return codec.encode([self.put, self.grown, self.gone, self.about])
+
+
+def have_same_data(old: State, new: State, encoded: dict[str, bytes]) -> bool:
+    """Whether two States have equal data, in values and types; `encoded` are the bytes of old values that are not
+    settled."""
+    if old.keys() != new.keys():
+        return False
+    for key, value in data_of(new).items():
+        previous = data_of(old)[key]
+        if value is previous and is_settled(value):
+            continue
+        if codec.encode_value(value, key) != (encoded.get(key) or codec.encode_value(previous, key)):
+            return False
+    return True
+
+
+def restore(bodies: Sequence[bytes]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """-> frozen data and the keywords of State for what else was kept, from the bodies of a snapshot and its changes.
+
+    Raises:
+        DecodeError: the bodies are not what `Change.to_body` makes.
+    """
+    data: dict[str, Any] = {}
+    about: list[Any] | None = None
+    for body in bodies:
+        put, grown, gone, new_about = codec.decode_parts(body, 4)
+        data.update(put)
+        for key, items in grown.items():
+            data[key].extend(items)
+        for key in gone:
+            del data[key]
+        about = new_about or about
+    return freeze_items(data), _restored(about)
+
+
+def _has_grown(old: Any, new: Any) -> bool:
+    """Whether a list is the old one with items behind it."""
+    return (
+        type(new) is FrozenList and type(old) is FrozenList and 0 < len(old) < len(new) and all(map(is_, old, new))
+    )
+
+
+def _is_about_same(old: State, new: State) -> bool:
+    same_structure = old.structure is new.structure or old.structure == new.structure
+    return same_structure and old.graph == new.graph and old.parent == new.parent
+
+
+def _about(state: State) -> list[Any]:
+    structure, parent = state.structure, state.parent
+    return [
+        state.graph,
+        None if structure is None else list(structure.nodes),
+        None if structure is None else [[edge.source, edge.target, edge.label] for edge in structure.edges],
+        None if parent is None else [parent.run_id, parent.step],
+    ]
+
+
+def _restored(about: list[Any] | None) -> dict[str, Any]:
+    if about is None:
+        raise codec.DecodeError("its bytes begin with no snapshot")
+    graph, nodes, edges, parent = about
+    return {
+        "graph": graph,
+        "structure": None if nodes is None else GraphStructure(tuple(nodes), tuple(EdgeStructure(*e) for e in edges)),
+        "parent": None if parent is None else ParentStep(*parent),
+    }

@@ -1,0 +1,132 @@
+"""Rows: what a durable store keeps of a checkpoint, and of a run as a whole."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections.abc import Callable
+
+import attrs
+import ormsgpack
+
+from stategraph.errors import CheckpointCorruptError
+from stategraph.state import ErrorInfo, ParentStep, RunStatus
+from stategraph.stores.policy import Policy
+
+FORMAT = 1
+"""The version of the format of rows. A newer one is refused, older ones are read."""
+
+
+@attrs.frozen
+class Row:
+    """One checkpoint as it is kept.
+
+    Attributes:
+        step: The step.
+        base: The step of the snapshot that it builds on; its own step, if it is one.
+        node: The node that was completed.
+        time_ns: When; nanoseconds since 1970, UTC.
+        status: How the run stood.
+        error: Why it had failed, if it had.
+        format: The version of the format of what follows.
+        encoding: How the body is to be read, such as "msgpack" or "msgpack+zstd".
+        body: The data: all of them in a snapshot, else what changed since the row before.
+        seal: A checksum or a signature over the run id, all the above, and the seal of the row before.
+    """
+
+    step: int
+    base: int
+    node: str
+    time_ns: int
+    status: RunStatus
+    error: ErrorInfo | None
+    format: int
+    encoding: str
+    body: bytes
+    seal: bytes = b""
+
+    @property
+    def is_snapshot(self) -> bool:
+        """Whether it holds all data."""
+        return self.base == self.step
+
+
+@attrs.frozen
+class Head:
+    """A run as a whole, as its newest row has it.
+
+    Attributes:
+        run_id: The run.
+        number: Counts the runs of a store, in the order in which they began.
+        version: Goes up with every write to the run.
+        generation: Goes up when the run is rolled back.
+        step, node, time_ns, status, error: As in the newest row.
+        graph: The graph that runs it.
+        parent: The step that it was forked from.
+        policy: What is kept of it.
+    """
+
+    run_id: str
+    number: int
+    version: int
+    generation: int
+    step: int
+    node: str
+    time_ns: int
+    status: RunStatus
+    error: ErrorInfo | None
+    graph: str | None
+    parent: ParentStep | None
+    policy: Policy
+
+
+@attrs.frozen
+class Write:
+    """A change of one run, made as a whole or not at all.
+
+    Attributes:
+        head: The run as it is to be. Its version is one more than the one that it must have now (0 if it is new).
+        put: Rows to add, or to put in the place of those with the same step.
+        cut_below: Rows of lower steps go.
+        cut_above: Rows of higher steps go.
+    """
+
+    head: Head
+    put: tuple[Row, ...] = ()
+    cut_below: int = 0
+    cut_above: int | None = None
+
+
+class Sealer:
+    """Seals rows, so that one that was damaged, moved or made elsewhere is found out.
+
+    A seal covers the seal of the row before, and so the whole chain from the snapshot on: a row that is missing in
+    between is found out as well.
+
+    Args:
+        key: Signs with HMAC-SHA-256. Without it a seal is a checksum (BLAKE2b) that finds damage, not forgery.
+    """
+
+    def __init__(self, key: Callable[[], bytes] | None = None) -> None:
+        self._key = key
+
+    def seal(self, run_id: str, row: Row, before: bytes) -> Row:
+        """-> the row with its seal; `before` is the seal of the row it builds on, empty for a snapshot."""
+        return attrs.evolve(row, seal=self._seal(run_id, row, before))
+
+    def check(self, run_id: str, row: Row, before: bytes) -> None:
+        """Raise CheckpointCorruptError unless the seal is right."""
+        if not hmac.compare_digest(row.seal, self._seal(run_id, row, before)):
+            what = "is not signed with this key" if self._key else "is damaged: its checksum does not match"
+            raise CheckpointCorruptError(run_id, f"its checkpoint at step {row.step} {what}")
+
+    def _seal(self, run_id: str, row: Row, before: bytes) -> bytes:
+        error = None if row.error is None else [row.error.type, row.error.message, row.error.node]
+        about = ormsgpack.packb(
+            [run_id, row.step, row.base, row.node, row.time_ns, row.status.value, error, row.format, row.encoding, before]
+        )
+        if self._key is not None:
+            return hmac.digest(self._key(), about + row.body, "sha256")
+        digest = hashlib.blake2b(about, digest_size=16)
+        digest.update(row.body)
+        return digest.digest()

@@ -1,0 +1,90 @@
+"""What stores tell of runs and checkpoints without loading their data."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+import attrs
+
+from stategraph.state import ErrorInfo, ParentStep, RunStatus, State
+
+
+@attrs.frozen
+class Summary:
+    """A checkpoint without its data: one of the history of a run, or the newest of a run.
+
+    Attributes:
+        run_id: The run.
+        graph: The graph that ran it, None if none has.
+        step: How many nodes the run had completed.
+        checkpoint_node: The last of them.
+        timestamp: When; aware, in UTC.
+        status: How the run stood.
+        error: Why it had failed, if it had.
+        parent: The step that the run was forked from, if it was.
+        cursor: Where a list of runs goes on behind this one: the ``after`` of `CheckpointStore.runs`.
+    """
+
+    run_id: str
+    graph: str | None
+    step: int
+    checkpoint_node: str
+    timestamp: datetime
+    status: RunStatus
+    error: ErrorInfo | None = None
+    parent: ParentStep | None = None
+    cursor: str | None = None
+
+    @classmethod
+    def of(cls, state: State, cursor: str | None = None) -> Summary:
+        """-> the summary of a State."""
+        return cls(
+            state.run_id,
+            state.graph,
+            state.step,
+            state.checkpoint_node,
+            state.timestamp,
+            state.status,
+            state.error,
+            state.parent,
+            cursor,
+        )
+
+
+@attrs.frozen
+class Difference:
+    """How the data of two checkpoints differ.
+
+    Attributes:
+        added: Keys that only the second has, with their values.
+        removed: Keys that only the first has, with their values.
+        changed: Keys that both have, with the first and the second value.
+    """
+
+    added: dict[str, Any]
+    removed: dict[str, Any]
+    changed: dict[str, tuple[Any, Any]]
+
+    @classmethod
+    def between(cls, first: State, second: State) -> Difference:
+        """-> how the second State differs from the first."""
+        both = first.keys() & second.keys()
+        return cls(
+            {key: value for key, value in second.items() if key not in both},
+            {key: value for key, value in first.items() if key not in both},
+            {key: (first[key], second[key]) for key in first if key in both and first[key] != second[key]},
+        )
+
+
+@attrs.frozen
+class Pruned:
+    """What `CheckpointStore.prune` removed.
+
+    Attributes:
+        runs: The ids of runs whose time was over.
+        checkpoints: How many checkpoints of other runs went.
+    """
+
+    runs: tuple[str, ...] = ()
+    checkpoints: int = 0
