@@ -180,7 +180,8 @@ class Engine:
                     yield from self._emit(EventType.CHECKPOINT_SAVE, state)
 
     def _context(self, stage: Stage) -> NodeContext:
-        return NodeContext(self.state.run_id, self.plan.graph, stage.name, self.state.step + 1)
+        state = self.state
+        return NodeContext(state.run_id, self.plan.graph, stage.name, state.step + 1, generation=state.generation)
 
     def _complete(self) -> Task[State]:
         """The exit point is reached: keep the final State or forget the run, as configured -> the final State."""

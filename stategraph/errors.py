@@ -272,4 +272,8 @@ class NotSerializableError(CheckpointError, TypeError):
     run_id: str = ""
 
     def __str__(self) -> str:
-        return f"{self.path or 'the State'} cannot be saved: {self.reason}"
+        text = f"{self.path or 'the State'} cannot be saved: {self.reason}"
+        if self.state is None:
+            return text
+        node = f", after node {shorten(self.state.checkpoint_node)}" if self.state.checkpoint_node else ""
+        return f"{text} (run {self.state.run_id!r}, step {self.state.step}{node})"

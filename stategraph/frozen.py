@@ -15,8 +15,9 @@ can be looked up for a whole list at once (``SETTLED.issuperset(map(type, items)
 from __future__ import annotations
 
 import copy
+import sys
 from collections.abc import Callable, Iterable, Mapping
-from datetime import date, datetime, time, timedelta
+from datetime import date, datetime, time, timedelta, timezone, tzinfo
 from decimal import Decimal
 from pathlib import PosixPath, PurePosixPath, PureWindowsPath, WindowsPath
 from typing import Any, NoReturn, TypeVar
@@ -142,15 +143,23 @@ ATOMS: frozenset[type] = frozenset(
 )
 """Immutable types without parts. The types themselves: a subclass may carry more, and is not one of these."""
 
-SETTLED: frozenset[type] = ATOMS | {FrozenList, FrozenDict, FrozenSet}
+SETTLED: frozenset[type] = (ATOMS - {time, datetime}) | {FrozenList, FrozenDict, FrozenSet}
+"""Types whose instances are settled. Times are not among them: they may have a time zone of the user's own."""
 
 
 def is_settled(value: object) -> bool:
     """Whether the value is immutable to its last part."""
     kind = type(value)
+    if kind is datetime or kind is time:
+        return _is_settled_zone(value.tzinfo)  # type: ignore[attr-defined]
     return kind in SETTLED or (
         (kind is tuple or kind is frozenset) and are_settled(value)  # type: ignore[arg-type]
     )
+
+
+def _is_settled_zone(zone: tzinfo | None) -> bool:
+    zoneinfo = sys.modules.get("zoneinfo")  # where it was never imported, there is none of its zones
+    return zone is None or type(zone) is timezone or (zoneinfo is not None and type(zone) is zoneinfo.ZoneInfo)
 
 
 def are_settled(values: Iterable[object]) -> bool:
@@ -228,9 +237,11 @@ def freeze_items(items: Mapping[str, Any]) -> dict[str, Any]:
     """-> an ordinary dict with every value frozen, for a State to keep.
 
     Raises:
-        TypeError: a key is not a str.
+        TypeError: it is no mapping, or a key is not a str.
         NotSerializableError: as `freeze`; it names the key.
     """
+    if not isinstance(items, Mapping):
+        raise TypeError(f"the data of a State are a mapping of keys to values, not {type(items).__name__}")
     return lay_over({}, items)
 
 

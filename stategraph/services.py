@@ -68,6 +68,8 @@ class Services:
             raise
         except Exception as error:
             reason = f"the {self.store} could not load it: {describe_exception(error)}"
+            if isinstance(error, LookupError):
+                reason += " (a store says with CheckpointNotFoundError that a run is not there)"
             raise CheckpointError(run_id, reason) from error
         if type(state) is not State or state.run_id != run_id:
             raise CheckpointCorruptError(run_id, f"the {self.store} gave {shorten(state)} for it")

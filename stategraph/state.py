@@ -60,7 +60,7 @@ class _Draft:
 
     __slots__ = (
         *("__weakref__", "_data", "run_id", "checkpoint_node", "_time_ns", "step", "status"),
-        *("graph", "structure", "error", "parent", "observer"),
+        *("graph", "structure", "error", "parent", "generation", "observer"),
     )
     _data: dict[str, Any]
     run_id: str
@@ -72,6 +72,7 @@ class _Draft:
     structure: GraphStructure | None
     error: ErrorInfo | None
     parent: ParentStep | None
+    generation: int
     observer: Listener | None
 
 
@@ -88,6 +89,7 @@ def _draft_of(state: State) -> _Draft:
     draft.structure = state.structure
     draft.error = state.error
     draft.parent = state.parent
+    draft.generation = state.generation
     draft.observer = state.observer
     return draft
 
@@ -144,6 +146,7 @@ class State(_Draft, Mapping[str, Any]):
         structure: The structure of that graph at the time.
         error: Why the run failed, if it did.
         parent: The step that the run was forked from, if it was.
+        generation: How often the run was rolled back; its steps from then on are others than those of the same number.
         observer: Hears of what is done with this State and its successors; neither compared nor saved.
 
     Raises:
@@ -162,6 +165,7 @@ class State(_Draft, Mapping[str, Any]):
     structure: GraphStructure | None = attrs.field(default=None, kw_only=True)
     error: ErrorInfo | None = attrs.field(default=None, kw_only=True)
     parent: ParentStep | None = attrs.field(default=None, kw_only=True)
+    generation: int = attrs.field(default=0, converter=_check_step, kw_only=True)
     observer: Listener | None = attrs.field(default=None, kw_only=True, eq=False)
 
     def __attrs_post_init__(self) -> None:

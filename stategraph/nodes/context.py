@@ -15,6 +15,7 @@ class NodeContext:
         node: The node.
         step: The number that the step will have once it is completed (the first one is 1).
         attempt: Which try of this step it is, from 1.
+        generation: How often the run was rolled back.
     """
 
     run_id: str
@@ -22,6 +23,7 @@ class NodeContext:
     node: str
     step: int
     attempt: int = 1
+    generation: int = 0
 
     @property
     def idempotency_key(self) -> str:
@@ -29,4 +31,5 @@ class NodeContext:
 
         Hand it to services that do a thing once for each key, such as payments.
         """
-        return f"{self.run_id}/{self.step}/{self.node}"
+        generation = f"~{self.generation}" if self.generation else ""
+        return f"{self.run_id}/{self.step}{generation}/{self.node}"

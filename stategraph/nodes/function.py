@@ -80,7 +80,7 @@ def _context_parameter(function: NodeFunction) -> inspect.Parameter | None:
     except ValueError:  # some builtins do not tell
         return None
     if not parameters or parameters[0].kind in (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.VAR_KEYWORD):
-        raise TypeError("it takes no positional argument; a node is a function of a State")
+        raise TypeError("it takes no positional argument; a node is a function of a State: def node(state)")
     others = [
         p for p in parameters[1:] if p.kind not in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     ]

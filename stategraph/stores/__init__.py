@@ -1,6 +1,19 @@
 """Where States are kept: the contract, the registry, and the stores that come with stategraph."""
 
-from stategraph.stores.base import CheckpointStore
+from stategraph.ids import check_run_id
+from stategraph.stores.base import CheckpointStore, check_follows
+from stategraph.stores.policy import Policy
 from stategraph.stores.registry import get_checkpoint_store, register_checkpoint_store
+from stategraph.stores.summaries import Difference, Pruned, Summary
 
-__all__ = ["CheckpointStore", "get_checkpoint_store", "register_checkpoint_store"]
+__all__ = [
+    "CheckpointStore",
+    "Difference",
+    "Policy",
+    "Pruned",
+    "Summary",
+    "check_follows",
+    "check_run_id",
+    "get_checkpoint_store",
+    "register_checkpoint_store",
+]

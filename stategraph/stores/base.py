@@ -6,6 +6,7 @@ import builtins
 import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from typing import Self
 
 from stategraph.errors import CheckpointNotFoundError, RunExistsError, StepConflictError, shorten
 from stategraph.ids import check_run_id
@@ -16,6 +17,8 @@ from stategraph.stores.summaries import Difference, Pruned, Summary
 
 class CheckpointStore(ABC):
     """Keeps the States of runs. Four methods make a store; everything else has a default here.
+
+    Left by ``with``, a store is closed.
 
     A store is synchronous, and any thread may call it at any time. `stategraph.testing.CheckpointStoreContract` tests
     what is promised here; the tests of a store inherit it.
@@ -56,12 +59,19 @@ class CheckpointStore(ABC):
         """Keep a State in place of the newest one, whose data it may change. Only the engine calls this, when a run that
         had stopped goes on with other data.
 
-        Here it saves. That is right for a store whose `save` takes any State of the run.
+        Here it saves or, where `save` refuses other data, deletes the run and saves: a process that is killed in between
+        loses the run. A store that can do it in one go has a method for it.
 
         Raises:
             StepConflictError: the State is behind the newest step that is saved.
         """
-        self.save(state)
+        try:
+            self.save(state)
+        except StepConflictError:
+            if self.load(state.run_id).step != state.step:
+                raise
+            self.delete(state.run_id)
+            self.save(state)
 
     def save_many(self, states: Sequence[State]) -> None:
         """Save several States of one run, in order. Here one after the other; a store may do it at once."""
@@ -122,12 +132,15 @@ class CheckpointStore(ABC):
         return forked
 
     def rollback(self, run_id: str, step: int) -> State:
-        """Take a run back to a step: later ones are forgotten -> the State of that step.
+        """Take a run back to a step: later ones are forgotten -> the State of that step, of the next generation.
 
         Raises:
             CheckpointNotFoundError: the run, or this step of it, is not kept.
         """
-        return self.load(run_id, step)  # only the newest is kept here, and that needs no rolling back
+        state = self.load(run_id, step)
+        state = evolve(state, generation=state.generation + 1)
+        self.amend(state)
+        return state
 
     def diff(self, run_id: str, a: int, b: int) -> Difference:
         """-> how the data of step `b` of a run differ from those of step `a`.
@@ -148,6 +161,12 @@ class CheckpointStore(ABC):
     def closed(self) -> bool:
         """Whether it was closed."""
         return False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
 
     def __str__(self) -> str:
         """-> the store in words, as errors name it."""

@@ -60,7 +60,7 @@ class Change:
                 change.put[key] = value
         if not before.keys() <= data_of(new).keys():
             change.gone = [key for key in before if key not in new]
-        if old is None or not _is_about_same(old, new):
+        if old is None or not is_about_same(old, new):
             change.about = _about(new)
         return change
 
@@ -114,9 +114,11 @@ def _has_grown(old: Any, new: Any) -> bool:
     )
 
 
-def _is_about_same(old: State, new: State) -> bool:
+def is_about_same(old: State, new: State) -> bool:
+    """Whether two States agree in what is kept besides their data and the fields of a row."""
     same_structure = old.structure is new.structure or old.structure == new.structure
-    return same_structure and old.graph == new.graph and old.parent == new.parent
+    same_origin = old.parent == new.parent and old.generation == new.generation
+    return same_structure and same_origin and old.graph == new.graph
 
 
 def _about(state: State) -> list[Any]:
@@ -126,15 +128,17 @@ def _about(state: State) -> list[Any]:
         None if structure is None else list(structure.nodes),
         None if structure is None else [[edge.source, edge.target, edge.label] for edge in structure.edges],
         None if parent is None else [parent.run_id, parent.step],
+        state.generation,
     ]
 
 
 def _restored(about: list[Any] | None) -> dict[str, Any]:
     if about is None:
         raise codec.DecodeError("its bytes begin with no snapshot")
-    graph, nodes, edges, parent = about
+    graph, nodes, edges, parent, generation = about
     return {
         "graph": graph,
         "structure": None if nodes is None else GraphStructure(tuple(nodes), tuple(EdgeStructure(*e) for e in edges)),
         "parent": None if parent is None else ParentStep(*parent),
+        "generation": generation,
     }

@@ -21,7 +21,7 @@ MOST_TOGETHER = 256  # writes in one transaction: a reader of a network file sys
 @attrs.define(eq=False)
 class _Waiting:
     write: Write
-    woken: threading.Event = attrs.field(factory=threading.Event)
+    woken: threading.Event | None = None
     outcome: bool | BaseException | None = None
 
 
@@ -46,23 +46,22 @@ class SharedCommits:
         waiting = _Waiting(write)
         with self._lock:
             self._queue.append(waiting)
-            leads = not self._leading
+            if self._leading:
+                waiting.woken = threading.Event()
             self._leading = True
-        if not leads:
-            leads = self._wait(waiting)
-        if leads:
+        if waiting.woken is None or self._is_to_lead(waiting, waiting.woken):
             self._lead(waiting)
         if isinstance(waiting.outcome, BaseException):
             raise waiting.outcome
         return bool(waiting.outcome)
 
-    def _wait(self, waiting: _Waiting) -> bool:
+    def _is_to_lead(self, waiting: _Waiting, woken: threading.Event) -> bool:
         """Wait to be served -> whether this caller is to lead instead."""
         try:
-            waiting.woken.wait()
+            woken.wait()
         except BaseException:  # an interrupt: nobody may wait for a leader that is gone
             with self._lock:
-                is_to_lead = waiting.woken.is_set() and waiting.outcome is None
+                is_to_lead = woken.is_set() and waiting.outcome is None
                 if waiting in self._queue:
                     self._queue.remove(waiting)
             if is_to_lead:
@@ -86,11 +85,12 @@ class SharedCommits:
             self._hand_over()
         for waiting, outcome in zip(batch, outcomes, strict=True):
             waiting.outcome = waiting.outcome or outcome
-            waiting.woken.set()
+            if waiting.woken is not None:
+                waiting.woken.set()
 
     def _hand_over(self) -> None:
         """Let the first of those who came meanwhile lead."""
         with self._lock:
             self._leading = bool(self._queue)
-            if self._queue:
+            if self._queue and self._queue[0].woken is not None:
                 self._queue[0].woken.set()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import builtins
 import os
 import sqlite3
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -75,6 +76,34 @@ class _BytesDisk(diskcache.Disk):  # type: ignore[misc]  # diskcache has no type
             raise CheckpointCorruptError("", "a row of the disk store names a file; stategraph has no side files")
 
 
+class _Cache(diskcache.Cache):  # type: ignore[misc]
+    """A cache whose connections are known, so that `close` can close those of all threads, and which sets nothing that the
+    database asks for."""
+
+    def __init__(self, folder: str) -> None:
+        self._opened: list[sqlite3.Connection] = []
+        super().__init__(folder, timeout=_TIMEOUT, disk=_BytesDisk, **_SETTINGS)
+
+    @property
+    def _con(self) -> sqlite3.Connection:
+        """The connection of this thread, in this process: it must not be used on both sides of a fork."""
+        if getattr(self._local, "pid", None) != os.getpid():
+            self._local.pid, self._local.con = os.getpid(), None
+        if getattr(self._local, "con", None) is None:
+            file = os.path.join(self._directory, DBNAME)  # noqa: PTH118 - diskcache has it as a str
+            connection = sqlite3.connect(file, timeout=self._timeout, isolation_level=None, check_same_thread=False)
+            for pragma in ("journal_mode = wal", "synchronous = FULL", "mmap_size = 0", "trusted_schema = 0"):
+                connection.execute(f"PRAGMA {pragma}")
+            self._local.con = connection
+            self._opened.append(connection)
+        return self._local.con  # type: ignore[no-any-return]
+
+    def close(self) -> None:
+        while self._opened:
+            self._opened.pop().close()
+        self._local = threading.local()
+
+
 class DiskStore(RowStore):
     """Keeps runs in a folder. Processes and threads may share it.
 
@@ -94,7 +123,7 @@ class DiskStore(RowStore):
         self.path = _folder(path)
         _check_database(self.path / DBNAME)
         with self._explained("", FormatError):
-            self._cache = diskcache.Cache(str(self.path), timeout=_TIMEOUT, disk=_BytesDisk, **_SETTINGS)
+            self._cache = _Cache(str(self.path))
         self._closed = False
 
     def close(self) -> None:

@@ -120,9 +120,11 @@ class MemoryStore(CheckpointStore):
 
     def rollback(self, run_id: str, step: int) -> State:
         state = self.load(run_id, step)
+        state = evolve(state, generation=state.generation + 1)
         with self._lock:
             kept = self._runs[run_id].kept
-            del kept[next(place for place, one in enumerate(kept, 1) if one.step == step) :]
+            del kept[next(place for place, one in enumerate(kept) if one.step == step) :]
+            kept.append(_as_kept(state))
         return state
 
     def fork(self, run_id: str, new_run_id: str, step: int | None = None) -> State:

@@ -43,7 +43,7 @@ def pack_head(head: Head) -> bytes:
     parent, policy = head.parent, head.policy
     return ormsgpack.packb(
         [
-            *(head.number, head.version, head.generation, head.step, head.node, head.time_ns, head.status.value),
+            *(head.number, head.version, head.step, head.node, head.time_ns, head.status.value),
             *(_error_parts(head.error), head.graph, None if parent is None else [parent.run_id, parent.step]),
             [policy.retention, policy.window, policy.ttl],
         ]
@@ -57,12 +57,11 @@ def unpack_head(run_id: str, kept: bytes) -> Head:
         CheckpointCorruptError: these are not the bytes of a head.
     """
     try:
-        number, version, generation, step, node, time_ns, status, error, graph, parent, policy = ormsgpack.unpackb(kept)
+        number, version, step, node, time_ns, status, error, graph, parent, policy = ormsgpack.unpackb(kept)
         head = Head(
             run_id=run_id,
             number=number,
             version=version,
-            generation=generation,
             step=step,
             node=node,
             time_ns=time_ns,
@@ -74,7 +73,7 @@ def unpack_head(run_id: str, kept: bytes) -> Head:
         )
     except (TypeError, ValueError) as error:
         raise CheckpointCorruptError(run_id, f"what the store holds for it is no run: {error}") from error
-    if not _are(int, head.number, head.version, head.generation, head.step, head.time_ns):
+    if not _are(int, head.number, head.version, head.step, head.time_ns):
         raise CheckpointCorruptError(run_id, "what the store holds for it is no run")
     return head
 

@@ -13,63 +13,35 @@ import attrs
 
 from stategraph import clock
 from stategraph.errors import (
-    CheckpointCorruptError,
     CheckpointNotFoundError,
-    FormatError,
     NotSerializableError,
     RunExistsError,
-    StateGraphError,
     StepConflictError,
 )
 from stategraph.ids import check_run_id
-from stategraph.state import ParentStep, RunStatus, State, evolve, time_ns_of
+from stategraph.state import State, evolve, time_ns_of
 from stategraph.stores.base import CheckpointStore, check_follows, check_limit, forked_from, from_cursor
-from stategraph.stores.changes import Change, have_same_data, restore
-from stategraph.stores.codec import DecodeError
+from stategraph.stores.changes import have_same_data, is_about_same
 from stategraph.stores.commit import SharedCommits
 from stategraph.stores.policy import Policy
-from stategraph.stores.rows import FORMAT, Head, Row, Sealer, Write
+from stategraph.stores.rows import Head, Row, Sealer, Write
 from stategraph.stores.summaries import Pruned, Summary
+from stategraph.stores.tails import Rows, Tail
 
-_ROW_WEIGHT = 512  # bytes that a row costs besides its body, when deltas are weighed against a snapshot
-_LIGHT = 16_384  # bytes of deltas that are always allowed: below, a snapshot saves nothing
-_MOST_TAILS = 1_000  # runs whose last saved State is remembered; for others the next save is a snapshot
-
-
-@attrs.frozen
-class _Tail:
-    """The newest checkpoint of a run as it was saved or loaded here: what the next one is compared with.
-
-    Attributes:
-        state: The State.
-        head: The run with it.
-        row: Its row.
-        before: The seal of the row that it builds on.
-        encoded: The bytes of its values that are not settled, by key.
-        snapshot: Bytes of the snapshot that it builds on.
-        since: Bytes of the rows since that snapshot.
-    """
-
-    state: State
-    head: Head
-    row: Row
-    before: bytes
-    encoded: dict[str, bytes]
-    snapshot: int
-    since: int
+_MOST_TAILS = 1_000  # runs whose last saved State is remembered; the next save of another one is a snapshot
 
 
 class RowStore(CheckpointStore):
-    """Base of stores that keep rows. Five operations make one; the rest is here, once for all of them.
+    """Base of stores that keep rows. Six operations make one; the rest is here, once for all of them.
 
     Args:
         sign_with: Gives the key that rows are signed with (HMAC-SHA-256). Unsigned or otherwise signed rows are refused.
     """
 
     def __init__(self, *, sign_with: Callable[[], bytes] | None = None) -> None:
-        self._sealer = Sealer(sign_with)
+        self._rows = Rows(Sealer(sign_with))
         self._commits = SharedCommits(self._apply)
-        self._tails: OrderedDict[str, _Tail] = OrderedDict()
+        self._tails: OrderedDict[str, tuple[Head, Tail]] = OrderedDict()
         self._policies: dict[str, Policy] = {}
         self._lock = threading.Lock()
 
@@ -114,86 +86,67 @@ class RowStore(CheckpointStore):
 
     def save_many(self, states: Sequence[State]) -> None:
         """Save several States of one run in one transaction; of a run that keeps the newest only, the newest."""
-        tail = self._tails.get(states[0].run_id)
-        if tail is None or tail.head.policy.visible == 1 or states[0].step <= tail.row.step:
-            for state in states if tail is None or tail.head.policy.visible != 1 else states[-1:]:
-                self.save(state)
+        known = self._tails.get(states[0].run_id)
+        if known is None or states[0].step <= known[0].step:
+            self.save(states[0])
+            known, states = self._tails[states[0].run_id], states[1:]
+        if not states:
             return
-        puts: builtins.list[Row] = []
-        version, cut = tail.head.version + 1, 0
-        for state in states:
-            write, tail = self._following(tail, state, may_change_data=False)
-            puts += write.put
-            cut = max(cut, write.cut_below)
-        tail = attrs.evolve(tail, head=attrs.evolve(tail.head, version=version))
-        self._commit(Write(tail.head, tuple(puts), cut_below=cut))
-        self._remember(tail)
+        if known[0].policy.visible != 1:
+            self._save_each(*known, states)
+            return
+        try:
+            self.save(states[-1])
+        except NotSerializableError:  # what came before it can be kept, and is
+            for state in states[:-1]:
+                self.save(state)
+            raise
 
-    def retain(self, run_id: str, policy: Policy) -> None:
-        self._policies[check_run_id(run_id)] = policy
+    def _save_each(self, head: Head, tail: Tail, states: Sequence[State]) -> None:
+        """Save every one of several later States of a run, in one transaction."""
+        rows: builtins.list[Row] = []
+        newest_of_step = {state.step: state for state in states}  # a run completes at the step that it saved last
+        for state in newest_of_step.values():
+            row, tail = self._rows.following(tail, state)
+            rows.append(row)
+        head = self._next_head(head, tail.state)
+        cut = max((self._cut(head, row) for row in rows if row.is_snapshot), default=0)
+        self._commit(Write(head, tuple(rows), cut_below=cut))
+        self._remember(head, tail)
 
     def _keep(self, state: State, may_change_data: bool) -> None:
         for _ in range(3):
-            tail = self._tails.get(state.run_id)
             try:
-                following = self._following(tail, state, may_change_data)
+                head, row, tail = self._next(state, may_change_data)
             except NotSerializableError as error:
                 error.run_id = state.run_id
                 raise
-            write, new_tail = following
-            if self._commits.commit(write):
-                self._remember(new_tail)
+            cut = self._cut(head, row) if row.is_snapshot else 0
+            if self._commits.commit(Write(head, (row,), cut_below=cut)):
+                self._remember(head, tail)
                 return
             self._forget(state.run_id)  # somebody else has written: compare with what there is now
         raise StepConflictError(state.run_id, f"step {state.step} was not saved: others keep writing to the run")
 
-    def _following(self, tail: _Tail | None, state: State, may_change_data: bool) -> tuple[Write, _Tail]:
-        """-> the write that puts a State behind the tail, and the tail that it will be then."""
-        if tail is None:
-            whole = Change.between(None, state, {})
-            body = whole.to_body()  # what cannot be kept is found out before the store is asked
+    def _next(self, state: State, may_change_data: bool) -> tuple[Head, Row, Tail]:
+        """-> the head and the row of a State to save, and the tail that they make."""
+        known = self._tails.get(state.run_id)
+        if known is None:
+            row, tail = self._rows.snapshot(state)  # what cannot be kept is found out before the store is asked
             head = self._head(state.run_id)
             if head is None or head.step < state.step:
-                return self._snapshot(state, head, body, whole)
+                return self._next_head(head, state), row, tail
             self.load(state.run_id)
-            tail = self._tails[state.run_id]
-        change = Change.between(tail.state, state, tail.encoded)
-        if state.step > tail.row.step:
-            return self._next(tail, state, change)
+            known = self._tails[state.run_id]
+        head, tail = known
+        if state.step > head.step:
+            return self._next_head(head, state), *self._rows.following(tail, state)
         same_data = have_same_data(tail.state, state, tail.encoded)
-        check_follows(state.run_id, tail.row.step, state.step, may_change_data or same_data)
-        if not same_data or change.about is not None:
-            whole = Change.between(None, state, {})
-            return self._snapshot(state, tail.head, whole.to_body(), whole)
-        return self._again(tail, state)
-
-    def _next(self, tail: _Tail, state: State, change: Change) -> tuple[Write, _Tail]:
-        """-> the write of a later step: what changed, or all if that has become the lighter way."""
-        body = change.to_body()
-        since = tail.since + len(body) + _ROW_WEIGHT
-        if since > tail.snapshot + _LIGHT:
-            whole = Change.between(None, state, {})
-            return self._snapshot(state, tail.head, whole.to_body(), whole)
-        row = self._sealer.seal(state.run_id, self._row(state, tail.row.base, body), tail.row.seal)
-        head = self._next_head(tail.head, state)
-        return Write(head, (row,)), _Tail(state, head, row, tail.row.seal, change.encoded, tail.snapshot, since)
-
-    def _snapshot(self, state: State, head: Head | None, body: bytes, whole: Change) -> tuple[Write, _Tail]:
-        """-> the write of all data, with what retention removes before it."""
-        row = self._sealer.seal(state.run_id, self._row(state, state.step, body), b"")
-        new_head = self._next_head(head, state)
-        write = Write(new_head, (row,), cut_below=self._cut(new_head, row))
-        return write, _Tail(state, new_head, row, b"", whole.encoded, len(body), 0)
-
-    def _again(self, tail: _Tail, state: State) -> tuple[Write, _Tail]:
-        """-> the write of the newest step with another status, time or error."""
-        saved = self._chain(state.run_id, state.step)[-1]
-        row = attrs.evolve(
-            saved, node=state.checkpoint_node, time_ns=time_ns_of(state), status=state.status, error=state.error
-        )
-        row = self._sealer.seal(state.run_id, row, tail.before)
-        head = self._next_head(tail.head, state)
-        return Write(head, (row,)), attrs.evolve(tail, state=state, head=head, row=row)
+        check_follows(state.run_id, head.step, state.step, may_change_data or same_data)
+        if same_data and is_about_same(tail.state, state):
+            saved = self._chain(state.run_id, state.step)[-1]
+            return self._next_head(head, state), *self._rows.again(tail, saved, state)
+        return self._next_head(head, state), *self._rows.snapshot(state)
 
     def _next_head(self, head: Head | None, state: State) -> Head:
         policy = self._policies.get(state.run_id) or (head.policy if head else Policy())
@@ -201,7 +154,6 @@ class RowStore(CheckpointStore):
             run_id=state.run_id,
             number=head.number if head else 0,
             version=head.version + 1 if head else 1,
-            generation=head.generation if head else 0,
             step=state.step,
             node=state.checkpoint_node,
             time_ns=time_ns_of(state),
@@ -212,84 +164,25 @@ class RowStore(CheckpointStore):
             policy=policy,
         )
 
-    def _cut(self, head: Head, row: Row) -> int:
+    def _cut(self, head: Head, snapshot: Row) -> int:
         """-> the step below which rows go, now that a snapshot is written: those that no visible checkpoint builds on."""
         visible = head.policy.visible
         if visible is None:
             return 0
         if visible == 1:
-            return row.step
-        older = [known for known in self._index(head.run_id) if known.step < row.step]
-        return min([known.base for known in older[-(visible - 1) :]], default=row.step)
+            return snapshot.step
+        older = [row for row in self._index(head.run_id) if row.step < snapshot.step]
+        return min([row.base for row in older[-(visible - 1) :]], default=snapshot.step)
 
-    # ------------------------------------------------------------------ loading
+    def _commit(self, write: Write) -> None:
+        if not self._commits.commit(write):
+            self._forget(write.head.run_id)
+            raise StepConflictError(write.head.run_id, "others wrote to the run at the same time")
 
-    def load(self, run_id: str, step: int | None = None) -> State:
-        rows = self._chain(check_run_id(run_id), step)
-        if not rows or (step is not None and not self._is_visible(run_id, step)):
-            raise CheckpointNotFoundError(run_id, str(self), step)
-        state = self._state_of(run_id, rows)
-        if step is None:
-            head = self._head(run_id)
-            if head is not None and head.step == state.step:
-                self._remember(self._tail_of(state, head, rows))
-        return state
-
-    def _state_of(self, run_id: str, rows: Sequence[Row]) -> State:
-        """-> the State that a snapshot and its changes make. Raises CheckpointCorruptError if they do not."""
-        self._check_chain(run_id, rows)
-        newest = rows[-1]
-        try:
-            data, about = restore([row.body for row in rows])
-            return State(
-                data,
-                run_id=run_id,
-                step=newest.step,
-                checkpoint_node=newest.node,
-                timestamp=newest.time_ns,
-                status=newest.status,
-                error=newest.error,
-                **about,
-            )
-        except (DecodeError, StateGraphError, TypeError, ValueError, LookupError, AttributeError) as error:
-            raise CheckpointCorruptError(run_id, f"its step {newest.step} cannot be restored: {error}") from error
-
-    def _check_chain(self, run_id: str, rows: Sequence[Row]) -> None:
-        """Raise unless these are a snapshot and all rows up to the newest, as they were written."""
-        before = b""
-        for row in rows:
-            if row.format > FORMAT:
-                raise FormatError(
-                    run_id, f"its step {row.step} has format {row.format}; this version reads up to {FORMAT}"
-                )
-            if row.base != rows[0].step:
-                raise CheckpointCorruptError(run_id, f"its step {row.step} builds on step {row.base}, which is missing")
-            self._sealer.check(run_id, row, before)
-            before = row.seal
-
-    def _tail_of(self, state: State, head: Head, rows: Sequence[Row]) -> _Tail:
-        """-> the tail of a State that was loaded from these rows."""
-        *earlier, newest = rows
-        before = earlier[-1].seal if earlier else b""
-        since = sum(len(row.body) + _ROW_WEIGHT for row in rows[1:])
-        row = attrs.evolve(newest, body=b"")
-        return _Tail(state, head, row, before, {}, len(rows[0].body), since)
-
-    def _is_visible(self, run_id: str, step: int) -> bool:
-        return any(row.step == step for row in self._visible(run_id))
-
-    def _visible(self, run_id: str) -> builtins.list[Row]:
-        """-> the checkpoints of a run that retention keeps; more rows may be there that these build on."""
-        head = self._head(check_run_id(run_id))
-        if head is None:
-            raise CheckpointNotFoundError(run_id, str(self))
-        rows = self._index(run_id)
-        return rows[-head.policy.visible :] if head.policy.visible else rows
-
-    def _remember(self, tail: _Tail) -> None:
+    def _remember(self, head: Head, tail: Tail) -> None:
         with self._lock:
-            self._tails[tail.head.run_id] = tail
-            self._tails.move_to_end(tail.head.run_id)
+            self._tails[head.run_id] = head, tail
+            self._tails.move_to_end(head.run_id)
             while len(self._tails) > _MOST_TAILS:
                 self._tails.popitem(last=False)
 
@@ -297,47 +190,86 @@ class RowStore(CheckpointStore):
         with self._lock:
             self._tails.pop(run_id, None)
 
-    # ------------------------------------------------------------------ runs
+    # ------------------------------------------------------------------ loading
+
+    def load(self, run_id: str, step: int | None = None) -> State:
+        rows = self._chain(check_run_id(run_id), step)
+        if not rows or (step is not None and not self._is_visible(run_id, step)):
+            raise CheckpointNotFoundError(run_id, str(self), step)
+        state = self._rows.state(run_id, rows)
+        if step is None:
+            head = self._head(run_id)
+            if head is not None and head.step == state.step:
+                self._remember(head, self._rows.tail(state, rows))
+        return state
 
     def list(self) -> builtins.list[str]:
         return sorted(head.run_id for head in self._heads(None, None, -1, None))
 
-    def delete(self, run_id: str) -> None:
-        self._remove(check_run_id(run_id))
-        self._forget(run_id)
-        self._policies.pop(run_id, None)
-
     def history(self, run_id: str) -> builtins.list[Summary]:
         head = self._head(check_run_id(run_id))
-        return [] if head is None else [_step_summary(head, row) for row in self._visible(run_id)]
+        return [] if head is None else [_step_summary(head, row) for row in self._visible(head)]
 
     def runs(
         self, status: str | None = None, graph: str | None = None, limit: int = 100, after: str | None = None
     ) -> builtins.list[Summary]:
-        heads = self._heads(status, graph, check_limit(limit), from_cursor(after))
-        return [_run_summary(head) for head in heads]
+        return [_run_summary(head) for head in self._heads(status, graph, check_limit(limit), from_cursor(after))]
+
+    def _is_visible(self, run_id: str, step: int) -> bool:
+        head = self._head(run_id)
+        return head is not None and any(row.step == step for row in self._visible(head))
+
+    def _visible(self, head: Head) -> builtins.list[Row]:
+        """-> the checkpoints of a run that retention keeps; more rows may be there, which these build on."""
+        rows = self._index(head.run_id)
+        return rows[-head.policy.visible :] if head.policy.visible else rows
+
+    # ------------------------------------------------------------------ time travel, and forgetting
 
     def rollback(self, run_id: str, step: int) -> State:
         state = self.load(run_id, step)
         head = self._head(run_id)
         if head is None:
             raise CheckpointNotFoundError(run_id, str(self), step)
-        back = attrs.evolve(self._next_head(head, state), generation=head.generation + 1)
-        self._commit(Write(back, cut_above=step))
-        self._forget(run_id)
+        state = evolve(state, generation=state.generation + 1)
+        row, tail = self._rows.snapshot(state)
+        back = self._next_head(head, state)
+        self._commit(Write(back, (row,), cut_above=step))
+        self._remember(back, tail)
         return state
 
     def fork(self, run_id: str, new_run_id: str, step: int | None = None) -> State:
         check_run_id(new_run_id)
         source = self.load(run_id, step)
         forked = forked_from(source, new_run_id)
-        rows = self._copied(run_id, new_run_id, source.step)
-        whole = Change.between(None, forked, {})
-        last = self._sealer.seal(new_run_id, self._row(forked, forked.step, whole.to_body()), b"")
-        head = attrs.evolve(self._next_head(None, forked), policy=self._policy_of(run_id))
-        if not self._commits.commit(Write(head, (*rows, last))):
+        earlier = self._copied(run_id, new_run_id, source.step)
+        row, _ = self._rows.snapshot(forked)
+        source_head = self._head(run_id)
+        head = self._next_head(None, forked)
+        head = attrs.evolve(head, policy=source_head.policy if source_head else head.policy)
+        if not self._commits.commit(Write(head, (*earlier, row))):
             raise RunExistsError(new_run_id, str(self))
         return forked
+
+    def _copied(self, run_id: str, new_run_id: str, below: int) -> builtins.list[Row]:
+        """-> the checkpoints of a run before a step, and what they build on, sealed for another run."""
+        head = self._head(run_id)
+        visible = [row for row in self._visible(head) if row.step < below] if head else []
+        newest_on = {row.base: row.step for row in visible}  # the last one builds on all that have the same base
+        copies: builtins.list[Row] = []
+        for step in newest_on.values():
+            rows = self._chain(run_id, step)
+            self._rows.check(run_id, rows)
+            copies += self._rows.resealed(new_run_id, rows)
+        return copies
+
+    def delete(self, run_id: str) -> None:
+        self._remove(check_run_id(run_id))
+        self._forget(run_id)
+        self._policies.pop(run_id, None)
+
+    def retain(self, run_id: str, policy: Policy) -> None:
+        self._policies[check_run_id(run_id)] = policy
 
     def prune(self) -> Pruned:
         now = clock.now_ns()
@@ -350,42 +282,14 @@ class RowStore(CheckpointStore):
                 cut += self._cut_now(head)
         return Pruned(tuple(removed), cut)
 
-    def _copied(self, run_id: str, new_run_id: str, below: int) -> builtins.list[Row]:
-        """-> the checkpoints of a run before a step, and what they build on, sealed for another run."""
-        visible = [row.step for row in self._visible(run_id) if row.step < below]
-        copies: dict[int, Row] = {}
-        for step in visible:
-            rows = self._chain(run_id, step)
-            self._check_chain(run_id, rows)
-            before = b""
-            for row in rows:
-                copies[row.step] = self._sealer.seal(new_run_id, row, before)
-                before = copies[row.step].seal
-        return builtins.list(copies.values())
-
     def _cut_now(self, head: Head) -> int:
         """Remove the rows of a run that no visible checkpoint builds on -> how many."""
-        index = self._index(head.run_id)
-        visible = self._visible(head.run_id)
-        lowest = min((row.base for row in visible), default=0)
-        superfluous = sum(row.step < lowest for row in index)
+        lowest = min((row.base for row in self._visible(head)), default=0)
+        superfluous = sum(row.step < lowest for row in self._index(head.run_id))
         if superfluous:
             self._commit(Write(attrs.evolve(head, version=head.version + 1), cut_below=lowest))
             self._forget(head.run_id)
         return superfluous
-
-    def _commit(self, write: Write) -> None:
-        if not self._commits.commit(write):
-            raise StepConflictError(write.head.run_id, "others wrote to the run at the same time; try again")
-
-    def _policy_of(self, run_id: str) -> Policy:
-        head = self._head(run_id)
-        return head.policy if head else Policy()
-
-    def _row(self, state: State, base: int, body: bytes) -> Row:
-        return Row(
-            state.step, base, state.checkpoint_node, time_ns_of(state), state.status, state.error, FORMAT, "msgpack", body
-        )
 
 
 def _step_summary(head: Head, row: Row) -> Summary:

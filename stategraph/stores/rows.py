@@ -59,7 +59,6 @@ class Head:
         run_id: The run.
         number: Counts the runs of a store, in the order in which they began.
         version: Goes up with every write to the run.
-        generation: Goes up when the run is rolled back.
         step, node, time_ns, status, error: As in the newest row.
         graph: The graph that runs it.
         parent: The step that it was forked from.
@@ -69,7 +68,6 @@ class Head:
     run_id: str
     number: int
     version: int
-    generation: int
     step: int
     node: str
     time_ns: int
@@ -112,7 +110,18 @@ class Sealer:
 
     def seal(self, run_id: str, row: Row, before: bytes) -> Row:
         """-> the row with its seal; `before` is the seal of the row it builds on, empty for a snapshot."""
-        return attrs.evolve(row, seal=self._seal(run_id, row, before))
+        return Row(
+            row.step,
+            row.base,
+            row.node,
+            row.time_ns,
+            row.status,
+            row.error,
+            row.format,
+            row.encoding,
+            row.body,
+            self._seal(run_id, row, before),
+        )
 
     def check(self, run_id: str, row: Row, before: bytes) -> None:
         """Raise CheckpointCorruptError unless the seal is right."""

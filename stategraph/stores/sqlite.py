@@ -27,6 +27,8 @@ APPLICATION_ID = 0x53475248
 
 SCHEMA_VERSION = 1
 _STEP_BITS = 32
+_LOG_SIZE = 4 << 20  # bytes: as far as SQLite lets the log grow before it starts again
+_FILLING = 1 << 16
 _BUSY = 60  # seconds to wait for other processes that write
 
 _SCHEMA = f"""
@@ -34,7 +36,6 @@ CREATE TABLE run (
     number INTEGER PRIMARY KEY,
     run_id TEXT NOT NULL UNIQUE,
     version INTEGER NOT NULL,
-    generation INTEGER NOT NULL,
     step INTEGER NOT NULL,
     checkpoint_node TEXT NOT NULL,
     timestamp_ns INTEGER NOT NULL,
@@ -119,6 +120,32 @@ class SqliteStore(RowStore):
                     execute(f"PRAGMA application_id = {APPLICATION_ID}")
                     execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
 
+        self._grow_log()
+
+    def _grow_log(self) -> None:
+        """Grow the write-ahead log once, by writing the same pages again and again.
+
+        Commits then overwrite blocks that the file has, and a sync has no metadata to write: it takes two thirds of the
+        time. The log stays that long, until the last connection closes.
+        """
+        log = self.path.with_name(self.path.name + "-wal")
+        if log.exists() and log.stat().st_size >= _LOG_SIZE:
+            return
+        execute = self._database.execute
+        try:
+            execute("BEGIN IMMEDIATE")
+        except sqlite3.OperationalError:
+            return  # another process is at work, and has seen to the log
+        execute("COMMIT")
+        execute("PRAGMA synchronous = OFF")  # nothing of this is worth a sync
+        execute("CREATE TABLE IF NOT EXISTS filling (bytes BLOB)")
+        execute("INSERT INTO filling VALUES (zeroblob(?))", (_FILLING,))
+        for count in range(_LOG_SIZE // _FILLING):
+            execute("UPDATE filling SET bytes = zeroblob(?)", (_FILLING - count % 2,))
+        execute("DROP TABLE filling")
+        execute("PRAGMA synchronous = FULL")
+        execute("PRAGMA wal_checkpoint(RESTART)").fetchall()
+
     def close(self) -> None:
         with self._guard:
             self._closed = True
@@ -144,13 +171,21 @@ class SqliteStore(RowStore):
             return False
         first = number << _STEP_BITS
         execute = self._database.execute
-        for row in write.put:
-            execute(_PUT_ROW, (first | row.step, *_row_values(row)))
+        self._put_rows(first, write.put)
         if write.cut_below:
             execute("DELETE FROM checkpoint WHERE id >= ? AND id < ?", (first, first | write.cut_below))
         if write.cut_above is not None:
             execute("DELETE FROM checkpoint WHERE id > ? AND id <= ?", (first | write.cut_above, first | _LAST_STEP))
         return True
+
+    def _put_rows(self, first: int, rows: Sequence[Row]) -> None:
+        """Many rows a statement: sqlite3 lets go of the GIL at every statement, and a busy run gives it back 5 ms later."""
+        start = 0
+        for together in _TOGETHER:
+            while len(rows) - start >= together:
+                values = [value for row in rows[start : start + together] for value in _row_values(first, row)]
+                self._database.execute(_PUT_ROWS[together], values)
+                start += together
 
     def _put_head(self, head: Head) -> int | None:
         """-> the number of the run; None if its version is another."""
@@ -232,17 +267,22 @@ class SqliteStore(RowStore):
 # --------------------------------------------------------------------------- rows as SQLite has them
 
 _LAST_STEP = (1 << _STEP_BITS) - 1
-_HEAD_FIELDS = "version, generation, step, checkpoint_node, timestamp_ns, status, graph, error, parent, policy"
+_HEAD_FIELDS = "version, step, checkpoint_node, timestamp_ns, status, graph, error, parent, policy"
 _HEAD = f"run_id, number, {_HEAD_FIELDS}"
 _NEW_RUN = (
-    f"INSERT INTO run ({_HEAD_FIELDS}, run_id) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) "
+    f"INSERT INTO run ({_HEAD_FIELDS}, run_id) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) "
     "ON CONFLICT DO NOTHING RETURNING number"
 )
 _NEXT_RUN = (
-    f"UPDATE run SET ({_HEAD_FIELDS}) = (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) WHERE run_id = ? AND version = ? RETURNING number"
+    f"UPDATE run SET ({_HEAD_FIELDS}) = (?, ?, ?, ?, ?, ?, ?, ?, ?) WHERE run_id = ? AND version = ? RETURNING number"
 )
 _ROW_FIELDS = "base, checkpoint_node, timestamp_ns, status, error, format, encoding, body, seal"
-_PUT_ROW = f"INSERT OR REPLACE INTO checkpoint (id, {_ROW_FIELDS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+_TOGETHER = (512, 64, 8, 1)
+_PUT_ROWS = {
+    together: f"INSERT OR REPLACE INTO checkpoint (id, {_ROW_FIELDS}) VALUES "
+    + ", ".join(["(?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"] * together)
+    for together in _TOGETHER
+}
 _STEP = f"id & {_LAST_STEP}"
 _CHAIN = f"""
 WITH newest (id, base) AS (
@@ -263,9 +303,11 @@ WHERE run_id = ? ORDER BY checkpoint.id
 """
 
 
-def _row_values(row: Row) -> tuple[Any, ...]:
-    error = _error_text(row.error)
-    return row.base, row.node, row.time_ns, row.status.value, error, row.format, row.encoding, row.body, row.seal
+def _row_values(first: int, row: Row) -> tuple[Any, ...]:
+    return (
+        *(first | row.step, row.base, row.node, row.time_ns, row.status.value, _error_text(row.error)),
+        *(row.format, row.encoding, row.body, row.seal),
+    )
 
 
 def _row_of(found: tuple[Any, ...]) -> Row:
@@ -276,19 +318,18 @@ def _row_of(found: tuple[Any, ...]) -> Row:
 def _head_values(head: Head) -> tuple[Any, ...]:
     parent = None if head.parent is None else f"{head.parent.run_id}@{head.parent.step}"
     return (
-        *(head.version, head.generation, head.step, head.node, head.time_ns, head.status.value, head.graph),
+        *(head.version, head.step, head.node, head.time_ns, head.status.value, head.graph),
         *(_error_text(head.error), parent, _policy_text(head.policy)),
     )
 
 
 def _head_of(found: tuple[Any, ...]) -> Head:
-    run_id, number, version, generation, step, node, time_ns, status, graph, error, parent, policy = found
+    run_id, number, version, step, node, time_ns, status, graph, error, parent, policy = found
     parent_run, _, parent_step = (parent or "").rpartition("@")
     return Head(
         run_id=run_id,
         number=number,
         version=version,
-        generation=generation,
         step=step,
         node=node,
         time_ns=time_ns,

@@ -1,0 +1,141 @@
+"""States to rows and back: the shared layer between what a run saves and what a store keeps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import attrs
+
+from stategraph.errors import CheckpointCorruptError, FormatError, StateGraphError
+from stategraph.state import State, time_ns_of
+from stategraph.stores.changes import Change, restore
+from stategraph.stores.codec import DecodeError
+from stategraph.stores.rows import FORMAT, Row, Sealer
+
+_ROW_WEIGHT = 512  # bytes that a row costs besides its body, when changes are weighed against a snapshot
+_LIGHT = 16_384  # bytes of changes that are always allowed: below, a snapshot saves nothing
+
+
+@attrs.frozen
+class Tail:
+    """The newest checkpoint of a run as it was saved or loaded here: what the next one is compared with.
+
+    Attributes:
+        state: The State.
+        row: Its row, without the body.
+        before: The seal of the row that it builds on; empty for a snapshot.
+        encoded: The bytes of its values that are not settled, by key.
+        snapshot: Bytes of the snapshot that it builds on.
+        since: Bytes of the rows since that snapshot.
+    """
+
+    state: State
+    row: Row
+    before: bytes
+    encoded: dict[str, bytes]
+    snapshot: int
+    since: int
+
+
+class Rows:
+    """Makes rows of States, and States of rows.
+
+    Storage and the time to read any step stay linear in what changed: a row holds what changed since the one before, and
+    a snapshot is written whenever the changes since the last one weigh as much as it does.
+    """
+
+    def __init__(self, sealer: Sealer) -> None:
+        self._sealer = sealer
+
+    def snapshot(self, state: State) -> tuple[Row, Tail]:
+        """-> a row with all data of a State, and the tail that it makes.
+
+        Raises:
+            NotSerializableError: a value cannot be kept exactly.
+        """
+        whole = Change.between(None, state, {})
+        row = self._sealed(state, state.step, whole.to_body(), b"")
+        return row, Tail(state, _without_body(row), b"", whole.encoded, len(row.body), 0)
+
+    def following(self, tail: Tail, state: State) -> tuple[Row, Tail]:
+        """-> the row of a later step: what changed, or a snapshot where that has become the lighter way; and the tail.
+
+        Raises:
+            NotSerializableError: a value cannot be kept exactly.
+        """
+        change = Change.between(tail.state, state, tail.encoded)
+        body = change.to_body()
+        since = tail.since + len(body) + _ROW_WEIGHT
+        if since > tail.snapshot + _LIGHT:
+            return self.snapshot(state)
+        row = self._sealed(state, tail.row.base, body, tail.row.seal)
+        return row, Tail(state, _without_body(row), tail.row.seal, change.encoded, tail.snapshot, since)
+
+    def again(self, tail: Tail, saved: Row, state: State) -> tuple[Row, Tail]:
+        """-> the row of the tail with another node, time, status or error, and the tail with it."""
+        row = self._sealed(state, saved.base, saved.body, tail.before)
+        return row, attrs.evolve(tail, state=state, row=_without_body(row))
+
+    def resealed(self, run_id: str, rows: Sequence[Row]) -> list[Row]:
+        """-> a snapshot and the rows that build on it, for another run."""
+        resealed: list[Row] = []
+        before = b""
+        for row in rows:
+            resealed.append(self._sealer.seal(run_id, row, before))
+            before = resealed[-1].seal
+        return resealed
+
+    def state(self, run_id: str, rows: Sequence[Row]) -> State:
+        """-> the State that a snapshot and its changes make.
+
+        Raises:
+            CheckpointCorruptError: they make none.
+            FormatError: a newer version of stategraph wrote them.
+        """
+        self.check(run_id, rows)
+        newest = rows[-1]
+        try:
+            data, about = restore([row.body for row in rows])
+            return State(
+                data,
+                run_id=run_id,
+                step=newest.step,
+                checkpoint_node=newest.node,
+                timestamp=newest.time_ns,
+                status=newest.status,
+                error=newest.error,
+                **about,
+            )
+        except (DecodeError, StateGraphError, TypeError, ValueError, LookupError, AttributeError) as error:
+            raise CheckpointCorruptError(run_id, f"its step {newest.step} cannot be restored: {error}") from error
+
+    def tail(self, state: State, rows: Sequence[Row]) -> Tail:
+        """-> the tail of a State that these rows made."""
+        *earlier, newest = rows
+        before = earlier[-1].seal if earlier else b""
+        since = sum(len(row.body) + _ROW_WEIGHT for row in rows[1:])
+        return Tail(state, _without_body(newest), before, {}, len(rows[0].body), since)
+
+    def check(self, run_id: str, rows: Sequence[Row]) -> None:
+        """Raise unless these are a snapshot and all rows up to the last of them, as they were written."""
+        before = b""
+        for row in rows:
+            if row.format > FORMAT:
+                raise FormatError(
+                    run_id, f"its step {row.step} has format {row.format}; this version reads up to {FORMAT}; update it"
+                )
+            if row.base != rows[0].step:
+                raise CheckpointCorruptError(run_id, f"its step {row.step} builds on step {row.base}, which is missing")
+            self._sealer.check(run_id, row, before)
+            before = row.seal
+
+    def _sealed(self, state: State, base: int, body: bytes, before: bytes) -> Row:
+        row = Row(
+            *(state.step, base, state.checkpoint_node, time_ns_of(state), state.status, state.error),
+            *(FORMAT, "msgpack", body),
+        )
+        return self._sealer.seal(state.run_id, row, before)
+
+
+def _without_body(row: Row) -> Row:
+    return Row(row.step, row.base, row.node, row.time_ns, row.status, row.error, row.format, row.encoding, b"", row.seal)
