@@ -10,10 +10,10 @@ ROW = Row(
     unit=MICROSECONDS,
     goal=Goal(12),
     floor=counters.kept,
-    steps=20_000,
+    steps=100_000,
     contenders=(
-        Contender("stategraph", peer("ours:kept_step"), judged=True),
-        Contender("stategraph, state.set", peer("ours:kept_step_that_sets")),
+        Contender("stategraph", peer("ours:kept_step"), steps=20_000, judged=True),
+        Contender("stategraph, state.set", peer("ours:kept_step_that_sets"), steps=20_000),
         Contender("LangGraph", peer("langgraph:kept_step"), steps=1_000),
         Contender("LangGraph, Command", peer("langgraph:kept_commanded_step"), steps=1_000),
         Contender("Burr", peer("burr:kept_step"), steps=2_000),

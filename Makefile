@@ -1,0 +1,67 @@
+# Everything that is done with this repository. It takes Python 3.11 or newer, and make.
+# The first call installs what it needs into .venv, and again whenever pyproject.toml has changed.
+
+PYTHON ?= python3
+VENV   := .venv
+BENCH  := .venv-bench
+BIN    := $(VENV)/bin
+PIP    := -m pip --disable-pip-version-check install --quiet --quiet
+MEASURED := $(shell find stategraph -name '*.py')
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help demo test test-all check format bench clean
+
+help:  ## Show this list
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1 \t\2/p' $(MAKEFILE_LIST) | expand -t 18
+
+demo: $(VENV)/package.stamp  ## Kill an audit of the standard library halfway, and resume it
+	@$(BIN)/python examples/audit_stdlib.py demo
+
+test: $(VENV)/test.stamp  ## Run the tests and print the branch coverage, which is at least 95 %
+	@$(BIN)/coverage erase
+	$(BIN)/coverage run -m pytest -n 2
+	@$(BIN)/coverage combine --quiet
+	@$(BIN)/coverage report
+
+test-all:  ## Run the tests with every Python from 3.11 to 3.13 that is found
+	@$(PYTHON) tools/test_all.py
+
+check: $(VENV)/test.stamp $(VENV)/check.stamp  ## Lint, check the format and the types
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+
+format: $(VENV)/check.stamp  ## Format the code, and mend what ruff can mend
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+bench: $(BENCH)/bench.stamp  ## Measure stategraph beside other libraries, in an environment of its own
+	@$(BENCH)/bin/python -m benchmarks
+
+clean:  ## Remove all that was made here, the environments too
+	rm -rf .venv .venv-* .coverage .coverage.* .hypothesis .mypy_cache .pytest_cache .ruff_cache build dist
+	rm -rf stdlib-audit-demo stdlib-audit-store stdlib-audit.md
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# A stamp is written when everything before it went well.
+
+$(VENV)/package.stamp: pyproject.toml
+	$(call make_environment,$(VENV))
+	$(BIN)/python $(PIP) --editable '.[examples]'
+	@touch $@
+
+$(VENV)/%.stamp: $(VENV)/package.stamp tools/dependency_group.py
+	@$(BIN)/python tools/dependency_group.py $* > $(VENV)/$*.txt
+	$(BIN)/python $(PIP) --requirement $(VENV)/$*.txt
+	@touch $@
+
+$(BENCH)/bench.stamp: pyproject.toml benchmarks/requirements.txt $(MEASURED)
+	$(call make_environment,$(BENCH))
+	$(BENCH)/bin/python $(PIP) . --requirement benchmarks/requirements.txt
+	@touch $@
+
+define make_environment
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "stategraph needs Python 3.11 or newer; name one with: make PYTHON=...")'
+	@test -x $(1)/bin/pip || { echo '$(PYTHON) -m venv $(1)'; $(PYTHON) -m venv $(1); }
+endef

@@ -1,0 +1,76 @@
+"""The short examples print what they are there to show."""
+
+import subprocess
+import sys
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+
+from stategraph.testing import CheckpointStoreContract
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+sys.path.insert(0, str(EXAMPLES))
+
+from custom_store import FileStore  # noqa: E402
+
+OUTPUTS = {
+    "review_loop": """\
+        patience 5: draft 3 about checkpoints (7 steps, the last was publish)
+        patience 2: nothing published (5 steps, the last was give_up)
+        """,
+    "custom_store": """\
+        node 'share' of run 'count/1' failed: ZeroDivisionError: division by zero (path: count -> share)
+        files: count%1.state
+        25.0 lines a file, after 2 steps; runs that are left: []
+        """,
+    "custom_observer": """\
+        count_down: 8
+        lift_off: 1
+        checkpoints: 4
+        """,
+    "from_toml": """\
+        from-toml: 10 characters
+        kept: step 2, completed, by report
+        """,
+    "async_nodes": """\
+        side by side: a 9, bb 10, ccc 11
+        run 'slow-1' was stopped after step 1: its timeout of 0.1 s passed
+        resumed: 'text of slow' has 12 characters, counted in step 3
+        """,
+}
+
+
+@pytest.mark.parametrize("name", OUTPUTS)
+def test_it_prints(name: str, tmp_path: Path) -> None:
+    """Started from any folder, it prints exactly this, warns of nothing, and leaves nothing behind."""
+    command = [sys.executable, "-W", "error", str(EXAMPLES / f"{name}.py")]
+
+    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+
+    assert result.stderr == ""
+    assert result.stdout == dedent(OUTPUTS[name])
+    assert list(tmp_path.iterdir()) == []
+
+
+class TestFileStore(CheckpointStoreContract):
+    """The store of the example keeps what every store promises."""
+
+    @pytest.fixture
+    def store(self, tmp_path: Path) -> FileStore:
+        return FileStore(tmp_path / "runs")
+
+    def test_a_failed_write_loses_nothing(self, store: FileStore, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Where a file cannot be written, the error says so and the earlier State is still there."""
+        from stategraph import CheckpointSaveError, State
+
+        def no_space(file: int) -> None:
+            raise OSError("no space left")
+
+        store.save(State({"n": 1}, run_id="a", step=1))
+        monkeypatch.setattr("os.fsync", no_space)
+
+        with pytest.raises(CheckpointSaveError, match="no space left"):
+            store.save(State({"n": 2}, run_id="a", step=2))
+
+        assert store.load("a")["n"] == 1
