@@ -1,0 +1,45 @@
+"""What a proof tried and found."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import attrs
+
+
+@attrs.define
+class Report:
+    """The outcome of one proof.
+
+    Attributes:
+        title: What was proved, in a line.
+        tried: How many cases were tried, by kind.
+        found: How they ended, by kind of end.
+        failures: What must not have happened, each with what is needed to see it again.
+        skipped: Why it could not run here, if it could not.
+    """
+
+    title: str
+    tried: Counter[str] = attrs.field(factory=Counter)
+    found: Counter[str] = attrs.field(factory=Counter)
+    failures: list[str] = attrs.field(factory=list)
+    skipped: str = ""
+
+    @property
+    def holds(self) -> bool:
+        """Whether nothing happened that must not."""
+        return not self.failures
+
+    def __str__(self) -> str:
+        if self.skipped:
+            return f"SKIPPED  {self.title}: {self.skipped}"
+        verdict = "holds   " if self.holds else "FAILS   "
+        lines = [f"{verdict} {self.title}", f"         tried: {_listed(self.tried)}", f"         found: {_listed(self.found)}"]
+        lines += [f"         {failure}" for failure in self.failures[:10]]
+        if len(self.failures) > 10:
+            lines.append(f"         and {len(self.failures) - 10} more")
+        return "\n".join(lines)
+
+
+def _listed(counts: Counter[str]) -> str:
+    return ", ".join(f"{count:,} {kind}" for kind, count in counts.most_common()) or "nothing"
