@@ -1,7 +1,7 @@
 """A store of your own: one file for each run, in a folder.
 
-Four methods make a store: save, load, delete and list. This one has a fifth, `amend`, because its `save` refuses to
-change the data of a step that is saved. It passes the tests of `stategraph.testing.CheckpointStoreContract`.
+Four methods make a store: save, load, delete and list. This one has a fifth, `amend`, which by default is a delete and a
+save: here it is one step that cannot be cut in two. It passes `stategraph.testing.CheckpointStoreContract`.
 
 Run it with ``python examples/custom_store.py``.
 """
@@ -27,9 +27,7 @@ from stategraph import (
     StateGraph,
     register_checkpoint_store,
 )
-from stategraph.ids import check_run_id
-from stategraph.stores.base import check_follows
-from stategraph.stores.records import Record
+from stategraph.stores.toolkit import check_follows, check_run_id, state_from_bytes, state_to_bytes
 
 
 class FileStore(CheckpointStore):
@@ -40,16 +38,16 @@ class FileStore(CheckpointStore):
         self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
 
     def save(self, state: State) -> None:
-        self._keep(Record.of(state))
+        self._keep(state)
 
     def amend(self, state: State) -> None:
-        self._keep(Record.of(state), may_change_data=True)
+        self._keep(state, may_change_data=True)
 
     def load(self, run_id: str, step: int | None = None) -> State:
-        record = self._read(run_id)
-        if record is None or step not in (None, record.step):
+        saved = self._read(run_id)
+        if saved is None or step not in (None, saved.step):
             raise CheckpointNotFoundError(run_id, str(self), step)
-        return record.state()
+        return saved
 
     def delete(self, run_id: str) -> None:
         file = self._file(run_id)
@@ -66,22 +64,22 @@ class FileStore(CheckpointStore):
         """-> the file of a run. No run id has a % in it, so it can stand for the slash."""
         return self.path / f"{check_run_id(run_id).replace('/', '%')}.state"
 
-    def _read(self, run_id: str) -> Record | None:
+    def _read(self, run_id: str) -> State | None:
         try:
-            return Record.from_bytes(run_id, self._file(run_id).read_bytes())
+            return state_from_bytes(run_id, self._file(run_id).read_bytes())
         except FileNotFoundError:
             return None
 
-    def _keep(self, record: Record, may_change_data: bool = False) -> None:
+    def _keep(self, state: State, may_change_data: bool = False) -> None:
+        kept = state_to_bytes(state)  # what cannot be kept is refused before anything else happens
         try:
             with self._locked():
-                saved = self._read(record.run_id)
-                if saved is not None:
-                    same_data = may_change_data or saved.data == record.data
-                    check_follows(record.run_id, saved.step, record.step, same_data)
-                self._replace(self._file(record.run_id), record.to_bytes())
+                saved = self._read(state.run_id)
+                if saved is not None and not (may_change_data and saved.step == state.step):
+                    check_follows(saved, state)
+                self._replace(self._file(state.run_id), kept)
         except OSError as error:
-            raise CheckpointSaveError(record.run_id, f"the {self} failed: {error}") from error
+            raise CheckpointSaveError(state.run_id, f"the {self} failed: {error}") from error
 
     def _replace(self, file: Path, content: bytes) -> None:
         """Write a new file and move it into place: whoever reads sees all of the old one or all of the new one."""

@@ -1,84 +1,64 @@
-"""What the engine asks of a driver: one class for each kind of thing that touches the world.
+"""What the engine asks of a driver.
 
-All but `Await` are calls that are ready to be made: partials, because one or two are made for every step, and a partial
-is made and called without running Python code. The class tells the driver where to make the call.
+A command is a tuple ``(kind, function, argument)``: call this with that, and answer what it returns. The kind tells the
+driver what the call is for, and thereby where to make it. They are plain tuples because one or two are made for every
+step, and an object of a class takes five times as long to make.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
-from functools import partial
+from collections.abc import Awaitable, Callable
 from typing import Any, TypeAlias
 
-import attrs
+
+class Kind:
+    """Base of the kinds of commands. They are never instantiated."""
 
 
-class RunNode(partial[Any]):
-    """Call a node. The answer is what it returns, which may have to be awaited."""
-
-    __slots__ = ()
+class RunNode(Kind):
+    """Call a node with a State. The answer is what it returns, which may have to be awaited."""
 
 
-class StartNode(partial[Any]):
+class StartNode(Kind):
     """Call a node that is known to be async. All that does is make an awaitable."""
 
-    __slots__ = ()
+
+class Await(Kind):
+    """Wait for what an async node returned: ``(Await, awaitable, name of the node)``. The answer is its result."""
 
 
-@attrs.define(eq=False)
-class Await:
-    """Wait for what an async node returned. The answer is its result."""
-
-    awaitable: Awaitable[Any]
-    node_name: str
-
-
-class Load(partial[Any]):
+class Load(Kind):
     """Load the newest State of a run. The answer is the State."""
 
-    __slots__ = ()
 
-
-class Save(partial[Any]):
+class Save(Kind):
     """Save a State. When the answer comes, it is as durable as the store promises."""
 
-    __slots__ = ()
 
-
-class Amend(partial[Any]):
+class Amend(Kind):
     """Save a State in place of the newest saved one, whose data it may change."""
 
-    __slots__ = ()
+
+class Delete(Kind):
+    """Delete everything that is saved of the run of a State."""
 
 
-class Delete(partial[Any]):
-    """Delete everything that is saved of a run."""
-
-    __slots__ = ()
-
-
-class Retain(partial[Any]):
+class Retain(Kind):
     """Tell the store what is to be kept of a run."""
 
-    __slots__ = ()
 
-
-class Flush(partial[Any]):
+class Flush(Kind):
     """Wait until all Saves are as durable as the store promises."""
 
-    __slots__ = ()
 
-
-class Notify(partial[Any]):
+class Notify(Kind):
     """Tell the observer of an event. It must not wait, and never fails."""
 
-    __slots__ = ()
 
+Command: TypeAlias = tuple[type[Kind], Callable[[Any], Any] | Awaitable[Any], Any]
 
-Command: TypeAlias = RunNode | StartNode | Await | Load | Save | Amend | Delete | Retain | Flush | Notify
-
-BLOCKING: tuple[type[Command], ...] = (RunNode, Load, Save, Amend, Delete, Retain, Flush)
-"""The calls that may take long, and therefore are not made on an event loop."""
+BLOCKING: tuple[type[Kind], ...] = (RunNode, Load, Save, Amend, Delete, Retain, Flush)
+"""Calls that may take long, and therefore are not made on an event loop."""
 
 
 class Stopped(BaseException):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum
 from inspect import isawaitable
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, final
 
 import attrs
 
@@ -40,6 +40,7 @@ class Edge:
         return f"{self.source!r} -> {self.target!r} ({self.name or describe_predicate(self.predicate)})"
 
 
+@final
 @attrs.frozen
 class NoWay:
     """No edge was found: none passes, or the predicate of one raised.

@@ -8,7 +8,7 @@ State. The pattern is known as sans-I/O (https://sans-io.readthedocs.io). Here i
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from inspect import isawaitable
 from typing import Any, TypeAlias, TypeVar
 
@@ -79,13 +79,13 @@ class Engine:
         check_run_id(run_id)
         if not self.plan.saves:
             raise CheckpointingDisabledError(self.plan.graph)
-        saved = yield Load(self.services.load, run_id)
+        saved = yield (Load, self.services.load, run_id)
         yield from self._emit(EventType.CHECKPOINT_LOAD, saved)
         _check_fits(self.plan, saved, allow_changed)
-        yield Retain(self.services.retain, run_id)
+        yield (Retain, self.services.retain, run_id)
         self.state = self._stamp(with_data(saved, lay_over(data_of(saved), updates)))
         if updates:
-            yield from self._save(Amend(self.services.amend, self.state), self.state)
+            yield from self._save((Amend, self.services.amend, self.state), self.state)
         yield from self._emit(EventType.CHECKPOINT_RESUME, self.state)
         return (yield from self._run(self.plan.stages.get(saved.checkpoint_node)))
 
@@ -94,12 +94,12 @@ class Engine:
         started = evolve(self._stamp(state), checkpoint_node="")
         if not self.plan.saves:
             return started
-        yield Retain(self.services.retain, state.run_id)
+        yield (Retain, self.services.retain, state.run_id)
         if state.step or state.graph is not None:
-            yield from self._save(Amend(self.services.amend, started), started)
+            yield from self._save((Amend, self.services.amend, started), started)
             return started
         try:
-            saved = yield Load(self.services.load, state.run_id)
+            saved = yield (Load, self.services.load, state.run_id)
         except CheckpointNotFoundError:
             return started
         if saved != state:
@@ -145,7 +145,7 @@ class Engine:
                 edge = choose(stage.edges, state)
                 if watched:
                     yield from self._announce_edges(stage, edge)
-                if isinstance(edge, NoWay):
+                if type(edge) is NoWay:
                     raise self._stuck(stage, edge)
                 name = edge.target
             enter(name)
@@ -156,15 +156,16 @@ class Engine:
                 yield from self._announce(name)
             stage = stages[name]
             try:
-                if stage.node.wants_context:
-                    result = yield stage.call(stage.node.function, state, self._context(stage))
-                else:
-                    result = yield stage.call(stage.node.function, state)
+                result = yield (
+                    stage.kind,
+                    self._function(stage) if stage.node.wants_context else stage.function,
+                    state,
+                )
                 if type(result) is dict:  # the most frequent case by far
                     data = lay_over(data_of(state), result)
                 else:
                     if type(result) is not State and isawaitable(result):
-                        result = yield Await(result, name)
+                        result = yield (Await, result, name)
                     data = data_from(result, state)
             except Exception as error:
                 raise self._failure(name, f"failed: {describe_exception(error)}", error) from error
@@ -174,23 +175,25 @@ class Engine:
                 yield from self._emit(EventType.NODE_COMPLETE, state)
             # Saved before the edges are tried: a predicate that raises must not cost the node's work.
             if interval and state.step % interval == 0:
-                yield Save(save, state)
+                yield (Save, save, state)
                 self.saved = state
                 if tells_saves:
                     yield from self._emit(EventType.CHECKPOINT_SAVE, state)
 
-    def _context(self, stage: Stage) -> NodeContext:
-        state = self.state
-        return NodeContext(state.run_id, self.plan.graph, stage.name, state.step + 1, generation=state.generation)
+    def _function(self, stage: Stage) -> Callable[[State], Any]:
+        """-> the function of a node that wants a context, with the context of the step that is being made."""
+        state, function = self.state, stage.function
+        context = NodeContext(state.run_id, self.plan.graph, stage.name, state.step + 1, generation=state.generation)
+        return lambda state: function(state, context)
 
     def _complete(self) -> Task[State]:
         """The exit point is reached: keep the final State or forget the run, as configured -> the final State."""
         self.state = state = evolve(self.state, status=RunStatus.COMPLETED)
         if self.plan.saves and self.plan.preserve:
-            yield from self._save(Save(self.services.save, state), state)
+            yield from self._save((Save, self.services.save, state), state)
             yield from self._flush(state)
         elif self.plan.saves:
-            yield Delete(self.services.delete, state)
+            yield (Delete, self.services.delete, state)
             yield from self._emit(EventType.CHECKPOINT_DELETE, state)
         yield from self._emit(EventType.GRAPH_COMPLETE, state)
         return state
@@ -230,34 +233,34 @@ class Engine:
         unsaved = self.plan.saves and state is not self.saved and not isinstance(error, CheckpointError)
         try:
             if unsaved:
-                yield from self._save(Save(self.services.save, state), state)
+                yield from self._save((Save, self.services.save, state), state)
             yield from self._flush(state)
             yield from self._emit(EventType.GRAPH_ERROR, state, error=describe_exception(error))
         except BaseException as second:
             error.add_note(f"While the run was being stopped: {describe_exception(second)}")
 
-    def _save(self, command: Save | Amend, state: State) -> Task[None]:
+    def _save(self, command: Command, state: State) -> Task[None]:
         yield command
         self.saved = state
         yield from self._emit(EventType.CHECKPOINT_SAVE, state)
 
     def _flush(self, state: State) -> Task[None]:
         if self.plan.saves_behind:
-            yield Flush(self.services.flush, state)
+            yield (Flush, self.services.flush, state)
 
     # ------------------------------------------------------------------ events
 
     def _emit(self, type: EventType, state: State, **more: object) -> Task[None]:
         if type in self.wanted:
             provenance = {"run_id": state.run_id, "step": state.step, "node": state.checkpoint_node}
-            yield Notify(self.services.notify, type, {**provenance, "status": state.status.value, **more})
+            yield (Notify, self.services.notify, (type, {**provenance, "status": state.status.value, **more}))
 
     def _announce(self, name: str) -> Task[None]:
         about = {"run_id": self.state.run_id, "step": self.state.step + 1, "node": name}
         if EventType.CYCLE_DETECTED in self.wanted and name in self.completed:
-            yield Notify(self.services.notify, EventType.CYCLE_DETECTED, about)
+            yield (Notify, self.services.notify, (EventType.CYCLE_DETECTED, about))
         if EventType.NODE_START in self.wanted:
-            yield Notify(self.services.notify, EventType.NODE_START, about)
+            yield (Notify, self.services.notify, (EventType.NODE_START, about))
 
     def _announce_edges(self, stage: Stage, chosen: Edge | NoWay) -> Task[None]:
         tried = chosen.tried if isinstance(chosen, NoWay) else stage.edges.index(chosen) + 1
@@ -271,9 +274,9 @@ class Engine:
                 "predicate": describe_predicate(edge.predicate),
             }
             if EventType.EDGE_EVALUATE in self.wanted:
-                yield Notify(self.services.notify, EventType.EDGE_EVALUATE, {**about, "result": edge is chosen})
+                yield (Notify, self.services.notify, (EventType.EDGE_EVALUATE, {**about, "result": edge is chosen}))
             if EventType.EDGE_TRANSITION in self.wanted and edge is chosen:
-                yield Notify(self.services.notify, EventType.EDGE_TRANSITION, about)
+                yield (Notify, self.services.notify, (EventType.EDGE_TRANSITION, about))
 
 
 def _message(cause: Exception | None, reason: str) -> str:

@@ -310,7 +310,8 @@ class StateGraph:
 
     def _make_stage(self, name: str, node: FunctionNode) -> Stage:
         edges = tuple(edge for edge in self._edges if edge.source == name)
-        return Stage(name, node, StartNode if node.is_async else RunNode, edges, is_exit=name in self._exits)
+        kind = StartNode if node.is_async else RunNode
+        return Stage(name, node, kind, node.function, edges, is_exit=name in self._exits)
 
     @contextmanager
     def _changing(self) -> Iterator[None]:

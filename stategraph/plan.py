@@ -6,9 +6,9 @@ from collections.abc import Mapping
 
 import attrs
 
-from stategraph.commands import RunNode, StartNode
+from stategraph.commands import Kind
 from stategraph.edges import Edge
-from stategraph.nodes.function import FunctionNode
+from stategraph.nodes.function import FunctionNode, NodeFunction
 from stategraph.structure import GraphStructure
 
 
@@ -19,14 +19,16 @@ class Stage:
     Attributes:
         name: Its name.
         node: The node.
-        call: The command that calls it.
+        kind: The kind of the command that calls it.
+        function: What is called.
         edges: The edges out of it, in the order in which they are tried.
         is_exit: Whether a run completes here.
     """
 
     name: str
     node: FunctionNode
-    call: type[RunNode | StartNode]
+    kind: type[Kind]
+    function: NodeFunction
     edges: tuple[Edge, ...]
     is_exit: bool
 

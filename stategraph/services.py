@@ -102,9 +102,9 @@ class Services:
             failure.state = state
             raise failure from error
 
-    def notify(self, type: EventType, data: Mapping[str, Any]) -> None:
-        """Tell the observer of an event."""
-        notify(self.observer, type, self._source, data)
+    def notify(self, about: tuple[EventType, Mapping[str, Any]]) -> None:
+        """Tell the observer of an event: its type and its data."""
+        notify(self.observer, about[0], self._source, about[1])
 
     def _unsaved(self, state: State, error: Exception) -> CheckpointError:
         """-> the error for a State that could not be saved: the store's own, if it is a CheckpointError."""

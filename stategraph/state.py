@@ -169,7 +169,8 @@ class State(_Draft, Mapping[str, Any]):
     observer: Listener | None = attrs.field(default=None, kw_only=True, eq=False)
 
     def __attrs_post_init__(self) -> None:
-        self._tell(EventType.STATE_CREATE)
+        if self.observer is not None:
+            self._tell(EventType.STATE_CREATE)
 
     # ------------------------------------------------------------------ reading
 
@@ -229,13 +230,15 @@ class State(_Draft, Mapping[str, Any]):
         """-> this State with `key` set to `value`."""
         data = self._data.copy()
         data[plain_key(key)] = freeze_at(key, value)
-        self._tell(EventType.STATE_SET, keys=(key,))
+        if self.observer is not None:
+            self._tell(EventType.STATE_SET, keys=(key,))
         return with_data(self, data)
 
     def update(self, mapping: Mapping[str, Any] | None = None, /, **more: Any) -> State:
         """-> this State with all keys of the mapping and the keywords set."""
         changes = {**(mapping or {}), **more}
-        self._tell(EventType.STATE_SET, keys=tuple(changes))
+        if self.observer is not None:
+            self._tell(EventType.STATE_SET, keys=tuple(changes))
         return with_data(self, lay_over(self._data, changes))
 
     def remove(self, key: str) -> State:
@@ -246,17 +249,20 @@ class State(_Draft, Mapping[str, Any]):
         """
         data = self._data.copy()
         del data[key]
-        self._tell(EventType.STATE_SET, keys=(key,))
+        if self.observer is not None:
+            self._tell(EventType.STATE_SET, keys=(key,))
         return with_data(self, data)
 
     def merge(self, other: Mapping[str, Any]) -> State:
         """-> this State with the data of another (or of a mapping) laid over its own; the provenance stays its own."""
-        self._tell(EventType.STATE_MERGE, keys=tuple(other))
+        if self.observer is not None:
+            self._tell(EventType.STATE_MERGE, keys=tuple(other))
         return with_data(self, lay_over(self._data, other))
 
     def clone(self) -> State:
         """-> another State, equal to this one."""
-        self._tell(EventType.STATE_CLONE)
+        if self.observer is not None:
+            self._tell(EventType.STATE_CLONE)
         return with_data(self, self._data)
 
     def set_checkpoint_node(self, node: str) -> State:
@@ -296,11 +302,19 @@ def with_data(state: State, data: dict[str, Any]) -> State:
 
 def completed_by(node: str, state: State, data: dict[str, Any]) -> State:
     """-> the State after `node`: with the node's data, the next step number and the time."""
-    draft = _draft_of(state)
+    draft = _new(_Draft)  # not _draft_of: this is done at every step, and writes each field once
     draft._data = data
+    draft.run_id = state.run_id
     draft.checkpoint_node = node
-    draft.step += 1
     draft._time_ns = clock.now_ns()
+    draft.step = state.step + 1
+    draft.status = state.status
+    draft.graph = state.graph
+    draft.structure = state.structure
+    draft.error = state.error
+    draft.parent = state.parent
+    draft.generation = state.generation
+    draft.observer = state.observer
     draft.__class__ = State
     return draft  # type: ignore[return-value]
 

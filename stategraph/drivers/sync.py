@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from inspect import GEN_CLOSED, getgeneratorstate
 from operator import call
-from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypeVar, cast
 
-from stategraph.commands import BLOCKING, Await, Command, Notify, RunNode, StartNode
+from stategraph.commands import BLOCKING, Await, Command, Kind, Notify, RunNode, StartNode
 from stategraph.drivers.stop import StopSignal
 from stategraph.engine import Task
 from stategraph.errors import AsyncNodeError
@@ -17,33 +17,34 @@ if TYPE_CHECKING:
     import asyncio
 
 _Answer = TypeVar("_Answer")
-_CALLS: dict[type[Command], Callable[[Any], Any]] = dict.fromkeys([*BLOCKING, StartNode, Notify], call)
+_Perform: TypeAlias = dict[type[Kind], Callable[[Any, Any], Any]]
+_CALLS: _Perform = dict.fromkeys([*BLOCKING, StartNode, Notify], call)
 
 
 def drive(task: Task[_Answer], signal: StopSignal | None) -> _Answer:
     """Run a task in this thread -> its answer."""
     with _Loop(signal) as loop:
-        perform: dict[type[Command], Callable[[Any], Any]] = {**_CALLS, Await: loop.wait_for}
+        perform: _Perform = {**_CALLS, Await: loop.wait_for}
         if signal is not None:
             perform[RunNode] = perform[StartNode] = _unless_stopped(signal)
         send: Callable[[Any], Command] = task.send
         go_on, value = send, None
         while True:
             try:
-                command = go_on(value)
+                kind, function, argument = go_on(value)
                 while True:
-                    value = perform[type(command)](command)
-                    command = send(value)
+                    value = perform[kind](function, argument)
+                    kind, function, argument = send(value)
             except BaseException as error:
                 if getgeneratorstate(task) == GEN_CLOSED:  # it was the task itself that ended
                     return cast(_Answer, answer_of(error))
                 go_on, value = task.throw, error
 
 
-def _unless_stopped(signal: StopSignal) -> Callable[[RunNode], Any]:
-    def run_node(command: RunNode) -> Any:
+def _unless_stopped(signal: StopSignal) -> Callable[[Any, Any], Any]:
+    def run_node(function: Callable[[Any], Any], argument: Any) -> Any:
         signal.check()
-        return command()
+        return function(argument)
 
     return run_node
 
@@ -62,18 +63,18 @@ class _Loop:
         if self._runner is not None:
             self._runner.close()
 
-    def wait_for(self, command: Await) -> Any:
+    def wait_for(self, awaitable: Awaitable[Any], node_name: str) -> Any:
         if is_loop_running():
-            if isinstance(command.awaitable, Coroutine):
-                command.awaitable.close()  # or Python warns that nobody awaited it
-            raise AsyncNodeError(command.node_name)
+            if isinstance(awaitable, Coroutine):
+                awaitable.close()  # or Python warns that nobody awaited it
+            raise AsyncNodeError(node_name)
         import asyncio  # imported when used: 20 ms
 
         from stategraph.drivers.tasks import wait_for
 
         if self._runner is None:
             self._runner = asyncio.Runner()
-        return self._runner.run(wait_for(command, self._signal))
+        return self._runner.run(wait_for(awaitable, self._signal))
 
 
 def is_loop_running() -> bool:

@@ -5,16 +5,16 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
-from functools import partial
 from inspect import GEN_CLOSED, getgeneratorstate
-from typing import Any, TypeVar, cast
+from typing import Any, TypeAlias, TypeVar, cast
 
-from stategraph.commands import BLOCKING, Await, Command, Notify, RunNode, StartNode
+from stategraph.commands import BLOCKING, Await, Command, Kind, Notify, RunNode, StartNode
 from stategraph.drivers.stop import StopSignal
 from stategraph.drivers.sync import answer_of
 from stategraph.engine import Task
 
 _Answer = TypeVar("_Answer")
+_Function: TypeAlias = Callable[[Any], Any]
 
 
 async def adrive(task: Task[_Answer], signal: StopSignal | None) -> _Answer:
@@ -24,10 +24,10 @@ async def adrive(task: Task[_Answer], signal: StopSignal | None) -> _Answer:
     go_on, value = send, None
     while True:
         try:
-            command = go_on(value)
+            kind, function, argument = go_on(value)
             while True:
-                value = await perform[type(command)](command)
-                command = send(value)
+                value = await perform[kind](function, argument)
+                kind, function, argument = send(value)
         except BaseException as error:
             if getgeneratorstate(task) == GEN_CLOSED:  # it was the task itself that ended
                 return cast(_Answer, answer_of(error))
@@ -44,7 +44,7 @@ class _Workers:
     def __init__(self, signal: StopSignal | None) -> None:
         self._signal = signal
         self._cancelled: asyncio.CancelledError | None = None
-        self.perform: dict[type[Command], Callable[[Any], Awaitable[Any]]] = {
+        self.perform: dict[type[Kind], Callable[[Any, Any], Awaitable[Any]]] = {
             **dict.fromkeys(BLOCKING, self._in_thread),
             RunNode: self._run_node,
             StartNode: self._start_node,
@@ -52,8 +52,8 @@ class _Workers:
             Notify: self._notify,
         }
 
-    async def _in_thread(self, command: partial[Any]) -> Any:
-        work = asyncio.ensure_future(asyncio.to_thread(command))
+    async def _in_thread(self, function: _Function, argument: Any) -> Any:
+        work = asyncio.ensure_future(asyncio.to_thread(function, argument))
         while True:
             try:
                 return await asyncio.shield(work)
@@ -62,13 +62,13 @@ class _Workers:
                     raise
                 self._cancelled = error
 
-    async def _run_node(self, command: RunNode) -> Any:
+    async def _run_node(self, function: _Function, argument: Any) -> Any:
         self._check()
-        return await self._in_thread(command)
+        return await self._in_thread(function, argument)
 
-    async def _start_node(self, command: StartNode) -> Any:
+    async def _start_node(self, function: _Function, argument: Any) -> Any:
         self._check()
-        return command()
+        return function(argument)
 
     def _check(self) -> None:
         if self._cancelled is not None:
@@ -76,20 +76,20 @@ class _Workers:
         if self._signal is not None:
             self._signal.check()
 
-    async def _wait_for(self, command: Await) -> Any:
-        return await wait_for(command, self._signal)
+    async def _wait_for(self, awaitable: Awaitable[Any], node_name: str) -> Any:
+        return await wait_for(awaitable, self._signal)
 
-    async def _notify(self, command: Notify) -> None:
-        command()
+    async def _notify(self, function: _Function, argument: Any) -> None:
+        function(argument)
 
 
-async def wait_for(command: Await, signal: StopSignal | None) -> Any:
+async def wait_for(awaitable: Awaitable[Any], signal: StopSignal | None) -> Any:
     """Await what an async node returned, no longer than the time that is left."""
     if signal is None or signal.timeout is None:
-        return await command.awaitable
+        return await awaitable
     try:
         async with asyncio.timeout(signal.deadline - time.monotonic()) as limit:
-            return await command.awaitable
+            return await awaitable
     except TimeoutError:
         if limit.expired():
             raise signal.timed_out()  # noqa: B904 - it has its cause

@@ -1,7 +1,6 @@
 """Where States are kept: the contract, the registry, and the stores that come with stategraph."""
 
-from stategraph.ids import check_run_id
-from stategraph.stores.base import CheckpointStore, check_follows
+from stategraph.stores.base import CheckpointStore
 from stategraph.stores.policy import Policy
 from stategraph.stores.registry import get_checkpoint_store, register_checkpoint_store
 from stategraph.stores.summaries import Difference, Pruned, Summary
@@ -12,8 +11,6 @@ __all__ = [
     "Policy",
     "Pruned",
     "Summary",
-    "check_follows",
-    "check_run_id",
     "get_checkpoint_store",
     "register_checkpoint_store",
 ]

@@ -199,7 +199,7 @@ def from_cursor(cursor: str | None) -> int | None:
     raise ValueError(f"after: {shorten(cursor)} is not allowed; the cursor of a summary is")
 
 
-def check_follows(run_id: str, saved_step: int, step: int, same_data: bool) -> None:
+def check_step(run_id: str, saved_step: int, step: int, same_data: bool) -> None:
     """Raise StepConflictError unless a State may be saved on top of the newest one: it has a later step, or the same step
     and the same data."""
     if step > saved_step:

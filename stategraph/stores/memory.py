@@ -13,7 +13,7 @@ from stategraph.errors import CheckpointNotFoundError, RunExistsError
 from stategraph.frozen import are_settled
 from stategraph.ids import check_run_id
 from stategraph.state import State, data_of, evolve, time_ns_of, with_data
-from stategraph.stores.base import CheckpointStore, check_follows, check_limit, forked_from, from_cursor
+from stategraph.stores.base import CheckpointStore, check_step, check_limit, forked_from, from_cursor
 from stategraph.stores.policy import Policy
 from stategraph.stores.summaries import Pruned, Summary
 
@@ -67,22 +67,23 @@ class MemoryStore(CheckpointStore):
                 self._runs[run_id].policy = policy
 
     def _keep(self, state: State, may_change_data: bool = False) -> None:
-        kept = _as_kept(state)
+        kept = state if are_settled(data_of(state).values()) else _encoded(state)
+        run_id = state.run_id
         self._lock.acquire()  # not "with", which takes twice as long
         try:
-            run = self._runs.get(state.run_id)
+            run = self._runs.get(run_id)
             if run is None:
-                policy = self._policies.get(state.run_id) or Policy()
-                self._runs[state.run_id] = _Run(next(self._numbers), policy, [kept])
-            elif run.kept[-1].step >= state.step:
-                same_data = may_change_data or _have_same_data(run.kept[-1], state)
-                check_follows(state.run_id, run.kept[-1].step, state.step, same_data)
-                run.kept[-1] = kept
-            elif run.policy.visible == 1:
-                run.kept[-1] = kept
-            else:
+                policy = self._policies.get(run_id) or Policy()
+                self._runs[run_id] = _Run(next(self._numbers), policy, [kept])
+                return
+            newest = run.kept[-1]
+            if newest.step >= state.step:
+                same_data = may_change_data or _have_same_data(newest, state)
+                check_step(run_id, newest.step, state.step, same_data)
+            elif run.policy.retention != "latest":
                 run.kept.append(kept)
-                del run.kept[: -(run.policy.visible or len(run.kept))]
+                del run.kept[: -(run.policy.window or len(run.kept))]
+            run.kept[-1] = kept
         finally:
             self._lock.release()
 

@@ -23,4 +23,4 @@ class Policy:
     @property
     def visible(self) -> int | None:
         """How many of the newest checkpoints can be seen; None for all."""
-        return {"latest": 1, "windowed": self.window}.get(self.retention)
+        return 1 if self.retention == "latest" else self.window

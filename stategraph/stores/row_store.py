@@ -20,7 +20,7 @@ from stategraph.errors import (
 )
 from stategraph.ids import check_run_id
 from stategraph.state import State, evolve, time_ns_of
-from stategraph.stores.base import CheckpointStore, check_follows, check_limit, forked_from, from_cursor
+from stategraph.stores.base import CheckpointStore, check_step, check_limit, forked_from, from_cursor
 from stategraph.stores.changes import have_same_data, is_about_same
 from stategraph.stores.commit import SharedCommits
 from stategraph.stores.policy import Policy
@@ -142,7 +142,7 @@ class RowStore(CheckpointStore):
         if state.step > head.step:
             return self._next_head(head, state), *self._rows.following(tail, state)
         same_data = have_same_data(tail.state, state, tail.encoded)
-        check_follows(state.run_id, head.step, state.step, may_change_data or same_data)
+        check_step(state.run_id, head.step, state.step, may_change_data or same_data)
         if same_data and is_about_same(tail.state, state):
             saved = self._chain(state.run_id, state.step)[-1]
             return self._next_head(head, state), *self._rows.again(tail, saved, state)

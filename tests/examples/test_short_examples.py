@@ -56,6 +56,8 @@ def test_it_prints(name: str, tmp_path: Path) -> None:
 class TestFileStore(CheckpointStoreContract):
     """The store of the example keeps what every store promises."""
 
+    keeps_history = False
+
     @pytest.fixture
     def store(self, tmp_path: Path) -> FileStore:
         return FileStore(tmp_path / "runs")

@@ -1,12 +1,16 @@
-"""A whole State as bytes: for stores that keep bytes under a name, such as a folder of files."""
+"""For authors of stores that keep one whole State of a run, such as a file: States as bytes, and what `save` must refuse."""
 
 from __future__ import annotations
 
 from stategraph.ids import check_run_id
 from stategraph.state import State
+from stategraph.stores.base import check_step
+from stategraph.stores.changes import have_same_data
 from stategraph.stores.packing import pack_row, unpack_row
 from stategraph.stores.rows import Sealer
 from stategraph.stores.tails import Rows
+
+__all__ = ["check_follows", "check_run_id", "state_from_bytes", "state_to_bytes"]
 
 _ROWS = Rows(Sealer())
 
@@ -30,3 +34,10 @@ def state_from_bytes(run_id: str, kept: bytes) -> State:
     """
     row, _ = unpack_row(check_run_id(run_id), kept)
     return _ROWS.state(run_id, [row])
+
+
+def check_follows(saved: State, state: State) -> None:
+    """Raise StepConflictError unless `save` may put a State in the place of the one that is saved: it has a later step, or
+    the same step and the same data."""
+    same_data = state.step == saved.step and have_same_data(saved, state, {})
+    check_step(state.run_id, saved.step, state.step, same_data)
