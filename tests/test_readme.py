@@ -88,7 +88,7 @@ def test_the_configuration_file_is_one(folder: Path) -> None:
     config = GraphConfig.from_file(folder / "graph.toml")
 
     assert (config.name, config.max_iterations) == ("document-review", 200)
-    assert (config.checkpoint.store, config.checkpoint.options) == ("disk", {"path": "runs"})
+    assert (config.checkpoint.store, config.checkpoint.options) == ("sqlite", {"path": "runs.db"})
 
 
 def test_links_lead_somewhere() -> None:

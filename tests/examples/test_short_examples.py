@@ -33,6 +33,17 @@ OUTPUTS = {
         from-toml: 10 characters
         kept: step 2, completed, by report
         """,
+    "time_travel": """\
+        first: mean 128.0
+          step 1: load, active
+          step 2: clean, active
+          step 3: average, completed
+          from step 1 to 2: ['cleaned'] came
+          at step 1 the State had ['limit', 'values']
+        second, forked off first at step 1: mean 4.0
+        first again: at step 1, with ['limit', 'values']
+        runs, the newest first: [('second', 3), ('first', 1)]
+        """,
     "async_nodes": """\
         side by side: a 9, bb 10, ccc 11
         run 'slow-1' was stopped after step 1: its timeout of 0.1 s passed
@@ -51,6 +62,16 @@ def test_it_prints(name: str, tmp_path: Path) -> None:
     assert result.stderr == ""
     assert result.stdout == dedent(OUTPUTS[name])
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_crash_matrix_holds(tmp_path: Path) -> None:
+    """Under every durability a killed run is completed by the next process; the example itself checks what was repeated."""
+    command = [sys.executable, "-W", "error", str(EXAMPLES / "crash_matrix.py")]
+
+    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+
+    assert result.stderr == ""
+    assert result.stdout.count("2 starts") == 6
 
 
 class TestFileStore(CheckpointStoreContract):
