@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from functools import partial
 
 
 def name_of(function: Callable[..., object]) -> str:
@@ -13,6 +14,6 @@ def name_of(function: Callable[..., object]) -> str:
 
 def is_async_callable(function: object) -> bool:
     """Whether calling it gives a coroutine; sees through partials and objects with an async ``__call__``."""
-    while hasattr(function, "func"):  # functools.partial
+    while isinstance(function, partial):
         function = function.func
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)

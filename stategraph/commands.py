@@ -61,6 +61,11 @@ BLOCKING: tuple[type[Kind], ...] = (RunNode, Load, Save, Amend, Delete, Retain, 
 """Calls that may take long, and therefore are not made on an event loop."""
 
 
+class Escaped(BaseException):
+    """Thrown into the engine in place of a GeneratorExit that a command raised (its ``__cause__``), which the engine would
+    take for its own end."""
+
+
 class Stopped(BaseException):
     """Thrown into the engine where it asks for a node, to say that the run is to stop: the cancel event was set, or the
     time is up (then ``__cause__`` is a TimeoutError)."""

@@ -13,7 +13,8 @@ from typing import Any, TypeAlias, final
 
 import attrs
 
-from stategraph.callables import name_of
+from stategraph.callables import is_async_callable, name_of
+from stategraph.errors import shorten
 from stategraph.frozen import ATOMS
 from stategraph.state import State
 from stategraph.structure import EdgeStructure
@@ -62,14 +63,19 @@ def choose(edges: Sequence[Edge], state: State) -> Edge | NoWay:
             return edge
         try:
             holds = predicate(state)
-            if holds is True or _is_true(holds):
+            if holds is True or is_true(holds):
                 return edge
         except Exception as error:
             return NoWay(edges.index(edge) + 1, error)
     return NoWay(len(edges))
 
 
-def _is_true(answer: object) -> bool:
+def is_true(answer: object) -> bool:
+    """-> the answer of a predicate as a bool.
+
+    Raises:
+        TypeError: it has to be awaited.
+    """
     if answer is False:
         return False
     if isawaitable(answer):
@@ -114,17 +120,28 @@ def key_equals(key: str, value: object) -> Predicate:
 
 def not_(predicate: Predicate) -> Predicate:
     """-> a predicate that holds where `predicate` does not."""
-    return _Not(predicate)
+    return _Not(_checked(predicate))
 
 
 def and_(*predicates: Predicate) -> Predicate:
     """-> a predicate that holds where all of them do, asked in order until one does not."""
-    return _Combined("and_", all, predicates)
+    return _Combined("and_", all, tuple(map(_checked, predicates)))
 
 
 def or_(*predicates: Predicate) -> Predicate:
     """-> a predicate that holds where any of them does, asked in order until one does."""
-    return _Combined("or_", any, predicates)
+    return _Combined("or_", any, tuple(map(_checked, predicates)))
+
+
+def is_predicate(value: object) -> bool:
+    """Whether it can be called and answers at once."""
+    return callable(value) and not is_async_callable(value)
+
+
+def _checked(predicate: Predicate) -> Predicate:
+    if not is_predicate(predicate):
+        raise TypeError(f"a predicate is a sync function of a State, not {shorten(predicate)}")
+    return predicate
 
 
 @attrs.frozen(repr=False)
@@ -168,7 +185,7 @@ class _Not(LibraryPredicate):
     predicate: Predicate
 
     def __call__(self, state: State) -> bool:
-        return not self.predicate(state)
+        return not is_true(self.predicate(state))
 
     def describe(self, describe_own: Callable[[Predicate], str]) -> str:
         return f"not_({describe_predicate(self.predicate, describe_own)})"
@@ -181,7 +198,7 @@ class _Combined(LibraryPredicate):
     predicates: tuple[Predicate, ...]
 
     def __call__(self, state: State) -> bool:
-        return self.decide(predicate(state) for predicate in self.predicates)
+        return self.decide(is_true(predicate(state)) for predicate in self.predicates)
 
     def describe(self, describe_own: Callable[[Predicate], str]) -> str:
         return f"{self.name}({', '.join(describe_predicate(p, describe_own) for p in self.predicates)})"

@@ -10,22 +10,24 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Generator, Mapping
 from inspect import isawaitable
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar, cast
 
 import attrs
 
-from stategraph.commands import Amend, Await, Command, Delete, Flush, Load, Notify, Retain, Save, Stopped
+from stategraph.commands import Amend, Await, Command, Delete, Escaped, Flush, Load, Notify, Retain, Save, Stopped
 from stategraph.edges import Edge, NoWay, choose, describe_predicate
 from stategraph.errors import (
-    CheckpointError,
     CheckpointingDisabledError,
     CheckpointNotFoundError,
+    CheckpointSaveError,
     ExecutionError,
     GraphMismatchError,
     MaxIterationsError,
+    NotSerializableError,
     RunCancelledError,
     RunCompleteError,
     RunExistsError,
+    StepConflictError,
     describe_exception,
 )
 from stategraph.events import STATE_EVENTS, STEP_EVENTS, EventType
@@ -117,8 +119,8 @@ class Engine:
 
     def _run(self, stage: Stage | None) -> Task[State]:
         """Run on from a stage that is completed (None: from the start), and see to what ends the run early."""
-        yield from self._emit(EventType.GRAPH_START, self.state)
         try:
+            yield from self._emit(EventType.GRAPH_START, self.state)
             yield from self._steps(stage)
             return (yield from self._complete())
         except GeneratorExit:  # the driver is gone: nobody is left to carry out a command
@@ -127,6 +129,9 @@ class Engine:
             error = RunCancelledError(self.state, str(stop))
             yield from self._rescue(error)
             raise error from stop.__cause__
+        except Escaped as escaped:
+            yield from self._rescue(escaped)
+            raise cast(BaseException, escaped.__cause__) from None
         except BaseException as error:
             yield from self._rescue(error)
             raise
@@ -225,19 +230,23 @@ class Engine:
     ) -> ExecutionError:
         """-> the error for a node or engine that failed, with the State as it is to be left."""
         info = ErrorInfo((kind if cause is None else type(cause)).__name__, _message(cause, reason), name)
-        return kind(name, evolve(self.state, status=RunStatus.FAILED, error=info), tuple(self.path), reason)
+        path = tuple(self.path) if self.path and self.path[-1] == name else (*self.path, name)[-PATH_LENGTH:]
+        return kind(name, evolve(self.state, status=RunStatus.FAILED, error=info), path, reason)
 
     def _rescue(self, error: BaseException) -> Task[None]:
         """Before an error goes up, save what is not saved yet; a second failure becomes a note on the first."""
         state = error.state if isinstance(error, ExecutionError) else self.state
-        unsaved = self.plan.saves and state is not self.saved and not isinstance(error, CheckpointError)
+        unsaved = self.plan.saves and state is not self.saved and not isinstance(error, _SAVE_ERRORS)
         try:
             if unsaved:
                 yield from self._save((Save, self.services.save, state), state)
             yield from self._flush(state)
-            yield from self._emit(EventType.GRAPH_ERROR, state, error=describe_exception(error))
         except BaseException as second:
             error.add_note(f"While the run was being stopped: {describe_exception(second)}")
+        try:
+            yield from self._emit(EventType.GRAPH_ERROR, state, error=describe_exception(error))
+        except BaseException as third:
+            error.add_note(f"While its observer was being told: {describe_exception(third)}")
 
     def _save(self, command: Command, state: State) -> Task[None]:
         yield command
@@ -277,6 +286,10 @@ class Engine:
                 yield (Notify, self.services.notify, (EventType.EDGE_EVALUATE, {**about, "result": edge is chosen}))
             if EventType.EDGE_TRANSITION in self.wanted and edge is chosen:
                 yield (Notify, self.services.notify, (EventType.EDGE_TRANSITION, about))
+
+
+_SAVE_ERRORS = (CheckpointSaveError, NotSerializableError, StepConflictError)
+"""What a save ends with when trying it again would end the same."""
 
 
 def _message(cause: Exception | None, reason: str) -> str:

@@ -27,6 +27,11 @@ def shorten(value: object, limit: int = _SHOWN) -> str:
     return text if len(text) <= limit else text[: limit - 3] + "..."
 
 
+def _cut(text: str, limit: int = 2 * _SHOWN) -> str:
+    """-> a text, cut in its middle to `limit` characters."""
+    return text if len(text) <= limit else f"{text[: limit // 2]}...{text[-limit // 2 :]}"
+
+
 def describe_exception(error: BaseException) -> str:
     """-> ``ValueError: what it says``, even where the exception cannot say it."""
     try:
@@ -65,7 +70,7 @@ class ConfigError(StateGraphError, ValueError):
     allowed: str
 
     def __str__(self) -> str:
-        return f"{self.key}: {shorten(self.value)} is not allowed; {self.allowed}"
+        return f"{_cut(self.key)}: {shorten(self.value)} is not allowed; {_cut(self.allowed, 500)}"
 
 
 def _sorted(names: Iterable[str]) -> list[str]:
@@ -83,9 +88,9 @@ class UnknownNameError(StateGraphError, LookupError):
     def __str__(self) -> str:
         import difflib  # imported when used
 
-        near = difflib.get_close_matches(str(self.name)[:_SHOWN], self.known, n=1)
-        known = ", ".join(map(repr, self.known[:20])) + (", ..." if len(self.known) > 20 else "")
-        hint = f"; did you mean {near[0]!r}?" if near else ""
+        near = difflib.get_close_matches(_cut(self.name) if isinstance(self.name, str) else "", self.known, n=1)
+        known = ", ".join(map(shorten, self.known[:20])) + (", ..." if len(self.known) > 20 else "")
+        hint = f"; did you mean {shorten(near[0])}?" if near else ""
         return f"no {self.kind} is named {shorten(self.name)}{hint} (known: {known or 'none'})"
 
 
@@ -202,7 +207,8 @@ class GraphMismatchError(StateGraphError):
     way_out: str
 
     def __str__(self) -> str:
-        return f"run {self.run_id!r} does not fit this graph: {'; '.join(self.changes)}. {self.way_out}"
+        changes = "; ".join(_cut(change) for change in self.changes[:10]) + ("; ..." if len(self.changes) > 10 else "")
+        return f"run {self.run_id!r} does not fit this graph: {changes}. {_cut(self.way_out, 500)}"
 
 
 @attrs.define(slots=False, eq=False, repr=False)
@@ -272,7 +278,7 @@ class NotSerializableError(CheckpointError, TypeError):
     run_id: str = ""
 
     def __str__(self) -> str:
-        text = f"{self.path or 'the State'} cannot be saved: {self.reason}"
+        text = f"{_cut(self.path) or 'the State'} cannot be saved: {self.reason}"
         if self.state is None:
             return text
         node = f", after node {shorten(self.state.checkpoint_node)}" if self.state.checkpoint_node else ""

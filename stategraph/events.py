@@ -9,6 +9,7 @@ import weakref
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from enum import StrEnum
+from functools import partial
 from typing import Any, Protocol
 
 import attrs
@@ -99,12 +100,16 @@ def notify_of(listener: Listener, event: Event) -> None:
 _reported: dict[int, Callable[[], object]] = {}  # by id, because observers need not be hashable
 
 
+def _forget(key: int, _: object) -> None:
+    _reported.pop(key, None)
+
+
 def _report(listener: object, error: Exception) -> None:
     known = _reported.get(id(listener))
     if known is not None and known() is listener:  # an id can be used again once its object is gone
         return
     try:
-        _reported[id(listener)] = weakref.ref(listener)
+        _reported[id(listener)] = weakref.ref(listener, partial(_forget, id(listener)))
     except TypeError:  # an object without __weakref__ is kept
         _reported[id(listener)] = lambda: listener
     import logging  # imported when used: 5 ms

@@ -240,9 +240,14 @@ def freeze_items(items: Mapping[str, Any]) -> dict[str, Any]:
         TypeError: it is no mapping, or a key is not a str.
         NotSerializableError: as `freeze`; it names the key.
     """
+    check_mapping(items)
+    return lay_over({}, items)
+
+
+def check_mapping(items: object) -> None:
+    """Raise TypeError unless these can be the data of a State."""
     if not isinstance(items, Mapping):
         raise TypeError(f"the data of a State are a mapping of keys to values, not {type(items).__name__}")
-    return lay_over({}, items)
 
 
 def lay_over(data: dict[str, Any], updates: Mapping[str, Any]) -> dict[str, Any]:

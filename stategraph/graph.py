@@ -8,13 +8,12 @@ from contextlib import contextmanager
 from types import MappingProxyType
 from typing import Any, TypeVar, overload
 
-from stategraph.callables import is_async_callable
 from stategraph.commands import RunNode, StartNode
 from stategraph.config import GraphConfig
 from stategraph.config.checks import is_name
 from stategraph.drivers.stop import StopSignal
 from stategraph.drivers.sync import drive, is_loop_running
-from stategraph.edges import Edge, Predicate
+from stategraph.edges import Edge, Predicate, is_predicate
 from stategraph.engine import Engine
 from stategraph.errors import AsyncNodeError, ConfigError, GraphError, UnknownNodeError, shorten
 from stategraph.events import Listener, wanted_events
@@ -71,7 +70,7 @@ class StateGraph:
     @property
     def nodes(self) -> Mapping[str, NodeFunction]:
         """The functions by the names of their nodes, in the order in which they were added."""
-        return MappingProxyType({name: node.function for name, node in self._nodes.items()})
+        return MappingProxyType({name: node.given for name, node in self._nodes.items()})
 
     @property
     def edges(self) -> tuple[Edge, ...]:
@@ -144,7 +143,7 @@ class StateGraph:
             GraphError: the predicate is not a sync function, or the same edge is there already.
         """
         edge = Edge(self._known(from_node), self._known(to_node), predicate, name)
-        if predicate is not None and (not callable(predicate) or is_async_callable(predicate)):
+        if predicate is not None and not is_predicate(predicate):
             raise self._error(f"edge {from_node!r} -> {to_node!r}: a predicate is a sync function of a State")
         with self._changing():
             if edge in self._edges:
@@ -321,7 +320,7 @@ class StateGraph:
             self._plan = None
 
     def _known(self, node: str) -> str:
-        if node not in self._nodes:
+        if not isinstance(node, str) or node not in self._nodes:
             raise UnknownNodeError("node", node, self._nodes, self.name)
         return node
 

@@ -13,12 +13,18 @@ import attrs
 from stategraph import clock
 from stategraph.errors import shorten
 from stategraph.events import EventType, Listener, notify, wants
-from stategraph.frozen import are_settled, freeze_at, freeze_items, lay_over, plain_key
+from stategraph.frozen import are_settled, check_mapping, freeze_at, freeze_items, lay_over, plain_key
 from stategraph.ids import check_run_id
 from stategraph.structure import GraphStructure
 
 _Default = TypeVar("_Default")
 _REPR_LIMIT = 120  # characters of the keys in a repr
+
+
+def _check_step(value: int) -> int:
+    if type(value) is not int or value < 0:
+        raise ValueError(f"step: {shorten(value)} is not allowed; a whole number from 0 on is")
+    return value
 
 
 class RunStatus(StrEnum):
@@ -34,17 +40,17 @@ class RunStatus(StrEnum):
 class ErrorInfo:
     """Why a run failed: the type and the text of the exception, and the node it came from."""
 
-    type: str
-    message: str
-    node: str
+    type: str = attrs.field(validator=attrs.validators.instance_of(str))
+    message: str = attrs.field(validator=attrs.validators.instance_of(str))
+    node: str = attrs.field(validator=attrs.validators.instance_of(str))
 
 
 @attrs.frozen
 class ParentStep:
     """The step of another run from which a run was forked."""
 
-    run_id: str
-    step: int
+    run_id: str = attrs.field(converter=check_run_id)
+    step: int = attrs.field(converter=_check_step)
 
 
 class _Saves(Protocol):
@@ -98,22 +104,19 @@ _new = object.__new__
 
 
 def _to_ns(value: datetime | int) -> int:
-    if type(value) is int:  # how attrs.evolve hands it on
+    if type(value) is int and 0 <= value < _LATEST_NS:  # how attrs.evolve hands it on, and stores give it back
         return value
     if not isinstance(value, datetime) or value.tzinfo is None:
         raise ValueError(f"timestamp: {shorten(value)} is not allowed; a datetime with a time zone is")
     return clock.to_ns(value)
 
 
+_LATEST_NS = 253_402_300_800 * 10**9  # the year 10000
+
+
 def _to_us(ns: int) -> int:
     """-> what of a time is compared: no more than `State.timestamp` shows."""
     return ns // 1000
-
-
-def _check_step(value: int) -> int:
-    if type(value) is not int or value < 0:
-        raise ValueError(f"step: {shorten(value)} is not allowed; a whole number from 0 on is")
-    return value
 
 
 def _new_run_id() -> str:
@@ -122,6 +125,10 @@ def _new_run_id() -> str:
 
 def _now_ns() -> int:
     return clock.now_ns()
+
+
+def _is_optional(cls: type) -> Any:
+    return attrs.validators.optional(attrs.validators.instance_of(cls))
 
 
 def _to_status(value: str) -> RunStatus:
@@ -161,10 +168,10 @@ class State(_Draft, Mapping[str, Any]):
     _time_ns: int = attrs.field(alias="timestamp", factory=_now_ns, converter=_to_ns, eq=_to_us, kw_only=True)
     step: int = attrs.field(default=0, converter=_check_step, kw_only=True)
     status: RunStatus = attrs.field(default=RunStatus.ACTIVE, converter=_to_status, kw_only=True)
-    graph: str | None = attrs.field(default=None, kw_only=True)
-    structure: GraphStructure | None = attrs.field(default=None, kw_only=True)
-    error: ErrorInfo | None = attrs.field(default=None, kw_only=True)
-    parent: ParentStep | None = attrs.field(default=None, kw_only=True)
+    graph: str | None = attrs.field(default=None, kw_only=True, validator=_is_optional(str))
+    structure: GraphStructure | None = attrs.field(default=None, kw_only=True, validator=_is_optional(GraphStructure))
+    error: ErrorInfo | None = attrs.field(default=None, kw_only=True, validator=_is_optional(ErrorInfo))
+    parent: ParentStep | None = attrs.field(default=None, kw_only=True, validator=_is_optional(ParentStep))
     generation: int = attrs.field(default=0, converter=_check_step, kw_only=True)
     observer: Listener | None = attrs.field(default=None, kw_only=True, eq=False)
 
@@ -255,6 +262,7 @@ class State(_Draft, Mapping[str, Any]):
 
     def merge(self, other: Mapping[str, Any]) -> State:
         """-> this State with the data of another (or of a mapping) laid over its own; the provenance stays its own."""
+        check_mapping(other)
         if self.observer is not None:
             self._tell(EventType.STATE_MERGE, keys=tuple(other))
         return with_data(self, lay_over(self._data, other))
@@ -267,6 +275,8 @@ class State(_Draft, Mapping[str, Any]):
 
     def set_checkpoint_node(self, node: str) -> State:
         """-> this State as the work of `node`, with a fresh timestamp."""
+        if not isinstance(node, str):
+            raise TypeError(f"a checkpoint_node is a str, not {type(node).__name__}")
         return evolve(self, checkpoint_node=node, _time_ns=clock.now_ns())
 
     def checkpoint(self, store: _Saves) -> None:

@@ -93,10 +93,14 @@ class CheckpointConfig:
 
     def __attrs_post_init__(self) -> None:
         if self.retention == "windowed" and self.window is None:
-            raise ConfigError("checkpoint.window", None, 'retention "windowed" keeps as many checkpoints as window says')
+            raise ConfigError(
+                "checkpoint.window", None, 'retention "windowed" keeps as many checkpoints as window says'
+            )
         if self.retention != "windowed" and self.window is not None:
             raise ConfigError("checkpoint.window", self.window, f'retention "{self.retention}" has no window')
         if self.durability == "exit" and self.retention != "latest":
             raise ConfigError(
-                "checkpoint.retention", self.retention, 'durability "exit" saves one State a call; "latest" goes with it'
+                "checkpoint.retention",
+                self.retention,
+                'durability "exit" saves one State a call; "latest" goes with it',
             )

@@ -25,5 +25,5 @@ def read(path: Path) -> Any:
         raise ConfigError("file", str(path), f"a name that ends in {' or '.join(_READERS)}") from None
     try:
         return parse(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ConfigError("file", str(path), f"a readable {path.suffix} file ({error})") from error

@@ -71,7 +71,7 @@ class GraphConfig:
 
     def to_dict(self) -> dict[str, Any]:
         """-> a mapping that `from_dict` makes an equal configuration of."""
-        return attrs.asdict(self)
+        return {**attrs.asdict(self, recurse=False), "checkpoint": attrs.asdict(self.checkpoint, recurse=False)}
 
     def merge(self, other: GraphConfig | Mapping[str, Any]) -> GraphConfig:
         """-> this configuration with another laid over it.

@@ -15,8 +15,10 @@ _Config = TypeVar("_Config")
 
 _converter = cattrs.Converter(forbid_extra_keys=True, detailed_validation=False)
 # Leaves are taken as they are: cattrs would make the interval "5" a 5, the attrs validators refuse it and say why.
-_LEAVES: tuple[Any, ...] = (str, int, bool, int | None, float | None, Any, Mapping[str, Any])
-_converter.register_structure_hook_func(lambda type: type in _LEAVES, lambda value, _: value)
+for _leaf in (str, int, bool):
+    _converter.register_structure_hook(_leaf, lambda value, _: value)
+_OTHER_LEAVES: tuple[Any, ...] = (int | None, float | None, Any, Mapping[str, Any])
+_converter.register_structure_hook_func(lambda type: type in _OTHER_LEAVES, lambda value, _: value)
 
 
 def structure(cls: type[_Config], values: object) -> _Config:

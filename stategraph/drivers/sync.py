@@ -8,7 +8,7 @@ from inspect import GEN_CLOSED, getgeneratorstate
 from operator import call
 from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypeVar, cast
 
-from stategraph.commands import BLOCKING, Await, Command, Kind, Notify, RunNode, StartNode
+from stategraph.commands import BLOCKING, Await, Command, Escaped, Kind, Notify, RunNode, StartNode
 from stategraph.drivers.stop import StopSignal
 from stategraph.engine import Task
 from stategraph.errors import AsyncNodeError
@@ -38,7 +38,16 @@ def drive(task: Task[_Answer], signal: StopSignal | None) -> _Answer:
             except BaseException as error:
                 if getgeneratorstate(task) == GEN_CLOSED:  # it was the task itself that ended
                     return cast(_Answer, answer_of(error))
-                go_on, value = task.throw, error
+                go_on, value = task.throw, escaped(error)
+
+
+def escaped(error: BaseException) -> BaseException:
+    """-> what to throw into a task for an error that a command raised."""
+    if not isinstance(error, GeneratorExit):
+        return error
+    wrapper = Escaped()
+    wrapper.__cause__ = error
+    return wrapper
 
 
 def _unless_stopped(signal: StopSignal) -> Callable[[Any, Any], Any]:

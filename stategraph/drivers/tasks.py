@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from inspect import GEN_CLOSED, getgeneratorstate
 from typing import Any, TypeAlias, TypeVar, cast
 
-from stategraph.commands import BLOCKING, Await, Command, Kind, Notify, RunNode, StartNode
+from stategraph.commands import BLOCKING, Await, Command, Delete, Kind, Notify, RunNode, StartNode
 from stategraph.drivers.stop import StopSignal
-from stategraph.drivers.sync import answer_of
+from stategraph.drivers.sync import answer_of, escaped
 from stategraph.engine import Task
 
 _Answer = TypeVar("_Answer")
@@ -19,7 +20,8 @@ _Function: TypeAlias = Callable[[Any], Any]
 
 async def adrive(task: Task[_Answer], signal: StopSignal | None) -> _Answer:
     """Run a task on this event loop, what blocks in worker threads -> its answer."""
-    perform = _Workers(signal).perform
+    workers = _Workers(signal)
+    perform = workers.perform
     send: Callable[[Any], Command] = task.send
     go_on, value = send, None
     while True:
@@ -30,7 +32,9 @@ async def adrive(task: Task[_Answer], signal: StopSignal | None) -> _Answer:
                 kind, function, argument = send(value)
         except BaseException as error:
             if getgeneratorstate(task) == GEN_CLOSED:  # it was the task itself that ended
-                return cast(_Answer, answer_of(error))
+                answer = cast(_Answer, answer_of(error))
+                workers.check_cancelled_at_the_end()
+                return answer
             go_on, value = task.throw, error
 
 
@@ -43,24 +47,32 @@ class _Workers:
 
     def __init__(self, signal: StopSignal | None) -> None:
         self._signal = signal
+        self._task = asyncio.current_task()
+        self._cancellations = self._task.cancelling() if self._task else 0
         self._cancelled: asyncio.CancelledError | None = None
+        self._has_deleted = False
         self.perform: dict[type[Kind], Callable[[Any, Any], Awaitable[Any]]] = {
             **dict.fromkeys(BLOCKING, self._in_thread),
             RunNode: self._run_node,
             StartNode: self._start_node,
             Await: self._wait_for,
+            Delete: self._delete,
             Notify: self._notify,
         }
 
     async def _in_thread(self, function: _Function, argument: Any) -> Any:
-        work = asyncio.ensure_future(asyncio.to_thread(function, argument))
-        while True:
+        """Call a function in a worker thread and wait for it, cancelled or not."""
+        run = contextvars.copy_context().run
+        work = asyncio.get_running_loop().run_in_executor(None, run, _outcome_of, function, argument)
+        while not work.done():
             try:
-                return await asyncio.shield(work)
+                await asyncio.shield(work)
             except asyncio.CancelledError as error:
-                if work.cancelled():  # raised by the work itself
-                    raise
                 self._cancelled = error
+        answer, raised = work.result()
+        if raised is not None:
+            raise escaped(raised)
+        return answer
 
     async def _run_node(self, function: _Function, argument: Any) -> Any:
         self._check()
@@ -70,17 +82,48 @@ class _Workers:
         self._check()
         return function(argument)
 
-    def _check(self) -> None:
-        if self._cancelled is not None:
-            raise self._cancelled
-        if self._signal is not None:
-            self._signal.check()
-
     async def _wait_for(self, awaitable: Awaitable[Any], node_name: str) -> Any:
+        try:
+            self._check_cancelled()
+        except asyncio.CancelledError:
+            if isinstance(awaitable, Coroutine):
+                awaitable.close()  # or Python warns that nobody awaited it
+            raise
         return await wait_for(awaitable, self._signal)
+
+    async def _delete(self, function: _Function, argument: Any) -> None:
+        """A run that completes although it was cancelled stays in the store: its result would be nowhere else."""
+        self._check_cancelled()
+        await self._in_thread(function, argument)
+        self._has_deleted = True
 
     async def _notify(self, function: _Function, argument: Any) -> None:
         function(argument)
+
+    def _check(self) -> None:
+        self._check_cancelled()
+        if self._signal is not None:
+            self._signal.check()
+
+    def _check_cancelled(self) -> None:
+        """Raise a cancellation that has not taken effect yet, even one that is not delivered yet."""
+        if self._cancelled is not None:
+            raise self._cancelled
+        if self._task is not None and self._task.cancelling() > self._cancellations:
+            raise asyncio.CancelledError
+
+    def check_cancelled_at_the_end(self) -> None:
+        """Raise a cancellation that came when the last node had begun, unless the answer would be lost with it."""
+        if not self._has_deleted:
+            self._check_cancelled()
+
+
+def _outcome_of(function: _Function, argument: Any) -> tuple[Any, BaseException | None]:
+    """-> what a call returns or raises. Raised in a thread of a pool, some exceptions stop the event loop or get lost."""
+    try:
+        return function(argument), None
+    except BaseException as error:
+        return None, error
 
 
 async def wait_for(awaitable: Awaitable[Any], signal: StopSignal | None) -> Any:

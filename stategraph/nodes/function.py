@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, get_args
 
 import attrs
 
@@ -23,10 +23,12 @@ class FunctionNode:
     """A function, and what is to be known for calling it.
 
     Attributes:
+        given: What the user gave as the node.
         function: Called with the State; with a NodeContext behind it if `wants_context`.
         is_async: It gives a coroutine.
     """
 
+    given: NodeFunction
     function: NodeFunction
     wants_context: bool
     is_async: bool
@@ -42,9 +44,10 @@ class FunctionNode:
             raise TypeError(f"{shorten(function)} is not callable; a node is a function of a State")
         is_async = is_async_callable(function)
         parameter = _context_parameter(function)
+        called = function
         if parameter is not None and not _is_second_positional(function, parameter):
-            function = _pass_by_keyword(function, parameter.name)
-        return cls(function, wants_context=parameter is not None, is_async=is_async)
+            called = _pass_by_keyword(function, parameter.name)
+        return cls(function, called, wants_context=parameter is not None, is_async=is_async)
 
 
 def data_from(result: object, state: State) -> dict[str, Any]:
@@ -97,7 +100,10 @@ def _context_parameter(function: NodeFunction) -> inspect.Parameter | None:
 
 
 def _names_context(parameter: inspect.Parameter) -> bool:
-    return parameter.name == "context" or parameter.annotation in (NodeContext, "NodeContext")
+    annotation = parameter.annotation
+    named = annotation if isinstance(annotation, str) else ""  # as it is with "from __future__ import annotations"
+    annotated = annotation is NodeContext or NodeContext in get_args(annotation) or "NodeContext" in named
+    return parameter.name == "context" or annotated
 
 
 def _is_required(parameter: inspect.Parameter) -> bool:

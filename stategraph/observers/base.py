@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import cast
 
 from stategraph.events import Event, EventType, Listener, notify_of, wants
 
@@ -33,9 +34,7 @@ class MultiObserver(Observer):
     """
 
     def __init__(self, *observers: Listener | Iterable[Listener]) -> None:
-        self.observers = tuple(
-            observer for given in observers for observer in (given if isinstance(given, Iterable) else (given,))
-        )
+        self.observers: tuple[Listener, ...] = tuple(observer for given in observers for observer in _each(given))
 
     def on_event(self, event: Event) -> None:
         for observer in self.observers:
@@ -44,3 +43,7 @@ class MultiObserver(Observer):
 
     def wants(self, type: EventType) -> bool:
         return any(wants(observer, type) for observer in self.observers)
+
+
+def _each(given: Listener | Iterable[Listener]) -> Iterable[Listener]:
+    return (cast(Listener, given),) if hasattr(given, "on_event") else given

@@ -67,10 +67,9 @@ class MemoryStore(CheckpointStore):
                 self._runs[run_id].policy = policy
 
     def _keep(self, state: State, may_change_data: bool = False) -> None:
-        kept = state if are_settled(data_of(state).values()) else _encoded(state)
+        kept = _as_kept(state)
         run_id = state.run_id
-        self._lock.acquire()  # not "with", which takes twice as long
-        try:
+        with self._lock:
             run = self._runs.get(run_id)
             if run is None:
                 policy = self._policies.get(run_id) or Policy()
@@ -84,8 +83,6 @@ class MemoryStore(CheckpointStore):
                 run.kept.append(kept)
                 del run.kept[: -(run.policy.window or len(run.kept))]
             run.kept[-1] = kept
-        finally:
-            self._lock.release()
 
     def load(self, run_id: str, step: int | None = None) -> State:
         run = self._runs.get(check_run_id(run_id))
@@ -159,6 +156,8 @@ class MemoryStore(CheckpointStore):
 
 
 def _as_kept(state: State) -> State | _Encoded:
+    if state.observer is not None:
+        state = evolve(state, observer=None)
     return state if are_settled(data_of(state).values()) else _encoded(state)
 
 

@@ -172,14 +172,15 @@ class CheckpointStoreContract:
         """Its newest checkpoint, and why it failed, filtered by status and graph."""
         error = ErrorInfo("ValueError", "no topic", "draft")
         store.save(State(run_id="a", step=1, graph="review"))
-        store.save(State(run_id="b", step=2, graph="review", status="failed", error=error, checkpoint_node="plan"))
+        failed = State(run_id="b", step=2, graph="review", status="failed", error=error, checkpoint_node="plan")
+        store.save(failed)
         store.save(State(run_id="c", step=3, graph="other"))
 
         assert {run.run_id for run in store.runs()} == {"a", "b", "c"}
         assert [run.run_id for run in store.runs(graph="other")] == ["c"]
-        (failed,) = store.runs(status="failed", graph="review")
-        assert (failed.run_id, failed.step, failed.checkpoint_node, failed.error) == ("b", 2, "plan", error)
-        assert failed.timestamp == store.load("b").timestamp
+        (row,) = store.runs(status="failed", graph="review")
+        assert (row.run_id, row.step, row.checkpoint_node, row.error) == ("b", 2, "plan", error)
+        assert row.timestamp == store.load("b").timestamp
         assert store.runs(status="completed") == []
 
     def test_runs_come_in_pages(self, store: CheckpointStore) -> None:

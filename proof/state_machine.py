@@ -1,0 +1,405 @@
+"""A store does what the plainest model of a store does, whatever is asked of it, in whatever order, by two handles."""
+
+from __future__ import annotations
+
+import copy
+import shutil
+import tempfile
+import traceback
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, ClassVar
+
+import attrs
+from hypothesis import HealthCheck, Verbosity, seed, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_state_machine_as_test
+
+from proof.model import Model, differences, is_same_state
+from proof.report import Report
+from stategraph import clock
+from stategraph.errors import CheckpointNotFoundError, RunExistsError, StepConflictError
+from stategraph.state import ErrorInfo, State
+from stategraph.stores import CheckpointStore
+from stategraph.stores.disk import DiskStore
+from stategraph.stores.memory import MemoryStore
+from stategraph.stores.policy import Policy
+from stategraph.stores.sqlite import SqliteStore
+from stategraph.testing.corpus import Order, is_same
+
+RULES = 10_000  # rules that are executed at full length, over all stores
+_STEPS = 40  # rules that one example executes at most
+
+_RUN_IDS = st.sampled_from(["a", "b", "a/c"])
+_HANDLES = st.integers(0, 1)
+_STATUSES = st.sampled_from(["active", "failed", "completed", "paused"])
+_KEYS = st.sampled_from(["log", "note", "nest", "z"])
+_ATOMS = st.one_of(
+    st.sampled_from([None, True, 1, 1.0, 0, False, -0.0, "", "a", b"a", 2**70, "x" * 3_000]), st.integers(-5, 5)
+)
+_VALUES = st.recursive(
+    _ATOMS,
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3),
+        st.dictionaries(st.sampled_from(["k", 1, None, (1, "t"), 2.5]), inner, max_size=2),
+        st.tuples(inner, st.lists(inner, max_size=2)),
+    ),
+    max_leaves=5,
+)
+_EDITS = st.lists(
+    st.one_of(
+        st.tuples(st.just("grow"), _KEYS, _VALUES),
+        st.tuples(st.just("put"), _KEYS, _VALUES),
+        st.tuples(st.just("remove"), _KEYS, st.none()),
+        st.tuples(st.just("move"), _KEYS, st.none()),
+        st.tuples(st.just("order"), st.just("order"), _ATOMS),
+        st.tuples(st.just("fatten"), _KEYS, st.integers(4_000, 12_000)),
+    ),
+    max_size=3,
+)
+_POLICIES = st.sampled_from(
+    [Policy(), Policy("full"), Policy("full"), Policy("windowed", window=2), Policy("windowed", window=4)]
+    + [Policy(ttl=1e-6), Policy("full", ttl=3_600.0), Policy("full", ttl=1e-6)]
+)
+
+
+def edited(state: State, edits: list[tuple[str, str, Any]]) -> State:
+    """-> a State with other data. Orders are changed in place, as a node may do it."""
+    for kind, key, value in edits:
+        if kind == "put":
+            state = state.set(key, value)
+        elif kind == "fatten":
+            state = state.set(key, ["y" * value])
+        elif kind == "grow":
+            old = state.get(key)
+            state = state.set(key, [*old, value] if isinstance(old, list) else [value])
+        elif kind == "order":
+            order = state.get("order") or Order(1, [])
+            order.items.append(value)
+            state = state.set("order", order)
+        elif key in state:
+            state = state.remove(key) if kind == "remove" else state.remove(key).set(key, state[key])
+    return state
+
+
+class StoreMachine(RuleBasedStateMachine):
+    """Asks a store and the model the same. The stores differ in `make`."""
+
+    make: ClassVar[Callable[[Path], CheckpointStore]]
+    is_in_memory: ClassVar[bool] = False
+    tried: ClassVar[Counter[str]]
+    found: ClassVar[Counter[str]]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.folder = Path(tempfile.mkdtemp(prefix="stategraph-proof-"))
+        self.files = self.folder / "0"
+        self.model = Model(learns_at_once=self.is_in_memory)
+        self.live: dict[str, State] = {}
+        self.abandoned: list[CheckpointStore] = []
+        self.first = self.opened()
+        self.stores = [self.first, self.first if self.is_in_memory else self.opened()]
+        self.count = 0
+
+    def opened(self) -> CheckpointStore:
+        return type(self).make(self.files)
+
+    def teardown(self) -> None:
+        for store in {id(store): store for store in (*self.stores, *self.abandoned)}.values():
+            store.close()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def did(self, kind: str, end: str = "as the model") -> None:
+        self.tried[kind] += 1
+        self.found[end] += 1
+
+    def has_runs(self) -> bool:
+        return bool(self.model.runs)
+
+    def known(self, run_id: str) -> str:
+        """-> this run, or one that is there."""
+        return run_id if run_id in self.model.runs else sorted(self.model.runs)[0]
+
+    def handle(self, number: int) -> int:
+        return 0 if self.is_in_memory else number
+
+    def state_of(self, run_id: str) -> State:
+        """-> the State that the run goes on from, with objects that are changed in place."""
+        run = self.model.runs.get(run_id)
+        if run is None:
+            return State(run_id=run_id)
+        live = self.live.get(run_id)
+        return live if live is not None and is_same_state(live, run.newest) else copy.deepcopy(run.newest)
+
+    def check(self, loaded: State, kept: State) -> None:
+        assert is_same_state(loaded, kept), f"{loaded!r} {dict(loaded)} is not {kept!r} {dict(kept)}"
+
+    def save(self, number: int, state: State, *, amend: bool = False) -> str:
+        """Save as the model does -> how it ended."""
+        store, handle = self.stores[number], self.handle(number)
+        if self.model.refuses(state, may_change_data=amend):
+            try:
+                (store.amend if amend else store.save)(state)
+            except StepConflictError:
+                return "refused, as the model"
+            raise AssertionError(f"not refused: {state!r} {dict(state)}")
+        (store.amend if amend else store.save)(state)
+        self.model.save(handle, state)
+        self.live[state.run_id] = state
+        self.check(store.load(state.run_id), self.model.runs[state.run_id].newest)
+        return "as the model"
+
+    def next_of(self, state: State, edits: list[tuple[str, str, Any]], skip: int = 1) -> State:
+        self.count += 1
+        state = edited(state, edits).set("n", self.count)
+        return attrs.evolve(
+            state, step=state.step + skip, status="active", error=None, checkpoint_node=f"node-{self.count}"
+        )
+
+    # ------------------------------------------------------------------ saving
+
+    @rule(run_id=_RUN_IDS, number=_HANDLES, edits=_EDITS, skip=st.sampled_from([1, 1, 1, 3]))
+    def save_next(self, run_id: str, number: int, edits: list[tuple[str, str, Any]], skip: int) -> None:
+        self.did("next step", self.save(number, self.next_of(self.state_of(run_id), edits, skip)))
+
+    @precondition(has_runs)
+    @rule(run_id=_RUN_IDS, number=_HANDLES, status=_STATUSES)
+    def save_again(self, run_id: str, number: int, status: str) -> None:
+        error = ErrorInfo("ValueError", "no", "x") if status == "failed" else None
+        state = attrs.evolve(self.state_of(self.known(run_id)), status=status, error=error)
+        self.did("again with another status", self.save(number, state))
+
+    @precondition(has_runs)
+    @rule(run_id=_RUN_IDS, number=_HANDLES, edits=_EDITS, amend=st.booleans())
+    def save_other_data(self, run_id: str, number: int, edits: list[tuple[str, str, Any]], amend: bool) -> None:
+        state = edited(self.state_of(self.known(run_id)), edits)
+        kind = "amended" if amend else "again with other data"
+        self.did(kind, self.save(number, state, amend=amend))
+
+    @precondition(has_runs)
+    @rule(run_id=_RUN_IDS, number=_HANDLES, behind=st.integers(1, 3), amend=st.booleans())
+    def save_behind(self, run_id: str, number: int, behind: int, amend: bool) -> None:
+        state = self.state_of(self.known(run_id))
+        self.did("behind", self.save(number, attrs.evolve(state, step=max(0, state.step - behind)), amend=amend))
+
+    @precondition(has_runs)
+    @rule(run_id=_RUN_IDS, item=_ATOMS)
+    def change_an_object(self, run_id: str, item: Any) -> None:
+        """What is kept does not follow an object that is in a State which was saved or loaded."""
+        order = self.live.get(run_id, State()).get("order")
+        if isinstance(order, Order):
+            order.items.append(item)
+        run_id = self.known(run_id)
+        self.check(self.stores[0].load(run_id), self.model.runs[run_id].newest)
+        self.did("object changed")
+
+    @rule(
+        run_id=_RUN_IDS,
+        number=_HANDLES,
+        many=st.lists(_EDITS, min_size=1, max_size=5),
+        again=st.booleans(),
+        status=_STATUSES,
+    )
+    def save_many(
+        self, run_id: str, number: int, many: list[list[tuple[str, str, Any]]], again: bool, status: str
+    ) -> None:
+        """Later steps, the last of them once more with a status, as a run completes or fails."""
+        states = [self.state_of(run_id)]
+        for edits in many:
+            states.append(self.next_of(copy.deepcopy(states[-1]), edits))
+        if again:
+            states.append(attrs.evolve(states[-1], status=status))
+        self.stores[number].save_many(states[1:])
+        for state in states[1:]:
+            self.model.save(self.handle(number), state)
+        self.live[run_id] = states[-1]
+        self.check(self.stores[number].load(run_id), self.model.runs[run_id].newest)
+        self.did("many at once")
+
+    @rule(run_id=_RUN_IDS, number=_HANDLES, policy=_POLICIES)
+    def retain(self, run_id: str, number: int, policy: Policy) -> None:
+        self.stores[number].retain(run_id, policy)
+        self.model.retain(self.handle(number), run_id, policy)
+        self.did("policy")
+
+    # ------------------------------------------------------------------ reading
+
+    @rule(run_id=_RUN_IDS, number=_HANDLES, goes_on=st.booleans())
+    def load_newest(self, run_id: str, number: int, goes_on: bool) -> None:
+        run = self.model.runs.get(run_id)
+        try:
+            loaded = self.stores[number].load(run_id)
+        except CheckpointNotFoundError:
+            assert run is None, f"{run_id} is lost"
+            self.did("newest loaded", "not found, as the model")
+            return
+        assert run is not None, f"{run_id} is there, and should not be"
+        self.check(loaded, run.newest)
+        if goes_on:
+            self.live[run_id] = loaded
+        self.did("newest loaded")
+
+    @precondition(has_runs)
+    @rule(run_id=_RUN_IDS, number=_HANDLES, step=st.integers(0, 15))
+    def load_step(self, run_id: str, number: int, step: int) -> None:
+        run = self.model.runs[self.known(run_id)]
+        try:
+            loaded = self.stores[number].load(self.known(run_id), step)
+        except CheckpointNotFoundError:
+            assert step not in run.visible, f"step {step} is lost"
+            self.did("step loaded", "not found, as the model")
+            return
+        assert step in (run.visible if run.is_exact else run.saved), f"step {step} can be seen, and should not be"
+        self.check(loaded, run.saved[step])
+        self.did("step loaded")
+
+    @precondition(has_runs)
+    @rule(run_id=_RUN_IDS, number=_HANDLES)
+    def history(self, run_id: str, number: int) -> None:
+        run = self.model.runs[self.known(run_id)]
+        rows = self.stores[number].history(self.known(run_id))
+        steps = [row.step for row in rows]
+        assert steps == sorted(set(steps)), f"out of order: {steps}"
+        assert set(run.visible) <= set(steps), f"lost: {set(run.visible) - set(steps)}"
+        assert set(steps) <= set(run.visible if run.is_exact else run.saved), f"too many: {steps}, not {run.visible}"
+        for row in rows:
+            kept = run.saved[row.step]
+            assert (row.checkpoint_node, row.timestamp) == (kept.checkpoint_node, kept.timestamp)
+            assert (row.status, row.error) == (kept.status, kept.error)
+            if row.step not in run.visible:
+                self.check(self.stores[number].load(kept.run_id, row.step), kept)
+        self.did("history", "as the model" if steps == run.visible else "earlier steps in sight again")
+
+    @rule(number=_HANDLES)
+    def runs(self, number: int) -> None:
+        rows = self.stores[number].runs()
+        assert self.stores[number].list() == sorted(self.model.runs)
+        newest = {run_id: run.newest for run_id, run in self.model.runs.items()}
+        assert {row.run_id: (row.step, row.status) for row in rows} == {
+            run_id: (state.step, state.status) for run_id, state in newest.items()
+        }
+        self.did("runs")
+
+    @precondition(has_runs)
+    @rule(run_id=_RUN_IDS, number=_HANDLES, a=st.integers(0, 10), b=st.integers(0, 10))
+    def diff(self, run_id: str, number: int, a: int, b: int) -> None:
+        run = self.model.runs[self.known(run_id)]
+        first, second = (run.visible[place % len(run.visible)] for place in (a, b))
+        told = attrs.asdict(self.stores[number].diff(self.known(run_id), first, second), recurse=False)
+        assert is_same(told, differences(run.saved[first], run.saved[second]))
+        self.did("diff")
+
+    # ------------------------------------------------------------------ time travel, and forgetting
+
+    @precondition(has_runs)
+    @rule(run_id=_RUN_IDS, number=_HANDLES, place=st.integers(0, 10))
+    def rollback(self, run_id: str, number: int, place: int) -> None:
+        run_id = self.known(run_id)
+        step = self.model.runs[run_id].visible[place % len(self.model.runs[run_id].visible)]
+        loaded = self.stores[number].rollback(run_id, step)
+        self.check(loaded, self.model.rollback(self.handle(number), run_id, step))
+        self.live[run_id] = loaded
+        self.did("rollback")
+
+    @precondition(has_runs)
+    @rule(run_id=_RUN_IDS, new=_RUN_IDS, number=_HANDLES, place=st.integers(0, 10))
+    def fork(self, run_id: str, new: str, number: int, place: int) -> None:
+        run_id = self.known(run_id)
+        step = self.model.runs[run_id].visible[place % len(self.model.runs[run_id].visible)]
+        if new in self.model.runs:
+            try:
+                self.stores[number].fork(run_id, new, step)
+            except RunExistsError:
+                self.did("fork", "refused, as the model")
+                return
+            raise AssertionError(f"{new} was there, and is overwritten")
+        loaded = self.stores[number].fork(run_id, new, step)
+        self.check(loaded, self.model.fork(run_id, new, step))
+        self.check(self.stores[number].load(new), self.model.runs[new].newest)
+        self.live[new] = loaded
+        self.did("fork")
+
+    @rule(run_id=_RUN_IDS, number=_HANDLES)
+    def delete(self, run_id: str, number: int) -> None:
+        self.stores[number].delete(run_id)
+        self.model.delete(self.handle(number), run_id)
+        self.did("delete")
+
+    @rule(number=_HANDLES)
+    def prune(self, number: int) -> None:
+        due = self.model.due(clock.now_ns())
+        assert set(self.stores[number].prune().runs) == due
+        for run_id in due:
+            self.model.delete(self.handle(number), run_id)
+        self.did("prune")
+
+    # ------------------------------------------------------------------ handles
+
+    @rule(number=_HANDLES)
+    def reopen(self, number: int) -> None:
+        if not self.is_in_memory:
+            self.stores[number].close()
+            self.model.forget_handle(number)
+            self.stores[number] = self.opened()
+        self.did("reopened")
+
+    @rule(number=_HANDLES, moves=st.booleans())
+    def crash(self, number: int, moves: bool) -> None:
+        """Leave a store without closing it. If it moves, all do, and go on with a copy of the files as they are."""
+        if not self.is_in_memory:
+            numbers = [0, 1] if moves else [number]
+            if moves:
+                old, self.files = self.files, self.folder / str(len(self.abandoned) + 1)
+                shutil.copytree(old, self.files, ignore=shutil.ignore_patterns("*-shm"))
+            for one in numbers:
+                self.abandoned.append(self.stores[one])
+                self.model.forget_handle(one)
+                self.stores[one] = self.opened()
+        self.did("crashed")
+
+
+class _MemoryMachine(StoreMachine):
+    make = staticmethod(lambda folder: MemoryStore())
+    is_in_memory = True
+
+
+class _DiskMachine(StoreMachine):
+    make = staticmethod(DiskStore)
+
+
+class _SqliteMachine(StoreMachine):
+    make = staticmethod(lambda folder: SqliteStore(folder / "runs.db"))
+
+
+_MACHINES: dict[str, type[StoreMachine]] = {"memory": _MemoryMachine, "disk": _DiskMachine, "sqlite": _SqliteMachine}
+
+
+def prove(share: float, seed: int) -> list[Report]:
+    """Try every store beside the model -> a report for each."""
+    return [_prove(name, machine, int(RULES * share / len(_MACHINES)), seed) for name, machine in _MACHINES.items()]
+
+
+def _prove(name: str, machine: type[StoreMachine], rules: int, first_seed: int) -> Report:
+    report = Report(f'"{name}" does what the model does, rule by rule')
+    machine.tried, machine.found = report.tried, report.found
+    round_seed = first_seed
+    while not report.failures and report.tried.total() < rules:
+        left = rules - report.tried.total()
+        given = settings(
+            max_examples=max(1, min(50, left // _STEPS)),
+            stateful_step_count=_STEPS,
+            deadline=None,
+            database=None,
+            print_blob=True,
+            report_multiple_bugs=False,
+            verbosity=Verbosity.quiet,
+            suppress_health_check=list(HealthCheck),
+        )
+        try:
+            run_state_machine_as_test(seed(round_seed)(machine), settings=given)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the proof fails
+            text = "".join(traceback.format_exception(error))
+            report.failures.append(f"with seed {round_seed}: {text}")
+        round_seed += 1
+    return report

@@ -1,0 +1,287 @@
+"""The process under test: it saves the States of runs step by step, and writes down what it was told was saved.
+
+A script is the same every time, so whoever looks at what is left knows every State that can have been saved.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache
+from pathlib import Path
+
+import attrs
+
+from stategraph.errors import CheckpointNotFoundError, StateGraphError
+from stategraph.state import RunStatus, State, evolve
+from stategraph.stores.base import CheckpointStore
+from stategraph.stores.policy import Policy
+from stategraph.stores.registry import get_checkpoint_store
+
+STORES = ("sqlite", "disk")
+SMALL, LARGE = 20, 60_000
+_TIME = 1_700_000_000_000_000_000
+
+
+@attrs.frozen
+class Operation:
+    """One thing that a script does: "save", "again" (the newest step, with another status), "rollback" (to `step`), "delete",
+    "close" (and open again; of no run)."""
+
+    kind: str
+    run: str = ""
+    step: int = 0
+    size: int = SMALL
+    status: RunStatus = RunStatus.ACTIVE
+
+
+@attrs.frozen
+class Script:
+    """What a process does to a store.
+
+    Attributes:
+        operations: One after the other.
+        quiet: So many of the operations, with the opening of the store, come before the first fault; -1: none.
+        threaded: Each run has a thread of its own.
+    """
+
+    operations: tuple[Operation, ...]
+    quiet: int = 0
+    threaded: bool = False
+
+
+def policy_of(run: str) -> Policy:
+    """-> what is kept of a run: of those named "full" everything."""
+    return Policy("full" if run.startswith("full") else "latest")
+
+
+def _saves(run: str, first: int, last: int, size: int = SMALL) -> list[Operation]:
+    return [Operation("save", run, step, size) for step in range(first, last + 1)]
+
+
+def _again(run: str, step: int, status: RunStatus) -> Operation:
+    return Operation("again", run, step, status=status)
+
+
+def _life(run: str, size: int = SMALL) -> list[Operation]:
+    """All that can happen to a run."""
+    return [
+        *_saves(run, 1, 3, size),
+        _again(run, 3, RunStatus.FAILED),
+        *_saves(run, 4, 5),
+        Operation("rollback", run, 3 if run.startswith("full") else 5),
+        *_saves(run, 6, 7, size),
+        Operation("delete", run),
+        *_saves(run, 1, 2),
+    ]
+
+
+def _in_turns(*lists: Sequence[Operation]) -> Iterator[Operation]:
+    for turn in range(max(map(len, lists))):
+        yield from (operations[turn] for operations in lists if turn < len(operations))
+
+
+@cache
+def scripts() -> dict[str, Script]:
+    """-> the scripts by name."""
+    long = _saves("log", 1, 120, LARGE)
+    interleaved = tuple(_in_turns(_life("latest"), _life("full"), _saves("large", 1, 5, LARGE)))
+    close = Operation("close")
+    return {
+        "open": Script((*_saves("full", 1, 2), close, *_saves("full", 3, 4)), quiet=-1),
+        "latest": Script(tuple(_life("latest"))),
+        "full": Script(tuple(_life("full"))),
+        "large": Script((*_saves("latest", 1, 3, LARGE), *_life("full", LARGE))),
+        "interleaved": Script(interleaved),
+        "log comes round": Script(tuple(long[:76]), quiet=58),
+        "threads": Script((*_life("latest"), *_life("full")), threaded=True),
+        "all": Script((*interleaved, close, *_saves("full", 3, 6), *long, close, *_saves("log", 121, 124), *_life("full/b"))),
+    }
+
+
+# --------------------------------------------------------------------------- the States of a script
+
+
+def states_of(script: Script) -> dict[int, State]:
+    """-> the State that each saving operation keeps, by its place in the script; of generation 0."""
+    made: dict[int, State] = {}
+    kept: dict[str, dict[int, State]] = {}
+    for place, operation in enumerate(script.operations):
+        states = kept.setdefault(operation.run, {})
+        if operation.kind == "delete":
+            states.clear()
+        elif operation.kind == "rollback":
+            kept[operation.run] = {step: state for step, state in states.items() if step <= operation.step}
+        elif operation.kind in {"save", "again"}:
+            before = states[max(states)] if states else State(run_id=operation.run, timestamp=_TIME)
+            made[place] = states[operation.step] = _next(before, operation, place)
+    return made
+
+
+def _next(before: State, operation: Operation, place: int) -> State:
+    """-> the State that an operation saves: what changes is a number, a text of some size, and a list that grows."""
+    if operation.kind == "again":
+        return evolve(before, status=operation.status)
+    text = f"{operation.run} {place:04} " * (operation.size // 16 + 1)
+    messages = [*before.get("messages", []), (operation.step, f"message {operation.step} of {operation.run}")]
+    state = before.update(place=place, text=text[: operation.size], messages=messages)
+    provenance = {"step": operation.step, "checkpoint_node": f"node{operation.step % 3}"}
+    return evolve(state, **provenance, status=operation.status, _time_ns=_TIME + operation.step)
+
+
+# --------------------------------------------------------------------------- running one
+
+
+class Diary:
+    """What the process was told, line by line in one file, each line a single write.
+
+    ``place go`` before an operation is tried, ``place ok generation`` when the store says that it is done, ``place no`` with
+    the error when it says that it is not, ``place saw`` with what the run then looks like. Opening has the place -1.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+
+    def write(self, place: int, word: str, *more: object) -> None:
+        """Append a line."""
+        text = " ".join(str(part) for part in (place, word, *more)).replace("\n", " ")
+        os.write(self._file, text.encode() + b"\n")
+
+
+class Workload:
+    """A script at work on a store.
+
+    Args:
+        script: What to do.
+        store: Name of the store.
+        folder: Where it keeps its files.
+        diary: Where to write what came of it.
+    """
+
+    def __init__(self, script: Script, store: str, folder: Path, diary: Path) -> None:
+        self._script, self._states = script, states_of(script)
+        self._name, self._folder = store, folder
+        self._diary = Diary(diary)
+        self._store: CheckpointStore | None = None
+        self._generations: dict[str, int] = {}
+
+    def run(self, arm: Callable[[], None]) -> None:
+        """Do all of it; `arm` is called when faults may come."""
+        if self._script.quiet < 0:
+            arm()
+        self._try(-1, self._open)
+        if self._script.quiet == 0:
+            arm()
+        if self._script.threaded:
+            self._run_threads()
+            return
+        for place in range(len(self._script.operations)):
+            if place and place == self._script.quiet:
+                arm()
+            self._do(place)
+
+    def _run_threads(self) -> None:
+        runs: dict[str, list[int]] = {}
+        for place, operation in enumerate(self._script.operations):
+            runs.setdefault(operation.run, []).append(place)
+        threads = [threading.Thread(target=self._do_all, args=(places,)) for places in runs.values()]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+    def _do_all(self, places: Sequence[int]) -> None:
+        for place in places:
+            self._do(place)
+
+    def _open(self) -> int:
+        self._store = open_store(self._name, self._folder)
+        for run in {operation.run for operation in self._script.operations if operation.run}:
+            self._store.retain(run, policy_of(run))
+        return 0
+
+    def _do(self, place: int) -> None:
+        self._try(place, lambda: self._make(place, self._script.operations[place]))
+
+    def _try(self, place: int, work: Callable[[], int]) -> None:
+        """Do one thing and say what came of it; if it fails, do it once again: a fault that has passed is over."""
+        for _ in range(2):
+            self._diary.write(place, "go")
+            try:
+                generation = work()
+            except Exception as error:  # noqa: BLE001 - which errors come is what is asked
+                ours = "ours" if isinstance(error, StateGraphError) else "foreign"
+                self._diary.write(place, "no", ours, type(error).__name__, error)
+                self._look(place)
+            else:
+                self._diary.write(place, "ok", generation)
+                return
+
+    def _make(self, place: int, operation: Operation) -> int:
+        """-> the generation that the run has now."""
+        if operation.kind == "close":
+            if self._store is not None and not self._store.closed:
+                self._store.close()
+            return self._open()
+        if self._store is None:
+            self._open()
+        assert self._store is not None  # noqa: S101
+        if operation.kind == "delete":
+            self._store.delete(operation.run)
+            self._store.retain(operation.run, policy_of(operation.run))
+            self._generations[operation.run] = 0
+        elif operation.kind == "rollback":
+            self._generations[operation.run] = self._store.rollback(operation.run, operation.step).generation
+        else:
+            state = evolve(self._states[place], generation=self._generations.get(operation.run, 0))
+            self._store.save(state)
+        return self._generations.get(operation.run, 0)
+
+    def _look(self, place: int) -> None:
+        """Write down what the run of a failed operation looks like to this process."""
+        run = self._script.operations[place].run if place >= 0 else ""
+        if self._store is None or not run:
+            return
+        try:
+            entry = entry_of(self._store.load(run), self._states)
+        except CheckpointNotFoundError:
+            self._diary.write(place, "saw")
+        except Exception as error:  # noqa: BLE001 - as above
+            ours = "ours" if isinstance(error, StateGraphError) else "foreign"
+            self._diary.write(place, "blind", ours, type(error).__name__, error)
+        else:
+            self._diary.write(place, "saw", *attrs.astuple(entry))
+
+
+def open_store(name: str, folder: Path) -> CheckpointStore:
+    """-> the store of that name which keeps its files in a folder."""
+    return get_checkpoint_store(name, path=str(folder / "runs.db" if name == "sqlite" else folder))
+
+
+# --------------------------------------------------------------------------- what is found
+
+
+@attrs.frozen
+class Entry:
+    """One saved step, told from all others: the place of the operation whose data it has, and the rest of what can differ."""
+
+    step: int
+    place: int
+    status: str
+    generation: int
+
+
+class Unknown(Exception):
+    """A State that was never saved."""
+
+
+def entry_of(state: State, states: dict[int, State]) -> Entry:
+    """-> which of the States it is. Raises Unknown if it is none of them in every value and type."""
+    known = states.get(state.get("place", -1))
+    if known is None:
+        raise Unknown(f"{state!r:.200} has data that no State had")
+    expected = evolve(known, status=state.status, generation=state.generation)
+    if state != expected or repr(dict(state)) != repr(dict(expected)):
+        raise Unknown(f"step {state.step} of run {state.run_id!r} differs from what was saved at {known['place']}")
+    return Entry(state.step, known["place"], state.status.value, state.generation)
