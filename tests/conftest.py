@@ -1,0 +1,53 @@
+"""The fixtures of the scenarios: every driver, every store, sync and async nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stategraph import CheckpointStore
+from stategraph.stores.disk import DiskStore
+from stategraph.stores.memory import MemoryStore
+from tests.scenarios import DRIVERS, NODES, FourMethodStore, Scene
+
+
+@pytest.fixture(params=DRIVERS)
+def driver(request: pytest.FixtureRequest) -> Any:
+    """Calls a graph: blocking, or on an event loop."""
+    return DRIVERS[request.param]
+
+
+@pytest.fixture(params=["memory", "disk", "four methods"])
+def any_store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[CheckpointStore]:
+    """An empty store of each kind."""
+    store: CheckpointStore
+    match request.param:
+        case "memory":
+            store = MemoryStore()
+        case "disk":
+            store = DiskStore(tmp_path / "runs")
+        case _:
+            store = FourMethodStore()
+    yield store
+    store.close()
+
+
+@pytest.fixture(params=NODES)
+def as_node(request: pytest.FixtureRequest) -> Any:
+    """Makes a function a node: as it is, or async."""
+    return NODES[request.param]
+
+
+@pytest.fixture
+def scene(any_store: CheckpointStore, driver: Any, as_node: Any) -> Scene:
+    """Every driver with every store and both kinds of nodes."""
+    return Scene(any_store, driver, as_node)
+
+
+@pytest.fixture
+def memory_scene(driver: Any, as_node: Any) -> Scene:
+    """Every driver and both kinds of nodes, where it is not the store that matters."""
+    return Scene(MemoryStore(), driver, as_node)

@@ -1,0 +1,291 @@
+"""What the tests of runs share: drivers, stores, nodes, and the graphs made of them."""
+
+from __future__ import annotations
+
+import asyncio
+import builtins
+import functools
+import itertools
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeAlias
+
+import attrs
+
+from stategraph import (
+    CheckpointConfig,
+    CheckpointNotFoundError,
+    CheckpointStore,
+    GraphConfig,
+    State,
+    StateGraph,
+    get_observer,
+)
+
+Node: TypeAlias = Callable[..., Any]
+RUN = "run"
+
+
+# --------------------------------------------------------------------------- stores
+
+
+class FourMethodStore(CheckpointStore):
+    """The least that a store can be."""
+
+    def __init__(self) -> None:
+        self.states: dict[str, State] = {}
+
+    def save(self, state: State) -> None:
+        self.states[state.run_id] = state
+
+    def load(self, run_id: str, step: int | None = None) -> State:
+        state = self.states.get(run_id)
+        if state is None or step not in (None, state.step):
+            raise CheckpointNotFoundError(run_id, str(self), step)
+        return state
+
+    def delete(self, run_id: str) -> None:
+        self.states.pop(run_id, None)
+
+    def list(self) -> builtins.list[str]:
+        return sorted(self.states)
+
+
+def nothing(method: str, argument: Any) -> None:
+    """Do nothing before a call."""
+
+
+class WatchedStore(CheckpointStore):
+    """Hands every call on to another store.
+
+    Args:
+        inner: The other store.
+        before: Called first, with the name of the method and its argument; what it raises, the method raises.
+    """
+
+    def __init__(self, inner: CheckpointStore, before: Callable[[str, Any], object] = nothing) -> None:
+        self.inner, self.before = inner, before
+        self.calls: list[tuple[str, Any]] = []
+
+    def save(self, state: State) -> None:
+        self._call("save", state)
+
+    def amend(self, state: State) -> None:
+        self._call("amend", state)
+
+    def load(self, run_id: str, step: int | None = None) -> State:
+        loaded: State = self._call("load", run_id)
+        return loaded
+
+    def delete(self, run_id: str) -> None:
+        self._call("delete", run_id)
+
+    def list(self) -> builtins.list[str]:
+        return self.inner.list()
+
+    @property
+    def saves(self) -> builtins.list[tuple[int, str]]:
+        """Step and status of every State that was saved or amended."""
+        return [(state.step, state.status.value) for name, state in self.calls if name in {"save", "amend"}]
+
+    def _call(self, method: str, argument: Any) -> Any:
+        self.before(method, argument)
+        self.calls.append((method, argument))
+        return getattr(self.inner, method)(argument)
+
+
+class JunkStore(FourMethodStore):
+    """Gives something else than what was saved."""
+
+    def __init__(self, junk: Any) -> None:
+        super().__init__()
+        self.junk = junk
+
+    def load(self, run_id: str, step: int | None = None) -> State:
+        return self.junk  # type: ignore[no-any-return]
+
+
+def fails_once(method: str, error: BaseException) -> Callable[[str, Any], None]:
+    """-> a hook for WatchedStore that raises at the first call of a method."""
+    left = [error]
+
+    def before(called: str, argument: Any) -> None:
+        if called == method and left:
+            raise left.pop()
+
+    return before
+
+
+def fails_always(method: str, error: BaseException) -> Callable[[str, Any], None]:
+    """-> a hook for WatchedStore that raises at every call of a method."""
+
+    def before(called: str, argument: Any) -> None:
+        if called == method:
+            raise error
+
+    return before
+
+
+# --------------------------------------------------------------------------- drivers
+
+
+def call_sync(graph: StateGraph, method: str, *args: Any, **options: Any) -> State:
+    """Call `execute` or `resume`."""
+    final: State = getattr(graph, method)(*args, **options)
+    return final
+
+
+def call_async(graph: StateGraph, method: str, *args: Any, **options: Any) -> State:
+    """Call `aexecute` or `aresume` on an event loop of its own."""
+    final: State = asyncio.run(getattr(graph, f"a{method}")(*args, **options))
+    return final
+
+
+DRIVERS: dict[str, Callable[..., State]] = {"sync": call_sync, "async": call_async}
+
+
+# --------------------------------------------------------------------------- nodes
+
+
+def as_sync(function: Node) -> Node:
+    """-> the function itself."""
+    return function
+
+
+def as_async(function: Node) -> Node:
+    """-> the function as an async one, which lets others run first."""
+
+    @functools.wraps(function)
+    async def node(*args: Any) -> Any:
+        await asyncio.sleep(0)
+        return function(*args)
+
+    return node
+
+
+NODES: dict[str, Callable[[Node], Node]] = {"sync nodes": as_sync, "async nodes": as_async}
+
+
+def trace(name: str) -> Node:
+    """-> a node that appends its name to the key "trace"."""
+
+    def node(state: State) -> dict[str, Any]:
+        return {"trace": [*state.get("trace", ()), name]}
+
+    return node
+
+
+def traces(names: Iterable[str]) -> dict[str, Node]:
+    """-> such nodes by name."""
+    return {name: trace(name) for name in names}
+
+
+def raises(error: BaseException) -> Node:
+    """-> a node, or a predicate, that raises."""
+
+    def function(state: State) -> Any:
+        raise error
+
+    return function
+
+
+def returns(result: Any) -> Node:
+    """-> a node, or a predicate, that always answers the same."""
+
+    def function(state: State) -> Any:
+        return result
+
+    return function
+
+
+def broken_first(function: Node, error: BaseException) -> Node:
+    """-> the function, which raises the first time and works from then on."""
+    left = [error]
+
+    def node(state: State) -> Any:
+        if left:
+            raise left.pop()
+        return function(state)
+
+    return node
+
+
+def counted(function: Node, log: list[int]) -> Node:
+    """-> the function, which logs the step that it makes."""
+
+    def node(state: State) -> Any:
+        result = function(state)
+        log.append(state.step + 1)
+        return result
+
+    return node
+
+
+def shorter_than(length: int) -> Callable[[State], bool]:
+    """-> a predicate that holds until the trace has this length."""
+
+    def predicate(state: State) -> bool:
+        return len(state["trace"]) < length
+
+    return predicate
+
+
+# --------------------------------------------------------------------------- graphs
+
+
+def chain(names: Iterable[str]) -> list[tuple[Any, ...]]:
+    """-> the edges from each name to the next."""
+    return list(itertools.pairwise(names))
+
+
+def make_graph(
+    nodes: Mapping[str, Node],
+    edges: Iterable[tuple[Any, ...]] | None = None,
+    *,
+    store: CheckpointStore,
+    name: str = "flow",
+    exits: Iterable[str] = (),
+    observer: Any = None,
+    max_iterations: int = 1000,
+    interval: int = 1,
+    preserve: bool = False,
+) -> StateGraph:
+    """-> a graph from the first node to the last, along a chain unless there are edges."""
+    config = GraphConfig(
+        name, max_iterations=max_iterations, checkpoint=CheckpointConfig(interval=interval, preserve=preserve)
+    )
+    graph = StateGraph(config, store=store, observer=get_observer("noop") if observer is None else observer)
+    for node, function in nodes.items():
+        graph.add_node(node, function)
+    for edge in chain(nodes) if edges is None else edges:
+        graph.add_edge(*edge)
+    graph.set_entry_point(next(iter(nodes)))
+    for node in exits or list(nodes)[-1:]:
+        graph.set_exit_point(node)
+    return graph
+
+
+def steady(state: State) -> tuple[Any, ...]:
+    """-> all of a State that is the same in every run of a graph."""
+    return dict(state), state.run_id, state.checkpoint_node, state.step, state.status, state.graph, state.error
+
+
+@attrs.frozen
+class Scene:
+    """A driver, a store, and the kind of nodes: what a scenario is played with."""
+
+    store: CheckpointStore
+    call: Callable[..., State]
+    as_node: Callable[[Node], Node]
+
+    def graph(self, nodes: Mapping[str, Node], *args: Any, **options: Any) -> StateGraph:
+        """As `make_graph`, with the nodes and the store of this scene."""
+        made = {name: self.as_node(function) for name, function in nodes.items()}
+        return make_graph(made, *args, **{"store": self.store, **options})
+
+    def execute(self, graph: StateGraph, state: State | None = None, **options: Any) -> State:
+        """Execute a State, by default a fresh one."""
+        return self.call(graph, "execute", State(run_id=RUN) if state is None else state, **options)
+
+    def resume(self, graph: StateGraph, updates: Mapping[str, Any] | None = None, **options: Any) -> State:
+        """Resume the run."""
+        return self.call(graph, "resume", RUN, updates, **options)

@@ -1,0 +1,600 @@
+"""The codec: values to bytes and back, exactly, or a refusal."""
+
+import dataclasses
+import enum
+import os
+import struct
+import subprocess
+import sys
+import threading
+import uuid
+from collections.abc import Callable
+from datetime import UTC, date, datetime, timedelta, timezone
+from decimal import Decimal
+from pathlib import Path, PurePosixPath, PureWindowsPath
+from typing import Any
+from zoneinfo import ZoneInfo, available_timezones
+
+import attrs
+import ormsgpack
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from stategraph import NotSerializableError, register_type
+from stategraph.frozen import MAX_DEPTH, freeze_items
+from stategraph.stores import codec
+from stategraph.stores.codec import DecodeError
+from stategraph.testing import KEPT_VALUES, UNKEPT_VALUES, is_same
+from stategraph.testing.corpus import Colour, Order, Point, Priority, Weekdays
+
+
+def encoded(value: Any) -> bytes:
+    """-> the bytes of a value, as they are when a State holds it."""
+    return codec.encode(freeze_items({"value": value}))
+
+
+def round_trip(value: Any) -> Any:
+    return freeze_items(codec.decode(encoded(value)))["value"]
+
+
+def nested(make: Callable[[Any], Any], levels: int, value: Any = 0) -> Any:
+    for _ in range(levels):
+        value = make(value)
+    return value
+
+
+# --------------------------------------------------------------------------- exactness
+
+_ZONES = st.none() | st.sampled_from([UTC, ZoneInfo("UTC"), timezone(timedelta(hours=-3), "here")])
+_ATOMS = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.integers(-(2**80), 2**80),
+    st.sampled_from([2**63 - 1, 2**63, 2**64 - 1, 2**64, -(2**63), -(2**63) - 1]),
+    st.floats(),
+    st.complex_numbers(),
+    st.text(),
+    st.text(st.characters(categories=["Cs", "L"])),  # lone surrogates
+    st.binary(),
+    st.decimals(allow_nan=False),
+    st.uuids(),
+    st.dates(),
+    st.times(),
+    st.timedeltas(),
+    st.datetimes(timezones=_ZONES),
+    st.builds(range, st.integers(-9, 9), st.integers(-99, 99), st.integers(1, 5)),
+    st.sampled_from([*Colour, *Priority, *Weekdays, Weekdays(0), Weekdays.MONDAY | Weekdays.FRIDAY]),
+    st.builds(Path, st.text("ab/.ä", max_size=8)),
+    st.builds(PurePosixPath, st.text("ab/. ", max_size=8)),
+    st.builds(PureWindowsPath, st.text("ab.", max_size=8)),
+)
+_HASHABLE = st.recursive(
+    _ATOMS.filter(lambda value: "nan" not in repr(value)),  # which a set finds by its identity only
+    lambda parts: st.tuples(parts, parts) | st.frozensets(parts, max_size=3) | st.builds(Point, parts, parts),
+    max_leaves=4,
+)
+_VALUES = st.recursive(
+    _ATOMS,
+    lambda parts: st.one_of(
+        st.lists(parts, max_size=4),
+        st.lists(parts, max_size=4).map(tuple),
+        st.dictionaries(_HASHABLE, parts, max_size=4),
+        st.dictionaries(st.text(), parts, max_size=4),
+        st.sets(_HASHABLE, max_size=4),
+        st.frozensets(_HASHABLE, max_size=4),
+        st.builds(Order, parts, st.lists(parts, max_size=2), parts),
+    ),
+    max_leaves=12,
+)
+
+
+@settings(max_examples=250, deadline=None, print_blob=True)
+@given(_VALUES)
+def test_every_value_comes_back_exactly(value: Any) -> None:
+    """In values and in types, to the last part; and it gives the same bytes again."""
+    loaded = round_trip(value)
+
+    assert is_same(loaded, value)
+    assert encoded(loaded) == encoded(value)
+
+
+@settings(max_examples=30, deadline=None, print_blob=True)
+@given(st.dictionaries(st.text(), _VALUES, max_size=5))
+def test_data_comes_back_in_its_order(data: dict[str, Any]) -> None:
+    """The keys of a State keep the order in which they were set."""
+    loaded = codec.decode(codec.encode(freeze_items(data)))
+
+    assert list(loaded) == list(data)
+    assert is_same(freeze_items(loaded), freeze_items(data))
+
+
+@pytest.mark.parametrize("name", KEPT_VALUES)
+def test_a_value_is_the_same_beside_an_object(name: str) -> None:
+    """The way for settled values and the one for all others give the same bytes."""
+    settled = codec.encode(freeze_items({"value": KEPT_VALUES[name]}))
+    with_object = codec.encode(freeze_items({"value": KEPT_VALUES[name], "object": Order(1, [])}))
+
+    assert is_same(codec.decode(settled)["value"], codec.decode(with_object)["value"])
+    assert settled[1:] in with_object
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        *(Path(os.fsdecode(b"not utf-8 \xff")), PurePosixPath("\udc80/a")),
+        datetime(2024, 1, 1, tzinfo=timezone(timedelta(hours=1), "\ud800")),
+        PureWindowsPath("./c:a"),
+        PureWindowsPath("//server/share/a"),
+        PureWindowsPath("// //"),
+        *(Decimal("NaN123"), Decimal("-sNaN"), Decimal("0E-5000"), Decimal("1E+999999")),
+        *(ZoneInfo("UTC"),),
+    ],
+    ids=ascii,
+)
+def test_what_is_hard_to_keep_is_kept_or_refused(value: Any) -> None:
+    """Never saved as something else, and never refused in words of other libraries."""
+    try:
+        data = encoded([{"here": value}])
+    except NotSerializableError as error:
+        assert error.path == "value[0].here"  # noqa: PT017 - either outcome is right
+    else:
+        assert is_same(codec.decode(data)["value"][0]["here"], value)
+
+
+@pytest.mark.parametrize("key", sorted(available_timezones())[::40])
+def test_time_zones_are_kept_by_their_key(key: str) -> None:
+    """A zone of the system's database is loaded from there."""
+    loaded = round_trip(datetime(2024, 10, 27, 2, 30, tzinfo=ZoneInfo(key), fold=1))
+
+    assert loaded.tzinfo is ZoneInfo(key)
+    assert loaded.fold == 1
+
+
+_SETS_IN_A_PROCESS = """
+import sys
+from stategraph.stores import codec
+from stategraph.frozen import freeze_items
+words = {"draft", "review", "publish", None, 5, 2.5, ("a", 1), frozenset({"x", "y", "z"})}
+sys.stdout.write(codec.encode(freeze_items({"words": words, "deep": [{frozenset(words)}]})).hex())
+"""
+
+
+def test_sets_give_the_same_bytes_in_every_process() -> None:
+    """Whatever order their hashes put them in: bytes are compared to find out whether a step was changed."""
+    outputs = {
+        subprocess.run(
+            [sys.executable, "-c", _SETS_IN_A_PROCESS],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            check=True,
+            capture_output=True,
+            text=True,
+        ).stdout
+        for seed in ("0", "1", "2")
+    }
+
+    assert len(outputs) == 1
+
+
+def test_equal_values_of_different_types_give_different_bytes() -> None:
+    """1, 1.0 and True are three values."""
+    assert len({encoded(value) for value in (1, 1.0, True, Decimal(1), 1 + 0j, Priority.HIGH)}) == 6
+    assert encoded(0.0) != encoded(-0.0)
+    assert encoded({1}) != encoded(frozenset({1}))
+    assert encoded([1]) != encoded((1,))
+
+
+# --------------------------------------------------------------------------- refusals
+
+
+@pytest.mark.parametrize("name", UNKEPT_VALUES)
+@pytest.mark.parametrize(
+    ("wrap", "path"),
+    [
+        (lambda value: value, "value"),
+        (lambda value: [1, {"total": value}], "value[1].total"),
+        (lambda value: {"a b": (value,)}, "value['a b'][0]"),
+        (lambda value: {5: value}, "value[5]"),
+        (lambda value: Order(0, [value]), "value.items[0]"),
+    ],
+    ids=["at the top", "in a dict in a list", "in a tuple", "under an int", "in an object"],
+)
+def test_a_value_that_cannot_be_kept_is_refused_with_its_path(name: str, wrap: Callable[[Any], Any], path: str) -> None:
+    """The path leads to it as one would write it."""
+    value = UNKEPT_VALUES[name]()
+    try:
+        with pytest.raises(NotSerializableError) as caught:
+            encoded(wrap(value))
+    finally:
+        if hasattr(value, "close"):
+            value.close()
+
+    assert caught.value.path.startswith(path)
+    assert len(str(caught.value)) < 1500
+
+
+@pytest.mark.parametrize(
+    ("value", "path"),
+    [
+        ({object(): 1}, "value (key <object object"),
+        ({(1, object()): 1}, "value (key (1, <object object"),
+        ({object()}, "value{...}"),
+        ([frozenset({object()})], "value[0]{...}"),
+    ],
+    ids=["key", "part of a key", "set", "frozenset"],
+)
+def test_keys_and_members_have_a_path_too(value: Any, path: str) -> None:
+    """Where there is no place to name, the container is named."""
+    with pytest.raises(NotSerializableError) as caught:
+        encoded(value)
+
+    assert caught.value.path.startswith(path)
+
+
+def test_a_huge_key_makes_no_huge_error() -> None:
+    """A path is for reading."""
+    with pytest.raises(NotSerializableError) as caught:
+        encoded({"k" * 1_000_000: object()})
+
+    assert len(str(caught.value)) < 500
+
+
+def test_the_error_for_a_class_says_how_to_register_it() -> None:
+    """The way out is in the text."""
+
+    @attrs.define
+    class Invoice:
+        number: int
+
+    with pytest.raises(NotSerializableError, match=r"stategraph.register_type\(Invoice\)"):
+        encoded(Invoice(1))
+
+
+def test_a_zone_that_its_key_does_not_bring_back_is_refused() -> None:
+    """A zone made from a file has whatever key its maker liked."""
+    zone_file = next(Path(folder, "UTC") for folder in _zone_folders() if Path(folder, "UTC").is_file())
+    with zone_file.open("rb") as file:
+        zone = ZoneInfo.from_file(file, key="../my zone")
+
+    with pytest.raises(NotSerializableError, match="zone"):
+        encoded([datetime(2024, 1, 1, tzinfo=zone)])
+
+
+def _zone_folders() -> tuple[str, ...]:
+    from zoneinfo import TZPATH
+
+    return TZPATH
+
+
+_WRAPPERS: dict[str, Callable[[Any], Any]] = {
+    "list": lambda x: [x],
+    "tuple": lambda x: (x,),
+    "dict": lambda x: {"a": x},
+    "dict with int keys": lambda x: {1: x},
+    "object": lambda x: Point(x, 0),
+    "frozenset": lambda x: frozenset({x}),
+}
+
+
+@pytest.mark.parametrize("leaf", [0, date.min, 2**80, Path("a"), "\ud800", datetime(2024, 1, 1, tzinfo=UTC)], ids=ascii)
+@pytest.mark.parametrize("levels", [MAX_DEPTH - 2, MAX_DEPTH - 1, MAX_DEPTH, MAX_DEPTH + 1, 3 * MAX_DEPTH])
+@pytest.mark.parametrize("name", ["list", "tuple", "dict", "dict with int keys", "object", "frozenset"])
+def test_a_deep_value_is_kept_or_refused(name: str, levels: int, leaf: Any) -> None:
+    """At the very limit as well: what can be saved can be loaded."""
+    value = nested(_WRAPPERS[name], levels, leaf)
+    try:
+        data = encoded(value)
+    except NotSerializableError:
+        assert levels >= MAX_DEPTH - 1
+    else:
+        freeze_items(codec.decode(data))
+
+
+@pytest.mark.parametrize("levels", [MAX_DEPTH - 10, MAX_DEPTH + 10, 5 * MAX_DEPTH, 20 * MAX_DEPTH])
+@pytest.mark.parametrize("name", ["list", "dict", "tuple"])
+def test_a_value_that_grew_deep_in_many_steps_is_kept_or_refused(name: str, levels: int) -> None:
+    """Each step wraps what the one before had frozen already."""
+    try:
+        data = freeze_items({"value": 0})
+        for _ in range(levels):
+            data = freeze_items({"value": [_WRAPPERS[name](data["value"])]})
+        kept = codec.encode(data)
+    except NotSerializableError:
+        assert 2 * levels > MAX_DEPTH
+    else:
+        freeze_items(codec.decode(kept))
+
+
+@pytest.mark.parametrize("levels", [MAX_DEPTH + 50, 8 * MAX_DEPTH])
+@pytest.mark.parametrize(
+    "value_of",
+    [lambda deep: {deep}, lambda deep: {deep: 1}, lambda deep: [frozenset({deep})]],
+    ids=["set", "key", "frozenset"],
+)
+def test_deep_members_and_keys_are_kept_or_refused(value_of: Callable[[Any], Any], levels: int) -> None:
+    """Tuples in sets are as deep as other tuples."""
+    try:
+        data = encoded(value_of(nested(lambda x: (x,), levels)))
+    except NotSerializableError:
+        pass
+    else:
+        freeze_items(codec.decode(data))
+
+
+# --------------------------------------------------------------------------- registered classes
+
+
+def test_a_registered_class_that_cannot_be_restored_is_refused() -> None:
+    """When it is registered or, at the latest, when an instance is saved: it has more in it than its fields."""
+
+    @attrs.define
+    class Bag(dict[str, int]):
+        name: str = ""
+
+    bag = Bag("n")
+    dict.update(bag, {"a": 1})
+
+    with pytest.raises((TypeError, NotSerializableError)):
+        register_type(Bag)
+        encoded([bag])
+
+
+def test_a_registered_exception_is_restored_or_refused() -> None:
+    """Exceptions are made in a way of their own."""
+
+    @attrs.define
+    class LateError(Exception):
+        reason: str
+
+    try:
+        data = encoded([register_type(LateError)("late")])
+    except (TypeError, NotSerializableError):
+        pass
+    else:
+        assert codec.decode(data)["value"][0].reason == "late"
+
+
+def test_what_stands_in_slots_beside_the_fields_is_not_lost() -> None:
+    """It is refused, as what stands in ``__dict__`` beside the fields is."""
+
+    class Base:
+        __slots__ = ("note",)
+
+    @register_type
+    @dataclasses.dataclass
+    class Noted(Base):
+        number: int
+
+    noted = Noted(1)
+    noted.note = "would be lost"  # type: ignore[attr-defined]
+
+    with pytest.raises(NotSerializableError, match="note"):
+        encoded([noted])
+
+
+def test_a_class_that_caches_its_hash_can_be_hashed_after_loading() -> None:
+    """``attrs.frozen(cache_hash=True)``; otherwise it must be refused."""
+
+    @register_type
+    @attrs.frozen(cache_hash=True)
+    class Cached:
+        number: int
+
+    try:
+        data = encoded([{Cached(1): 1}, Cached(2)])
+    except NotSerializableError:
+        return
+    first, second = codec.decode(data)["value"]
+
+    assert first == {Cached(1): 1}
+    assert hash(second) == hash(Cached(2))
+
+
+@pytest.mark.parametrize("fields", [["a"], ["a", "b", "c"], ["a", "c"], []], ids=str)
+def test_an_object_of_a_class_whose_fields_changed_is_not_restored(fields: list[str]) -> None:
+    """The error names the fields then and now."""
+    name = f"versioned-{uuid.uuid4()}"
+    data = encoded([register_type(attrs.make_class("Versioned", ["a", "b"]), name=name)(1, 2)])
+    register_type(attrs.make_class("Versioned", fields), name=name)
+
+    with pytest.raises(DecodeError) as caught:
+        codec.decode(data)
+
+    assert f"{name} was saved with fields ['a', 'b'] and now has" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "remake",
+    [lambda: enum.Enum("Versioned", {"OTHER": 1}), lambda: attrs.make_class("Versioned", [])],
+    ids=["member gone", "enum no more"],
+)
+def test_a_member_that_is_gone_is_not_restored(remake: Callable[[], Any]) -> None:
+    """It is an error, not another member."""
+    name = f"versioned-{uuid.uuid4()}"
+    make_enum: Any = enum.Enum
+    versioned = make_enum("Versioned", {"A": 1})
+    data = encoded([register_type(versioned, name=name).A])
+    register_type(remake(), name=name)
+
+    with pytest.raises(DecodeError):
+        codec.decode(data)
+
+
+def test_a_name_in_the_bytes_that_is_not_registered_names_the_way_out() -> None:
+    """Nothing is imported to look for it."""
+    data = codec._pack(ormsgpack.Ext(codec._OBJECT, codec._pack(["antigravity.Apple", {}])))
+
+    with pytest.raises(DecodeError, match="register_type") as caught:
+        codec.decode(data)
+
+    assert "antigravity.Apple" in str(caught.value)
+    assert "antigravity" not in sys.modules
+
+
+def test_restoring_calls_nothing_of_a_class() -> None:
+    """What is loaded is what was saved, whatever ``__init__`` and its friends would do."""
+    called: list[str] = []
+
+    @register_type
+    @dataclasses.dataclass
+    class Loud:
+        number: int
+
+        def __post_init__(self) -> None:
+            called.append("__post_init__")
+
+        def __setattr__(self, name: str, value: Any) -> None:
+            called.append("__setattr__")
+            object.__setattr__(self, name, value)
+
+        def __setstate__(self, state: Any) -> None:
+            called.append("__setstate__")
+
+    data = encoded([Loud(1)])
+    called.clear()
+
+    assert codec.decode(data)["value"][0].number == 1
+    assert called == []
+
+
+# --------------------------------------------------------------------------- hostile bytes
+
+
+def decoded_or_refused(data: bytes) -> None:
+    """Decode; anything but a value or a DecodeError fails the test."""
+    try:
+        codec.decode(data)
+    except DecodeError as error:
+        assert len(str(error)) < 2000  # noqa: PT017 - either outcome is right
+
+
+@settings(max_examples=300, deadline=None, print_blob=True)
+@given(st.binary(max_size=60))
+@example(b"")
+@example(b"\xc1")
+def test_random_bytes_are_refused(data: bytes) -> None:
+    """Whatever they are, nothing but a DecodeError is raised."""
+    decoded_or_refused(data)
+
+
+_LARGE = {"10**5000", "str", "bytes", "10,000 numbers", "nested 90 deep"}
+_SMALL = encoded({name: value for name, value in KEPT_VALUES.items() if name not in _LARGE})
+
+
+@settings(max_examples=400, deadline=None, print_blob=True)
+@given(
+    st.lists(st.tuples(st.integers(0, len(_SMALL) - 1), st.integers(0, 255)), min_size=1, max_size=4), st.integers(0)
+)
+def test_changed_and_cut_bytes_are_refused(changes: list[tuple[int, int]], cut: int) -> None:
+    """Or they are those of another value."""
+    data = bytearray(_SMALL)
+    for place, byte in changes:
+        data[place] = byte
+
+    decoded_or_refused(bytes(data))
+    decoded_or_refused(bytes(data[: cut % len(data)]))
+
+
+@settings(max_examples=300, deadline=None, print_blob=True)
+@given(st.integers(0, 127), _VALUES | st.lists(_ATOMS, max_size=9))
+def test_extensions_of_wrong_parts_are_refused(tag: int, parts: Any) -> None:
+    """Each extension type looks at what it is made of."""
+    decoded_or_refused(codec._pack(ormsgpack.Ext(tag, codec._pack(codec._prepare(parts, "", 0)))))
+
+
+def _ext(tag: int, body: bytes) -> bytes:
+    return b"\xc9" + struct.pack(">IB", len(body), tag) + body
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        *(bytes([head]) + b"\xff\xff\xff\xff" for head in (0xC6, 0xC9, 0xDB, 0xDD, 0xDF)),
+        b"\xdd\xff\xff\xff\xff" + b"\xc0" * 1000,
+        _ext(codec._SET, b"\xdd\x7f\xff\xff\xff"),
+        b"\x91" * 1_000_000 + b"\xc0",
+        b"\x81\xa1a" * 1_000_000 + b"\xc0",
+        nested(lambda body: _ext(codec._TUPLE, b"\x91" + body), 1000, b"\xc0"),
+        nested(lambda body: _ext(codec._DICT, b"\x92\xc0" + body), 1000, b"\xc0"),
+    ],
+    ids=lambda data: f"{data[:8].hex()} {len(data)}",
+)
+@pytest.mark.timeout(10)
+def test_bombs_are_refused(data: bytes) -> None:
+    """Lengths that are not there and nests without end take no memory and no time."""
+    with pytest.raises(DecodeError):
+        codec.decode(data)
+
+
+_BOMB_IN_A_PROCESS = """
+import struct, sys, threading
+from stategraph.stores import codec
+body = b"\\xc0"
+for _ in range(99):
+    body = b"\\x91" * 1000 + body
+    body = b"\\xc9" + struct.pack(">IB", len(body), codec._TUPLE) + body
+def decode():
+    try:
+        codec.decode(body)
+    except codec.DecodeError:
+        pass
+    sys.stdout.write("survived")
+decode()
+thread = threading.Thread(target=decode)
+thread.start()
+thread.join()
+"""
+
+
+def test_a_bomb_of_nested_nests_does_not_overflow_the_stack() -> None:
+    """Lists of the greatest depth within tuples of the greatest depth: 100 kB that must not kill the process."""
+    result = subprocess.run([sys.executable, "-c", _BOMB_IN_A_PROCESS], capture_output=True, text=True, check=False)
+
+    assert result.returncode == 0, f"the interpreter ended with {result.returncode}"
+    assert result.stdout == "survivedsurvived"
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "../../etc/passwd",
+        "/etc/passwd",
+        "UTC/../UTC",
+        "",
+        ".",
+        "a\0b",
+        "America",
+        "America/",
+        "leapseconds",
+        "x" * 9999,
+        "CON",
+    ],
+    ids=lambda key: ascii(key)[:20],
+)
+def test_a_zone_key_cannot_lead_out_of_the_zone_database(key: str) -> None:
+    """It is looked up there and nowhere else."""
+    body = codec._pack([2024, 1, 1, 0, 0, 0, 0, 0, key])
+
+    with pytest.raises(DecodeError):
+        codec.decode(_ext(codec._DATETIME, body))
+
+
+def test_a_zone_key_imports_nothing() -> None:
+    """zoneinfo would look for an unknown key in a package of that name."""
+    imported: list[str] = []
+    this_thread = threading.get_ident()
+
+    def hear(event: str, arguments: tuple[Any, ...]) -> None:
+        if event == "import" and threading.get_ident() == this_thread and hearing:
+            imported.append(arguments[0])
+
+    hearing = True
+    sys.addaudithook(hear)
+    try:
+        with pytest.raises(DecodeError):
+            codec.decode(_ext(codec._DATETIME, codec._pack([2024, 1, 1, 0, 0, 0, 0, 0, "evil/payload"])))
+    finally:
+        hearing = False
+
+    assert [name for name in imported if "evil" in name or name.startswith("tzdata")] == []

@@ -1,0 +1,625 @@
+"""StateGraph: building one, what is refused, and what its fingerprint tells."""
+
+import asyncio
+import functools
+import itertools
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from stategraph import (
+    CheckpointConfig,
+    ConfigError,
+    GraphConfig,
+    GraphError,
+    NodeContext,
+    State,
+    StateGraph,
+    UnknownNameError,
+    UnknownNodeError,
+    key_equals,
+    key_exists,
+    not_,
+)
+from stategraph.stores.memory import MemoryStore
+
+
+def nothing(state: State) -> dict[str, Any]:
+    return {}
+
+
+@pytest.fixture
+def graph() -> StateGraph:
+    return StateGraph(GraphConfig("review", observer="noop"))
+
+
+@pytest.fixture
+def line(graph: StateGraph) -> StateGraph:
+    """-> a valid graph: draft -> review -> publish."""
+    return built(graph, "draft review publish", "draft>review review>publish", "draft", "publish")
+
+
+def built(graph: StateGraph, nodes: str, edges: str, entry: str = "", exits: str = "") -> StateGraph:
+    for name in nodes.split():
+        graph.add_node(name, nothing)
+    for edge in edges.split():
+        source, target = edge.split(">")
+        graph.add_edge(source, target)
+    if entry:
+        graph.set_entry_point(entry)
+    for name in exits.split():
+        graph.set_exit_point(name)
+    return graph
+
+
+def ran(node: Callable[..., Any], **data: Any) -> State:
+    """-> what a run of this one node gives."""
+    graph = StateGraph(GraphConfig("one", observer="noop"))
+    graph.add_node("node", node)
+    graph.set_entry_point("node")
+    graph.set_exit_point("node")
+    return graph.execute(State(data, run_id="r"))
+
+
+# --------------------------------------------------------------------------- the graph itself
+
+
+def test_a_graph_knows_what_it_is_made_of(graph: StateGraph) -> None:
+    """In the order in which it was built."""
+    predicate = key_exists("a")
+    graph.add_node("b", nothing)
+    graph.add_node("a", dict)
+    graph.add_edge("b", "a", predicate, name="on a")
+    graph.add_edge("b", "b")
+
+    assert graph.name == "review"
+    assert dict(graph.nodes) == {"b": nothing, "a": dict}
+    assert list(graph.nodes) == ["b", "a"]
+    assert [(edge.source, edge.target, edge.predicate, edge.name) for edge in graph.edges] == [
+        ("b", "a", predicate, "on a"),
+        ("b", "b", None, None),
+    ]
+    assert repr(graph) == "StateGraph('review', 2 nodes, 2 edges, memory store)"
+
+
+def test_what_a_graph_gives_out_cannot_change_it(line: StateGraph) -> None:
+    """Nodes and edges are views."""
+    with pytest.raises(TypeError):
+        line.nodes["new"] = nothing  # type: ignore[index]
+    assert isinstance(line.edges, tuple)
+
+
+def test_given_objects_win_over_names() -> None:
+    """A store and an observer of one's own need not be registered."""
+    store, observer = MemoryStore(), StateGraph(GraphConfig("x", observer="noop")).observer
+    config = GraphConfig("g", observer="no such", checkpoint=CheckpointConfig(store="no such"))
+
+    graph = StateGraph(config, store=store, observer=observer)
+
+    assert graph.store is store
+    assert graph.observer is observer
+
+
+@pytest.mark.parametrize(
+    ("config", "text"),
+    [
+        (GraphConfig("g", observer="structlgo"), "no observer is named 'structlgo'; did you mean 'structlog'"),
+        (
+            GraphConfig("g", checkpoint=CheckpointConfig(store="memroy")),
+            "store is named 'memroy'; did you mean 'memory'",
+        ),
+    ],
+)
+def test_unknown_names_are_found_when_the_graph_is_made(config: GraphConfig, text: str) -> None:
+    """Not when the first run starts."""
+    with pytest.raises(UnknownNameError, match=text):
+        StateGraph(config)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "key"),
+    [
+        ({"config": {"name": "g"}}, "config"),
+        ({"config": "g"}, "config"),
+        ({"config": GraphConfig("g"), "store": "memory"}, "store"),
+        ({"config": GraphConfig("g"), "store": MemoryStore}, "store"),
+        ({"config": GraphConfig("g"), "observer": "noop"}, "observer"),
+        ({"config": GraphConfig("g"), "observer": print}, "observer"),
+    ],
+    ids=repr,
+)
+def test_arguments_of_other_kinds_are_refused(arguments: dict[str, Any], key: str) -> None:
+    """The error names the argument."""
+    with pytest.raises(ConfigError) as caught:
+        StateGraph(**arguments)
+
+    assert caught.value.key == key
+
+
+# --------------------------------------------------------------------------- nodes
+
+
+@pytest.mark.parametrize(
+    "name", ["", None, 5, "a\nb", "x" * 201, "\0", b"a", ["a"], "\u202e"], ids=lambda name: ascii(name)[:20]
+)
+def test_a_bad_name_is_refused(graph: StateGraph, name: Any) -> None:
+    """Names stand in logs, errors and stored States."""
+    with pytest.raises(GraphError, match="a name has 1 to 200 printable characters"):
+        graph.add_node(name, nothing)
+
+
+def test_a_name_is_given_once(graph: StateGraph) -> None:
+    """And the first node stays."""
+    graph.add_node("draft", nothing)
+
+    with pytest.raises(GraphError, match="node 'draft' is already there"):
+        graph.add_node("draft", dict)
+
+    assert graph.nodes["draft"] is nothing
+
+
+@pytest.mark.parametrize("node", [None, 5, "draft", {"a": 1}, State()], ids=lambda node: type(node).__name__)
+def test_what_cannot_be_called_is_no_node(graph: StateGraph, node: Any) -> None:
+    """The error names the node."""
+    with pytest.raises(GraphError, match=r"node 'draft': .* is not callable"):
+        graph.add_node("draft", node)
+
+
+class Methods:
+    def node(self, state: State) -> dict[str, Any]:
+        return {"saw": None}
+
+    def with_context(self, state: State, context: NodeContext) -> dict[str, Any]:
+        return {"saw": context}
+
+    async def late(self, state: State, context: NodeContext) -> dict[str, Any]:
+        return {"saw": context}
+
+    @staticmethod
+    def static(state: State, other: Any) -> dict[str, Any]:
+        return {"saw": other}
+
+    @classmethod
+    def of_class(cls, state: State, *, context: Any) -> dict[str, Any]:
+        return {"saw": context}
+
+
+class Callable1:
+    def __call__(self, state: State) -> dict[str, Any]:
+        return {"saw": None}
+
+
+class CallableWithContext:
+    async def __call__(self, state: State, context: NodeContext) -> dict[str, Any]:
+        return {"saw": context}
+
+
+def second(state: State, whatever: Any) -> dict[str, Any]:
+    return {"saw": whatever}
+
+
+def keyword_only(state: State, *, context: Any) -> dict[str, Any]:
+    return {"saw": context}
+
+
+def annotated(state: State, *, about: NodeContext) -> dict[str, Any]:
+    return {"saw": about}
+
+
+def annotated_in_text(state: State, limit: int = 5, *, about: "NodeContext") -> dict[str, Any]:
+    return {"saw": about}
+
+
+def named_behind_defaults(state: State, limit: int = 5, context: Any = None) -> dict[str, Any]:
+    return {"saw": context, "limit": limit}
+
+
+def positional_only(state: State, about: Any, /) -> dict[str, Any]:
+    return {"saw": about}
+
+
+def no_parameters() -> dict[str, Any]:
+    return {}
+
+
+def one_default(state: State, limit: Any = None) -> dict[str, Any]:
+    return {"saw": limit}
+
+
+def any_arguments(*arguments: Any, **options: Any) -> dict[str, Any]:
+    return {"saw": arguments[1] if arguments[1:] else options.get("context")}
+
+
+def three(state: State, about: Any, limit: int) -> dict[str, Any]:
+    return {"saw": about}
+
+
+async def late(state: State) -> dict[str, Any]:
+    await asyncio.sleep(0)
+    return {"saw": None}
+
+
+async def late_keyword(state: State, *, context: NodeContext) -> dict[str, Any]:
+    await asyncio.sleep(0)
+    return {"saw": context}
+
+
+WITH_CONTEXT: dict[str, Any] = {
+    "second": second,
+    "keyword-only": keyword_only,
+    "annotated": annotated,
+    "annotated in text": annotated_in_text,
+    "named behind defaults": named_behind_defaults,
+    "positional-only": positional_only,
+    "method": Methods().with_context,
+    "async method": Methods().late,
+    "static method": Methods.static,
+    "class method": Methods.of_class,
+    "async object": CallableWithContext(),
+    "lambda": lambda s, c: {"saw": c},
+    "partial": functools.partial(three, limit=5),
+    "partial of async": functools.partial(late_keyword),
+    "partial of partial": functools.partial(functools.partial(three, limit=5), limit=6),
+    "async keyword-only": late_keyword,
+    "wrapped": functools.wraps(second)(lambda state, whatever: second(state, whatever)),  # noqa: PLW0108
+}
+
+WITHOUT_CONTEXT: dict[str, Any] = {
+    "method": Methods().node,
+    "object": Callable1(),
+    "default": one_default,
+    "any arguments": any_arguments,
+    "lambda": lambda s: {"saw": None},
+    "async": late,
+    "partial that binds the second": functools.partial(second, whatever=None),
+    "partial of a method": functools.partial(Methods().node),
+}
+
+
+@pytest.mark.parametrize("node", WITH_CONTEXT.values(), ids=WITH_CONTEXT)
+def test_a_node_that_asks_for_it_is_given_a_context(node: Any) -> None:
+    """Whichever way it asks."""
+    assert ran(node)["saw"] == NodeContext(run_id="r", graph="one", node="node", step=1)
+
+
+@pytest.mark.parametrize("node", WITHOUT_CONTEXT.values(), ids=WITHOUT_CONTEXT)
+def test_a_node_that_does_not_ask_is_given_the_state_only(node: Any) -> None:
+    """A parameter that has a default keeps it."""
+    assert ran(node)["saw"] is None
+
+
+@pytest.mark.parametrize("node", [dict, State.clone, lambda s: s], ids=["dict", "State.clone", "lambda"])
+def test_builtins_and_methods_of_state_are_nodes(node: Any) -> None:
+    """Whatever takes a State and gives a mapping."""
+    assert dict(ran(node, a=1)) == {"a": 1}
+
+
+@pytest.mark.parametrize(
+    ("node", "text"),
+    [
+        (no_parameters, "it takes no positional argument"),
+        (lambda *, state: {}, "it takes no positional argument"),
+        (lambda **state: {}, "it takes no positional argument"),
+        (three, "nothing is passed for its parameter 'limit'"),
+        (lambda state, *, limit: {}, "nothing is passed for its parameter 'limit'"),
+        (Methods.node, None),
+        (Methods.with_context, "nothing is passed for its parameter 'state'"),
+        (functools.partial(nothing, State()), "it takes no positional argument"),
+    ],
+    ids=[
+        "nothing",
+        "keyword-only",
+        "any keywords",
+        "three",
+        "required keyword",
+        "unbound",
+        "unbound with context",
+        "full",
+    ],
+)
+def test_a_signature_that_cannot_be_called_is_refused(graph: StateGraph, node: Any, text: str | None) -> None:
+    """When it is added, not when it runs; a function of two positional parameters is taken for one with a context."""
+    if text is None:
+        graph.add_node("draft", node)
+        return
+    with pytest.raises(GraphError, match=f"node 'draft': {text}"):
+        graph.add_node("draft", node)
+
+
+@pytest.mark.parametrize("node", WITH_CONTEXT.values(), ids=WITH_CONTEXT)
+def test_nodes_holds_the_functions_that_were_added(graph: StateGraph, node: Any) -> None:
+    """Not what is made of them inside."""
+    graph.add_node("node", node)
+
+    assert graph.nodes["node"] is node
+
+
+class Step:
+    """Has an attribute named func, and is no partial."""
+
+    def __init__(self, func: Any) -> None:
+        self.func = func
+
+    def __call__(self, state: State) -> dict[str, Any]:
+        return {"called": True}
+
+
+@pytest.mark.timeout(5)
+def test_an_object_with_a_func_is_no_partial() -> None:
+    """What counts is its own ``__call__``; one that refers to itself ends the search."""
+    looped = Step(None)
+    looped.func = looped
+
+    assert ran(Step(late))["called"]
+    assert ran(looped)["called"]
+
+
+def test_the_decorator_adds_a_function_under_its_own_name(graph: StateGraph) -> None:
+    """Sync or async; and it leaves the function as it is."""
+
+    @graph.node
+    def draft(state: State) -> dict[str, Any]:
+        return {}
+
+    @graph.node
+    async def review(state: State) -> dict[str, Any]:
+        return {}
+
+    assert dict(graph.nodes) == {"draft": draft, "review": review}
+
+
+def test_the_decorator_takes_a_name(graph: StateGraph) -> None:
+    """For names that are no identifiers, and for one function under two names."""
+
+    @graph.node("second draft")
+    @graph.node("first draft")
+    def draft(state: State) -> dict[str, Any]:
+        return {}
+
+    assert dict(graph.nodes) == {"first draft": draft, "second draft": draft}
+
+
+@pytest.mark.parametrize(
+    "node", [functools.partial(nothing), Callable1(), 5, None], ids=lambda node: type(node).__name__
+)
+def test_the_decorator_refuses_what_has_no_name(graph: StateGraph, node: Any) -> None:
+    """The error asks for one."""
+    with pytest.raises(GraphError, match="a name has 1 to 200"):
+        graph.node(node)
+
+
+# --------------------------------------------------------------------------- edges, entry and exits
+
+
+@pytest.mark.parametrize("name", ["reviw", "", None, 5, ["a"], {"a": 1}], ids=repr)
+def test_an_unknown_node_is_an_error_at_once(line: StateGraph, name: Any) -> None:
+    """From wherever it is named."""
+    for call in (
+        lambda: line.add_edge(name, "draft"),
+        lambda: line.add_edge("draft", name),
+        lambda: line.set_exit_point(name),
+        lambda: StateGraph.set_entry_point(line, name),
+    ):
+        with pytest.raises(UnknownNodeError):
+            call()
+
+
+def test_an_unknown_node_comes_with_a_suggestion(line: StateGraph) -> None:
+    """And with the names that are known."""
+    with pytest.raises(UnknownNodeError) as caught:
+        line.add_edge("draft", "reviw")
+
+    assert str(caught.value) == (
+        "graph 'review': no node is named 'reviw'; did you mean 'review'? "
+        "(known: 'draft', 'publish', 'review'); add_node comes first"
+    )
+
+
+def test_a_second_entry_point_is_refused(line: StateGraph) -> None:
+    """Also the same one again."""
+    for name in ("review", "draft"):
+        with pytest.raises(GraphError, match="the entry point is 'draft' already"):
+            line.set_entry_point(name)
+
+
+def test_more_exit_points_are_fine(graph: StateGraph) -> None:
+    """And so is naming one twice."""
+    built(graph, "a b c", "a>b a>c", "a", "b c c")
+
+    graph.validate()
+
+
+@pytest.mark.parametrize(
+    "make",
+    [lambda: None, lambda: key_equals("a", [1]), lambda: not_(key_exists("a")), lambda: str],
+    ids=["None", "=", "not", "own"],
+)
+def test_an_edge_is_given_once(line: StateGraph, make: Callable[[], Any]) -> None:
+    """Predicates that mean the same make the same edge."""
+    if make() is not None:
+        line.add_edge("draft", "review", make())
+
+    with pytest.raises(GraphError, match=r"edge 'draft' -> 'review' .* is already there"):
+        line.add_edge("draft", "review", make())
+
+
+async def async_predicate(state: State) -> bool:
+    return True
+
+
+class AsyncPredicate:
+    async def __call__(self, state: State) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(
+    "predicate",
+    [5, "a", True, async_predicate, AsyncPredicate(), functools.partial(async_predicate)],
+    ids=lambda predicate: type(predicate).__name__,
+)
+def test_a_predicate_is_a_sync_function(line: StateGraph, predicate: Any) -> None:
+    """It decides at once."""
+    with pytest.raises(GraphError, match="a predicate is a sync function of a State"):
+        line.add_edge("draft", "publish", predicate)
+
+    assert len(line.edges) == 2
+
+
+# --------------------------------------------------------------------------- validation
+
+
+@pytest.mark.parametrize(
+    ("nodes", "edges", "entry", "exits", "problems"),
+    [
+        ("", "", "", "", ["it has no nodes", "it has no entry point", "it has no exit point"]),
+        ("a", "", "a", "", ["it has no exit point", "node 'a' is a dead end"]),
+        ("a", "", "", "a", ["it has no entry point"]),
+        ("a b", "", "a", "a b", ["node 'b' cannot be reached from the entry point 'a'"]),
+        ("a b c", "a>b a>c", "a", "b", ["node 'c' is a dead end"]),
+        ("a b c d", "a>b a>c c>d d>c", "a", "b", ["can be reached from node 'c'", "can be reached from node 'd'"]),
+        ("a b c", "a>b c>b", "a", "b", ["node 'c' cannot be reached"]),
+        ("a b c", "a>b b>c", "a", "b", ["node 'c' cannot be reached", "node 'c' is a dead end"]),
+        ("a b", "a>a", "a", "b", ["node 'b' cannot be reached", "no exit point can be reached from node 'a'"]),
+    ],
+)
+def test_all_problems_are_in_one_error(
+    graph: StateGraph, nodes: str, edges: str, entry: str, exits: str, problems: list[str]
+) -> None:
+    """Each of them named, none of them twice."""
+    built(graph, nodes, edges, entry, exits)
+
+    with pytest.raises(GraphError) as caught:
+        graph.validate()
+
+    assert len(caught.value.problems) == len(problems)
+    for problem, found in zip(problems, caught.value.problems, strict=True):
+        assert problem in found
+        assert found in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "edges", "entry", "exits"),
+    [
+        ("a", "", "a", "a"),
+        ("a b", "a>b b>a", "a", "b"),
+        ("a b", "a>a a>b", "a", "b"),
+        ("a b c", "a>b a>c", "a", "b c"),
+    ],
+)
+def test_valid_graphs(graph: StateGraph, nodes: str, edges: str, entry: str, exits: str) -> None:
+    """One node, loops, several exits: all of that is fine."""
+    built(graph, nodes, edges, entry, exits).validate()
+
+
+def test_execute_and_resume_validate_first(graph: StateGraph) -> None:
+    """A graph that is not valid runs nothing."""
+    graph.add_node("draft", nothing)
+
+    for call in (lambda: graph.execute(State()), lambda: graph.resume("a")):
+        with pytest.raises(GraphError, match="has 3 problems"):
+            call()
+
+
+def test_a_graph_of_thousands_of_nodes_is_validated(graph: StateGraph) -> None:
+    """Without recursion."""
+    names = [f"n{number}" for number in range(2_000)]
+    for name in names:
+        graph.add_node(name, nothing)
+    for source, target in itertools.pairwise(names):
+        graph.add_edge(source, target)
+    graph.set_entry_point(names[0])
+    graph.set_exit_point(names[-1])
+
+    graph.validate()
+
+
+def test_a_graph_can_grow_after_it_was_validated(line: StateGraph) -> None:
+    """What is added counts in the next run."""
+    line.validate()
+    line.add_node("lost", nothing)
+
+    with pytest.raises(GraphError, match="'lost'"):
+        line.validate()
+
+
+# --------------------------------------------------------------------------- fingerprint
+
+_IN_A_PROCESS = """
+from stategraph import *
+graph = StateGraph(GraphConfig("review", observer="noop"))
+for name in ("draft", "review", "publish"):
+    graph.add_node(name, lambda state: {})
+graph.add_edge("draft", "review", key_equals("tags", {"a", "b", ("c", frozenset({"d", "e"}))}))
+graph.add_edge("review", "draft", lambda state: True)
+graph.add_edge("review", "publish", or_(not_(key_exists("a")), lambda state: False), name="done")
+print(graph.fingerprint)
+"""
+
+
+def test_the_fingerprint_is_the_same_in_every_process() -> None:
+    """Whatever the hash seed, and wherever functions and objects lie in memory."""
+    prints = {
+        subprocess.run(
+            [sys.executable, "-c", _IN_A_PROCESS],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            check=True,
+            capture_output=True,
+            text=True,
+        ).stdout.strip()
+        for seed in ("0", "1", "2")
+    }
+
+    assert len(prints) == 1
+    assert len(prints.pop()) == 32
+
+
+@pytest.fixture
+def make() -> Callable[..., str]:
+    def fingerprint(nodes: str = "a b c", edges: str = "a>b b>c", name: str = "g", node: Any = nothing) -> str:
+        graph = StateGraph(GraphConfig(name, observer="noop"))
+        for node_name in nodes.split():
+            graph.add_node(node_name, node)
+        for edge in edges.split():
+            source, target, *predicate = edge.split(">")
+            graph.add_edge(source, target, *map(key_exists, predicate))
+        return graph.fingerprint
+
+    return fingerprint
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"nodes": "a b c d"},
+        {"edges": "a>b b>c c>a"},
+        {"edges": "a>b"},
+        {"edges": "a>b>key b>c"},
+        {"edges": "a>c c>b"},
+        {"nodes": "a b c2", "edges": "a>b b>c2"},
+    ],
+    ids=str,
+)
+def test_the_fingerprint_changes_with_the_structure(make: Callable[..., str], changes: dict[str, str]) -> None:
+    """With nodes, edges and what predicates test."""
+    assert make(**changes) != make()
+
+
+@pytest.mark.parametrize("changes", [{"nodes": "c a b"}, {"edges": "b>c a>b"}, {"name": "h"}, {"node": dict}], ids=str)
+def test_the_fingerprint_does_not_change_with_the_rest(make: Callable[..., str], changes: dict[str, Any]) -> None:
+    """Not with the order of nodes, nor of edges out of different nodes, nor with the code of a node."""
+    assert make(**changes) == make()
+
+
+def test_the_order_of_edges_out_of_one_node_counts(make: Callable[..., str]) -> None:
+    """It decides which one is tried first."""
+    assert make(edges="a>b>x a>c>y") != make(edges="a>c>y a>b>x")
+
+
+def test_names_cannot_be_made_to_look_like_others(make: Callable[..., str]) -> None:
+    """The parts of the structure do not run into each other."""
+    assert make(nodes="a b", edges="a>b") != make(nodes="a b a>b".replace(">", "-"), edges="")
+    assert make(nodes="ab c", edges="") != make(nodes="a bc", edges="")

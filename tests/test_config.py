@@ -1,0 +1,311 @@
+"""GraphConfig and CheckpointConfig: from code, a mapping or a file."""
+
+import json
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import attrs
+import pytest
+
+from stategraph import CheckpointConfig, ConfigError, GraphConfig
+
+AnyGraph: Any = GraphConfig
+AnyCheckpoint: Any = CheckpointConfig
+
+FULL: dict[str, Any] = {
+    "name": "review",
+    "observer": "noop",
+    "max_iterations": 5,
+    "checkpoint": {
+        "store": "disk",
+        "interval": 2,
+        "preserve": True,
+        "options": {"path": "runs", "nested": {"a": [1]}},
+    },
+}
+CONFIG = GraphConfig(
+    "review",
+    observer="noop",
+    max_iterations=5,
+    checkpoint=CheckpointConfig("disk", 2, preserve=True, options={"path": "runs", "nested": {"a": [1]}}),
+)
+TOML = """
+name = "review"
+observer = "noop"
+max_iterations = 5
+
+[checkpoint]
+store = "disk"
+interval = 2
+preserve = true
+options = { path = "runs", nested = { a = [1] } }
+"""
+
+
+def test_the_defaults() -> None:
+    """Nothing is saved until an interval is set."""
+    assert GraphConfig("g") == GraphConfig(
+        "g", "structlog", 1000, CheckpointConfig(store="memory", interval=0, preserve=False, options={})
+    )
+
+
+@pytest.mark.parametrize("config_class", [GraphConfig, CheckpointConfig])
+def test_configurations_are_frozen_values(config_class: type) -> None:
+    """Change means a new one."""
+    config = CONFIG if config_class is GraphConfig else CONFIG.checkpoint
+
+    for field in attrs.fields(config_class):
+        with pytest.raises(attrs.exceptions.FrozenInstanceError):
+            setattr(config, field.name, None)
+
+
+# --------------------------------------------------------------------------- from a mapping, a file
+
+
+def test_from_a_mapping() -> None:
+    """All keys, some keys, any kind of mapping."""
+    assert GraphConfig.from_dict(FULL) == CONFIG
+    assert GraphConfig.from_dict(MappingProxyType(FULL)) == CONFIG
+    assert GraphConfig.from_dict({"name": "g"}) == GraphConfig("g")
+    assert GraphConfig.from_dict({"name": "g", "checkpoint": {"interval": 3}}).checkpoint == CheckpointConfig(
+        interval=3
+    )
+    assert GraphConfig.from_dict({"name": "g", "checkpoint": {}}) == GraphConfig("g")
+
+
+@pytest.mark.parametrize(
+    ("name", "text"), [("g.toml", TOML), ("g.json", json.dumps(FULL)), ("G.TOML", TOML), ("ä.x.json", json.dumps(FULL))]
+)
+def test_from_a_file(tmp_path: Path, name: str, text: str) -> None:
+    """TOML or JSON, as the name says."""
+    (tmp_path / name).write_text(text, encoding="utf-8")
+
+    assert GraphConfig.from_file(tmp_path / name) == CONFIG
+    assert GraphConfig.from_file(str(tmp_path / name)) == CONFIG
+
+
+@pytest.mark.parametrize("name", ["missing.toml", "missing.json", "folder.toml", "graph.yaml", "graph", ".toml"])
+def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path, name: str) -> None:
+    """The error names it."""
+    (tmp_path / "folder.toml").mkdir()
+    (tmp_path / "graph.yaml").write_text("name: g")
+
+    with pytest.raises(ConfigError) as caught:
+        GraphConfig.from_file(tmp_path / name)
+
+    assert caught.value.key == "file"
+    assert caught.value.value == str(tmp_path / name)
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("g.toml", b"name = "),
+        ("g.toml", b"name = 'a'\nname = 'b'"),
+        ("g.toml", b"\xff\xfe"),
+        ("g.json", b"{"),
+        ("g.json", b""),
+        ("g.json", b"\xff"),
+        ("g.json", b"[" * 100_000),
+        ("g.toml", b"a = " + b"[" * 100_000),
+        ("g.json", b"[]"),
+        ("g.json", b"null"),
+        ("g.json", b'"name"'),
+    ],
+    ids=lambda part: ascii(part)[:20],
+)
+def test_a_broken_file_is_refused(tmp_path: Path, name: str, content: bytes) -> None:
+    """Whatever is wrong with it, the error is a ConfigError."""
+    (tmp_path / name).write_bytes(content)
+
+    with pytest.raises(ConfigError) as caught:
+        GraphConfig.from_file(tmp_path / name)
+
+    assert len(str(caught.value)) < 1000
+
+
+# --------------------------------------------------------------------------- wrong values
+
+
+_WRONG_VALUES: dict[str, tuple[str, list[Any]]] = {
+    "name": ("1 to 200 printable", ["", None, 5, "x" * 201, "a\nb", b"g", ["g"]]),
+    "observer": ("name of an observer", ["", None, 5, True, ["noop"]]),
+    "max_iterations": ("a whole number from 1 on", [0, -1, 1.0, "5", True, None, []]),
+    "checkpoint.store": ("name of a checkpoint store", ["", None, 5, {"name": "disk"}]),
+    "checkpoint.interval": ("0 turns checkpointing off", [-1, 1.0, "5", True, False, None, [1]]),
+    "checkpoint.preserve": ("true keeps", [0, 1, "true", "false", None, []]),
+    "checkpoint.options": ("a mapping of option names", [None, 5, "path", ["path"], {5: 1}]),
+    "checkpoint": ("mapping", [None, 5, "disk", ["disk"], True]),
+}
+
+
+@pytest.mark.parametrize(
+    ("key", "wrong", "allowed"),
+    [(key, value, allowed) for key, (allowed, values) in _WRONG_VALUES.items() for value in values],
+    ids=lambda part: ascii(part)[:30],
+)
+def test_a_wrong_value_is_refused(key: str, wrong: Any, allowed: str) -> None:
+    """Nothing is coerced; the error names the key, the value and what would be allowed."""
+    first, _, second = key.partition(".")
+    change = {first: {second: wrong} if second else wrong}
+
+    with pytest.raises(ConfigError) as caught:
+        GraphConfig.from_dict({"name": "g", **change})
+
+    assert caught.value.key == key
+    assert caught.value.value == wrong
+    assert allowed in caught.value.allowed
+    assert str(caught.value).startswith(f"{key}: ")
+    assert len(str(caught.value)) < 400
+
+
+@pytest.mark.parametrize(
+    ("make", "key"),
+    [
+        (lambda: AnyGraph(5), "name"),
+        (lambda: AnyGraph("g", max_iterations=True), "max_iterations"),
+        (lambda: AnyGraph("g", checkpoint={"interval": 1}), "checkpoint"),
+        (lambda: AnyCheckpoint(interval="5"), "checkpoint.interval"),
+        (lambda: AnyCheckpoint(preserve=1), "checkpoint.preserve"),
+        (lambda: AnyCheckpoint(options=[]), "checkpoint.options"),
+        (lambda: attrs.evolve(CONFIG, max_iterations=0), "max_iterations"),
+    ],
+)
+def test_a_wrong_value_in_code_is_refused(make: Any, key: str) -> None:
+    """As from a mapping."""
+    with pytest.raises(ConfigError) as caught:
+        make()
+
+    assert caught.value.key == key
+
+
+@pytest.mark.parametrize("values", [None, 5, "name", [("name", "g")], {"name"}], ids=repr)
+def test_what_is_no_mapping_is_refused(values: Any) -> None:
+    """It is the configuration itself that is wrong."""
+    with pytest.raises(ConfigError, match=r"configuration: .* is not allowed; a mapping"):
+        GraphConfig.from_dict(values)
+
+
+def test_a_missing_name_is_asked_for() -> None:
+    """It is the one key without a default."""
+    with pytest.raises(ConfigError, match=r"name: .*it has no default; give it a value"):
+        GraphConfig.from_dict({})
+
+
+@pytest.mark.parametrize(
+    ("values", "key", "suggestion"),
+    [
+        ({"nmae": "g"}, "nmae", "did you mean name?"),
+        ({"name": "g", "max_iteration": 5}, "max_iteration", "did you mean max_iterations?"),
+        ({"name": "g", "checkpoints": {}}, "checkpoints", "did you mean checkpoint?"),
+        ({"name": "g", "checkpoint": {"intervall": 5}}, "checkpoint.intervall", "did you mean interval?"),
+        ({"name": "g", "zzz": 5}, "zzz", "(keys: name, observer, max_iterations, checkpoint)"),
+        ({"name": "g", 5: 5}, "5", "there is no such key"),
+    ],
+)
+def test_an_unknown_key_is_refused_with_a_suggestion(values: dict[Any, Any], key: str, suggestion: str) -> None:
+    """It is named with the path to it."""
+    with pytest.raises(ConfigError) as caught:
+        GraphConfig.from_dict(values)
+
+    assert caught.value.key == key
+    assert suggestion in str(caught.value)
+
+
+# --------------------------------------------------------------------------- to a mapping and back
+
+
+@attrs.frozen
+class Policy:
+    """An option of a store of somebody's own."""
+
+    days: int
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"path": "runs"},
+        {"hosts": ("a", "b")},
+        {"deep": {"a": [{"b": (1,)}]}},
+        {"policy": Policy(3)},
+        {"ids": {1, 2}},
+    ],
+    ids=repr,
+)
+def test_to_dict_and_back_gives_an_equal_configuration(options: dict[str, Any]) -> None:
+    """Whatever the options of the store are."""
+    config = attrs.evolve(CONFIG, checkpoint=CheckpointConfig("disk", 2, options=options))
+
+    again = GraphConfig.from_dict(config.to_dict())
+
+    assert again == config
+    assert again.checkpoint.options == options
+
+
+def test_to_dict_gives_a_mapping_of_its_own() -> None:
+    """It can be changed, and the configuration stays as it is."""
+    values = CONFIG.to_dict()
+    assert values == FULL
+
+    values["checkpoint"]["interval"] = 99
+
+    assert CONFIG.checkpoint.interval == 2
+
+
+# --------------------------------------------------------------------------- merging
+
+
+@pytest.mark.parametrize(
+    ("other", "expected"),
+    [
+        ({}, {}),
+        ({"max_iterations": 9}, {"max_iterations": 9}),
+        ({"checkpoint": {"interval": 9}}, {"checkpoint": {**FULL["checkpoint"], "interval": 9}}),
+        ({"checkpoint": {"interval": 0}}, {"checkpoint": {**FULL["checkpoint"], "interval": 0}}),
+        ({"checkpoint": {"options": {}}}, {"checkpoint": {**FULL["checkpoint"], "options": {}}}),
+        ({"checkpoint": {}}, {}),
+        (GraphConfig("other"), {"name": "other"}),
+        (GraphConfig("review", max_iterations=9), {"max_iterations": 9}),
+        (
+            GraphConfig("review", checkpoint=CheckpointConfig("memory", 7)),
+            {"checkpoint": {**FULL["checkpoint"], "interval": 7}},
+        ),
+    ],
+    ids=repr,
+)
+def test_merging_lays_one_over_the_other(other: Any, expected: dict[str, Any]) -> None:
+    """All keys of a mapping win; of a configuration, what is not the default."""
+    assert CONFIG.merge(other).to_dict() == {**FULL, **expected}
+    assert CONFIG.to_dict() == FULL
+
+
+@pytest.mark.parametrize(
+    ("other", "key"),
+    [
+        ({"max_iterations": 0}, "max_iterations"),
+        ({"checkpoint": {"intervall": 1}}, "checkpoint.intervall"),
+        ({"checkpoint": 5}, "checkpoint"),
+        ({"unknown": 5}, "unknown"),
+        (5, "merge"),
+        (None, "merge"),
+        ("name", "merge"),
+    ],
+    ids=repr,
+)
+def test_merging_refuses_what_is_wrong(other: Any, key: str) -> None:
+    """As making a configuration does."""
+    with pytest.raises(ConfigError) as caught:
+        CONFIG.merge(other)
+
+    assert caught.value.key == key
+
+
+def test_merging_keeps_the_options_objects() -> None:
+    """They belong to the store, which knows what to do with them."""
+    policy = Policy(3)
+    config = GraphConfig("g", checkpoint=CheckpointConfig(options={"policy": policy}))
+
+    assert config.merge({"max_iterations": 3}).checkpoint.options["policy"] is policy

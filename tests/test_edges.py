@@ -1,0 +1,289 @@
+"""Edges and predicates: what decides where a run goes."""
+
+import enum
+import os
+import subprocess
+import sys
+from datetime import date
+from functools import partial
+from pathlib import PurePosixPath
+from typing import Any
+
+import attrs
+import pytest
+
+from stategraph import GraphConfig, GraphError, State, StateGraph, always, and_, key_equals, key_exists, not_, or_
+from stategraph.edges import Edge, NoWay, choose, describe_predicate, stable_repr
+
+STATE = State({"verdict": "rework", "nothing": None, "orders": [1, {"a": 2}], "count": 0})
+
+
+class Mood(enum.Enum):
+    GOOD = 1
+
+
+def own(state: State) -> bool:
+    return True
+
+
+async def _late(state: State) -> bool:
+    return True
+
+
+late: Any = _late
+
+
+def calling_late(state: State) -> Any:
+    return _late(state)
+
+
+def answers(*values: Any) -> list[Any]:
+    """-> predicates that give these answers."""
+    return [lambda state, value=value: value for value in values]
+
+
+def raising(state: State) -> bool:
+    raise ValueError("no verdict")
+
+
+# --------------------------------------------------------------------------- what they decide
+
+
+@pytest.mark.parametrize(
+    ("predicate", "holds"),
+    [
+        (always(), True),
+        (key_exists("verdict"), True),
+        (key_exists("nothing"), True),
+        (key_exists("absent"), False),
+        (key_equals("verdict", "rework"), True),
+        (key_equals("verdict", "publish"), False),
+        (key_equals("nothing", None), True),
+        (key_equals("absent", None), False),
+        (key_equals("orders", [1, {"a": 2}]), True),
+        (key_equals("count", 0), True),
+        (not_(key_exists("absent")), True),
+        (not_(not_(key_exists("absent"))), False),
+        (and_(), True),
+        (or_(), False),
+        (and_(always(), key_exists("verdict")), True),
+        (and_(always(), key_exists("absent")), False),
+        (or_(key_exists("absent"), always()), True),
+        (or_(key_exists("absent"), not_(always())), False),
+        (and_(or_(key_exists("absent"), own), not_(and_(own, key_equals("count", 1)))), True),
+        (or_(always(), raising), True),
+        (and_(key_exists("absent"), raising), False),
+    ],
+    ids=str,
+)
+def test_what_a_predicate_decides(predicate: Any, holds: bool) -> None:
+    """It gives a bool, and asks no more parts than it must."""
+    assert predicate(STATE) is holds
+
+
+def test_a_part_may_answer_with_any_truth_value() -> None:
+    """As an edge's own predicate may."""
+    assert and_(*answers("rework", 1))(STATE) is True
+    assert or_(*answers(0, None))(STATE) is False
+    assert not_(*answers([]))(STATE) is True
+
+
+# --------------------------------------------------------------------------- repr and equality
+
+
+@pytest.mark.parametrize(
+    ("predicate", "text"),
+    [
+        (always(), "always()"),
+        (key_exists("a"), "key_exists('a')"),
+        (key_equals("a", {"b", "a"}), "key_equals('a', {'a', 'b'})"),
+        (not_(own), "not_(own)"),
+        (and_(own, or_(always(), key_exists("a"))), "and_(own, or_(always(), key_exists('a')))"),
+        (not_(partial(own)), "not_(partial)"),
+        (and_(), "and_()"),
+    ],
+    ids=str,
+)
+def test_a_predicate_reads_as_it_was_written(predicate: Any, text: str) -> None:
+    """Users' own functions go by their name, never by an address."""
+    assert repr(predicate) == describe_predicate(predicate) == text
+
+
+def test_no_predicate_reads_as_always() -> None:
+    """It means the same."""
+    assert describe_predicate(None) == "always()"
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        always,
+        lambda: key_exists("a"),
+        lambda: key_equals("a", [1]),
+        lambda: not_(own),
+        lambda: and_(own, key_exists("a")),
+        lambda: or_(own, key_exists("a")),
+    ],
+)
+def test_predicates_that_mean_the_same_are_equal(make: Any) -> None:
+    """Made twice, they are one."""
+    assert make() == make()
+
+
+def test_predicates_that_differ_are_not_equal() -> None:
+    """In kind, in key, in value, in order."""
+    different = [
+        *(always(), key_exists("a"), key_exists("b"), key_equals("a", 1), key_equals("a", 2), key_equals("b", 1)),
+        *(not_(own), not_(late), and_(own, late), and_(late, own), or_(own, late), and_(own), or_(own), and_(), or_()),
+    ]
+
+    for one in different:
+        assert sum(other == one for other in different) == 1
+
+
+@attrs.frozen
+class Plain:
+    x: int = 0
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (1.5, "1.5"),
+        ("a", "'a'"),
+        (None, "None"),
+        (date(2024, 1, 2), "datetime.date(2024, 1, 2)"),
+        (PurePosixPath("a"), "PurePosixPath('a')"),
+        (Mood.GOOD, "Mood.GOOD"),
+        ([1, ("a",)], "[1, ('a')]"),
+        ({"b": {2, 1}}, "{'b': {1, 2}}"),
+        (frozenset({"b", "a"}), "{'a', 'b'}"),
+        (object(), "<object>"),
+        (Plain(), "<Plain>"),
+        (own, "<function>"),
+        ([object()], "[<object>]"),
+    ],
+    ids=lambda part: part if isinstance(part, str) else type(part).__name__,
+)
+def test_a_stable_repr_has_no_address_and_no_chance_in_it(value: Any, text: str) -> None:
+    """It stands in the structure that is kept with a run."""
+    assert stable_repr(value) == text
+
+
+_IN_A_PROCESS = """
+from stategraph.edges import stable_repr
+print(stable_repr([{"a", "b", "c", ("d", frozenset({"e", "f"}))}, {"k": {1, "x", None}}, object(), print]))
+"""
+
+
+def test_a_stable_repr_is_the_same_in_every_process() -> None:
+    """Whatever the hash seed is."""
+    outputs = {
+        subprocess.run(
+            [sys.executable, "-c", _IN_A_PROCESS],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            check=True,
+            capture_output=True,
+            text=True,
+        ).stdout
+        for seed in ("0", "1", "2")
+    }
+
+    assert len(outputs) == 1
+
+
+# --------------------------------------------------------------------------- choosing
+
+
+def edges_with(*predicates: Any) -> list[Edge]:
+    return [Edge("a", f"b{number}", predicate) for number, predicate in enumerate(predicates)]
+
+
+@pytest.mark.parametrize(
+    ("predicates", "target"),
+    [
+        ([None], "b0"),
+        ([None, always()], "b0"),
+        ([key_exists("absent"), None], "b1"),
+        ([key_exists("absent"), key_exists("verdict"), raising], "b1"),
+        ([lambda s: 0, lambda s: "yes"], "b1"),
+        ([lambda s: None, lambda s: [], lambda s: 1], "b2"),
+    ],
+)
+def test_the_first_edge_that_passes_is_taken(predicates: list[Any], target: str) -> None:
+    """In the order in which they were added; any true value will do; the rest are not asked."""
+    edge = choose(edges_with(*predicates), STATE)
+
+    assert isinstance(edge, Edge)
+    assert edge.target == target
+
+
+def test_no_edge_is_no_way() -> None:
+    """It tells how many were tried."""
+    assert choose([], STATE) == NoWay(0)
+    assert choose(edges_with(key_exists("absent"), lambda s: None), STATE) == NoWay(2)
+
+
+def test_a_predicate_that_raises_ends_the_search() -> None:
+    """Nobody knows whether the edge was to be taken."""
+    no_way = choose(edges_with(key_exists("absent"), raising, None), STATE)
+
+    assert isinstance(no_way, NoWay)
+    assert no_way.tried == 2
+    assert str(no_way.error) == "no verdict"
+
+
+class _NoTruth:
+    def __bool__(self) -> bool:
+        raise ValueError("the truth is ambiguous")
+
+
+def test_an_answer_without_truth_is_an_error() -> None:
+    """As from an array."""
+    no_way = choose(edges_with(lambda s: _NoTruth()), STATE)
+
+    assert isinstance(no_way, NoWay)
+    assert "ambiguous" in str(no_way.error)
+
+
+@pytest.mark.parametrize(
+    "predicate",
+    [calling_late, not_(calling_late), and_(calling_late), or_(calling_late), and_(not_(late))],
+    ids=["plain", "not_", "and_", "or_", "nested"],
+)
+def test_an_answer_that_must_be_awaited_is_an_error(predicate: Any) -> None:
+    """A coroutine is true, and that is not what was meant; it is closed, so that Python does not warn."""
+    no_way = choose(edges_with(predicate), STATE)
+
+    assert isinstance(no_way, NoWay)
+    assert isinstance(no_way.error, TypeError)
+
+
+@pytest.mark.parametrize("make", [lambda p: p, not_, and_, or_, lambda p: not_(and_(always(), or_(p)))])
+def test_an_async_predicate_is_refused_when_it_is_added(make: Any) -> None:
+    """Inside of others too."""
+    graph = StateGraph(GraphConfig("g", observer="noop"))
+    graph.add_node("a", dict)
+
+    with pytest.raises((GraphError, TypeError), match="sync"):
+        graph.add_edge("a", "a", make(late))
+
+
+@pytest.mark.parametrize("make", [not_, and_, or_])
+def test_a_part_that_cannot_be_called_is_refused(make: Any) -> None:
+    """When it is made or added, not when it is asked."""
+    graph = StateGraph(GraphConfig("g", observer="noop"))
+    graph.add_node("a", dict)
+
+    with pytest.raises((GraphError, TypeError)):
+        graph.add_edge("a", "a", make("verdict"))
+
+
+def test_an_edge_reads_as_source_target_and_reason() -> None:
+    """Its name stands for its predicate, if it has one."""
+    assert str(Edge("a", "b")) == "'a' -> 'b' (always())"
+    assert str(Edge("a", "b", own)) == "'a' -> 'b' (own)"
+    assert str(Edge("a", "b", own, "rework")) == "'a' -> 'b' (rework)"
+    assert Edge("a", "b", own).structure.label == "own predicate"
+    assert Edge("a", "b", not_(own)).structure.label == "not_(own predicate)"
+    assert Edge("a", "b", own, "rework").structure.label == "rework"

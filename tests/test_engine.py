@@ -1,0 +1,362 @@
+"""The engine alone: driven by hand, command by command, without any I/O."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+
+from stategraph import (
+    CheckpointError,
+    CheckpointNotFoundError,
+    CheckpointSaveError,
+    EventType,
+    ExecutionError,
+    RunCancelledError,
+    RunStatus,
+    State,
+)
+from stategraph.commands import Amend, Await, Delete, Load, Notify, RunNode, Save, StartNode, Stopped
+from stategraph.engine import Engine
+from tests.scenarios import RUN, FourMethodStore, as_async, make_graph, shorter_than, traces
+
+NO_EVENTS: frozenset[EventType] = frozenset()
+ALL_EVENTS = frozenset(EventType)
+EDGES = [("a", "b"), ("b", "a", shorter_than(4)), ("b", "c"), ("c", "d")]  # runs a b a b c d
+
+
+class World:
+    """Services that keep what they are told in attributes."""
+
+    observer = None
+
+    def __init__(self) -> None:
+        self.kept: State | None = None
+        self.deleted = False
+        self.told: list[str] = []
+
+    def save(self, state: State) -> None:
+        """Keep a State."""
+        self.kept = state
+
+    amend = save
+
+    def load(self, run_id: str) -> State:
+        """-> what was kept."""
+        if self.kept is None:
+            raise CheckpointNotFoundError(run_id)
+        return self.kept
+
+    def delete(self, state: State) -> None:
+        """Forget it."""
+        self.kept, self.deleted = None, True
+
+    def notify(self, type: EventType, data: Mapping[str, Any]) -> None:
+        """Hear of an event."""
+        self.told.append(type.value)
+
+
+class GoneError(Exception):
+    """The driver has gone away, and left the engine where it was."""
+
+
+class Drive:
+    """A driver that can be stepped, and throws at will."""
+
+    def __init__(
+        self,
+        world: World,
+        start: Callable[[Engine], Any],
+        wanted: frozenset[EventType],
+        nodes: Any = None,
+        **options: Any,
+    ) -> None:
+        graph = make_graph(nodes or traces("abcd"), EDGES, store=FourMethodStore(), **options)
+        self.world = world
+        self.engine = Engine(graph._planned(), world, wanted)  # type: ignore[arg-type]
+        self.task = start(self.engine)
+        self.commands: list[Any] = []
+        self.leaves_at = -1
+
+    def run(self, faults: Mapping[int, BaseException]) -> State:
+        """Perform the commands, but throw where there is a fault for the number of the command."""
+        go_on, value = self.task.send, None
+        while len(self.commands) < 200:
+            try:
+                command = go_on(value)
+            except StopIteration as end:
+                return end.value  # type: ignore[no-any-return]
+            number = len(self.commands)
+            self.commands.append(command)
+            if number == self.leaves_at:
+                self.give_up(command)
+                raise GoneError
+            try:
+                if number in faults:
+                    self.give_up(command)
+                value = faults[number] if number in faults else self.perform(command)
+                go_on = self.task.throw if number in faults else self.task.send
+            except BaseException as error:
+                go_on, value = self.task.throw, error
+        raise AssertionError("the engine does not end")
+
+    def give_up(self, command: Any) -> None:
+        """What was to be awaited is not."""
+        if isinstance(command, Await):
+            command.awaitable.close()  # type: ignore[attr-defined]
+
+    def perform(self, command: Any) -> Any:
+        """Carry out a command in this thread."""
+        if not isinstance(command, Await):
+            return command()
+        with pytest.raises(StopIteration) as end:
+            while True:
+                command.awaitable.send(None)  # type: ignore[attr-defined]
+        return end.value.value
+
+
+def execute(engine: Engine) -> Any:
+    """Begin a fresh run."""
+    return engine.execute(State(run_id=RUN))
+
+
+def resume(engine: Engine) -> Any:
+    """Resume the run, with updates."""
+    return engine.resume(RUN, {"n": 1}, False)
+
+
+def names(commands: list[Any]) -> list[str]:
+    """-> the commands in words: what, and which step or event."""
+    return [" ".join([type(command).__name__, *_about(command)]) for command in commands]
+
+
+def _about(command: Any) -> list[str]:
+    if isinstance(command, Await):
+        return [command.node_name]
+    if isinstance(command, Notify):
+        return [str(command.args[0])]
+    return [str(argument.step) for argument in command.args if isinstance(argument, State)]
+
+
+class TestCommands:
+    """What the engine asks for, in order."""
+
+    def test_a_run_without_checkpoints(self) -> None:
+        """Only the nodes."""
+        drive = Drive(World(), execute, NO_EVENTS, interval=0)
+
+        final = drive.run({})
+
+        assert names(drive.commands) == [f"RunNode {step}" for step in range(6)]
+        assert (final["trace"], final.status) == ([*"ababcd"], RunStatus.COMPLETED)
+
+    def test_a_run_with_checkpoints(self) -> None:
+        """The store is asked for the run first, and to forget it at the end; steps are saved in between."""
+        drive = Drive(World(), execute, NO_EVENTS, interval=2)
+
+        drive.run({})
+
+        assert names(drive.commands) == [
+            *("Load", "RunNode 0", "RunNode 1", "Save 2", "RunNode 2", "RunNode 3", "Save 4"),
+            *("RunNode 4", "RunNode 5", "Save 6", "Delete 6"),
+        ]
+
+    def test_a_run_that_is_kept(self) -> None:
+        """Its final State is saved, and nothing deleted."""
+        drive = Drive(World(), execute, NO_EVENTS, interval=5, preserve=True)
+
+        drive.run({})
+
+        assert names(drive.commands)[-3:] == ["Save 5", "RunNode 5", "Save 6"]
+        assert not any(isinstance(command, Delete) for command in drive.commands)
+
+    def test_async_nodes(self) -> None:
+        """They are started, and then awaited."""
+        nodes = {name: as_async(function) for name, function in traces("abcd").items()}
+        drive = Drive(World(), execute, NO_EVENTS, interval=0, nodes=nodes)
+
+        drive.run({})
+
+        assert names(drive.commands)[:4] == ["StartNode 0", "Await a", "StartNode 1", "Await b"]
+
+    def test_a_resume(self) -> None:
+        """The State is loaded, its updates are saved in its place, and the next node runs."""
+        world = World()
+        world.kept = State({"trace": [*"abab"]}, run_id=RUN, checkpoint_node="b", step=4)
+        drive = Drive(world, resume, NO_EVENTS, interval=1)
+
+        final = drive.run({})
+
+        assert names(drive.commands)[:4] == ["Load", "Amend 4", "RunNode 4", "Save 5"]
+        assert (final["trace"], final["n"]) == ([*"ababcd"], 1)
+
+    def test_a_failure(self) -> None:
+        """What is not saved yet is saved."""
+        drive = Drive(World(), execute, NO_EVENTS, interval=10)
+
+        with pytest.raises(ExecutionError):
+            drive.run({3: ValueError()})
+
+        assert names(drive.commands) == ["Load", "RunNode 0", "RunNode 1", "RunNode 2", "Save 2"]
+
+    @pytest.mark.parametrize("interval", [0, 1, 2])
+    def test_events_add_notes_and_nothing_else(self, interval: int) -> None:
+        """Whoever listens does not change the run."""
+        quiet, heard = (Drive(World(), execute, wanted, interval=interval) for wanted in (NO_EVENTS, ALL_EVENTS))
+        quiet.run({})
+        heard.run({})
+
+        assert names(quiet.commands) == names([c for c in heard.commands if not isinstance(c, Notify)])
+
+    def test_only_wanted_events_are_built(self) -> None:
+        """One type of event makes no other."""
+        drive = Drive(World(), execute, frozenset({EventType.CYCLE_DETECTED}))
+
+        drive.run({})
+
+        assert drive.world.told == ["cycle.detected"] * 2
+
+
+# --------------------------------------------------------------------------- something thrown in at every command
+
+CONFIGS = [
+    (start, wanted, interval, kind)
+    for start in (execute, resume)
+    for wanted in (NO_EVENTS, ALL_EVENTS)
+    for interval in (1, 2, 5, 10)
+    for kind in ("sync", "async")
+]
+
+
+def make_drive(start: Any, wanted: frozenset[EventType], interval: int, kind: str, preserve: bool = False) -> Drive:
+    """-> a run of a graph; to resume there is one that stands at its first node."""
+    world = World()
+    if start is resume:
+        world.kept = State({"trace": ["a"]}, run_id=RUN, checkpoint_node="a", step=1, status="failed")
+    nodes = {name: as_async(node) if kind == "async" else node for name, node in traces("abcd").items()}
+    return Drive(world, start, wanted, nodes=nodes, interval=interval, preserve=preserve)
+
+
+def commands_of(*config: Any) -> list[Any]:
+    """-> the commands of a run that nothing disturbs."""
+    drive = make_drive(*config)
+    drive.run({})
+    return drive.commands
+
+
+everywhere = pytest.mark.parametrize(("start", "wanted", "interval", "kind"), CONFIGS)
+
+
+def assert_nothing_is_lost(drive: Drive) -> None:
+    """Every completed step is in the store."""
+    state = getattr(drive.engine, "state", None)
+    if state is None or state.step == 0:  # nothing was completed
+        return
+    assert drive.world.kept is not None
+    assert (drive.world.kept.step, drive.world.kept.get("trace")) == (state.step, state.get("trace"))
+
+
+@everywhere
+def test_an_interrupt_loses_nothing(start: Any, wanted: Any, interval: int, kind: str) -> None:
+    """At whatever command: it passes unchanged, and the last completed State is saved."""
+    for number in range(len(commands_of(start, wanted, interval, kind))):
+        drive, interrupt = make_drive(start, wanted, interval, kind), KeyboardInterrupt()
+
+        with pytest.raises(KeyboardInterrupt) as caught:
+            drive.run({number: interrupt})
+
+        assert caught.value is interrupt
+        assert_nothing_is_lost(drive)
+
+
+@everywhere
+def test_an_error_of_a_node_loses_nothing(start: Any, wanted: Any, interval: int, kind: str) -> None:
+    """It becomes an ExecutionError, and the last completed State is saved."""
+    for number, command in enumerate(commands_of(start, wanted, interval, kind)):
+        if isinstance(command, RunNode | StartNode | Await):
+            drive = make_drive(start, wanted, interval, kind)
+
+            with pytest.raises(ExecutionError, match="no topic") as caught:
+                drive.run({number: ValueError("no topic")})
+
+            assert drive.world.kept == caught.value.state
+            assert_nothing_is_lost(drive)
+
+
+@everywhere
+def test_an_error_of_the_store_passes(start: Any, wanted: Any, interval: int, kind: str) -> None:
+    """It carries its State, which the services saw to; no command follows but that of telling."""
+    for number, command in enumerate(commands_of(start, wanted, interval, kind)):
+        if isinstance(command, Load | Save | Amend):
+            drive, thrown = make_drive(start, wanted, interval, kind), CheckpointSaveError(RUN, "full")
+
+            with pytest.raises(CheckpointSaveError) as caught:
+                drive.run({number: thrown})
+
+            assert caught.value is thrown
+            assert all(isinstance(later, Notify) for later in drive.commands[number + 1 :])
+
+
+@everywhere
+def test_a_stop_loses_nothing(start: Any, wanted: Any, interval: int, kind: str) -> None:
+    """It comes where a node is asked for, and becomes a RunCancelledError; the run is active and saved."""
+    for number, command in enumerate(commands_of(start, wanted, interval, kind)):
+        if isinstance(command, RunNode | StartNode | Await):
+            drive, stopped = make_drive(start, wanted, interval, kind), Stopped("enough")
+            stopped.__cause__ = TimeoutError()
+
+            with pytest.raises(RunCancelledError, match="enough") as caught:
+                drive.run({number: stopped})
+
+            assert type(caught.value.__cause__) is TimeoutError
+            assert drive.world.kept == caught.value.state
+            assert caught.value.state.status is RunStatus.ACTIVE
+            assert_nothing_is_lost(drive)
+
+
+@everywhere
+@pytest.mark.parametrize("second", [SystemExit, OSError])
+def test_a_second_failure_is_noted(start: Any, wanted: Any, interval: int, kind: str, second: Any) -> None:
+    """Whatever fails while the run is being stopped is a note on the first failure, never in its place."""
+    for number in range(len(commands_of(start, wanted, interval, kind))):
+        alone = make_drive(start, wanted, interval, kind)
+        with pytest.raises(KeyboardInterrupt):
+            alone.run({number: KeyboardInterrupt()})
+        for later in range(number + 1, len(alone.commands)):
+            drive, first = make_drive(start, wanted, interval, kind), KeyboardInterrupt()
+
+            with pytest.raises(KeyboardInterrupt) as caught:
+                drive.run({number: first, later: second()})
+
+            assert caught.value is first
+            assert second.__name__ in "".join(first.__notes__)
+
+
+@everywhere
+def test_a_driver_that_goes_away(start: Any, wanted: Any, interval: int, kind: str) -> None:
+    """Closing the engine ends it: nobody is left to carry out a command."""
+    for number in range(len(commands_of(start, wanted, interval, kind))):
+        drive = make_drive(start, wanted, interval, kind)
+        drive.leaves_at = number
+        with pytest.raises(GoneError):
+            drive.run({})
+
+        drive.task.close()
+
+        assert inspect.getgeneratorstate(drive.task) == inspect.GEN_CLOSED
+
+
+@pytest.mark.parametrize("interval", [1, 2, 10])
+def test_a_delete_that_fails_loses_nothing(interval: int) -> None:
+    """The final State is in the store, so that no completed step runs again."""
+    drive = make_drive(execute, NO_EVENTS, interval, "sync")
+    undisturbed = make_drive(execute, NO_EVENTS, interval, "sync")
+    undisturbed.run({})
+
+    with pytest.raises(CheckpointError):
+        drive.run({len(undisturbed.commands) - 1: CheckpointError(RUN, "locked")})
+
+    assert drive.world.kept is not None
+    assert drive.world.kept.step == 6

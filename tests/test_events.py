@@ -1,0 +1,412 @@
+"""What an observer hears of a run."""
+
+from __future__ import annotations
+
+import gc
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import structlog
+
+from stategraph import (
+    Event,
+    EventType,
+    ExecutionError,
+    MultiObserver,
+    Observer,
+    State,
+    get_observer,
+    key_equals,
+)
+from stategraph import events as events_module
+from stategraph.observers.logging import StructlogObserver
+from stategraph.stores.memory import MemoryStore
+from tests.scenarios import (
+    RUN,
+    Scene,
+    WatchedStore,
+    broken_first,
+    fails_always,
+    raises,
+    shorter_than,
+    trace,
+    traces,
+)
+
+RUN_EVENTS = frozenset(EventType) - events_module.STATE_EVENTS
+
+
+class Recorder:
+    """Remembers what it is told; anything with on_event is an observer."""
+
+    def __init__(self, *types: EventType) -> None:
+        self.types = types or RUN_EVENTS
+        self.events: list[Event] = []
+
+    def wants(self, type: EventType) -> bool:
+        """Whether it is one of those to remember."""
+        return type in self.types
+
+    def on_event(self, event: Event) -> None:
+        """Remember it."""
+        self.events.append(event)
+
+    def told(self) -> list[str]:
+        """-> the events in words: the type, and the node or the edge."""
+        return [f"{event.type} {event.data.get('node', event.data.get('target'))}" for event in self.events]
+
+    def data(self, type: EventType) -> list[dict[str, Any]]:
+        """-> the data of all events of a type."""
+        return [dict(event.data) for event in self.events if event.type is type]
+
+
+class BrokenObserver:
+    """Raises whatever it is told."""
+
+    def on_event(self, event: Event) -> None:
+        """Raise."""
+        raise ValueError("observer")
+
+
+class TestOrder:
+    """Which events come, in which order."""
+
+    def test_a_run(self, memory_scene: Scene) -> None:
+        """From its start to its end."""
+        recorder = Recorder()
+
+        memory_scene.execute(memory_scene.graph(traces("ab"), observer=recorder))
+
+        assert recorder.told() == [
+            "graph.start ",
+            *("node.start a", "node.complete a", "checkpoint.save a"),
+            *("edge.evaluate b", "edge.transition b"),
+            *("node.start b", "node.complete b", "checkpoint.save b"),
+            *("checkpoint.delete b", "graph.complete b"),
+        ]
+
+    def test_a_run_that_is_kept(self, memory_scene: Scene) -> None:
+        """Its final State is saved, and nothing deleted."""
+        recorder = Recorder(EventType.CHECKPOINT_SAVE, EventType.CHECKPOINT_DELETE, EventType.GRAPH_COMPLETE)
+
+        memory_scene.execute(memory_scene.graph(traces("ab"), observer=recorder, interval=2, preserve=True))
+
+        assert recorder.told() == ["checkpoint.save b", "checkpoint.save b", "graph.complete b"]
+        assert [data["status"] for data in recorder.data(EventType.CHECKPOINT_SAVE)] == ["active", "completed"]
+
+    def test_a_failure_and_a_resume(self, memory_scene: Scene) -> None:
+        """The failed State is saved and the error told; the resume begins with what it loads."""
+        recorder = Recorder()
+        nodes = {**traces("a"), "b": broken_first(trace("b"), ValueError("no topic"))}
+        graph = memory_scene.graph(nodes, observer=recorder, interval=10)
+        with pytest.raises(ExecutionError):
+            memory_scene.execute(graph)
+
+        assert recorder.told()[-3:] == ["node.start b", "checkpoint.save a", "graph.error a"]
+        assert "ValueError: no topic" in recorder.data(EventType.GRAPH_ERROR)[0]["error"]
+        assert recorder.data(EventType.GRAPH_ERROR)[0]["status"] == "failed"
+
+        recorder.events.clear()
+        memory_scene.resume(graph, {"n": 1})
+
+        assert recorder.told() == [
+            *("checkpoint.load a", "checkpoint.save a", "checkpoint.resume a", "graph.start a"),
+            *("edge.evaluate b", "edge.transition b", "node.start b", "node.complete b"),
+            *("checkpoint.delete b", "graph.complete b"),
+        ]
+
+    def test_every_edge_that_is_tried(self, memory_scene: Scene) -> None:
+        """With its answer, up to the one that is taken, and that once more as a transition."""
+        recorder = Recorder(EventType.EDGE_EVALUATE, EventType.EDGE_TRANSITION)
+        edges = [("a", "b", key_equals("n", 1)), ("a", "c", key_equals("n", 2)), ("a", "d"), ("b", "d"), ("c", "d")]
+
+        memory_scene.execute(memory_scene.graph(traces("abcd"), edges, observer=recorder), State({"n": 2}, run_id=RUN))
+
+        assert [(event.type.value, event.data["target"], event.data.get("result")) for event in recorder.events] == [
+            ("edge.evaluate", "b", False),
+            ("edge.evaluate", "c", True),
+            ("edge.transition", "c", None),
+            ("edge.evaluate", "d", True),
+            ("edge.transition", "d", None),
+        ]
+        assert recorder.events[0].data["predicate"] == "key_equals('n', 1)"
+
+    @pytest.mark.parametrize("predicate", [raises(ValueError()), lambda state: False])
+    def test_a_run_that_is_stuck(self, memory_scene: Scene, predicate: Any) -> None:
+        """The edge that was tried last is told, then the error."""
+        recorder = Recorder()
+        with pytest.raises(ExecutionError):
+            memory_scene.execute(memory_scene.graph(traces("ab"), [("a", "b", predicate)], observer=recorder))
+
+        assert recorder.told()[-3:] == ["edge.evaluate b", "checkpoint.save a", "graph.error a"]
+
+    def test_a_cycle(self, memory_scene: Scene) -> None:
+        """It is told at every entry into a node that was completed before in this call."""
+        recorder = Recorder(EventType.CYCLE_DETECTED, EventType.NODE_START)
+        edges = [("a", "a", shorter_than(3)), ("a", "b")]
+
+        memory_scene.execute(memory_scene.graph(traces("ab"), edges, observer=recorder))
+
+        assert recorder.told() == [
+            *("node.start a", "cycle.detected a", "node.start a", "cycle.detected a", "node.start a"),
+            "node.start b",
+        ]
+
+    def test_an_error_is_told_even_if_the_run_cannot_be_saved(self, memory_scene: Scene) -> None:
+        """Whoever watches must learn that the run has ended."""
+        recorder = Recorder()
+        store = WatchedStore(MemoryStore(), fails_always("save", OSError("full")))
+        with pytest.raises(ExecutionError):
+            memory_scene.execute(memory_scene.graph({"a": raises(ValueError())}, observer=recorder, store=store))
+
+        assert recorder.told()[-1] == "graph.error "
+
+    def test_a_save_that_fails(self, memory_scene: Scene) -> None:
+        """It is the end of the run, and told as that."""
+        recorder = Recorder()
+        store = WatchedStore(MemoryStore(), fails_always("save", OSError("full")))
+        with pytest.raises(Exception, match="full"):
+            memory_scene.execute(memory_scene.graph(traces("ab"), observer=recorder, store=store))
+
+        assert recorder.told()[-2:] == ["node.complete a", "graph.error a"]
+
+
+class TestData:
+    """What an event carries."""
+
+    def test_every_event_names_its_run(self, memory_scene: Scene) -> None:
+        """And the graph, an aware time, and the step."""
+        recorder = Recorder()
+
+        memory_scene.execute(memory_scene.graph(traces("ab"), observer=recorder))
+
+        assert {event.data["run_id"] for event in recorder.events} == {RUN}
+        assert {event.source for event in recorder.events} == {"flow"}
+        assert all(event.timestamp.tzinfo is not None for event in recorder.events)
+        assert [data["step"] for data in recorder.data(EventType.NODE_START)] == [1, 2]
+        assert [data["step"] for data in recorder.data(EventType.NODE_COMPLETE)] == [1, 2]
+
+    def test_what_states_tell(self, memory_scene: Scene) -> None:
+        """A State in a run tells of changes to it, with the keys and without the values."""
+        recorder = Recorder(*events_module.STATE_EVENTS)
+
+        def change(state: State) -> State:
+            return state.set("a", 1).update(b=2).merge({"c": 3}).remove("a").clone()
+
+        memory_scene.execute(memory_scene.graph({"a": change}, observer=recorder))
+
+        assert [(event.type.value, event.data.get("keys")) for event in recorder.events] == [
+            ("state.set", ("a",)),
+            ("state.set", ("b",)),
+            ("state.merge", ("c",)),
+            ("state.set", ("a",)),
+            ("state.clone", None),
+        ]
+        assert {event.source for event in recorder.events} == {"flow"}
+
+    def test_the_observer_is_not_saved(self, scene: Scene) -> None:
+        """A State that is loaded has none, whoever watched the run."""
+        scene.execute(scene.graph(traces("a"), observer=Recorder(*EventType), preserve=True))
+
+        if type(scene.store).__module__.startswith("stategraph"):
+            assert scene.store.load(RUN).observer is None
+
+
+class TestNobodyListens:
+    """An event that nobody wants is never built."""
+
+    def test_no_event_is_built(self, memory_scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Neither for a run nor for its States."""
+
+        def built(*args: Any) -> None:
+            raise AssertionError("an event was built")
+
+        class Deaf(BrokenObserver):
+            def wants(self, type: EventType) -> bool:
+                return False
+
+        monkeypatch.setattr(events_module, "Event", built)
+        for observer in (Deaf(), get_observer("noop"), MultiObserver(Deaf(), get_observer("noop")), MultiObserver()):
+            nodes = {**traces("a"), "b": lambda state: state.set("n", 1).clone()}
+            memory_scene.execute(memory_scene.graph(nodes, observer=observer))
+
+    def test_only_what_is_wanted_is_built(self, memory_scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+        """One type of event makes no other."""
+        built: list[EventType] = []
+
+        def build(type: EventType, *args: Any) -> Event:
+            built.append(type)
+            return Event(type, *args)
+
+        monkeypatch.setattr(events_module, "Event", build)
+
+        memory_scene.execute(memory_scene.graph(traces("abc"), observer=Recorder(EventType.NODE_COMPLETE)))
+
+        assert built == [EventType.NODE_COMPLETE] * 3
+
+
+class TestBrokenObservers:
+    """An observer that raises breaks nothing."""
+
+    def test_it_is_reported_once(self, memory_scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
+        """However many events there are, with its class and what it raised; the run completes."""
+        final = memory_scene.execute(memory_scene.graph(traces("abc"), observer=BrokenObserver()))
+
+        assert final.step == 3
+        assert [(record.name, record.levelno) for record in caplog.records] == [("stategraph", logging.ERROR)]
+        assert "BrokenObserver" in caplog.text
+        assert "ValueError: observer" in caplog.text
+
+    def test_each_of_them_is_reported(self, memory_scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
+        """One does not hide another."""
+        for _ in range(3):
+            memory_scene.execute(memory_scene.graph(traces("a"), observer=BrokenObserver()))
+            gc.collect()
+
+        assert len(caplog.records) == 3
+
+    def test_a_wants_that_raises(self, memory_scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
+        """Such an observer hears nothing."""
+
+        class Undecided(Recorder):
+            def wants(self, type: EventType) -> bool:
+                raise ValueError("wants")
+
+        observer = Undecided()
+        memory_scene.execute(memory_scene.graph(traces("a"), observer=observer))
+
+        assert observer.events == []
+        assert len(caplog.records) == 1
+
+    def test_an_observer_without_weak_references(self, memory_scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
+        """It is reported like any other."""
+
+        class Slotted:
+            __slots__ = ()
+            on_event = BrokenObserver.on_event
+
+        memory_scene.execute(memory_scene.graph(traces("ab"), observer=Slotted()))
+
+        assert len(caplog.records) == 1
+
+    def test_an_interrupt_in_an_observer_passes(self, memory_scene: Scene) -> None:
+        """It is not an error of the observer; what was completed is saved."""
+
+        class Interrupted(Recorder):
+            def on_event(self, event: Event) -> None:
+                if event.type is EventType.NODE_COMPLETE and event.data["node"] == "b":
+                    raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            memory_scene.execute(memory_scene.graph(traces("abc"), observer=Interrupted(), interval=10))
+
+        assert memory_scene.store.load(RUN)["trace"] == ["a", "b"]
+
+
+class TestMultiObserver:
+    """Several observers as one."""
+
+    def test_all_hear_all(self, memory_scene: Scene) -> None:
+        """In the order given; one that raises keeps nothing from the others."""
+        first, last = Recorder(), Recorder()
+        memory_scene.execute(memory_scene.graph(traces("ab"), observer=MultiObserver(first, BrokenObserver(), last)))
+
+        assert first.told() == last.told()
+        assert len(first.events) == 11
+
+    def test_each_hears_what_it_wants(self, memory_scene: Scene) -> None:
+        """And nothing else."""
+        starts, ends = Recorder(EventType.NODE_START), Recorder(EventType.NODE_COMPLETE)
+
+        memory_scene.execute(memory_scene.graph(traces("ab"), observer=MultiObserver([starts, ends])))
+
+        assert starts.told() == ["node.start a", "node.start b"]
+        assert ends.told() == ["node.complete a", "node.complete b"]
+
+    def test_the_base_class_wants_everything(self) -> None:
+        """And does nothing with it."""
+        observer = Observer()
+
+        assert all(map(observer.wants, EventType))
+
+
+class TestStructlog:
+    """The default observer."""
+
+    @pytest.fixture(autouse=True)
+    def unconfigured(self) -> Iterator[None]:
+        """structlog as it is at first, before and after."""
+        structlog.reset_defaults()
+        yield
+        structlog.reset_defaults()
+
+    def test_it_writes_to_stderr(self, memory_scene: Scene, capfd: pytest.CaptureFixture[str]) -> None:
+        """Where nobody has configured structlog, a program's output stays its own."""
+        memory_scene.execute(memory_scene.graph(traces("a"), observer=get_observer("structlog")))
+
+        out, err = capfd.readouterr()
+        assert out == ""
+        assert "graph.start" in err
+        assert RUN in err
+
+    def test_it_writes_where_structlog_is_configured_to(self, memory_scene: Scene) -> None:
+        """With its name, type and data, and the name of the graph."""
+        lines: list[dict[str, Any]] = []
+        structlog.configure(processors=[structlog.processors.add_log_level, collect(lines)])
+
+        memory_scene.execute(memory_scene.graph(traces("a"), observer=StructlogObserver()))
+
+        assert [(line["event"], line["level"], line["graph"], line["run_id"]) for line in lines] == [
+            ("graph.start", "info", "flow", RUN),
+            ("graph.complete", "info", "flow", RUN),
+        ]
+
+    def test_levels(self, memory_scene: Scene) -> None:
+        """The life of a run is info, its failure an error, all else for debugging."""
+        lines: list[dict[str, Any]] = []
+        structlog.configure(processors=[structlog.processors.add_log_level, collect(lines)])
+        graph = memory_scene.graph(
+            {"a": trace("a"), "b": broken_first(trace("b"), ValueError())}, observer=StructlogObserver("debug")
+        )
+        with pytest.raises(ExecutionError):
+            memory_scene.execute(graph)
+        memory_scene.resume(graph)
+
+        levels = {line["event"]: line["level"] for line in lines}
+        assert levels.pop("graph.error") == "error"
+        assert {name for name, level in levels.items() if level == "info"} == {
+            *("graph.start", "graph.complete", "checkpoint.resume"),
+        }
+        assert {"node.start", "node.complete", "edge.transition", "checkpoint.save"} <= set(levels)
+
+    @pytest.mark.parametrize(
+        ("level", "wanted"),
+        [
+            ("debug", set(EventType)),
+            ("info", {"graph.start", "graph.complete", "graph.error", "checkpoint.resume"}),
+            ("error", {"graph.error"}),
+        ],
+    )
+    def test_what_its_level_holds_back_is_not_built(self, level: str, wanted: set[str]) -> None:
+        """It says so beforehand."""
+        observer = StructlogObserver(level)
+
+        assert set(filter(observer.wants, EventType)) == wanted
+
+    @pytest.mark.parametrize("level", ["loud", "", None, 10])
+    def test_an_unknown_level(self, level: Any) -> None:
+        """It is refused, with those that are known."""
+        with pytest.raises(ValueError, match="debug, info, warning"):
+            StructlogObserver(level)
+
+
+def collect(lines: list[dict[str, Any]]) -> Any:
+    """-> a structlog processor that keeps the lines to itself."""
+
+    def process(logger: Any, method: str, line: dict[str, Any]) -> Any:
+        lines.append(dict(line))
+        raise structlog.DropEvent
+
+    return process

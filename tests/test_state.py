@@ -1,0 +1,490 @@
+"""State: an immutable mapping that knows its run."""
+
+import copy
+import pickle
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta, timezone
+from enum import StrEnum
+from typing import Any
+
+import attrs
+import pytest
+
+from stategraph import (
+    ErrorInfo,
+    Event,
+    EventType,
+    InvalidRunIdError,
+    NotSerializableError,
+    Observer,
+    ParentStep,
+    RunStatus,
+    State,
+)
+from stategraph.stores.memory import MemoryStore
+from stategraph.structure import EdgeStructure, GraphStructure
+from stategraph.testing import fixed
+
+
+class Recorder(Observer):
+    """Keeps what it hears; two of them are never equal."""
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+
+    def on_event(self, event: Event) -> None:
+        self.events.append(event)
+
+
+PROVENANCE: dict[str, Any] = {
+    "run_id": "review-42",
+    "checkpoint_node": "draft",
+    "timestamp": datetime(2024, 2, 29, 1, 2, 3, 456789, tzinfo=UTC),
+    "step": 3,
+    "status": RunStatus.FAILED,
+    "graph": "review",
+    "structure": GraphStructure(("draft",), (EdgeStructure("draft", "draft", "always()"),)),
+    "error": ErrorInfo("ValueError", "no topic", "publish"),
+    "parent": ParentStep("review-41", 2),
+    "observer": Recorder(),
+}
+
+
+def provenance_of(state: State) -> dict[str, Any]:
+    return {name: getattr(state, name) for name in PROVENANCE}
+
+
+@pytest.fixture
+def state() -> State:
+    return State({"topic": "states", "orders": [{"total": 12}]}, **PROVENANCE)
+
+
+# --------------------------------------------------------------------------- a mapping
+
+
+def test_a_state_is_a_mapping() -> None:
+    """It reads as a dict does."""
+    state = State({"a": 1, "b": None})
+
+    assert isinstance(state, Mapping)
+    assert dict(state) == dict(state.items()) == {"a": 1, "b": None}
+    assert list(state) == list(state.keys()) == ["a", "b"]
+    assert list(state.values()) == [1, None]
+    assert len(state) == 2
+    assert "b" in state
+    assert "c" not in state
+    assert {**state} == {"a": 1, "b": None}
+
+
+def test_get_gives_the_default_only_where_the_key_is_absent() -> None:
+    """None is a value like any other."""
+    state = State({"a": None})
+
+    assert state.get("a", 5) is None
+    assert state.get("b", 5) == 5
+    assert state.get("b") is None
+
+
+def test_an_absent_key_is_a_key_error() -> None:
+    """A state never makes up a value."""
+    with pytest.raises(KeyError, match="topic"):
+        State()["topic"]
+
+
+def test_a_state_takes_the_data_of_another() -> None:
+    """Any mapping will do as data; the provenance is not taken over."""
+    first = State({"a": [1]}, run_id="a", step=4)
+
+    second = State(first, run_id="b")
+
+    assert dict(second) == dict(first)
+    assert second["a"] is first["a"]
+    assert second.step == 0
+
+
+def test_the_views_are_read_only() -> None:
+    """What a state gives out cannot be used to change it."""
+    state = State({"a": 1})
+
+    for view in (state.keys(), state.values(), state.items()):
+        assert not hasattr(view, "clear")
+    with pytest.raises(TypeError):
+        state.keys().mapping["a"] = 2  # type: ignore[attr-defined]
+    with pytest.raises(TypeError):
+        state["a"] = 2  # type: ignore[index]
+    assert state["a"] == 1
+
+
+def test_what_a_state_was_made_from_can_change_without_it() -> None:
+    """Data is taken as it is at that moment."""
+    data: dict[str, Any] = {"orders": [{"total": 1}]}
+    state = State(data)
+
+    data["orders"][0]["total"] = 2
+    data["new"] = True
+
+    assert dict(state) == {"orders": [{"total": 1}]}
+
+
+# --------------------------------------------------------------------------- attrs
+
+
+def test_a_state_is_a_frozen_attrs_class(state: State) -> None:
+    """No field can be set or deleted, and there is no room for others."""
+    assert attrs.has(State)
+    for name in ("run_id", "step", "observer", "_data", "other"):
+        with pytest.raises(attrs.exceptions.FrozenInstanceError):
+            setattr(state, name, 1)
+        with pytest.raises(attrs.exceptions.FrozenInstanceError):
+            delattr(state, name)
+
+
+@pytest.mark.parametrize("name", PROVENANCE)
+def test_evolve_keeps_what_it_is_not_told_to_change(state: State, name: str) -> None:
+    """attrs.evolve works as on every attrs class."""
+    other = attrs.evolve(state, step=4)
+
+    assert attrs.evolve(state) == state
+    assert other.step == 4
+    assert other["orders"] is state["orders"]
+    if name != "step":
+        assert getattr(other, name) == getattr(state, name)
+
+
+# --------------------------------------------------------------------------- a new state for every change
+
+
+class Key(StrEnum):
+    TOPIC = "topic"
+
+
+CHANGES: dict[str, Any] = {
+    "set": lambda state: state.set("topic", "new"),
+    "set by enum": lambda state: state.set(Key.TOPIC, "new"),
+    "update": lambda state: state.update({"topic": "new"}),
+    "update by keyword": lambda state: state.update(topic="new"),
+    "keywords win": lambda state: state.update({"topic": "old"}, topic="new"),
+    "merge": lambda state: state.merge({"topic": "new"}),
+    "merge a state": lambda state: state.merge(State({"topic": "new"}, run_id="other", step=99)),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_a_change_gives_a_new_state(state: State, change: Any) -> None:
+    """The old one stays as it was; order, provenance and all other values are shared."""
+    before = dict(state)
+
+    changed = change(state)
+
+    assert dict(state) == before
+    assert list(changed.items()) == [("topic", "new"), ("orders", [{"total": 12}])]
+    assert type(next(iter(changed))) is str
+    assert changed["orders"] is state["orders"]
+    assert provenance_of(changed) == PROVENANCE
+
+
+def test_remove_leaves_out_one_key(state: State) -> None:
+    """All else stays."""
+    changed = state.remove("topic")
+
+    assert list(changed) == ["orders"]
+    assert changed["orders"] is state["orders"]
+    assert provenance_of(changed) == PROVENANCE
+    assert "topic" in state
+
+
+def test_remove_of_an_absent_key_is_a_key_error(state: State) -> None:
+    """Nobody removes what is not there without hearing of it."""
+    with pytest.raises(KeyError, match="nothing"):
+        state.remove("nothing")
+
+
+def test_a_clone_is_equal_and_another_object(state: State) -> None:
+    """It shares every value."""
+    clone = state.clone()
+
+    assert clone == state
+    assert clone is not state
+    assert clone["orders"] is state["orders"]
+    assert provenance_of(clone) == PROVENANCE
+
+
+def test_update_without_changes_is_an_equal_state(state: State) -> None:
+    """No update is an update too."""
+    assert state.update() == state.update({}) == state.update(None) == state
+
+
+def test_set_checkpoint_node_records_node_and_time(state: State) -> None:
+    """Everything else is kept, the step included: the engine counts steps."""
+    with fixed():
+        moved = state.set_checkpoint_node("publish")
+
+    assert provenance_of(moved) == {
+        **PROVENANCE,
+        "checkpoint_node": "publish",
+        "timestamp": datetime(2020, 1, 1, tzinfo=UTC),
+    }
+    assert moved["orders"] is state["orders"]
+
+
+def test_checkpoint_saves_the_state_itself(state: State) -> None:
+    """A checkpoint is the state."""
+    store = MemoryStore()
+
+    assert state.checkpoint(store) is None  # type: ignore[func-returns-value]
+
+    assert store.load("review-42") == state
+
+
+# --------------------------------------------------------------------------- provenance
+
+
+def test_a_fresh_state_has_a_run_of_its_own() -> None:
+    """Its provenance says that nothing has happened yet."""
+    state = State()
+
+    assert state.run_id != State().run_id
+    assert (state.checkpoint_node, state.step, state.status) == ("", 0, RunStatus.ACTIVE)
+    assert (state.graph, state.structure, state.fingerprint) == (None, None, None)
+    assert (state.error, state.parent, state.observer) == (None, None, None)
+    assert state.timestamp.tzinfo is UTC
+
+
+@pytest.mark.parametrize(
+    "moment",
+    [
+        datetime(2024, 2, 29, 1, 2, 3, 456789, tzinfo=UTC),
+        datetime(2024, 2, 29, tzinfo=timezone(timedelta(hours=5, minutes=30))),
+        datetime(1, 1, 1, tzinfo=UTC),
+        datetime(1969, 12, 31, 23, 59, 59, 999999, tzinfo=UTC),
+        datetime.max.replace(tzinfo=UTC),
+    ],
+    ids=str,
+)
+def test_a_timestamp_is_kept_to_the_microsecond(moment: datetime) -> None:
+    """In UTC, whatever its time zone was."""
+    state = State(timestamp=moment)
+
+    assert state.timestamp == moment
+    assert state.timestamp.utcoffset() == timedelta(0)
+
+
+@pytest.mark.parametrize("status", RunStatus)
+def test_a_status_may_be_given_as_text(status: RunStatus) -> None:
+    """It becomes a RunStatus."""
+    assert State(status=status.value).status is status
+
+
+def test_equal_states_have_equal_data_and_provenance(state: State) -> None:
+    """The observer is not compared."""
+    assert State({"topic": "states", "orders": [{"total": 12}]}, **{**PROVENANCE, "observer": None}) == state
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"data": {"topic": "other"}},
+        {"run_id": "review-43"},
+        {"checkpoint_node": ""},
+        {"timestamp": PROVENANCE["timestamp"] + timedelta(microseconds=1)},
+        {"step": 4},
+        {"status": RunStatus.ACTIVE},
+        {"graph": None},
+        {"structure": None},
+        {"error": None},
+        {"parent": None},
+    ],
+    ids=lambda changes: next(iter(changes)),
+)
+def test_states_that_differ_in_one_thing_differ(state: State, changes: dict[str, Any]) -> None:
+    """Every field but the observer counts."""
+    assert attrs.evolve(state, **changes) != state
+
+
+def test_a_state_is_no_dict(state: State) -> None:
+    """A mapping with the same data is not equal: it has no provenance."""
+    assert state != dict(state)
+
+
+# --------------------------------------------------------------------------- repr
+
+
+def test_a_repr_of_megabytes_is_short() -> None:
+    """It names keys, not values, and not all of them."""
+    data: dict[str, Any] = {f"key {number} {'x' * 1000}": "x" * 1000 for number in range(1000)}
+
+    text = repr(State(data, checkpoint_node="n" * 100_000))
+
+    assert len(text) < 500
+    assert "1000 keys" in text
+
+
+def test_a_repr_names_run_step_and_node(state: State) -> None:
+    """What one looks for first in a log."""
+    assert repr(state) == (
+        "State(run_id='review-42', step=3, checkpoint_node='draft', status=failed, 2 keys: topic, orders)"
+    )
+
+
+# --------------------------------------------------------------------------- copying
+
+
+def test_copies_of_an_immutable_value_are_the_value_itself(state: State) -> None:
+    """There is nothing that a copy could protect."""
+    assert copy.copy(state) is state
+    assert copy.deepcopy(state) is state
+
+
+def test_a_deepcopy_copies_what_may_change() -> None:
+    """Objects that cannot be frozen are copied with the state."""
+    state = State({"box": bytearray(b"a"), "list": [bytearray(b"b")]}, step=5)
+
+    copied = copy.deepcopy(state)
+    state["box"].extend(b"!")
+    state["list"][0].extend(b"!")
+
+    assert dict(copied) == {"box": b"a", "list": [b"b"]}
+    assert copied.step == 5
+    with pytest.raises(TypeError):
+        copied["list"].append(1)
+
+
+@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+def test_a_pickled_state_is_equal_and_read_only(protocol: int) -> None:
+    """Processes may hand states to each other."""
+    state = State({"orders": [{"total": {1}}]}, **{**PROVENANCE, "observer": None})
+
+    loaded = pickle.loads(pickle.dumps(state, protocol))
+
+    assert loaded == state
+    assert provenance_of(loaded) == {**PROVENANCE, "observer": None}
+    with pytest.raises(TypeError):
+        loaded["orders"][0]["total"].add(2)
+
+
+# --------------------------------------------------------------------------- wrong arguments
+
+
+@pytest.mark.parametrize("data", [None, 5, "text", [1], [("a", 1)], {1, 2}], ids=repr)
+def test_data_that_is_no_mapping_is_a_type_error(data: Any) -> None:
+    """The same from every way in."""
+    with pytest.raises(TypeError):
+        State(data)
+    with pytest.raises(TypeError):
+        State().merge(data)
+
+
+@pytest.mark.parametrize("key", [None, 5, b"a", ("a",), 1.5], ids=repr)
+def test_a_key_that_is_no_str_is_a_type_error(key: Any) -> None:
+    """The same from every way in."""
+    for change in (
+        lambda: State({key: 1}),
+        lambda: State().set(key, 1),
+        lambda: State().update({key: 1}),
+        lambda: State().merge({key: 1}),
+    ):
+        with pytest.raises(TypeError, match="key of a State is a str"):
+            change()
+
+
+_WRONG: dict[str, list[Any]] = {
+    "step": [-1, 1.0, "1", True, None],
+    "status": ["done", None, 5, []],
+    "timestamp": [datetime(2024, 1, 1), "2024-01-01", None, 1.5, True, 10**40],
+    "checkpoint_node": [None, 5, b"draft"],
+    "graph": [5, ["review"]],
+    "error": ["boom", ValueError("boom")],
+    "parent": ["review-41", ("review-41", 2)],
+    "structure": ["draft", 5],
+}
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [(name, value) for name, values in _WRONG.items() for value in values], ids=repr
+)
+def test_a_provenance_field_that_is_wrong_is_refused(field: str, value: Any) -> None:
+    """At once, not when the state is saved or, worse, loaded."""
+    with pytest.raises((TypeError, ValueError), match=f"(?i){field}"):
+        State(**{field: value})
+
+
+@pytest.mark.parametrize("node", [None, 5, b"draft"], ids=repr)
+def test_set_checkpoint_node_takes_a_str(node: Any) -> None:
+    """A state with another node could be saved, and never be loaded."""
+    with pytest.raises(TypeError):
+        State().set_checkpoint_node(node)
+
+
+@pytest.mark.parametrize("run_id", ["", "../x", "a b", "x" * 201, None, 5], ids=lambda run_id: repr(run_id)[:20])
+def test_a_run_id_that_breaks_its_grammar_is_refused(run_id: Any) -> None:
+    """No run id is a path or a part of a query."""
+    with pytest.raises(InvalidRunIdError):
+        State(run_id=run_id)
+
+
+def test_data_that_contains_itself_names_its_key() -> None:
+    """The culprit is the key under which it was set."""
+    cycle: list[Any] = []
+    cycle.append(cycle)
+
+    with pytest.raises(NotSerializableError, match="loop") as caught:
+        State({"fine": 1}).set("loop", cycle)
+
+    assert caught.value.path == "loop"
+
+
+# --------------------------------------------------------------------------- events
+
+
+def test_an_observer_hears_of_what_is_done_with_its_state() -> None:
+    """And with every state that comes of it."""
+    observer = Recorder()
+
+    State({"a": 1}, run_id="r", observer=observer).set("b", 2).update(c=3, d=4).remove("a").merge({"e": 5}).clone()
+
+    assert [(event.type, event.data.get("keys")) for event in observer.events] == [
+        (EventType.STATE_CREATE, None),
+        (EventType.STATE_SET, ("b",)),
+        (EventType.STATE_SET, ("c", "d")),
+        (EventType.STATE_SET, ("a",)),
+        (EventType.STATE_MERGE, ("e",)),
+        (EventType.STATE_CLONE, None),
+    ]
+    assert {event.data["run_id"] for event in observer.events} == {"r"}
+    assert {event.source for event in observer.events} == {"state"}
+
+
+def test_an_observer_hears_only_what_it_wants() -> None:
+    """Its `wants` is asked first."""
+
+    class Picky(Recorder):
+        def wants(self, type: EventType) -> bool:
+            return type is EventType.STATE_CLONE
+
+    observer = Picky()
+
+    State(observer=observer).set("a", 1).clone()
+
+    assert [event.type for event in observer.events] == [EventType.STATE_CLONE]
+
+
+def test_an_observer_that_raises_changes_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    """It is reported once."""
+
+    class Broken(Observer):
+        def on_event(self, event: Event) -> None:
+            raise ValueError("broken")
+
+    state = State({"a": 1}, observer=Broken()).set("a", 2).clone()
+
+    assert state["a"] == 2
+    assert len(caplog.records) == 1
+
+
+def test_an_event_of_a_state_that_a_graph_ran_names_the_graph() -> None:
+    """So that a log tells where it came from."""
+    observer = Recorder()
+
+    State(graph="review", observer=observer).set("a", 1)
+
+    assert {event.source for event in observer.events} == {"review"}

@@ -1,0 +1,505 @@
+"""Stopping a run: by event, by time, by asyncio, by Ctrl-C. Nothing completed is lost, and nothing is left behind."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import stategraph
+from stategraph import (
+    AsyncNodeError,
+    ConfigError,
+    ExecutionError,
+    RunCancelledError,
+    RunStatus,
+    State,
+)
+from stategraph.stores.disk import DiskStore
+from stategraph.stores.memory import MemoryStore
+from tests.scenarios import RUN, Scene, WatchedStore, as_async, call_sync, make_graph, raises, trace, traces
+
+pytestmark = pytest.mark.timeout(30)
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left_behind() -> Iterator[None]:
+    """No thread that was not there before."""
+    before = set(threading.enumerate())
+    yield
+    assert set(threading.enumerate()) <= before
+
+
+class Gate:
+    """A place where a thread waits until it is let through."""
+
+    def __init__(self) -> None:
+        self.reached, self.opened = threading.Event(), threading.Event()
+
+    def wait(self) -> None:
+        """Wait in this thread."""
+        self.reached.set()
+        assert self.opened.wait(20)
+
+
+async def cancel_at(gate: Gate, task: asyncio.Task[Any], times: int = 1) -> None:
+    """Cancel a task while a thread stands at the gate, then let the thread through."""
+    await asyncio.to_thread(gate.reached.wait, 20)
+    for _ in range(times):
+        task.cancel()
+        await asyncio.sleep(0.01)
+        assert not task.done()
+    gate.opened.set()
+
+
+class TestCancelEvent:
+    """The event given as `cancel`."""
+
+    def test_it_stops_before_the_next_node(self, scene: Scene) -> None:
+        """The node that sets it is completed and saved; the run is active and goes on."""
+        cancel = threading.Event()
+
+        def stop(state: State) -> dict[str, Any]:
+            cancel.set()
+            return {"trace": [*state["trace"], "b"]}
+
+        graph = scene.graph({"a": trace("a"), "b": stop, "c": trace("c")}, interval=10)
+        with pytest.raises(RunCancelledError, match="cancelled") as caught:
+            scene.execute(graph, cancel=cancel)
+
+        assert caught.value.__cause__ is None
+        assert caught.value.state == scene.store.load(RUN)
+        assert (caught.value.state["trace"], caught.value.state.status) == (["a", "b"], RunStatus.ACTIVE)
+        assert scene.resume(graph, cancel=threading.Event())["trace"] == ["a", "b", "c"]
+
+    def test_set_beforehand(self, scene: Scene) -> None:
+        """No node runs, and the run can be resumed all the same."""
+        cancel = threading.Event()
+        cancel.set()
+        with pytest.raises(RunCancelledError):
+            scene.execute(scene.graph(dict.fromkeys("ab", raises(AssertionError()))), cancel=cancel)
+
+        with pytest.raises(RunCancelledError):
+            scene.resume(scene.graph(dict.fromkeys("ab", raises(AssertionError()))), cancel=cancel)
+
+        assert scene.resume(scene.graph(traces("ab")))["trace"] == ["a", "b"]
+
+    def test_at_the_last_node(self, memory_scene: Scene) -> None:
+        """There is no next node: the run completes."""
+        cancel = threading.Event()
+
+        def stop(state: State) -> dict[str, Any]:
+            cancel.set()
+            return {}
+
+        assert memory_scene.execute(memory_scene.graph({"a": stop}), cancel=cancel).status is RunStatus.COMPLETED
+
+    @pytest.mark.parametrize("cancel", [True, "yes", 5])
+    def test_anything_else(self, memory_scene: Scene, cancel: Any) -> None:
+        """It is refused."""
+        with pytest.raises(ConfigError, match="cancel"):
+            memory_scene.execute(memory_scene.graph(traces("a")), cancel=cancel)
+
+
+class TestTimeout:
+    """The seconds given as `timeout`."""
+
+    @pytest.mark.parametrize("timeout", [0, 0.0, 1e-9])
+    def test_no_time_at_all(self, scene: Scene, timeout: float) -> None:
+        """No node runs, the cause is a TimeoutError, and the run can be resumed."""
+        graph = scene.graph(traces("ab"))
+        with pytest.raises(RunCancelledError, match="timeout") as caught:
+            scene.execute(graph, timeout=timeout)
+
+        assert type(caught.value.__cause__) is TimeoutError
+        assert caught.value.state.step == 0
+        assert scene.resume(graph)["trace"] == ["a", "b"]
+
+    def test_an_async_node_is_cut_off(self, driver: Any) -> None:
+        """It does not count; the steps before it do."""
+        ended: list[str] = []
+
+        async def endless(state: State) -> dict[str, Any]:
+            try:
+                await asyncio.Event().wait()
+            finally:
+                ended.append("cleaned up")
+            return {}
+
+        scene = Scene(MemoryStore(), driver, as_node=lambda function: function)
+        with pytest.raises(RunCancelledError) as caught:
+            scene.execute(scene.graph({"a": trace("a"), "b": endless, "c": trace("c")}, interval=10), timeout=0.3)
+
+        assert type(caught.value.__cause__) is TimeoutError
+        assert scene.store.load(RUN)["trace"] == ["a"]
+        assert ended == ["cleaned up"]
+
+    def test_a_timeout_of_the_node_itself(self, memory_scene: Scene) -> None:
+        """It is an error of the node like any other."""
+        with pytest.raises(ExecutionError) as caught:
+            memory_scene.execute(memory_scene.graph({"a": raises(TimeoutError("mine"))}), timeout=60)
+
+        assert type(caught.value.__cause__) is TimeoutError
+
+    @pytest.mark.parametrize("timeout", [60, float("inf")])
+    def test_enough_time(self, memory_scene: Scene, timeout: float) -> None:
+        """Nothing happens."""
+        assert memory_scene.execute(memory_scene.graph(traces("ab")), timeout=timeout).step == 2
+
+    @pytest.mark.parametrize("timeout", [-1, float("nan"), "1", True])
+    def test_no_number_of_seconds(self, memory_scene: Scene, timeout: Any) -> None:
+        """It is refused."""
+        with pytest.raises(ConfigError, match="timeout"):
+            memory_scene.execute(memory_scene.graph(traces("a")), timeout=timeout)
+
+
+class TestAsyncioCancellation:
+    """Cancelling the task of an async run."""
+
+    def test_while_an_async_node_waits(self) -> None:
+        """The node is cancelled and does not count; the run is saved, active, and goes on."""
+        store, started = MemoryStore(), asyncio.Event()
+
+        async def endless(state: State) -> dict[str, Any]:
+            started.set()
+            await asyncio.Event().wait()
+            return {}
+
+        async def main() -> None:
+            graph = make_graph({"a": trace("a"), "b": endless, "c": trace("c")}, store=store, interval=10)
+            task = asyncio.create_task(graph.aexecute(State(run_id=RUN)))
+            await started.wait()
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            assert asyncio.all_tasks() == {asyncio.current_task()}
+
+        asyncio.run(main())
+        assert (store.load(RUN)["trace"], store.load(RUN).status) == (["a"], RunStatus.ACTIVE)
+        assert make_graph(traces("abc"), store=store).resume(RUN)["trace"] == ["a", "b", "c"]
+
+    @pytest.mark.parametrize("times", [1, 3])
+    def test_while_a_sync_node_runs(self, times: int) -> None:
+        """It cannot be stopped: it is completed, counts, and then the run stops, however often it is cancelled."""
+        store, gate = MemoryStore(), Gate()
+
+        def slow(state: State) -> dict[str, Any]:
+            gate.wait()
+            return {"trace": [*state["trace"], "b"]}
+
+        async def main() -> None:
+            graph = make_graph({"a": trace("a"), "b": slow, "c": trace("c")}, store=store, interval=10)
+            task = asyncio.create_task(graph.aexecute(State(run_id=RUN)))
+            await cancel_at(gate, task, times)
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            assert asyncio.all_tasks() == {asyncio.current_task()}
+
+        asyncio.run(main())
+        assert (store.load(RUN)["trace"], store.load(RUN).status) == (["a", "b"], RunStatus.ACTIVE)
+
+    @pytest.mark.parametrize("times", [1, 3])
+    @pytest.mark.parametrize("interval", [1, 10])
+    def test_while_the_store_saves(self, interval: int, times: int) -> None:
+        """The save is made once and to its end, however often the run is cancelled."""
+        gate, inner = Gate(), MemoryStore()
+
+        def before(method: str, argument: Any) -> None:
+            if method == "save" and not gate.reached.is_set():
+                gate.wait()
+
+        store, started = WatchedStore(inner, before), asyncio.Event()
+
+        async def endless(state: State) -> dict[str, Any]:
+            started.set()
+            await asyncio.Event().wait()
+            return {}
+
+        async def main() -> None:
+            graph = make_graph({"a": trace("a"), "b": endless, "c": trace("c")}, store=store, interval=interval)
+            task = asyncio.create_task(graph.aexecute(State(run_id=RUN)))
+            if interval == 10:  # so it is the save for an earlier cancellation that is cancelled again
+                await started.wait()
+                task.cancel()
+            await cancel_at(gate, task, times)
+            with pytest.raises(asyncio.CancelledError):
+                await task
+
+        asyncio.run(main())
+        assert store.saves == [(1, "active")]
+        assert inner.load(RUN)["trace"] == ["a"]
+
+    def test_while_the_last_node_runs(self) -> None:
+        """The run is complete, and its final State is not lost: it is returned, or in the store."""
+        gate, store = Gate(), MemoryStore()
+
+        def slow(state: State) -> dict[str, Any]:
+            gate.wait()
+            return {"n": 1}
+
+        async def main() -> State:
+            task = asyncio.create_task(make_graph({"a": slow}, store=store).aexecute(State(run_id=RUN)))
+            await cancel_at(gate, task)
+            try:
+                return await task
+            except asyncio.CancelledError:
+                return store.load(RUN)
+
+        assert asyncio.run(main())["n"] == 1
+
+    def test_while_a_sync_function_makes_a_coroutine(self) -> None:
+        """The cancellation that came while the thread worked is not forgotten when its coroutine waits."""
+        gate = Gate()
+
+        async def endless() -> dict[str, Any]:
+            await asyncio.sleep(5)
+            return {}
+
+        def slow(state: State) -> Any:
+            gate.wait()
+            return endless()
+
+        async def main() -> None:
+            graph = make_graph({"a": slow, "b": trace("b")}, store=MemoryStore())
+            task = asyncio.create_task(graph.aexecute(State(run_id=RUN)))
+            await cancel_at(gate, task)
+            await asyncio.wait([task], timeout=1)
+            stopped = task.done()
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            assert stopped
+
+        asyncio.run(main())
+
+    @pytest.mark.parametrize("kind", ["sync", "async"])
+    def test_asyncio_timeout(self, kind: str) -> None:
+        """``asyncio.timeout`` around a run raises its TimeoutError, and the completed steps are saved."""
+        store, gate = MemoryStore(), Gate()
+
+        def slow(state: State) -> Any:
+            gate.wait()
+            return {"trace": [*state["trace"], "b"]}
+
+        async def endless(state: State) -> Any:
+            gate.reached.set()
+            await asyncio.Event().wait()
+
+        async def expire(limit: asyncio.Timeout) -> None:
+            await asyncio.to_thread(gate.reached.wait, 20)
+            limit.reschedule(0)
+            await asyncio.sleep(0.01)
+            gate.opened.set()
+
+        async def main() -> None:
+            nodes = {"a": trace("a"), "b": slow if kind == "sync" else endless, "c": trace("c")}
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(None) as limit:
+                    expiry = asyncio.create_task(expire(limit))
+                    await make_graph(nodes, store=store, interval=10).aexecute(State(run_id=RUN))
+            await expiry  # nothing is left of the cancellation
+
+        asyncio.run(main())
+        assert store.load(RUN)["trace"] == (["a", "b"] if kind == "sync" else ["a"])
+
+
+class TestEventLoops:
+    """Sync calls where an event loop is running."""
+
+    def test_async_nodes_need_aexecute(self) -> None:
+        """The error says so before anything has run."""
+        store = WatchedStore(MemoryStore())
+        graph = make_graph({"a": trace("a"), "b": as_async(trace("b"))}, store=store)
+
+        async def main() -> None:
+            with pytest.raises(AsyncNodeError, match=r"'b'.*aexecute"):
+                graph.execute(State(run_id=RUN))
+            with pytest.raises(AsyncNodeError, match=r"'b'.*aresume"):
+                graph.resume(RUN)
+
+        asyncio.run(main())
+        assert store.calls == []
+
+    def test_a_coroutine_that_nobody_foresaw(self) -> None:
+        """It is closed, the error names aexecute, and aresume goes on from there."""
+        work = as_async(trace("b"))
+        store = MemoryStore()
+        graph = make_graph({"a": trace("a"), "b": lambda state: work(state)}, store=store)  # noqa: PLW0108
+
+        async def main() -> State:
+            with pytest.raises((ExecutionError, AsyncNodeError), match="aexecute"):
+                graph.execute(State(run_id=RUN))
+            return await graph.aresume(RUN)
+
+        assert asyncio.run(main())["trace"] == ["a", "b"]
+
+    def test_sync_nodes_may_run_on_the_loop(self) -> None:
+        """If there is nothing to await, execute works anywhere."""
+        graph = make_graph(traces("ab"), store=MemoryStore())
+
+        async def main() -> State:
+            return graph.execute(State(run_id=RUN))
+
+        assert asyncio.run(main()).step == 2
+
+    def test_all_async_nodes_of_a_sync_run_share_one_loop(self) -> None:
+        """What one of them makes, the next can use."""
+        loops: list[Any] = []
+
+        async def node(state: State) -> dict[str, Any]:
+            loops.append(asyncio.get_running_loop())
+            return {}
+
+        make_graph(dict.fromkeys("abc", node), store=MemoryStore()).execute(State(run_id=RUN))
+
+        assert len(set(loops)) == 1
+        assert loops[0].is_closed()
+
+
+class TestNothingIsLeft:
+    """Threads, tasks and files."""
+
+    @pytest.mark.parametrize("error", [None, ValueError, KeyboardInterrupt])
+    def test_no_file_stays_open(self, driver: Any, as_node: Any, tmp_path: Path, error: Any) -> None:
+        """However a run ends, once its store is closed."""
+        gc.collect()
+        before = open_files()
+        scene = Scene(DiskStore(tmp_path), driver, as_node)
+        nodes = {"a": trace("a"), "b": trace("b") if error is None else raises(error())}
+
+        try:
+            scene.execute(scene.graph(nodes))
+        except (ExecutionError, KeyboardInterrupt):
+            assert error
+        scene.store.close()
+        gc.collect()  # a connection of a thread that has ended is garbage
+
+        assert open_files() == before
+
+    def test_closing_a_store_closes_the_files_of_all_threads(self, tmp_path: Path) -> None:
+        """Those of the worker threads of an event loop that goes on, too."""
+        before = {name for name in open_files() if str(tmp_path) in name}
+
+        async def main() -> None:
+            store = DiskStore(tmp_path)
+            await make_graph(traces("ab"), store=store).aexecute(State(run_id=RUN))
+            store.close()
+            assert {name for name in open_files() if str(tmp_path) in name} == before
+
+        asyncio.run(main())
+
+
+def open_files() -> list[str]:
+    """-> what the open file descriptors of this process stand for."""
+    found = []
+    for descriptor in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(OSError):  # the one that lists
+            found.append(str(descriptor.readlink()))
+    return sorted(name for name in found if "/" in name and not name.startswith("/proc"))
+
+
+# --------------------------------------------------------------------------- Ctrl-C
+
+PROGRAM = """
+import asyncio, sys, time
+from pathlib import Path
+from stategraph import State
+from stategraph.stores.disk import DiskStore
+from tests.scenarios import DRIVERS, NODES, RUN, Scene, WatchedStore, trace
+
+folder, driver, kind, place = sys.argv[1:]
+done = Path(folder, "done").open("a")
+
+def stay(here):
+    if here == place:
+        print("here", flush=True)
+        for _ in range(100):  # not in one go: not every signal ends a sleep
+            time.sleep(0.01)
+
+def node(name):
+    def work(state):
+        if name == "c":
+            stay("node")
+        done.write(name)
+        done.flush()
+        return trace(name)(state)
+    return work
+
+def predicate(state):
+    stay("predicate")
+    return True
+
+def before(method, argument):
+    if method == "save" and argument.step == 2:
+        stay("save")
+
+store = WatchedStore(DiskStore(Path(folder, "runs")), before)
+scene = Scene(store, DRIVERS[driver], NODES[kind])
+edges = [("a", "b"), ("b", "c"), ("c", "d", predicate)]
+scene.execute(scene.graph({name: node(name) for name in "abcd"}, edges, interval=2))
+"""
+
+
+@pytest.mark.parametrize("place", ["node", "predicate", "save"])
+@pytest.mark.parametrize(
+    ("driver_name", "kind"), [("sync", "sync nodes"), ("async", "sync nodes"), ("async", "async nodes")]
+)
+def test_an_interrupt_from_the_keyboard(tmp_path: Path, driver_name: str, kind: str, place: str) -> None:
+    """SIGINT in the middle of a node, a predicate or a save: every node that was completed is in the store."""
+    process = start(PROGRAM, tmp_path, driver_name, kind, place)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "here\n"
+
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=20)
+
+    done = [*(tmp_path / "done").read_text()]
+    store = DiskStore(tmp_path / "runs")
+    assert "KeyboardInterrupt" in errors
+    assert store.load(RUN)["trace"] == done
+    assert store.load(RUN).status is RunStatus.ACTIVE
+    scene = Scene(store, call_sync, lambda function: function)
+    edges = [("a", "b"), ("b", "c"), ("c", "d", lambda state: True)]
+    assert scene.resume(scene.graph(traces("abcd"), edges))["trace"] == [*"abcd"]
+    store.close()
+
+
+def start(program: str, *arguments: Any) -> subprocess.Popen[str]:
+    """-> a new Python process that runs a program."""
+    root = Path(stategraph.__file__).parents[1]
+    return subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(program), *map(str, arguments)],
+        env={**os.environ, "PYTHONPATH": f"{root}{os.pathsep}{Path(__file__).parents[1]}"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def test_an_interrupt_at_any_moment_leaves_no_lock_behind() -> None:
+    """A timer interrupts a busy run again and again: none of them waits for ever for a lock that nobody holds."""
+    store = MemoryStore()
+    edges = [("a", "a", lambda state: True), ("a", "b")]
+    graph = make_graph(traces("ab") | {"a": lambda state: {"n": 1}}, edges, store=store, max_iterations=10**9)
+    before = signal.signal(signal.SIGALRM, signal.default_int_handler)
+    try:
+        for number in range(150):
+            signal.setitimer(signal.ITIMER_REAL, 0.002 + number / 100_000, 0.5)  # the second time it frees what hangs
+            with pytest.raises(KeyboardInterrupt) as caught:
+                graph.execute(State(run_id=f"run-{number}"))
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            assert not hasattr(caught.value, "__notes__"), caught.value.__notes__
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
