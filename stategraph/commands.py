@@ -62,8 +62,8 @@ BLOCKING: tuple[type[Kind], ...] = (RunNode, Load, Save, Amend, Delete, Retain, 
 
 
 class Escaped(BaseException):
-    """Thrown into the engine in place of a GeneratorExit that a command raised (its ``__cause__``), which the engine would
-    take for its own end."""
+    """Thrown into the engine in place of a GeneratorExit that a command raised (its ``__cause__``), which the engine
+    would take for its own end."""
 
 
 class Stopped(BaseException):

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any, Generic, TypeVar
 
-from stategraph.errors import ConfigError, UnknownNameError
+from stategraph.errors import ConfigError, UnknownNameError, describe_exception
 
 _Thing = TypeVar("_Thing")
 
@@ -70,6 +70,8 @@ class Registry(Generic[_Thing]):
             UnknownNameError: nothing has this name.
             ConfigError: the options are not those of the factory, or it made something else.
         """
+        if not isinstance(name, str):
+            raise UnknownNameError(self._kind, name, self._entries)
         with self._lock:
             entry = self._find(name)
             if self._is_instance(entry):
@@ -77,7 +79,7 @@ class Registry(Generic[_Thing]):
                 return entry  # type: ignore[no-any-return]
             self._check_options(name, entry, options)
             options = self._normal.get(name, dict)(options)
-            key = name, repr(sorted((option, str(value)) for option, value in options.items()))
+            key = name, repr(sorted((option, _comparable(value)) for option, value in options.items()))
             made = self._made.get(key)
             if made is None or not self._is_usable(made):
                 made = self._made[key] = self._checked(name, entry(**options))
@@ -88,8 +90,15 @@ class Registry(Generic[_Thing]):
             installed = self._installed()
             if name not in installed:
                 raise UnknownNameError(self._kind, name, [*self._entries, *installed])
-            self._entries[name] = installed[name].load()
+            self.register(name, self._loaded(installed[name]))
         return self._entries[name]
+
+    def _loaded(self, point: Any) -> Any:
+        try:
+            return point.load()
+        except Exception as error:
+            what = f"the entry point {point.name!r} of group {self._group}"
+            raise ConfigError(what, point.value, f"it cannot be loaded: {describe_exception(error)}") from error
 
     def _installed(self) -> dict[str, Any]:
         from importlib.metadata import entry_points  # imported when used: 30 ms
@@ -114,3 +123,8 @@ class Registry(Generic[_Thing]):
         if not self._is_instance(made):
             raise ConfigError(f"{self._kind} {name!r}", made, f"its factory returns a {self._kind}")
         return made  # type: ignore[no-any-return]
+
+
+def _comparable(value: object) -> str:
+    """-> a text that tells options of other types or values apart."""
+    return f"{type(value).__qualname__} {value!r}"

@@ -8,7 +8,8 @@ from inspect import GEN_CLOSED, getgeneratorstate
 from operator import call
 from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypeVar, cast
 
-from stategraph.commands import BLOCKING, Await, Command, Escaped, Kind, Notify, RunNode, StartNode
+from stategraph.commands import BLOCKING, Await, Command, Kind, Notify, RunNode, StartNode
+from stategraph.drivers.outcomes import answer_of, escaped
 from stategraph.drivers.stop import StopSignal
 from stategraph.engine import Task
 from stategraph.errors import AsyncNodeError
@@ -41,15 +42,6 @@ def drive(task: Task[_Answer], signal: StopSignal | None) -> _Answer:
                 go_on, value = task.throw, escaped(error)
 
 
-def escaped(error: BaseException) -> BaseException:
-    """-> what to throw into a task for an error that a command raised."""
-    if not isinstance(error, GeneratorExit):
-        return error
-    wrapper = Escaped()
-    wrapper.__cause__ = error
-    return wrapper
-
-
 def _unless_stopped(signal: StopSignal) -> Callable[[Any, Any], Any]:
     def run_node(function: Callable[[Any], Any], argument: Any) -> Any:
         signal.check()
@@ -79,7 +71,7 @@ class _Loop:
             raise AsyncNodeError(node_name)
         import asyncio  # imported when used: 20 ms
 
-        from stategraph.drivers.tasks import wait_for
+        from stategraph.drivers.waiting import wait_for
 
         if self._runner is None:
             self._runner = asyncio.Runner()
@@ -90,10 +82,3 @@ def is_loop_running() -> bool:
     """Whether an event loop is running in this thread."""
     asyncio = sys.modules.get("asyncio")  # where it was never imported, none is
     return asyncio is not None and asyncio.events._get_running_loop() is not None
-
-
-def answer_of(error: BaseException) -> Any:
-    """-> what a task returned, from the StopIteration that ended it; raises whatever else ended it."""
-    if isinstance(error, StopIteration):
-        return error.value
-    raise error

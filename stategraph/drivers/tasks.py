@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import time
 from collections.abc import Awaitable, Callable, Coroutine
 from inspect import GEN_CLOSED, getgeneratorstate
 from typing import Any, TypeAlias, TypeVar, cast
 
 from stategraph.commands import BLOCKING, Await, Command, Delete, Kind, Notify, RunNode, StartNode
+from stategraph.drivers.outcomes import answer_of, escaped
 from stategraph.drivers.stop import StopSignal
-from stategraph.drivers.sync import answer_of, escaped
+from stategraph.drivers.waiting import wait_for
 from stategraph.engine import Task
 
 _Answer = TypeVar("_Answer")
@@ -119,21 +119,8 @@ class _Workers:
 
 
 def _outcome_of(function: _Function, argument: Any) -> tuple[Any, BaseException | None]:
-    """-> what a call returns or raises. Raised in a thread of a pool, some exceptions stop the event loop or get lost."""
+    """-> what a call returns or raises: raised in a thread of a pool, some exceptions stop the loop or get lost."""
     try:
         return function(argument), None
     except BaseException as error:
         return None, error
-
-
-async def wait_for(awaitable: Awaitable[Any], signal: StopSignal | None) -> Any:
-    """Await what an async node returned, no longer than the time that is left."""
-    if signal is None or signal.timeout is None:
-        return await awaitable
-    try:
-        async with asyncio.timeout(signal.deadline - time.monotonic()) as limit:
-            return await awaitable
-    except TimeoutError:
-        if limit.expired():
-            raise signal.timed_out()  # noqa: B904 - it has its cause
-        raise  # the node's own

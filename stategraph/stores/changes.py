@@ -16,6 +16,8 @@ import attrs
 from stategraph.frozen import FrozenList, freeze_items, is_settled
 from stategraph.state import ParentStep, State, data_of
 from stategraph.stores import codec
+from stategraph.stores.kinds import DecodeError
+from stategraph.stores.walk import Encoded
 from stategraph.structure import EdgeStructure, GraphStructure
 
 _ABSENT = object()
@@ -67,11 +69,15 @@ class Change:
     def _put_encoded(self, key: str, value: Any, previous: bytes | None) -> None:
         now = self.encoded[key] = codec.encode_value(value, key)
         if now != previous:
-            self.put[key] = codec.encoded(now)
+            self.put[key] = Encoded(now)
+
+    def parts(self) -> list[Any]:
+        """-> what the body of a row holds."""
+        return [self.put, self.grown, self.gone, self.about]
 
     def to_body(self) -> bytes:
-        """-> the body of a row. Raises NotSerializableError if a value cannot be kept exactly."""
-        return codec.encode([self.put, self.grown, self.gone, self.about])
+        """-> the parts in msgpack. Raises NotSerializableError if a value cannot be kept exactly."""
+        return codec.encode(self.parts())
 
 
 def have_same_data(old: State, new: State, encoded: dict[str, bytes]) -> bool:
@@ -94,10 +100,25 @@ def restore(bodies: Sequence[bytes]) -> tuple[dict[str, Any], dict[str, Any]]:
     Raises:
         DecodeError: the bodies are not what `Change.to_body` makes.
     """
+    return assembled([codec.decode(body) for body in bodies])
+
+
+def assembled(changes: Sequence[Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """-> as `restore`, from what the bodies held.
+
+    Raises:
+        DecodeError: it is not what `Change.parts` makes.
+    """
+    try:
+        return _assembled(changes)
+    except (TypeError, ValueError, LookupError, AttributeError) as error:
+        raise DecodeError(f"its bytes hold no changes: {error}") from error
+
+
+def _assembled(changes: Sequence[Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     data: dict[str, Any] = {}
     about: list[Any] | None = None
-    for body in bodies:
-        put, grown, gone, new_about = codec.decode_parts(body, 4)
+    for put, grown, gone, new_about in changes:
         data.update(put)
         for key, items in grown.items():
             data[key].extend(items)
@@ -134,7 +155,7 @@ def _about(state: State) -> list[Any]:
 
 def _restored(about: list[Any] | None) -> dict[str, Any]:
     if about is None:
-        raise codec.DecodeError("its bytes begin with no snapshot")
+        raise DecodeError("its bytes begin with no snapshot")
     graph, nodes, edges, parent, generation = about
     return {
         "graph": graph,

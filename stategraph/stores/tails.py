@@ -9,7 +9,7 @@ import attrs
 from stategraph.errors import CheckpointCorruptError, FormatError, StateGraphError
 from stategraph.state import State, time_ns_of
 from stategraph.stores.changes import Change, restore
-from stategraph.stores.codec import DecodeError
+from stategraph.stores.kinds import DecodeError
 from stategraph.stores.rows import FORMAT, Row, Sealer
 
 _ROW_WEIGHT = 512  # bytes that a row costs besides its body, when changes are weighed against a snapshot

@@ -1,0 +1,23 @@
+"""How a task ends, and how an error goes back into it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from stategraph.commands import Escaped
+
+
+def answer_of(error: BaseException) -> Any:
+    """-> what a task returned, from the StopIteration that ended it; raises whatever else ended it."""
+    if isinstance(error, StopIteration):
+        return error.value
+    raise error
+
+
+def escaped(error: BaseException) -> BaseException:
+    """-> what to throw into a task for an error that a command raised."""
+    if not isinstance(error, GeneratorExit):
+        return error
+    wrapper = Escaped()
+    wrapper.__cause__ = error
+    return wrapper
