@@ -10,7 +10,7 @@ MEASURED := $(shell find stategraph -name '*.py')
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-all check format bench clean
+.PHONY: help demo test test-all check format proof soak mutants bench clean
 
 help:  ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1 \t\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -35,6 +35,15 @@ check: $(VENV)/test.stamp $(VENV)/check.stamp  ## Lint, check the format and the
 format: $(VENV)/check.stamp  ## Format the code, and mend what ruff can mend
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
+
+proof: $(VENV)/test.stamp  ## Try at length what the stores promise (about 15 minutes)
+	@$(BIN)/python -m proof
+
+soak: $(VENV)/test.stamp  ## The state machine against a model, for hours
+	@$(BIN)/python -m proof --share 100 state_machine
+
+mutants: $(VENV)/test.stamp  ## Plant bugs in a copy, and show which test catches each
+	@$(BIN)/python tools/mutants.py
 
 bench: $(BENCH)/bench.stamp  ## Measure stategraph beside other libraries, in an environment of its own
 	@$(BENCH)/bin/python -m benchmarks

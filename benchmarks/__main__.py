@@ -5,8 +5,10 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import benchmarks
+from benchmarks import scratch
 from benchmarks.measure import Effort, Result, Row, measure
 from benchmarks.report import aligned, machine, markdown
 from benchmarks.rows import ROWS
@@ -18,7 +20,8 @@ def main() -> None:
     """Measure what the command line asks for, and print it."""
     options = _options()
     rows = [row for row in ROWS if options.only in row.title]
-    results = list(_measured(rows, QUICK if options.quick else Effort()))
+    with scratch.use(options.folder):
+        results = list(_measured(rows, QUICK if options.quick else Effort()))
     table = markdown(results) if options.markdown else aligned(results)
     sys.stdout.write(f"{machine()}\n\n{table}\n")
 
@@ -34,6 +37,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--markdown", action="store_true", help="print the table in Markdown")
     parser.add_argument("--quick", action="store_true", help="fewer rounds of fewer steps")
     parser.add_argument("--only", metavar="TEXT", default="", help="only rows whose title contains this")
+    parser.add_argument("--folder", type=Path, help="where files go while they are measured: on a disk, not in memory")
     return parser.parse_args()
 
 

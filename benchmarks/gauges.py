@@ -1,4 +1,4 @@
-"""How one sample is taken: a time, a count of calls, or a growth of memory."""
+"""How one sample is taken: a time, a count of calls, a growth of memory, or bytes in files."""
 
 from __future__ import annotations
 
@@ -6,14 +6,24 @@ import gc
 import sys
 import tracemalloc
 from collections import Counter
+from itertools import pairwise
+from pathlib import Path
+from statistics import median
 from time import perf_counter
 from types import FrameType
+from typing import cast
 
-from benchmarks.measure import Run, Work
+from benchmarks import messages, scratch
+from benchmarks.measure import NotHere, Run, Work
 
 
 def seconds_per_step(work: Work, steps: int) -> float:
     """Wall time of the work, divided by its steps."""
+    return seconds(work, steps) / steps
+
+
+def seconds(work: Work, steps: int) -> float:
+    """Wall time of the work."""
     run = work(steps)
     # What other contenders imported or left behind must not make this one's garbage collections slower.
     gc.collect()
@@ -21,7 +31,7 @@ def seconds_per_step(work: Work, steps: int) -> float:
     try:
         started = perf_counter()
         run()
-        return (perf_counter() - started) / steps
+        return perf_counter() - started
     finally:
         gc.unfreeze()
 
@@ -41,13 +51,82 @@ def memory_growth(work: Work, steps: int) -> float:
     return _peak(work(steps)) - _peak(work(steps // 10))
 
 
+def reported(work: Work, steps: int) -> float:
+    """What the run itself says."""
+    return cast(float, work(steps)())
+
+
+def slowdown(work: Work, steps: int) -> float:
+    """How much longer a step takes at the end of a run that makes messages than at its start.
+
+    The median of the last tenth of its steps, divided by that of the first.
+    """
+    run = work(steps)
+    messages.made.clear()
+    run()
+    times = [after - before for before, after in pairwise(messages.made)]
+    tenth = max(1, steps // 10)
+    return median(times[-tenth:]) / median(times[:tenth])
+
+
+def folder_size(work: Work, steps: int) -> float:
+    """Bytes in the files that a run leaves, once everything is closed."""
+    work(steps)()
+    scratch.close()
+    return sum(file.stat().st_size for file in scratch.folder().rglob("*") if file.is_file())
+
+
+def folder_growth_per_step(work: Work, steps: int) -> float:
+    """Bytes by which the files that a run leaves are larger with one step more.
+
+    A run of that many steps is compared with one of a tenth: what every run leaves is not spread over its steps.
+    """
+    return (_size_of_another(work, steps) - _size_of_another(work, steps // 10)) / (steps - steps // 10)
+
+
+def bytes_written_per_step(work: Work, steps: int) -> float:
+    """Bytes that one step more hands to the operating system to write: whole pages, the log and what is copied from it.
+
+    Raises:
+        NotHere: the operating system does not count them.
+    """
+    return (_written(work, 2 * steps) - _written(work, steps)) / steps
+
+
+def _size_of_another(work: Work, steps: int) -> float:
+    with scratch.sample():
+        return folder_size(work, steps)
+
+
+def _written(work: Work, steps: int) -> int:
+    with scratch.sample():
+        run = work(steps)
+        before = _bytes_written()
+        run()
+        return _bytes_written() - before
+
+
+def _bytes_written() -> int:
+    """All that this process has handed to write calls."""
+    try:
+        counters = dict(line.split(": ") for line in Path("/proc/self/io").read_text().splitlines())
+    except OSError:
+        raise NotHere("needs /proc/self/io, on Linux") from None
+    return int(counters["wchar"])
+
+
 def _events_per_step(kind: str, work: Work, steps: int) -> float:
     # The difference of two runs, so that what starting and ending a run costs is not spread over its steps.
-    return (_events(work(2 * steps))[kind] - _events(work(steps))[kind]) / steps
+    return (_events(work, 2 * steps)[kind] - _events(work, steps)[kind]) / steps
 
 
-def _events(run: Run) -> Counter[str]:
+def _events(work: Work, steps: int) -> Counter[str]:
     """How often each event of `sys.setprofile` occurs in a run."""
+    with scratch.sample():
+        return _events_of(work(steps))
+
+
+def _events_of(run: Run) -> Counter[str]:
     seen: Counter[str] = Counter()
 
     def note(_frame: FrameType, event: str, _argument: object) -> None:

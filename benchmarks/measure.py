@@ -9,6 +9,8 @@ from traceback import print_exception
 
 from attrs import frozen
 
+from benchmarks import scratch
+
 Run = Callable[[], object]
 """One execution of the work, ready to go: all that is in here is measured."""
 
@@ -30,7 +32,14 @@ class Unit:
 MICROSECONDS = Unit("us", 1e6)
 MILLISECONDS = Unit("ms", 1e3)
 CALLS = Unit("calls")
+BYTES = Unit("B")
 KIBIBYTES = Unit("KiB", 1 / 1024)
+MEGABYTES = Unit("MB", 1e-6)
+TIMES = Unit("x")
+
+
+class NotHere(Exception):  # noqa: N818 - nothing is wrong
+    """Something cannot be measured on this machine; the text says what is missing."""
 
 
 @frozen
@@ -47,6 +56,7 @@ class Contender:
 
     Args:
         steps: How many steps to run in place of the row's number (a slow contender needs fewer).
+        rounds: The most rounds to take of it (a very slow one needs fewer).
         judged: Whether the row's goal is meant for it.
     """
 
@@ -54,6 +64,11 @@ class Contender:
     work: Work
     steps: int | None = None
     judged: bool = False
+    rounds: int | None = None
+
+
+def _run_once(work: Work, steps: int) -> object:
+    return work(steps)()
 
 
 @frozen
@@ -64,6 +79,7 @@ class Row:
         steps: How many steps one sample runs.
         rounds: The most rounds worth taking (a count needs fewer than a time).
         compared: Whether a ratio to the floor says anything (it does not where the floor is next to nothing).
+        warm_up: Tries a contender before the first round; here it does the work, without the gauge.
     """
 
     title: str
@@ -75,6 +91,7 @@ class Row:
     goal: Goal | None = None
     rounds: int | None = None
     compared: bool = True
+    warm_up: Callable[[Work, int], object] = _run_once
 
     def entrants(self) -> list[Contender]:
         """The floor first, then the contenders."""
@@ -88,9 +105,9 @@ class Effort:
     rounds: int = 11
     divisor: int = 1
 
-    def rounds_of(self, row: Row) -> int:
-        """The rounds to take of this row."""
-        return min(self.rounds, row.rounds or self.rounds)
+    def rounds_of(self, row: Row, contender: Contender) -> int:
+        """The rounds to take of this contender."""
+        return min(self.rounds, row.rounds or self.rounds, contender.rounds or self.rounds)
 
     def steps_of(self, row: Row, contender: Contender) -> int:
         """The steps one sample of this contender runs."""
@@ -116,14 +133,25 @@ class Result:
     figures: Sequence[Figure]
 
 
-def peer(path: str) -> Work:
-    """The work `module:function` of `benchmarks.peers`, imported only to run it: it need not be installed."""
+@frozen
+class Named:
+    """Work by its name, imported only to run it: what it takes need not be installed."""
 
-    def work(steps: int) -> Run:
-        prepare: Work = resolve_name(f"benchmarks.peers.{path}")
-        return prepare(steps)
+    path: str
 
+    def __call__(self, steps: int) -> Run:
+        return work_at(self.path)(steps)
+
+
+def work_at(path: str) -> Work:
+    """-> the work of that name, `package.module:function`."""
+    work: Work = resolve_name(path)
     return work
+
+
+def peer(path: str) -> Work:
+    """The work `module:function` of `benchmarks.peers`."""
+    return Named(f"benchmarks.peers.{path}")
 
 
 def measure(row: Row, effort: Effort) -> Result:
@@ -141,16 +169,21 @@ def measure(row: Row, effort: Effort) -> Result:
 def _medians(row: Row, entrants: Sequence[Contender], effort: Effort) -> dict[Contender, float]:
     samples: dict[Contender, list[float]] = {entrant: [] for entrant in entrants}
     # Round-robin: a minute in which the machine is slow is a slow minute for everybody.
-    for _ in range(effort.rounds_of(row)):
+    for round_ in range(effort.rounds):
         for entrant, taken in samples.items():
-            taken.append(row.gauge(entrant.work, effort.steps_of(row, entrant)))
+            if round_ < effort.rounds_of(row, entrant):
+                with scratch.sample():
+                    taken.append(row.gauge(entrant.work, effort.steps_of(row, entrant)))
     return {entrant: median(taken) for entrant, taken in samples.items()}
 
 
 def _warm_up(row: Row, contender: Contender, effort: Effort) -> str:
     """Run a tenth of a sample; returns why this contender cannot be measured, or nothing."""
     try:
-        contender.work(max(1, effort.steps_of(row, contender) // 10))()
+        with scratch.sample():
+            row.warm_up(contender.work, max(1, effort.steps_of(row, contender) // 10))
+    except NotHere as reason:
+        return str(reason)
     except ModuleNotFoundError:
         return "not installed"
     except Exception as error:  # noqa: BLE001 - one broken peer must not cost the figures of all the others

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import platform
+import sqlite3
 from collections.abc import Iterable, Sequence
 from importlib.metadata import PackageNotFoundError, version
 
+from benchmarks import scratch
 from benchmarks.measure import Figure, Goal, Result, Row, Unit
 
 HEADINGS = ("work", "contender", "median", "x floor", "goal", "")
@@ -14,7 +16,7 @@ LEFT_ALIGNED = 2
 
 LIBRARIES = (
     "stategraph", "attrs", "structlog", "ormsgpack",
-    "langgraph", "langgraph-checkpoint", "apache-burr", "pydantic-graph",
+    "langgraph", "langgraph-checkpoint-sqlite", "apache-burr", "pydantic-graph", "dbos",
 )  # fmt: skip
 
 Cells = Sequence[str]
@@ -35,11 +37,11 @@ def markdown(results: Iterable[Result]) -> str:
 
 
 def machine() -> str:
-    """What these figures were taken on: cores, Python, and the version of every library in the table."""
+    """What these figures were taken on: cores, file system, and the versions of Python, SQLite and every library."""
     versions = ", ".join(f"{name} {_version(name)}" for name in LIBRARIES)
     return (
-        f"{_cores()} cores ({platform.machine()}, {platform.system()}), "
-        f"{platform.python_implementation()} {platform.python_version()}; {versions}"
+        f"{_cores()} cores ({platform.machine()}, {platform.system()}), {scratch.file_system()}, "
+        f"{platform.python_implementation()} {platform.python_version()}, SQLite {sqlite3.sqlite_version}; {versions}"
     )
 
 

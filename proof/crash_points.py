@@ -1,22 +1,24 @@
 """Every point at which a store changes a file, as the point where the process is killed, or where the disk fails.
 
-After each: the store opens in a fresh process; every save that was acknowledged is there and exact; an error reached the
-caller, as one of stategraph; nothing hangs; and the store goes on, in the same process once the fault is over, and in the next.
+After each: the store opens in a fresh process; every save that was acknowledged is there and exact; an error reached
+the caller, as one of stategraph; nothing hangs; and the store goes on, in the same process once the fault is over, and
+in the next one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import attrs
 
 from proof.faults.client import Servers
-from proof.faults.shim import Change, Fault, Unavailable, changes
+from proof.faults.shim import Change, Fault, UnavailableError
 from proof.report import Report
 from proof.workload import STORES, scripts
 
-_ALIKE = 150
+_ALIKE = 60
 """Of a longer stretch of writes to one file, with no other change in between, so many are tried, evenly spread. That
 shortens one thing: the growing of SQLite's log, thousands of writes of zeros when a store is opened."""
 
@@ -45,7 +47,7 @@ def prove(share: float, seed: int) -> list[Report]:
     try:
         with Servers() as servers:
             return [_prove(servers, store, f"{store}: {title}", share, seed) for store in STORES]
-    except Unavailable as why:
+    except UnavailableError as why:
         return [Report(title, skipped=str(why))]
 
 
@@ -68,22 +70,15 @@ def _cases(servers: Servers, store: str, script: str) -> Iterator[dict[str, Any]
     for kind in _KINDS:
         for at in tried:
             if points[at - 1].kind in kind.changes:
-                yield _request(script, store, kind.fault, at)
-
-
-def _request(script: str, store: str, fault: Fault, at: int, work: str = "run_and_check") -> dict[str, Any]:
-    return {"work": work, "script": script, "store": store, "fault": int(fault), "at": at, "record": ""}
+                about = {"script": script, "store": store, "fault": int(kind.fault), "at": at}
+                yield {"work": "run_and_check", **about, "record": ""}
 
 
 def _points(servers: Servers, store: str, script: str) -> list[Change]:
     """-> the changes of a script that has no faults, from where they may come."""
-    root = servers.folder / "record"
-    answer = servers.ask(root=root, **{**_request(script, store, Fault.NOTHING, 0, "run"), "record": "kinds"})
-    if answer["ended"] != "ended":
-        raise RuntimeError(f"the workload does not even work without faults: {answer}")
-    recorded = changes(root / "record")
-    armed = next(place for place, change in enumerate(recorded) if change.path.endswith("/armed"))
-    return [change for change in recorded[armed + 1 :] if "/store" in change.path]
+    root, made = servers.record(store, script)
+    armed = next(place for place, change in enumerate(made) if change.path == f"{root}/armed")
+    return [change for change in made[armed + 1 :] if Path(change.path).is_relative_to(root / "store")]
 
 
 def _without_most_alike(points: list[Change]) -> list[int]:
@@ -108,8 +103,12 @@ def _is_alike(a: Change, b: Change) -> bool:
 def _judge(report: Report, request: dict[str, Any], answer: dict[str, Any]) -> None:
     fault = Fault(request["fault"])
     wrong = list(answer["wrong"])
-    if answer["ended"] not in {"ended", "killed"} or (answer["ended"] == "killed") != (fault in {Fault.KILL, Fault.TEAR}):
+    if not answer["happened"] and scripts()[request["script"]].threaded:
+        report.found["point not reached: threads shared more commits"] += 1
+    elif answer["ended"] != ("killed" if fault in {Fault.KILL, Fault.TEAR} else "ended"):
         wrong.append(f"the process {answer['ended']}: {answer['trace'][-300:]}")
+    if fault is Fault.FAIL_ONCE:
+        wrong += [f"fails though the fault is over: {problem}" for problem in answer["failed_twice"]]
     report.tried[fault.name.lower().replace("_", " ")] += 1
     report.found.update(answer["counts"])
     report.found["with nothing lost" if not wrong else "WRONG"] += 1

@@ -25,8 +25,8 @@ class Run:
         policy: What is kept of it, as the store has it.
         saved: Every State of it that was saved and not taken back, by step: whatever can be seen is one of these.
         visible: The steps that must be seen, in order.
-        is_exact: Whether no others may be seen. Once a policy has changed, or a window was rolled back or forked, a step
-            that was out of sight may be seen again.
+        is_exact: Whether no others may be seen. Once a policy has changed, or a window was rolled back or forked, a
+            step that was out of sight may be seen again.
     """
 
     policy: Policy
@@ -41,8 +41,8 @@ class Run:
 
 
 class Model:
-    """A store that is obviously right. Handles are the store objects that share what is kept; each knows the policies that
-    it was told.
+    """A store that is obviously right. Handles are the store objects that share what is kept; each knows the policies
+    that it was told.
 
     Args:
         learns_at_once: Whether a policy holds from when it is told, and not from the next save on.
@@ -74,8 +74,6 @@ class Model:
             run.policy = told
         if state.step not in run.visible:
             run.visible.append(state.step)
-        elif _have_same_data(state, run.newest):
-            state = with_data(state, copy.deepcopy(run.newest)._data)  # the order of its keys stays as well
         run.saved[state.step] = state
         self._trim(state.run_id)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import attrs
 
-from proof.workload import Entry, Operation, Script, Unknown, entry_of, open_store, policy_of, states_of
+from proof.workload import Entry, Operation, Script, UnknownStateError, entry_of, open_store, policy_of, states_of
 from stategraph.errors import CheckpointNotFoundError, StateGraphError
 from stategraph.state import State, evolve
 from stategraph.stores.base import CheckpointStore
@@ -27,12 +27,15 @@ class Possible:
         kept: By run, the ways in which it may be kept.
         problems: What the diary says that must not be.
         counts: The errors that were shown, by type.
+        failed_twice: Operations that failed when they were tried a second time, too.
     """
 
     script: Script
     kept: dict[str, set[Kept]] = attrs.field(init=False)
     problems: list[str] = attrs.field(init=False, factory=list)
     counts: Counter[str] = attrs.field(init=False, factory=Counter)
+    failed_twice: list[str] = attrs.field(init=False, factory=list)
+    _failed: set[int] = attrs.field(init=False, factory=set)
     _states: dict[int, State] = attrs.field(init=False)
     _going: set[int] = attrs.field(init=False, factory=set)
     _generations: dict[str, int] = attrs.field(init=False, factory=dict)
@@ -44,8 +47,8 @@ class Possible:
     def read(self, diary: str) -> None:
         """Take in what the process wrote down; a last line that is not complete was never written."""
         for line in diary.split("\n")[:-1]:
-            place, word, *more = line.split(" ")
-            self._take(int(place), word, more)
+            number, word, *more = line.split(" ")
+            self._take(int(number), word, more)
         for place in self._going:
             self._may_have_happened(place)
 
@@ -60,6 +63,9 @@ class Possible:
             self.counts[f"{more[1]} shown"] += 1
             self._check_ours(place, more)
             self._may_have_happened(place)
+            if place in self._failed:
+                self.failed_twice.append(f"operation {place}: {' '.join(more[1:])[:200]}")
+            self._failed.add(place)
         elif word == "saw":
             self._check_seen(place, more)
         else:
@@ -109,8 +115,9 @@ class Possible:
             return None
         data = self._states[place]["place"]
         entry = Entry(operation.step, data, operation.status.value, generation)
-        earlier = tuple(old for old in kept if old.step < operation.step) if policy_of(operation.run).visible is None else ()
-        return (*earlier, entry)
+        if policy_of(operation.run).visible == 1:
+            return (entry,)
+        return (*(old for old in kept if old.step < operation.step), entry)
 
     # ------------------------------------------------------------------ comparing
 
@@ -130,7 +137,7 @@ class Possible:
             loaded = [store.load(run, step) for step in steps]
             newest = store.load(run) if steps else None
             kept = tuple(entry_of(state, self._states) for state in loaded)
-        except (StateGraphError, Unknown) as error:
+        except (StateGraphError, UnknownStateError) as error:
             return f"{type(error).__name__}: {error}"[:300]
         if bool(steps) != is_listed or (newest is not None and newest != loaded[-1]):
             return f"list, history and load do not agree (steps {steps})"
@@ -139,7 +146,7 @@ class Possible:
         return ""
 
     def go_on(self, store: CheckpointStore) -> list[str]:
-        """Use the store as if nothing had happened: save to the runs that are there, and to a new one -> what is wrong."""
+        """Go on as if nothing had happened: save to the runs that are there, and to a new one -> what is wrong."""
         wrong: list[str] = []
         for run in [*store.list(), "after"]:
             try:
@@ -165,16 +172,15 @@ def _shown(kept: Kept) -> str:
     return "[" + ", ".join(f"{entry.step} ({entry.place} {entry.status} {entry.generation})" for entry in kept) + "]"
 
 
-def problems_of(script: Script, store_name: str, folder: Path, diary: str) -> tuple[list[str], Counter[str]]:
-    """Open what is left in a folder -> what is wrong with it, and what else is worth counting."""
-    possible = Possible(script)
-    possible.read(diary)
+def problems_of(possible: Possible, store_name: str, folder: Path) -> list[str]:
+    """Open what is left in a folder -> what is wrong with it, and with what the process was told."""
     try:
         store = open_store(store_name, folder)
     except StateGraphError as error:
-        return [*possible.problems, f"it does not open: {type(error).__name__}: {error}"], possible.counts
+        return [*possible.problems, f"it does not open: {type(error).__name__}: {error}"]
     with store:
-        wrong = [*possible.problems, *possible.compare(store)]
-        if not wrong:
-            wrong += possible.go_on(store)
-    return wrong, possible.counts
+        try:
+            wrong = [*possible.problems, *possible.compare(store)]
+            return wrong or possible.go_on(store)
+        except StateGraphError as error:
+            return [*possible.problems, f"it opens, and then: {type(error).__name__}: {error}"]

@@ -26,8 +26,8 @@ _TIME = 1_700_000_000_000_000_000
 
 @attrs.frozen
 class Operation:
-    """One thing that a script does: "save", "again" (the newest step, with another status), "rollback" (to `step`), "delete",
-    "close" (and open again; of no run)."""
+    """One thing that a script does: "save", "again" (the newest step, with another status), "rollback" (to `step`),
+    "delete", "close" (and open again; of no run)."""
 
     kind: str
     run: str = ""
@@ -42,12 +42,13 @@ class Script:
 
     Attributes:
         operations: One after the other.
-        quiet: So many of the operations, with the opening of the store, come before the first fault; -1: none.
+        afresh: There is no store yet, and opening it is part of what is tried. Else one is there whose process was
+            killed.
         threaded: Each run has a thread of its own.
     """
 
     operations: tuple[Operation, ...]
-    quiet: int = 0
+    afresh: bool = False
     threaded: bool = False
 
 
@@ -85,24 +86,25 @@ def _in_turns(*lists: Sequence[Operation]) -> Iterator[Operation]:
 @cache
 def scripts() -> dict[str, Script]:
     """-> the scripts by name."""
-    long = _saves("log", 1, 120, LARGE)
-    interleaved = tuple(_in_turns(_life("latest"), _life("full"), _saves("large", 1, 5, LARGE)))
+    interleaved = (_life("latest"), _life("full"), _saves("large", 1, 2, LARGE))
+    large = [*_saves("full", 1, 3, LARGE), Operation("rollback", "full", 2), *_saves("full", 3, 3, LARGE)]
     close = Operation("close")
+    long = (*_saves("log", 1, 120, LARGE), close, *_saves("log", 121, 124))  # longer than the log of SQLite grows
     return {
-        "open": Script((*_saves("full", 1, 2), close, *_saves("full", 3, 4)), quiet=-1),
+        "open": Script((*_saves("full", 1, 2), close, *_saves("full", 3, 4)), afresh=True),
         "latest": Script(tuple(_life("latest"))),
         "full": Script(tuple(_life("full"))),
-        "large": Script((*_saves("latest", 1, 3, LARGE), *_life("full", LARGE))),
-        "interleaved": Script(interleaved),
-        "log comes round": Script(tuple(long[:76]), quiet=58),
+        "large": Script((*_saves("latest", 1, 2, LARGE), *large)),
+        "interleaved": Script(tuple(_in_turns(*interleaved))),
         "threads": Script((*_life("latest"), *_life("full")), threaded=True),
-        "all": Script((*interleaved, close, *_saves("full", 3, 6), *long, close, *_saves("log", 121, 124), *_life("full/b"))),
+        "all": Script((*_in_turns(*interleaved), close, *_saves("full", 3, 6), *long, *_life("full/b")), afresh=True),
     }
 
 
 # --------------------------------------------------------------------------- the States of a script
 
 
+@cache
 def states_of(script: Script) -> dict[int, State]:
     """-> the State that each saving operation keeps, by its place in the script; of generation 0."""
     made: dict[int, State] = {}
@@ -136,8 +138,8 @@ def _next(before: State, operation: Operation, place: int) -> State:
 class Diary:
     """What the process was told, line by line in one file, each line a single write.
 
-    ``place go`` before an operation is tried, ``place ok generation`` when the store says that it is done, ``place no`` with
-    the error when it says that it is not, ``place saw`` with what the run then looks like. Opening has the place -1.
+    ``place go`` before an operation is tried, ``place ok generation`` when the store says that it is done, ``place no``
+    with the error when it says that it is not, ``place saw`` with what the run then looks like. Opening has place -1.
     """
 
     def __init__(self, path: Path) -> None:
@@ -168,17 +170,15 @@ class Workload:
 
     def run(self, arm: Callable[[], None]) -> None:
         """Do all of it; `arm` is called when faults may come."""
-        if self._script.quiet < 0:
+        if self._script.afresh:
             arm()
         self._try(-1, self._open)
-        if self._script.quiet == 0:
+        if not self._script.afresh:
             arm()
         if self._script.threaded:
             self._run_threads()
             return
         for place in range(len(self._script.operations)):
-            if place and place == self._script.quiet:
-                arm()
             self._do(place)
 
     def _run_threads(self) -> None:
@@ -264,7 +264,7 @@ def open_store(name: str, folder: Path) -> CheckpointStore:
 
 @attrs.frozen
 class Entry:
-    """One saved step, told from all others: the place of the operation whose data it has, and the rest of what can differ."""
+    """One saved step, told from all others: the place of the operation whose data it has, and what else can differ."""
 
     step: int
     place: int
@@ -272,16 +272,18 @@ class Entry:
     generation: int
 
 
-class Unknown(Exception):
+class UnknownStateError(Exception):
     """A State that was never saved."""
 
 
 def entry_of(state: State, states: dict[int, State]) -> Entry:
-    """-> which of the States it is. Raises Unknown if it is none of them in every value and type."""
+    """-> which of the States it is. Raises UnknownStateError if it is none of them in every value and type."""
     known = states.get(state.get("place", -1))
     if known is None:
-        raise Unknown(f"{state!r:.200} has data that no State had")
+        raise UnknownStateError(f"{state!r:.200} has data that no State had")
     expected = evolve(known, status=state.status, generation=state.generation)
     if state != expected or repr(dict(state)) != repr(dict(expected)):
-        raise Unknown(f"step {state.step} of run {state.run_id!r} differs from what was saved at {known['place']}")
+        raise UnknownStateError(
+            f"step {state.step} of run {state.run_id!r} differs from what was saved at {known['place']}"
+        )
     return Entry(state.step, known["place"], state.status.value, state.generation)

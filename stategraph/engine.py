@@ -96,17 +96,22 @@ class Engine:
         started = evolve(self._stamp(state), checkpoint_node="")
         if not self.plan.saves:
             return started
-        yield (Retain, self.services.retain, state.run_id)
-        if state.step or state.graph is not None:
+        if state.step == 0 and state.graph is None:
+            yield from self._check_new(state)
+            yield (Retain, self.services.retain, state.run_id)
+        else:
+            yield (Retain, self.services.retain, state.run_id)
             yield from self._save((Amend, self.services.amend, started), started)
-            return started
+        return started
+
+    def _check_new(self, state: State) -> Task[None]:
+        """Raise RunExistsError if the store holds another State of a run that is to begin."""
         try:
             saved = yield (Load, self.services.load, state.run_id)
         except CheckpointNotFoundError:
-            return started
+            return
         if saved != state:
             raise RunExistsError(state.run_id, self.plan.store)
-        return started
 
     def _stamp(self, state: State) -> State:
         """-> the State as one that runs on this graph."""

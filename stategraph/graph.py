@@ -54,7 +54,7 @@ class StateGraph:
         checkpoint = config.checkpoint
         self.config = config
         self.observer = get_observer(config.observer) if observer is None else observer
-        self.store = get_checkpoint_store(checkpoint.store, **checkpoint.options) if store is None else store
+        self.store = get_checkpoint_store(checkpoint.store, **checkpoint.store_options()) if store is None else store
         self._lock = threading.Lock()
         self._nodes: dict[str, FunctionNode] = {}
         self._edges: list[Edge] = []

@@ -20,6 +20,7 @@ from stategraph import (
     StateGraph,
     get_observer,
 )
+from stategraph.stores import Policy
 
 Node: TypeAlias = Callable[..., Any]
 RUN = "run"
@@ -75,6 +76,9 @@ class WatchedStore(CheckpointStore):
     def load(self, run_id: str, step: int | None = None) -> State:
         loaded: State = self._call("load", run_id)
         return loaded
+
+    def retain(self, run_id: str, policy: Policy) -> None:
+        self.inner.retain(run_id, policy)
 
     def delete(self, run_id: str) -> None:
         self._call("delete", run_id)
@@ -247,11 +251,11 @@ def make_graph(
     observer: Any = None,
     max_iterations: int = 1000,
     interval: int = 1,
-    preserve: bool = False,
+    **checkpoint: Any,
 ) -> StateGraph:
     """-> a graph from the first node to the last, along a chain unless there are edges."""
     config = GraphConfig(
-        name, max_iterations=max_iterations, checkpoint=CheckpointConfig(interval=interval, preserve=preserve)
+        name, max_iterations=max_iterations, checkpoint=CheckpointConfig(interval=interval, **checkpoint)
     )
     graph = StateGraph(config, store=store, observer=get_observer("noop") if observer is None else observer)
     for node, function in nodes.items():
@@ -262,6 +266,17 @@ def make_graph(
     for node in exits or list(nodes)[-1:]:
         graph.set_exit_point(node)
     return graph
+
+
+HOW: dict[str, dict[str, Any]] = {
+    "sync": {},
+    "async": {"durability": "async"},
+    "exit": {"durability": "exit"},
+    "sync, full": {"retention": "full"},
+    "async, full": {"durability": "async", "retention": "full"},
+    "async, windowed": {"durability": "async", "retention": "windowed", "window": 3},
+}
+"""Durability and retention, as options of CheckpointConfig."""
 
 
 def steady(state: State) -> tuple[Any, ...]:

@@ -1,6 +1,7 @@
 """GraphConfig and CheckpointConfig: from code, a mapping or a file."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -21,6 +22,11 @@ FULL: dict[str, Any] = {
         "store": "disk",
         "interval": 2,
         "preserve": True,
+        "durability": "async",
+        "retention": "windowed",
+        "window": 3,
+        "ttl": 60.5,
+        "serializer": "json",
         "options": {"path": "runs", "nested": {"a": [1]}},
     },
 }
@@ -28,7 +34,17 @@ CONFIG = GraphConfig(
     "review",
     observer="noop",
     max_iterations=5,
-    checkpoint=CheckpointConfig("disk", 2, preserve=True, options={"path": "runs", "nested": {"a": [1]}}),
+    checkpoint=CheckpointConfig(
+        "disk",
+        2,
+        preserve=True,
+        durability="async",
+        retention="windowed",
+        window=3,
+        ttl=60.5,
+        serializer="json",
+        options={"path": "runs", "nested": {"a": [1]}},
+    ),
 )
 TOML = """
 name = "review"
@@ -39,6 +55,11 @@ max_iterations = 5
 store = "disk"
 interval = 2
 preserve = true
+durability = "async"
+retention = "windowed"
+window = 3
+ttl = 60.5
+serializer = "json"
 options = { path = "runs", nested = { a = [1] } }
 """
 
@@ -46,7 +67,20 @@ options = { path = "runs", nested = { a = [1] } }
 def test_the_defaults() -> None:
     """Nothing is saved until an interval is set."""
     assert GraphConfig("g") == GraphConfig(
-        "g", "structlog", 1000, CheckpointConfig(store="memory", interval=0, preserve=False, options={})
+        "g",
+        "structlog",
+        1000,
+        CheckpointConfig(
+            store="memory",
+            interval=0,
+            preserve=False,
+            durability="sync",
+            retention="latest",
+            window=None,
+            ttl=None,
+            serializer="msgpack",
+            options={},
+        ),
     )
 
 
@@ -135,6 +169,11 @@ _WRONG_VALUES: dict[str, tuple[str, list[Any]]] = {
     "checkpoint.store": ("name of a checkpoint store", ["", None, 5, {"name": "disk"}]),
     "checkpoint.interval": ("0 turns checkpointing off", [-1, 1.0, "5", True, False, None, [1]]),
     "checkpoint.preserve": ("true keeps", [0, 1, "true", "false", None, []]),
+    "checkpoint.durability": ('"sync" saves before', ["", None, 5, "SYNC", "none", True, ["sync"]]),
+    "checkpoint.retention": ('"latest" keeps the newest', ["", None, 5, "all", 0, ["full"]]),
+    "checkpoint.window": ("how many checkpoints", [0, -1, 1.0, "5", True, []]),
+    "checkpoint.ttl": ("more than 0", [0, -1, 0.0, float("inf"), float("-inf"), "5", True, []]),
+    "checkpoint.serializer": ("a registered serializer", ["", None, 5, "a\nb", ["json"]]),
     "checkpoint.options": ("a mapping of option names", [None, 5, "path", ["path"], {5: 1}]),
     "checkpoint": ("mapping", [None, 5, "disk", ["disk"], True]),
 }
@@ -178,6 +217,64 @@ def test_a_wrong_value_in_code_is_refused(make: Any, key: str) -> None:
         make()
 
     assert caught.value.key == key
+
+
+@pytest.mark.parametrize(
+    ("values", "key", "text"),
+    [
+        ({"retention": "windowed"}, "checkpoint.window", "as many checkpoints as window says"),
+        ({"window": 5}, "checkpoint.window", 'retention "latest" has no window'),
+        ({"retention": "full", "window": 5}, "checkpoint.window", 'retention "full" has no window'),
+        ({"durability": "exit", "retention": "full"}, "checkpoint.retention", '"latest" goes with it'),
+        ({"durability": "exit", "retention": "windowed", "window": 5}, "checkpoint.retention", '"latest" goes with it'),
+        ({"serializer": "json", "options": {"serializer": "x"}}, "checkpoint.options.serializer", "the place for it"),
+        ({"options": {"serializer": "json"}}, "checkpoint.options.serializer", "the place for it"),
+    ],
+)
+def test_values_that_do_not_go_together_are_refused(values: dict[str, Any], key: str, text: str) -> None:
+    """From wherever they come: code, a mapping, or one configuration laid over another."""
+    makes: list[Callable[[], object]] = [
+        lambda: AnyCheckpoint(**values),
+        lambda: GraphConfig.from_dict({"name": "g", "checkpoint": values}),
+        lambda: GraphConfig("g").merge({"checkpoint": values}),
+    ]
+    for make in makes:
+        with pytest.raises(ConfigError) as caught:
+            make()
+
+        assert caught.value.key == key
+        assert text in str(caught.value)
+
+
+def test_not_a_number_is_no_time() -> None:
+    """It is neither more nor less than anything."""
+    with pytest.raises(ConfigError, match="ttl"):
+        CheckpointConfig(ttl=float("nan"))
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        *({"durability": value} for value in ("sync", "async", "exit")),
+        *({"durability": value, "retention": "full"} for value in ("sync", "async")),
+        *({"durability": value, "retention": "windowed", "window": 1} for value in ("sync", "async")),
+        {"durability": "exit", "ttl": 5},
+        {"ttl": 0.001},
+        {"interval": 0, "durability": "async"},
+    ],
+    ids=repr,
+)
+def test_values_that_go_together(values: dict[str, Any]) -> None:
+    """And come back out of a mapping."""
+    config = GraphConfig("g", checkpoint=CheckpointConfig(**values))
+
+    assert GraphConfig.from_dict(config.to_dict()) == config
+
+
+def test_the_serializer_is_an_option_of_the_store() -> None:
+    """The default is none: a store that knows nothing of serializers takes the others."""
+    assert CheckpointConfig("disk", options={"path": "runs"}).store_options() == {"path": "runs"}
+    assert CheckpointConfig("disk", serializer="json").store_options() == {"serializer": "json"}
 
 
 @pytest.mark.parametrize("values", [None, 5, "name", [("name", "g")], {"name"}], ids=repr)

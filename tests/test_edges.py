@@ -134,7 +134,8 @@ def test_predicates_that_differ_are_not_equal() -> None:
     """In kind, in key, in value, in order."""
     different = [
         *(always(), key_exists("a"), key_exists("b"), key_equals("a", 1), key_equals("a", 2), key_equals("b", 1)),
-        *(not_(own), not_(late), and_(own, late), and_(late, own), or_(own, late), and_(own), or_(own), and_(), or_()),
+        *(not_(own), not_(raising), and_(own, raising), and_(raising, own), or_(own, raising)),
+        *(and_(own), or_(own), and_(), or_()),
     ]
 
     for one in different:
@@ -248,7 +249,7 @@ def test_an_answer_without_truth_is_an_error() -> None:
 
 @pytest.mark.parametrize(
     "predicate",
-    [calling_late, not_(calling_late), and_(calling_late), or_(calling_late), and_(not_(late))],
+    [calling_late, not_(calling_late), and_(calling_late), or_(calling_late), and_(not_(calling_late))],
     ids=["plain", "not_", "and_", "or_", "nested"],
 )
 def test_an_answer_that_must_be_awaited_is_an_error(predicate: Any) -> None:
@@ -259,24 +260,24 @@ def test_an_answer_that_must_be_awaited_is_an_error(predicate: Any) -> None:
     assert isinstance(no_way.error, TypeError)
 
 
-@pytest.mark.parametrize("make", [lambda p: p, not_, and_, or_, lambda p: not_(and_(always(), or_(p)))])
-def test_an_async_predicate_is_refused_when_it_is_added(make: Any) -> None:
-    """Inside of others too."""
+@pytest.mark.parametrize("predicate", [late, partial(late), "verdict", 5], ids=["async", "partial", "text", "number"])
+def test_what_is_no_sync_function_is_refused_when_it_is_added(predicate: Any) -> None:
+    """The edge is not there then."""
     graph = StateGraph(GraphConfig("g", observer="noop"))
     graph.add_node("a", dict)
 
-    with pytest.raises((GraphError, TypeError), match="sync"):
-        graph.add_edge("a", "a", make(late))
+    with pytest.raises(GraphError, match="a predicate is a sync function"):
+        graph.add_edge("a", "a", predicate)
+
+    assert graph.edges == ()
 
 
-@pytest.mark.parametrize("make", [not_, and_, or_])
-def test_a_part_that_cannot_be_called_is_refused(make: Any) -> None:
-    """When it is made or added, not when it is asked."""
-    graph = StateGraph(GraphConfig("g", observer="noop"))
-    graph.add_node("a", dict)
-
-    with pytest.raises((GraphError, TypeError)):
-        graph.add_edge("a", "a", make("verdict"))
+@pytest.mark.parametrize("part", [late, partial(late), None, "verdict", 5, [own]], ids=stable_repr)
+@pytest.mark.parametrize("make", [not_, and_, or_, lambda p: and_(own, p), lambda p: or_(always(), own, p)])
+def test_a_part_that_is_no_sync_function_is_refused_when_it_is_made(make: Any, part: Any) -> None:
+    """Not when it is asked."""
+    with pytest.raises(TypeError, match="a predicate is a sync function"):
+        make(part)
 
 
 def test_an_edge_reads_as_source_target_and_reason() -> None:

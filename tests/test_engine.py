@@ -203,7 +203,7 @@ class TestCommands:
         drive = Drive(World(), execute, NO_EVENTS, interval=10)
 
         with pytest.raises(ExecutionError):
-            drive.run({3: ValueError()})
+            drive.run({4: ValueError()})
 
         assert names(drive.commands) == ["Load", "RunNode 0", "RunNode 1", "RunNode 2", "Save 2"]
 

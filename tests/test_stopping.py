@@ -492,7 +492,8 @@ INTERRUPTED = """
 
     from stategraph import CheckpointConfig, GraphConfig, State, StateGraph
 
-    graph = StateGraph(GraphConfig("busy", observer="noop", max_iterations=10**9, checkpoint=CheckpointConfig(interval=1)))
+    checkpoint = CheckpointConfig(interval=1)
+    graph = StateGraph(GraphConfig("busy", observer="noop", max_iterations=10**9, checkpoint=checkpoint))
     graph.add_node("a", lambda state: {"n": 1})
     graph.add_node("b", lambda state: {})
     graph.add_edge("a", "a", lambda state: True)

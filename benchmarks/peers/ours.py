@@ -10,43 +10,46 @@ from typing import Any
 
 from benchmarks.counters import START, below
 from benchmarks.measure import Run
-from stategraph import CheckpointConfig, GraphConfig, State, StateGraph
+from stategraph import CheckpointConfig, CheckpointStore, GraphConfig, State, StateGraph
 
 Node = Callable[[State], State | Mapping[str, Any]]
 
+NOT_KEPT = CheckpointConfig()
 KEPT = CheckpointConfig(store="memory", interval=1)
 
 
 def step(steps: int) -> Run:
     """A node that returns its updates."""
-    return _loop(_count, steps)
+    return _loop(count, steps)
 
 
 def step_that_sets(steps: int) -> Run:
     """A node that returns a new State."""
-    return _loop(_count_by_setting, steps)
+    return _loop(count_by_setting, steps)
 
 
 def unobserved_step(steps: int) -> Run:
     """The same as `step`, with nobody listening."""
-    return _loop(_count, steps, observer="noop")
+    return _loop(count, steps, observer="noop")
 
 
 def kept_step(steps: int) -> Run:
     """The same as `step`, every State saved in the memory store."""
-    return _loop(_count, steps, checkpoint=KEPT)
+    return _loop(count, steps, checkpoint=KEPT)
 
 
 def kept_step_that_sets(steps: int) -> Run:
     """The same as `step_that_sets`, every State saved in the memory store."""
-    return _loop(_count_by_setting, steps, checkpoint=KEPT)
+    return _loop(count_by_setting, steps, checkpoint=KEPT)
 
 
-def _count(state: State) -> Mapping[str, Any]:
+def count(state: State) -> Mapping[str, Any]:
+    """Count one up."""
     return {"n": state["n"] + 1}
 
 
-def _count_by_setting(state: State) -> State:
+def count_by_setting(state: State) -> State:
+    """Count one up."""
     return state.set("n", state["n"] + 1)
 
 
@@ -54,18 +57,35 @@ def _done(_state: State) -> Mapping[str, Any]:
     return {}
 
 
-def _loop(node: Node, steps: int, **config: Any) -> Run:
-    graph = StateGraph(GraphConfig(name="benchmark", max_iterations=steps + 10, **config))
+def _loop(node: Node, steps: int, checkpoint: CheckpointConfig = NOT_KEPT, **config: Any) -> Run:
+    return execution(loop_graph(node, steps, checkpoint, **config), State(START))
+
+
+def loop_graph(
+    node: Node, steps: int, checkpoint: CheckpointConfig, store: CheckpointStore | None = None, **config: Any
+) -> StateGraph:
+    """-> the graph of a node that runs until `n` has reached the number of steps."""
+    given = GraphConfig(name="benchmark", max_iterations=steps + 10, checkpoint=checkpoint, **config)
+    graph = StateGraph(given, store=store)
     graph.add_node("count", node)
     graph.add_node("done", _done)
     graph.add_edge("count", "count", below(steps))
     graph.add_edge("count", "done")
     graph.set_entry_point("count")
     graph.set_exit_point("done")
-    return lambda: _quietly(graph)
+    return graph
 
 
-def _quietly(graph: StateGraph) -> State:
-    # The default observer logs two lines a run to stderr: they are written, but not between the figures.
-    with Path(os.devnull).open("w") as nowhere, redirect_stderr(nowhere):
-        return graph.execute(State(START))
+def execution(graph: StateGraph, start: State) -> Run:
+    """-> the execution of a graph."""
+    return quietly(lambda: graph.execute(start))
+
+
+def quietly(run: Run) -> Run:
+    """-> the same run, with what the default observer logs, two lines a run, written but not between the figures."""
+
+    def quiet() -> object:
+        with Path(os.devnull).open("w") as nowhere, redirect_stderr(nowhere):
+            return run()
+
+    return quiet

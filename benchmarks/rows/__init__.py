@@ -1,6 +1,31 @@
 """The rows, in the order they are shown."""
 
 from benchmarks.measure import Row
-from benchmarks.rows import calls, growth, imports, memory_store, one_step
+from benchmarks.rows import (
+    calls,
+    growing_list,
+    growth,
+    imports,
+    large_state,
+    memory_store,
+    one_step,
+    saved_behind,
+    saved_steps,
+)
 
-ROWS: tuple[Row, ...] = (one_step.ROW, memory_store.ROW, imports.ROW, *calls.ROWS, *growth.ROWS)
+ROWS: tuple[Row, ...] = (
+    one_step.ROW,
+    memory_store.ROW,
+    saved_steps.SYNC,
+    saved_behind.ASYNC,
+    *large_state.ROWS,
+    *growing_list.ROWS,
+    saved_steps.THREADS,
+    imports.ROW,
+    *calls.ROWS,
+    saved_steps.PYTHON_CALLS,
+    saved_steps.SYNCS,
+    saved_behind.OLDEST,
+    saved_behind.DRAIN,
+    *growth.ROWS,
+)

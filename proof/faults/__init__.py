@@ -1,1 +1,1 @@
-"""Processes that are killed, and disks that fail, at a chosen moment: the machinery behind crash_points and power_cuts."""
+"""Processes that are killed and disks that fail, at chosen moments: what crash_points and power_cuts are made with."""

@@ -9,14 +9,15 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections import deque
 from collections.abc import Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import proof
 from proof.faults import shim
+from proof.faults.shim import Change
 
 SERVERS = 2
 TIMEOUT = 20.0
@@ -31,7 +32,7 @@ class Server:
         here = str(Path(proof.__path__[0]).parent)
         search = os.pathsep.join([here, *filter(None, [os.environ.get("PYTHONPATH")])])
         environment = {**os.environ, "LD_PRELOAD": str(library), "PYTHONPATH": search, "PROOF_FOLDER": str(folder)}
-        self._process = subprocess.Popen(  # noqa: S603 - our own module
+        self._process = subprocess.Popen(
             [sys.executable, "-m", "proof.faults.server"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -45,7 +46,10 @@ class Server:
         assert self._process.stdin is not None and self._process.stdout is not None  # noqa: S101, PT018
         asked = {"work": work, "root": str(root), "timeout": TIMEOUT, **request}
         print(json.dumps(asked), file=self._process.stdin, flush=True)
-        answer: dict[str, Any] = json.loads(self._process.stdout.readline())
+        line = self._process.stdout.readline()
+        if not line:
+            raise RuntimeError("the process under the shim has ended; what it says about that is on standard error")
+        answer: dict[str, Any] = json.loads(line)
         return answer
 
     def close(self) -> None:
@@ -54,7 +58,11 @@ class Server:
 
 
 class Servers:
-    """Some servers, and a folder for what they do that is removed in the end. Raises Unavailable where there can be none."""
+    """Some servers, and a folder for what they do that is removed in the end.
+
+    Raises:
+        UnavailableError: there can be none on this machine.
+    """
 
     def __init__(self) -> None:
         library = shim.build()
@@ -77,13 +85,40 @@ class Servers:
 
     def ask_all(self, requests: Iterable[dict[str, Any]]) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
         """Send requests to all servers -> each with its answer."""
+        sent: deque[tuple[dict[str, Any], Future[dict[str, Any]]]] = deque()
         with ThreadPoolExecutor(SERVERS) as threads:
-            yield from threads.map(lambda request: (request, self.ask(**request)), requests)
+            for request in requests:
+                sent.append((request, threads.submit(self.ask, **request)))
+                if len(sent) > 2 * SERVERS:  # a request may have a folder of megabytes
+                    yield _answered(*sent.popleft())
+            while sent:
+                yield _answered(*sent.popleft())
+
+    def record(self, store: str, script: str, with_data: bool = False) -> tuple[Path, list[Change]]:
+        """Run a script without faults -> the folder where it ran, which is gone, and the changes that it made there.
+
+        Raises:
+            UnavailableError: the shim does not see what this Python does to files.
+        """
+        root = self.folder / "record"
+        request = {"script": script, "store": store, "fault": int(shim.Fault.NOTHING), "at": 0}
+        answer = self.ask("run", root, **request, record="data" if with_data else "kinds")
+        if answer["ended"] != "ended":
+            raise RuntimeError(f"the workload does not even work without faults: {answer}")
+        made = shim.changes(root / "record")
+        shutil.rmtree(root)
+        if not {"W", "S"} <= {change.kind for change in made if change.path.startswith(f"{root}/store/")}:
+            raise shim.UnavailableError("the shim does not see how this Python writes to databases")
+        return root, made
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(self, *exception: object) -> None:
         for server in self._all:
             server.close()
         shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def _answered(request: dict[str, Any], answer: Future[dict[str, Any]]) -> tuple[dict[str, Any], dict[str, Any]]:
+    return request, answer.result()

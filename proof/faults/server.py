@@ -1,25 +1,25 @@
-"""Runs workloads under the shim, each in a process of its own that is forked from this one, which has imported everything.
+"""Runs workloads under the shim, each in a process of its own, forked from this one that has imported everything.
 
 A request is a line of JSON on standard input, an answer one on standard output.
 """
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import select
 import shutil
 import signal
 import sys
-import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from proof.faults import shim
-from proof.possible import problems_of
-from proof.workload import Workload, open_store, scripts
+from proof.possible import Possible, problems_of
+from proof.workload import STORES, Workload, open_store, scripts, states_of
 
 KILLED, HUNG, RAISED, ENDED = "killed", "hung", "raised", "ended"
 _DIARY, _ANSWER, _RECORD, _STORE = "diary", "answer", "record", "store"
@@ -27,20 +27,41 @@ _DIARY, _ANSWER, _RECORD, _STORE = "diary", "answer", "record", "store"
 
 def main() -> None:
     """Answer requests until there are no more."""
-    for name in ("sqlite", "disk"):  # what opening them imports is imported once
-        warm = Path(os.environ["PROOF_FOLDER"]) / f"warm-{os.getpid()}"
-        open_store(name, warm / name).close()
-        shutil.rmtree(warm)
+    for name in STORES:
+        _leave_behind(name)
+        open_store(name, _left(name).with_name(f"warm-{name}")).close()  # what that imports is imported once
+    for script in scripts().values():
+        states_of(script)
+    gc.freeze()  # the processes that are forked off share what is here
     for line in sys.stdin:
         request = json.loads(line)
         answer = _WORK[request.pop("work")](Path(request.pop("root")), **request)
         print(json.dumps(answer), flush=True)
 
 
-def run(root: Path, script: str, store: str, fault: int, at: int, record: str, timeout: float) -> dict[str, Any]:
+def _left(store: str) -> Path:
+    return Path(os.environ["PROOF_FOLDER"]) / f"left-{store}"
+
+
+def _leave_behind(store: str) -> None:
+    """Leave a store as a process that was killed does."""
+    left = _left(store)
+
+    def work() -> None:
+        open_store(store, left / _STORE)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    left.mkdir()
+    _fork(left, work, timeout=60)
+
+
+def run(root: Path, *, script: str, store: str, fault: int, at: int, record: str, timeout: float) -> dict[str, Any]:
     """Run a workload in a fresh folder -> how it ended."""
     shutil.rmtree(root, ignore_errors=True)
-    root.mkdir()
+    if scripts()[script].afresh:
+        root.mkdir()
+    else:
+        shutil.copytree(_left(store), root)
 
     def work() -> None:
         target = root / _STORE
@@ -53,26 +74,27 @@ def run(root: Path, script: str, store: str, fault: int, at: int, record: str, t
     return {"ended": ended, "happened": ended == KILLED or _answer(root), "trace": _trace(root)}
 
 
-def check(root: Path, script: str, store: str, timeout: float) -> dict[str, Any]:
+def check(root: Path, *, script: str, store: str, timeout: float) -> dict[str, Any]:
     """Look at what is left, in another process -> what is wrong."""
 
     def work() -> None:
         diary = root / _DIARY
         text = diary.read_text() if diary.exists() else ""
-        wrong, counts = problems_of(scripts()[script], store, root / _STORE, text)
-        (root / _ANSWER).write_text(json.dumps([wrong, counts]))
+        possible = Possible(scripts()[script])
+        possible.read(text)
+        wrong = problems_of(possible, store, root / _STORE)
+        (root / _ANSWER).write_text(json.dumps([wrong, possible.counts, possible.failed_twice]))
 
-    start = time.monotonic()
     (root / _ANSWER).unlink(missing_ok=True)
     ended = _fork(root, work, timeout)
-    wrong, counts = _answer(root) or [[f"the check {ended}: {_trace(root)}"], {}]
-    return {"wrong": wrong, "counts": counts, "seconds": time.monotonic() - start}
+    wrong, counts, failed_twice = _answer(root) or [[f"the check {ended}: {_trace(root)}"], {}, []]
+    return {"wrong": wrong, "counts": counts, "failed_twice": failed_twice}
 
 
 def run_and_check(root: Path, timeout: float, **request: Any) -> dict[str, Any]:
     """Run a workload, and look at what is left."""
     answer = run(root, timeout=timeout, **request)
-    answer |= check(root, request["script"], request["store"], timeout)
+    answer |= check(root, script=request["script"], store=request["store"], timeout=timeout)
     shutil.rmtree(root, ignore_errors=True)
     return answer
 

@@ -18,7 +18,7 @@ import attrs
 _SOURCE = Path(__file__).with_name("shim.c")
 
 
-class Unavailable(Exception):
+class UnavailableError(Exception):
     """There can be no faults on this machine; the text says why."""
 
 
@@ -50,16 +50,16 @@ class Change:
 
 
 def build() -> Path:
-    """-> the shim as a library, built unless it is there. Raises Unavailable."""
+    """-> the shim as a library, built unless it is there. Raises UnavailableError."""
     if sys.platform != "linux":
-        raise Unavailable("faults need Linux")
+        raise UnavailableError("faults need Linux")
     compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
     if compiler is None:
-        raise Unavailable("faults need a C compiler")
+        raise UnavailableError("faults need a C compiler")
     folder = Path(tempfile.gettempdir()) / f"stategraph-faults-{os.getuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)
     if folder.stat().st_uid != os.getuid():
-        raise Unavailable(f"{folder} belongs to somebody else")
+        raise UnavailableError(f"{folder} belongs to somebody else")
     library = folder / f"{hashlib.sha256(_SOURCE.read_bytes()).hexdigest()[:16]}.so"
     if not library.exists():
         _compile(compiler, library)
@@ -71,7 +71,7 @@ def _compile(compiler: str, library: Path) -> None:
     command = [compiler, "-O2", "-shared", "-fPIC", "-o", str(unfinished), str(_SOURCE), "-ldl", "-lpthread"]
     built = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 - no shell, and our own words
     if built.returncode:
-        raise Unavailable(f"the compiler refuses the shim: {built.stderr.strip()[:200]}")
+        raise UnavailableError(f"the compiler refuses the shim: {built.stderr.strip()[:200]}")
     unfinished.rename(library)
 
 

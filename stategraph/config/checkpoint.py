@@ -29,6 +29,8 @@ class CheckpointConfig:
         retention: Which checkpoints of a run are kept: "latest", "full", or "windowed".
         window: With retention "windowed", how many of the newest.
         ttl: Seconds after its completion when `CheckpointStore.prune` removes a preserved run; None for never.
+        serializer: How the store turns values into bytes: "msgpack", the fastest; "json", which other tools read; or
+            one that was registered. A store has rows of several, and reads them all.
         options: What the store is made with, such as ``{"path": "runs"}`` for "disk".
 
     Raises:
@@ -86,12 +88,25 @@ class CheckpointConfig:
             lambda value: value is None or is_seconds(value),
         ),
     )
+    serializer: str = attrs.field(
+        default="msgpack",
+        validator=check("checkpoint.serializer", '"msgpack", "json", or the name of a registered serializer', is_name),
+    )
     options: Mapping[str, Any] = attrs.field(
         factory=dict,
         validator=check("checkpoint.options", "a mapping of option names to values", _is_options),
     )
 
+    def store_options(self) -> dict[str, Any]:
+        """-> what the store is made with: the options, and the serializer where it is not the default."""
+        serializer = {} if self.serializer == "msgpack" else {"serializer": self.serializer}
+        return {**self.options, **serializer}
+
     def __attrs_post_init__(self) -> None:
+        if self.options.get("serializer", self.serializer) != self.serializer:
+            raise ConfigError(
+                "checkpoint.options.serializer", self.options["serializer"], "checkpoint.serializer is the place for it"
+            )
         if self.retention == "windowed" and self.window is None:
             raise ConfigError(
                 "checkpoint.window", None, 'retention "windowed" keeps as many checkpoints as window says'

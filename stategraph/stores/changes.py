@@ -1,8 +1,9 @@
 """Changes: what is different between the State that was saved last and the one to save, as the body of a row.
 
-Two values are the same if they are the same settled object (see `stategraph.frozen`), which takes no looking into them. A
-list that grew by some items at its end is kept as those items. So a small change of a large State costs what the change
-weighs, and so does reading it. Values that are not settled are encoded at every save and compared by their bytes.
+Two values are the same if they are the same settled object (see `stategraph.frozen`), which takes no looking into them.
+A list that grew by some items at its end is kept as those items. So a small change of a large State costs what the
+change weighs, and so does reading it. Values that are not settled are encoded at every save and compared by their
+bytes.
 """
 
 from __future__ import annotations
@@ -130,9 +131,7 @@ def _assembled(changes: Sequence[Any]) -> tuple[dict[str, Any], dict[str, Any]]:
 
 def _has_grown(old: Any, new: Any) -> bool:
     """Whether a list is the old one with items behind it."""
-    return (
-        type(new) is FrozenList and type(old) is FrozenList and 0 < len(old) < len(new) and all(map(is_, old, new))
-    )
+    return type(new) is FrozenList and type(old) is FrozenList and 0 < len(old) < len(new) and all(map(is_, old, new))
 
 
 def is_about_same(old: State, new: State) -> bool:

@@ -1,8 +1,8 @@
-"""Values to msgpack and back, exactly: what is loaded has the values and the types of what was saved, or saving is refused.
+"""Values to msgpack and back, exactly: what is loaded has the values and types of what was saved, or saving is refused.
 
 What msgpack does not have becomes an extension type, as `stategraph.stores.kinds` says. Settled values (see
-`stategraph.frozen`) consist of known types only and are handed to ormsgpack as they are. For all others, and for the few
-settled ones that ormsgpack does not take, a walk goes through the value first, and knows where it is.
+`stategraph.frozen`) consist of known types only and are handed to ormsgpack as they are. For all others, and for the
+few settled ones that ormsgpack does not take, a walk goes through the value first, and knows where it is.
 """
 
 from __future__ import annotations
@@ -39,9 +39,12 @@ def encode(parts: Sequence[Any]) -> bytes:
     """
     if all(map(_is_settled_part, parts)):
         try:
-            return _pack(parts)
+            data = _pack(parts)
         except (TypeError, ValueError):
             pass  # which part it was, and whether it can be kept in another way, is for the walk to find out
+        else:
+            if len(data) <= MAX_DEPTH or not _is_too_deep(data, parts):
+                return data
     return _pack([_WALK.prepare(part, "", -1) for part in parts])
 
 
@@ -54,6 +57,28 @@ def _is_settled_part(part: Any) -> bool:
     return type(part) is not dict or are_settled(part.values())
 
 
+_NO_CONTAINER = bytes(byte for byte in range(256) if not (0x80 <= byte < 0xA0 or 0xC7 <= byte < 0xE0))
+
+
+def _is_too_deep(data: bytes, parts: Sequence[Any]) -> bool:
+    """Whether settled values are nested deeper than a State may be; wrapping what is frozen already goes unnoticed.
+
+    Every level takes a byte that begins a container. Few States have so many that it takes a closer look.
+    """
+    if len(data.translate(None, _NO_CONTAINER)) <= MAX_DEPTH:
+        return False
+    level = [value for part in parts if type(part) is dict for value in part.values()]
+    for _ in range(MAX_DEPTH + 1):
+        level = [item for value in level if type(value) not in ATOMS for item in _items_of(value)]
+    return bool(level)
+
+
+def _items_of(container: Any) -> Iterable[Any]:
+    """-> the values in a container, if one of them is a container itself."""
+    items = container.values() if isinstance(container, dict) else container
+    return () if ATOMS.issuperset(map(type, items)) else items
+
+
 def _pack(value: Any) -> bytes:
     return ormsgpack.packb(value, _extend, _OPTIONS)
 
@@ -63,8 +88,6 @@ def _extend(value: Any) -> ormsgpack.Ext:
     kind = BY_TYPE[type(value)]
     parts = kind.to_parts(value)
     if kind is SET or kind is FROZENSET:
-        if not ATOMS.issuperset(map(type, parts)):
-            raise TypeError("how deep the items of a set are nested, nobody has looked at yet")
         parts = _in_order(parts)
     return _extension(kind, parts)
 
@@ -108,7 +131,7 @@ _WALK = _MsgpackWalk()
 class _Tagged:
     """A value whose parts are still bytes.
 
-    They are decoded once ormsgpack has returned: decoded within its hook they would pile its recursion upon its recursion,
+    They are decoded once ormsgpack has returned: decoded within its hook they would pile its recursion upon itself,
     a thousand levels for every level of ours, until the stack is full and the process dies.
     """
 
@@ -126,7 +149,7 @@ def decode(data: bytes) -> Any:
         return _decoded(data)
     except (DecodeError, MemoryError):
         raise
-    except Exception as error:  # noqa: BLE001 - whatever comes of making values of garbage
+    except Exception as error:  # whatever comes of making values of garbage
         raise DecodeError(f"its bytes cannot be decoded: {error}") from error
 
 
@@ -153,7 +176,7 @@ _DEEPEST = 4 * MAX_DEPTH  # a level of a State is up to three of these: a tagged
 
 
 def _revived(value: Any, depth: int) -> Any:
-    """-> the value with all that is tagged in it made; `map` spends one frame of Python a level, a comprehension two."""
+    """-> the value with all that is tagged in it made; `map` takes one frame of Python a level, not two."""
     if depth > _DEEPEST:
         raise DecodeError(f"its bytes are nested deeper than {MAX_DEPTH} levels")
     kind = type(value)

@@ -10,8 +10,11 @@ import builtins
 import os
 import sqlite3
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import time
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -76,32 +79,95 @@ class _BytesDisk(diskcache.Disk):  # type: ignore[misc]  # diskcache has no type
             raise CheckpointCorruptError("", "a row of the disk store names a file; stategraph has no side files")
 
 
+class _Connection(sqlite3.Connection):
+    """The connection of a thread. It is closed when the thread has ended, and nobody else has it."""
+
+    def __del__(self) -> None:
+        self.close()
+
+
+_inherited: list[_Connection] = []
+"""Connections of the process that this one was forked from. They are its own: not even closing them is allowed here."""
+
+
 class _Cache(diskcache.Cache):  # type: ignore[misc]
-    """A cache whose connections are known, so that `close` can close those of all threads, and which sets nothing that the
+    """A cache whose connections are known, so that those of all threads can be closed, and which sets nothing that the
     database asks for."""
 
+    _txn_id: int | None
+
     def __init__(self, folder: str) -> None:
-        self._opened: list[sqlite3.Connection] = []
+        self._opened: weakref.WeakSet[_Connection] = weakref.WeakSet()
+        self._pid = os.getpid()
+        self._is_shut = False
         super().__init__(folder, timeout=_TIMEOUT, disk=_BytesDisk, **_SETTINGS)
 
     @property
     def _con(self) -> sqlite3.Connection:
         """The connection of this thread, in this process: it must not be used on both sides of a fork."""
-        if getattr(self._local, "pid", None) != os.getpid():
-            self._local.pid, self._local.con = os.getpid(), None
+        if self._is_shut:
+            raise sqlite3.ProgrammingError("the store is closed")
+        if self._pid != os.getpid():
+            self._leave_to_parent()
         if getattr(self._local, "con", None) is None:
-            file = os.path.join(self._directory, DBNAME)  # noqa: PTH118 - diskcache has it as a str
-            connection = sqlite3.connect(file, timeout=self._timeout, isolation_level=None, check_same_thread=False)
-            for pragma in ("journal_mode = wal", "synchronous = FULL", "mmap_size = 0", "trusted_schema = 0"):
-                connection.execute(f"PRAGMA {pragma}")
-            self._local.con = connection
-            self._opened.append(connection)
+            self._local.con = self._connect()
+            self._opened.add(self._local.con)
         return self._local.con  # type: ignore[no-any-return]
 
+    def _connect(self) -> sqlite3.Connection:
+        file = os.path.join(self._directory, DBNAME)  # noqa: PTH118 - diskcache has it as a str
+        connection = sqlite3.connect(
+            file, timeout=_TIMEOUT, isolation_level=None, check_same_thread=False, factory=_Connection
+        )
+        for pragma in ("journal_mode = wal", "synchronous = FULL", "mmap_size = 0", "trusted_schema = 0"):
+            _execute_patiently(connection, f"PRAGMA {pragma}")
+        return connection
+
+    def _leave_to_parent(self) -> None:
+        _inherited.extend(self._opened)
+        self._opened.clear()
+        self._local, self._txn_id, self._pid = threading.local(), None, os.getpid()
+
     def close(self) -> None:
-        while self._opened:
-            self._opened.pop().close()
+        """Close the connections of all threads. The next call opens another one, as diskcache does at the start."""
+        if self._pid != os.getpid():
+            self._leave_to_parent()
+        for connection in list(self._opened):
+            connection.close()
+        self._opened.clear()
         self._local = threading.local()
+
+    def shut(self) -> None:
+        """Close them for good."""
+        self._is_shut = True
+        self.close()
+
+    def between_transactions(self) -> sqlite3.Connection:
+        """-> the connection of this thread, with no transaction open and none believed to be.
+
+        An interrupt that comes just after diskcache began a transaction leaves it open, and every later one of the
+        thread would be taken for a part of it and never be committed. A mark of the thread that is left without one
+        would have the parts of the next transaction committed one by one.
+        """
+        connection = self._con
+        connection.rollback()
+        if self._txn_id == threading.get_ident():
+            self._txn_id = None
+        return connection
+
+
+def _execute_patiently(connection: sqlite3.Connection, statement: str) -> None:
+    """Execute one of the statements for which SQLite itself does not wait until others are done."""
+    give_up = time.monotonic() + _TIMEOUT
+    while True:
+        try:
+            connection.execute(statement)
+        except sqlite3.OperationalError as error:
+            if not _is_busy(error) or time.monotonic() > give_up:
+                raise
+            time.sleep(0.001)
+        else:
+            return
 
 
 class DiskStore(RowStore):
@@ -111,24 +177,24 @@ class DiskStore(RowStore):
 
     Args:
         path: The folder. It is made if it is not there, for its owner only.
-        sign_with: As for RowStore.
+        options: As for RowStore.
 
     Raises:
-        ConfigError: the path cannot be a folder for a store.
+        ConfigError: the path cannot be a folder for a store, or as RowStore.
         FormatError: what is there is not a store of stategraph.
     """
 
-    def __init__(self, path: str | os.PathLike[str], *, sign_with: Callable[[], bytes] | None = None) -> None:
-        super().__init__(sign_with=sign_with)
+    def __init__(self, path: str | os.PathLike[str], **options: Any) -> None:
+        super().__init__(**options)
         self.path = _folder(path)
-        _check_database(self.path / DBNAME)
-        with self._explained("", FormatError):
-            self._cache = _Cache(str(self.path))
         self._closed = False
+        _check_database(self.path / DBNAME)
+        with self._explained("", damaged=FormatError):
+            self._cache = _Cache(str(self.path))
 
     def close(self) -> None:
         self._closed = True
-        self._cache.close()
+        self._cache.shut()
 
     @property
     def closed(self) -> bool:
@@ -140,28 +206,37 @@ class DiskStore(RowStore):
     # ------------------------------------------------------------------ rows
 
     def _apply(self, writes: Sequence[Write]) -> Sequence[bool]:
-        with self._explained(writes[0].head.run_id, CheckpointSaveError), self._transaction():
+        run_id = writes[0].head.run_id
+        with self._explained(run_id, CheckpointSaveError, CheckpointSaveError), self._transaction():
             return [self._make(write) for write in writes]
 
     def _make(self, write: Write) -> bool:
         """Make one write within a transaction -> whether its run had the version for it."""
         run_id = write.head.run_id
         old = self._read_head(run_id)
-        if (old.version if old else 0) != write.head.version - 1:
+        if (old.version if old else None) != write.expected:
             return False
         number = old.number if old else self._next_number()
         self._cache.set(_head_key(run_id), pack_head(attrs.evolve(write.head, number=number)))
         newest = old.step if old else None
+        highest = write.cut_above
+        if highest is not None:
+            newest = self._cut_rows(run_id, newest, lambda step: step > highest)
         for row in write.put:
             kept = self._cache.get(_row_key(run_id, row.step))
-            previous = newest if kept is None else unpack_row(run_id, kept)[1]
+            previous = newest if kept is None else _unpacked(run_id, row.step, kept)[1]
             self._cache.set(_row_key(run_id, row.step), pack_row(row, previous))
             newest = row.step
         if write.cut_below:
-            self._delete_rows(run_id, [step for step in self._steps(run_id, newest) if step < write.cut_below])
-        if write.cut_above is not None:
-            self._delete_rows(run_id, [step for step in self._steps(run_id, newest) if step > write.cut_above])
+            self._cut_rows(run_id, newest, lambda step: step < write.cut_below)
         return True
+
+    def _cut_rows(self, run_id: str, newest: int | None, is_over: Callable[[int], bool]) -> int | None:
+        """Delete some of the rows of a run -> the newest step that is left."""
+        steps = builtins.list(self._steps(run_id, newest))
+        for step in filter(is_over, steps):
+            self._cache.delete(_row_key(run_id, step))
+        return next((step for step in steps if not is_over(step)), None)
 
     def _next_number(self) -> int:
         number = int(self._cache.get(_NUMBER_KEY, b"0")) + 1
@@ -175,102 +250,113 @@ class DiskStore(RowStore):
             if kept is None:
                 return
             yield newest
-            newest = unpack_row(run_id, kept)[1]
-
-    def _delete_rows(self, run_id: str, steps: Iterable[int]) -> None:
-        for step in steps:
-            self._cache.delete(_row_key(run_id, step))
+            newest = _unpacked(run_id, newest, kept)[1]
 
     def _remove(self, run_id: str) -> None:
-        with self._explained(run_id, CheckpointError), self._transaction():
-            head = self._read_head(run_id)
-            if head is not None:
-                self._delete_rows(run_id, builtins.list(self._steps(run_id, head.step)))
-                self._cache.delete(_head_key(run_id))
+        """By their keys: this is the way out when what stands in the rows is damaged."""
+        with self._explained(run_id), self._transaction():
+            delete = "DELETE FROM Cache WHERE key = ? OR (key > ? AND key < ?)"
+            self._cache._con.execute(delete, (_head_key(run_id), *_range(_row_key(run_id, ""))))
 
     def _head(self, run_id: str) -> Head | None:
-        with self._explained(run_id, CheckpointCorruptError):
+        with self._explained(run_id):
             return self._read_head(run_id)
 
     def _read_head(self, run_id: str) -> Head | None:
-        if self._closed:
-            raise CheckpointError(run_id, f"the {self} is closed; get_checkpoint_store opens a fresh one")
         kept = self._cache.get(_head_key(run_id))
         return None if kept is None else unpack_head(run_id, kept)
 
     def _heads(self, status: str | None, graph: str | None, limit: int, before: int | None) -> builtins.list[Head]:
-        with self._explained("", CheckpointCorruptError):
-            keys = [key for key in self._cache.iterkeys() if key.startswith(_HEAD_PREFIX)]
-            found = [self._read_head(check_run_id(key.removeprefix(_HEAD_PREFIX))) for key in keys]
+        select = "SELECT key, mode, filename, value FROM Cache WHERE key > ? AND key < ?"
+        with self._explained(""):
+            rows = self._cache._con.execute(select, _range(_HEAD_PREFIX)).fetchall()
+            found = [self._found_head(*row) for row in rows]
         wanted = [
             head
             for head in found
-            if head is not None  # deleted meanwhile
-            and status in (None, head.status)
+            if status in (None, head.status)
             and graph in (None, head.graph)
             and (before is None or head.number < before)
         ]
         wanted.sort(key=lambda head: head.number, reverse=True)
         return wanted if limit < 0 else wanted[:limit]
 
-    def _chain(self, run_id: str, step: int | None) -> builtins.list[Row]:
-        with self._explained(run_id, CheckpointCorruptError):
-            while True:
-                head = self._read_head(run_id)
-                if head is None:
-                    return []
-                rows = self._read_chain(run_id, head.step if step is None else step)
-                if rows is not None and (rows or step not in (None, head.step)):
-                    return rows
-                if self._read_head(run_id) == head:  # nobody wrote meanwhile: the row is really missing
-                    raise CheckpointCorruptError(run_id, "a row that its checkpoint builds on is missing")
+    def _found_head(self, key: str, mode: Any, filename: Any, value: Any) -> Head:
+        run_id = check_run_id(key.removeprefix(_HEAD_PREFIX))
+        return unpack_head(run_id, self._cache.disk.fetch(mode, filename, value, read=False))
 
-    def _read_chain(self, run_id: str, step: int) -> builtins.list[Row] | None:
-        """-> the row of a step and those it builds on, in order; empty if there is no such step, None if one is missing."""
+    def _chain(self, run_id: str, step: int | None) -> builtins.list[Row]:
         rows: builtins.list[Row] = []
-        wanted: int | None = step
-        while wanted is not None and (not rows or wanted >= rows[-1].base):
-            kept = self._cache.get(_row_key(run_id, wanted))
-            if kept is None:
-                return None if rows else []
-            row, wanted = unpack_row(run_id, kept)
-            rows.append(row)
+        with self._explained(run_id), self._snapshot():
+            head = self._read_head(run_id)
+            if head is None:
+                return []
+            wanted: int | None = head.step if step is None else step
+            while wanted is not None and (not rows or rows[-1].base <= wanted < rows[-1].step):
+                kept = self._cache.get(_row_key(run_id, wanted))
+                if kept is None and not rows and wanted != head.step:
+                    return []
+                row, wanted = _unpacked(run_id, wanted, kept)
+                rows.append(row)
         rows.reverse()
         return rows
 
     def _index(self, run_id: str) -> builtins.list[Row]:
-        with self._explained(run_id, CheckpointCorruptError), self._transaction():
+        with self._explained(run_id), self._snapshot():
             head = self._read_head(run_id)
             steps = builtins.list(self._steps(run_id, head.step)) if head else []
-            return [unpack_row(run_id, self._cache.get(_row_key(run_id, step)))[0] for step in reversed(steps)]
+            return [_unpacked(run_id, step, self._cache.get(_row_key(run_id, step)))[0] for step in reversed(steps)]
 
     # ------------------------------------------------------------------ the cache
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
-        """All or nothing, with the rest of the world kept out.
-
-        An interrupt that comes just after diskcache began a transaction leaves it open, and every later one of the thread
-        would be taken for a part of it and never be committed. So an open one is rolled back first.
-        """
-        if self._cache._con.in_transaction:
-            self._cache._con.rollback()
-            self._cache._txn_id = None
-        with self._cache.transact():
-            yield
+        """All or nothing, with the rest of the world kept out."""
+        self._cache.between_transactions()
+        try:
+            with self._cache.transact():
+                yield
+        except BaseException:
+            self._cache.between_transactions()  # it may be the end itself that failed, or was interrupted
+            raise
 
     @contextmanager
-    def _explained(self, run_id: str, kind: type[CheckpointError]) -> Iterator[None]:
+    def _snapshot(self) -> Iterator[None]:
+        """Everything is read as it was at one time, whoever writes meanwhile."""
+        connection = self._cache.between_transactions()
+        connection.execute("BEGIN")
+        try:
+            yield
+        finally:
+            connection.rollback()
+
+    @contextmanager
+    def _explained(
+        self,
+        run_id: str,
+        failed: type[CheckpointError] = CheckpointError,
+        damaged: type[CheckpointError] = CheckpointCorruptError,
+    ) -> Iterator[None]:
         """Errors of SQLite and of the file system, as errors of stategraph."""
         try:
             yield
         except CheckpointError as error:
             error.run_id = error.run_id or run_id
             raise
-        except diskcache.Timeout as error:
-            raise kind(run_id, f"the {self} was locked by another process for {_TIMEOUT} s") from error
-        except (sqlite3.Error, OSError, ValueError) as error:
-            raise kind(run_id, f"the {self} failed: {error}") from error
+        except (sqlite3.Error, OSError, ValueError, diskcache.Timeout) as error:
+            cause = error.__context__ if isinstance(error, diskcache.Timeout) and error.__context__ else error
+            if self._closed:
+                reason = f"the {self} is closed; get_checkpoint_store opens a fresh one"
+                raise CheckpointError(run_id, reason) from cause
+            if _is_busy(cause):
+                raise failed(run_id, f"the {self} was locked by another process for {_TIMEOUT} s") from cause
+            kind = failed if isinstance(cause, sqlite3.OperationalError | OSError) else damaged
+            raise kind(run_id, f"the {self} failed: {cause}") from cause
+
+
+def _is_busy(error: BaseException) -> bool:
+    """Whether others have the database: diskcache calls it a timeout whatever keeps a transaction from beginning."""
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_BUSY
 
 
 _HEAD_PREFIX = "run:"
@@ -281,22 +367,37 @@ def _head_key(run_id: str) -> str:
     return f"{_HEAD_PREFIX}{run_id}"
 
 
-def _row_key(run_id: str, step: int) -> str:
+def _row_key(run_id: str, step: int | str) -> str:
     return f"row:{run_id}@{step}"
+
+
+def _range(prefix: str) -> tuple[str, str]:
+    """-> the bounds between which the keys with a prefix are."""
+    return prefix, prefix[:-1] + chr(ord(prefix[-1]) + 1)
+
+
+def _unpacked(run_id: str, step: int, kept: bytes | None) -> tuple[Row, int | None]:
+    """-> the row of a step, and the step of the row before it."""
+    if kept is None:
+        raise CheckpointCorruptError(run_id, f"its step {step} is missing")
+    row, previous = unpack_row(run_id, kept)
+    if row.step != step or not (previous is None or (type(previous) is int and 0 <= previous < step)):
+        raise CheckpointCorruptError(run_id, f"what the store holds for its step {step} is no checkpoint of it")
+    return row, previous
 
 
 def _folder(path: str | os.PathLike[str]) -> Path:
     """-> the folder, which is there and, if it was made here, is its owner's only."""
     if not isinstance(path, str | os.PathLike):
         raise ConfigError("checkpoint.options.path", path, "the path of a folder")
-    folder = Path(os.path.abspath(path))
-    if os.path.expandvars(os.path.expanduser(folder)) != str(folder):  # diskcache would, and go elsewhere
+    folder = Path(os.path.abspath(path))  # noqa: PTH100 - links stay as they are
+    if os.path.expandvars(os.path.expanduser(folder)) != str(folder):  # noqa: PTH111 - what diskcache does
         raise ConfigError("checkpoint.options.path", str(path), "a path without $ variables")
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         os.close(os.open(folder / DBNAME, os.O_RDWR | os.O_CREAT, 0o600))  # before SQLite makes it readable for all
-    except OSError as error:
-        allowed = f"a folder that can be made and written to ({error.strerror})"
+    except (OSError, ValueError) as error:  # a path with a NUL in it is a ValueError
+        allowed = f"a folder that can be made and written to ({getattr(error, 'strerror', error)})"
         raise ConfigError("checkpoint.options.path", str(path), allowed) from error
     return folder
 
@@ -304,28 +405,54 @@ def _folder(path: str | os.PathLike[str]) -> Path:
 def _check_database(path: Path) -> None:
     """Raise FormatError unless the file is empty or a disk store.
 
-    diskcache would run what the Settings table says as PRAGMA statements, so it is compared before diskcache sees it.
+    A database runs what its triggers say, and diskcache what the Settings table says as PRAGMA statements. So all of it
+    is compared, before diskcache sees it, with what diskcache makes of its own accord.
     """
     try:
         with closing(sqlite3.connect(path, timeout=_TIMEOUT, isolation_level=None)) as database:
             database.execute("PRAGMA query_only = 1")
-            names = {name for (name,) in database.execute("SELECT name FROM sqlite_master")}
-            settings = dict(database.execute("SELECT key, value FROM Settings")) if "Settings" in names else {}
+            database.execute("PRAGMA trusted_schema = 0")
+            ours = _schema()
+            foreign = [name for name, sql in _schema_of(database).items() if ours.get(name, "none") != sql]
+            if not foreign and "Settings" in _schema_of(database):
+                settings = database.execute("SELECT key, value FROM Settings")
+                foreign = [key for key, value in settings if not _is_ours(key, value)]
     except sqlite3.Error as error:
         raise FormatError("", f"{path} is damaged or no disk store of stategraph: {error}") from error
-    foreign = sorted(names - _SCHEMA) + sorted(key for key in settings if not _is_ours(key, settings[key]))
     if foreign:
         raise FormatError("", f"{path} is not a disk store of stategraph (it has {', '.join(map(str, foreign[:5]))})")
 
 
-_SCHEMA = {
-    *("Settings", "sqlite_autoindex_Settings_1", "Cache", "Cache_key_raw", "Cache_expire_time"),
-    *("Settings_count_insert", "Settings_count_delete"),
-    *("Settings_size_insert", "Settings_size_update", "Settings_size_delete"),
-}
+def _schema_of(database: sqlite3.Connection) -> Mapping[str, str | None]:
+    """-> the statements that made the parts of a database, by name; None for what comes by itself."""
+    parts = database.execute("SELECT name, sql FROM sqlite_master")
+    return {name: None if sql is None else " ".join(sql.split()) for name, sql in parts}
 
 
-def _is_ours(key: str, value: object) -> bool:
+@cache
+def _schema() -> Mapping[str, str | None]:
+    """-> what diskcache makes, from a database in memory that it is given to set up."""
+    with closing(sqlite3.connect(":memory:", isolation_level=None)) as database:
+        _Blank(database)
+        return _schema_of(database)
+
+
+class _Blank(diskcache.Cache):  # type: ignore[misc]
+    """A cache in a database that is given."""
+
+    def __init__(self, database: sqlite3.Connection) -> None:
+        self._database = database
+        super().__init__(os.curdir, disk=_BytesDisk, **_SETTINGS)
+
+    @property
+    def _con(self) -> sqlite3.Connection:
+        return self._database
+
+    def close(self) -> None:
+        """It is whoever opened it who closes it."""
+
+
+def _is_ours(key: object, value: object) -> bool:
     if key in METADATA:
         return type(value) is int
     return key in DEFAULT_SETTINGS and value == {**DEFAULT_SETTINGS, **_SETTINGS}[key]

@@ -1,7 +1,8 @@
 """The types of values that are kept exactly, each one once: what stands for a value of it, and the value again.
 
-Every format uses this table: msgpack with the numbers as extension types, JSON and the serializers of others with the names as
-tags. Nothing is imported or called because stored bytes name it: only what stands here and registered classes are made.
+Every format uses this table: msgpack with the numbers as extension types, JSON and the serializers of others with the
+names as tags. Nothing is imported or called because stored bytes name it: only what stands here is made, and registered
+classes.
 """
 
 from __future__ import annotations
@@ -113,8 +114,9 @@ def _is_known(key: str) -> bool:
     if not _ZONE_KEY.fullmatch(key):  # a key is a path below the zone database
         return False
     installed = find_spec("tzdata")
-    packaged = [Path(folder, "zoneinfo") for folder in (installed and installed.submodule_search_locations) or ()]
-    return any(Path(folder, key).is_file() for folder in (*TZPATH, *packaged))
+    packages = (installed.submodule_search_locations if installed else None) or ()
+    folders = [*map(Path, TZPATH), *(Path(package, "zoneinfo") for package in packages)]
+    return any((folder / key).is_file() for folder in folders)
 
 
 _ZONE_KEY = re.compile(r"[A-Za-z0-9_+-]{1,50}(/[A-Za-z0-9_+-]{1,50}){0,3}")
@@ -132,7 +134,7 @@ def _zone_of(parts: Any) -> tzinfo | None:
 
 
 def _clock_parts(value: time | datetime) -> Any:
-    """-> the text of ISO 8601 or, where that does not say everything, a list: without a zone, the zone, and the fold."""
+    """-> the text of ISO 8601 or, where that does not say all, a list: without a zone, the zone, and the fold."""
     zone = _zone_parts(value.tzinfo)
     if not value.fold and (zone is None or (type(zone) is list and len(zone) == 1)):
         return value.isoformat()
@@ -195,8 +197,6 @@ def _surrogates_of(parts: Any) -> str:
     return bytes.fromhex(parts).decode("utf-8", "surrogatepass")
 
 
-
-
 def _path_kind(number: int, cls: type) -> Kind:
     return Kind(cls.__name__, number, (cls,), _path_parts, lambda parts: cls(_text(parts)), is_deep=True)
 
@@ -226,7 +226,7 @@ KINDS = (
     Kind("int", 1, (int,), lambda value: f"{value:x}", lambda parts: int(parts, 16), False, _is_64_bit),
     Kind("str", 2, (str,), lambda value: value.encode("utf-8", "surrogatepass").hex(), _surrogates_of, False, is_utf8),
     Kind("float", None, (float,), repr, lambda parts: float(_text(parts)), False, isfinite),
-    Kind("bytes", None, (bytes,), lambda value: b64encode(value).decode(), lambda parts: b64decode(parts, validate=True)),
+    Kind("bytes", None, (bytes,), lambda value: b64encode(value).decode(), lambda text: b64decode(text, validate=True)),
     *(TUPLE, SET, FROZENSET, DICT, ENUM, OBJECT),
     Kind("date", 7, (date,), date.isoformat, date.fromisoformat),
     Kind("time", 8, (time,), _clock_parts, _clock_of(time)),

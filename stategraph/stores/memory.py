@@ -13,7 +13,7 @@ from stategraph.errors import CheckpointNotFoundError, RunExistsError
 from stategraph.frozen import are_settled
 from stategraph.ids import check_run_id
 from stategraph.state import State, data_of, evolve, time_ns_of, with_data
-from stategraph.stores.base import CheckpointStore, check_step, check_limit, forked_from, from_cursor
+from stategraph.stores.base import CheckpointStore, check_limit, check_step, forked_from, from_cursor
 from stategraph.stores.policy import Policy
 from stategraph.stores.summaries import Pruned, Summary
 
@@ -43,6 +43,17 @@ class _Run:
     number: int
     policy: Policy
     kept: list[State | _Encoded]
+
+    def cut(self) -> int:
+        """Drop what is not to be seen any more -> how many checkpoints."""
+        superfluous = max(0, len(self.kept) - (self.policy.visible or len(self.kept)))
+        del self.kept[:superfluous]
+        return superfluous
+
+    def is_over(self, now: int) -> bool:
+        """Whether its time is over."""
+        newest = _provenance_of(self.kept[-1])
+        return self.policy.is_over(newest.status, time_ns_of(newest), now)
 
 
 class MemoryStore(CheckpointStore):
@@ -79,14 +90,16 @@ class MemoryStore(CheckpointStore):
             if newest.step >= state.step:
                 same_data = may_change_data or _have_same_data(newest, state)
                 check_step(run_id, newest.step, state.step, same_data)
-            elif run.policy.retention != "latest":
+                run.kept[-1] = kept
+            elif run.policy.retention == "latest":
+                run.kept = [kept]
+            else:
                 run.kept.append(kept)
-                del run.kept[: -(run.policy.window or len(run.kept))]
-            run.kept[-1] = kept
+                run.cut()
 
     def load(self, run_id: str, step: int | None = None) -> State:
         run = self._runs.get(check_run_id(run_id))
-        found = [] if run is None else [kept for kept in run.kept if step in (None, kept.step)]
+        found = [] if run is None else [kept for kept in tuple(run.kept) if step in (None, kept.step)]
         if not found:
             raise CheckpointNotFoundError(run_id, str(self), step)
         return _state_of(found[-1])
@@ -101,7 +114,7 @@ class MemoryStore(CheckpointStore):
 
     def history(self, run_id: str) -> builtins.list[Summary]:
         run = self._runs.get(check_run_id(run_id))
-        return [] if run is None else [Summary.of(_provenance_of(kept)) for kept in run.kept]
+        return [] if run is None else [Summary.of(_provenance_of(kept)) for kept in tuple(run.kept)]
 
     def runs(
         self, status: str | None = None, graph: str | None = None, limit: int = 100, after: str | None = None
@@ -121,8 +134,8 @@ class MemoryStore(CheckpointStore):
         state = evolve(state, generation=state.generation + 1)
         with self._lock:
             kept = self._runs[run_id].kept
-            del kept[next(place for place, one in enumerate(kept) if one.step == step) :]
-            kept.append(_as_kept(state))
+            place = next(place for place, one in enumerate(kept) if one.step == step)
+            kept[place:] = [_as_kept(state)]
         return state
 
     def fork(self, run_id: str, new_run_id: str, step: int | None = None) -> State:
@@ -137,19 +150,12 @@ class MemoryStore(CheckpointStore):
 
     def prune(self) -> Pruned:
         now = clock.now_ns()
-        newest = {run_id: (run.policy, _provenance_of(run.kept[-1])) for run_id, run in self._runs.items()}
-        over = [
-            run_id for run_id, (policy, state) in newest.items() if policy.is_over(state.status, time_ns_of(state), now)
-        ]
-        cut = 0
         with self._lock:
-            for run in self._runs.values():
-                superfluous = max(0, len(run.kept) - (run.policy.visible or len(run.kept)))
-                del run.kept[:superfluous]
-                cut += superfluous
-        for run_id in over:
-            self.delete(run_id)
-        return Pruned(tuple(over), cut)
+            over = [run_id for run_id, run in self._runs.items() if run.is_over(now)]
+            for run_id in over:
+                del self._runs[run_id]
+                self._policies.pop(run_id, None)
+            return Pruned(tuple(over), sum(run.cut() for run in self._runs.values()))
 
     def __str__(self) -> str:
         return "memory store"

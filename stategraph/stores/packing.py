@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import ormsgpack
 
 from stategraph.errors import CheckpointCorruptError
 from stategraph.state import ErrorInfo, ParentStep, RunStatus
 from stategraph.stores.policy import Policy
-from stategraph.stores.rows import Head, Row
+from stategraph.stores.rows import Head, Row, checked_head, checked_row
 
 
 def pack_row(row: Row, previous: int | None) -> bytes:
@@ -33,9 +31,7 @@ def unpack_row(run_id: str, kept: bytes) -> tuple[Row, int | None]:
         row = Row(step, base, node, time_ns, RunStatus(status), _error_of(error), version, encoding, body, seal)
     except (TypeError, ValueError) as error:
         raise CheckpointCorruptError(run_id, f"what the store holds for it is no checkpoint: {error}") from error
-    if not _are(int, row.step, row.base, row.time_ns, row.format) or not _are(bytes, row.body, row.seal):
-        raise CheckpointCorruptError(run_id, "what the store holds for it is no checkpoint")
-    return row, previous
+    return checked_row(run_id, row), previous
 
 
 def pack_head(head: Head) -> bytes:
@@ -73,9 +69,7 @@ def unpack_head(run_id: str, kept: bytes) -> Head:
         )
     except (TypeError, ValueError) as error:
         raise CheckpointCorruptError(run_id, f"what the store holds for it is no run: {error}") from error
-    if not _are(int, head.number, head.version, head.step, head.time_ns):
-        raise CheckpointCorruptError(run_id, "what the store holds for it is no run")
-    return head
+    return checked_head(head)
 
 
 def _error_parts(error: ErrorInfo | None) -> list[str] | None:
@@ -84,7 +78,3 @@ def _error_parts(error: ErrorInfo | None) -> list[str] | None:
 
 def _error_of(parts: list[str] | None) -> ErrorInfo | None:
     return None if parts is None else ErrorInfo(*parts)
-
-
-def _are(kind: type, *values: Any) -> bool:
-    return all(type(value) is kind for value in values)

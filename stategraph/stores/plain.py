@@ -1,8 +1,8 @@
 """The plain form of values: what every text format has, and tags for the rest.
 
-It consists of None, True, False, ints of 64 bits, finite floats, text without lone surrogates, lists, and dicts with such text
-as keys. Everything else is ``{"$type": name, "value": parts}``. So that no dict of a user is taken for a tag, a key that
-begins with ``$`` gets another one in front.
+It consists of None, True, False, ints of 64 bits, finite floats, text without lone surrogates, lists, and dicts with
+such text as keys. Everything else is ``{"$type": name, "value": parts}``. So that no dict of a user is taken for a tag,
+a key that begins with ``$`` gets another one in front.
 """
 
 from __future__ import annotations

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from stategraph.registry import Registry
 from stategraph.stores.base import CheckpointStore
+
+if TYPE_CHECKING:
+    from stategraph.stores.rows import SigningKey
 
 
 def _memory() -> CheckpointStore:
@@ -16,10 +19,12 @@ def _memory() -> CheckpointStore:
     return MemoryStore()
 
 
-def _disk(path: str) -> CheckpointStore:
+def _disk(
+    path: str, sign_with: SigningKey | str | None = None, serializer: str = "msgpack", compress: bool = False
+) -> CheckpointStore:
     from stategraph.stores.disk import DiskStore  # imported when used: diskcache takes 60 ms
 
-    return DiskStore(path)
+    return DiskStore(path, sign_with=sign_with, serializer=serializer, compress=compress)
 
 
 def _with_absolute_path(options: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -30,10 +35,16 @@ def _with_absolute_path(options: Mapping[str, Any]) -> Mapping[str, Any]:
         return options  # no path: for the store to refuse
 
 
-def _sqlite(path: str, read_only: bool = False, sign_with: Callable[[], bytes] | None = None) -> CheckpointStore:
+def _sqlite(
+    path: str,
+    read_only: bool = False,
+    sign_with: SigningKey | str | None = None,
+    serializer: str = "msgpack",
+    compress: bool = False,
+) -> CheckpointStore:
     from stategraph.stores.sqlite import SqliteStore
 
-    return SqliteStore(path, read_only=read_only, sign_with=sign_with)
+    return SqliteStore(path, read_only=read_only, sign_with=sign_with, serializer=serializer, compress=compress)
 
 
 _stores: Registry[CheckpointStore] = Registry(

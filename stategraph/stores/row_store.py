@@ -6,8 +6,7 @@ import builtins
 import threading
 from abc import abstractmethod
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import attrs
 
@@ -20,11 +19,12 @@ from stategraph.errors import (
 )
 from stategraph.ids import check_run_id
 from stategraph.state import State, evolve, time_ns_of
-from stategraph.stores.base import CheckpointStore, check_step, check_limit, forked_from, from_cursor
+from stategraph.stores.base import CheckpointStore, check_limit, check_step, forked_from, from_cursor
+from stategraph.stores.bodies import Bodies
 from stategraph.stores.changes import have_same_data, is_about_same
 from stategraph.stores.commit import SharedCommits
 from stategraph.stores.policy import Policy
-from stategraph.stores.rows import Head, Row, Sealer, Write
+from stategraph.stores.rows import Head, Row, Sealer, SigningKey, Write, signing_key
 from stategraph.stores.summaries import Pruned, Summary
 from stategraph.stores.tails import Rows, Tail
 
@@ -35,11 +35,21 @@ class RowStore(CheckpointStore):
     """Base of stores that keep rows. Six operations make one; the rest is here, once for all of them.
 
     Args:
-        sign_with: Gives the key that rows are signed with (HMAC-SHA-256). Unsigned or otherwise signed rows are refused.
+        sign_with: Rows are signed (HMAC-SHA-256) with the key that this function gives, or that the environment
+            variable of this name holds. Unsigned or otherwise signed rows are refused.
+        serializer: Name of the serializer of new rows: "msgpack", "json", or one that was registered. All that are
+            known are read.
+        compress: Whether new rows are compressed where that pays; it takes the extra ``stategraph[zstd]``.
+
+    Raises:
+        ConfigError: an option is not allowed, or the environment variable is not set.
+        UnknownNameError: no serializer has this name.
     """
 
-    def __init__(self, *, sign_with: Callable[[], bytes] | None = None) -> None:
-        self._rows = Rows(Sealer(sign_with))
+    def __init__(
+        self, *, sign_with: SigningKey | str | None = None, serializer: str = "msgpack", compress: bool = False
+    ) -> None:
+        self._rows = Rows(Sealer(signing_key(sign_with)), Bodies(serializer, compress))
         self._commits = SharedCommits(self._apply)
         self._tails: OrderedDict[str, tuple[Head, Tail]] = OrderedDict()
         self._policies: dict[str, Policy] = {}
@@ -65,8 +75,8 @@ class RowStore(CheckpointStore):
 
     @abstractmethod
     def _chain(self, run_id: str, step: int | None) -> builtins.list[Row]:
-        """-> the row of a step (None: of the newest), and before it those that it builds on, in order, as they were at one
-        time; empty if there is none."""
+        """-> the row of a step (None: of the newest), and before it those that it builds on, in order, as they were at
+        one time; empty if there is none."""
 
     @abstractmethod
     def _index(self, run_id: str) -> builtins.list[Row]:
@@ -165,7 +175,7 @@ class RowStore(CheckpointStore):
         )
 
     def _cut(self, head: Head, snapshot: Row) -> int:
-        """-> the step below which rows go, now that a snapshot is written: those that no visible checkpoint builds on."""
+        """-> the step below which rows go, now that a snapshot is written: those no visible checkpoint builds on."""
         visible = head.policy.visible
         if visible is None:
             return 0

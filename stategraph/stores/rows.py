@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import os
 from collections.abc import Callable
+from typing import Any, TypeAlias
 
 import attrs
 import ormsgpack
 
-from stategraph.errors import CheckpointCorruptError
+from stategraph.errors import CheckpointCorruptError, ConfigError
 from stategraph.state import ErrorInfo, ParentStep, RunStatus
 from stategraph.stores.policy import Policy
 
@@ -95,6 +97,61 @@ class Write:
     cut_above: int | None = None
 
 
+def checked_row(run_id: str, row: Row) -> Row:
+    """-> a row that a store holds. Raises CheckpointCorruptError if there are values of other types in it."""
+    numbers, texts = (row.step, row.base, row.time_ns, row.format), (row.node, row.encoding)
+    if not (_are(int, *numbers) and _are(str, *texts) and _are(bytes, row.body, row.seal)):
+        raise CheckpointCorruptError(run_id, "what the store holds for it is no checkpoint")
+    return row
+
+
+def checked_head(head: Head) -> Head:
+    """-> a head that a store holds. Raises CheckpointCorruptError if there are values of other types in it."""
+    if not (_are(int, head.number, head.version, head.step, head.time_ns) and _are(str, head.run_id, head.node)):
+        raise CheckpointCorruptError(str(head.run_id), "what the store holds for it is no run")
+    return head
+
+
+def _are(kind: type, *values: Any) -> bool:
+    return all(type(value) is kind for value in values)
+
+
+SigningKey: TypeAlias = Callable[[], bytes]
+"""Gives the key that rows are signed with."""
+
+
+def signing_key(sign_with: Any) -> SigningKey | None:
+    """-> what gives the key: a function, or the value of the environment variable of this name.
+
+    Raises:
+        ConfigError: it is neither, or the variable is not set or empty. The text does not show it: it may be the key.
+    """
+    if sign_with is None or callable(sign_with):
+        return sign_with  # type: ignore[no-any-return]
+    if not isinstance(sign_with, str):
+        raise _no_key(sign_with, "a function that gives the key, or the name of an environment variable that holds it")
+    key = os.environ.get(sign_with, "").encode(errors="surrogateescape") if sign_with else b""
+    if not key:
+        raise _no_key(
+            sign_with, "the name of an environment variable that holds the key; this one is not set, or empty"
+        )
+    return lambda: key
+
+
+def _no_key(value: object, allowed: str) -> ConfigError:
+    return ConfigError("checkpoint.options.sign_with", _Hidden(type(value).__name__), allowed)
+
+
+@attrs.frozen(repr=False)
+class _Hidden:
+    """Stands for a value that may be a secret."""
+
+    type: str
+
+    def __repr__(self) -> str:
+        return f"<a {self.type} that is not shown>"
+
+
 class Sealer:
     """Seals rows, so that one that was damaged, moved or made elsewhere is found out.
 
@@ -105,7 +162,7 @@ class Sealer:
         key: Signs with HMAC-SHA-256. Without it a seal is a checksum (BLAKE2b) that finds damage, not forgery.
     """
 
-    def __init__(self, key: Callable[[], bytes] | None = None) -> None:
+    def __init__(self, key: SigningKey | None = None) -> None:
         self._key = key
 
     def seal(self, run_id: str, row: Row, before: bytes) -> Row:
@@ -132,10 +189,26 @@ class Sealer:
     def _seal(self, run_id: str, row: Row, before: bytes) -> bytes:
         error = None if row.error is None else [row.error.type, row.error.message, row.error.node]
         about = ormsgpack.packb(
-            [run_id, row.step, row.base, row.node, row.time_ns, row.status.value, error, row.format, row.encoding, before]
+            [
+                run_id,
+                row.step,
+                row.base,
+                row.node,
+                row.time_ns,
+                row.status.value,
+                error,
+                row.format,
+                row.encoding,
+                before,
+            ]
         )
         if self._key is not None:
-            return hmac.digest(self._key(), about + row.body, "sha256")
+            return hmac.digest(self._checked(self._key()), about + row.body, "sha256")
         digest = hashlib.blake2b(about, digest_size=16)
         digest.update(row.body)
         return digest.digest()
+
+    def _checked(self, key: object) -> bytes:
+        if type(key) is not bytes or not key:
+            raise _no_key(key, "a function that gives the key: bytes, and not none")
+        return key

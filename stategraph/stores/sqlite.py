@@ -1,94 +1,66 @@
 """The "sqlite" store: one database file, with nothing but the standard library.
 
-A file that others understand: the tables ``run`` and ``checkpoint`` say what they are, and the view ``checkpoints`` puts them
-together for the sqlite3 shell.
+A file that others understand: the tables ``run`` and ``checkpoint`` say what they are, and the view ``checkpoints``
+puts them together for the sqlite3 shell.
 """
 
 from __future__ import annotations
 
 import builtins
-import json
 import os
 import sqlite3
 import threading
-from collections.abc import Callable, Iterator, Sequence
+import time
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from stategraph.errors import CheckpointError, ConfigError, FormatError
-from stategraph.state import ErrorInfo, ParentStep, RunStatus
+from stategraph.errors import CheckpointError, CheckpointSaveError, ConfigError, FormatError
 from stategraph.stores.row_store import RowStore
-from stategraph.stores.policy import Policy
 from stategraph.stores.rows import Head, Row, Write
+from stategraph.stores.sqlite_rows import (
+    CHAIN,
+    HEAD,
+    INDEX,
+    LAST_STEP,
+    NEW_RUN,
+    NEXT_RUN,
+    PUT_ROWS,
+    SCHEMA,
+    SCHEMA_VERSION,
+    STEP_BITS,
+    TOGETHER,
+    head_of,
+    head_values,
+    row_of,
+    row_values,
+)
 
 APPLICATION_ID = 0x53475248
 """What marks a database as one of stategraph, to the ``file`` command too."""
 
-SCHEMA_VERSION = 1
-_STEP_BITS = 32
 _LOG_SIZE = 4 << 20  # bytes: as far as SQLite lets the log grow before it starts again
 _FILLING = 1 << 16
 _BUSY = 60  # seconds to wait for other processes that write
 
-_SCHEMA = f"""
-CREATE TABLE run (
-    number INTEGER PRIMARY KEY,
-    run_id TEXT NOT NULL UNIQUE,
-    version INTEGER NOT NULL,
-    step INTEGER NOT NULL,
-    checkpoint_node TEXT NOT NULL,
-    timestamp_ns INTEGER NOT NULL,
-    status TEXT NOT NULL,
-    graph TEXT,
-    error TEXT,
-    parent TEXT,
-    policy TEXT NOT NULL
-);
-CREATE INDEX run_by_status ON run (status, number);
-CREATE INDEX run_by_graph ON run (graph, number);
-CREATE TABLE checkpoint (
-    id INTEGER PRIMARY KEY,
-    base INTEGER NOT NULL,
-    checkpoint_node TEXT NOT NULL,
-    timestamp_ns INTEGER NOT NULL,
-    status TEXT NOT NULL,
-    error TEXT,
-    format INTEGER NOT NULL,
-    encoding TEXT NOT NULL,
-    body BLOB NOT NULL,
-    seal BLOB NOT NULL
-);
-CREATE VIEW checkpoints AS
-SELECT run.run_id, checkpoint.id & {(1 << _STEP_BITS) - 1} AS step, checkpoint.checkpoint_node, checkpoint.status,
-    datetime(checkpoint.timestamp_ns / 1000000000, 'unixepoch') AS timestamp, checkpoint.error, checkpoint.base,
-    length(checkpoint.body) AS bytes, checkpoint.encoding
-FROM checkpoint JOIN run ON run.number = checkpoint.id >> {_STEP_BITS};
-"""
-
 
 class SqliteStore(RowStore):
-    """Keeps runs in a SQLite database: write-ahead log, a sync for every commit, threads that save at the same time share
-    one. Processes may share the file.
+    """Keeps runs in a SQLite database: write-ahead log, a sync for every commit, threads that save at the same time
+    share one. Processes may share the file.
 
     Args:
         path: The file. It is made if it is not there, for its owner only.
         read_only: Look into a database that others write to, and change nothing.
-        sign_with: As for RowStore.
+        options: As for RowStore.
 
     Raises:
-        ConfigError: the path cannot be a database.
+        ConfigError: the path cannot be a database, or as RowStore.
         FormatError: what is there is not a database of stategraph, or one of a newer version.
     """
 
-    def __init__(
-        self,
-        path: str | os.PathLike[str],
-        *,
-        read_only: bool = False,
-        sign_with: Callable[[], bytes] | None = None,
-    ) -> None:
-        super().__init__(sign_with=sign_with)
+    def __init__(self, path: str | os.PathLike[str], *, read_only: bool = False, **options: Any) -> None:
+        super().__init__(**options)
         self.path = _file(path, must_exist=read_only)
         self._read_only = read_only
         self._closed = False
@@ -98,53 +70,43 @@ class SqliteStore(RowStore):
 
     def _open(self) -> None:
         mode = "ro" if self._read_only else "rw"
-        self._pid = os.getpid()
-        self._database = sqlite3.connect(
+        database = sqlite3.connect(
             f"{self.path.as_uri()}?mode={mode}", uri=True, timeout=_BUSY, isolation_level=None, check_same_thread=False
         )
-        _check(self._database, self.path)
-        if self._read_only:
-            self._database.execute("PRAGMA query_only = 1")
-        else:
-            self._prepare()
+        try:
+            _check(database, self.path)
+            if self._read_only:
+                database.execute("PRAGMA query_only = 1")
+            else:
+                _prepare(database)
+                self._grow_log(database)
+        except BaseException:
+            database.close()
+            raise
+        self._database, self._pid = database, os.getpid()
 
-    def _prepare(self) -> None:
-        execute = self._database.execute
-        execute("PRAGMA journal_mode = WAL")
-        execute("PRAGMA synchronous = FULL")
-        if execute("PRAGMA user_version").fetchone() == (0,):
-            with self._transaction():
-                if execute("PRAGMA user_version").fetchone() == (0,):  # nobody was faster
-                    for statement in _SCHEMA.split(";\n"):
-                        execute(statement)
-                    execute(f"PRAGMA application_id = {APPLICATION_ID}")
-                    execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+    def _grow_log(self, database: sqlite3.Connection) -> None:
+        """Grow the write-ahead log once, by a transaction that is too large for the cache, and is rolled back.
 
-        self._grow_log()
-
-    def _grow_log(self) -> None:
-        """Grow the write-ahead log once, by writing the same pages again and again.
-
-        Commits then overwrite blocks that the file has, and a sync has no metadata to write: it takes two thirds of the
-        time. The log stays that long, until the last connection closes.
+        What does not fit into the cache goes to the log before a commit. Later commits then overwrite blocks that the file
+        has, and a sync has no metadata to write: it takes two thirds of the time. Nothing of this is ever committed, so
+        nothing has to be synced. The log stays that long, until the last connection closes.
         """
         log = self.path.with_name(self.path.name + "-wal")
         if log.exists() and log.stat().st_size >= _LOG_SIZE:
             return
-        execute = self._database.execute
+        (pages,) = database.execute("PRAGMA cache_size").fetchone()
+        database.execute("PRAGMA cache_size = 10")
         try:
-            execute("BEGIN IMMEDIATE")
+            database.execute("BEGIN IMMEDIATE")
+            database.execute("CREATE TABLE filling (bytes BLOB)")
+            database.execute("INSERT INTO filling VALUES (zeroblob(?))", (_LOG_SIZE,))
         except sqlite3.OperationalError:
-            return  # another process is at work, and has seen to the log
-        execute("COMMIT")
-        execute("PRAGMA synchronous = OFF")  # nothing of this is worth a sync
-        execute("CREATE TABLE IF NOT EXISTS filling (bytes BLOB)")
-        execute("INSERT INTO filling VALUES (zeroblob(?))", (_FILLING,))
-        for count in range(_LOG_SIZE // _FILLING):
-            execute("UPDATE filling SET bytes = zeroblob(?)", (_FILLING - count % 2,))
-        execute("DROP TABLE filling")
-        execute("PRAGMA synchronous = FULL")
-        execute("PRAGMA wal_checkpoint(RESTART)").fetchall()
+            pass  # there is no room, or another process is at work: commits take longer then, and that is all
+        finally:
+            if database.in_transaction:
+                database.execute("ROLLBACK")
+            database.execute(f"PRAGMA cache_size = {pages}")
 
     def close(self) -> None:
         with self._guard:
@@ -161,69 +123,69 @@ class SqliteStore(RowStore):
     # ------------------------------------------------------------------ rows
 
     def _apply(self, writes: Sequence[Write]) -> Sequence[bool]:
-        with self._explained(writes[0].head.run_id), self._transaction():
+        with self._explained(writes[0].head.run_id, CheckpointSaveError), self._transaction():
             return [self._make(write) for write in writes]
 
     def _make(self, write: Write) -> bool:
         """Make one write within a transaction -> whether its run had the version for it."""
-        number = self._put_head(write.head)
+        number = self._put_head(write.head, write.expected)
         if number is None:
             return False
-        first = number << _STEP_BITS
+        first = number << STEP_BITS
         execute = self._database.execute
         self._put_rows(first, write.put)
         if write.cut_below:
             execute("DELETE FROM checkpoint WHERE id >= ? AND id < ?", (first, first | write.cut_below))
         if write.cut_above is not None:
-            execute("DELETE FROM checkpoint WHERE id > ? AND id <= ?", (first | write.cut_above, first | _LAST_STEP))
+            execute("DELETE FROM checkpoint WHERE id > ? AND id <= ?", (first | write.cut_above, first | LAST_STEP))
         return True
 
     def _put_rows(self, first: int, rows: Sequence[Row]) -> None:
-        """Many rows a statement: sqlite3 lets go of the GIL at every statement, and a busy run gives it back 5 ms later."""
+        """Many rows a statement: sqlite3 lets go of the GIL at every statement, and a busy run keeps it for 5 ms."""
         start = 0
-        for together in _TOGETHER:
+        for together in TOGETHER:
             while len(rows) - start >= together:
-                values = [value for row in rows[start : start + together] for value in _row_values(first, row)]
-                self._database.execute(_PUT_ROWS[together], values)
+                values = [value for row in rows[start : start + together] for value in row_values(first, row)]
+                self._database.execute(PUT_ROWS[together], values)
                 start += together
 
-    def _put_head(self, head: Head) -> int | None:
+    def _put_head(self, head: Head, expected: int | None) -> int | None:
         """-> the number of the run; None if its version is another."""
-        values = _head_values(head)
-        if head.version == 1:
-            found = self._database.execute(_NEW_RUN, (*values, head.run_id)).fetchone()
+        values = head_values(head)
+        if expected is None:
+            found = self._database.execute(NEW_RUN, (*values, head.run_id)).fetchone()
         else:
-            found = self._database.execute(_NEXT_RUN, (*values, head.run_id, head.version - 1)).fetchone()
+            found = self._database.execute(NEXT_RUN, (*values, head.run_id, expected)).fetchone()
         return None if found is None else int(found[0])
 
     def _remove(self, run_id: str) -> None:
         with self._explained(run_id), self._transaction():
             found = self._database.execute("DELETE FROM run WHERE run_id = ? RETURNING number", (run_id,)).fetchone()
             if found is not None:
-                first = found[0] << _STEP_BITS
-                self._database.execute("DELETE FROM checkpoint WHERE id BETWEEN ? AND ?", (first, first | _LAST_STEP))
+                first = found[0] << STEP_BITS
+                self._database.execute("DELETE FROM checkpoint WHERE id BETWEEN ? AND ?", (first, first | LAST_STEP))
 
     def _head(self, run_id: str) -> Head | None:
-        found = self._query(run_id, f"SELECT {_HEAD} FROM run WHERE run_id = ?", (run_id,))
-        return _head_of(found[0]) if found else None
+        found = self._query(run_id, f"SELECT {HEAD} FROM run WHERE run_id = ?", (run_id,))
+        return head_of(found[0]) if found else None
 
     def _heads(self, status: str | None, graph: str | None, limit: int, before: int | None) -> builtins.list[Head]:
         conditions = [("status = ?", status), ("graph = ?", graph), ("number < ?", before)]
         asked = [(condition, value) for condition, value in conditions if value is not None]
         where = f"WHERE {' AND '.join(condition for condition, _ in asked)}" if asked else ""
         values = [*(value for _, value in asked), limit]
-        found = self._query("", f"SELECT {_HEAD} FROM run {where} ORDER BY number DESC LIMIT ?", values)
-        return [_head_of(row) for row in found]
+        found = self._query("", f"SELECT {HEAD} FROM run {where} ORDER BY number DESC LIMIT ?", values)
+        return [head_of(row) for row in found]
 
     def _chain(self, run_id: str, step: int | None) -> builtins.list[Row]:
-        last = _LAST_STEP if step is None else step
-        if last > _LAST_STEP or last < 0:
+        last = LAST_STEP if step is None else step
+        if last > LAST_STEP or last < 0:
             return []
-        rows = [_row_of(found) for found in self._query(run_id, _CHAIN, {"run_id": run_id, "last": last})]
+        rows = [row_of(run_id, found) for found in self._query(run_id, CHAIN, {"run_id": run_id, "last": last})]
         return rows if rows and step in (None, rows[-1].step) else []
 
     def _index(self, run_id: str) -> builtins.list[Row]:
-        return [_row_of(found) for found in self._query(run_id, _INDEX, (run_id,))]
+        return [row_of(run_id, found) for found in self._query(run_id, INDEX, (run_id,))]
 
     # ------------------------------------------------------------------ the connection
 
@@ -241,10 +203,17 @@ class SqliteStore(RowStore):
             try:
                 yield
                 self._database.execute("COMMIT")
-            except BaseException:
-                if self._database.in_transaction:
-                    self._database.execute("ROLLBACK")
+            except BaseException as first:
+                self._roll_back(first)
                 raise
+
+    def _roll_back(self, first: BaseException) -> None:
+        """Undo an open transaction; where that fails, the first failure is the one to hear of."""
+        try:
+            if self._database.in_transaction:
+                self._database.execute("ROLLBACK")
+        except sqlite3.Error as second:
+            first.add_note(f"and the transaction could not be rolled back: {second}")
 
     def _check_process(self) -> None:
         """A connection must not be used on both sides of a fork."""
@@ -254,109 +223,17 @@ class SqliteStore(RowStore):
             self._open()
 
     @contextmanager
-    def _explained(self, run_id: str) -> Iterator[None]:
+    def _explained(self, run_id: str, kind: type[CheckpointError] = CheckpointError) -> Iterator[None]:
         """Errors of SQLite, as errors of stategraph."""
         try:
             yield
         except sqlite3.OperationalError as error:
-            raise CheckpointError(run_id, f"the {self} failed: {error}") from error
+            raise kind(run_id, f"the {self} failed: {error}") from error
         except (sqlite3.Error, OverflowError) as error:
-            raise CheckpointError(run_id, f"the {self} is damaged: {error}") from error
+            raise kind(run_id, f"the {self} is damaged: {error}") from error
 
 
-# --------------------------------------------------------------------------- rows as SQLite has them
-
-_LAST_STEP = (1 << _STEP_BITS) - 1
-_HEAD_FIELDS = "version, step, checkpoint_node, timestamp_ns, status, graph, error, parent, policy"
-_HEAD = f"run_id, number, {_HEAD_FIELDS}"
-_NEW_RUN = (
-    f"INSERT INTO run ({_HEAD_FIELDS}, run_id) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) "
-    "ON CONFLICT DO NOTHING RETURNING number"
-)
-_NEXT_RUN = (
-    f"UPDATE run SET ({_HEAD_FIELDS}) = (?, ?, ?, ?, ?, ?, ?, ?, ?) WHERE run_id = ? AND version = ? RETURNING number"
-)
-_ROW_FIELDS = "base, checkpoint_node, timestamp_ns, status, error, format, encoding, body, seal"
-_TOGETHER = (512, 64, 8, 1)
-_PUT_ROWS = {
-    together: f"INSERT OR REPLACE INTO checkpoint (id, {_ROW_FIELDS}) VALUES "
-    + ", ".join(["(?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"] * together)
-    for together in _TOGETHER
-}
-_STEP = f"id & {_LAST_STEP}"
-_CHAIN = f"""
-WITH newest (id, base) AS (
-    SELECT id, base FROM checkpoint
-    WHERE id BETWEEN (SELECT number << {_STEP_BITS} FROM run WHERE run_id = :run_id)
-        AND (SELECT number << {_STEP_BITS} | :last FROM run WHERE run_id = :run_id)
-    ORDER BY id DESC LIMIT 1
-)
-SELECT {_STEP}, {_ROW_FIELDS} FROM checkpoint
-WHERE id BETWEEN (SELECT id - ({_STEP}) + base FROM newest) AND (SELECT id FROM newest)
-ORDER BY id
-"""
-_INDEX = f"""
-SELECT checkpoint.id & {_LAST_STEP}, base, checkpoint.checkpoint_node, checkpoint.timestamp_ns, checkpoint.status,
-    checkpoint.error, format, encoding, x'', seal
-FROM run JOIN checkpoint ON checkpoint.id BETWEEN number << {_STEP_BITS} AND number << {_STEP_BITS} | {_LAST_STEP}
-WHERE run_id = ? ORDER BY checkpoint.id
-"""
-
-
-def _row_values(first: int, row: Row) -> tuple[Any, ...]:
-    return (
-        *(first | row.step, row.base, row.node, row.time_ns, row.status.value, _error_text(row.error)),
-        *(row.format, row.encoding, row.body, row.seal),
-    )
-
-
-def _row_of(found: tuple[Any, ...]) -> Row:
-    step, base, node, time_ns, status, error, version, encoding, body, seal = found
-    return Row(step, base, node, time_ns, RunStatus(status), _error_of(error), version, encoding, body, seal)
-
-
-def _head_values(head: Head) -> tuple[Any, ...]:
-    parent = None if head.parent is None else f"{head.parent.run_id}@{head.parent.step}"
-    return (
-        *(head.version, head.step, head.node, head.time_ns, head.status.value, head.graph),
-        *(_error_text(head.error), parent, _policy_text(head.policy)),
-    )
-
-
-def _head_of(found: tuple[Any, ...]) -> Head:
-    run_id, number, version, step, node, time_ns, status, graph, error, parent, policy = found
-    parent_run, _, parent_step = (parent or "").rpartition("@")
-    return Head(
-        run_id=run_id,
-        number=number,
-        version=version,
-        step=step,
-        node=node,
-        time_ns=time_ns,
-        status=RunStatus(status),
-        error=_error_of(error),
-        graph=graph,
-        parent=ParentStep(parent_run, int(parent_step)) if parent else None,
-        policy=_policy_of(policy),
-    )
-
-
-def _error_text(error: ErrorInfo | None) -> str | None:
-    return None if error is None else json.dumps([error.type, error.message, error.node])
-
-
-def _error_of(text: str | None) -> ErrorInfo | None:
-    return None if text is None else ErrorInfo(*json.loads(text))
-
-
-def _policy_text(policy: Policy) -> str:
-    parts = (policy.retention, policy.window, policy.ttl)
-    return " ".join("-" if part is None else str(part) for part in parts)
-
-
-def _policy_of(text: str) -> Policy:
-    retention, window, ttl = text.split(" ")
-    return Policy(retention, None if window == "-" else int(window), None if ttl == "-" else float(ttl))
+# --------------------------------------------------------------------------- the file
 
 
 def _file(path: str | os.PathLike[str], must_exist: bool) -> Path:
@@ -371,17 +248,55 @@ def _file(path: str | os.PathLike[str], must_exist: bool) -> Path:
         elif not file.is_file():
             raise FileNotFoundError(2, "there is no such file")
     except OSError as error:
-        raise ConfigError("checkpoint.options.path", str(path), f"a file that can be used ({error.strerror})") from error
+        raise ConfigError(
+            "checkpoint.options.path", str(path), f"a file that can be used ({error.strerror})"
+        ) from error
     return file
+
+
+def _prepare(database: sqlite3.Connection) -> None:
+    """Make a connection durable, and the tables if they are not there."""
+    _to_log_mode(database)
+    database.execute("PRAGMA synchronous = FULL")
+    if database.execute("PRAGMA user_version").fetchone() != (0,):
+        return
+    database.execute("BEGIN IMMEDIATE")
+    try:
+        if database.execute("PRAGMA user_version").fetchone() == (0,):  # nobody was faster
+            for statement in SCHEMA.split(";\n"):
+                database.execute(statement)
+            database.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+            database.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+        database.execute("COMMIT")
+    except BaseException:
+        if database.in_transaction:
+            database.execute("ROLLBACK")
+        raise
+
+
+def _to_log_mode(database: sqlite3.Connection) -> None:
+    """Turn on the write-ahead log. SQLite does not wait for others here, whatever its timeout is."""
+    patience = time.monotonic() + _BUSY
+    while True:
+        try:
+            database.execute("PRAGMA journal_mode = WAL")
+        except sqlite3.OperationalError as error:
+            if "locked" not in str(error) or time.monotonic() > patience:
+                raise
+            time.sleep(0.005)
+        else:
+            return
 
 
 def _check(database: sqlite3.Connection, path: Path) -> None:
     """Raise FormatError unless the database is empty or one of stategraph that this version can read."""
     try:
         database.execute("PRAGMA trusted_schema = 0")
+        database.execute("BEGIN")  # all of it as it was at one time
         (application,) = database.execute("PRAGMA application_id").fetchone()
         (version,) = database.execute("PRAGMA user_version").fetchone()
         names = [name for (name,) in database.execute("SELECT name FROM sqlite_master")]
+        database.execute("COMMIT")
     except sqlite3.OperationalError:
         raise
     except sqlite3.Error as error:

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 
 import attrs
 
-from stategraph.errors import CheckpointCorruptError, FormatError, StateGraphError
+from stategraph.errors import CheckpointCorruptError, ConfigError, FormatError, StateGraphError
 from stategraph.state import State, time_ns_of
-from stategraph.stores.changes import Change, restore
+from stategraph.stores.bodies import Bodies
+from stategraph.stores.changes import Change, assembled
 from stategraph.stores.kinds import DecodeError
 from stategraph.stores.rows import FORMAT, Row, Sealer
 
@@ -40,12 +41,12 @@ class Tail:
 class Rows:
     """Makes rows of States, and States of rows.
 
-    Storage and the time to read any step stay linear in what changed: a row holds what changed since the one before, and
-    a snapshot is written whenever the changes since the last one weigh as much as it does.
+    Storage and the time to read any step stay linear in what changed: a row holds what changed since the one before,
+    and a snapshot is written whenever the changes since the last one weigh as much as it does.
     """
 
-    def __init__(self, sealer: Sealer) -> None:
-        self._sealer = sealer
+    def __init__(self, sealer: Sealer, bodies: Bodies | None = None) -> None:
+        self._sealer, self._bodies = sealer, bodies or Bodies()
 
     def snapshot(self, state: State) -> tuple[Row, Tail]:
         """-> a row with all data of a State, and the tail that it makes.
@@ -54,7 +55,8 @@ class Rows:
             NotSerializableError: a value cannot be kept exactly.
         """
         whole = Change.between(None, state, {})
-        row = self._sealed(state, state.step, whole.to_body(), b"")
+        encoding, body = self._bodies.encode(whole.parts())
+        row = self._sealed(state, state.step, encoding, body, b"")
         return row, Tail(state, _without_body(row), b"", whole.encoded, len(row.body), 0)
 
     def following(self, tail: Tail, state: State) -> tuple[Row, Tail]:
@@ -64,16 +66,16 @@ class Rows:
             NotSerializableError: a value cannot be kept exactly.
         """
         change = Change.between(tail.state, state, tail.encoded)
-        body = change.to_body()
+        encoding, body = self._bodies.encode(change.parts())
         since = tail.since + len(body) + _ROW_WEIGHT
         if since > tail.snapshot + _LIGHT:
             return self.snapshot(state)
-        row = self._sealed(state, tail.row.base, body, tail.row.seal)
+        row = self._sealed(state, tail.row.base, encoding, body, tail.row.seal)
         return row, Tail(state, _without_body(row), tail.row.seal, change.encoded, tail.snapshot, since)
 
     def again(self, tail: Tail, saved: Row, state: State) -> tuple[Row, Tail]:
         """-> the row of the tail with another node, time, status or error, and the tail with it."""
-        row = self._sealed(state, saved.base, saved.body, tail.before)
+        row = self._sealed(state, saved.base, saved.encoding, saved.body, tail.before)
         return row, attrs.evolve(tail, state=state, row=_without_body(row))
 
     def resealed(self, run_id: str, rows: Sequence[Row]) -> list[Row]:
@@ -90,12 +92,13 @@ class Rows:
 
         Raises:
             CheckpointCorruptError: they make none.
-            FormatError: a newer version of stategraph wrote them.
+            FormatError: a newer version of stategraph wrote them, or a serializer that is not registered here.
+            ConfigError: they are compressed, and what that takes is not installed.
         """
         self.check(run_id, rows)
         newest = rows[-1]
         try:
-            data, about = restore([row.body for row in rows])
+            data, about = assembled([self._bodies.decode(run_id, row) for row in rows])
             return State(
                 data,
                 run_id=run_id,
@@ -106,6 +109,8 @@ class Rows:
                 error=newest.error,
                 **about,
             )
+        except (FormatError, ConfigError):
+            raise
         except (DecodeError, StateGraphError, TypeError, ValueError, LookupError, AttributeError) as error:
             raise CheckpointCorruptError(run_id, f"its step {newest.step} cannot be restored: {error}") from error
 
@@ -129,13 +134,15 @@ class Rows:
             self._sealer.check(run_id, row, before)
             before = row.seal
 
-    def _sealed(self, state: State, base: int, body: bytes, before: bytes) -> Row:
+    def _sealed(self, state: State, base: int, encoding: str, body: bytes, before: bytes) -> Row:
         row = Row(
             *(state.step, base, state.checkpoint_node, time_ns_of(state), state.status, state.error),
-            *(FORMAT, "msgpack", body),
+            *(FORMAT, encoding, body),
         )
         return self._sealer.seal(state.run_id, row, before)
 
 
 def _without_body(row: Row) -> Row:
-    return Row(row.step, row.base, row.node, row.time_ns, row.status, row.error, row.format, row.encoding, b"", row.seal)
+    return Row(
+        row.step, row.base, row.node, row.time_ns, row.status, row.error, row.format, row.encoding, b"", row.seal
+    )

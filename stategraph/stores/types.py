@@ -55,7 +55,7 @@ class RegisteredType:
         return {name: getattr(instance, name) for name in self.fields if hasattr(instance, name)}
 
     def restore(self, values: dict[str, Any], version: int) -> object:
-        """-> an instance with the values that this version of the class had, made without calling anything of the class.
+        """-> an instance with the values that this version of the class had, made without calling anything of it.
 
         Raises:
             ValueError: the version is newer than the one registered, or these are not the fields of the class as it is
@@ -80,17 +80,18 @@ class RegisteredType:
     def _upgraded(self, upgrade: Upgrade, values: dict[str, Any], version: int) -> dict[str, Any]:
         try:
             return dict(upgrade(values, version))
-        except Exception as error:  # noqa: BLE001 - it is the user's
+        except Exception as error:  # it is the user's
             reason = f"the upgrade of {self.name} from version {version} raised {describe_exception(error)}"
             raise ValueError(reason) from error
 
     def _mismatch(self, values: dict[str, Any], version: int) -> str:
         if version < self.version and self.upgrade is not None:
-            return f"the upgrade of {self.name} from version {version} made {sorted(values)} of it, not {sorted(self.fields)}"
+            made = f"made {sorted(values)} of it, not {sorted(self.fields)}"
+            return f"the upgrade of {self.name} from version {version} {made}"
         return (
-            f"{self.name} was saved with fields {sorted(values)} and now has {sorted(self.fields)}: register it as "
-            f"register_type(cls, name={self.name!r}, version={max(version + 1, self.version)}, upgrade=function), where "
-            "function(values, version) returns the new fields"
+            f"{self.name} was saved with fields {sorted(values)} and now has {sorted(self.fields)}: use "
+            f"register_type(cls, name={self.name!r}, version={max(version + 1, self.version)}, upgrade=function), "
+            "where function(values, version) returns the new fields"
         )
 
     def _is_cached(self, name: str) -> bool:
@@ -119,13 +120,11 @@ def register_type(
 def register_type(
     *, name: str | None = None, version: int = 1, upgrade: Upgrade | None = None
 ) -> Callable[[_Class], _Class]: ...
-def register_type(
-    cls: Any = None, *, name: str | None = None, version: int = 1, upgrade: Upgrade | None = None
-) -> Any:
+def register_type(cls: Any = None, *, name: str | None = None, version: int = 1, upgrade: Upgrade | None = None) -> Any:
     """Let States hold instances of an attrs class, a dataclass or an enum. Works as a class decorator.
 
-    An instance is saved by its fields and restored without calling ``__init__``: what is loaded is what was saved. When the
-    fields of the class change, raise the version and say how the values that were saved before become new ones::
+    An instance is saved by its fields and restored without calling ``__init__``: what is loaded is what was saved. When
+    the fields of the class change, raise the version and say how the values that were saved before become new ones::
 
         @register_type(name="shop.Order", version=2, upgrade=lambda values, version: {**values, "currency": "EUR"})
 
@@ -133,8 +132,8 @@ def register_type(
         cls: The class.
         name: What stands for it in stored bytes; module and qualified name if not given. Keep it when the class moves.
         version: The version of its fields, from 1 on; saved with every value.
-        upgrade: Called with the fields and the version of a value of an older version -> the fields of this one. Without
-            it, values of an older version are loaded if they have the same fields.
+        upgrade: Called with the fields and the version of a value of an older version -> the fields of this one.
+            Without it, values of an older version are loaded if they have the same fields.
 
     Raises:
         TypeError: it is neither an attrs class, a dataclass nor an enum; or an enum with a version: it has no fields.

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import attrs
 
 from stategraph.errors import NotSerializableError, shorten
-from stategraph.frozen import MAX_DEPTH, FrozenList, UnsettledList
+from stategraph.frozen import ATOMS, MAX_DEPTH, FrozenList, UnsettledList
 from stategraph.stores.kinds import BY_TYPE, DICT, ENUM, FROZENSET, OBJECT, SET, TUPLE, Kind, enum_parts
 from stategraph.stores.types import RegisteredType, can_be_registered, find_by_class
 
@@ -51,7 +51,7 @@ class Walk(ABC):
         Raises:
             NotSerializableError: with the path to the part that cannot be kept exactly.
         """
-        if depth > MAX_DEPTH:
+        if depth >= MAX_DEPTH and type(value) not in ATOMS:
             raise NotSerializableError(path, f"it is nested deeper than {MAX_DEPTH} levels, or contains itself")
         step = _STEPS.get(type(value))
         if step is not None:

@@ -127,6 +127,28 @@ class CheckpointStoreContract:
 
         assert store.load("a")["order"].items == ["tea"]
 
+    def test_an_object_that_changed_between_two_saves_is_saved_as_it_is_now(self, store: CheckpointStore) -> None:
+        """The State holds the same object, and the store must not take it for the same value."""
+        order = Order(1, ["tea"])
+        state = State({"order": order, "nested": [{"order": order}]}, run_id="a", step=1)
+        store.save(state)
+
+        order.items.append("milk")
+        store.save(attrs.evolve(state, step=2))
+
+        assert store.load("a")["order"].items == ["tea", "milk"]
+        assert store.load("a")["nested"][0]["order"].items == ["tea", "milk"]
+
+    @pytest.mark.parametrize("changed", [[1, 2, 3, 4, 5], [1, 9, 3, 4], [1, 2], [], [1, 2, 3, [4]], [0, 1, 2, 3]])
+    def test_a_list_that_changed_is_saved_as_it_is_now(self, store: CheckpointStore, changed: list[Any]) -> None:
+        """Whether it grew at its end, in its middle, or not at all."""
+        state = State({"log": [1, 2, 3], "other": "x" * 100}, run_id="a", step=1)
+        store.save(state)
+
+        store.save(attrs.evolve(state.set("log", changed), step=2))
+
+        assert is_same(store.load("a")["log"], changed)
+
     # ------------------------------------------------------------------ several runs
 
     def test_a_run_that_is_not_there(self, store: CheckpointStore) -> None:

@@ -24,18 +24,26 @@ from hypothesis import strategies as st
 from stategraph import NotSerializableError, register_type
 from stategraph.frozen import MAX_DEPTH, freeze_items
 from stategraph.stores import codec
-from stategraph.stores.codec import DecodeError
+from stategraph.stores.kinds import KINDS, DecodeError
 from stategraph.testing import KEPT_VALUES, UNKEPT_VALUES, is_same
 from stategraph.testing.corpus import Colour, Order, Point, Priority, Weekdays
+
+NUMBER = {kind.name: kind.number or 0 for kind in KINDS}
 
 
 def encoded(value: Any) -> bytes:
     """-> the bytes of a value, as they are when a State holds it."""
-    return codec.encode(freeze_items({"value": value}))
+    return codec.encode([freeze_items({"value": value})])
+
+
+def decoded(data: bytes) -> Any:
+    """-> the data that `encoded` was given."""
+    (data_again,) = codec.decode(data)
+    return data_again
 
 
 def round_trip(value: Any) -> Any:
-    return freeze_items(codec.decode(encoded(value)))["value"]
+    return freeze_items(decoded(encoded(value)))["value"]
 
 
 def nested(make: Callable[[Any], Any], levels: int, value: Any = 0) -> Any:
@@ -104,7 +112,7 @@ def test_every_value_comes_back_exactly(value: Any) -> None:
 @given(st.dictionaries(st.text(), _VALUES, max_size=5))
 def test_data_comes_back_in_its_order(data: dict[str, Any]) -> None:
     """The keys of a State keep the order in which they were set."""
-    loaded = codec.decode(codec.encode(freeze_items(data)))
+    loaded = decoded(codec.encode([freeze_items(data)]))
 
     assert list(loaded) == list(data)
     assert is_same(freeze_items(loaded), freeze_items(data))
@@ -113,11 +121,11 @@ def test_data_comes_back_in_its_order(data: dict[str, Any]) -> None:
 @pytest.mark.parametrize("name", KEPT_VALUES)
 def test_a_value_is_the_same_beside_an_object(name: str) -> None:
     """The way for settled values and the one for all others give the same bytes."""
-    settled = codec.encode(freeze_items({"value": KEPT_VALUES[name]}))
-    with_object = codec.encode(freeze_items({"value": KEPT_VALUES[name], "object": Order(1, [])}))
+    settled = codec.encode([freeze_items({"value": KEPT_VALUES[name]})])
+    with_object = codec.encode([freeze_items({"value": KEPT_VALUES[name], "object": Order(1, [])})])
 
-    assert is_same(codec.decode(settled)["value"], codec.decode(with_object)["value"])
-    assert settled[1:] in with_object
+    assert is_same(decoded(settled)["value"], decoded(with_object)["value"])
+    assert settled[2:] in with_object
 
 
 @pytest.mark.parametrize(
@@ -140,7 +148,7 @@ def test_what_is_hard_to_keep_is_kept_or_refused(value: Any) -> None:
     except NotSerializableError as error:
         assert error.path == "value[0].here"  # noqa: PT017 - either outcome is right
     else:
-        assert is_same(codec.decode(data)["value"][0]["here"], value)
+        assert is_same(decoded(data)["value"][0]["here"], value)
 
 
 @pytest.mark.parametrize("key", sorted(available_timezones())[::40])
@@ -157,7 +165,7 @@ import sys
 from stategraph.stores import codec
 from stategraph.frozen import freeze_items
 words = {"draft", "review", "publish", None, 5, 2.5, ("a", 1), frozenset({"x", "y", "z"})}
-sys.stdout.write(codec.encode(freeze_items({"words": words, "deep": [{frozenset(words)}]})).hex())
+sys.stdout.write(codec.encode([freeze_items({"words": words, "deep": [{frozenset(words)}]})]).hex())
 """
 
 
@@ -288,7 +296,7 @@ def test_a_deep_value_is_kept_or_refused(name: str, levels: int, leaf: Any) -> N
     except NotSerializableError:
         assert levels >= MAX_DEPTH - 1
     else:
-        freeze_items(codec.decode(data))
+        freeze_items(decoded(data))
 
 
 @pytest.mark.parametrize("levels", [MAX_DEPTH - 10, MAX_DEPTH + 10, 5 * MAX_DEPTH, 20 * MAX_DEPTH])
@@ -299,11 +307,11 @@ def test_a_value_that_grew_deep_in_many_steps_is_kept_or_refused(name: str, leve
         data = freeze_items({"value": 0})
         for _ in range(levels):
             data = freeze_items({"value": [_WRAPPERS[name](data["value"])]})
-        kept = codec.encode(data)
+        kept = codec.encode([data])
     except NotSerializableError:
         assert 2 * levels > MAX_DEPTH
     else:
-        freeze_items(codec.decode(kept))
+        freeze_items(decoded(kept))
 
 
 @pytest.mark.parametrize("levels", [MAX_DEPTH + 50, 8 * MAX_DEPTH])
@@ -319,7 +327,7 @@ def test_deep_members_and_keys_are_kept_or_refused(value_of: Callable[[Any], Any
     except NotSerializableError:
         pass
     else:
-        freeze_items(codec.decode(data))
+        freeze_items(decoded(data))
 
 
 # --------------------------------------------------------------------------- registered classes
@@ -352,7 +360,7 @@ def test_a_registered_exception_is_restored_or_refused() -> None:
     except (TypeError, NotSerializableError):
         pass
     else:
-        assert codec.decode(data)["value"][0].reason == "late"
+        assert decoded(data)["value"][0].reason == "late"
 
 
 def test_what_stands_in_slots_beside_the_fields_is_not_lost() -> None:
@@ -385,7 +393,7 @@ def test_a_class_that_caches_its_hash_can_be_hashed_after_loading() -> None:
         data = encoded([{Cached(1): 1}, Cached(2)])
     except NotSerializableError:
         return
-    first, second = codec.decode(data)["value"]
+    first, second = decoded(data)["value"]
 
     assert first == {Cached(1): 1}
     assert hash(second) == hash(Cached(2))
@@ -423,7 +431,7 @@ def test_a_member_that_is_gone_is_not_restored(remake: Callable[[], Any]) -> Non
 
 def test_a_name_in_the_bytes_that_is_not_registered_names_the_way_out() -> None:
     """Nothing is imported to look for it."""
-    data = codec._pack(ormsgpack.Ext(codec._OBJECT, codec._pack(["antigravity.Apple", {}])))
+    data = codec._pack(ormsgpack.Ext(NUMBER["object"], codec._pack(["antigravity.Apple", 1, {}])))
 
     with pytest.raises(DecodeError, match="register_type") as caught:
         codec.decode(data)
@@ -454,7 +462,7 @@ def test_restoring_calls_nothing_of_a_class() -> None:
     data = encoded([Loud(1)])
     called.clear()
 
-    assert codec.decode(data)["value"][0].number == 1
+    assert decoded(data)["value"][0].number == 1
     assert called == []
 
 
@@ -500,7 +508,7 @@ def test_changed_and_cut_bytes_are_refused(changes: list[tuple[int, int]], cut: 
 @given(st.integers(0, 127), _VALUES | st.lists(_ATOMS, max_size=9))
 def test_extensions_of_wrong_parts_are_refused(tag: int, parts: Any) -> None:
     """Each extension type looks at what it is made of."""
-    decoded_or_refused(codec._pack(ormsgpack.Ext(tag, codec._pack(codec._prepare(parts, "", 0)))))
+    decoded_or_refused(codec._pack(ormsgpack.Ext(tag, codec._pack(codec._WALK.prepare(parts, "", 0)))))
 
 
 def _ext(tag: int, body: bytes) -> bytes:
@@ -512,11 +520,11 @@ def _ext(tag: int, body: bytes) -> bytes:
     [
         *(bytes([head]) + b"\xff\xff\xff\xff" for head in (0xC6, 0xC9, 0xDB, 0xDD, 0xDF)),
         b"\xdd\xff\xff\xff\xff" + b"\xc0" * 1000,
-        _ext(codec._SET, b"\xdd\x7f\xff\xff\xff"),
+        _ext(NUMBER["set"], b"\xdd\x7f\xff\xff\xff"),
         b"\x91" * 1_000_000 + b"\xc0",
         b"\x81\xa1a" * 1_000_000 + b"\xc0",
-        nested(lambda body: _ext(codec._TUPLE, b"\x91" + body), 1000, b"\xc0"),
-        nested(lambda body: _ext(codec._DICT, b"\x92\xc0" + body), 1000, b"\xc0"),
+        nested(lambda body: _ext(NUMBER["tuple"], b"\x91" + body), 1000, b"\xc0"),
+        nested(lambda body: _ext(NUMBER["dict"], b"\x92\xc0" + body), 1000, b"\xc0"),
     ],
     ids=lambda data: f"{data[:8].hex()} {len(data)}",
 )
@@ -533,11 +541,11 @@ from stategraph.stores import codec
 body = b"\\xc0"
 for _ in range(99):
     body = b"\\x91" * 1000 + body
-    body = b"\\xc9" + struct.pack(">IB", len(body), codec._TUPLE) + body
+    body = b"\\xc9" + struct.pack(">IB", len(body), 3) + body
 def decode():
     try:
         codec.decode(body)
-    except codec.DecodeError:
+    except ValueError:
         pass
     sys.stdout.write("survived")
 decode()
@@ -574,10 +582,10 @@ def test_a_bomb_of_nested_nests_does_not_overflow_the_stack() -> None:
 )
 def test_a_zone_key_cannot_lead_out_of_the_zone_database(key: str) -> None:
     """It is looked up there and nowhere else."""
-    body = codec._pack([2024, 1, 1, 0, 0, 0, 0, 0, key])
+    body = codec._pack(["2024-01-01T00:00:00", key, 0])
 
     with pytest.raises(DecodeError):
-        codec.decode(_ext(codec._DATETIME, body))
+        codec.decode(_ext(NUMBER["datetime"], body))
 
 
 def test_a_zone_key_imports_nothing() -> None:
@@ -593,7 +601,7 @@ def test_a_zone_key_imports_nothing() -> None:
     sys.addaudithook(hear)
     try:
         with pytest.raises(DecodeError):
-            codec.decode(_ext(codec._DATETIME, codec._pack([2024, 1, 1, 0, 0, 0, 0, 0, "evil/payload"])))
+            codec.decode(_ext(NUMBER["datetime"], codec._pack(["2024-01-01T00:00:00", "evil/payload", 0])))
     finally:
         hearing = False
 

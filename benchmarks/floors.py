@@ -1,0 +1,132 @@
+"""The floors of the rows with durable stores: the least that a careful program writes by hand, in SQL.
+
+One connection, write-ahead log, synchronous=FULL, a commit for every step. No tricks.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from time import perf_counter
+
+import ormsgpack
+
+from benchmarks import documents, messages, scratch, threads
+from benchmarks.counters import START, below
+from benchmarks.measure import Run
+
+_STEPS = "CREATE TABLE IF NOT EXISTS step (run INTEGER, step INTEGER, body BLOB, PRIMARY KEY (run, step)) WITHOUT ROWID"
+_MESSAGES = "CREATE TABLE message (step INTEGER PRIMARY KEY, body BLOB)"
+_PUT = "INSERT INTO step VALUES (?, ?, ?)"
+
+
+def open_database(folder: Path, schema: str = _STEPS) -> sqlite3.Connection:
+    """-> a connection that commits every statement, durably."""
+    database = sqlite3.connect(folder / "floor.db", isolation_level=None, check_same_thread=False, timeout=60)
+    database.execute("PRAGMA journal_mode = WAL")
+    database.execute("PRAGMA synchronous = FULL")
+    database.execute(schema)
+    return database
+
+
+def saved_steps(steps: int) -> Run:
+    """A row for the State of each step."""
+    return _counting(steps, _opened())
+
+
+def saved_steps_of_threads(steps: int) -> Run:
+    """The same in eight threads, a connection and a run each, and a share of the steps."""
+    share = max(1, steps // threads.COUNT)
+    return threads.together([_counting(share, _opened(), run) for run in range(threads.COUNT)])
+
+
+def changed_key(steps: int) -> Run:
+    """A large State once, then a row for each change of its one small key."""
+    database, unfinished = _opened(), below(steps)
+
+    def run() -> None:
+        state = documents.start()
+        database.execute(_PUT, (1, 0, ormsgpack.packb(state)))
+        n = 0
+        while unfinished({"n": n}):
+            n += 1
+            database.execute(_PUT, (1, n, ormsgpack.packb({"n": n})))
+
+    return run
+
+
+def messages_saved(steps: int) -> Run:
+    """A row for each message."""
+    database = open_database(scratch.folder(), _MESSAGES)
+    scratch.at_end(database.close)
+    return lambda: _save_messages(database, steps)
+
+
+def messages_loaded(steps: int) -> Run:
+    """All messages, selected and decoded."""
+    return _load(steps, steps)
+
+
+def messages_loaded_to_an_older_step(steps: int) -> Run:
+    """The messages up to three quarters of the steps."""
+    return _load(steps, steps * 3 // 4)
+
+
+def slowest_commit(steps: int) -> Callable[[], float]:
+    """-> seconds that the slowest of the commits took: so long a step is unsaved."""
+    database = _opened()
+
+    def run() -> float:
+        moments = [perf_counter()]
+        for n in range(steps):
+            database.execute(_PUT, (1, n, ormsgpack.packb({**START, "n": n})))
+            moments.append(perf_counter())
+        return max(after - before for before, after in pairwise(moments))
+
+    return run
+
+
+def nothing(_steps: int) -> Callable[[], float]:
+    """-> 0: what is saved at every step needs no draining."""
+    return lambda: 0.0
+
+
+def _opened() -> sqlite3.Connection:
+    database = open_database(scratch.folder())
+    scratch.at_end(database.close)
+    return database
+
+
+def _counting(steps: int, database: sqlite3.Connection, number: int = 1) -> Run:
+    unfinished = below(steps)
+
+    def run() -> None:
+        state = {**START}
+        while unfinished(state):
+            state = {**state, "n": state["n"] + 1}
+            database.execute(_PUT, (number, state["n"], ormsgpack.packb(state)))
+
+    return run
+
+
+def _save_messages(database: sqlite3.Connection, steps: int) -> None:
+    for n in range(steps):
+        database.execute("INSERT INTO message VALUES (?, ?)", (n, ormsgpack.packb(messages.message(n))))
+
+
+def _prepare(folder: Path, steps: int) -> None:
+    database = open_database(folder, _MESSAGES)
+    _save_messages(database, steps)
+    database.close()
+
+
+_prepared = scratch.prepared(_prepare)
+
+
+def _load(steps: int, last: int) -> Run:
+    database = sqlite3.connect(_prepared(steps) / "floor.db")
+    scratch.at_end(database.close)
+    query = "SELECT body FROM message WHERE step < ? ORDER BY step"
+    return lambda: [ormsgpack.unpackb(body) for (body,) in database.execute(query, (last,))]

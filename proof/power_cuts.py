@@ -1,0 +1,84 @@
+"""Power cuts: a workload is recorded once, and the disk that a cut may leave is built at many moments of it.
+
+Every save that was acknowledged before the cut must be there and exact, nothing that was not saved may appear, and the
+store opens and goes on.
+"""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from proof.faults import images
+from proof.faults.client import Servers
+from proof.faults.images import Disk, Luck
+from proof.faults.shim import Change, UnavailableError
+from proof.report import Report
+from proof.workload import STORES
+
+IMAGES = 2_500
+"""For each store, at share 1.0."""
+
+_SCRIPT = "all"
+
+
+def prove(share: float, seed: int) -> list[Report]:
+    """Try `IMAGES` images at share 1.0."""
+    title = "acknowledged saves survive a power cut"
+    try:
+        with Servers() as servers:
+            return [_prove(servers, store, f"{store}: {title}", round(IMAGES * share) or 1, seed) for store in STORES]
+    except UnavailableError as why:
+        return [Report(title, skipped=str(why))]
+
+
+def _prove(servers: Servers, store: str, title: str, count: int, seed: int) -> Report:
+    report = Report(title)
+    source, recorded = servers.record(store, _SCRIPT, with_data=True)
+    for asked, answer in servers.ask_all(_requests(recorded, source, store, count, seed, report)):
+        wrong = answer["wrong"]
+        report.found["with nothing lost" if not wrong else "WRONG"] += 1
+        image = f"seed {seed}, image {asked['root'].name}"
+        report.failures += [f"{image}: {problem.replace(str(asked['root']) + '/', '')}" for problem in wrong[:3]]
+        shutil.rmtree(asked["root"])
+    return report
+
+
+def _requests(
+    recorded: list[Change], source: Path, store: str, count: int, seed: int, report: Report
+) -> Iterator[dict[str, Any]]:
+    """-> requests to check images, which are there when each is asked for."""
+    randomness = random.Random(seed)  # noqa: S311 - no secret
+    disk = Disk([change for change in recorded if not change.path.endswith("-shm")])  # made anew by whoever opens first
+    for number, at in enumerate(_moments(disk, count, randomness)):
+        luck = list(Luck)[number % len(Luck)]
+        disk.go_to(at)
+        folders, files = disk.image(luck, randomness)
+        root = source.with_name(f"{store}-{at}-{luck.name}-{number}")
+        files = {name: content for name, content in files.items() if _is_kept(name, source)}
+        images.write(folders, files, source, root)
+        (root / "store").mkdir(parents=True, exist_ok=True)
+        (root / "diary").write_bytes(b"".join(_told(disk.changes[:at])))
+        report.tried[luck.value] += 1
+        yield {"work": "check", "root": root, "script": _SCRIPT, "store": store}
+
+
+def _moments(disk: Disk, count: int, randomness: random.Random) -> list[int]:
+    """-> places in the record, in order: half of them anywhere, half near a sync or a change of names."""
+    last = len(disk.changes)
+    decisive = [place for place, change in enumerate(disk.changes) if change.kind != "W"]
+    near = [randomness.choice(decisive) + randomness.randint(-6, 6) for _ in range(count // 2)]
+    anywhere = [randomness.randint(0, last) for _ in range(count - count // 2)]
+    return sorted(min(max(at, 0), last) for at in near + anywhere)
+
+
+def _is_kept(name: str, source: Path) -> bool:
+    return Path(name).is_relative_to(source / "store")
+
+
+def _told(made: Sequence[Change]) -> Iterator[bytes]:
+    """-> what the process had been told by then: that is known, whatever the disk lost."""
+    return (change.data for change in made if change.kind == "W" and change.path.endswith("/diary"))

@@ -1,0 +1,268 @@
+"""Processes that share a store: nothing is lost, mixed or starved."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+import proof
+from proof.report import Report
+from stategraph import State, get_checkpoint_store
+from stategraph.errors import CheckpointNotFoundError, StepConflictError
+from stategraph.stores import CheckpointStore
+from stategraph.stores.policy import Policy
+
+SAVES = {"sqlite": 300, "disk": 60}  # by each of the writers, at full length
+WRITERS = 8
+STARVED = 2.0  # seconds that one save may take beside seven other writers
+_TOP = Path(proof.__file__).parent.parent
+
+
+def opened(name: str, folder: Path) -> CheckpointStore:
+    """-> another handle on the store."""
+    return get_checkpoint_store(name, path=str(folder / "runs"))
+
+
+# --------------------------------------------------------------------------- what the processes do
+
+
+def write(store: CheckpointStore, run_id: str, saves: int) -> dict[str, Any]:
+    """Save steps of a run of its own -> the longest that one took."""
+    longest = 0.0
+    store.retain(run_id, Policy("full"))
+    for step in range(1, saves + 1):
+        began = time.monotonic()
+        store.save(State({"n": step, "log": [step] * (step % 50)}, run_id=run_id, step=step))
+        longest = max(longest, time.monotonic() - began)
+    return {"longest": longest}
+
+
+def travel(store: CheckpointStore, run_id: str, saves: int) -> dict[str, Any]:
+    """As `write`, and back again and again."""
+    store.retain(run_id, Policy("full"))
+    state = State({"n": 0, "log": []}, run_id=run_id)
+    for number in range(1, saves + 1):
+        state = attrs.evolve(state, step=state.step + 1).update(n=number, log=[number] * (number % 50))
+        store.save(state)
+        if number % 10 == 0:
+            state = store.rollback(run_id, state.step - 5)
+    return {"longest": 0.0}
+
+
+def read(store: CheckpointStore, run_id: str, saves: int) -> dict[str, Any]:
+    """Load a run while another process writes it, until a file says that it is over -> how often."""
+    count, newest = 0, 0
+    while not (Path(os.environ["STATEGRAPH_PROOF"]) / "over").exists():
+        try:
+            state = store.load(run_id)
+        except CheckpointNotFoundError:
+            continue
+        if list(state["log"]) != [state["n"]] * (state["n"] % 50):
+            raise AssertionError(f"a mixture: {dict(state)}")
+        if run_id.startswith("run") and not newest <= state.step == state["n"]:
+            raise AssertionError(f"after step {newest} came {state.step} with the data of {state['n']}")
+        count, newest = count + 1, state.step
+    return {"reads": count, "longest": 0.0}
+
+
+def fight(store: CheckpointStore, name: str, saves: int) -> dict[str, Any]:
+    """Take one run further, against another process that does the same -> the steps whose save returned."""
+    made: list[int] = []
+    refused = 0
+    store.retain("fight", Policy("full"))
+    state = State({"log": []}, run_id="fight")
+    while len(made) < saves:
+        step = state.step + 1
+        after = attrs.evolve(state.set("log", [*state["log"], [name, step]]), step=step, status="active", error=None)
+        try:
+            store.save(after)
+            made.append(step)
+            state = after
+            if len(made) % 3 == 0:
+                store.save(attrs.evolve(after, status="failed"))
+        except StepConflictError:
+            refused += 1
+            state = store.load("fight")
+    return {"made": made, "refused": refused, "longest": 0.0}
+
+
+def fork(store: CheckpointStore, run_id: str, saves: int) -> dict[str, Any]:
+    """A child inherits the store; both save, and the child goes on when the parent is gone."""
+    folder = Path(os.environ["STATEGRAPH_PROOF"])
+    write(store, run_id, 3)
+    if os.fork() == 0:
+        try:
+            write(store, f"{run_id}/child", saves)
+            (folder / "alone?").touch()
+            while folder.exists() and not (folder / "alone").exists():
+                time.sleep(0.005)
+            write(store, f"{run_id}/orphan", saves)
+            (folder / "orphan saved").touch()
+        finally:
+            os._exit(0)
+    for step in range(4, saves + 4):
+        store.save(State({"n": step, "log": [step] * (step % 50)}, run_id=run_id, step=step))
+    while not (folder / "alone?").exists():
+        time.sleep(0.005)
+    return {"longest": 0.0}
+
+
+_ROLES: dict[str, Callable[[CheckpointStore, str, int], dict[str, Any]]] = {
+    role.__name__: role for role in (write, travel, read, fight, fork)
+}
+
+
+# --------------------------------------------------------------------------- starting them
+
+
+@attrs.define
+class _Process:
+    """One of them, and what it told."""
+
+    role: str
+    run_id: str
+    process: subprocess.Popen[str]
+    told: dict[str, Any] = attrs.field(factory=dict)
+
+    def wait(self, report: Report, seconds: float = 300) -> None:
+        """Wait for its end; an error in it is a failure of the proof."""
+        try:
+            out, errors = self.process.communicate(timeout=seconds)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            out, errors = self.process.communicate()
+            errors += f"\nkilled after {seconds} s"
+        if self.process.returncode != 0:
+            report.failures.append(f"{self.role} {self.run_id}: {errors[-900:]}")
+        else:
+            self.told = json.loads(out)
+
+
+def _started(kind: str, folder: Path, role: str, run_id: str, saves: int) -> _Process:
+    command = [sys.executable, "-m", "proof.processes", kind, str(folder), role, run_id, str(saves)]
+    pipe = subprocess.PIPE
+    environment = {**os.environ, "STATEGRAPH_PROOF": str(folder)}
+    process = subprocess.Popen(command, cwd=_TOP, env=environment, stdout=pipe, stderr=pipe, text=True)  # noqa: S603
+    return _Process(role, run_id, process)
+
+
+def _all_kept(store: CheckpointStore, run_id: str, steps: int, report: Report) -> None:
+    """Every step of a run is there, with its data."""
+    kept = [row.step for row in store.history(run_id)]
+    if kept != list(range(1, steps + 1)):
+        report.failures.append(f"{run_id}: {steps} steps were saved, and these are kept: {kept[:3]}...{kept[-3:]}")
+    for step in {*kept[:: max(1, steps // 10)], *kept[-1:]}:
+        if store.load(run_id, step)["n"] != step:
+            report.failures.append(f"{run_id}: step {step} is another than was saved")
+
+
+# --------------------------------------------------------------------------- the proofs
+
+
+def _writers_and_readers(kind: str, saves: int, folder: Path) -> Report:
+    report = Report(f'eight processes that write to one "{kind}" store, beside two that read')
+    writers = [_started(kind, folder, "write", f"run-{number}", saves) for number in range(WRITERS)]
+    readers = [_started(kind, folder, "read", f"run-{number}", 0) for number in range(2)]
+    for writer in writers:
+        writer.wait(report)
+    (folder / "over").touch()
+    for reader in readers:
+        reader.wait(report)
+        report.found["reads, each old or new"] += reader.told.get("reads", 0)
+    with opened(kind, folder) as store:
+        for writer in writers:
+            report.tried["saves"] += saves
+            _all_kept(store, writer.run_id, saves, report)
+            longest = writer.told.get("longest", 0.0)
+            if longest > STARVED:
+                report.failures.append(f"a save of {writer.run_id} took {longest:.1f} s")
+            report.found["ms at most for a save"] = max(report.found["ms at most for a save"], round(1000 * longest))
+    return report
+
+
+def _traveller(kind: str, saves: int, folder: Path) -> Report:
+    report = Report(f'a run in a "{kind}" store that is rolled back again and again while others read it')
+    writer = _started(kind, folder, "travel", "travel", saves)
+    readers = [_started(kind, folder, "read", "travel", 0) for _ in range(2)]
+    writer.wait(report)
+    (folder / "over").touch()
+    for reader in readers:
+        reader.wait(report)
+        report.found["reads, each old or new"] += reader.told.get("reads", 0)
+    report.tried["saves"] += saves
+    report.tried["rollbacks"] += saves // 10
+    return report
+
+
+def _fight(kind: str, saves: int, folder: Path) -> Report:
+    report = Report(f'two processes that fight over one run in a "{kind}" store')
+    fighters = [_started(kind, folder, "fight", name, saves) for name in ("A", "B")]
+    for fighter in fighters:
+        fighter.wait(report)
+        report.tried["saves"] += len(fighter.told.get("made", ())) + fighter.told.get("refused", 0)
+        report.found["saved"] += len(fighter.told.get("made", ()))
+        report.found["refused as conflicts"] += fighter.told.get("refused", 0)
+    if report.failures:
+        return report
+    owners = {step: fighter.run_id for fighter in fighters for step in fighter.told["made"]}
+    if len(owners) != 2 * saves:
+        report.failures.append(f"{2 * saves} saves returned, of {len(owners)} steps: one took the place of another")
+    with opened(kind, folder) as store:
+        newest = store.load("fight")
+        if [tuple(entry) for entry in newest["log"]] != [
+            (owners.get(step), step) for step in range(1, newest.step + 1)
+        ]:
+            report.failures.append(f"the log of the run is not what was saved, up to step {newest.step}")
+        if newest.step != 2 * saves:
+            report.failures.append(f"{2 * saves} steps were saved, and the run stands at {newest.step}")
+    return report
+
+
+def _fork(kind: str, saves: int, folder: Path) -> Report:
+    report = Report(f'a "{kind}" store that a child inherits by fork, and goes on with when its parent is gone')
+    parent = _started(kind, folder, "fork", "forked", saves)
+    try:
+        parent.process.wait(60)
+    except subprocess.TimeoutExpired:
+        parent.process.kill()
+        report.failures.append("the parent or the child hangs")
+        return report
+    with opened(kind, folder) as store:  # comes and goes while the child is alive
+        write(store, "third", 3)
+    (folder / "alone").touch()
+    end = time.monotonic() + 60
+    while not (folder / "orphan saved").exists() and time.monotonic() < end:
+        time.sleep(0.01)
+    parent.wait(report, 60)
+    with opened(kind, folder) as store:
+        _all_kept(store, "forked", saves + 3, report)
+        for run_id in ("forked/child", "forked/orphan"):
+            _all_kept(store, run_id, saves, report)
+    report.tried["saves"] += 3 * saves + 3
+    return report
+
+
+def prove(share: float, seed: int) -> list[Report]:
+    """Let processes write, read, travel, fight and fork on either store -> a report for each."""
+    reports = []
+    for kind, full in SAVES.items():
+        saves = max(10, round(full * share))
+        for proof_of in (_writers_and_readers, _traveller, _fight, _fork):
+            with tempfile.TemporaryDirectory(prefix="stategraph-proof-", ignore_cleanup_errors=True) as folder:
+                reports.append(proof_of(kind, saves, Path(folder)))
+    return reports
+
+
+if __name__ == "__main__":
+    _, kind_, folder_, role_, run_id_, saves_ = sys.argv
+    told_ = _ROLES[role_](opened(kind_, Path(folder_)), run_id_, int(saves_))
+    print(json.dumps(told_))

@@ -1,0 +1,93 @@
+"""Bodies: what a row holds, as bytes. A row names the way it was made, so that a store may hold rows of several."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from stategraph.errors import ConfigError, FormatError, UnknownNameError
+from stategraph.stores.kinds import DecodeError
+from stategraph.stores.rows import Row
+from stategraph.stores.serializers import BodyFormat, find_format
+
+LARGEST = 1 << 28
+"""Bytes of a body that are compressed, or decompressed, at most: a small row must not fill the memory."""
+
+_SMALLEST = 4096  # bytes: below, there is little to gain
+_PAYS = 0.9  # of the bytes that may be left, so that it is worth decompressing them at every load
+_ZSTD = "+zstd"
+
+
+class Bodies:
+    """Makes bodies of values, and values of bodies.
+
+    Args:
+        serializer: Name of the serializer of new bodies.
+        compress: Whether new ones of more than 4 KB are compressed, where that saves a tenth or more.
+
+    Raises:
+        UnknownNameError: no serializer has this name.
+        ConfigError: compress is no bool, or what it takes is not installed.
+    """
+
+    def __init__(self, serializer: str = "msgpack", compress: bool = False) -> None:
+        if type(compress) is not bool:
+            raise ConfigError("checkpoint.options.compress", compress, "true or false")
+        self._formats: dict[str, BodyFormat] = {serializer: find_format(serializer)}
+        self._encode = self._formats[serializer].encode
+        self._name = serializer
+        self._zstd: Any = _zstandard() if compress else None
+
+    def encode(self, parts: list[Any]) -> tuple[str, bytes]:
+        """-> the encoding of a body, and the body.
+
+        Raises:
+            NotSerializableError: a value cannot be kept exactly.
+        """
+        body = self._encode(parts)
+        if self._zstd is not None and _SMALLEST < len(body) <= LARGEST:
+            compressor = self._zstd.ZstdCompressor(level=1)  # several threads must not share one
+            compressed = compressor.compress(body)
+            if len(compressed) <= _PAYS * len(body):
+                return self._name + _ZSTD, compressed
+        return self._name, body
+
+    def decode(self, run_id: str, row: Row) -> Any:
+        """-> the values.
+
+        Raises:
+            DecodeError: the body is none.
+            FormatError: its serializer is not known here.
+            ConfigError: it is compressed, and what that takes is not installed.
+        """
+        name = row.encoding.removesuffix(_ZSTD)
+        body = row.body if name == row.encoding else _decompressed(row.body)
+        return self._format(run_id, row.step, name).decode(body)
+
+    def _format(self, run_id: str, step: int, name: str) -> BodyFormat:
+        if name not in self._formats:
+            try:
+                self._formats[name] = find_format(name)
+            except UnknownNameError as error:
+                reason = f"its step {step} was saved by a serializer that is not registered here: {error}"
+                raise FormatError(run_id, f"{reason}; register_serializer makes it known") from None
+        return self._formats[name]
+
+
+def _decompressed(body: bytes) -> bytes:
+    zstd = _zstandard()
+    try:
+        size = zstd.frame_content_size(body)
+        if not 0 <= size <= LARGEST:
+            raise DecodeError(f"its compressed bytes claim to be {size} bytes; at most {LARGEST} are written")
+        data: bytes = zstd.ZstdDecompressor().decompress(body, allow_extra_data=False)
+    except zstd.ZstdError as error:
+        raise DecodeError(f"its bytes cannot be decompressed: {error}") from error
+    return data
+
+
+def _zstandard() -> Any:
+    try:
+        import zstandard  # imported when used: an extra
+    except ImportError as error:
+        raise ConfigError("checkpoint.options.compress", True, "pip install stategraph[zstd] comes first") from error
+    return zstandard

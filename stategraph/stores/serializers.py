@@ -1,0 +1,138 @@
+"""Serializers: what turns the body of a row into bytes and back. "msgpack" and "json" are built in."""
+
+from __future__ import annotations
+
+import json
+import re
+from abc import ABC, abstractmethod
+from typing import Any, NoReturn
+
+from stategraph.errors import ConfigError
+from stategraph.registry import Registry
+from stategraph.stores import codec
+from stategraph.stores.kinds import DecodeError
+from stategraph.stores.plain import from_plain, to_plain
+
+
+class BodyFormat(ABC):
+    """Turns values into bytes and back, exactly."""
+
+    @abstractmethod
+    def encode(self, parts: list[Any]) -> bytes:
+        """-> the bytes of a list of values; of the same values the same bytes.
+
+        Raises:
+            NotSerializableError: a value cannot be kept exactly; the error names its place.
+        """
+
+    @abstractmethod
+    def decode(self, body: bytes) -> Any:
+        """-> the values.
+
+        Raises:
+            DecodeError: these are not bytes that `encode` made.
+        """
+
+
+class Serializer(BodyFormat):
+    """Base of serializers. Two methods make one; which types are kept, and how, is the same for all of them.
+
+    They turn values of the plain form into bytes and back: None, True and False, ints of 64 bits, finite floats, text,
+    lists, and dicts with text as keys. `register_serializer` makes one known.
+    """
+
+    @abstractmethod
+    def dumps(self, plain: Any) -> bytes:
+        """-> the bytes of a plain value; of equal ones with their parts in the same order the same bytes."""
+
+    @abstractmethod
+    def loads(self, body: bytes) -> Any:
+        """-> the plain value again, with the same types and in the same order. It may raise anything."""
+
+    def encode(self, parts: list[Any]) -> bytes:
+        return self.dumps(to_plain(parts))
+
+    def decode(self, body: bytes) -> Any:
+        try:
+            return from_plain(self.loads(body))
+        except (DecodeError, MemoryError):
+            raise
+        except Exception as error:  # whatever comes of making values of garbage
+            raise DecodeError(f"its bytes cannot be decoded: {error}") from error
+
+
+class _Msgpack(BodyFormat):
+    """The fastest: msgpack has most types itself, and its values are not walked through."""
+
+    def encode(self, parts: list[Any]) -> bytes:
+        return codec.encode(parts)
+
+    def decode(self, body: bytes) -> Any:
+        return codec.decode(body)
+
+
+class _Json(Serializer):
+    """For reading with other tools: RFC 8259, in UTF-8."""
+
+    def dumps(self, plain: Any) -> bytes:
+        return json.dumps(plain, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
+
+    def loads(self, body: bytes) -> Any:
+        return json.loads(body.decode(), parse_constant=_refuse_constant)
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise DecodeError(f"it holds {name}, which is not JSON")
+
+
+BUILT_IN = ("msgpack", "json")
+_NAME = re.compile(r"[a-z][a-z0-9_.-]{0,49}")
+_PROBE: list[Any] = [
+    *(None, True, False, 0, -(1 << 63), (1 << 64) - 1, 1.0, -0.0, 5e-324, 1e300, "", "a\0\r\n\u2028\U0001f600"),
+    {"z": [], "a": {"": [1, 1.0, True]}, "$type": {}},
+]
+
+_formats: Registry[BodyFormat] = Registry(
+    "serializer", "stategraph.serializers", is_instance=lambda entry: isinstance(entry, BodyFormat)
+)
+_formats.register("msgpack", _Msgpack())
+_formats.register("json", _Json())
+
+
+def register_serializer(name: str, serializer: Serializer) -> None:
+    """Make a serializer known by name, for ``CheckpointConfig(serializer=name)``. What it wrote can be loaded
+    wherever it is registered under this name. An installed package can instead name its serializers in the
+    entry-point group ``stategraph.serializers``.
+
+    Raises:
+        ConfigError: the name is not allowed or built in; or this is no Serializer, or one that changes values.
+    """
+    if not isinstance(name, str) or not _NAME.fullmatch(name) or name in BUILT_IN:
+        raise ConfigError(
+            "name of the serializer", name, "a-z, then up to 49 of a-z 0-9 _ . -, and not msgpack or json"
+        )
+    if not isinstance(serializer, Serializer):
+        raise ConfigError(f"serializer {name!r}", serializer, "an instance of a class that derives from Serializer")
+    _check(name, serializer)
+    _formats.register(name, serializer)
+
+
+def find_format(name: str) -> BodyFormat:
+    """-> the built-in or registered serializer of this name.
+
+    Raises:
+        UnknownNameError: there is none.
+    """
+    return _formats.get(name, {})
+
+
+def _check(name: str, serializer: Serializer) -> None:
+    try:
+        body = serializer.dumps(_PROBE)
+        again = serializer.loads(body)
+    except Exception as error:
+        raise ConfigError(f"serializer {name!r}", serializer, f"it raised {error!r} for a plain value") from error
+    if type(body) is not bytes or repr(again) != repr(_PROBE):
+        raise ConfigError(
+            f"serializer {name!r}", serializer, f"bytes, and of these the same again; {_PROBE} came back changed"
+        )

@@ -1,0 +1,163 @@
+"""Rows and heads as SQLite has them: the schema, the statements, and what stands in the columns."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from stategraph.errors import CheckpointCorruptError
+from stategraph.state import ErrorInfo, ParentStep, RunStatus
+from stategraph.stores.policy import Policy
+from stategraph.stores.rows import Head, Row, checked_head, checked_row
+
+SCHEMA_VERSION = 1
+STEP_BITS = 32
+LAST_STEP = (1 << STEP_BITS) - 1
+
+SCHEMA = f"""
+CREATE TABLE run (
+    number INTEGER PRIMARY KEY,
+    run_id TEXT NOT NULL UNIQUE,
+    version INTEGER NOT NULL,
+    step INTEGER NOT NULL,
+    checkpoint_node TEXT NOT NULL,
+    timestamp_ns INTEGER NOT NULL,
+    status TEXT NOT NULL,
+    graph TEXT,
+    error TEXT,
+    parent TEXT,
+    policy TEXT NOT NULL
+);
+CREATE INDEX run_by_status ON run (status, number);
+CREATE INDEX run_by_graph ON run (graph, number);
+CREATE TABLE checkpoint (
+    id INTEGER PRIMARY KEY,
+    base INTEGER NOT NULL,
+    checkpoint_node TEXT NOT NULL,
+    timestamp_ns INTEGER NOT NULL,
+    status TEXT NOT NULL,
+    error TEXT,
+    format INTEGER NOT NULL,
+    encoding TEXT NOT NULL,
+    body BLOB NOT NULL,
+    seal BLOB NOT NULL
+);
+CREATE VIEW checkpoints AS
+SELECT run.run_id, checkpoint.id & {(1 << STEP_BITS) - 1} AS step, checkpoint.checkpoint_node, checkpoint.status,
+    datetime(checkpoint.timestamp_ns / 1000000000, 'unixepoch') AS timestamp, checkpoint.error, checkpoint.base,
+    length(CAST(checkpoint.body AS BLOB)) AS bytes, checkpoint.encoding,
+    CASE checkpoint.encoding WHEN 'json' THEN checkpoint.body END AS json
+FROM checkpoint JOIN run ON run.number = checkpoint.id >> {STEP_BITS};
+"""
+
+_HEAD_FIELDS = "version, step, checkpoint_node, timestamp_ns, status, graph, error, parent, policy"
+HEAD = f"run_id, number, {_HEAD_FIELDS}"
+NEW_RUN = (
+    f"INSERT INTO run ({_HEAD_FIELDS}, run_id) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) "
+    "ON CONFLICT DO NOTHING RETURNING number"
+)
+NEXT_RUN = (
+    f"UPDATE run SET ({_HEAD_FIELDS}) = (?, ?, ?, ?, ?, ?, ?, ?, ?) WHERE run_id = ? AND version = ? RETURNING number"
+)
+_ROW_FIELDS = "base, checkpoint_node, timestamp_ns, status, error, format, encoding, body, seal"
+_ROW_COLUMNS = _ROW_FIELDS.replace("body", "CAST(body AS BLOB)")  # JSON is kept as text, for other tools to read
+TOGETHER = (512, 64, 8, 1)
+PUT_ROWS = {
+    together: f"INSERT OR REPLACE INTO checkpoint (id, {_ROW_FIELDS}) VALUES "
+    + ", ".join(["(?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"] * together)
+    for together in TOGETHER
+}
+
+
+_STEP = f"id & {LAST_STEP}"
+CHAIN = f"""
+WITH newest (id, base) AS (
+    SELECT id, base FROM checkpoint
+    WHERE id BETWEEN (SELECT number << {STEP_BITS} FROM run WHERE run_id = :run_id)
+        AND (SELECT number << {STEP_BITS} | :last FROM run WHERE run_id = :run_id)
+    ORDER BY id DESC LIMIT 1
+)
+SELECT {_STEP}, {_ROW_COLUMNS} FROM checkpoint
+WHERE id BETWEEN (SELECT id - ({_STEP}) + base FROM newest) AND (SELECT id FROM newest)
+ORDER BY id
+"""
+INDEX = f"""
+SELECT checkpoint.id & {LAST_STEP}, base, checkpoint.checkpoint_node, checkpoint.timestamp_ns, checkpoint.status,
+    checkpoint.error, format, encoding, x'', seal
+FROM run JOIN checkpoint ON checkpoint.id BETWEEN number << {STEP_BITS} AND number << {STEP_BITS} | {LAST_STEP}
+WHERE run_id = ? ORDER BY checkpoint.id
+"""
+
+
+def row_values(first: int, row: Row) -> tuple[Any, ...]:
+    """-> the columns of a row of the run whose rows begin at `first`."""
+    return (
+        *(first | row.step, row.base, row.node, row.time_ns, row.status.value, _error_text(row.error)),
+        *(row.format, row.encoding, row.body.decode() if row.encoding == "json" else row.body, row.seal),
+    )
+
+
+def row_of(run_id: str, found: tuple[Any, ...]) -> Row:
+    """-> the row in these columns. Raises CheckpointCorruptError if they hold none."""
+    try:
+        step, base, node, time_ns, status, error, version, encoding, body, seal = found
+        row = Row(step, base, node, time_ns, RunStatus(status), _error_of(error), version, encoding, body, seal)
+    except (TypeError, ValueError) as error:
+        raise CheckpointCorruptError(run_id, f"what the database holds for it is no checkpoint: {error}") from error
+    return checked_row(run_id, row)
+
+
+def head_values(head: Head) -> tuple[Any, ...]:
+    """-> the columns of a head."""
+    parent = None if head.parent is None else f"{head.parent.run_id}@{head.parent.step}"
+    return (
+        *(head.version, head.step, head.node, head.time_ns, head.status.value, head.graph),
+        *(_error_text(head.error), parent, _policy_text(head.policy)),
+    )
+
+
+def head_of(found: tuple[Any, ...]) -> Head:
+    """-> the head in these columns. Raises CheckpointCorruptError if they hold none."""
+    run_id, number, version, step, node, time_ns, status, graph, error, parent, policy = found
+    try:
+        head = Head(
+            run_id=run_id,
+            number=number,
+            version=version,
+            step=step,
+            node=node,
+            time_ns=time_ns,
+            status=RunStatus(status),
+            error=_error_of(error),
+            graph=graph,
+            parent=_parent_of(parent),
+            policy=_policy_of(policy),
+        )
+    except (TypeError, ValueError, AttributeError) as error:
+        raise CheckpointCorruptError(str(run_id), f"what the database holds for it is no run: {error}") from error
+    return checked_head(head)
+
+
+def _parent_of(text: str | None) -> ParentStep | None:
+    if not text:
+        return None
+    run_id, _, step = text.rpartition("@")
+    return ParentStep(run_id, int(step))
+
+
+def _error_text(error: ErrorInfo | None) -> str | None:
+    return None if error is None else json.dumps([error.type, error.message, error.node])
+
+
+def _error_of(text: str | None) -> ErrorInfo | None:
+    return None if text is None else ErrorInfo(*json.loads(text))
+
+
+def _policy_text(policy: Policy) -> str:
+    parts = (policy.retention, policy.window, policy.ttl)
+    return " ".join("-" if part is None else str(part) for part in parts)
+
+
+def _policy_of(text: str) -> Policy:
+    retention, window, ttl = text.split(" ")
+    return Policy(retention, None if window == "-" else int(window), None if ttl == "-" else float(ttl))

@@ -1,0 +1,452 @@
+"""Serializers, compression and signatures: how the body of a row is written, and what is refused on reading it."""
+
+import json
+import sqlite3
+import sys
+import zlib
+from contextlib import closing
+from typing import Any
+
+import attrs
+import pytest
+
+from stategraph import CheckpointConfig, GraphConfig, State, StateGraph
+from stategraph.errors import (
+    CheckpointCorruptError,
+    ConfigError,
+    FormatError,
+    NotSerializableError,
+    UnknownNameError,
+)
+from stategraph.stores.bodies import LARGEST
+from stategraph.stores.disk import DiskStore
+from stategraph.stores.kinds import DecodeError
+from stategraph.stores.policy import Policy
+from stategraph.stores.serializers import Serializer, find_format, register_serializer
+from stategraph.stores.sqlite import SqliteStore
+from stategraph.testing import KEPT_VALUES, UNKEPT_VALUES, CheckpointStoreContract, is_same
+from stategraph.testing.corpus import Order, Point
+
+
+class TestSqliteStoreWithJson(CheckpointStoreContract):
+    @pytest.fixture
+    def store(self, tmp_path):
+        store = SqliteStore(tmp_path / "runs.db", serializer="json")
+        yield store
+        store.close()
+
+
+class TestSqliteStoreThatCompresses(CheckpointStoreContract):
+    @pytest.fixture
+    def store(self, tmp_path):
+        pytest.importorskip("zstandard")
+        store = SqliteStore(tmp_path / "runs.db", compress=True)
+        yield store
+        store.close()
+
+
+class TestDiskStoreWithJson(CheckpointStoreContract):
+    @pytest.fixture
+    def store(self, tmp_path):
+        store = DiskStore(tmp_path / "runs", serializer="json")
+        yield store
+        store.close()
+
+
+class Zipped(Serializer):
+    """What a user may write."""
+
+    def dumps(self, plain):
+        return zlib.compress(json.dumps(plain).encode())
+
+    def loads(self, body):
+        return json.loads(zlib.decompress(body))
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "runs.db"
+
+
+def rows(path, columns="body"):
+    """-> columns of all rows, as any other tool reads them."""
+    with closing(sqlite3.connect(path)) as database:
+        return database.execute(f"SELECT {columns} FROM checkpoint ORDER BY id").fetchall()
+
+
+def saved(path, data, **options):
+    with SqliteStore(path, **options) as store:
+        store.save(State(data, run_id="a", step=1))
+
+
+def loaded(path, **options):
+    with SqliteStore(path, **options) as store:
+        return store.load("a")
+
+
+# --------------------------------------------------------------------------- JSON
+
+
+def test_plain_values_look_plain(path):
+    """Any tool that reads SQLite shows them, and its JSON functions find them."""
+    saved(path, {"topic": "Käse", "n": 1, "orders": [{"total": 1.5, "paid": None}]}, serializer="json")
+
+    (((put, *_),),) = [[json.loads(body)] for (body,) in rows(path)]
+    assert put == {"topic": "Käse", "n": 1, "orders": [{"total": 1.5, "paid": None}]}
+    assert rows(path, "typeof(body), body LIKE '%Käse%'") == [("text", 1)]
+    assert rows(path, "json_extract(body, '$[0].orders[0].total')") == [(1.5,)]
+    with closing(sqlite3.connect(path)) as database:
+        assert "Käse" in database.execute("SELECT json FROM checkpoints").fetchone()[0]
+
+
+def test_other_values_are_tagged(path):
+    """With their type and the parts it is made of."""
+    names = ("date", "UUID", "tuple")
+    saved(path, {name: KEPT_VALUES[name] for name in names}, serializer="json")
+
+    put, *_ = json.loads(rows(path)[0][0])
+    assert put["UUID"] == {"$type": "UUID", "value": "12345678-1234-5678-1234-567812345678"}
+    assert put["date"][1] == {"$type": "date", "value": "2024-02-29"}
+    assert put["tuple"][1] == {"$type": "tuple", "value": [1]}
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"$type": "date", "value": "2024-02-29"},
+        {"$type": 1},
+        {"$$type": {"$": {"$$": 1}}, "$value": 2},
+        {"value": 1, "$type": {"$type": "tuple", "value": []}},
+        "\ud83d\ude00",  # two lone surrogates, which JSON would make one character of
+        [10**400, float("nan"), float("-inf"), -0.0, 1e22, b"\xff"],
+        Order(1, [{"$type": "x"}]),
+    ],
+    ids=ascii,
+)
+def test_nothing_is_taken_for_something_else(path, value):
+    """What looks like a tag is none, and what JSON cannot tell apart comes back as it was."""
+    saved(path, {"value": value, "$type": value}, serializer="json")
+
+    assert is_same(dict(loaded(path)), {"value": value, "$type": value})
+
+
+def test_json_has_no_values_that_are_not_json():
+    """No NaN, no Infinity, whatever is in the State."""
+
+    def refuse(name):
+        raise AssertionError(name)
+
+    for value in KEPT_VALUES.values():
+        json.loads(find_format("json").encode([{"value": value}]), parse_constant=refuse)
+
+
+@pytest.mark.parametrize("name", UNKEPT_VALUES)
+def test_what_cannot_be_kept_is_refused_with_its_path(name):
+    """As by every serializer."""
+    value = UNKEPT_VALUES[name]()
+    try:
+        with pytest.raises(NotSerializableError, match=r"a\[0\]\.total"):
+            find_format("json").encode([{"a": [{"total": value}]}])
+    finally:
+        if hasattr(value, "close"):
+            value.close()
+
+
+def tag(name, value):
+    """-> bytes of a tag that a damaged or forged row may have."""
+    return json.dumps({"$type": name, "value": value}).encode()
+
+
+WRONG_PARTS: list[tuple[str, Any]] = [
+    ("date", 5),
+    ("os.system", "x"),
+    ("set", [[]]),
+    ("dict", [[[], 1]]),
+    ("dict", 5),
+    ("dict", [[1, 2, 3]]),
+    ("object", ["os.system", 1, {}]),
+    ("object", ["os.system", 1]),
+    ("enum", [1, 2, 3]),
+    ("datetime", ["2024-01-01", "../../etc/passwd", 0]),
+    ("time", ["x", [0], 0]),
+    ("timedelta", [1e300, 0, 0]),
+    ("int", "x"),
+    ("float", 5),
+    ("str", "zz"),
+    ("bytes", "*"),
+    ("range", ["a", 1, 1]),
+    ("complex", ["1"]),
+    ("UUID", "-"),
+    ("Decimal", "x"),
+    ("PosixPath", 5),
+]
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize(
+    "body",
+    [
+        *(b"", b"{", b"\xff", b"nul", b"[NaN]", b"[1e5,Infinity]", b"9" * 100_000, b"[" * 1_000_000),
+        b'{"a":' * 100_000 + b"1" + b"}" * 100_000,
+        b"[" * 900 + b"]" * 900,
+        *(b'{"$type":"date"}', b'{"$type":[],"value":1}', b'{"$x":1}', b'{"$type":"date","value":1,"more":2}'),
+        *(tag(name, parts) for name, parts in WRONG_PARTS),
+    ],
+    ids=lambda body: f"{body[:60]!r} {len(body)}",
+)
+def test_garbage_is_refused(body):
+    """With an error that says so, and in a moment."""
+    with pytest.raises(DecodeError):
+        find_format("json").decode(body)
+
+
+@pytest.mark.parametrize("name", KEPT_VALUES)
+def test_the_formats_agree(name):
+    """What one keeps, the other keeps; and equal values have equal bytes."""
+    for serializer in ("json", "msgpack"):
+        body = find_format(serializer).encode([{"value": KEPT_VALUES[name]}])
+        (data,) = find_format(serializer).decode(body)
+
+        assert is_same(data["value"], KEPT_VALUES[name])
+        assert find_format(serializer).encode([data]) == body
+
+
+# --------------------------------------------------------------------------- serializers by name
+
+
+def test_one_run_may_have_rows_of_several_serializers(path):
+    """Each row says what wrote it."""
+    register_serializer("zipped", Zipped())
+    for step, serializer in enumerate(("msgpack", "json", "zipped", "msgpack"), 1):
+        with SqliteStore(path, serializer=serializer) as store:
+            store.retain("a", Policy("full"))
+            state = store.load("a") if step > 1 else State({"big": "x" * 500}, run_id="a")
+            store.save(State({**state, "n": step}, run_id="a", step=step))
+
+    assert [encoding for (encoding,) in rows(path, "encoding")] == ["msgpack", "json", "zipped", "msgpack"]
+    with SqliteStore(path) as store:
+        assert [dict(store.load("a", step)) for step in (1, 2, 3, 4)] == [
+            {"big": "x" * 500, "n": step} for step in (1, 2, 3, 4)
+        ]
+
+
+def test_a_changed_object_is_saved_by_every_serializer(tmp_path):
+    """Objects are compared by their bytes in msgpack, and written in whatever the store writes."""
+    with DiskStore(tmp_path, serializer="json") as store:
+        order = [Point(1, 2)]
+        store.save(State({"order": order, "n": 1}, run_id="a", step=1))
+        store.save(State({"order": [Point(1, 3)], "n": 1}, run_id="a", step=2))
+
+        assert store.load("a")["order"] == [Point(1, 3)]
+
+
+def test_a_status_is_changed_without_writing_the_body_anew(path):
+    """The row keeps the encoding that it has."""
+    saved(path, {"n": 1}, serializer="json")
+    with SqliteStore(path) as store:
+        store.save(State({"n": 1}, run_id="a", step=1, status="completed"))
+
+    assert rows(path, "encoding") == [("json",)]
+    assert loaded(path).status.value == "completed"
+
+
+def test_a_serializer_that_is_not_known_where_it_is_loaded(path):
+    """It is named, and so is the way out. The row is not damaged."""
+    from stategraph.stores import serializers
+
+    register_serializer("forgotten", Zipped())
+    saved(path, {"n": 1}, serializer="forgotten")
+    del serializers._formats._entries["forgotten"]
+
+    with pytest.raises(FormatError, match=r"forgotten.*register_serializer"):
+        loaded(path)
+
+
+@pytest.mark.parametrize("name", ["", "json", "msgpack", "A", "a+zstd", "a b", 5, "x" * 51])
+def test_names_that_no_serializer_can_have(name):
+    """Built-in ones stay what they are, and a row must be able to name it."""
+    with pytest.raises(ConfigError, match="name"):
+        register_serializer(name, Zipped())
+
+
+def test_a_serializer_that_does_not_give_back_what_it_was_given():
+    """It is found out when it is registered, not when a run is to be resumed."""
+
+    class Sloppy(Zipped):
+        def loads(self, body):
+            return json.loads(zlib.decompress(body), parse_int=float)
+
+    class Textual(Zipped):
+        def dumps(self, plain):
+            return json.dumps(plain)
+
+    unsuitable: list[Any] = [Sloppy(), Textual(), Zipped, object()]
+    for serializer in unsuitable:
+        with pytest.raises(ConfigError, match="sloppy"):
+            register_serializer("sloppy", serializer)
+
+
+def test_what_a_serializer_gives_back_must_be_plain():
+    """Nothing comes into a State that was not looked at."""
+
+    class Late(Zipped):
+        answers = None
+
+        def loads(self, body):
+            return self.answers or super().loads(body)
+
+    late = Late()
+    register_serializer("late", late)
+    for answer in ((1,), [{1: 2}], [object()], {"a": b"x"}):
+        late.answers = answer
+        with pytest.raises(DecodeError):
+            late.decode(b"")
+
+
+# --------------------------------------------------------------------------- configuration
+
+
+def graph(**checkpoint):
+    return StateGraph(GraphConfig(name="g", checkpoint=CheckpointConfig(interval=1, **checkpoint)))
+
+
+def test_the_config_names_the_serializer(path):
+    """It reaches the store with its options."""
+    made = graph(store="sqlite", serializer="json", options={"path": path})
+    made.store.save(State({"n": 1}, run_id="a", step=1))
+
+    assert rows(path, "encoding") == [("json",)]
+    assert GraphConfig.from_dict(made.config.to_dict()) == made.config
+    made.store.close()
+
+
+def test_a_serializer_that_the_store_does_not_take():
+    """The memory store keeps States as they are, and has no use for one."""
+    with pytest.raises(ConfigError, match="serializer"):
+        graph(store="memory", serializer="json")
+
+
+@pytest.mark.parametrize("serializer", ["", 5, None, b"json"])
+def test_a_serializer_that_has_no_name(serializer):
+    with pytest.raises(ConfigError, match=r"checkpoint\.serializer"):
+        CheckpointConfig(serializer=serializer)
+
+
+def test_a_serializer_nobody_registered(path):
+    """The error suggests the nearest."""
+    with pytest.raises(UnknownNameError, match="did you mean 'json'"):
+        graph(store="sqlite", serializer="jsn", options={"path": path})
+
+
+def test_a_serializer_has_one_place():
+    with pytest.raises(ConfigError, match=r"checkpoint\.serializer is the place"):
+        CheckpointConfig(store="sqlite", options={"serializer": "json"})
+
+
+# --------------------------------------------------------------------------- compression
+
+LARGE = {"text": "all work and no play " * 1000}
+
+
+def test_large_bodies_are_compressed_and_small_ones_are_not(path):
+    """Below 4 KB there is little to gain; the row says which it is."""
+    pytest.importorskip("zstandard")
+    with SqliteStore(path, compress=True, serializer="json") as store:
+        store.save(State({"n": 1}, run_id="a", step=1))
+        store.save(State(LARGE, run_id="b", step=1))
+
+    assert rows(path, "encoding") == [("json",), ("json+zstd",)]
+    assert rows(path, "length(body) < 1000") == [(1,), (1,)]
+    with SqliteStore(path) as store:
+        assert dict(store.load("b")) == LARGE
+
+
+def test_what_does_not_become_smaller_is_left_as_it_is(path):
+    """Reading it is then as fast as it was."""
+    pytest.importorskip("zstandard")
+    noise = b"".join(zlib.crc32(b"%d" % n).to_bytes(4) for n in range(5000))
+    saved(path, {"noise": noise}, compress=True)
+
+    assert rows(path, "encoding") == [("msgpack",)]
+    assert loaded(path)["noise"] == noise
+
+
+def tampered(path, body):
+    """Put another body into the only row, with a checksum that fits: anyone who can write to the file can make one."""
+    from stategraph.stores.rows import Sealer
+
+    with SqliteStore(path) as store:
+        (row,) = store._chain("a", None)
+        forged = Sealer().seal("a", attrs.evolve(row, body=body), b"")
+    with closing(sqlite3.connect(path)) as database, database:
+        database.execute("UPDATE checkpoint SET body = ?, seal = ?", (forged.body, forged.seal))
+
+
+def test_bombs_are_refused(path):
+    """A frame that claims more than is ever written, one that claims nothing, one that is cut, and garbage."""
+    zstandard = pytest.importorskip("zstandard")
+    saved(path, LARGE, compress=True)
+    (body,) = rows(path)[0]
+    honest = zstandard.ZstdCompressor(level=1)
+    bomb = b"\x28\xb5\x2f\xfd\xe0" + (LARGEST + 1).to_bytes(8, "little") + b"\x01\x00\x00"
+    unknown = zstandard.ZstdCompressor(write_content_size=False).compress(b"x" * 100_000)
+    for frame in (bomb, unknown, body[:-3], body + b"x", b"", b"garbage", honest.compress(b"\xc1")):
+        tampered(path, frame)
+        with pytest.raises(CheckpointCorruptError):
+            loaded(path)
+
+
+def test_without_the_package_the_extra_is_named(path, monkeypatch):
+    """When compression is asked for, and when something compressed is loaded."""
+    pytest.importorskip("zstandard")
+    saved(path, LARGE, compress=True)
+    monkeypatch.setitem(sys.modules, "zstandard", None)
+
+    with pytest.raises(ConfigError, match=r"stategraph\[zstd\]"):
+        SqliteStore(path, compress=True)
+    with pytest.raises(ConfigError, match=r"stategraph\[zstd\]"):
+        loaded(path)
+
+
+def test_compress_is_true_or_false(path):
+    with pytest.raises(ConfigError, match="compress"):
+        SqliteStore(path, compress="zstd")
+
+
+# --------------------------------------------------------------------------- signatures
+
+
+def test_the_key_may_come_from_the_environment(path, monkeypatch):
+    """The same key gives the same signature, wherever it comes from."""
+    monkeypatch.setenv("RUNS_KEY", "k" * 32)
+    saved(path, {"n": 1}, sign_with="RUNS_KEY")
+
+    assert loaded(path, sign_with=lambda: b"k" * 32)["n"] == 1
+    monkeypatch.setenv("RUNS_KEY", "another")
+    for options in ({}, {"sign_with": "RUNS_KEY"}):
+        with pytest.raises(CheckpointCorruptError):
+            loaded(path, **options)
+
+
+@pytest.mark.parametrize("key", ["s3cret-key", b"s3cret-key", ""])
+def test_no_error_shows_a_key(path, monkeypatch, key):
+    """A key given where the name of a variable belongs is a mistake that must not end up in a log."""
+    with pytest.raises(ConfigError, match=r"checkpoint\.options\.sign_with") as caught:
+        SqliteStore(path, sign_with=key)
+
+    assert "s3cret" not in str(caught.value) + repr(caught.value) + repr(caught.value.value)
+    assert "environment variable" in str(caught.value)
+
+
+def test_an_empty_variable_is_no_key(path, monkeypatch):
+    """Everybody knows that one."""
+    monkeypatch.setenv("RUNS_KEY", "")
+
+    with pytest.raises(ConfigError, match="not set, or empty"):
+        SqliteStore(path, sign_with="RUNS_KEY")
+
+
+@pytest.mark.parametrize("key", [b"", "text", None])
+def test_a_function_that_gives_no_key(path, key):
+    with pytest.raises(ConfigError, match="sign_with"):
+        saved(path, {"n": 1}, sign_with=lambda: key)

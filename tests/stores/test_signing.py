@@ -1,0 +1,95 @@
+"""Rows that are signed: what was not written with the key is refused."""
+
+import sqlite3
+from contextlib import closing
+
+import attrs
+import pytest
+
+from stategraph import State
+from stategraph.errors import CheckpointCorruptError
+from stategraph.stores.policy import Policy
+from stategraph.stores.sqlite import SqliteStore
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "runs.db"
+
+
+def sql(path, statement, *values):
+    """-> what another program reads, or does, in the file."""
+    with closing(sqlite3.connect(path)) as database, database:
+        return database.execute(statement, values).fetchall()
+
+
+def saved(store, *steps, run_id="a", **data):
+    for step in steps:
+        store.save(State({"n": step, **data}, run_id=run_id, step=step, checkpoint_node=f"node-{step}"))
+
+
+class TestSigning:
+    @pytest.fixture
+    def store(self, path):
+        store = SqliteStore(path, sign_with=lambda: b"secret")
+        store.retain("a", Policy("full"))
+        yield store
+        store.close()
+
+    def opened(self, path, key=b"secret"):
+        return SqliteStore(path, sign_with=lambda: key)
+
+    def test_what_was_signed_is_loaded(self, store, path):
+        """With the same key, from another store object, after any way to write it."""
+        saved(store, 1, 2, 3)
+        store.save(attrs.evolve(store.load("a"), status="failed"))
+        store.fork("a", "b", 2)
+        store.rollback("a", 2)
+
+        with self.opened(path) as other:
+            assert (other.load("a").step, other.load("b").step, other.load("a", 1).step) == (2, 2, 1)
+
+    def test_unsigned_rows_are_refused(self, path):
+        """Though their checksum is right."""
+        with SqliteStore(path) as unsigned:
+            saved(unsigned, 1)
+        with self.opened(path) as store, pytest.raises(CheckpointCorruptError, match="not signed"):
+            store.load("a")
+
+    def test_rows_of_another_key_are_refused(self, store, path):
+        """As forged."""
+        saved(store, 1)
+        with self.opened(path, b"guess") as other, pytest.raises(CheckpointCorruptError, match="not signed"):
+            other.load("a")
+        with SqliteStore(path) as unsigned, pytest.raises(CheckpointCorruptError):
+            unsigned.load("a")
+
+    def test_a_row_of_another_run_is_refused(self, store, path):
+        """Though it was signed with the key."""
+        saved(store, 1)
+        saved(store, 1, run_id="b", secret="b's")
+        sql(path, "UPDATE run SET number = 9 WHERE run_id = 'a'")
+        sql(path, "UPDATE run SET number = 1 WHERE run_id = 'b'")
+
+        with self.opened(path) as other, pytest.raises(CheckpointCorruptError):
+            other.load("b")
+
+    def test_a_row_in_the_place_of_another_step_is_refused(self, store, path):
+        """And so is a chain with a row left out."""
+        saved(store, 1, 2, 3)
+        sql(path, "DELETE FROM checkpoint WHERE id & 0xffffffff = 2")
+
+        with self.opened(path) as other, pytest.raises(CheckpointCorruptError):
+            other.load("a")
+
+    def test_a_change_from_before_a_rollback_is_refused(self, store, path):
+        """It was signed, but builds on a row that is no more."""
+        saved(store, 1, 2, 3)
+        kept = sql(path, "SELECT * FROM checkpoint WHERE id & 0xffffffff = 3")
+        store.rollback("a", 2)
+        saved(store, 3, other="way")
+        sql(path, "DELETE FROM checkpoint WHERE id & 0xffffffff = 3")
+        sql(path, f"INSERT INTO checkpoint VALUES ({', '.join('?' * len(kept[0]))})", *kept[0])
+
+        with self.opened(path) as other, pytest.raises(CheckpointCorruptError):
+            other.load("a")

@@ -1,0 +1,354 @@
+"""What is particular to the "sqlite" store: its file, and what others may have done to it."""
+
+import sqlite3
+import stat
+import threading
+from contextlib import closing
+
+import pytest
+
+from stategraph import State, get_checkpoint_store
+from stategraph.errors import CheckpointError, CheckpointSaveError, ConfigError, FormatError
+from stategraph.state import ErrorInfo
+from stategraph.stores.policy import Policy
+from stategraph.stores.sqlite import APPLICATION_ID, SqliteStore
+from stategraph.stores.sqlite_rows import CHAIN, INDEX, SCHEMA_VERSION
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "runs.db"
+
+
+@pytest.fixture
+def store(path):
+    store = SqliteStore(path)
+    yield store
+    store.close()
+
+
+def sql(path, statement, *values):
+    """-> what another program reads, or does, in the file."""
+    with closing(sqlite3.connect(path)) as database, database:
+        return database.execute(statement, values).fetchall()
+
+
+def saved(store, *steps, run_id="a", **data):
+    for step in steps:
+        store.save(State({"n": step, **data}, run_id=run_id, step=step, checkpoint_node=f"node-{step}"))
+
+
+class TestTheFile:
+    def test_it_says_what_it_is(self, store, path):
+        """To the ``file`` command, and to other versions."""
+        assert sql(path, "PRAGMA application_id") == [(APPLICATION_ID,)]
+        assert sql(path, "PRAGMA user_version") == [(SCHEMA_VERSION,)]
+        assert sql(path, "PRAGMA journal_mode") == [("wal",)]
+        assert sql(path, "PRAGMA integrity_check") == [("ok",)]
+
+    def test_only_its_owner_may_read_it(self, store, path):
+        """The files beside it as well, and the folder that is made for it."""
+        saved(store, 1)
+        with SqliteStore(path.parent / "new" / "runs.db") as other:
+            assert stat.S_IMODE(other.path.parent.stat().st_mode) == 0o700
+        modes = {file.name: stat.S_IMODE(file.stat().st_mode) for file in path.parent.glob("runs.db*")}
+
+        assert modes == {"runs.db": 0o600, "runs.db-wal": 0o600, "runs.db-shm": 0o600}
+
+    def test_the_view_is_read_with_plain_sqlite(self, store, path):
+        """One row a checkpoint, with columns that say what they are."""
+        store.retain("a", Policy("full"))
+        saved(store, 1, 2)
+        store.save(State(run_id="b", step=7, status="failed", error=ErrorInfo("ValueError", "no", "x")))
+
+        rows = sql(path, "SELECT run_id, step, checkpoint_node, status FROM checkpoints ORDER BY run_id, step")
+
+        assert rows == [("a", 1, "node-1", "active"), ("a", 2, "node-2", "active"), ("b", 7, "", "failed")]
+        ((timestamp,),) = sql(path, "SELECT timestamp FROM checkpoints WHERE run_id = 'b'")
+        assert timestamp == store.load("b").timestamp.strftime("%Y-%m-%d %H:%M:%S")
+
+    def test_nothing_is_left_of_how_the_log_was_grown(self, store, path):
+        """No table, and no megabytes in the file."""
+        store.close()
+
+        assert {name for (name,) in sql(path, "SELECT name FROM sqlite_master WHERE type = 'table'")} == {
+            *("run", "checkpoint")
+        }
+        assert path.stat().st_size < 500_000
+
+    @pytest.mark.parametrize("wrong", [None, 5, b"runs.db", "/dev/null/runs.db"])
+    def test_a_path_that_cannot_be_a_database(self, wrong):
+        """Is an error of the configuration."""
+        with pytest.raises(ConfigError, match="path"):
+            SqliteStore(wrong)
+
+    def test_a_folder_is_no_database(self, tmp_path):
+        """And is left alone."""
+        with pytest.raises(ConfigError, match="path"):
+            SqliteStore(tmp_path)
+
+
+class TestWhatOthersMade:
+    def test_a_newer_schema_is_refused_before_any_write(self, store, path):
+        """The error says what to do, and no byte of the file has changed."""
+        saved(store, 1)
+        store.close()
+        sql(path, f"PRAGMA user_version = {SCHEMA_VERSION + 1}")
+        sql(path, "PRAGMA wal_checkpoint(TRUNCATE)")
+        before = path.read_bytes()
+
+        with pytest.raises(FormatError, match=f"schema {SCHEMA_VERSION + 1} .* update"):
+            SqliteStore(path)
+        with pytest.raises(FormatError, match="update"):
+            SqliteStore(path, read_only=True)
+
+        assert path.read_bytes() == before
+
+    def test_a_newer_format_of_a_row_is_refused(self, store, path):
+        """By the load, which says what to do."""
+        saved(store, 1)
+        sql(path, "UPDATE checkpoint SET format = 99")
+
+        with pytest.raises(FormatError, match="format 99"):
+            store.load("a")
+
+    def test_a_database_of_another_program_is_refused(self, path):
+        """And not changed."""
+        sql(path, "CREATE TABLE customers (name TEXT)")
+        before = path.read_bytes()
+
+        with pytest.raises(FormatError, match="customers"):
+            SqliteStore(path)
+
+        assert path.read_bytes() == before
+
+    def test_a_file_that_is_no_database_is_refused(self, path):
+        """And not changed."""
+        path.write_bytes(b"Dear diary, " * 1_000)
+
+        with pytest.raises(FormatError, match="no SQLite database"):
+            SqliteStore(path)
+
+        assert path.read_bytes() == b"Dear diary, " * 1_000
+
+    @pytest.mark.parametrize(
+        "change",
+        [
+            "body = x'00'",
+            "body = 'text'",
+            "body = 5",
+            "seal = x''",
+            "seal = 'text'",
+            "status = 'completed'",
+            "status = 'unheard of'",
+            "checkpoint_node = 'another'",
+            "timestamp_ns = timestamp_ns + 1",
+            "timestamp_ns = 'noon'",
+            'error = \'["a", "b", "c"]\'',
+            "error = 'no JSON'",
+            "error = '[1]'",
+            "base = 0",
+            "encoding = 'pickle'",
+            "id = id + 1",
+        ],
+    )
+    def test_a_row_that_was_changed_is_refused(self, store, path, change):
+        """As damaged, whatever was done to it."""
+        saved(store, 5)
+        sql(path, f"UPDATE checkpoint SET {change}")
+
+        with pytest.raises(CheckpointError):
+            store.load("a")
+        with SqliteStore(path) as other, pytest.raises(CheckpointError):
+            other.load("a")
+
+    @pytest.mark.parametrize(
+        "change", ["status = 'unheard of'", "policy = 'x'", "parent = 'x'", "error = 'x'", "policy = 'windowed x -'"]
+    )
+    def test_a_run_that_was_changed_is_refused(self, store, path, change):
+        """Where its row cannot be read, that is an error of stategraph's."""
+        saved(store, 5)
+        sql(path, f"UPDATE run SET {change}")
+
+        with pytest.raises(CheckpointError):
+            store.runs()
+
+    def test_pages_that_are_damaged(self, store, path):
+        """Are an error that says so."""
+        for number in range(200):
+            saved(store, 1, run_id=f"run-{number}", text="x" * 500)
+        store.close()
+        content = bytearray(path.read_bytes())
+        content[8192:] = b"\xff" * (len(content) - 8192)
+        path.write_bytes(content)
+
+        with pytest.raises(CheckpointError), SqliteStore(path) as other:
+            for number in range(200):
+                other.load(f"run-{number}")
+
+
+class TestReadOnly:
+    def test_it_reads_beside_a_writer(self, store, path):
+        """And sees what is saved after it was opened."""
+        saved(store, 1)
+        with SqliteStore(path, read_only=True) as reader:
+            saved(store, 2)
+
+            assert reader.load("a").step == 2
+            assert [run.run_id for run in reader.runs()] == ["a"]
+
+    def test_it_reads_what_a_writer_has_left(self, store, path):
+        """Closed, and so without a log beside it."""
+        saved(store, 1)
+        store.close()
+
+        with SqliteStore(path, read_only=True) as reader:
+            assert reader.load("a").step == 1
+
+    def test_it_changes_nothing(self, store, path):
+        """Whatever would write is an error."""
+        saved(store, 1)
+        with SqliteStore(path, read_only=True) as reader:
+            for change in (
+                lambda: saved(reader, 2),
+                lambda: reader.delete("a"),
+                lambda: reader.fork("a", "b"),
+                lambda: reader.rollback("a", 1),
+            ):
+                with pytest.raises(CheckpointError, match="readonly"):
+                    change()
+
+        assert store.load("a").step == 1
+        assert store.list() == ["a"]
+
+    def test_a_file_that_is_not_there(self, path):
+        """Is not made."""
+        with pytest.raises(ConfigError, match="no such file"):
+            SqliteStore(path, read_only=True)
+
+        assert not path.exists()
+
+
+class TestQueries:
+    @pytest.mark.parametrize(
+        ("where", "index"),
+        [
+            ("", "SCAN run"),
+            ("WHERE number < 5", "SEARCH run USING INTEGER PRIMARY KEY"),
+            ("WHERE status = 'failed'", "SEARCH run USING INDEX run_by_status"),
+            ("WHERE graph = 'g' AND number < 5", "SEARCH run USING INDEX run_by_graph"),
+            ("WHERE status = 'failed' AND graph = 'g'", "SEARCH run USING INDEX"),
+        ],
+    )
+    def test_a_page_of_runs_is_read_in_order(self, store, path, monkeypatch, where, index):
+        """Via an index, so that it takes as long with a million runs: nothing is sorted, no other table is read."""
+        plan = " ".join(row[3] for row in sql(path, f"EXPLAIN QUERY PLAN {_page(store, monkeypatch, where)}"))
+
+        assert index in plan
+        assert "TEMP B-TREE" not in plan
+        assert "checkpoint" not in plan
+
+    @pytest.mark.parametrize("statement", [CHAIN, INDEX.replace("?", ":run_id")])
+    def test_a_run_is_read_by_its_key(self, store, path, statement):
+        """However many other checkpoints there are."""
+        with closing(sqlite3.connect(path)) as database:
+            rows = database.execute(f"EXPLAIN QUERY PLAN {statement}", {"run_id": "a", "last": 5}).fetchall()
+        plan = [row[3] for row in rows]
+
+        assert any("SEARCH checkpoint USING INTEGER PRIMARY KEY" in line for line in plan)
+        assert not [line for line in plan if "SCAN run" in line or "SCAN checkpoint" in line or "TEMP" in line]
+
+
+def _page(store, monkeypatch, where):
+    """-> the statement that `runs` makes for such a page."""
+    asked: list[str] = []
+
+    def query(run_id, statement, values):
+        asked.append(statement)
+        return []
+
+    monkeypatch.setattr(store, "_query", query)
+    store.runs(
+        status="failed" if "status" in where else None,
+        graph="g" if "graph" in where else None,
+        after="5" if "number" in where else None,
+    )
+    return asked[0].replace("LIMIT ?", "LIMIT 100").replace("?", "'5'")
+
+
+class TestOneStoreForMany:
+    def test_two_threads(self, store):
+        """Use one store object side by side, for one run each and to read."""
+        failed = []
+
+        def run(name):
+            try:
+                for step in range(1, 51):
+                    saved(store, step, run_id=name)
+                    assert store.load(name).step == step
+                    store.runs()
+            except Exception as error:
+                failed.append(error)
+
+        threads = [threading.Thread(target=run, args=(name,)) for name in ("a", "b")]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+
+        assert failed == []
+        assert store.list() == ["a", "b"]
+
+    def test_a_store_that_is_closed(self, store):
+        """Says so, and how to get another; closing it again is no error."""
+        saved(store, 1)
+        store.close()
+        store.close()
+
+        assert store.closed
+        for use in (lambda: saved(store, 2), lambda: store.load("a"), store.list, lambda: store.delete("a")):
+            with pytest.raises(CheckpointError, match="closed; get_checkpoint_store"):
+                use()
+
+    def test_the_registry_knows_a_file_by_any_path(self, tmp_path, monkeypatch):
+        """The same file is the same store; a fresh one once it was closed."""
+        monkeypatch.chdir(tmp_path)
+        store = get_checkpoint_store("sqlite", path="runs.db")
+
+        assert get_checkpoint_store("sqlite", path=tmp_path / "runs.db") is store
+        assert get_checkpoint_store("sqlite", path=f"{tmp_path}/x/../runs.db") is store
+        store.close()
+        with get_checkpoint_store("sqlite", path="runs.db") as other:
+            assert other is not store
+
+    def test_a_write_that_fails(self, store):
+        """Is an error of saving; what was saved before is still there, and the store goes on."""
+        saved(store, 1)
+        store._database.execute("PRAGMA query_only = 1")
+        with pytest.raises(CheckpointSaveError):
+            saved(store, 2)
+        store._database.execute("PRAGMA query_only = 0")
+
+        assert store.load("a").step == 1
+        saved(store, 2)
+
+    def test_a_transaction_that_an_interrupt_left_open(self, store, path):
+        """Is no part of the next one, and does not shut others out."""
+        saved(store, 1)
+        store._database.execute("BEGIN IMMEDIATE")
+
+        saved(store, 2)
+
+        with SqliteStore(path) as other:
+            saved(other, 3)
+        assert store.load("a").step == 3
+
+    @pytest.mark.parametrize("step", [2**32, 2**64])
+    def test_a_step_that_has_no_place(self, store, step):
+        """Is refused, not put in the place of another."""
+        saved(store, 1, run_id="other")
+        with pytest.raises(CheckpointSaveError):
+            saved(store, step)
+
+        assert store.load("other").step == 1
+        assert store.list() == ["other"]

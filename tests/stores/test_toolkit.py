@@ -1,0 +1,292 @@
+"""The toolkit: a State as bytes, for stores that keep one State of a run, and what is done with bytes that are none."""
+
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import Any
+
+import attrs
+import ormsgpack
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stategraph import (
+    CheckpointCorruptError,
+    CheckpointError,
+    ErrorInfo,
+    FormatError,
+    InvalidRunIdError,
+    NotSerializableError,
+    Observer,
+    ParentStep,
+    RunStatus,
+    State,
+    StepConflictError,
+)
+from stategraph.state import time_ns_of
+from stategraph.stores import codec
+from stategraph.stores.packing import pack_row, unpack_row
+from stategraph.stores.rows import FORMAT, Row, Sealer
+from stategraph.stores.toolkit import check_follows, state_from_bytes, state_to_bytes
+from stategraph.structure import EdgeStructure, GraphStructure
+from stategraph.testing.corpus import Order
+
+STATE = State(
+    {"topic": "records", "orders": [{"total": 12}]},
+    run_id="a",
+    checkpoint_node="draft",
+    timestamp=datetime(2024, 2, 29, 1, 2, 3, 456789, tzinfo=UTC),
+    step=3,
+    status=RunStatus.FAILED,
+    graph="review",
+    structure=GraphStructure(("draft", "publish"), (EdgeStructure("draft", "publish", "always()"),)),
+    error=ErrorInfo("ValueError", "no topic", "publish"),
+    parent=ParentStep("b", 2),
+)
+KEPT = state_to_bytes(STATE)
+ROW = unpack_row("a", KEPT)[0]
+BODY = codec.decode(ROW.body)
+
+
+def forged(**changes: Any) -> bytes:
+    """-> a row with other values and a checksum that is right: whoever can write to a store can make one."""
+    return pack_row(Sealer().seal("a", attrs.evolve(ROW, **changes), b""), None)
+
+
+def body(*parts: Any) -> bytes:
+    """-> the bytes of a body with these parts, whether a State has such ones or not."""
+    return codec._pack([codec._WALK.prepare(part, "", -1) for part in parts])
+
+
+def test_the_bytes_give_the_state_back() -> None:
+    """With all of its provenance, and to the microsecond."""
+    loaded = state_from_bytes("a", KEPT)
+
+    assert loaded == STATE
+    assert (loaded.timestamp, loaded.fingerprint) == (STATE.timestamp, STATE.fingerprint)
+
+
+def test_a_fresh_state_has_bytes_as_well() -> None:
+    """No field needs to be set."""
+    state = State()
+
+    assert state_from_bytes(state.run_id, state_to_bytes(state)) == state
+
+
+def test_equal_states_have_equal_bytes() -> None:
+    """Backups and comparisons of files are cheap then."""
+    assert state_to_bytes(attrs.evolve(STATE)) == KEPT
+
+
+def test_the_observer_is_not_kept() -> None:
+    """It belongs to the process."""
+    assert state_to_bytes(attrs.evolve(STATE, observer=Observer())) == KEPT
+
+
+def test_what_cannot_be_kept_names_its_place() -> None:
+    """The error is made before there are any bytes."""
+    with pytest.raises(NotSerializableError) as caught:
+        state_to_bytes(State({"orders": [object()]}, run_id="review-42"))
+
+    assert caught.value.path == "orders[0]"
+
+
+# --------------------------------------------------------------------------- damage
+
+
+@pytest.mark.parametrize("place", range(len(KEPT)))
+def test_a_changed_byte_is_found_out(place: int) -> None:
+    """Anywhere: what comes back is the State that was saved, or an error."""
+    for bits in (0x01, 0x80, 0xFF):
+        damaged = bytearray(KEPT)
+        damaged[place] ^= bits
+        try:
+            state = state_from_bytes("a", bytes(damaged))
+        except (CheckpointCorruptError, FormatError):
+            continue
+        assert state == STATE
+
+
+@pytest.mark.parametrize("size", range(len(KEPT)))
+def test_cut_bytes_are_found_out(size: int) -> None:
+    """A write that was torn is no checkpoint."""
+    with pytest.raises(CheckpointCorruptError):
+        state_from_bytes("a", KEPT[:size])
+
+
+@pytest.mark.parametrize("added", [b"\0", KEPT], ids=["a byte", "a checkpoint"])
+def test_something_behind_the_bytes_changes_nothing(added: bytes) -> None:
+    """It is found out, or does not count."""
+    with suppress(CheckpointCorruptError):
+        assert state_from_bytes("a", KEPT + added) == STATE
+
+
+def test_the_bytes_of_another_run_are_refused() -> None:
+    """A file that was moved is not what was saved for this run."""
+    with pytest.raises(CheckpointCorruptError, match="run 'b'"):
+        state_from_bytes("b", KEPT)
+    with pytest.raises(InvalidRunIdError):
+        state_from_bytes("../a", KEPT)
+
+
+@pytest.mark.parametrize("version", [FORMAT + 1, 255, 10**9])
+def test_a_newer_format_is_refused(version: int) -> None:
+    """It may be all right: the error says to update, not that something is damaged."""
+    with pytest.raises(FormatError, match=rf"format {version}; .* reads up to {FORMAT}; update"):
+        state_from_bytes("a", forged(format=version))
+    with pytest.raises(FormatError):
+        state_from_bytes("a", pack_row(attrs.evolve(ROW, format=version, body=b"?"), None))
+
+
+@pytest.mark.parametrize("kept", [b"", b"SG", b"\xc1", b"PK\x03\x04" + b"\0" * 99, b"\x9b" + b"\xc0" * 11], ids=repr)
+def test_what_is_no_checkpoint_is_refused(kept: bytes) -> None:
+    """In words of stategraph."""
+    with pytest.raises(CheckpointCorruptError):
+        state_from_bytes("a", kept)
+
+
+@settings(max_examples=200, deadline=None, print_blob=True)
+@given(st.binary(max_size=80))
+def test_random_bytes_are_refused(kept: bytes) -> None:
+    """With and without a checksum that is right."""
+    for made in (kept, forged(body=kept)):
+        with pytest.raises(CheckpointError):
+            state_from_bytes("a", made)
+
+
+# --------------------------------------------------------------------------- forgery
+
+_WRONG: dict[str, list[Any]] = {
+    "step": [-1, 10**15, 4],
+    "base": [-1, 2, 4],
+    "time_ns": [2**63, -(2**63)],
+    "encoding": ["", "pickle", "msgpack+gzip", "os.system"],
+    "node": ["\n"],
+}
+
+
+@pytest.mark.parametrize(("field", "value"), [(name, value) for name, values in _WRONG.items() for value in values])
+def test_a_forged_field_is_refused_or_harmless(field: str, value: Any) -> None:
+    """With a CheckpointError at loading, not with something else when the State is used."""
+    try:
+        state = state_from_bytes("a", forged(**{field: value}))
+    except CheckpointError:
+        return
+    assert repr(state)
+    assert state.timestamp.utcoffset() is not None
+    assert state_from_bytes("a", state_to_bytes(state)) == state
+
+
+@pytest.mark.parametrize("place", range(11))
+@pytest.mark.parametrize("value", [None, "x", b"x", 1.5, [], {}, True, 2**64 - 1], ids=repr)
+def test_a_forged_part_of_a_row_is_an_error_or_another_state(place: int, value: Any) -> None:
+    """Whatever its type is."""
+    parts = ormsgpack.unpackb(KEPT)
+    parts[place] = value
+
+    with suppress(CheckpointError):
+        assert state_from_bytes("a", ormsgpack.packb(parts)) == STATE  # what is not sealed does not matter here
+
+
+_DATA, _GROWN, _GONE, _ABOUT = BODY
+_GRAPH, _NODES, _EDGES, _PARENT, _GENERATION = _ABOUT
+_BODIES: dict[str, bytes] = {
+    "number": codec._pack(5),
+    "text": codec._pack("x"),
+    "nothing": codec._pack(None),
+    "empty list": codec._pack([]),
+    "mapping": codec._pack({"a": 1}),
+    "too few parts": body(_DATA, _GROWN, _GONE),
+    "too many parts": body(_DATA, _GROWN, _GONE, _ABOUT, 1),
+    "cut": body(_DATA, _GROWN, _GONE, _ABOUT)[:-1],
+    "data that is a list": body([5], _GROWN, _GONE, _ABOUT),
+    "data with a number as key": body({5: 1}, _GROWN, _GONE, _ABOUT),
+    "data with bytes as key": body({b"a": 1}, _GROWN, _GONE, _ABOUT),
+    "no list to grow": body(_DATA, {"topic": [1]}, _GONE, _ABOUT),
+    "nothing to grow": body(_DATA, {"absent": [1]}, _GONE, _ABOUT),
+    "growth that is no list": body(_DATA, {"orders": 5}, _GONE, _ABOUT),
+    "nothing to remove": body(_DATA, _GROWN, ["absent"], _ABOUT),
+    "removed that is no list": body(_DATA, _GROWN, 5, _ABOUT),
+    "no provenance": body(_DATA, _GROWN, _GONE, None),
+    "short provenance": body(_DATA, _GROWN, _GONE, [None]),
+    "graph that is a number": body(_DATA, _GROWN, _GONE, [5, _NODES, _EDGES, _PARENT, _GENERATION]),
+    "nodes that are a number": body(_DATA, _GROWN, _GONE, [_GRAPH, 5, _EDGES, _PARENT, _GENERATION]),
+    "nodes that are numbers": body(_DATA, _GROWN, _GONE, [_GRAPH, [5], _EDGES, _PARENT, _GENERATION]),
+    "edges that are numbers": body(_DATA, _GROWN, _GONE, [_GRAPH, _NODES, [5], _PARENT, _GENERATION]),
+    "edges of one node": body(_DATA, _GROWN, _GONE, [_GRAPH, _NODES, [["a"]], _PARENT, _GENERATION]),
+    "edges of numbers": body(_DATA, _GROWN, _GONE, [_GRAPH, _NODES, [[1, 2, 3]], _PARENT, _GENERATION]),
+    "no edges": body(_DATA, _GROWN, _GONE, [_GRAPH, _NODES, None, _PARENT, _GENERATION]),
+    "parent that is a number": body(_DATA, _GROWN, _GONE, [_GRAPH, _NODES, _EDGES, 5, _GENERATION]),
+    "parent that is a path": body(_DATA, _GROWN, _GONE, [_GRAPH, _NODES, _EDGES, ["../b", -1], _GENERATION]),
+    "generation that is text": body(_DATA, _GROWN, _GONE, [_GRAPH, _NODES, _EDGES, _PARENT, "x"]),
+    "negative generation": body(_DATA, _GROWN, _GONE, [_GRAPH, _NODES, _EDGES, _PARENT, -1]),
+}
+
+
+@pytest.mark.parametrize("name", _BODIES)
+def test_a_forged_body_is_refused(name: str) -> None:
+    """With a CheckpointError at loading, not with something else when the State is used."""
+    with pytest.raises(CheckpointError):
+        state_from_bytes("a", forged(body=_BODIES[name]))
+
+
+def test_a_change_is_no_checkpoint_of_its_own() -> None:
+    """What it builds on is not there."""
+    with pytest.raises(CheckpointCorruptError, match="builds on step 2"):
+        state_from_bytes("a", forged(base=2))
+
+
+def test_an_unknown_class_in_it_names_the_way_out() -> None:
+    """The process that resumes may have forgotten to register it."""
+    unknown = codec._pack(["shop.Order", 1, {}])
+    order = ormsgpack.packb([{"order": ormsgpack.Ext(31, unknown)}, {}, [], _ABOUT])
+
+    with pytest.raises(CheckpointCorruptError, match="register_type"):
+        state_from_bytes("a", forged(body=order))
+
+
+# --------------------------------------------------------------------------- what may follow
+
+
+def at(step: int, **data: Any) -> State:
+    return State(data, run_id="a", step=step)
+
+
+def test_a_later_step_follows() -> None:
+    """With any data; so does the same step with the same data and another status."""
+    check_follows(at(1, n=1), at(2))
+    check_follows(at(1, n=1), at(9, n="x"))
+    check_follows(at(1, n=1), attrs.evolve(at(1, n=1), status="failed", checkpoint_node="b"))
+
+
+@pytest.mark.parametrize("data", [{"n": 2}, {"n": 1.0}, {"n": True}, {}, {"n": 1, "m": 1}], ids=repr)
+def test_the_same_step_with_other_data_does_not(data: dict[str, Any]) -> None:
+    """Values of another type are other data."""
+    with pytest.raises(StepConflictError, match="step 1 is saved with other data"):
+        check_follows(at(1, n=1), at(1, **data))
+
+
+def test_an_earlier_step_does_not() -> None:
+    """Whatever its data are."""
+    with pytest.raises(StepConflictError, match="step 1 is behind step 2"):
+        check_follows(at(2), at(1))
+
+
+def test_objects_are_compared_by_what_is_kept_of_them() -> None:
+    """Their own idea of equality does not count."""
+    check_follows(at(1, order=Order(1, ["tea"])), at(1, order=Order(1, ["tea"])))
+    with pytest.raises(StepConflictError):
+        check_follows(at(1, order=Order(1, ["tea"])), at(1, order=Order(1, ["milk"])))
+
+
+def test_time_is_kept_to_the_nanosecond() -> None:
+    """As the State has it."""
+    state = State(run_id="a", timestamp=1_700_000_000_123_456_789)
+
+    assert time_ns_of(state_from_bytes("a", state_to_bytes(state))) == 1_700_000_000_123_456_789
+
+
+def test_a_row_says_what_it_is() -> None:
+    """A snapshot of the newest format."""
+    assert isinstance(ROW, Row)
+    assert (ROW.step, ROW.base, ROW.is_snapshot, ROW.format) == (3, 3, True, FORMAT)

@@ -1,0 +1,185 @@
+"""Registered classes, and what becomes of values that were saved before a class changed."""
+
+import dataclasses
+import enum
+import uuid
+from typing import Any
+
+import attrs
+import pytest
+
+from stategraph import CheckpointCorruptError, State, register_type
+from stategraph.stores.sqlite import SqliteStore
+
+
+@pytest.fixture(params=["msgpack", "json"])
+def store(request, tmp_path):
+    with SqliteStore(tmp_path / "runs.db", serializer=request.param) as store:
+        yield store
+
+
+@pytest.fixture
+def name():
+    return f"order-{uuid.uuid4()}"
+
+
+def register(name, fields, **options):
+    return register_type(attrs.make_class("Order", fields), name=name, **options)
+
+
+def make_enum(members) -> Any:
+    return enum.Enum("Colour", members)
+
+
+def save(store, value):
+    store.save(State({"value": value}, run_id="a", step=1))
+
+
+def load(store):
+    return store.load("a")["value"]
+
+
+def test_a_value_of_an_older_version_is_upgraded(store, name):
+    """The upgrade gets the fields and the version that were saved, and its fields become the new value."""
+    save(store, register(name, ["number", "total"])(7, 9.5))
+    seen = []
+
+    def upgrade(values, version):
+        seen.append((dict(values), version))
+        return {"number": values["number"], "cents": int(values["total"] * 100), "currency": "EUR"}
+
+    order = register(name, ["number", "cents", "currency"], version=3, upgrade=upgrade)
+
+    assert load(store) == order(7, 950, "EUR")
+    assert seen == [({"number": 7, "total": 9.5}, 1)]
+
+
+def test_each_value_keeps_the_version_it_was_saved_with(store, name):
+    """Saved again, it is one of the version that is registered then."""
+    save(store, register(name, ["a"])(1))
+    order = register(name, ["b"], version=2, upgrade=lambda values, version: {"b": values["a"]})
+    upgraded = load(store)
+    store.delete("a")
+    save(store, [upgraded, order(2)])
+    versions = []
+
+    def upgrade(values, version):
+        versions.append(version)
+        return values
+
+    order = register(name, ["b"], version=3, upgrade=upgrade)
+
+    assert load(store) == [order(1), order(2)]
+    assert versions == [2, 2]
+
+
+def test_values_within_values_are_upgraded(store, name):
+    """Wherever they stand: in lists, as keys, in other objects."""
+    order = register(name, ["a"])
+    save(store, [{"x": (order(1),)}, [order([order(2)])]])
+    order = register(name, ["b"], version=2, upgrade=lambda values, version: {"b": values["a"]})
+
+    assert load(store) == [{"x": (order(1),)}, [order([order(2)])]]
+
+
+def test_the_same_version_is_not_upgraded(store, name):
+    """There is nothing to do."""
+    order = register(name, ["a"], version=2, upgrade=lambda values, version: pytest.fail("upgraded"))
+    save(store, order(1))
+
+    assert load(store) == order(1)
+
+
+def test_an_older_version_with_the_same_fields_needs_no_upgrade(store, name):
+    """What changed is then what the class can do."""
+    save(store, register(name, ["a"])(1))
+    order = register(name, ["a"], version=2)
+
+    assert load(store) == order(1)
+
+
+def test_a_newer_version_is_refused(store, name):
+    """The code that loads it is older than the one that saved it, which the error says."""
+    save(store, register(name, ["a"], version=5)(1))
+    register(name, ["a"], version=4, upgrade=lambda values, version: values)
+
+    with pytest.raises(CheckpointCorruptError, match=r"version 5, and version 4 is registered.*update"):
+        load(store)
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_changed_fields_without_an_upgrade_are_refused(store, name, version):
+    """The error names the fields then and now, and the call that is missing."""
+    save(store, register(name, ["a", "b"])(1, 2))
+    register(name, ["a", "c"], version=version)
+
+    with pytest.raises(CheckpointCorruptError) as caught:
+        load(store)
+
+    assert f"{name} was saved with fields ['a', 'b'] and now has ['a', 'c']" in str(caught.value)
+    assert f"register_type(cls, name={name!r}, version=2, upgrade=function)" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("upgrade", "text"),
+    [
+        (lambda values, version: {**values, "c": 1}, "made \\['a', 'c'\\] of it, not \\['b'\\]"),
+        (lambda values, version: None, "raised TypeError"),
+        (lambda values, version: values["typo"], "raised KeyError: 'typo'"),
+        (lambda values, version: exec("raise RuntimeError('no')"), "raised RuntimeError: no"),
+    ],
+    ids=["other fields", "nothing", "a mistake", "any error"],
+)
+def test_an_upgrade_that_fails(store, name, upgrade, text):
+    """The error says which, from which version, and what went wrong."""
+    save(store, register(name, ["a"])(1))
+    register(name, ["b"], version=2, upgrade=upgrade)
+
+    with pytest.raises(CheckpointCorruptError, match=f"the upgrade of {name} from version 1 {text}"):
+        load(store)
+
+
+@pytest.mark.parametrize("version", [0, -1, 1.0, "2", True, None])
+def test_versions_are_whole_numbers_from_1_on(version):
+    with pytest.raises(ValueError, match="version"):
+        register_type(attrs.make_class("Order", []), version=version)
+
+
+def test_what_is_no_upgrade_is_refused(name):
+    with pytest.raises(TypeError, match="upgrade"):
+        register(name, [], version=2, upgrade={})
+
+
+def test_an_enum_has_no_version():
+    """Its members are kept by name."""
+    with pytest.raises(TypeError, match="alias"):
+        register_type(make_enum({"RED": 1}), version=2)
+
+
+def test_a_member_that_was_renamed_is_found_by_its_alias(store, name):
+    """Which is how members are renamed."""
+    save(store, register_type(make_enum({"RED": 1}), name=name).RED)
+
+    colour = register_type(make_enum({"CRIMSON": 1, "RED": 1}), name=name)
+    assert load(store) is colour.CRIMSON
+    register_type(make_enum({"CRIMSON": 1}), name=name)
+    with pytest.raises(CheckpointCorruptError, match="alias"):
+        load(store)
+
+
+def test_the_decorator_takes_all_of_it(store, name):
+    @register_type(name=name, version=2, upgrade=lambda values, version: values)
+    @dataclasses.dataclass
+    class Order:
+        number: int
+
+    save(store, Order(1))
+
+    assert load(store) == Order(1)
+
+
+@pytest.mark.parametrize("base", [dict, list, str, int, Exception], ids=lambda base: base.__name__)
+def test_a_class_that_holds_more_than_its_fields_is_not_registered(base):
+    """What it has as a dict, a text or an exception would be lost."""
+    with pytest.raises(TypeError, match=base.__name__):
+        register_type(attrs.make_class("Mixed", ["a"], bases=(base,)))
