@@ -16,7 +16,8 @@ _SOURCE = Path(__file__).with_name("syncs.c")
 
 def syncs_per_step(work: Work, steps: int) -> float:
     """Syncs that one step more makes. The work is one that has a name: another process looks it up."""
-    return (_syncs(work, 2 * steps) - _syncs(work, steps)) / steps
+    one, two = _syncs(work, [steps, 2 * steps])
+    return (two - one) / steps
 
 
 def check(work: Work, steps: int) -> None:
@@ -29,12 +30,14 @@ def check(work: Work, steps: int) -> None:
     work(steps)()
 
 
-def _syncs(work: Work, steps: int) -> int:
+def _syncs(work: Work, runs: list[int]) -> list[int]:
+    """-> the syncs of runs of so many steps, one after the other."""
     name = getattr(work, "path", None) or f"{work.__module__}:{work.__qualname__}"
-    command = [sys.executable, "-c", f"from benchmarks.syncs import count; count({name!r}, {steps})"]
+    folder = str(scratch.folder())
+    command = [sys.executable, "-c", f"from benchmarks.syncs import count; count({name!r}, {runs}, {folder!r})"]
     environment = {**os.environ, "LD_PRELOAD": str(_listener())}
     child = subprocess.run(command, check=True, env=environment, stdout=subprocess.PIPE, cwd=_SOURCE.parent.parent)
-    return int(child.stdout.split()[-1])
+    return [int(number) for number in child.stdout.split()[-len(runs) :]]
 
 
 def _listener() -> Path:
@@ -48,12 +51,13 @@ def _listener() -> Path:
     return library
 
 
-def count(path: str, steps: int) -> None:
-    """Print how many syncs a run of that work makes. Called in the process that is listened to."""
+def count(path: str, runs: list[int], folder: str) -> None:
+    """Print how many syncs runs of that work make, with files in that folder. Called in the process that is heard."""
     listener = ctypes.CDLL(None)
     listener.syncs_so_far.restype = ctypes.c_ulong
-    with scratch.sample():
-        run = work_at(path)(steps)
-        before = listener.syncs_so_far()
-        run()
-        print(listener.syncs_so_far() - before)
+    for steps in runs:
+        with scratch.use(Path(folder)), scratch.sample():
+            run = work_at(path)(steps)
+            before = listener.syncs_so_far()
+            run()
+            print(listener.syncs_so_far() - before)

@@ -1,4 +1,4 @@
-"""What a kill costs under each durability: a process is killed (SIGKILL) in the middle of a run, and another resumes it.
+"""What a kill costs under each durability: a process is killed (SIGKILL) in the middle of a run, another resumes it.
 
 Each step appends its number to a log, which shows what was done twice.
 

@@ -1,7 +1,7 @@
 """A store of your own: one file for each run, in a folder.
 
-Four methods make a store: save, load, delete and list. This one has a fifth, `amend`, which by default is a delete and a
-save: here it is one step that cannot be cut in two. It passes `stategraph.testing.CheckpointStoreContract`.
+Four methods make a store: save, load, delete and list. This one has a fifth, `amend`, which by default is a delete and
+a save: here it is one step that cannot be cut in two. It passes `stategraph.testing.CheckpointStoreContract`.
 
 Run it with ``python examples/custom_store.py``.
 """

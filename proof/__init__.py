@@ -1,4 +1,4 @@
 """Proofs: what stategraph promises of its stores, tried at length.
 
-``make proof`` runs all of them at full length; the tests run a share of each. Every proof prints what it tried and found.
+``make proof`` runs all of them at full length; the tests run a share of each. Each prints what it tried and found.
 """

@@ -34,7 +34,8 @@ class Report:
         if self.skipped:
             return f"SKIPPED  {self.title}: {self.skipped}"
         verdict = "holds   " if self.holds else "FAILS   "
-        lines = [f"{verdict} {self.title}", f"         tried: {_listed(self.tried)}", f"         found: {_listed(self.found)}"]
+        lines = [f"{verdict} {self.title}"]
+        lines += [f"         tried: {_listed(self.tried)}", f"         found: {_listed(self.found)}"]
         lines += [f"         {failure}" for failure in self.failures[:10]]
         if len(self.failures) > 10:
             lines.append(f"         and {len(self.failures) - 10} more")

@@ -245,13 +245,16 @@ class Engine:
         try:
             if unsaved:
                 yield from self._save((Save, self.services.save, state), state)
-            yield from self._flush(state)
         except BaseException as second:
             error.add_note(f"While the run was being stopped: {describe_exception(second)}")
         try:
-            yield from self._emit(EventType.GRAPH_ERROR, state, error=describe_exception(error))
+            yield from self._flush(state)
         except BaseException as third:
-            error.add_note(f"While its observer was being told: {describe_exception(third)}")
+            error.add_note(f"While its last saves were waited for: {describe_exception(third)}")
+        try:
+            yield from self._emit(EventType.GRAPH_ERROR, state, error=describe_exception(error))
+        except BaseException as fourth:
+            error.add_note(f"While its observer was being told: {describe_exception(fourth)}")
 
     def _save(self, command: Command, state: State) -> Task[None]:
         yield command

@@ -152,9 +152,12 @@ def is_settled(value: object) -> bool:
     kind = type(value)
     if kind is datetime or kind is time:
         return _is_settled_zone(value.tzinfo)  # type: ignore[attr-defined]
-    return kind in SETTLED or (
-        (kind is tuple or kind is frozenset) and are_settled(value)  # type: ignore[arg-type]
-    )
+    if kind is tuple or kind is frozenset:
+        try:
+            return are_settled(value)  # type: ignore[arg-type]
+        except RecursionError:  # too deep to be kept anyway; whoever encodes it will say so
+            return False
+    return kind in SETTLED
 
 
 def _is_settled_zone(zone: tzinfo | None) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from functools import cached_property
+from typing import Any
 
 import attrs
 
@@ -12,12 +13,16 @@ import attrs
 class EdgeStructure:
     """An edge, as far as it can be compared across processes: `label` is its name, or what its predicate is made of."""
 
-    source: str
-    target: str
-    label: str
+    source: str = attrs.field(validator=attrs.validators.instance_of(str))
+    target: str = attrs.field(validator=attrs.validators.instance_of(str))
+    label: str = attrs.field(validator=attrs.validators.instance_of(str))
 
     def __str__(self) -> str:
         return f"{self.source!r} -> {self.target!r} ({self.label})"
+
+
+def _all_are(cls: type) -> Any:
+    return attrs.validators.deep_iterable(attrs.validators.instance_of(cls))
 
 
 @attrs.frozen(slots=False)
@@ -27,8 +32,8 @@ class GraphStructure:
     The code of nodes and predicates is not part of it: a run must survive the mending of the bug that stopped it.
     """
 
-    nodes: tuple[str, ...]
-    edges: tuple[EdgeStructure, ...]
+    nodes: tuple[str, ...] = attrs.field(validator=_all_are(str))
+    edges: tuple[EdgeStructure, ...] = attrs.field(validator=_all_are(EdgeStructure))
 
     @cached_property
     def fingerprint(self) -> str:

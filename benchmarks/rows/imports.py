@@ -45,6 +45,7 @@ ROW = Row(
     goal=Goal(100, absolute=True),
     floor=program("pass"),
     steps=1,
+    rounds=7,
     contenders=(
         Contender("stategraph", program("import stategraph", "stategraph"), judged=True),
         Contender("stategraph, and a first run", program(FIRST_RUN, "stategraph")),

@@ -11,11 +11,12 @@ ASYNC = Row(
     goal=Goal(0.05),
     floor=floors.saved_steps,
     steps=400,
+    rounds=7,
     contenders=(
         Contender("stategraph", peer("ours_durable:steps_saved_behind"), steps=10_000, judged=True),
         Contender("stategraph, full", peer("ours_durable:steps_saved_behind_in_full"), steps=10_000, judged=True),
         Contender("stategraph, exit", peer("ours_durable:steps_saved_at_exit"), steps=10_000),
-        Contender("LangGraph", peer("langgraph_durable:steps_saved_behind"), steps=200),
+        Contender("LangGraph", peer("langgraph_durable:steps_saved_behind"), steps=100),
         Contender("LangGraph, exit", peer("langgraph_durable:steps_saved_at_exit"), steps=400),
     ),
 )
@@ -29,6 +30,7 @@ def _delay(title: str, limit: float, floor: Work, ours: str) -> Row:
         goal=Goal(limit, absolute=True),
         floor=floor,
         steps=10_000,
+        rounds=7,
         compared=False,
         contenders=(
             Contender("stategraph", peer(f"ours_durable:{ours}"), judged=True),

@@ -12,13 +12,14 @@ SYNC = Row(
     goal=Goal(1.1),
     floor=floors.saved_steps,
     steps=400,
+    rounds=7,
     contenders=(
         Contender("stategraph", peer("ours_durable:saved_steps"), judged=True),
         Contender("stategraph, full", peer("ours_durable:saved_steps_in_full"), judged=True),
         Contender("stategraph, disk", peer("ours_durable:saved_steps_on_disk")),
-        Contender("LangGraph", peer("langgraph_durable:saved_steps"), steps=200),
-        Contender("Burr", peer("burr_durable:saved_steps"), steps=200),
-        Contender("DBOS", peer("dbos_durable:saved_steps"), steps=100, rounds=5),
+        Contender("LangGraph", peer("langgraph_durable:saved_steps"), steps=100),
+        Contender("Burr", peer("burr_durable:saved_steps"), steps=100),
+        Contender("DBOS", peer("dbos_durable:saved_steps"), steps=100, rounds=3),
     ),
 )
 

@@ -18,7 +18,7 @@ _converter = cattrs.Converter(forbid_extra_keys=True, detailed_validation=False)
 for _leaf in (str, int, bool):
     _converter.register_structure_hook(_leaf, lambda value, _: value)
 _OTHER_LEAVES: tuple[Any, ...] = (int | None, float | None, Any, Mapping[str, Any])
-_converter.register_structure_hook_func(lambda type: type in _OTHER_LEAVES, lambda value, _: value)
+_converter.register_structure_hook_func(lambda kind: kind in _OTHER_LEAVES, lambda value, _: value)
 
 
 def structure(cls: type[_Config], values: object) -> _Config:

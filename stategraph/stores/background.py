@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import threading
 import time
 from collections import deque
@@ -19,8 +20,8 @@ _GATHER = 0.002  # seconds in which States gather before they are saved together
 class BackgroundSaves:
     """A store whose `save` returns at once, for one run: a thread saves what has gathered, in order.
 
-    A State that could not be saved is raised by the next `save`, and by `flush`. Everything else that is asked of the store
-    waits until all is saved.
+    A State that could not be saved is raised by the next `save`, and by `flush`. Everything else that is asked of the
+    store waits until all is saved.
 
     Args:
         store: Where the States go in the end.
@@ -37,6 +38,12 @@ class BackgroundSaves:
 
     def save(self, state: State) -> None:
         """Take a State to be saved; wait while `QUEUE_BOUND` others are waiting."""
+        try:
+            state = copy.deepcopy(state)  # of objects in it that may change meanwhile; most States have none
+        except Exception:  # noqa: BLE001 - what cannot be copied can hardly be kept: the store will say
+            self.flush()
+            self._store.save(state)
+            return
         with self._changed:
             while len(self._queue) + self._saving >= QUEUE_BOUND and self._error is None:
                 self._changed.wait()

@@ -56,11 +56,11 @@ class CheckpointStore(ABC):
         """-> the ids of all runs that are kept, sorted."""
 
     def amend(self, state: State) -> None:
-        """Keep a State in place of the newest one, whose data it may change. Only the engine calls this, when a run that
-        had stopped goes on with other data.
+        """Keep a State in place of the newest one, whose data it may change.
 
-        Here it saves or, where `save` refuses other data, deletes the run and saves: a process that is killed in between
-        loses the run. A store that can do it in one go has a method for it.
+        Only the engine calls this, when a run that had stopped goes on with other data. Here it saves or, where `save`
+        refuses other data, deletes the run and saves: a process that is killed in between loses the run. A store that
+        can do it in one go has a method for it.
 
         Raises:
             StepConflictError: the State is behind the newest step that is saved.
@@ -78,10 +78,10 @@ class CheckpointStore(ABC):
         for state in states:
             self.save(state)
 
-    def flush(self) -> None:
+    def flush(self) -> None:  # noqa: B027 - a default, as for all that follows
         """Wait until all that was saved before is as durable as the store promises. Here `save` has seen to that."""
 
-    def retain(self, run_id: str, policy: Policy) -> None:
+    def retain(self, run_id: str, policy: Policy) -> None:  # noqa: B027
         """Learn what is to be kept of a run, from now on. Here it does nothing: the store keeps what it keeps."""
 
     def history(self, run_id: str) -> builtins.list[Summary]:
@@ -154,7 +154,7 @@ class CheckpointStore(ABC):
         """Remove what is due by the policies of its runs -> what was removed. Here nothing ever is due."""
         return Pruned()
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027
         """Let go of files and connections. A closed store is not used again."""
 
     @property
@@ -200,8 +200,9 @@ def from_cursor(cursor: str | None) -> int | None:
 
 
 def check_step(run_id: str, saved_step: int, step: int, same_data: bool) -> None:
-    """Raise StepConflictError unless a State may be saved on top of the newest one: it has a later step, or the same step
-    and the same data."""
+    """Raise StepConflictError unless a State may be saved on top of the newest one.
+
+    It may, if it has a later step, or the same step and the same data."""
     if step > saved_step:
         return
     if step < saved_step:

@@ -9,7 +9,7 @@ bytes.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from operator import is_
+from operator import eq, is_
 from typing import Any
 
 import attrs
@@ -31,7 +31,7 @@ class Change:
     Attributes:
         put: Values to set.
         grown: Items to append to lists.
-        gone: Keys to remove.
+        gone: Keys to remove, before anything else is done.
         about: What is kept with a State besides its data and the fields of a row; None if it is as before.
         encoded: The bytes of values that are not settled, by key, of the new State.
     """
@@ -51,6 +51,8 @@ class Change:
         """
         change = cls({}, {}, [], None, {})
         before = {} if old is None else data_of(old)
+        if old is not None and not _is_order_kept(before, data_of(new)):
+            change.gone, before, encoded = [*before], {}, {}
         for key, value in data_of(new).items():
             previous = before.get(key, _ABSENT)
             if not is_settled(value):
@@ -62,7 +64,7 @@ class Change:
             else:
                 change.put[key] = value
         if not before.keys() <= data_of(new).keys():
-            change.gone = [key for key in before if key not in new]
+            change.gone += [key for key in before if key not in new]
         if old is None or not is_about_same(old, new):
             change.about = _about(new)
         return change
@@ -120,13 +122,26 @@ def _assembled(changes: Sequence[Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     data: dict[str, Any] = {}
     about: list[Any] | None = None
     for put, grown, gone, new_about in changes:
+        for key in gone:
+            del data[key]
         data.update(put)
         for key, items in grown.items():
             data[key].extend(items)
-        for key in gone:
-            del data[key]
         about = new_about or about
     return freeze_items(data), _restored(about)
+
+
+def _is_order_kept(before: dict[str, Any], after: dict[str, Any]) -> bool:
+    """Whether the keys that both have are in the same order, and new ones behind them."""
+    if len(before) <= len(after) and all(map(eq, before, after)):
+        return True  # nothing was removed, as in most steps
+    kept = [key for key in before if key in after]
+    return all(map(eq, kept, after))
+
+
+def encoded_of(state: State) -> dict[str, bytes]:
+    """-> the bytes of the values of a State that are not settled, by key."""
+    return {key: codec.encode_value(value, key) for key, value in data_of(state).items() if not is_settled(value)}
 
 
 def _has_grown(old: Any, new: Any) -> bool:

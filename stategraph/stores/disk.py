@@ -11,7 +11,6 @@ import os
 import sqlite3
 import threading
 import time
-import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from functools import cache
@@ -80,14 +79,10 @@ class _BytesDisk(diskcache.Disk):  # type: ignore[misc]  # diskcache has no type
 
 
 class _Connection(sqlite3.Connection):
-    """The connection of a thread. It is closed when the thread has ended, and nobody else has it."""
+    """A connection that is closed with a store that nobody closed."""
 
     def __del__(self) -> None:
         self.close()
-
-
-_inherited: list[_Connection] = []
-"""Connections of the process that this one was forked from. They are its own: not even closing them is allowed here."""
 
 
 class _Cache(diskcache.Cache):  # type: ignore[misc]
@@ -97,7 +92,8 @@ class _Cache(diskcache.Cache):  # type: ignore[misc]
     _txn_id: int | None
 
     def __init__(self, folder: str) -> None:
-        self._opened: weakref.WeakSet[_Connection] = weakref.WeakSet()
+        self._opened: dict[threading.Thread, _Connection] = {}
+        self._lock = threading.Lock()
         self._pid = os.getpid()
         self._is_shut = False
         super().__init__(folder, timeout=_TIMEOUT, disk=_BytesDisk, **_SETTINGS)
@@ -110,11 +106,19 @@ class _Cache(diskcache.Cache):  # type: ignore[misc]
         if self._pid != os.getpid():
             self._leave_to_parent()
         if getattr(self._local, "con", None) is None:
-            self._local.con = self._connect()
-            self._opened.add(self._local.con)
+            self._local.con = self._connection_for(threading.current_thread())
         return self._local.con  # type: ignore[no-any-return]
 
-    def _connect(self) -> sqlite3.Connection:
+    def _connection_for(self, thread: threading.Thread) -> _Connection:
+        """-> a new connection, or that of a thread which has ended: an async run has a thread of its own, and a service
+        makes any number of them."""
+        with self._lock:
+            ended = next((other for other in self._opened if not other.is_alive()), None)
+            connection = self._connect() if ended is None else self._opened.pop(ended)
+            self._opened[thread] = connection
+        return connection
+
+    def _connect(self) -> _Connection:
         file = os.path.join(self._directory, DBNAME)  # noqa: PTH118 - diskcache has it as a str
         connection = sqlite3.connect(
             file, timeout=_TIMEOUT, isolation_level=None, check_same_thread=False, factory=_Connection
@@ -124,17 +128,17 @@ class _Cache(diskcache.Cache):  # type: ignore[misc]
         return connection
 
     def _leave_to_parent(self) -> None:
-        _inherited.extend(self._opened)
-        self._opened.clear()
-        self._local, self._txn_id, self._pid = threading.local(), None, os.getpid()
+        for connection in self._opened.values():
+            connection.close()  # or SQLite believes that this process has the locks of its parent
+        self._opened, self._lock, self._local = {}, threading.Lock(), threading.local()
+        self._txn_id, self._pid = None, os.getpid()
 
     def close(self) -> None:
         """Close the connections of all threads. The next call opens another one, as diskcache does at the start."""
         if self._pid != os.getpid():
             self._leave_to_parent()
-        for connection in list(self._opened):
-            connection.close()
-        self._opened.clear()
+        while self._opened:
+            self._opened.popitem()[1].close()
         self._local = threading.local()
 
     def shut(self) -> None:
@@ -252,11 +256,15 @@ class DiskStore(RowStore):
             yield newest
             newest = _unpacked(run_id, newest, kept)[1]
 
-    def _remove(self, run_id: str) -> None:
+    def _remove(self, run_id: str, version: int | None = None) -> bool:
         """By their keys: this is the way out when what stands in the rows is damaged."""
         with self._explained(run_id), self._transaction():
+            if version is not None:
+                head = self._read_head(run_id)
+                if head is None or head.version != version:
+                    return False
             delete = "DELETE FROM Cache WHERE key = ? OR (key > ? AND key < ?)"
-            self._cache._con.execute(delete, (_head_key(run_id), *_range(_row_key(run_id, ""))))
+            return self._cache._con.execute(delete, (_head_key(run_id), *_range(_row_key(run_id, "")))).rowcount > 0
 
     def _head(self, run_id: str) -> Head | None:
         with self._explained(run_id):
@@ -390,7 +398,7 @@ def _folder(path: str | os.PathLike[str]) -> Path:
     """-> the folder, which is there and, if it was made here, is its owner's only."""
     if not isinstance(path, str | os.PathLike):
         raise ConfigError("checkpoint.options.path", path, "the path of a folder")
-    folder = Path(os.path.abspath(path))  # noqa: PTH100 - links stay as they are
+    folder = Path(os.path.abspath(path))
     if os.path.expandvars(os.path.expanduser(folder)) != str(folder):  # noqa: PTH111 - what diskcache does
         raise ConfigError("checkpoint.options.path", str(path), "a path without $ variables")
     try:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import builtins
+import os
 import threading
 from abc import abstractmethod
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import attrs
 
 from stategraph import clock
 from stategraph.errors import (
+    CheckpointError,
     CheckpointNotFoundError,
     NotSerializableError,
     RunExistsError,
@@ -28,6 +30,7 @@ from stategraph.stores.rows import Head, Row, Sealer, SigningKey, Write, signing
 from stategraph.stores.summaries import Pruned, Summary
 from stategraph.stores.tails import Rows, Tail
 
+_TRIES = 5  # of a save, while others write to the same run
 _MOST_TAILS = 1_000  # runs whose last saved State is remembered; the next save of another one is a snapshot
 
 
@@ -61,7 +64,7 @@ class RowStore(CheckpointStore):
     def _apply(self, writes: Sequence[Write]) -> Sequence[bool]:
         """Make writes in one transaction -> which of them were made.
 
-        One is made if its run has the version before the one that the write gives it. Those that are made are durable
+        One is made if its run has the version that the write expects. Those that are made are durable
         when this returns.
         """
 
@@ -83,8 +86,8 @@ class RowStore(CheckpointStore):
         """-> all rows of a run, in order; their bodies may be left out."""
 
     @abstractmethod
-    def _remove(self, run_id: str) -> None:
-        """Remove a run and all of its rows."""
+    def _remove(self, run_id: str, version: int | None = None) -> bool:
+        """Remove a run and all of its rows, if it has this version (None: whichever) -> whether it was removed."""
 
     # ------------------------------------------------------------------ saving
 
@@ -95,16 +98,25 @@ class RowStore(CheckpointStore):
         self._keep(state, may_change_data=True)
 
     def save_many(self, states: Sequence[State]) -> None:
-        """Save several States of one run in one transaction; of a run that keeps the newest only, the newest."""
-        known = self._tails.get(states[0].run_id)
-        if known is None or states[0].step <= known[0].step:
-            self.save(states[0])
-            known, states = self._tails[states[0].run_id], states[1:]
-        if not states:
+        """Save several States of one run in few transactions; of a run that keeps the newest only, the newest."""
+        run_id = states[0].run_id
+        known = self._tails.get(run_id)
+        if known is not None and self._policy(run_id, known[0]).visible == 1:
+            self._save_newest(states)
             return
-        if known[0].policy.visible != 1:
-            self._save_each(*known, states)
-            return
+        for ascending in _ascending(states):
+            first, *others = ascending
+            known = self._tails.get(run_id)
+            if known is None or first.step <= known[0].step:
+                self.save(first)
+                known = self._tails.get(run_id)
+            else:
+                others = ascending
+            if others and (known is None or not self._save_together(*known, others)):
+                for state in others:
+                    self.save(state)
+
+    def _save_newest(self, states: Sequence[State]) -> None:
         try:
             self.save(states[-1])
         except NotSerializableError:  # what came before it can be kept, and is
@@ -112,58 +124,87 @@ class RowStore(CheckpointStore):
                 self.save(state)
             raise
 
-    def _save_each(self, head: Head, tail: Tail, states: Sequence[State]) -> None:
-        """Save every one of several later States of a run, in one transaction."""
+    def _save_together(self, head: Head, tail: Tail, states: Sequence[State]) -> bool:
+        """Save later States of a run in one transaction -> False if somebody else has written to the run."""
         rows: builtins.list[Row] = []
-        newest_of_step = {state.step: state for state in states}  # a run completes at the step that it saved last
-        for state in newest_of_step.values():
-            row, tail = self._rows.following(tail, state)
-            rows.append(row)
-        head = self._next_head(head, tail.state)
-        cut = max((self._cut(head, row) for row in rows if row.is_snapshot), default=0)
-        self._commit(Write(head, tuple(rows), cut_below=cut))
-        self._remember(head, tail)
+        refused: NotSerializableError | None = None
+        try:
+            for state in states:
+                row, tail = self._rows.following(tail, state)
+                rows.append(row)
+        except NotSerializableError as error:  # what came before it can be kept, and is
+            error.run_id = head.run_id
+            refused = error
+        if rows:
+            new = self._next_head(head, tail.state)
+            cut = max((self._cut(new, row) for row in rows if row.is_snapshot), default=0)
+            if not self._made(Write(new, head.version, tuple(rows), cut_below=cut)):
+                self._forget(head.run_id)
+                return False
+            self._remember(new, tail)
+        if refused is not None:
+            raise refused
+        return True
 
     def _keep(self, state: State, may_change_data: bool) -> None:
-        for _ in range(3):
+        for _ in range(_TRIES):
+            known = self._tails.get(state.run_id)
             try:
-                head, row, tail = self._next(state, may_change_data)
+                following = self._next(known, state, may_change_data)
             except NotSerializableError as error:
                 error.run_id = state.run_id
                 raise
-            cut = self._cut(head, row) if row.is_snapshot else 0
-            if self._commits.commit(Write(head, (row,), cut_below=cut)):
-                self._remember(head, tail)
-                return
+            except StepConflictError:
+                if known is None or not self._is_stale(known[0]):
+                    raise
+                following = None
+            if following is not None:
+                old, head, row, tail = following
+                cut = self._cut(head, row) if row.is_snapshot else 0
+                if self._made(Write(head, old.version if old else None, (row,), cut_below=cut)):
+                    self._remember(head, tail)
+                    return
             self._forget(state.run_id)  # somebody else has written: compare with what there is now
         raise StepConflictError(state.run_id, f"step {state.step} was not saved: others keep writing to the run")
 
-    def _next(self, state: State, may_change_data: bool) -> tuple[Head, Row, Tail]:
-        """-> the head and the row of a State to save, and the tail that they make."""
-        known = self._tails.get(state.run_id)
+    def _next(
+        self, known: tuple[Head, Tail] | None, state: State, may_change_data: bool
+    ) -> tuple[Head | None, Head, Row, Tail] | None:
+        """-> the head before; head, row and tail with a State; None if somebody else writes to the run meanwhile."""
         if known is None:
             row, tail = self._rows.snapshot(state)  # what cannot be kept is found out before the store is asked
             head = self._head(state.run_id)
             if head is None or head.step < state.step:
-                return self._next_head(head, state), row, tail
+                return head, self._next_head(head, state), row, tail
             self.load(state.run_id)
-            known = self._tails[state.run_id]
+            known = self._tails.get(state.run_id)
+            if known is None:
+                return None
         head, tail = known
         if state.step > head.step:
-            return self._next_head(head, state), *self._rows.following(tail, state)
+            return head, self._next_head(head, state), *self._rows.following(tail, state)
         same_data = have_same_data(tail.state, state, tail.encoded)
         check_step(state.run_id, head.step, state.step, may_change_data or same_data)
-        if same_data and is_about_same(tail.state, state):
-            saved = self._chain(state.run_id, state.step)[-1]
-            return self._next_head(head, state), *self._rows.again(tail, saved, state)
-        return self._next_head(head, state), *self._rows.snapshot(state)
+        if not (same_data and is_about_same(tail.state, state)):
+            return head, self._next_head(head, state), *self._rows.snapshot(state)
+        saved = self._chain(state.run_id, state.step)
+        if not saved or saved[-1].seal != tail.row.seal:
+            return None
+        return head, self._next_head(head, state), *self._rows.again(tail, saved[-1], state)
+
+    def _is_stale(self, head: Head) -> bool:
+        """Whether somebody else has written to the run since."""
+        now = self._head(head.run_id)
+        return now is None or now.version != head.version
+
+    def _policy(self, run_id: str, head: Head | None) -> Policy:
+        return self._policies.get(run_id) or (head.policy if head else Policy())
 
     def _next_head(self, head: Head | None, state: State) -> Head:
-        policy = self._policies.get(state.run_id) or (head.policy if head else Policy())
         return Head(
             run_id=state.run_id,
             number=head.number if head else 0,
-            version=head.version + 1 if head else 1,
+            version=head.version + 1 if head else int.from_bytes(os.urandom(6)),
             step=state.step,
             node=state.checkpoint_node,
             time_ns=time_ns_of(state),
@@ -171,7 +212,7 @@ class RowStore(CheckpointStore):
             error=state.error,
             graph=state.graph,
             parent=state.parent,
-            policy=policy,
+            policy=self._policy(state.run_id, head),
         )
 
     def _cut(self, head: Head, snapshot: Row) -> int:
@@ -184,8 +225,16 @@ class RowStore(CheckpointStore):
         older = [row for row in self._index(head.run_id) if row.step < snapshot.step]
         return min([row.base for row in older[-(visible - 1) :]], default=snapshot.step)
 
+    def _made(self, write: Write) -> bool:
+        """Make a write, together with those of other threads -> whether it was made."""
+        try:
+            return self._commits.commit(write)
+        except CheckpointError as error:
+            error.run_id = error.run_id or write.head.run_id
+            raise
+
     def _commit(self, write: Write) -> None:
-        if not self._commits.commit(write):
+        if not self._made(write):
             self._forget(write.head.run_id)
             raise StepConflictError(write.head.run_id, "others wrote to the run at the same time")
 
@@ -209,7 +258,7 @@ class RowStore(CheckpointStore):
         state = self._rows.state(run_id, rows)
         if step is None:
             head = self._head(run_id)
-            if head is not None and head.step == state.step:
+            if head is not None and _is_of(head, rows[-1]):
                 self._remember(head, self._rows.tail(state, rows))
         return state
 
@@ -244,7 +293,7 @@ class RowStore(CheckpointStore):
         state = evolve(state, generation=state.generation + 1)
         row, tail = self._rows.snapshot(state)
         back = self._next_head(head, state)
-        self._commit(Write(back, (row,), cut_above=step))
+        self._commit(Write(back, head.version, (row,), cut_above=step))
         self._remember(back, tail)
         return state
 
@@ -257,7 +306,7 @@ class RowStore(CheckpointStore):
         source_head = self._head(run_id)
         head = self._next_head(None, forked)
         head = attrs.evolve(head, policy=source_head.policy if source_head else head.policy)
-        if not self._commits.commit(Write(head, (*earlier, row))):
+        if not self._made(Write(head, None, (*earlier, row))):
             raise RunExistsError(new_run_id, str(self))
         return forked
 
@@ -286,8 +335,9 @@ class RowStore(CheckpointStore):
         removed, cut = [], 0
         for head in self._heads(None, None, -1, None):
             if head.policy.is_over(head.status, head.time_ns, now):
-                self.delete(head.run_id)
-                removed.append(head.run_id)
+                if self._remove(head.run_id, head.version):  # not if it went on meanwhile
+                    self._forget(head.run_id)
+                    removed.append(head.run_id)
             else:
                 cut += self._cut_now(head)
         return Pruned(tuple(removed), cut)
@@ -297,9 +347,25 @@ class RowStore(CheckpointStore):
         lowest = min((row.base for row in self._visible(head)), default=0)
         superfluous = sum(row.step < lowest for row in self._index(head.run_id))
         if superfluous:
-            self._commit(Write(attrs.evolve(head, version=head.version + 1), cut_below=lowest))
+            self._commit(Write(attrs.evolve(head, version=head.version + 1), head.version, cut_below=lowest))
             self._forget(head.run_id)
         return superfluous
+
+
+def _is_of(head: Head, row: Row) -> bool:
+    """Whether a head and the newest row were read at one time."""
+    return (head.step, head.node, head.time_ns, head.status) == (row.step, row.node, row.time_ns, row.status)
+
+
+def _ascending(states: Sequence[State]) -> Iterator[builtins.list[State]]:
+    """-> the States in groups whose steps go up: a run completes at the step that it saved last."""
+    group: builtins.list[State] = []
+    for state in states:
+        if group and state.step <= group[-1].step:
+            yield group
+            group = []
+        group.append(state)
+    yield group
 
 
 def _step_summary(head: Head, row: Row) -> Summary:

@@ -15,6 +15,9 @@ from stategraph.errors import CheckpointCorruptError, ConfigError
 from stategraph.state import ErrorInfo, ParentStep, RunStatus
 from stategraph.stores.policy import Policy
 
+MAX_STEP = 2**32 - 1
+"""The last step that a row can have: it shares a 64-bit key with the number of its run."""
+
 FORMAT = 1
 """The version of the format of rows. A newer one is refused, older ones are read."""
 
@@ -60,7 +63,8 @@ class Head:
     Attributes:
         run_id: The run.
         number: Counts the runs of a store, in the order in which they began.
-        version: Goes up with every write to the run.
+        version: Goes up with every write to the run. It begins anywhere, so that a run that was deleted and begun anew
+            is told from what it was.
         step, node, time_ns, status, error: As in the newest row.
         graph: The graph that runs it.
         parent: The step that it was forked from.
@@ -85,13 +89,15 @@ class Write:
     """A change of one run, made as a whole or not at all.
 
     Attributes:
-        head: The run as it is to be. Its version is one more than the one that it must have now (0 if it is new).
+        head: The run as it is to be.
+        expected: The version that the run must have now; None if it must not be there.
         put: Rows to add, or to put in the place of those with the same step.
         cut_below: Rows of lower steps go.
         cut_above: Rows of higher steps go.
     """
 
     head: Head
+    expected: int | None
     put: tuple[Row, ...] = ()
     cut_below: int = 0
     cut_above: int | None = None

@@ -88,9 +88,9 @@ class SqliteStore(RowStore):
     def _grow_log(self, database: sqlite3.Connection) -> None:
         """Grow the write-ahead log once, by a transaction that is too large for the cache, and is rolled back.
 
-        What does not fit into the cache goes to the log before a commit. Later commits then overwrite blocks that the file
-        has, and a sync has no metadata to write: it takes two thirds of the time. Nothing of this is ever committed, so
-        nothing has to be synced. The log stays that long, until the last connection closes.
+        What does not fit into the cache goes to the log before a commit. Later commits then overwrite blocks that the
+        file has, and a sync has no metadata to write: it takes two thirds of the time. Nothing of this is ever
+        committed, so nothing has to be synced. The log stays that long, until the last connection closes.
         """
         log = self.path.with_name(self.path.name + "-wal")
         if log.exists() and log.stat().st_size >= _LOG_SIZE:
@@ -158,12 +158,14 @@ class SqliteStore(RowStore):
             found = self._database.execute(NEXT_RUN, (*values, head.run_id, expected)).fetchone()
         return None if found is None else int(found[0])
 
-    def _remove(self, run_id: str) -> None:
+    def _remove(self, run_id: str, version: int | None = None) -> bool:
+        delete = "DELETE FROM run WHERE run_id = ? AND version = coalesce(?, version) RETURNING number"
         with self._explained(run_id), self._transaction():
-            found = self._database.execute("DELETE FROM run WHERE run_id = ? RETURNING number", (run_id,)).fetchone()
+            found = self._database.execute(delete, (run_id, version)).fetchone()
             if found is not None:
                 first = found[0] << STEP_BITS
                 self._database.execute("DELETE FROM checkpoint WHERE id BETWEEN ? AND ?", (first, first | LAST_STEP))
+            return found is not None
 
     def _head(self, run_id: str) -> Head | None:
         found = self._query(run_id, f"SELECT {HEAD} FROM run WHERE run_id = ?", (run_id,))
@@ -199,8 +201,10 @@ class SqliteStore(RowStore):
         """All or nothing."""
         with self._guard:
             self._check_process()
-            self._database.execute("BEGIN IMMEDIATE")
+            if self._database.in_transaction:  # an interrupt came just after it was begun
+                self._database.execute("ROLLBACK")
             try:
+                self._database.execute("BEGIN IMMEDIATE")
                 yield
                 self._database.execute("COMMIT")
             except BaseException as first:
@@ -220,6 +224,7 @@ class SqliteStore(RowStore):
         if self._closed:
             raise CheckpointError("", f"the {self} is closed; get_checkpoint_store opens a fresh one")
         if self._pid != os.getpid():
+            self._database.close()  # or SQLite believes that this process has the locks of its parent
             self._open()
 
     @contextmanager

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 import attrs
 
-from stategraph.errors import CheckpointCorruptError, ConfigError, FormatError, StateGraphError
+from stategraph.errors import CheckpointCorruptError, CheckpointSaveError, ConfigError, FormatError, StateGraphError
 from stategraph.state import State, time_ns_of
 from stategraph.stores.bodies import Bodies
-from stategraph.stores.changes import Change, assembled
+from stategraph.stores.changes import Change, assembled, encoded_of
 from stategraph.stores.kinds import DecodeError
-from stategraph.stores.rows import FORMAT, Row, Sealer
+from stategraph.stores.rows import FORMAT, MAX_STEP, Row, Sealer
 
 _ROW_WEIGHT = 512  # bytes that a row costs besides its body, when changes are weighed against a snapshot
 _LIGHT = 16_384  # bytes of changes that are always allowed: below, a snapshot saves nothing
@@ -119,7 +119,7 @@ class Rows:
         *earlier, newest = rows
         before = earlier[-1].seal if earlier else b""
         since = sum(len(row.body) + _ROW_WEIGHT for row in rows[1:])
-        return Tail(state, _without_body(newest), before, {}, len(rows[0].body), since)
+        return Tail(state, _without_body(newest), before, encoded_of(state), len(rows[0].body), since)
 
     def check(self, run_id: str, rows: Sequence[Row]) -> None:
         """Raise unless these are a snapshot and all rows up to the last of them, as they were written."""
@@ -135,6 +135,8 @@ class Rows:
             before = row.seal
 
     def _sealed(self, state: State, base: int, encoding: str, body: bytes, before: bytes) -> Row:
+        if state.step > MAX_STEP:
+            raise CheckpointSaveError(state.run_id, f"step {state.step} is above {MAX_STEP}, the last that can be kept")
         row = Row(
             *(state.step, base, state.checkpoint_node, time_ns_of(state), state.status, state.error),
             *(FORMAT, encoding, body),

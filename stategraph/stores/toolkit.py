@@ -1,4 +1,4 @@
-"""For authors of stores that keep one whole State of a run, such as a file: States as bytes, and what `save` must refuse."""
+"""For authors of stores that keep whole States, such as files: States as bytes, and what `save` must refuse."""
 
 from __future__ import annotations
 
@@ -37,7 +37,8 @@ def state_from_bytes(run_id: str, kept: bytes) -> State:
 
 
 def check_follows(saved: State, state: State) -> None:
-    """Raise StepConflictError unless `save` may put a State in the place of the one that is saved: it has a later step, or
-    the same step and the same data."""
+    """Raise StepConflictError unless `save` may put a State in the place of the one that is saved.
+
+    It may, if it has a later step, or the same step and the same data."""
     same_data = state.step == saved.step and have_same_data(saved, state, {})
     check_step(state.run_id, saved.step, state.step, same_data)

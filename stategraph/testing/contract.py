@@ -206,7 +206,7 @@ class CheckpointStoreContract:
         assert store.runs(status="completed") == []
 
     def test_runs_come_in_pages(self, store: CheckpointStore) -> None:
-        """The cursor of the last row of a page leads to the next page; each run comes once, always in the same order."""
+        """The cursor of the last row of a page leads to the next page; each run comes once, in the same order."""
         for number in range(7):
             store.save(State(run_id=f"run-{number}", step=1))
         pages = [store.runs(limit=3)]

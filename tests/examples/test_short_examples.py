@@ -65,7 +65,7 @@ def test_it_prints(name: str, tmp_path: Path) -> None:
 
 
 def test_the_crash_matrix_holds(tmp_path: Path) -> None:
-    """Under every durability a killed run is completed by the next process; the example itself checks what was repeated."""
+    """Under every durability a killed run is completed by the next process; the example checks what was repeated."""
     command = [sys.executable, "-W", "error", str(EXAMPLES / "crash_matrix.py")]
 
     result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
