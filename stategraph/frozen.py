@@ -192,8 +192,8 @@ def freeze(value: Any, depth: int = 0) -> Any:
 def _freeze_list(value: list[Any], depth: int) -> FrozenList:
     kind = FrozenList
     if not SETTLED.issuperset(map(type, value)):
-        value = [freeze(item, depth) for item in value]
-        kind = FrozenList if are_settled(value) else UnsettledList
+        value = [item if type(item) in SETTLED else freeze(item, depth) for item in value]
+        kind = FrozenList if SETTLED.issuperset(map(type, value)) or are_settled(value) else UnsettledList
     frozen = kind.__new__(kind)
     list.extend(frozen, value)
     return frozen

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from stategraph import NotSerializableError, State
 from stategraph.frozen import MAX_DEPTH, SETTLED, freeze, freeze_items, is_settled
+from stategraph.stores.codec import encode
 from stategraph.testing import KEPT_VALUES, is_same
 
 LIST = [3, [1], {"a": 2}]
@@ -380,9 +381,11 @@ def test_the_depth_is_limited(make: Callable[[Any], Any]) -> None:
 
 
 def test_deep_frozensets_are_refused() -> None:
-    """Without a RecursionError."""
-    with pytest.raises(NotSerializableError):
-        freeze_items({"x": [nested(lambda x: frozenset({x}), 900)]})
+    """When they are saved, with their place in the State and without a RecursionError."""
+    items = freeze_items({"x": [nested(lambda x: frozenset({x}), 900)]})
+
+    with pytest.raises(NotSerializableError, match=r"x\[0\]"):
+        encode([items])
 
 
 def _list_in_itself() -> Any:

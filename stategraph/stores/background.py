@@ -11,7 +11,7 @@ from stategraph.state import State
 from stategraph.stores.base import CheckpointStore
 from stategraph.stores.policy import Policy
 
-QUEUE_BOUND = 4096
+QUEUE_BOUND = 1024
 """Steps that may wait to be saved, and that a killed process may lose. A run that is further ahead waits."""
 
 _GATHER = 0.002  # seconds in which States gather before they are saved together

@@ -276,7 +276,9 @@ class RowStore(CheckpointStore):
 
     def _is_visible(self, run_id: str, step: int) -> bool:
         head = self._head(run_id)
-        return head is not None and any(row.step == step for row in self._visible(head))
+        if head is None or head.policy.visible is None:
+            return head is not None
+        return any(row.step == step for row in self._visible(head))
 
     def _visible(self, head: Head) -> builtins.list[Row]:
         """-> the checkpoints of a run that retention keeps; more rows may be there, which these build on."""

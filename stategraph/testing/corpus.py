@@ -215,7 +215,7 @@ def is_same(a: Any, b: Any) -> bool:
     if kind is dict:
         return len(a) == len(b) and all(map(is_same, a, b)) and all(map(is_same, a.values(), b.values()))
     if kind in (set, frozenset):
-        return bool(a == b) and {_kind(item) for item in a} == {_kind(item) for item in b}
+        return len(a) == len(b) and all(any(is_same(item, other) for other in b) for item in a)
     if kind in (time, datetime):
         return bool(a == b) and a.fold == b.fold and repr(a.tzinfo) == repr(b.tzinfo)
     if attrs.has(kind) or dataclasses.is_dataclass(kind):
