@@ -31,7 +31,7 @@ class Store(Protocol):
 
 
 class Services:
-    """The store and the observer of a graph. Every CheckpointError that comes out of here has the State at stake in it.
+    """The store and the observer of a graph. A CheckpointError that comes out of here has the State at stake in it, if there is one.
 
     Args:
         store: Keeps the States.

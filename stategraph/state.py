@@ -6,7 +6,7 @@ import copy
 from collections.abc import ItemsView, Iterator, KeysView, Mapping, ValuesView
 from datetime import datetime
 from enum import StrEnum
-from typing import Any, Protocol, TypeVar, overload
+from typing import Any, NoReturn, Protocol, TypeVar, overload
 
 import attrs
 
@@ -193,6 +193,14 @@ class State(_Draft, Mapping[str, Any]):
 
     def __getitem__(self, key: str) -> Any:
         return self._data[key]
+
+    def __setitem__(self, key: str, value: object) -> NoReturn:
+        raise TypeError(
+            f"a State never changes: State.set({key!r}, value) makes a new one, or return {{{key!r}: value}}"
+        )
+
+    def __delitem__(self, key: str) -> NoReturn:
+        raise TypeError(f"a State never changes: State.remove({key!r}) makes a new one")
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._data)

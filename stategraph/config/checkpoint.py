@@ -24,7 +24,7 @@ class CheckpointConfig:
         interval: Save after every so many steps; 0 saves nothing, ever.
         preserve: Whether a completed run stays in the store. If not, its checkpoints are deleted at the exit point.
         durability: When a save counts as done. "sync": before the next step; a killed process loses nothing that is
-            saved. "async": behind the run; it loses what waits (`stategraph.stores.background.QUEUE_BOUND` steps at
+            saved. "async": behind the run; it loses what waits (`stategraph.stores.background.QUEUE_BOUND` saves at
             most). "exit": only the State with which the call ends is saved; it loses all steps of the call.
         retention: Which checkpoints of a run are kept: "latest", "full", or "windowed".
         window: With retention "windowed", how many of the newest.

@@ -12,7 +12,7 @@ from stategraph.stores.base import CheckpointStore
 from stategraph.stores.policy import Policy
 
 QUEUE_BOUND = 1024
-"""Steps that may wait to be saved, and that a killed process may lose. A run that is further ahead waits."""
+"""Saves that may wait to be done, and that a killed process may lose. A run that is further ahead waits."""
 
 _GATHER = 0.002  # seconds in which States gather before they are saved together
 
@@ -49,7 +49,7 @@ class BackgroundSaves:
                 self._changed.wait()
             self._raise_error()
             self._queue.append(state)
-            if self._thread is None:
+            if self._thread is None or not self._thread.is_alive():
                 self._thread = threading.Thread(target=self._work, name="stategraph saves", daemon=True)
                 self._thread.start()
             elif len(self._queue) == 1:
@@ -57,13 +57,18 @@ class BackgroundSaves:
 
     def flush(self) -> None:
         """Wait until everything is saved, and raise what went wrong. No thread is left when this returns."""
+        try:
+            with self._changed:
+                thread, self._hurry = self._thread, True
+                self._changed.notify_all()
+            if thread is not None:
+                thread.join()
+        finally:  # an interrupt may come while it waits: whoever saves next begins a thread if there is none
+            self._hurry = False
+        while self._queue and self._error is None:  # what a thread that is gone has left
+            self._save_gathered()
         with self._changed:
-            thread, self._hurry = self._thread, True
-            self._changed.notify_all()
-        if thread is not None:
-            thread.join()
-        with self._changed:
-            self._thread, self._hurry = None, False
+            self._thread = None
             self._raise_error()
 
     def _raise_error(self) -> None:

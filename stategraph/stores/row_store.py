@@ -339,6 +339,7 @@ class RowStore(CheckpointStore):
             if head.policy.is_over(head.status, head.time_ns, now):
                 if self._remove(head.run_id, head.version):  # not if it went on meanwhile
                     self._forget(head.run_id)
+                    self._policies.pop(head.run_id, None)
                     removed.append(head.run_id)
             else:
                 cut += self._cut_now(head)
