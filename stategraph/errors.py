@@ -176,7 +176,7 @@ class RunExistsError(StateGraphError):
 
     def __str__(self) -> str:
         return (
-            f"run {self.run_id!r} is already in the {self.store}: continue it with resume({self.run_id!r}) or, if it is "
+            f"run {self.run_id!r} is already in the {self.store}: go on with resume({self.run_id!r}) or, if it is "
             "complete, execute its State from store.load; or delete it with store.delete, or choose another run_id"
         )
 

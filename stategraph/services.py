@@ -31,7 +31,7 @@ class Store(Protocol):
 
 
 class Services:
-    """The store and the observer of a graph. A CheckpointError that comes out of here has the State at stake in it, if there is one.
+    """The store and the observer of a graph. A CheckpointError from here has the State at stake in it.
 
     Args:
         store: Keeps the States.
