@@ -57,7 +57,7 @@ MUTANTS = (
     ),
     Mutant(
         "the newest checkpoint is the one with the latest time",
-        "stores/sqlite.py",
+        "stores/sqlite_rows.py",
         "ORDER BY id DESC LIMIT 1",
         "ORDER BY timestamp_ns DESC LIMIT 1",
         (STORES,),
@@ -78,10 +78,10 @@ MUTANTS = (
     ),
     Mutant(
         "whoever writes last wins",
-        "stores/sqlite.py",
+        "stores/sqlite_rows.py",
         "WHERE run_id = ? AND version = ? RETURNING number",
         "WHERE run_id = ? AND version >= ? - 1000000 RETURNING number",
-        ("tests/stores", "tests/test_runs.py"),
+        ("tests/stores/test_two_handles.py",),
     ),
     Mutant(
         "a list that changed in its middle is taken for one that grew",
@@ -128,8 +128,8 @@ MUTANTS = (
     Mutant(
         "a follower is not told of the leader's error",
         "stores/commit.py",
-        "            outcomes = [error] * len(batch)\n",
-        "            outcomes = [True] * len(batch)\n",
+        "[_copy(error) for _ in batch]",
+        "[True for _ in batch]",
         ("tests/stores/test_commit.py",),
     ),
     Mutant(
