@@ -7,7 +7,8 @@ from typing import Any
 
 import attrs
 
-from stategraph.state import ParentStep, RunStatus, State, evolve, with_data
+from stategraph.provenance import ParentStep, RunStatus
+from stategraph.state import State, evolve, with_data
 from stategraph.stores.policy import Policy
 from stategraph.testing.corpus import is_same
 

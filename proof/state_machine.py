@@ -24,7 +24,8 @@ from proof.model import Model, differences, is_same_state
 from proof.report import Report
 from stategraph import clock
 from stategraph.errors import CheckpointNotFoundError, RunExistsError, StepConflictError
-from stategraph.state import ErrorInfo, State, with_data
+from stategraph.provenance import ErrorInfo
+from stategraph.state import State, with_data
 from stategraph.stores import CheckpointStore
 from stategraph.stores.disk import DiskStore
 from stategraph.stores.memory import MemoryStore

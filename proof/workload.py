@@ -14,7 +14,8 @@ from pathlib import Path
 import attrs
 
 from stategraph.errors import CheckpointNotFoundError, StateGraphError
-from stategraph.state import RunStatus, State, evolve
+from stategraph.provenance import RunStatus
+from stategraph.state import State, evolve
 from stategraph.stores.base import CheckpointStore
 from stategraph.stores.policy import Policy
 from stategraph.stores.registry import get_checkpoint_store

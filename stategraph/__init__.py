@@ -6,6 +6,7 @@ A checkpoint is the State itself; see `State`, `StateGraph` and `CheckpointStore
 from stategraph.config import CheckpointConfig, GraphConfig
 from stategraph.edges import Edge, always, and_, key_equals, key_exists, not_, or_
 from stategraph.errors import (
+    AnswerError,
     AsyncNodeError,
     CheckpointCorruptError,
     CheckpointError,
@@ -31,15 +32,22 @@ from stategraph.errors import (
 from stategraph.events import Event, EventType
 from stategraph.graph import StateGraph
 from stategraph.nodes.context import NodeContext
+from stategraph.nodes.interrupt import InterruptNode
+from stategraph.nodes.mapping import MapNode
+from stategraph.nodes.parallel import ParallelNode
 from stategraph.observers import MultiObserver, Observer, get_observer, register_observer
-from stategraph.state import ErrorInfo, ParentStep, RunStatus, State
+from stategraph.policies import CachePolicy, RetryPolicy
+from stategraph.provenance import ErrorInfo, ParentStep, Partial, Pause, RunStatus
+from stategraph.state import State
 from stategraph.stores import CheckpointStore, get_checkpoint_store, register_checkpoint_store
 from stategraph.stores.types import register_type
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "AnswerError",
     "AsyncNodeError",
+    "CachePolicy",
     "CheckpointConfig",
     "CheckpointCorruptError",
     "CheckpointError",
@@ -57,13 +65,19 @@ __all__ = [
     "GraphConfig",
     "GraphError",
     "GraphMismatchError",
+    "InterruptNode",
     "InvalidRunIdError",
+    "MapNode",
     "MaxIterationsError",
     "MultiObserver",
     "NodeContext",
     "NotSerializableError",
     "Observer",
+    "ParallelNode",
     "ParentStep",
+    "Partial",
+    "Pause",
+    "RetryPolicy",
     "RunCancelledError",
     "RunCompleteError",
     "RunExistsError",

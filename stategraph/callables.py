@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 
 def name_of(function: Callable[..., object]) -> str:
@@ -13,7 +14,16 @@ def name_of(function: Callable[..., object]) -> str:
 
 
 def is_async_callable(function: object) -> bool:
-    """Whether calling it gives a coroutine; sees through partials and objects with an async ``__call__``."""
+    """Whether what calling it gives has to be awaited; sees through partials and objects with an async ``__call__``."""
+    return _is(inspect.iscoroutinefunction, function) or _is(inspect.isasyncgenfunction, function)
+
+
+def is_generator_callable(function: object) -> bool:
+    """Whether calling it gives a generator, sync or async; sees through the same."""
+    return _is(inspect.isgeneratorfunction, function) or _is(inspect.isasyncgenfunction, function)
+
+
+def _is(test: Callable[[Any], bool], function: Any) -> bool:
     while isinstance(function, partial):
         function = function.func
-    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
+    return test(function) or test(type(function).__call__)

@@ -7,8 +7,8 @@ step, and an object of a class takes five times as long to make.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from typing import Any, TypeAlias
+from collections.abc import Awaitable, Callable, Generator
+from typing import Any, TypeAlias, TypeVar
 
 
 class Kind:
@@ -51,13 +51,42 @@ class Flush(Kind):
     """Wait until all Saves are as durable as the store promises."""
 
 
+class Finish(Kind):
+    """Call, and if need be await, what a node needs for its end. Nothing stops or limits it."""
+
+
+class Parts(Kind):
+    """Save, load or drop the finished parts of a step that has not completed."""
+
+
+class Limit(Kind):
+    """Set a limit to what follows: ``(Limit, error, seconds)``. Until the matching Unlimit, a node that is called or
+    awaited when the time is over is cut off, and what `error` makes is raised."""
+
+
+class Unlimit(Kind):
+    """Take back the newest Limit."""
+
+
+class Sleep(Kind):
+    """Wait: ``(Sleep, None, seconds)``."""
+
+
+class Show(Kind):
+    """Show a State to whoever iterates over the run: ``(Show, None, state)``."""
+
+
 class Notify(Kind):
     """Tell the observer of an event. It must not wait, and never fails."""
 
 
-Command: TypeAlias = tuple[type[Kind], Callable[[Any], Any] | Awaitable[Any], Any]
+Command: TypeAlias = tuple[type[Kind], Callable[[Any], Any] | Awaitable[Any] | None, Any]
 
-BLOCKING: tuple[type[Kind], ...] = (RunNode, Load, Save, Amend, Delete, Retain, Flush)
+_Answer = TypeVar("_Answer")
+Task: TypeAlias = Generator[Command, Any, _Answer]
+"""A part of a run: yields commands, is sent their answers, returns its own."""
+
+BLOCKING: tuple[type[Kind], ...] = (RunNode, Load, Save, Amend, Delete, Retain, Flush, Parts)
 """Calls that may take long, and therefore are not made on an event loop."""
 
 
@@ -69,3 +98,8 @@ class Escaped(BaseException):
 class Stopped(BaseException):
     """Thrown into the engine where it asks for a node, to say that the run is to stop: the cancel event was set, or the
     time is up (then ``__cause__`` is a TimeoutError)."""
+
+
+class StoreFailed(BaseException):
+    """Raised while a node is visited, to say that the store could not do what the visit takes (``__cause__``): no
+    failure of the node, and nothing to be tried again."""

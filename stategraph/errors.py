@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import attrs
 
 if TYPE_CHECKING:
+    from stategraph.provenance import Pause
     from stategraph.state import State
 
 _SHOWN = 80  # characters of a value in an error: enough to recognise it, short when it is megabytes
@@ -209,6 +210,24 @@ class GraphMismatchError(StateGraphError):
     def __str__(self) -> str:
         changes = "; ".join(_cut(change) for change in self.changes[:10]) + ("; ..." if len(self.changes) > 10 else "")
         return f"run {self.run_id!r} does not fit this graph: {changes}. {_cut(self.way_out, 500)}"
+
+
+@attrs.define(slots=False, eq=False, repr=False)
+class AnswerError(StateGraphError, ValueError):
+    """A paused run is resumed without the answer that it waits for, or with one that will not do; it stays paused."""
+
+    run_id: str
+    pause: Pause
+    problem: str
+
+    def __str__(self) -> str:
+        pause = self.pause
+        until = f" until {pause.deadline}" if pause.deadline else ""
+        how = f"resume({self.run_id!r}, {{{pause.response_param!r}: ...}})"
+        return (
+            f"run {self.run_id!r} is paused at node {shorten(pause.node)} ({_cut(pause.reason)}) and waits{until} for "
+            f"an answer under {pause.response_param!r}, as {how}, to {shorten(pause.value)}; {_cut(self.problem, 500)}"
+        )
 
 
 @attrs.define(slots=False, eq=False, repr=False)

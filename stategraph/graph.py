@@ -3,35 +3,27 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from types import MappingProxyType
-from typing import Any, TypeVar, overload
+from collections.abc import AsyncGenerator, Iterator, Mapping
+from typing import Any, cast
 
-from stategraph.commands import RunNode, StartNode
+from stategraph.blueprint import Blueprint
 from stategraph.config import GraphConfig
-from stategraph.config.checks import is_name
 from stategraph.drivers.stop import StopSignal
-from stategraph.drivers.sync import drive, is_loop_running
-from stategraph.edges import Edge, Predicate, is_predicate
+from stategraph.drivers.sync import drive, is_loop_running, iterate
 from stategraph.engine import Engine
-from stategraph.errors import AsyncNodeError, ConfigError, GraphError, UnknownNodeError, shorten
+from stategraph.errors import AsyncNodeError, ConfigError
 from stategraph.events import Listener, wanted_events
-from stategraph.nodes.function import FunctionNode, NodeFunction
+from stategraph.nodes.child import GraphNode, Keys
 from stategraph.observers import get_observer
-from stategraph.plan import Plan, Stage
+from stategraph.plan import Plan
 from stategraph.services import Services
 from stategraph.state import State
 from stategraph.stores import CheckpointStore, get_checkpoint_store
 from stategraph.stores.background import BackgroundSaves
 from stategraph.stores.policy import Policy
-from stategraph.structure import GraphStructure
-from stategraph.validation import problems_of
-
-_Function = TypeVar("_Function", bound=NodeFunction)
 
 
-class StateGraph:
+class StateGraph(Blueprint):
     """A workflow: named steps, and conditional edges between them.
 
     Build it with `add_node`, `add_edge`, `set_entry_point` and `set_exit_point`; then `execute` a State on it, or
@@ -52,126 +44,11 @@ class StateGraph:
     ) -> None:
         _check_arguments(config, observer, store)
         checkpoint = config.checkpoint
+        super().__init__(config.name)
         self.config = config
         self.observer = get_observer(config.observer) if observer is None else observer
         self.store = get_checkpoint_store(checkpoint.store, **checkpoint.store_options()) if store is None else store
-        self._lock = threading.Lock()
-        self._nodes: dict[str, FunctionNode] = {}
-        self._edges: list[Edge] = []
-        self._entry: str | None = None
-        self._exits: set[str] = set()
         self._plan: Plan | None = None
-
-    @property
-    def name(self) -> str:
-        """The name of the graph, from its config."""
-        return self.config.name
-
-    @property
-    def nodes(self) -> Mapping[str, NodeFunction]:
-        """The functions by the names of their nodes, in the order in which they were added."""
-        return MappingProxyType({name: node.given for name, node in self._nodes.items()})
-
-    @property
-    def edges(self) -> tuple[Edge, ...]:
-        """The edges, in the order in which they were added."""
-        return tuple(self._edges)
-
-    @property
-    def structure(self) -> GraphStructure:
-        """What is kept of the graph with its runs, to tell whether a saved State still fits."""
-        return GraphStructure(tuple(self._nodes), tuple(edge.structure for edge in self._edges))
-
-    @property
-    def fingerprint(self) -> str:
-        """32 hexadecimal digits that change when nodes or edges do; the same in every process."""
-        return self.structure.fingerprint
-
-    # ------------------------------------------------------------------ building
-
-    def add_node(self, name: str, node: NodeFunction) -> None:
-        """Add a step.
-
-        Args:
-            name: Names it within the graph.
-            node: A sync or async function of a State (and, if it has a second parameter for it, of a NodeContext) that
-                returns a State made from the one it was given, or a mapping of updates to it.
-
-        Raises:
-            GraphError: the name is taken or none, or the node cannot be called like that.
-        """
-        if not is_name(name):
-            raise self._error(f"a node is named {shorten(name)}; a name has 1 to 200 printable characters")
-        try:
-            function = FunctionNode.of(node)
-        except TypeError as error:
-            raise self._error(f"node {name!r}: {error}") from None
-        with self._changing():
-            if name in self._nodes:
-                raise self._error(f"node {name!r} is already there; give this one another name")
-            self._nodes[name] = function
-
-    @overload
-    def node(self, function: _Function, /) -> _Function: ...
-    @overload
-    def node(self, name: str, /) -> Callable[[_Function], _Function]: ...
-    def node(self, function_or_name: Any, /) -> Any:
-        """Decorator that adds a function as a node: ``@graph.node`` under its own name, or ``@graph.node("name")``."""
-        if not isinstance(function_or_name, str):
-            self.add_node(getattr(function_or_name, "__name__", ""), function_or_name)
-            return function_or_name
-
-        def add(function: _Function) -> _Function:
-            self.add_node(function_or_name, function)
-            return function
-
-        return add
-
-    def add_edge(
-        self, from_node: str, to_node: str, predicate: Predicate | None = None, *, name: str | None = None
-    ) -> None:
-        """Add a possible transition. The edges out of a node are tried in the order in which they were added.
-
-        Args:
-            from_node: The node it leaves.
-            to_node: The node it leads to.
-            predicate: Decides on the State after `from_node`; None always passes.
-            name: Names the edge in events, errors and the structure that is kept with a run.
-
-        Raises:
-            UnknownNodeError: a node is not there.
-            GraphError: the predicate is not a sync function, or the same edge is there already.
-        """
-        edge = Edge(self._known(from_node), self._known(to_node), predicate, name)
-        if predicate is not None and not is_predicate(predicate):
-            raise self._error(f"edge {from_node!r} -> {to_node!r}: a predicate is a sync function of a State")
-        with self._changing():
-            if edge in self._edges:
-                raise self._error(f"edge {edge} is already there")
-            self._edges.append(edge)
-
-    def set_entry_point(self, node: str) -> None:
-        """Let runs start at a node.
-
-        Raises:
-            UnknownNodeError: it is not there.
-            GraphError: there is an entry point already.
-        """
-        self._known(node)
-        with self._changing():
-            if self._entry is not None:
-                raise self._error(f"the entry point is {self._entry!r} already; {node!r} cannot be a second one")
-            self._entry = node
-
-    def set_exit_point(self, node: str) -> None:
-        """Let runs complete at a node. A graph has one or more of these.
-
-        Raises:
-            UnknownNodeError: it is not there.
-        """
-        self._known(node)
-        with self._changing():
-            self._exits.add(node)
 
     def validate(self) -> None:
         """Check that runs can start, and can get from everywhere to an exit point.
@@ -194,7 +71,7 @@ class StateGraph:
             timeout: Seconds after which the run is stopped before the next node; a node that is async is cut off.
 
         Returns:
-            The final State, of status completed.
+            The final State, of status completed; or paused, if a node pauses the run.
 
         Raises:
             GraphError: the graph is not valid.
@@ -206,8 +83,7 @@ class StateGraph:
             CheckpointError: the store could not save; the State that was at stake is in it.
             AsyncNodeError: the graph has async nodes and an event loop is running in this thread: use `aexecute`.
         """
-        engine = self._sync_engine()
-        return drive(engine.execute(_checked(state)), _signal(cancel, timeout))
+        return drive(self._sync_engine().execute(_checked(state)), _signal(cancel, timeout))
 
     async def aexecute(
         self, state: State, *, cancel: threading.Event | None = None, timeout: float | None = None
@@ -216,8 +92,7 @@ class StateGraph:
         stops the run, after the node that is running if that is a sync one."""
         from stategraph.drivers.tasks import adrive  # imported when used: asyncio takes 20 ms
 
-        engine = self._engine()
-        return await adrive(engine.execute(_checked(state)), _signal(cancel, timeout))
+        return await adrive(self._engine().execute(_checked(state)), _signal(cancel, timeout))
 
     def resume(
         self,
@@ -225,6 +100,7 @@ class StateGraph:
         updates: Mapping[str, Any] | None = None,
         *,
         allow_changed: bool = False,
+        migrate: Mapping[str, str] | None = None,
         cancel: threading.Event | None = None,
         timeout: float | None = None,
     ) -> State:
@@ -232,23 +108,25 @@ class StateGraph:
 
         Args:
             run_id: The run.
-            updates: Laid over the data of the checkpoint, and saved before the next node runs.
+            updates: Laid over the data of the checkpoint, and saved before the next node runs. Of a paused run: the
+                answer under the key that it waits for, and whatever else.
             allow_changed: Go on even if nodes or edges of the graph have changed since.
+            migrate: New names of nodes that were renamed since, by their old ones.
             cancel: As for `execute`.
             timeout: As for `execute`.
 
         Returns:
-            The final State, of status completed.
+            The final State, of status completed; or paused, if a node pauses the run.
 
         Raises:
+            AnswerError: the run is paused, and the updates hold no answer that will do. It stays paused.
             CheckpointingDisabledError: the graph saves nothing (interval 0).
             CheckpointNotFoundError: the store has no checkpoint of the run.
             RunCompleteError: the run is complete.
             GraphMismatchError: it is a run of another graph, or of this one before it changed; it names the changes.
             And all that `execute` raises.
         """
-        engine = self._sync_engine()
-        task = engine.resume(run_id, _updates(updates), allow_changed)
+        task = self._sync_engine().resume(run_id, _updates(updates), allow_changed, _migrated(migrate))
         return drive(task, _signal(cancel, timeout))
 
     async def aresume(
@@ -257,27 +135,92 @@ class StateGraph:
         updates: Mapping[str, Any] | None = None,
         *,
         allow_changed: bool = False,
+        migrate: Mapping[str, str] | None = None,
         cancel: threading.Event | None = None,
         timeout: float | None = None,
     ) -> State:
         """As `resume`, on the running event loop; see `aexecute`."""
         from stategraph.drivers.tasks import adrive  # imported when used: asyncio takes 20 ms
 
-        engine = self._engine()
-        task = engine.resume(run_id, _updates(updates), allow_changed)
+        task = self._engine().resume(run_id, _updates(updates), allow_changed, _migrated(migrate))
         return await adrive(task, _signal(cancel, timeout))
+
+    # ------------------------------------------------------------------ step by step
+
+    def stream(
+        self, state: State, *, cancel: threading.Event | None = None, timeout: float | None = None
+    ) -> Iterator[State]:
+        """As `execute`, yielding the State after every node and, of a node that is a generator, after every chunk.
+
+        After a chunk, `State.partial` holds the chunks so far. The run goes on when the next State is asked for; to
+        leave the iteration stops it at a checkpoint, from which `resume` goes on.
+        """
+        return iterate(self._sync_engine(shows=True).execute(_checked(state)), _signal(cancel, timeout))
+
+    def stream_resume(
+        self,
+        run_id: str,
+        updates: Mapping[str, Any] | None = None,
+        *,
+        allow_changed: bool = False,
+        migrate: Mapping[str, str] | None = None,
+        cancel: threading.Event | None = None,
+        timeout: float | None = None,
+    ) -> Iterator[State]:
+        """As `resume`, yielding as `stream` does."""
+        engine = self._sync_engine(shows=True)
+        task = engine.resume(run_id, _updates(updates), allow_changed, _migrated(migrate))
+        return iterate(task, _signal(cancel, timeout))
+
+    def astream(
+        self, state: State, *, cancel: threading.Event | None = None, timeout: float | None = None
+    ) -> AsyncGenerator[State, None]:
+        """As `stream`, on the running event loop. A loop that may be left early is best put into
+        ``async with contextlib.aclosing(graph.astream(state)) as states``: then the run has stopped when it is left."""
+        from stategraph.drivers.tasks import aiterate  # imported when used: asyncio takes 20 ms
+
+        return aiterate(self._engine(shows=True).execute(_checked(state)), _signal(cancel, timeout))
+
+    def astream_resume(
+        self,
+        run_id: str,
+        updates: Mapping[str, Any] | None = None,
+        *,
+        allow_changed: bool = False,
+        migrate: Mapping[str, str] | None = None,
+        cancel: threading.Event | None = None,
+        timeout: float | None = None,
+    ) -> AsyncGenerator[State, None]:
+        """As `resume`, yielding as `astream` does."""
+        from stategraph.drivers.tasks import aiterate  # imported when used: asyncio takes 20 ms
+
+        task = self._engine(shows=True).resume(run_id, _updates(updates), allow_changed, _migrated(migrate))
+        return aiterate(task, _signal(cancel, timeout))
+
+    # ------------------------------------------------------------------ within another
+
+    def as_node(self, inputs: Keys = None, outputs: Keys = None) -> GraphNode:
+        """-> this graph as a node of another, which gives it a run of its own and keeps that in its own store.
+
+        Args:
+            inputs: What the run begins with: keys of the outer State; a mapping from the keys in here to those out
+                there; or a function of the outer State. By default the whole State.
+            outputs: What comes out: keys of the final State; a mapping from the keys out there to those in here; or a
+                function of the final State. By default all that changed.
+        """
+        return GraphNode(self, self._planned, inputs, outputs)
 
     # ------------------------------------------------------------------ inside
 
-    def _engine(self) -> Engine:
+    def _engine(self, *, shows: bool = False) -> Engine:
         plan, checkpoint = self._planned(), self.config.checkpoint
         store = BackgroundSaves(self.store) if plan.saves_behind else self.store
         policy = Policy(checkpoint.retention, checkpoint.window, checkpoint.ttl)
         services = Services(store, self.observer, self.name, policy)
-        return Engine(plan, services, wanted_events(self.observer))
+        return Engine(plan, services, wanted_events(self.observer), shows)
 
-    def _sync_engine(self) -> Engine:
-        engine = self._engine()
+    def _sync_engine(self, *, shows: bool = False) -> Engine:
+        engine = self._engine(shows=shows)
         if engine.plan.async_node is not None and is_loop_running():
             raise AsyncNodeError(engine.plan.async_node)
         return engine
@@ -291,41 +234,30 @@ class StateGraph:
 
     def _make_plan(self) -> Plan:
         checkpoint = self.config.checkpoint
-        problems = problems_of(list(self._nodes), self._edges, self._entry, self._exits)
-        if problems or self._entry is None:
-            raise GraphError(self.name, tuple(problems))
+        keeps = checkpoint.interval > 0 and self.store.keeps_parts
+        stages = self._stages()
+        needing = [name for name, stage in stages.items() if stage.node.pauses]
+        if needing and checkpoint.interval == 0:
+            problem = f"node {needing[0]!r} pauses runs, which takes checkpoints: set checkpoint.interval to 1 or more"
+            raise self._error(problem)
         return Plan(
             graph=self.name,
             structure=self.structure,
-            entry=self._entry,
-            stages={name: self._make_stage(name, node) for name, node in self._nodes.items()},
+            entry=cast(str, self._entry),
+            stages=stages,
             interval=0 if checkpoint.durability == "exit" else checkpoint.interval,
             saves=checkpoint.interval > 0,
             saves_behind=checkpoint.durability == "async",
+            loads_parts=keeps and any(stage.node.has_parts for stage in stages.values()),
+            keeps_parts=keeps and checkpoint.durability != "exit",
             preserve=checkpoint.preserve,
             max_iterations=self.config.max_iterations,
             store=str(self.store),
+            defaults=dict(self._defaults),
         )
 
-    def _make_stage(self, name: str, node: FunctionNode) -> Stage:
-        edges = tuple(edge for edge in self._edges if edge.source == name)
-        kind = StartNode if node.is_async else RunNode
-        return Stage(name, node, kind, node.function, edges, is_exit=name in self._exits)
-
-    @contextmanager
-    def _changing(self) -> Iterator[None]:
-        """The graph is changed: runs that are under way keep the plan they have."""
-        with self._lock:
-            yield
-            self._plan = None
-
-    def _known(self, node: str) -> str:
-        if not isinstance(node, str) or node not in self._nodes:
-            raise UnknownNodeError("node", node, self._nodes, self.name)
-        return node
-
-    def _error(self, problem: str) -> GraphError:
-        return GraphError(self.name, (problem,))
+    def _changed(self) -> None:
+        self._plan = None
 
     def __repr__(self) -> str:
         return f"StateGraph({self.name!r}, {len(self._nodes)} nodes, {len(self._edges)} edges, {self.store})"
@@ -354,6 +286,12 @@ def _updates(updates: Mapping[str, Any] | None) -> Mapping[str, Any]:
     if updates is not None and not isinstance(updates, Mapping):
         raise TypeError(f"updates are a mapping, not {type(updates).__name__}")
     return updates or {}
+
+
+def _migrated(names: Mapping[str, str] | None) -> Mapping[str, str]:
+    if names is not None and not isinstance(names, Mapping):
+        raise TypeError(f"migrate is a mapping of old names to new ones, not {type(names).__name__}")
+    return names or {}
 
 
 def _signal(cancel: threading.Event | None, timeout: float | None) -> StopSignal | None:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import attrs
 
-from stategraph.commands import Kind
+from stategraph.commands import Kind, RunNode, StartNode
 from stategraph.edges import Edge
+from stategraph.nodes.base import Node
 from stategraph.nodes.function import FunctionNode, NodeFunction
+from stategraph.policies import NodePolicies
+from stategraph.state import State
 from stategraph.structure import GraphStructure
 
 
@@ -19,18 +23,37 @@ class Stage:
     Attributes:
         name: Its name.
         node: The node.
-        kind: The kind of the command that calls it.
-        function: What is called.
+        policies: What it does beyond being called.
         edges: The edges out of it, in the order in which they are tried.
         is_exit: Whether a run completes here.
+        is_plain: Whether it is a function that is called once, as most are. The engine calls these itself.
+        kind: The kind of the command that calls a plain one.
+        function: What is called, where it is plain.
+        wants_context: Whether that takes a NodeContext as well.
     """
 
     name: str
-    node: FunctionNode
-    kind: type[Kind]
-    function: NodeFunction
+    node: Node
+    policies: NodePolicies
     edges: tuple[Edge, ...]
     is_exit: bool
+    is_plain: bool
+    kind: type[Kind]
+    function: NodeFunction
+    wants_context: bool
+
+    @classmethod
+    def of(cls, name: str, node: Node, policies: NodePolicies, edges: tuple[Edge, ...], *, is_exit: bool) -> Stage:
+        """-> the stage of a node."""
+        kind = StartNode if node.is_async else RunNode
+        if not isinstance(node, FunctionNode):
+            return cls(name, node, policies, edges, is_exit, False, kind, _nothing, False)
+        is_plain = not node.is_generator and not policies.is_at_work
+        return cls(name, node, policies, edges, is_exit, is_plain, kind, node.function, node.wants_context)
+
+
+def _nothing(state: State) -> None:
+    """Stand in for the function of a node that is none."""
 
 
 @attrs.frozen
@@ -43,9 +66,12 @@ class Plan:
         interval: Every how many steps a State is saved; 0 for only at the end of a call.
         saves: Whether anything is saved at all.
         saves_behind: Whether a Save may be done later, and is waited for at the end.
+        loads_parts: Whether finished parts of a step that did not complete are looked for in the store.
+        keeps_parts: Whether they are saved as they finish.
         preserve: Whether a completed run stays in the store.
         max_iterations: How many nodes one call may enter.
         store: The store in words, for errors.
+        defaults: Values for keys that a run has no value for.
     """
 
     graph: str
@@ -55,9 +81,12 @@ class Plan:
     interval: int
     saves: bool
     saves_behind: bool
+    loads_parts: bool
+    keeps_parts: bool
     preserve: bool
     max_iterations: int
     store: str
+    defaults: Mapping[str, Any] = attrs.field(factory=dict)
 
     @property
     def async_node(self) -> str | None:

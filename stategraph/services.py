@@ -5,8 +5,10 @@ The engine never calls these functions. It puts them into commands.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
+
+import attrs
 
 from stategraph.errors import (
     CheckpointCorruptError,
@@ -16,6 +18,7 @@ from stategraph.errors import (
     shorten,
 )
 from stategraph.events import EventType, Listener, notify
+from stategraph.provenance import Part
 from stategraph.state import State
 
 
@@ -28,6 +31,9 @@ class Store(Protocol):
     def delete(self, run_id: str, /) -> None: ...
     def retain(self, run_id: str, policy: Any, /) -> None: ...
     def flush(self) -> None: ...
+    def save_parts(self, run_id: str, parts: Sequence[Part], /) -> None: ...
+    def load_parts(self, run_id: str, step: int, node: str, /) -> Mapping[str, Any]: ...
+    def drop_parts(self, run_id: str, step: int, /, *, newer_too: bool) -> None: ...
 
 
 class Services:
@@ -40,7 +46,7 @@ class Services:
         policy: What the store is to keep of a run.
     """
 
-    def __init__(self, store: Store, observer: Listener, source: str, policy: object = None) -> None:
+    def __init__(self, store: Store, observer: Listener, source: str, policy: Any = None) -> None:
         self.store = store
         self.observer = observer
         self._source = source
@@ -77,13 +83,7 @@ class Services:
 
     def retain(self, run_id: str) -> None:
         """Tell the store what is to be kept of the run; raises a CheckpointError if that fails."""
-        try:
-            self.store.retain(run_id, self._policy)
-        except CheckpointError:
-            raise
-        except Exception as error:
-            reason = f"the {self.store} could not take its policy: {describe_exception(error)}"
-            raise CheckpointError(run_id, reason) from error
+        self._asked(run_id, "take its policy", lambda: self.store.retain(run_id, self._policy))
 
     def flush(self, state: State) -> None:
         """Wait until all that was saved before is durable; raises a CheckpointError if it will not be."""
@@ -101,6 +101,38 @@ class Services:
             failure = CheckpointError(state.run_id, reason)
             failure.state = state
             raise failure from error
+
+    def save_parts(self, about: tuple[State, Sequence[Part]]) -> None:
+        """Save finished parts of the step after a State; raises a CheckpointError if that fails."""
+        state, parts = about
+        try:
+            self.store.save_parts(state.run_id, parts)
+        except Exception as error:
+            raise self._unsaved(state, error)  # noqa: B904 - sets the cause itself
+
+    def load_parts(self, about: tuple[str, int, str]) -> Mapping[str, Any]:
+        """-> the parts of a step of a run that were saved, by label."""
+        parts: Mapping[str, Any] = self._asked(about[0], "load its parts", lambda: self.store.load_parts(*about))
+        return parts
+
+    def drop_parts(self, about: tuple[str, int, bool]) -> None:
+        """Forget the parts of a run that a State of this step has joined; if the last is true, newer ones as well."""
+        run_id, step, newer_too = about
+        self._asked(run_id, "drop its parts", lambda: self.store.drop_parts(run_id, step, newer_too=newer_too))
+
+    def within(self, source: str) -> Services:
+        """-> the services for the run of a graph within this one."""
+        return Services(self.store, self.observer, source, attrs.evolve(self._policy, is_part=True))
+
+    def _asked(self, run_id: str, what: str, ask: Callable[[], Any]) -> Any:
+        """-> what the store answers; raises a CheckpointError if it fails."""
+        try:
+            return ask()
+        except CheckpointError:
+            raise
+        except Exception as error:
+            reason = f"the {self.store} could not {what}: {describe_exception(error)}"
+            raise CheckpointError(run_id, reason) from error
 
     def notify(self, about: tuple[EventType, Mapping[str, Any]]) -> None:
         """Tell the observer of an event: its type and its data."""

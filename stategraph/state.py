@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import ItemsView, Iterator, KeysView, Mapping, ValuesView
-from datetime import datetime
-from enum import StrEnum
+from datetime import datetime, timedelta
 from typing import Any, NoReturn, Protocol, TypeVar, overload
 
 import attrs
@@ -15,42 +14,11 @@ from stategraph.errors import shorten
 from stategraph.events import EventType, Listener, notify, wants
 from stategraph.frozen import are_settled, check_mapping, freeze_at, freeze_items, lay_over, plain_key
 from stategraph.ids import check_run_id
+from stategraph.provenance import ErrorInfo, ParentStep, Partial, Pause, Progress, RunStatus, check_step
 from stategraph.structure import GraphStructure
 
 _Default = TypeVar("_Default")
 _REPR_LIMIT = 120  # characters of the keys in a repr
-
-
-def _check_step(value: int) -> int:
-    if type(value) is not int or value < 0:
-        raise ValueError(f"step: {shorten(value)} is not allowed; a whole number from 0 on is")
-    return value
-
-
-class RunStatus(StrEnum):
-    """How a run stands. Only a completed one cannot be resumed."""
-
-    ACTIVE = "active"
-    PAUSED = "paused"
-    COMPLETED = "completed"
-    FAILED = "failed"
-
-
-@attrs.frozen
-class ErrorInfo:
-    """Why a run failed: the type and the text of the exception, and the node it came from."""
-
-    type: str = attrs.field(validator=attrs.validators.instance_of(str))
-    message: str = attrs.field(validator=attrs.validators.instance_of(str))
-    node: str = attrs.field(validator=attrs.validators.instance_of(str))
-
-
-@attrs.frozen
-class ParentStep:
-    """The step of another run from which a run was forked."""
-
-    run_id: str = attrs.field(converter=check_run_id)
-    step: int = attrs.field(converter=_check_step)
 
 
 class _Saves(Protocol):
@@ -66,7 +34,7 @@ class _Draft:
 
     __slots__ = (
         *("__weakref__", "_data", "run_id", "checkpoint_node", "_time_ns", "step", "status"),
-        *("graph", "structure", "error", "parent", "generation", "observer"),
+        *("graph", "structure", "error", "pause", "progress", "parent", "generation", "observer"),
     )
     _data: dict[str, Any]
     run_id: str
@@ -77,6 +45,8 @@ class _Draft:
     graph: str | None
     structure: GraphStructure | None
     error: ErrorInfo | None
+    pause: Pause | None
+    progress: Progress | None
     parent: ParentStep | None
     generation: int
     observer: Listener | None
@@ -94,6 +64,8 @@ def _draft_of(state: State) -> _Draft:
     draft.graph = state.graph
     draft.structure = state.structure
     draft.error = state.error
+    draft.pause = state.pause
+    draft.progress = state.progress
     draft.parent = state.parent
     draft.generation = state.generation
     draft.observer = state.observer
@@ -152,7 +124,9 @@ class State(_Draft, Mapping[str, Any]):
         graph: Name of the graph that ran it, None if none has.
         structure: The structure of that graph at the time.
         error: Why the run failed, if it did.
-        parent: The step that the run was forked from, if it was.
+        pause: What the run waits for, if it does.
+        progress: What else it takes to go on from this State; None for nothing, as in most runs.
+        parent: The step that the run was forked from, if it was, or that it belongs to.
         generation: How often the run was rolled back; its steps from then on are others than those of the same number.
         observer: Hears of what is done with this State and its successors; neither compared nor saved.
 
@@ -166,13 +140,15 @@ class State(_Draft, Mapping[str, Any]):
     run_id: str = attrs.field(factory=_new_run_id, converter=check_run_id, kw_only=True)
     checkpoint_node: str = attrs.field(default="", validator=attrs.validators.instance_of(str), kw_only=True)
     _time_ns: int = attrs.field(alias="timestamp", factory=_now_ns, converter=_to_ns, eq=_to_us, kw_only=True)
-    step: int = attrs.field(default=0, converter=_check_step, kw_only=True)
+    step: int = attrs.field(default=0, converter=check_step, kw_only=True)
     status: RunStatus = attrs.field(default=RunStatus.ACTIVE, converter=_to_status, kw_only=True)
     graph: str | None = attrs.field(default=None, kw_only=True, validator=_is_optional(str))
     structure: GraphStructure | None = attrs.field(default=None, kw_only=True, validator=_is_optional(GraphStructure))
     error: ErrorInfo | None = attrs.field(default=None, kw_only=True, validator=_is_optional(ErrorInfo))
+    pause: Pause | None = attrs.field(default=None, kw_only=True, validator=_is_optional(Pause))
+    progress: Progress | None = attrs.field(default=None, kw_only=True, validator=_is_optional(Progress))
     parent: ParentStep | None = attrs.field(default=None, kw_only=True, validator=_is_optional(ParentStep))
-    generation: int = attrs.field(default=0, converter=_check_step, kw_only=True)
+    generation: int = attrs.field(default=0, converter=check_step, kw_only=True)
     observer: Listener | None = attrs.field(default=None, kw_only=True, eq=False)
 
     def __attrs_post_init__(self) -> None:
@@ -185,6 +161,11 @@ class State(_Draft, Mapping[str, Any]):
     def fingerprint(self) -> str | None:
         """The fingerprint of the graph that ran it; None if none has."""
         return None if self.structure is None else self.structure.fingerprint
+
+    @property
+    def partial(self) -> Partial | None:
+        """What a node that did not finish has put out so far: its chunks, marked as partial by standing here."""
+        return None if self.progress is None else self.progress.partial
 
     @property
     def timestamp(self) -> datetime:
@@ -287,6 +268,28 @@ class State(_Draft, Mapping[str, Any]):
             raise TypeError(f"a checkpoint_node is a str, not {type(node).__name__}")
         return evolve(self, checkpoint_node=node, _time_ns=clock.now_ns())
 
+    def paused(
+        self,
+        reason: str,
+        value: Any = None,
+        *,
+        response_param: str | None = None,
+        deadline: datetime | float | None = None,
+    ) -> State:
+        """-> this State as one that a node returns to pause the run: it is saved and the call returns.
+
+        What else the node has changed is discarded: when the run is resumed, the node runs again.
+
+        Args:
+            reason: Why the run waits, for people.
+            value: What to show to whoever answers.
+            response_param: The key under which the answer is expected; None if resuming is answer enough.
+            deadline: Until when: an aware datetime, or seconds from now.
+        """
+        now = clock.to_datetime(clock.now_ns())
+        until = now + timedelta(seconds=deadline) if isinstance(deadline, int | float) else deadline
+        return evolve(self, pause=Pause(reason, "", value, response_param, now, until))
+
     def checkpoint(self, store: _Saves) -> None:
         """Save this State: ``store.save(state)``."""
         store.save(self)
@@ -330,6 +333,9 @@ def completed_by(node: str, state: State, data: dict[str, Any]) -> State:
     draft.graph = state.graph
     draft.structure = state.structure
     draft.error = state.error
+    draft.pause = None
+    progress = state.progress
+    draft.progress = progress if progress is None else progress.after_step()
     draft.parent = state.parent
     draft.generation = state.generation
     draft.observer = state.observer

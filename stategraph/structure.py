@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from functools import cached_property
 from typing import Any
 
@@ -53,6 +54,14 @@ class GraphStructure:
         if not changes and self.fingerprint != old.fingerprint:
             changes = [f"the edges out of {name!r} are tried in another order" for name in self._reordered(old)]
         return tuple(changes)
+
+    def renamed(self, names: Mapping[str, str]) -> GraphStructure:
+        """-> the same with other names for its nodes."""
+        edges = (
+            EdgeStructure(names.get(edge.source, edge.source), names.get(edge.target, edge.target), edge.label)
+            for edge in self.edges
+        )
+        return GraphStructure(tuple(names.get(node, node) for node in self.nodes), tuple(edges))
 
     def _by_source(self) -> list[EdgeStructure]:
         """-> the edges grouped by their source; only within a group does the order matter."""

@@ -7,8 +7,16 @@ from collections.abc import Collection, Iterable, Sequence
 from stategraph.edges import Edge
 
 
-def problems_of(nodes: Sequence[str], edges: Sequence[Edge], entry: str | None, exits: Collection[str]) -> list[str]:
-    """-> everything that keeps runs from starting, or from getting to an exit point; empty if nothing does."""
+def problems_of(
+    nodes: Sequence[str],
+    edges: Sequence[Edge],
+    handlers: Sequence[tuple[str, str]],
+    entry: str | None,
+    exits: Collection[str],
+) -> list[str]:
+    """-> everything that keeps runs from starting, or from getting to an exit point; empty if nothing does.
+
+    `handlers` are pairs of a node and the one that handles its failures."""
     problems = []
     if not nodes:
         problems.append("it has no nodes; add_node adds one")
@@ -18,12 +26,13 @@ def problems_of(nodes: Sequence[str], edges: Sequence[Edge], entry: str | None, 
         problems.append("it has no exit point; set_exit_point sets one")
     # A run completes at an exit point: edges out of one are never taken.
     taken = [(edge.source, edge.target) for edge in edges if edge.source not in exits]
+    sources = {source for source, _ in taken}
+    taken += handlers
     if entry is not None:
         reached = _reachable({entry}, taken)
         problems += [
             f"node {name!r} cannot be reached from the entry point {entry!r}" for name in nodes if name not in reached
         ]
-    sources = {source for source, _ in taken}
     dead_ends = [name for name in nodes if name not in exits and name not in sources]
     problems += [f"node {name!r} is a dead end: it has no edge out and is no exit point" for name in dead_ends]
     if exits:

@@ -3,12 +3,14 @@
 import builtins
 import inspect
 import pickle
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
-from stategraph import State, errors
+from stategraph import Pause, State, errors
 from stategraph.errors import (
+    AnswerError,
     AsyncNodeError,
     CheckpointCorruptError,
     CheckpointError,
@@ -35,6 +37,8 @@ from stategraph.errors import (
 )
 
 STATE = State({"topic": "errors"}, run_id="review-42", step=3)
+
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
 ERRORS: list[tuple[StateGraphError, type[BaseException], dict[str, Any], str]] = [
     (
@@ -99,6 +103,12 @@ ERRORS: list[tuple[StateGraphError, type[BaseException], dict[str, Any], str]] =
     ),
     (AsyncNodeError("draft"), RuntimeError, {"node_name": "draft"}, "node 'draft' is async and"),
     (RunExistsError("review-42", "memory store"), StateGraphError, {"run_id": "review-42"}, "in the memory store"),
+    (
+        AnswerError("review-42", Pause("to be approved", "ask", "a draft", "decision", NOON), "there is none"),
+        ValueError,
+        {"run_id": "review-42", "problem": "there is none"},
+        "(to be approved) and waits for an answer under 'decision', as resume('review-42', {'decision': ...}), to 'a",
+    ),
     (RunCompleteError("review-42", "publish"), StateGraphError, {"node": "publish"}, "(it ended at 'publish')"),
     (
         GraphMismatchError("review-42", ("node 'a' was added",), "Resume it so."),

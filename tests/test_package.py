@@ -22,23 +22,24 @@ REPOSITORY = PACKAGE.parent
 MODULES = sorted(str(path.relative_to(PACKAGE).with_suffix("")).replace("/", ".") for path in PACKAGE.rglob("*.py"))
 
 PUBLIC = """
-    AsyncNodeError CheckpointConfig CheckpointCorruptError CheckpointError CheckpointNotFoundError CheckpointSaveError
-    CheckpointStore CheckpointingDisabledError ConfigError Edge ErrorInfo Event EventType ExecutionError FormatError
-    GraphConfig GraphError GraphMismatchError InvalidRunIdError MaxIterationsError MultiObserver NodeContext
-    NotSerializableError Observer ParentStep RunCancelledError RunCompleteError RunExistsError RunStatus State
-    StateGraph StateGraphError StepConflictError UnknownNameError UnknownNodeError
-    always and_ get_checkpoint_store get_observer key_equals key_exists not_ or_
-    register_checkpoint_store register_observer register_type
+    AnswerError AsyncNodeError CachePolicy CheckpointConfig CheckpointCorruptError CheckpointError
+    CheckpointNotFoundError CheckpointSaveError CheckpointStore CheckpointingDisabledError ConfigError Edge
+    ErrorInfo Event EventType ExecutionError FormatError GraphConfig GraphError GraphMismatchError InterruptNode
+    InvalidRunIdError MapNode MaxIterationsError MultiObserver NodeContext NotSerializableError Observer
+    ParallelNode ParentStep Partial Pause RetryPolicy RunCancelledError RunCompleteError RunExistsError RunStatus
+    State StateGraph StateGraphError StepConflictError UnknownNameError UnknownNodeError
+    always and_ get_checkpoint_store get_observer key_equals key_exists not_ or_ register_checkpoint_store
+    register_observer register_type
 """.split()
 
 MEMBERS = {
     "State": """
-        run_id checkpoint_node timestamp step status graph error parent observer get keys values items
-        set update remove merge clone set_checkpoint_node checkpoint
+        run_id checkpoint_node timestamp step status graph error pause parent partial observer get keys values items
+        set update remove merge clone set_checkpoint_node checkpoint paused
     """,
     "StateGraph": """
         name nodes edges fingerprint add_node add_edge set_entry_point set_exit_point validate
-        execute resume aexecute aresume
+        execute resume aexecute aresume stream astream stream_resume astream_resume as_node set_defaults
     """,
     "GraphConfig": "from_dict to_dict from_file merge",
     "CheckpointStore": "save load delete list close",
@@ -95,10 +96,12 @@ def test_each_package_lists_its_names(package: str) -> None:
 
 LAYERS = [
     ["clock", "errors", "callables"],
-    ["ids", "structure", "events", "frozen", "registry", "commands", "nodes.context"],
+    ["ids", "structure", "events", "frozen", "registry", "commands", "nodes.context", "checks", "typed"],
+    ["provenance"],
     ["state"],
-    ["edges", "nodes.function", "services", "config"],
-    ["stores", "observers", "plan", "validation"],
+    ["edges", "nodes", "services", "config", "policies"],
+    ["stores", "observers", "plan", "validation", "visit"],
+    ["fitting", "blueprint"],
     ["engine"],
     ["drivers"],
     ["graph"],
@@ -108,15 +111,29 @@ LAYERS = [
 """From the bottom to the top. A module imports modules of lower layers, and those of its own package or line."""
 
 ALLOWED: dict[str, set[str]] = {
-    "config": {"errors"},
+    "config": {"checks", "errors"},
     "observers": {"errors", "events", "registry"},
-    "stores": {"clock", "errors", "frozen", "ids", "registry", "state", "structure"},
+    "stores": {"clock", "errors", "frozen", "ids", "provenance", "registry", "state", "structure"},
     "engine": {
-        *("commands", "edges", "errors", "events", "frozen", "ids", "nodes.context", "nodes.function"),
-        *("plan", "services", "state"),
+        *("commands", "edges", "errors", "events", "fitting", "frozen", "ids", "nodes", "nodes.context"),
+        *("plan", "provenance", "services", "state", "visit"),
     },
-    "drivers": {"commands", "engine", "errors"},
-    "state": {"clock", "errors", "events", "frozen", "ids", "structure"},
+    "nodes": {
+        *(
+            "callables",
+            "checks",
+            "commands",
+            "errors",
+            "frozen",
+            "ids",
+            "nodes.context",
+            "provenance",
+            "state",
+            "typed",
+        ),
+    },
+    "drivers": {"callables", "commands", "engine", "errors", "state"},
+    "state": {"clock", "errors", "events", "frozen", "ids", "provenance", "structure"},
     "errors": set(),
     "clock": set(),
 }

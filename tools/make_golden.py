@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from stategraph import State
-from stategraph.state import ErrorInfo
+from stategraph.provenance import ErrorInfo
 from stategraph.stores.disk import DiskStore
 from stategraph.stores.policy import Policy
 from stategraph.stores.row_store import RowStore

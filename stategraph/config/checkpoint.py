@@ -7,7 +7,7 @@ from typing import Any
 
 import attrs
 
-from stategraph.config.checks import check, is_count, is_name, is_seconds
+from stategraph.checks import check, is_count, is_name, is_seconds
 from stategraph.errors import ConfigError
 
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import attrs
 
+from stategraph.checks import check, is_count, is_name
 from stategraph.config.checkpoint import CheckpointConfig
-from stategraph.config.checks import check, is_count, is_name
 from stategraph.errors import ConfigError
 
 

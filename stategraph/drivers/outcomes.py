@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from stategraph.commands import Escaped
@@ -21,3 +22,11 @@ def escaped(error: BaseException) -> BaseException:
     wrapper = Escaped()
     wrapper.__cause__ = error
     return wrapper
+
+
+def outcome_of(function: Callable[[Any], Any], argument: Any) -> tuple[Any, BaseException | None]:
+    """-> what a call returns or raises: raised in a thread of a pool, some exceptions stop the loop or get lost."""
+    try:
+        return function(argument), None
+    except BaseException as error:
+        return None, error

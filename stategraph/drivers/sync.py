@@ -2,17 +2,36 @@
 
 from __future__ import annotations
 
+import contextvars
 import sys
-from collections.abc import Awaitable, Callable, Coroutine
-from inspect import GEN_CLOSED, getgeneratorstate
+import threading
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Generator
+from inspect import GEN_CLOSED, getgeneratorstate, isawaitable
 from operator import call
+from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypeVar, cast
 
-from stategraph.commands import BLOCKING, Await, Command, Kind, Notify, RunNode, StartNode
-from stategraph.drivers.outcomes import answer_of, escaped
-from stategraph.drivers.stop import StopSignal
-from stategraph.engine import Task
-from stategraph.errors import AsyncNodeError
+from stategraph.commands import (
+    BLOCKING,
+    Await,
+    Command,
+    Finish,
+    Kind,
+    Limit,
+    Notify,
+    RunNode,
+    Show,
+    Sleep,
+    StartNode,
+    Stopped,
+    Task,
+    Unlimit,
+)
+from stategraph.drivers.outcomes import answer_of, escaped, outcome_of
+from stategraph.drivers.stop import Limits, MakeError, StopSignal
+from stategraph.errors import AsyncNodeError, RunCancelledError
+from stategraph.state import State
 
 if TYPE_CHECKING:
     import asyncio
@@ -24,10 +43,18 @@ _CALLS: _Perform = dict.fromkeys([*BLOCKING, StartNode, Notify], call)
 
 def drive(task: Task[_Answer], signal: StopSignal | None) -> _Answer:
     """Run a task in this thread -> its answer."""
-    with _Loop(signal) as loop:
-        perform: _Perform = {**_CALLS, Await: loop.wait_for}
-        if signal is not None:
-            perform[RunNode] = perform[StartNode] = _unless_stopped(signal)
+    try:
+        next(iterate(task, signal))
+    except StopIteration as end:
+        return cast(_Answer, end.value)
+    raise RuntimeError("a task that nobody iterates over shows nothing")
+
+
+def iterate(task: Task[_Answer], signal: StopSignal | None) -> Generator[State, None, _Answer]:
+    """Run a task in this thread, yielding what it shows -> its answer. To leave the iteration stops the run."""
+    is_left = False
+    with _Performer(signal) as performer:
+        perform = performer.perform
         send: Callable[[Any], Command] = task.send
         go_on, value = send, None
         while True:
@@ -36,26 +63,50 @@ def drive(task: Task[_Answer], signal: StopSignal | None) -> _Answer:
                 while True:
                     value = perform[kind](function, argument)
                     kind, function, argument = send(value)
+            except _Shown as shown:
+                try:
+                    yield shown.state
+                    go_on, value = send, None
+                except GeneratorExit:
+                    is_left = True
+                    go_on, value = task.throw, Stopped("nobody iterates over it any more")
             except BaseException as error:
-                if getgeneratorstate(task) == GEN_CLOSED:  # it was the task itself that ended
+                if getgeneratorstate(task) != GEN_CLOSED:
+                    go_on, value = task.throw, escaped(error)
+                elif is_left and isinstance(error, RunCancelledError | Stopped) and not hasattr(error, "__notes__"):
+                    raise GeneratorExit from None
+                else:  # it was the task itself that ended
                     return cast(_Answer, answer_of(error))
-                go_on, value = task.throw, escaped(error)
 
 
-def _unless_stopped(signal: StopSignal) -> Callable[[Any, Any], Any]:
-    def run_node(function: Callable[[Any], Any], argument: Any) -> Any:
-        signal.check()
-        return function(argument)
+class _Shown(BaseException):
+    """Leads out of the loop to show a State: asking in the loop itself would cost every command."""
 
-    return run_node
+    def __init__(self, state: State) -> None:
+        self.state = state
 
 
-class _Loop:
-    """An event loop for the async nodes of a sync run: one for the whole run, made when the first of them comes."""
+def _show(_: None, state: State) -> None:
+    raise _Shown(state)
+
+
+class _Performer:
+    """Carries out commands. Async nodes get an event loop, one for the whole run, made when the first of them comes."""
 
     def __init__(self, signal: StopSignal | None) -> None:
-        self._signal = signal
+        self._limits = Limits(signal)
         self._runner: asyncio.Runner | None = None
+        self.perform: _Perform = {
+            **_CALLS,
+            Await: self._wait_for,
+            Finish: self._finish,
+            Limit: self._limit,
+            Unlimit: self._unlimit,
+            Sleep: self._sleep,
+            Show: _show,
+        }
+        if signal is not None:
+            self.perform[RunNode] = self.perform[StartNode] = self._run_checked
 
     def __enter__(self) -> Self:
         return self
@@ -64,18 +115,68 @@ class _Loop:
         if self._runner is not None:
             self._runner.close()
 
-    def wait_for(self, awaitable: Awaitable[Any], node_name: str) -> Any:
+    def _run_checked(self, function: Callable[[Any], Any], argument: Any) -> Any:
+        self._limits.check()
+        return function(argument)
+
+    def _run_limited(self, function: Callable[[Any], Any], argument: Any) -> Any:
+        """Call a function in a thread of its own, which cannot be stopped: if it takes too long, it is left."""
+        self._limits.check()
+        limit = self._limits.of_node()
+        done: SimpleQueue[tuple[Any, BaseException | None]] = SimpleQueue()
+        run = contextvars.copy_context().run
+        threading.Thread(
+            target=lambda: done.put(run(outcome_of, function, argument)), name="stategraph node", daemon=True
+        ).start()
+        try:
+            answer, raised = done.get(timeout=None if limit is None else limit.left())
+        except Empty:
+            raise cast(Any, limit).passed() from None
+        if raised is not None:
+            raise raised
+        return answer
+
+    def _limit(self, error: MakeError, seconds: float) -> None:
+        if not self._limits.stack:
+            self._unlimited = self.perform[RunNode]
+            self.perform[RunNode] = self._run_limited
+        self._limits.push(error, seconds)
+
+    def _unlimit(self, _: None, __: None) -> None:
+        self._limits.stack.pop()
+        if not self._limits.stack:
+            self.perform[RunNode] = self._unlimited
+
+    def _sleep(self, _: None, seconds: float) -> None:
+        """Wait, but not beyond what stops the run."""
+        self._limits.check()
+        limit = self._limits.of_all()
+        wait = seconds if limit is None else min(seconds, limit.left())
+        if self._limits.cancel is None:
+            time.sleep(wait)
+        else:
+            self._limits.cancel.wait(wait)
+        self._limits.check()
+
+    def _finish(self, function: Callable[[Any], Any], argument: Any) -> Any:
+        result = function(argument)
+        return self._run(result) if isawaitable(result) else result
+
+    def _wait_for(self, awaitable: Awaitable[Any], node_name: str) -> Any:
         if is_loop_running():
             if isinstance(awaitable, Coroutine):
                 awaitable.close()  # or Python warns that nobody awaited it
             raise AsyncNodeError(node_name)
-        import asyncio  # imported when used: 20 ms
-
         from stategraph.drivers.waiting import wait_for
+
+        return self._run(wait_for(awaitable, self._limits))
+
+    def _run(self, awaitable: Any) -> Any:
+        import asyncio  # imported when used: 20 ms
 
         if self._runner is None:
             self._runner = asyncio.Runner()
-        return self._runner.run(wait_for(awaitable, self._signal))
+        return self._runner.run(awaitable)
 
 
 def is_loop_running() -> bool:

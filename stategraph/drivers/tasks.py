@@ -4,23 +4,41 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from inspect import GEN_CLOSED, getgeneratorstate
 from typing import Any, TypeAlias, TypeVar, cast
 
-from stategraph.commands import BLOCKING, Await, Command, Delete, Kind, Notify, RunNode, StartNode
-from stategraph.drivers.outcomes import answer_of, escaped
-from stategraph.drivers.stop import StopSignal
+from stategraph.callables import is_async_callable
+from stategraph.commands import (
+    BLOCKING,
+    Await,
+    Command,
+    Delete,
+    Finish,
+    Kind,
+    Limit,
+    Notify,
+    RunNode,
+    Show,
+    Sleep,
+    StartNode,
+    Task,
+    Unlimit,
+)
+from stategraph.drivers.outcomes import answer_of, escaped, outcome_of
+from stategraph.drivers.stop import Limits, MakeError, StopSignal
 from stategraph.drivers.waiting import wait_for
-from stategraph.engine import Task
+from stategraph.state import State
 
 _Answer = TypeVar("_Answer")
+_POLL = 0.05  # seconds after which a cancel event is looked at: threads set it, and no event loop is told
 _Function: TypeAlias = Callable[[Any], Any]
+_Show: TypeAlias = Callable[[State], Awaitable[None]]
 
 
-async def adrive(task: Task[_Answer], signal: StopSignal | None) -> _Answer:
-    """Run a task on this event loop, what blocks in worker threads -> its answer."""
-    workers = _Workers(signal)
+async def adrive(task: Task[_Answer], signal: StopSignal | None, show: _Show | None = None) -> _Answer:
+    """Run a task on this event loop, what blocks in worker threads -> its answer; `show` gets what it shows."""
+    workers = _Workers(signal, show)
     perform = workers.perform
     send: Callable[[Any], Command] = task.send
     go_on, value = send, None
@@ -38,6 +56,30 @@ async def adrive(task: Task[_Answer], signal: StopSignal | None) -> _Answer:
             go_on, value = task.throw, error
 
 
+async def aiterate(task: Task[_Answer], signal: StopSignal | None) -> AsyncGenerator[State, None]:
+    """Run a task on this event loop, yielding what it shows. To leave the iteration stops the run."""
+    shown: asyncio.Queue[State | None] = asyncio.Queue()
+    seen = asyncio.Event()
+
+    async def show(state: State) -> None:
+        """Wait until the next State is asked for: the run is never ahead of whoever iterates over it."""
+        seen.clear()
+        shown.put_nowait(state)
+        await seen.wait()
+
+    run = asyncio.create_task(adrive(task, signal, show))
+    run.add_done_callback(lambda _: shown.put_nowait(None))
+    try:
+        while (state := await shown.get()) is not None:
+            yield state
+            seen.set()
+        await run
+    finally:
+        if not run.done():
+            run.cancel()
+            await asyncio.wait([run])
+
+
 class _Workers:
     """What commands do when the event loop must not be blocked.
 
@@ -45,8 +87,9 @@ class _Workers:
     effect before the next node: a sync node that has run counts, and no thread is left behind.
     """
 
-    def __init__(self, signal: StopSignal | None) -> None:
-        self._signal = signal
+    def __init__(self, signal: StopSignal | None, show: _Show | None) -> None:
+        self._limits = Limits(signal)
+        self._show = show
         self._task = asyncio.current_task()
         self._cancellations = self._task.cancelling() if self._task else 0
         self._cancelled: asyncio.CancelledError | None = None
@@ -56,19 +99,30 @@ class _Workers:
             RunNode: self._run_node,
             StartNode: self._start_node,
             Await: self._wait_for,
+            Finish: self._finish,
+            Limit: self._limit,
+            Unlimit: self._unlimit,
+            Sleep: self._sleep,
+            Show: self._show_state,
             Delete: self._delete,
             Notify: self._notify,
         }
 
     async def _in_thread(self, function: _Function, argument: Any) -> Any:
         """Call a function in a worker thread and wait for it, cancelled or not."""
-        run = contextvars.copy_context().run
-        work = asyncio.get_running_loop().run_in_executor(None, run, _outcome_of, function, argument)
+        work = self._begun(function, argument)
         while not work.done():
             try:
                 await asyncio.shield(work)
             except asyncio.CancelledError as error:
                 self._cancelled = error
+        return self._result_of(work)
+
+    def _begun(self, function: _Function, argument: Any) -> asyncio.Future[tuple[Any, BaseException | None]]:
+        run = contextvars.copy_context().run
+        return asyncio.get_running_loop().run_in_executor(None, run, outcome_of, function, argument)
+
+    def _result_of(self, work: asyncio.Future[tuple[Any, BaseException | None]]) -> Any:
         answer, raised = work.result()
         if raised is not None:
             raise escaped(raised)
@@ -76,7 +130,15 @@ class _Workers:
 
     async def _run_node(self, function: _Function, argument: Any) -> Any:
         self._check()
-        return await self._in_thread(function, argument)
+        limit = self._limits.of_node()
+        if limit is None:
+            return await self._in_thread(function, argument)
+        # If it takes too long, its thread is left to itself: it cannot be stopped.
+        work = self._begun(function, argument)
+        await asyncio.wait([work], timeout=limit.left())
+        if not work.done():
+            raise limit.passed()
+        return self._result_of(work)
 
     async def _start_node(self, function: _Function, argument: Any) -> Any:
         self._check()
@@ -89,7 +151,39 @@ class _Workers:
             if isinstance(awaitable, Coroutine):
                 awaitable.close()  # or Python warns that nobody awaited it
             raise
-        return await wait_for(awaitable, self._signal)
+        return await wait_for(awaitable, self._limits)
+
+    async def _finish(self, function: _Function, argument: Any) -> Any:
+        """Nothing cuts this off: a cancellation waits for it."""
+        if not is_async_callable(function):
+            return await self._in_thread(function, argument)
+        work = asyncio.ensure_future(function(argument))
+        while not work.done():
+            try:
+                await asyncio.wait([work])
+            except asyncio.CancelledError as error:
+                self._cancelled = error
+        return work.result()
+
+    async def _limit(self, error: MakeError, seconds: float) -> None:
+        self._limits.push(error, seconds)
+
+    async def _unlimit(self, _: None, __: None) -> None:
+        self._limits.stack.pop()
+
+    async def _sleep(self, _: None, seconds: float) -> None:
+        """Wait, but not beyond what stops the run."""
+        self._check()
+        limit = self._limits.of_all()
+        until = asyncio.get_running_loop().time() + (seconds if limit is None else min(seconds, limit.left()))
+        while (left := until - asyncio.get_running_loop().time()) > 0:
+            await asyncio.sleep(left if self._limits.cancel is None else min(left, _POLL))
+            self._check()
+        self._check()
+
+    async def _show_state(self, _: None, state: State) -> None:
+        if self._show is not None:
+            await self._show(state)
 
     async def _delete(self, function: _Function, argument: Any) -> None:
         """A run that completes although it was cancelled stays in the store: its result would be nowhere else."""
@@ -102,8 +196,7 @@ class _Workers:
 
     def _check(self) -> None:
         self._check_cancelled()
-        if self._signal is not None:
-            self._signal.check()
+        self._limits.check()
 
     def _check_cancelled(self) -> None:
         """Raise a cancellation that has not taken effect yet, even one that is not delivered yet."""
@@ -116,11 +209,3 @@ class _Workers:
         """Raise a cancellation that came when the last node had begun, unless the answer would be lost with it."""
         if not self._has_deleted:
             self._check_cancelled()
-
-
-def _outcome_of(function: _Function, argument: Any) -> tuple[Any, BaseException | None]:
-    """-> what a call returns or raises: raised in a thread of a pool, some exceptions stop the loop or get lost."""
-    try:
-        return function(argument), None
-    except BaseException as error:
-        return None, error

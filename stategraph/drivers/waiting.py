@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Awaitable
 from typing import Any
 
-from stategraph.drivers.stop import StopSignal
+from stategraph.drivers.stop import Limits
 
 
-async def wait_for(awaitable: Awaitable[Any], signal: StopSignal | None) -> Any:
+async def wait_for(awaitable: Awaitable[Any], limits: Limits) -> Any:
     """Await what an async node returned, no longer than the time that is left."""
-    if signal is None or signal.timeout is None:
+    limit = limits.of_all()
+    if limit is None:
         return await awaitable
     try:
-        async with asyncio.timeout(signal.deadline - time.monotonic()) as limit:
+        async with asyncio.timeout(limit.left()) as timer:
             return await awaitable
     except TimeoutError:
-        if limit.expired():
-            raise signal.timed_out()  # noqa: B904 - it has its cause
+        if timer.expired():
+            raise limit.passed()  # noqa: B904 - it has its cause
         raise  # the node's own

@@ -16,6 +16,7 @@ class NodeContext:
         step: The number that the step will have once it is completed (the first one is 1).
         attempt: Which try of this step it is, from 1.
         generation: How often the run was rolled back.
+        part: The branch, or the number of the item, where the node has several; else empty.
     """
 
     run_id: str
@@ -24,6 +25,7 @@ class NodeContext:
     step: int
     attempt: int = 1
     generation: int = 0
+    part: str = ""
 
     @property
     def idempotency_key(self) -> str:
@@ -32,4 +34,5 @@ class NodeContext:
         Hand it to services that do a thing once for each key, such as payments.
         """
         generation = f"~{self.generation}" if self.generation else ""
-        return f"{self.run_id}/{self.step}{generation}/{self.node}"
+        part = f"/{self.part}" if self.part else ""
+        return f"{self.run_id}/{self.step}{generation}/{self.node}{part}"

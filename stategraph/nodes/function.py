@@ -4,34 +4,42 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Any, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, TypeAlias, get_args
 
 import attrs
 
-from stategraph.callables import is_async_callable
+from stategraph.callables import is_async_callable, is_generator_callable
+from stategraph.commands import Task
 from stategraph.errors import shorten
 from stategraph.frozen import lay_over
+from stategraph.nodes.base import Node
+from stategraph.nodes.chunks import take_chunks
 from stategraph.nodes.context import NodeContext
 from stategraph.state import State, data_of
+
+if TYPE_CHECKING:
+    from stategraph.visit import Visit
 
 NodeFunction: TypeAlias = Callable[..., Any]
 """``State -> State | mapping of updates``, sync or async; with a NodeContext as well, if it has a parameter for one."""
 
 
 @attrs.frozen
-class FunctionNode:
+class FunctionNode(Node):
     """A function, and what is to be known for calling it.
 
     Attributes:
         given: What the user gave as the node.
         function: Called with the State; with a NodeContext behind it if `wants_context`.
-        is_async: It gives a coroutine.
+        is_async: It gives a coroutine, or is an async generator.
+        is_generator: It yields chunks.
     """
 
     given: NodeFunction
     function: NodeFunction
     wants_context: bool
     is_async: bool
+    is_generator: bool = False
 
     @classmethod
     def of(cls, function: NodeFunction) -> FunctionNode:
@@ -42,12 +50,33 @@ class FunctionNode:
         """
         if not callable(function):
             raise TypeError(f"{shorten(function)} is not callable; a node is a function of a State")
+        is_generator = is_generator_callable(function)
         is_async = is_async_callable(function)
         parameter = _context_parameter(function)
         called = function
         if parameter is not None and not _is_second_positional(function, parameter):
             called = _pass_by_keyword(function, parameter.name)
-        return cls(function, called, wants_context=parameter is not None, is_async=is_async)
+        return cls(function, called, wants_context=parameter is not None, is_async=is_async, is_generator=is_generator)
+
+    def bound(self, context: NodeContext) -> Callable[[Any], Any]:
+        """-> the function with the context, where it wants one."""
+        function = self.function
+        if not self.wants_context:
+            return function
+        if self.is_async:  # still seen to be async
+
+            async def awaited(argument: Any) -> Any:
+                return await function(argument, context)
+
+            return awaited
+        return lambda argument: function(argument, context)
+
+    def visit(self, visit: Visit) -> Task[Any]:
+        """Call it with the State; of a generator, show the chunks."""
+        result = yield from visit.call(self.bound(visit.context()), visit.state)
+        if self.is_generator:
+            result = yield from take_chunks(visit, result)
+        return result
 
 
 def data_from(result: object, state: State) -> dict[str, Any]:

@@ -6,7 +6,12 @@ import copy
 import threading
 import time
 from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
+import attrs
+
+from stategraph.provenance import Part
 from stategraph.state import State
 from stategraph.stores.base import CheckpointStore
 from stategraph.stores.policy import Policy
@@ -15,6 +20,29 @@ QUEUE_BOUND = 1024
 """Saves that may wait to be done, and that a killed process may lose. A run that is further ahead waits."""
 
 _GATHER = 0.002  # seconds in which States gather before they are saved together
+
+
+@attrs.frozen
+class _Later:
+    """Something else than a State to be saved, that is to be done in its turn; it weighs as much as so many States."""
+
+    call: Callable[[], None]
+    weight: int = 1
+
+
+def _groups(waiting: Sequence[State | _Later]) -> Iterator[list[State] | _Later]:
+    """-> what waits, in order, with the States of a run that follow each other together."""
+    states: list[State] = []
+    for one in waiting:
+        if states and (isinstance(one, _Later) or one.run_id != states[0].run_id):
+            yield states
+            states = []
+        if isinstance(one, _Later):
+            yield one
+        else:
+            states.append(one)
+    if states:
+        yield states
 
 
 class BackgroundSaves:
@@ -29,7 +57,7 @@ class BackgroundSaves:
 
     def __init__(self, store: CheckpointStore) -> None:
         self._store = store
-        self._queue: deque[State] = deque()
+        self._queue: deque[State | _Later] = deque()
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
         self._hurry = False
@@ -44,16 +72,31 @@ class BackgroundSaves:
             self.flush()
             self._store.save(state)
             return
+        self._take(state)
+
+    def save_parts(self, run_id: str, parts: Sequence[Part]) -> None:
+        """Take parts to be saved; wait as `save` does."""
+        copies = copy.deepcopy(list(parts))
+        self._take(_Later(lambda: self._store.save_parts(run_id, copies), len(copies)))
+
+    def drop_parts(self, run_id: str, step: int, *, newer_too: bool = False) -> None:
+        """Drop them once the State that has joined them is saved."""
+        self._take(_Later(lambda: self._store.drop_parts(run_id, step, newer_too=newer_too)))
+
+    def _take(self, saved: State | _Later) -> None:
         with self._changed:
-            while len(self._queue) + self._saving >= QUEUE_BOUND and self._error is None:
+            while self._waiting() >= QUEUE_BOUND and self._error is None:
                 self._changed.wait()
             self._raise_error()
-            self._queue.append(state)
+            self._queue.append(saved)
             if self._thread is None or not self._thread.is_alive():
                 self._thread = threading.Thread(target=self._work, name="stategraph saves", daemon=True)
                 self._thread.start()
             elif len(self._queue) == 1:
                 self._changed.notify_all()
+
+    def _waiting(self) -> int:
+        return len(self._queue) + self._saving
 
     def flush(self) -> None:
         """Wait until everything is saved, and raise what went wrong. No thread is left when this returns."""
@@ -97,7 +140,11 @@ class BackgroundSaves:
             self._saving = len(states)
         error: BaseException | None = None
         try:
-            self._store.save_many(states)
+            for group in _groups(states):
+                if isinstance(group, _Later):
+                    group.call()
+                else:
+                    self._store.save_many(group)
         except BaseException as raised:  # noqa: BLE001 - raised in the thread of the run
             error = raised
         with self._changed:
@@ -125,6 +172,16 @@ class BackgroundSaves:
         """As the store's own, once all is saved."""
         self.flush()
         self._store.delete(run_id)
+
+    @property
+    def keeps_parts(self) -> bool:
+        """As the store's own."""
+        return self._store.keeps_parts
+
+    def load_parts(self, run_id: str, step: int, node: str) -> dict[str, Any]:
+        """As the store's own, once all is saved."""
+        self.flush()
+        return self._store.load_parts(run_id, step, node)
 
     def __str__(self) -> str:
         return str(self._store)

@@ -6,11 +6,12 @@ import builtins
 import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Self
+from typing import Any, Self
 
 from stategraph.errors import CheckpointNotFoundError, RunExistsError, StepConflictError, shorten
 from stategraph.ids import check_run_id
-from stategraph.state import ParentStep, RunStatus, State, evolve
+from stategraph.provenance import ParentStep, Part, RunStatus, evolved
+from stategraph.state import State, evolve
 from stategraph.stores.policy import Policy
 from stategraph.stores.summaries import Difference, Pruned, Summary
 
@@ -83,6 +84,28 @@ class CheckpointStore(ABC):
 
     def retain(self, run_id: str, policy: Policy) -> None:  # noqa: B027
         """Learn what is to be kept of a run, from now on. Here it does nothing: the store keeps what it keeps."""
+
+    keeps_parts: bool = False
+    """Whether finished parts of a step, and the runs of graphs within it, are kept. Where they are not, a step that did
+    not complete is made again from its start."""
+
+    def save_parts(self, run_id: str, parts: Sequence[Part]) -> None:
+        """Keep finished parts of the step after the newest State of a run, which has been saved."""
+        raise NotImplementedError
+
+    def load_parts(self, run_id: str, step: int, node: str) -> dict[str, Any]:
+        """-> the values of the parts that are kept of a step, by their labels."""
+        raise NotImplementedError
+
+    def drop_parts(self, run_id: str, step: int, *, newer_too: bool = False) -> None:
+        """Forget the parts of all steps up to this one, and the runs of graphs within them.
+
+        Args:
+            run_id: The run.
+            step: The step.
+            newer_too: Forget the parts of later steps, too, as what they were made of has changed; not the runs.
+        """
+        raise NotImplementedError
 
     def history(self, run_id: str) -> builtins.list[Summary]:
         """-> the checkpoints of a run that are kept, in order, without their data; none for a run that is not there."""
@@ -176,11 +199,16 @@ class CheckpointStore(ABC):
 def forked_from(source: State, new_run_id: str) -> State:
     """-> the State of a run that is forked off at `source`."""
     is_over = source.status is RunStatus.COMPLETED
+    pause, progress = source.pause, source.progress
+    if pause is not None:  # the copy goes on, or waits again, where the source waits
+        progress = evolved(progress, next_node=pause.node)
     return evolve(
         source,
         run_id=check_run_id(new_run_id),
         status=source.status if is_over else RunStatus.ACTIVE,
         error=None,
+        pause=None,
+        progress=progress,
         parent=ParentStep(source.run_id, source.step),
     )
 

@@ -15,7 +15,8 @@ from typing import Any
 import attrs
 
 from stategraph.frozen import FrozenList, freeze_items, is_settled
-from stategraph.state import ParentStep, State, data_of
+from stategraph.provenance import ParentStep
+from stategraph.state import State, data_of
 from stategraph.stores import codec
 from stategraph.stores.kinds import DecodeError
 from stategraph.stores.walk import Encoded

@@ -5,6 +5,8 @@ from __future__ import annotations
 import builtins
 import itertools
 import threading
+from collections.abc import Sequence
+from typing import Any
 
 import attrs
 
@@ -12,6 +14,7 @@ from stategraph import clock
 from stategraph.errors import CheckpointNotFoundError, RunExistsError
 from stategraph.frozen import are_settled
 from stategraph.ids import check_run_id
+from stategraph.provenance import ParentStep, Part
 from stategraph.state import State, data_of, evolve, time_ns_of, with_data
 from stategraph.stores.base import CheckpointStore, check_limit, check_step, forked_from, from_cursor
 from stategraph.stores.policy import Policy
@@ -43,6 +46,7 @@ class _Run:
     number: int
     policy: Policy
     kept: list[State | _Encoded]
+    parts: dict[tuple[int, str, str], State | _Encoded] = attrs.field(factory=dict)
 
     def cut(self) -> int:
         """Drop what is not to be seen any more -> how many checkpoints."""
@@ -97,6 +101,34 @@ class MemoryStore(CheckpointStore):
                 run.kept.append(kept)
                 run.cut()
 
+    keeps_parts = True
+
+    def save_parts(self, run_id: str, parts: Sequence[Part]) -> None:
+        kept = {(part.step, part.node, part.label): _as_kept(State({"value": part.value})) for part in parts}
+        with self._lock:
+            if run_id in self._runs:
+                self._runs[run_id].parts.update(kept)
+
+    def load_parts(self, run_id: str, step: int, node: str) -> dict[str, Any]:
+        run = self._runs.get(check_run_id(run_id))
+        parts = {} if run is None else run.parts.copy()
+        return {label: _state_of(kept)["value"] for (at, of, label), kept in parts.items() if (at, of) == (step, node)}
+
+    def drop_parts(self, run_id: str, step: int, *, newer_too: bool = False) -> None:
+        with self._lock:
+            run = self._runs.get(check_run_id(run_id))
+            if run is not None:
+                run.parts = {} if newer_too else {key: part for key, part in run.parts.items() if key[0] > step}
+                self._drop_runs_within(run_id, up_to=step)
+
+    def _drop_runs_within(self, run_id: str, up_to: int | None = None) -> None:
+        """Forget the runs of graphs within steps of a run, of all of them or up to one."""
+        for inner, run in list(self._runs.items()):
+            begun = _begun_at(run) if run.policy.is_part else None
+            if begun is not None and begun.run_id == run_id and (up_to is None or begun.step < up_to):
+                self._runs.pop(inner, None)
+                self._drop_runs_within(inner)
+
     def load(self, run_id: str, step: int | None = None) -> State:
         run = self._runs.get(check_run_id(run_id))
         found = [] if run is None else [kept for kept in tuple(run.kept) if step in (None, kept.step)]
@@ -108,9 +140,10 @@ class MemoryStore(CheckpointStore):
         with self._lock:
             self._runs.pop(check_run_id(run_id), None)
             self._policies.pop(run_id, None)
+            self._drop_runs_within(run_id)
 
     def list(self) -> builtins.list[str]:
-        return sorted(self._runs)
+        return sorted(run_id for run_id, run in tuple(self._runs.items()) if not run.policy.is_part)
 
     def history(self, run_id: str) -> builtins.list[Summary]:
         run = self._runs.get(check_run_id(run_id))
@@ -124,7 +157,7 @@ class MemoryStore(CheckpointStore):
         found = (
             Summary.of(_provenance_of(run.kept[-1]), str(run.number))
             for run in newest_first
-            if before is None or run.number < before
+            if not run.policy.is_part and (before is None or run.number < before)
         )
         wanted = (run for run in found if status in (None, run.status) and graph in (None, run.graph))
         return builtins.list(itertools.islice(wanted, check_limit(limit)))
@@ -197,3 +230,8 @@ def _body_of(kept: State | _Encoded) -> bytes:
     from stategraph.stores.changes import Change  # imported when used: 20 ms
 
     return Change.between(None, kept, {}).to_body()
+
+
+def _begun_at(run: _Run) -> ParentStep | None:
+    """-> the step after which a run within another began."""
+    return _provenance_of(run.kept[-1]).parent

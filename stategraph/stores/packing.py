@@ -5,7 +5,7 @@ from __future__ import annotations
 import ormsgpack
 
 from stategraph.errors import CheckpointCorruptError
-from stategraph.state import ErrorInfo, ParentStep, RunStatus
+from stategraph.provenance import ErrorInfo, ParentStep, RunStatus
 from stategraph.stores.policy import Policy
 from stategraph.stores.rows import Head, Row, checked_head, checked_row
 

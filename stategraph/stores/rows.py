@@ -12,7 +12,7 @@ import attrs
 import ormsgpack
 
 from stategraph.errors import CheckpointCorruptError, ConfigError
-from stategraph.state import ErrorInfo, ParentStep, RunStatus
+from stategraph.provenance import ErrorInfo, ParentStep, RunStatus
 from stategraph.stores.policy import Policy
 
 MAX_STEP = 2**32 - 1

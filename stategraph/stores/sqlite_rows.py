@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from stategraph.errors import CheckpointCorruptError
-from stategraph.state import ErrorInfo, ParentStep, RunStatus
+from stategraph.provenance import ErrorInfo, ParentStep, RunStatus
 from stategraph.stores.policy import Policy
 from stategraph.stores.rows import Head, Row, checked_head, checked_row
 

@@ -7,7 +7,8 @@ from typing import Any
 
 import attrs
 
-from stategraph.state import ErrorInfo, ParentStep, RunStatus, State
+from stategraph.provenance import ErrorInfo, ParentStep, RunStatus
+from stategraph.state import State
 
 
 @attrs.frozen

@@ -18,7 +18,8 @@ from stategraph.errors import (
     RunExistsError,
     StepConflictError,
 )
-from stategraph.state import ErrorInfo, ParentStep, RunStatus, State
+from stategraph.provenance import ErrorInfo, ParentStep, RunStatus
+from stategraph.state import State
 from stategraph.stores import CheckpointStore
 from stategraph.stores.policy import Policy
 from stategraph.structure import EdgeStructure, GraphStructure

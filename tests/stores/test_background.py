@@ -12,7 +12,7 @@ from stategraph.errors import (
     ExecutionError,
     RunCancelledError,
 )
-from stategraph.state import RunStatus
+from stategraph.provenance import RunStatus
 from stategraph.stores import background
 from stategraph.stores.background import BackgroundSaves
 from stategraph.stores.memory import MemoryStore

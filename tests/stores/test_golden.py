@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from stategraph import State
-from stategraph.state import ParentStep
+from stategraph.provenance import ParentStep
 from stategraph.stores.disk import DiskStore
 from stategraph.stores.sqlite import SqliteStore
 from stategraph.testing import fixed, is_same

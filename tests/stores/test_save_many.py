@@ -5,7 +5,7 @@ import pytest
 
 from stategraph import State
 from stategraph.errors import NotSerializableError
-from stategraph.state import RunStatus
+from stategraph.provenance import RunStatus
 from stategraph.stores.policy import Policy
 from stategraph.stores.sqlite import SqliteStore
 

@@ -9,7 +9,7 @@ import pytest
 
 from stategraph import State, get_checkpoint_store
 from stategraph.errors import CheckpointError, CheckpointSaveError, ConfigError, FormatError
-from stategraph.state import ErrorInfo
+from stategraph.provenance import ErrorInfo
 from stategraph.stores.policy import Policy
 from stategraph.stores.sqlite import APPLICATION_ID, SqliteStore
 from stategraph.stores.sqlite_rows import CHAIN, INDEX, SCHEMA_VERSION

@@ -1,0 +1,52 @@
+"""Node: what is called when a run visits a step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Final
+
+from stategraph.commands import Task
+
+if TYPE_CHECKING:
+    from stategraph.visit import Visit
+
+
+class _Nothing:
+    def __repr__(self) -> str:
+        return "NOTHING"
+
+
+NOTHING: Final = _Nothing()
+
+
+class Node:
+    """Base of the nodes that are more than a function. A visit is a part of the run: it yields commands."""
+
+    is_async: bool = False
+    """Whether it has to be awaited."""
+
+    pauses: bool = False
+    """Whether it can only do its work in a run that is saved."""
+
+    has_parts: bool = False
+    """Whether it does its work in parts, which are saved as they finish."""
+
+    otherwise: Any = NOTHING
+    """The answer to a pause once its deadline has passed; NOTHING if there is none."""
+
+    def visit(self, visit: Visit) -> Task[Any]:
+        """Do the work of one step -> a State made from the one visited, or a mapping of updates to it."""
+        raise NotImplementedError
+
+    def asked(self, visit: Visit) -> Task[Node]:
+        """-> the node that asked, when a run paused here: this one or, where it runs a graph, one of that."""
+        yield from ()
+        return self
+
+    def accepted(self, answer: Any) -> Any:
+        """-> an answer to a pause, as it goes into the State. Raises ValueError if it will not do."""
+        return answer
+
+    def problems(self, name: str) -> Iterator[str]:
+        """-> what keeps it from working under this name in a graph."""
+        yield from ()

@@ -1,0 +1,146 @@
+"""GraphNode: a graph as a node of another."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+
+import attrs
+
+from stategraph.commands import Task
+from stategraph.errors import shorten
+from stategraph.nodes.base import Node
+from stategraph.provenance import RunStatus
+from stategraph.state import State, evolve
+
+if TYPE_CHECKING:
+    from stategraph.plan import Plan
+    from stategraph.visit import Visit
+
+MAX_DEPTH = 16
+"""How many graphs may run within one another."""
+
+Keys: TypeAlias = Iterable[str] | Mapping[str, str] | Callable[[State], Mapping[str, Any]] | None
+"""What goes over a border: these keys; keys by the names they get; what a function makes of the State; None for all."""
+
+
+class Inner(Protocol):
+    """A graph that can be a node."""
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+
+    @property
+    def nodes(self) -> Mapping[str, Any]:
+        """Its nodes by their names."""
+
+
+class GraphNode(Node):
+    """Runs a graph as a step of another. `StateGraph.as_node` makes it.
+
+    Its run has an id of its own below that of the run it belongs to, and checkpoints in the same store: a crash within
+    goes on within.
+    """
+
+    has_parts = True
+
+    def __init__(self, graph: Inner, plan: Callable[[], Plan], inputs: Keys = None, outputs: Keys = None) -> None:
+        self.graph, self._plan = graph, plan
+        self._inputs, self._outputs = _checked("inputs", inputs), _checked("outputs", outputs)
+
+    def visit(self, visit: Visit) -> Task[Any]:
+        """Run the graph, or go on with it."""
+        state = visit.state
+        given = dict(state) if self._inputs is None else _selected("inputs", self._inputs, state)
+        outer = visit.engine.plan
+        inner = attrs.evolve(
+            self._plan(),
+            interval=outer.interval if outer.loads_parts else 0,
+            saves=outer.loads_parts,
+            saves_behind=False,  # what its saves wait in is waited for by the outer run
+            loads_parts=outer.loads_parts,
+            keeps_parts=outer.keeps_parts,
+            preserve=outer.keeps_parts,  # until the step that it is part of is saved
+        )
+        final = yield from visit.run_child(inner, given)
+        if final.status is RunStatus.PAUSED:
+            return evolve(state, pause=final.pause)
+        if self._outputs is not None:
+            return _selected("outputs", self._outputs, final)
+        changed = {key: value for key, value in final.items() if key not in given or given[key] is not value}
+        gone = [key for key in given if key not in final] if self._inputs is None else []
+        return state.update(changed) if not gone else _without(state.update(changed), gone)
+
+    def asked(self, visit: Visit) -> Task[Node]:
+        """-> the node within that asked."""
+        saved = yield from visit.load_child()
+        if saved is None or saved.pause is None:
+            return self
+        stage = self._plan().stages.get(saved.pause.node)
+        if stage is None:
+            return self
+        return (yield from stage.node.asked(visit.within(saved, stage)))
+
+    def problems(self, name: str) -> Iterator[str]:
+        """-> what keeps it from working: cycles, depth, a name that cannot be part of a run id."""
+        if "/" in name or ":" in name or not _fits_ids(name):
+            yield f"node {name!r} runs a graph: its name becomes part of run ids, so use only A-Z a-z 0-9 . _ - in it"
+        yield from _nesting(self.graph, (self.graph.name,), (id(self.graph),))
+
+
+def _nesting(graph: Inner, names: tuple[str, ...], above: tuple[int, ...]) -> Iterator[str]:
+    """-> graphs that contain themselves, and graphs within too many others."""
+    for node in graph.nodes.values():
+        if not isinstance(node, GraphNode):
+            continue
+        path = " -> ".join([*names, node.graph.name])
+        if id(node.graph) in above:
+            yield f"graph {node.graph.name!r} contains itself: {path}"
+        elif len(above) >= MAX_DEPTH:
+            yield f"graphs are nested more than {MAX_DEPTH} deep: {path}"
+        else:
+            yield from _nesting(node.graph, (*names, node.graph.name), (*above, id(node.graph)))
+
+
+def _fits_ids(name: str) -> bool:
+    from stategraph.errors import InvalidRunIdError
+    from stategraph.ids import check_run_id
+
+    try:
+        check_run_id(name)
+    except InvalidRunIdError:
+        return False
+    return True
+
+
+def _checked(what: str, keys: Keys) -> Any:
+    """-> the keys as a mapping from the name here to the name there, or a function."""
+    if keys is None or callable(keys):
+        return keys
+    if isinstance(keys, str) or not isinstance(keys, Iterable):
+        raise TypeError(
+            f"{what}: {shorten(keys)} is not allowed; keys, a mapping of keys, or a function of a State are"
+        )
+    mapping = dict(keys) if isinstance(keys, Mapping) else {key: key for key in keys}
+    if not all(isinstance(name, str) for pair in mapping.items() for name in pair):
+        raise TypeError(f"{what}: keys are str")
+    return mapping
+
+
+def _selected(what: str, keys: Any, state: State) -> dict[str, Any]:
+    if callable(keys):
+        made = keys(state)
+        if not isinstance(made, Mapping):
+            raise TypeError(f"its {what} are to be a mapping, not {shorten(made)} ({type(made).__name__})")
+        return dict(made)
+    missing = [source for source in keys.values() if source not in state]
+    if missing:
+        raise KeyError(f"{missing[0]!r}, named in its {what}, is not in the State of run {state.run_id!r}")
+    return {target: state[source] for target, source in keys.items()}
+
+
+def _without(state: State, keys: Iterable[str]) -> State:
+    for key in keys:
+        state = state.remove(key)
+    return state

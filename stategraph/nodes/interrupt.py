@@ -1,0 +1,89 @@
+"""InterruptNode: a step that a person makes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from stategraph.commands import Task
+from stategraph.errors import describe_exception, shorten
+from stategraph.nodes.base import NOTHING, Node
+
+if TYPE_CHECKING:
+    from stategraph.visit import Visit
+
+
+def _is_optional_callable(node: object, attribute: attrs.Attribute[Any], value: object) -> None:
+    if value is not None and not callable(value):
+        raise TypeError(f"{attribute.name}: {shorten(value)} is not callable; a function of the answer is")
+
+
+@attrs.frozen
+class InterruptNode(Node):
+    """Pauses the run until somebody answers.
+
+    The run is saved with status paused, and `State.pause` shows the value of `input_param`; `execute` returns.
+    ``graph.resume(run_id, {response_param: answer})`` goes on. The first visit is also answered by a value that the
+    State brought along; every later one asks anew.
+
+    Args:
+        input_param: The key of what is shown to whoever answers; None to show nothing.
+        response_param: The key of the answer.
+        reason: Why the run waits, for people.
+        schema: A type that the answer is made into, as cattrs does it; an answer that does not fit is refused.
+        validator: Called with the answer; it is refused if this returns False or raises.
+        deadline: Seconds from the pause in which it can be answered; None for ever.
+        otherwise: The answer once the deadline has passed. Without it a run that is resumed too late fails with a
+            TimeoutError; resumed once more, it asks anew.
+    """
+
+    input_param: str | None = attrs.field(validator=attrs.validators.optional(attrs.validators.instance_of(str)))
+    response_param: str = attrs.field(validator=attrs.validators.instance_of(str))
+    reason: str = attrs.field(default="waits for an answer", kw_only=True)
+    schema: Any = attrs.field(default=None, kw_only=True)
+    validator: Callable[[Any], object] | None = attrs.field(default=None, kw_only=True, validator=_is_optional_callable)
+    deadline: float | None = attrs.field(default=None, kw_only=True)
+    otherwise: Any = attrs.field(default=NOTHING, kw_only=True)
+
+    pauses = True
+
+    def __attrs_post_init__(self) -> None:
+        seconds = self.deadline
+        if seconds is not None and (type(seconds) not in (int, float) or not seconds > 0):
+            raise ValueError(f"deadline: {shorten(seconds)} is not allowed; a number of seconds above 0 is")
+        if seconds is None and self.otherwise is not NOTHING:
+            raise ValueError("otherwise is the answer once a deadline has passed; give a deadline, too")
+
+    def visit(self, visit: Visit) -> Task[Any]:
+        """Take the answer that is there, or pause."""
+        state, key = visit.state, self.response_param
+        if visit.is_answer(key):
+            answer = self.accepted(state[key])
+            visit.take_answer(key)
+            return {key: answer}
+        if self.input_param is not None and self.input_param not in state:
+            raise KeyError(f"{self.input_param!r}, which is to be shown, is not in the State")
+        shown = None if self.input_param is None else state[self.input_param]
+        yield from ()
+        return state.paused(self.reason, shown, response_param=key, deadline=self.deadline)
+
+    def accepted(self, answer: Any) -> Any:
+        """-> the answer. Raises ValueError if it will not do."""
+        if self.schema is not None:
+            answer = self._structured(answer)
+        if self.validator is None:
+            return answer
+        try:
+            verdict = self.validator(answer)
+        except Exception as error:
+            raise ValueError(f"{self.response_param!r}: {shorten(answer)}: {describe_exception(error)}") from error
+        if verdict is False:
+            raise ValueError(f"{self.response_param!r}: {shorten(answer)} is refused by its validator")
+        return answer
+
+    def _structured(self, answer: Any) -> Any:
+        from stategraph.typed import structured  # imported when used: cattrs takes 60 ms
+
+        return structured(self.response_param, answer, self.schema)

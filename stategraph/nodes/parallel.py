@@ -1,0 +1,138 @@
+"""ParallelNode: branches that do their work at the same time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from stategraph.checks import is_name
+from stategraph.commands import Task
+from stategraph.errors import shorten
+from stategraph.nodes.base import Node
+from stategraph.nodes.function import FunctionNode, NodeFunction, data_from
+from stategraph.nodes.parts import Workers, do_parts
+from stategraph.nodes.pools import Job
+from stategraph.state import State, data_of
+
+if TYPE_CHECKING:
+    from stategraph.visit import Visit
+
+Reducer = Callable[[Any, Any], Any]
+
+
+class ParallelNode(Node):
+    """Branches that see the same State and do their work at the same time; their updates are merged in declared order.
+
+    Each branch that finishes is saved on its own: after a crash only the others run again. Sync functions run in
+    threads, async ones as tasks.
+
+    Args:
+        branches: Functions as for a node, by the names of the branches.
+        max_workers: How many run at the same time; by default up to four more than there are processors.
+        reducers: For keys that several branches write: a function of two values that makes one of them, called in
+            declared order. Any other key that two branches write is an error.
+        on_failure: "cancel": once a branch has failed, those that have not begun never do, and async ones are
+            cancelled. "finish": all others finish first. Either way all errors are raised, as an ExceptionGroup.
+        processes: Run the branches in processes, for work that keeps a processor busy. The functions must be
+            importable, and take the State as a plain dict.
+
+    Raises:
+        TypeError, ValueError: an argument is not what it should be.
+    """
+
+    has_parts = True
+
+    def __init__(
+        self,
+        branches: Mapping[str, NodeFunction],
+        max_workers: int | None = None,
+        *,
+        reducers: Mapping[str, Reducer] | None = None,
+        on_failure: str = "cancel",
+        processes: bool = False,
+    ) -> None:
+        if not isinstance(branches, Mapping) or not branches:
+            raise TypeError("branches: a mapping of names to functions, not an empty one")
+        self._branches = {_checked_name(name): _branch(name, function) for name, function in branches.items()}
+        self._reducers = dict(reducers or {})
+        for key, reducer in self._reducers.items():
+            if not callable(reducer):
+                raise TypeError(f"reducers[{key!r}]: {shorten(reducer)} is not callable; a function of two values is")
+        if on_failure not in ("cancel", "finish"):
+            raise ValueError(f'on_failure: {shorten(on_failure)} is not allowed; "cancel" and "finish" are')
+        if processes and any(branch.is_async or branch.wants_context for branch in self._branches.values()):
+            raise TypeError("processes: a branch in a process is a sync function of the data alone")
+        self._workers = Workers(max_workers, processes, stops=on_failure == "cancel")
+        self.is_async = any(branch.is_async for branch in self._branches.values())
+
+    @property
+    def branches(self) -> Mapping[str, NodeFunction]:
+        """The functions by the names of their branches."""
+        return MappingProxyType({name: branch.given for name, branch in self._branches.items()})
+
+    def visit(self, visit: Visit) -> Task[Any]:
+        """Do the branches, and merge what they return."""
+        argument = dict(visit.state) if self._workers.processes else visit.state
+        jobs = [Job(name, self._function(visit, name, branch), argument) for name, branch in self._branches.items()]
+        changes = yield from do_parts(visit, jobs, self._workers, lambda result: _changes(result, visit.state))
+        return self._merged(visit.state, {name: changes[name] for name in self._branches})
+
+    def _function(self, visit: Visit, name: str, branch: FunctionNode) -> Callable[[State], Any]:
+        if not branch.wants_context:
+            return branch.function
+        return branch.bound(visit.context(name))
+
+    def _merged(self, state: State, changes: Mapping[str, Mapping[str, Any]]) -> State:
+        """-> the State with the changes of all branches."""
+        writers: dict[str, str] = {}
+        data: dict[str, Any] = {}
+        removed: dict[str, str] = {}
+        for name, change in changes.items():
+            for key, value in change["set"].items():
+                if key not in writers:
+                    data[key] = value
+                elif key in self._reducers:
+                    data[key] = self._reducers[key](data[key], value)
+                else:
+                    raise ValueError(
+                        f"branches {writers[key]!r} and {name!r} both write {key!r}: let one of them use another "
+                        f"key, or name a reducer: reducers={{{key!r}: ...}}"
+                    )
+                writers[key] = name
+            removed.update(dict.fromkeys(change["removed"], name))
+        for key, name in removed.items():
+            if key in writers:
+                raise ValueError(f"branch {name!r} removes {key!r}, which {writers[key]!r} writes")
+            state = state.remove(key)
+        return state.update(data)
+
+
+def _checked_name(name: object) -> str:
+    if not isinstance(name, str) or not is_name(name):
+        raise ValueError(f"a branch is named {shorten(name)}; a name has 1 to 200 printable characters")
+    return name
+
+
+def _branch(name: str, function: NodeFunction) -> FunctionNode:
+    if isinstance(function, Node):
+        raise TypeError(f"branch {name!r}: a branch is a function, not a {type(function).__name__}")
+    try:
+        branch = FunctionNode.of(function)
+    except TypeError as error:
+        raise TypeError(f"branch {name!r}: {error}") from None
+    if branch.is_generator:
+        raise TypeError(f"branch {name!r}: a generator puts out chunks, which a branch cannot do")
+    return branch
+
+
+def _changes(result: Any, state: State) -> dict[str, Any]:
+    """-> what a branch has changed, as it is saved."""
+    if isinstance(result, State) and result.pause is not None:
+        raise ValueError("a branch cannot pause the run: pause in a node before or behind")
+    before, after = data_of(state), data_from(result, state)
+    if isinstance(result, State):
+        changed = {key: value for key, value in after.items() if key not in before or before[key] is not value}
+    else:
+        changed = {key: after[key] for key in result}
+    return {"set": changed, "removed": [key for key in before if key not in after]}

@@ -1,0 +1,161 @@
+"""What a State knows of its run besides its data: how it stands, why it failed or waits, where it comes from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Any
+
+import attrs
+
+from stategraph.errors import shorten
+from stategraph.frozen import freeze, freeze_at
+from stategraph.ids import check_run_id
+
+
+def check_step(value: int) -> int:
+    """-> the number of a step, if it is one."""
+    if type(value) is not int or value < 0:
+        raise ValueError(f"step: {shorten(value)} is not allowed; a whole number from 0 on is")
+    return value
+
+
+class RunStatus(StrEnum):
+    """How a run stands. Only a completed one cannot be resumed."""
+
+    ACTIVE = "active"
+    PAUSED = "paused"
+    COMPLETED = "completed"
+    FAILED = "failed"
+
+
+@attrs.frozen
+class ErrorInfo:
+    """Why something failed: the type and the text of the exception, and the node it came from."""
+
+    type: str = attrs.field(validator=attrs.validators.instance_of(str))
+    message: str = attrs.field(validator=attrs.validators.instance_of(str))
+    node: str = attrs.field(validator=attrs.validators.instance_of(str))
+
+
+@attrs.frozen
+class ParentStep:
+    """The step of another run that a run was forked from or, for the run of a graph within a graph, belongs to."""
+
+    run_id: str = attrs.field(converter=check_run_id)
+    step: int = attrs.field(converter=check_step)
+
+
+def _in_utc(value: datetime) -> datetime:
+    if not isinstance(value, datetime) or value.tzinfo is None:
+        raise ValueError(f"{shorten(value)} is not allowed; a datetime with a time zone is")
+    return value.astimezone(UTC)
+
+
+def _frozen_value(value: Any) -> Any:
+    return freeze_at("pause.value", value)
+
+
+@attrs.frozen
+class Pause:
+    """What a paused run waits for.
+
+    Attributes:
+        reason: Why it waits, for people.
+        node: The node at which it goes on.
+        value: What to show to whoever answers.
+        response_param: The key under which the answer is expected; None if resuming is answer enough.
+        at: When it paused; aware, in UTC.
+        deadline: Until when it can be answered; None for ever.
+    """
+
+    reason: str = attrs.field(validator=attrs.validators.instance_of(str))
+    node: str = attrs.field(validator=attrs.validators.instance_of(str))
+    value: Any = attrs.field(converter=_frozen_value)
+    response_param: str | None = attrs.field(validator=attrs.validators.optional(attrs.validators.instance_of(str)))
+    at: datetime = attrs.field(converter=_in_utc)
+    deadline: datetime | None = attrs.field(default=None, converter=attrs.converters.optional(_in_utc))
+
+
+@attrs.frozen
+class Partial:
+    """What a node that did not finish has put out so far."""
+
+    node: str = attrs.field(validator=attrs.validators.instance_of(str))
+    chunks: tuple[Any, ...] = attrs.field(default=(), converter=freeze)
+
+    @property
+    def chunk(self) -> Any:
+        """The newest chunk."""
+        return self.chunks[-1]
+
+
+@attrs.frozen
+class Part:
+    """A finished part of a step: a branch, or an item.
+
+    Attributes:
+        step: The number that the step will have.
+        node: Its node.
+        label: The name of the branch, or the number of the item.
+        value: What came of it.
+    """
+
+    step: int
+    node: str
+    label: str
+    value: Any
+
+
+@attrs.frozen
+class Origin:
+    """Where the value of a key comes from: the node that wrote it, at which step, and the keys it had read by then."""
+
+    node: str
+    step: int
+    read: frozenset[str] = attrs.field(converter=frozenset)
+
+
+_NONE: frozenset[str] = frozenset()
+
+
+@attrs.frozen
+class Progress:
+    """What a run needs to go on besides its data, where it is more than the node that was completed last.
+
+    Attributes:
+        next_node: The node that comes next, where that is decided already: after a pause, and after a failure that
+            goes to a handler. No edge is asked then.
+        woken: When the pause began that was answered last, if that is what the run goes on from.
+        answered: Keys whose values have served as answers, and answer no further pause.
+        visited: Nodes with a run of their own that have been completed before.
+        partial: What the node that is running has put out so far.
+        origins: For keys that are not saved, where their values come from.
+    """
+
+    next_node: str = ""
+    woken: datetime | None = None
+    answered: frozenset[str] = attrs.field(default=_NONE, converter=frozenset)
+    visited: frozenset[str] = attrs.field(default=_NONE, converter=frozenset)
+    partial: Partial | None = None
+    origins: Mapping[str, Origin] = attrs.field(factory=dict)
+
+    def after_step(self) -> Progress | None:
+        """-> what is left of it once a node has completed."""
+        if not self.next_node and self.partial is None:
+            return self
+        return some(attrs.evolve(self, next_node="", woken=None, partial=None))
+
+
+def some(progress: Progress) -> Progress | None:
+    """-> the progress, or None if there is nothing in it."""
+    return None if progress == _EMPTY else progress
+
+
+def evolved(progress: Progress | None, **changes: Any) -> Progress | None:
+    """-> the progress with changes; None stands for an empty one."""
+    return some(attrs.evolve(progress or _EMPTY, **changes))
+
+
+_EMPTY = Progress()
