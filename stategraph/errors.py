@@ -281,7 +281,8 @@ class CheckpointCorruptError(CheckpointError):
 
 
 class FormatError(CheckpointError):
-    """What the store holds was written by a newer version of stategraph, or is no store at all."""
+    """What the store holds takes more than there is here: a newer version of stategraph, or a type or serializer that
+    was not registered. Or it is no store at all."""
 
 
 class StepConflictError(CheckpointError):

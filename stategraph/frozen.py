@@ -16,9 +16,12 @@ from __future__ import annotations
 
 import copy
 import sys
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from datetime import date, datetime, time, timedelta, timezone, tzinfo
 from decimal import Decimal
+from itertools import chain, repeat
+from operator import length_hint
 from pathlib import PosixPath, PurePosixPath, PureWindowsPath, WindowsPath
 from typing import Any, NoReturn, TypeVar
 from uuid import UUID
@@ -143,6 +146,8 @@ ATOMS: frozenset[type] = frozenset(
 )
 """Immutable types without parts. The types themselves: a subclass may carry more, and is not one of these."""
 
+_DICT: frozenset[type] = frozenset({dict})
+
 SETTLED: frozenset[type] = (ATOMS - {time, datetime}) | {FrozenList, FrozenDict, FrozenSet}
 """Types whose instances are settled. Times are not among them: they may have a time zone of the user's own."""
 
@@ -190,13 +195,37 @@ def freeze(value: Any, depth: int = 0) -> Any:
 
 
 def _freeze_list(value: list[Any], depth: int) -> FrozenList:
-    kind = FrozenList
-    if not SETTLED.issuperset(map(type, value)):
-        value = [item if type(item) in SETTLED else freeze(item, depth) for item in value]
-        kind = FrozenList if SETTLED.issuperset(map(type, value)) or are_settled(value) else UnsettledList
-    frozen = kind.__new__(kind)
+    frozen = FrozenList.__new__(FrozenList)
     list.extend(frozen, value)
+    items = iter(frozen)
+    if SETTLED.issuperset(map(type, items)):
+        return frozen
+    first = len(frozen) - length_hint(items) - 1  # before it, all is settled: in a list that grows, all but its end
+    rest = _freeze_all(frozen[first:], depth)
+    list.__setitem__(frozen, slice(first, None), rest)
+    if not (SETTLED.issuperset(map(type, rest)) or are_settled(rest)):
+        frozen.__class__ = UnsettledList
     return frozen
+
+
+def _freeze_all(values: list[Any], depth: int) -> list[Any]:
+    """-> the values frozen: many dicts of atoms, as records are, all at once, which takes half the time."""
+    if len(values) > _MANY and depth < MAX_DEPTH and _are_flat_dicts(values):
+        frozen = [*map(FrozenDict.__new__, repeat(FrozenDict, len(values)))]
+        deque(map(dict.update, frozen, values), maxlen=0)
+        return frozen
+    return [value if type(value) in SETTLED else freeze(value, depth) for value in values]
+
+
+_MANY = 8  # values: for fewer it does not pay
+
+
+def _are_flat_dicts(values: list[Any]) -> bool:
+    return (
+        _DICT.issuperset(map(type, values))
+        and SETTLED.issuperset(map(type, chain.from_iterable(map(dict.values, values))))
+        and ATOMS.issuperset(map(type, chain.from_iterable(values)))
+    )
 
 
 def _freeze_dict(value: dict[Any, Any], depth: int) -> FrozenDict:

@@ -5,7 +5,7 @@ import operator
 import pickle
 from collections import OrderedDict, UserList, defaultdict, deque
 from collections.abc import Callable
-from datetime import date
+from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stategraph import NotSerializableError, State
-from stategraph.frozen import MAX_DEPTH, SETTLED, freeze, freeze_items, is_settled
+from stategraph.frozen import MAX_DEPTH, SETTLED, FrozenDict, FrozenList, freeze, freeze_items, is_settled
 from stategraph.stores.codec import encode
 from stategraph.testing import KEPT_VALUES, is_same
 
@@ -135,6 +135,84 @@ def test_containers_are_frozen_to_the_last_one() -> None:
         with pytest.raises(TypeError):
             container.clear()
     assert type(frozen[0]["a"]) is tuple
+
+
+RECORDS: list[Any] = [{"id": number, 3: "x", "note": None} for number in range(20)]
+
+
+@pytest.mark.parametrize("place", [0, 9, 19])
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {},
+        {"a": [1]},
+        {"a": {"b": 1}},
+        {"a": (1, [2])},
+        {("a", 1): 1},
+        [1, [2]],
+        "text",
+        datetime(2025, 1, 2, tzinfo=UTC),
+        (1, {2}),
+    ],
+    ids=repr,
+)
+def test_many_records_are_frozen_as_one_is(place: int, odd: Any) -> None:
+    """Whatever stands among them; and the list is settled, for all of it is."""
+    records = [*RECORDS[:place], odd, *RECORDS[place + 1 :]]
+
+    frozen = freeze(records)
+
+    assert type(frozen) is FrozenList
+    assert is_same(frozen, [freeze(record) for record in records])
+    assert [type(record) for record in frozen] == [type(freeze(record)) for record in records]
+    assert is_settled(frozen)
+
+
+@pytest.mark.parametrize(
+    "odd", [object(), {"a": object()}, [bytearray(b"a")], (1, object())], ids=["", "{}", "[]", "()"]
+)
+@pytest.mark.parametrize("place", [0, 9, 19])
+def test_one_part_that_is_not_settled_unsettles_a_list(place: int, odd: Any) -> None:
+    """Wherever it stands."""
+    frozen = freeze([*RECORDS[:place], odd, *RECORDS[place + 1 :]])
+
+    assert not is_settled(frozen)
+    with pytest.raises(TypeError):
+        frozen.clear()
+
+
+def test_what_was_frozen_is_shared_by_a_list_that_grew() -> None:
+    """Its items are the same objects, the new ones are frozen, and the list it was made of stays as it is."""
+    short = freeze(RECORDS)
+    grown = [*short, {"id": 20}, 21]
+
+    frozen = freeze(grown)
+
+    assert all(map(operator.is_, short, frozen))
+    assert type(frozen[20]) is FrozenDict
+    assert frozen == grown
+    assert type(grown[20]) is dict
+
+
+def test_changing_a_record_afterwards_changes_nothing() -> None:
+    """Each of many is a copy."""
+    records = copy.deepcopy(RECORDS)
+    frozen = freeze(records)
+
+    records[3]["id"] = "other"
+
+    assert frozen == RECORDS
+
+
+def test_many_records_at_the_last_level_and_one_below_it() -> None:
+    """The limit is the same for many as for one."""
+    value: Any = RECORDS
+    for _ in range(MAX_DEPTH - 2):
+        value = [value]
+
+    assert freeze(value) == value
+    with pytest.raises(NotSerializableError, match=f"deeper than {MAX_DEPTH} levels"):
+        freeze([value])
 
 
 @pytest.mark.parametrize(

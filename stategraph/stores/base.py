@@ -45,7 +45,7 @@ class CheckpointStore(ABC):
         Raises:
             CheckpointNotFoundError: there is none.
             CheckpointCorruptError: it is damaged.
-            FormatError: a newer version of stategraph wrote it.
+            FormatError: a newer version of stategraph wrote it, or it holds a type that is not registered here.
         """
 
     @abstractmethod

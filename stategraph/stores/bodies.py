@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from stategraph.errors import ConfigError, FormatError, UnknownNameError
 from stategraph.stores.kinds import DecodeError
 from stategraph.stores.rows import Row
-from stategraph.stores.serializers import BodyFormat, find_format
+from stategraph.stores.serializers import find_format
 
 LARGEST = 1 << 28
 """Bytes of a body that are compressed, or decompressed, at most: a small row must not fill the memory."""
@@ -32,8 +33,9 @@ class Bodies:
     def __init__(self, serializer: str = "msgpack", compress: bool = False) -> None:
         if type(compress) is not bool:
             raise ConfigError("checkpoint.options.compress", compress, "true or false")
-        self._formats: dict[str, BodyFormat] = {serializer: find_format(serializer)}
-        self._encode = self._formats[serializer].encode
+        written = find_format(serializer)
+        self._readers: dict[str, Callable[[bytes], Any]] = {serializer: written.decode}
+        self._encode = written.encode
         self._name = serializer
         self._zstd: Any = _zstandard() if compress else None
 
@@ -59,18 +61,21 @@ class Bodies:
             FormatError: its serializer is not known here.
             ConfigError: it is compressed, and what that takes is not installed.
         """
-        name = row.encoding.removesuffix(_ZSTD)
-        body = row.body if name == row.encoding else _decompressed(row.body)
-        return self._format(run_id, row.step, name).decode(body)
+        read = self._readers.get(row.encoding)
+        if read is None:
+            read = self._readers[row.encoding] = _reader(run_id, row)
+        return read(row.body)
 
-    def _format(self, run_id: str, step: int, name: str) -> BodyFormat:
-        if name not in self._formats:
-            try:
-                self._formats[name] = find_format(name)
-            except UnknownNameError as error:
-                reason = f"its step {step} was saved by a serializer that is not registered here: {error}"
-                raise FormatError(run_id, f"{reason}; register_serializer makes it known") from None
-        return self._formats[name]
+
+def _reader(run_id: str, row: Row) -> Callable[[bytes], Any]:
+    """-> what reads bodies that are encoded as this one is."""
+    name = row.encoding.removesuffix(_ZSTD)
+    try:
+        decode = find_format(name).decode
+    except UnknownNameError as error:
+        reason = f"its step {row.step} was saved by a serializer that is not registered here: {error}"
+        raise FormatError(run_id, f"{reason}; register_serializer makes it known") from None
+    return decode if name == row.encoding else lambda body: decode(_decompressed(body))
 
 
 def _decompressed(body: bytes) -> bytes:

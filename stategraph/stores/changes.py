@@ -14,7 +14,7 @@ from typing import Any
 
 import attrs
 
-from stategraph.frozen import FrozenList, freeze_items, is_settled
+from stategraph.frozen import FrozenList, freeze, freeze_items, is_settled
 from stategraph.provenance import ParentStep
 from stategraph.state import State, data_of
 from stategraph.stores import codec
@@ -61,7 +61,7 @@ class Change:
             elif value is previous:
                 continue
             elif _has_grown(previous, value):
-                change.grown[key] = value[len(previous) :]
+                change.grown[key] = freeze(value[len(previous) :])  # settled again, which spares it the walk
             else:
                 change.put[key] = value
         if not before.keys() <= data_of(new).keys():

@@ -143,7 +143,7 @@ def decode(data: bytes) -> Any:
     """-> the value. Containers are ordinary ones; `freeze` them.
 
     Raises:
-        DecodeError: these are not bytes of a value, or a class in them is not registered.
+        DecodeError: these are not bytes of a value; NotRegisteredError: a class in them is not registered here.
     """
     try:
         return _decoded(data)

@@ -26,11 +26,15 @@ import attrs
 
 from stategraph.errors import shorten
 from stategraph.frozen import FrozenDict, FrozenSet, UnsettledDict, UnsettledSet
-from stategraph.stores.types import find_by_name
+from stategraph.stores.types import RegisteredType, find_by_name
 
 
 class DecodeError(ValueError):
     """Bytes that stategraph did not write, or that it cannot turn back into values here."""
+
+
+class NotRegisteredError(DecodeError):
+    """Bytes of a class that this process has not registered. They may well be as they were written."""
 
 
 def _never(value: Any) -> bool:
@@ -154,9 +158,16 @@ def _clock_of(cls: Any) -> Callable[[Any], Any]:
 # --------------------------------------------------------------------------- registered classes
 
 
+def _registered(name: Any) -> RegisteredType:
+    registered = find_by_name(_text(name))
+    if registered is None:
+        raise NotRegisteredError(f"this process does not know the type {name!r}; register_type it, then load again")
+    return registered
+
+
 def _enum_of(parts: Any) -> Enum:
     name, member, value = _list(parts, 3)
-    registered = find_by_name(name)
+    registered = _registered(name)
     if not registered.is_enum:
         raise DecodeError(f"{name} was saved as an enum and is none now")
     if member is None and issubclass(registered.cls, Flag):
@@ -176,7 +187,7 @@ def enum_parts(name: str, member: Enum) -> list[Any]:
 
 def _object_of(parts: Any) -> object:
     name, version, values = _list(parts, 3)
-    registered = find_by_name(name)
+    registered = _registered(name)
     if registered.is_enum or type(values) is not dict or type(version) is not int:
         raise DecodeError(f"{name} was saved as an object with fields and is none now")
     return registered.restore(values, version)

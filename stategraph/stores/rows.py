@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 import hmac
 import os
-from collections.abc import Callable
-from typing import Any, TypeAlias
+from collections.abc import Callable, Sequence
+from types import NoneType
+from typing import Any, NamedTuple, TypeAlias
 
 import attrs
 import ormsgpack
@@ -22,9 +23,8 @@ FORMAT = 1
 """The version of the format of rows. A newer one is refused, older ones are read."""
 
 
-@attrs.frozen
-class Row:
-    """One checkpoint as it is kept.
+class Row(NamedTuple):
+    """One checkpoint as it is kept. A tuple, because one load makes hundreds of them.
 
     Attributes:
         step: The step.
@@ -105,10 +105,14 @@ class Write:
 
 def checked_row(run_id: str, row: Row) -> Row:
     """-> a row that a store holds. Raises CheckpointCorruptError if there are values of other types in it."""
-    numbers, texts = (row.step, row.base, row.time_ns, row.format), (row.node, row.encoding)
-    if not (_are(int, *numbers) and _are(str, *texts) and _are(bytes, row.body, row.seal)):
+    if tuple(map(type, row)) not in _TYPES_OF_ROWS:
         raise CheckpointCorruptError(run_id, "what the store holds for it is no checkpoint")
     return row
+
+
+_TYPES_OF_ROWS = frozenset(
+    (int, int, str, int, RunStatus, error, int, str, bytes, bytes) for error in (NoneType, ErrorInfo)
+)
 
 
 def checked_head(head: Head) -> Head:
@@ -158,6 +162,9 @@ class _Hidden:
         return f"<a {self.type} that is not shown>"
 
 
+_pack, _blake2b = ormsgpack.packb, hashlib.blake2b
+
+
 class Sealer:
     """Seals rows, so that one that was damaged, moved or made elsewhere is found out.
 
@@ -186,32 +193,23 @@ class Sealer:
             self._seal(run_id, row, before),
         )
 
-    def check(self, run_id: str, row: Row, before: bytes) -> None:
-        """Raise CheckpointCorruptError unless the seal is right."""
-        if not hmac.compare_digest(row.seal, self._seal(run_id, row, before)):
-            what = "is not signed with this key" if self._key else "is damaged: its checksum does not match"
-            raise CheckpointCorruptError(run_id, f"its checkpoint at step {row.step} {what}")
+    def check(self, run_id: str, rows: Sequence[Row]) -> None:
+        """Raise CheckpointCorruptError unless the seals of a snapshot and of all rows that build on it are right."""
+        before = b""
+        for row in rows:
+            if not hmac.compare_digest(row.seal, self._seal(run_id, row, before)):
+                what = "is not signed with this key" if self._key else "is damaged: its checksum does not match"
+                raise CheckpointCorruptError(run_id, f"its checkpoint at step {row.step} {what}")
+            before = row.seal
 
     def _seal(self, run_id: str, row: Row, before: bytes) -> bytes:
-        error = None if row.error is None else [row.error.type, row.error.message, row.error.node]
-        about = ormsgpack.packb(
-            [
-                run_id,
-                row.step,
-                row.base,
-                row.node,
-                row.time_ns,
-                row.status.value,
-                error,
-                row.format,
-                row.encoding,
-                before,
-            ]
-        )
+        step, base, node, time_ns, status, error, version, encoding, body, _ = row  # once: it is done row by row
+        failure = None if error is None else [error.type, error.message, error.node]
+        about = _pack([run_id, step, base, node, time_ns, status, failure, version, encoding, before])
         if self._key is not None:
-            return hmac.digest(self._checked(self._key()), about + row.body, "sha256")
-        digest = hashlib.blake2b(about, digest_size=16)
-        digest.update(row.body)
+            return hmac.digest(self._checked(self._key()), about + body, "sha256")
+        digest = _blake2b(about, digest_size=16)
+        digest.update(body)
         return digest.digest()
 
     def _checked(self, key: object) -> bytes:

@@ -97,12 +97,15 @@ def row_values(first: int, row: Row) -> tuple[Any, ...]:
     )
 
 
+_STATUSES = {status.value: status for status in RunStatus}  # which takes a tenth of the time of RunStatus(value)
+
+
 def row_of(run_id: str, found: tuple[Any, ...]) -> Row:
     """-> the row in these columns. Raises CheckpointCorruptError if they hold none."""
     try:
         step, base, node, time_ns, status, error, version, encoding, body, seal = found
-        row = Row(step, base, node, time_ns, RunStatus(status), _error_of(error), version, encoding, body, seal)
-    except (TypeError, ValueError) as error:
+        row = Row(step, base, node, time_ns, _STATUSES[status], _error_of(error), version, encoding, body, seal)
+    except (TypeError, ValueError, KeyError) as error:
         raise CheckpointCorruptError(run_id, f"what the database holds for it is no checkpoint: {error}") from error
     return checked_row(run_id, row)
 

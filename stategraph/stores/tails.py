@@ -10,7 +10,7 @@ from stategraph.errors import CheckpointCorruptError, CheckpointSaveError, Confi
 from stategraph.state import State, time_ns_of
 from stategraph.stores.bodies import Bodies
 from stategraph.stores.changes import Change, assembled, encoded_of
-from stategraph.stores.kinds import DecodeError
+from stategraph.stores.kinds import DecodeError, NotRegisteredError
 from stategraph.stores.rows import FORMAT, MAX_STEP, Row, Sealer
 
 _ROW_WEIGHT = 512  # bytes that a row costs besides its body, when changes are weighed against a snapshot
@@ -92,7 +92,8 @@ class Rows:
 
         Raises:
             CheckpointCorruptError: they make none.
-            FormatError: a newer version of stategraph wrote them, or a serializer that is not registered here.
+            FormatError: a newer version of stategraph wrote them, or they take a serializer or a type that is not
+                registered here.
             ConfigError: they are compressed, and what that takes is not installed.
         """
         self.check(run_id, rows)
@@ -111,6 +112,8 @@ class Rows:
             )
         except (FormatError, ConfigError):
             raise
+        except NotRegisteredError as error:
+            raise FormatError(run_id, f"its step {newest.step} cannot be restored here: {error}") from error
         except (DecodeError, StateGraphError, TypeError, ValueError, LookupError, AttributeError) as error:
             raise CheckpointCorruptError(run_id, f"its step {newest.step} cannot be restored: {error}") from error
 
@@ -123,7 +126,6 @@ class Rows:
 
     def check(self, run_id: str, rows: Sequence[Row]) -> None:
         """Raise unless these are a snapshot and all rows up to the last of them, as they were written."""
-        before = b""
         for row in rows:
             if row.format > FORMAT:
                 raise FormatError(
@@ -131,8 +133,7 @@ class Rows:
                 )
             if row.base != rows[0].step:
                 raise CheckpointCorruptError(run_id, f"its step {row.step} builds on step {row.base}, which is missing")
-            self._sealer.check(run_id, row, before)
-            before = row.seal
+        self._sealer.check(run_id, rows)
 
     def _sealed(self, state: State, base: int, encoding: str, body: bytes, before: bytes) -> Row:
         if state.step > MAX_STEP:

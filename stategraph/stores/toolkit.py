@@ -30,7 +30,7 @@ def state_from_bytes(run_id: str, kept: bytes) -> State:
 
     Raises:
         CheckpointCorruptError: they are damaged, or of another run.
-        FormatError: a newer version of stategraph made them.
+        FormatError: a newer version of stategraph made them, or they hold a type that is not registered here.
     """
     row, _ = unpack_row(check_run_id(run_id), kept)
     return _ROWS.state(run_id, [row])

@@ -165,15 +165,9 @@ def find_by_class(cls: type) -> RegisteredType | None:
     return _by_class.get(cls)
 
 
-def find_by_name(name: str) -> RegisteredType:
-    """-> the registration of this name.
-
-    Raises:
-        ValueError: there is none.
-    """
-    if not isinstance(name, str) or name not in _by_name:
-        raise ValueError(f"it holds a {name!r}, which is not registered here: register_type(cls, name={name!r})")
-    return _by_name[name]
+def find_by_name(name: str) -> RegisteredType | None:
+    """-> the registration of this name."""
+    return _by_name.get(name)
 
 
 def can_be_registered(cls: type) -> bool:

@@ -7,7 +7,6 @@ import zlib
 from contextlib import closing
 from typing import Any
 
-import attrs
 import pytest
 
 from stategraph import CheckpointConfig, GraphConfig, State, StateGraph
@@ -377,7 +376,7 @@ def tampered(path, body):
 
     with SqliteStore(path) as store:
         (row,) = store._chain("a", None)
-        forged = Sealer().seal("a", attrs.evolve(row, body=body), b"")
+        forged = Sealer().seal("a", row._replace(body=body), b"")
     with closing(sqlite3.connect(path)) as database, database:
         database.execute("UPDATE checkpoint SET body = ?, seal = ?", (forged.body, forged.seal))
 

@@ -8,7 +8,8 @@ from typing import Any
 import attrs
 import pytest
 
-from stategraph import CheckpointCorruptError, State, register_type
+from stategraph import CheckpointCorruptError, FormatError, State, register_type
+from stategraph.stores import types
 from stategraph.stores.sqlite import SqliteStore
 
 
@@ -29,6 +30,10 @@ def register(name, fields, **options):
 
 def make_enum(members) -> Any:
     return enum.Enum("Colour", members)
+
+
+def make_registered_enum(name) -> Any:
+    return register_type(make_enum({"RED": 1}), name=name)
 
 
 def save(store, value):
@@ -52,6 +57,20 @@ def test_a_value_of_an_older_version_is_upgraded(store, name):
 
     assert load(store) == order(7, 950, "EUR")
     assert seen == [({"number": 7, "total": 9.5}, 1)]
+
+
+@pytest.mark.parametrize("make", [lambda name: register(name, ["a"])(1), lambda name: make_registered_enum(name).RED])
+def test_a_type_that_is_not_registered_here_is_told_from_damage(store, name, make, monkeypatch):
+    """What is stored is sound: the error names the type and the call that is missing, and then it loads."""
+    value = make(name)
+    save(store, value)
+    with monkeypatch.context() as patch:
+        patch.delitem(types._by_name, name)
+
+        with pytest.raises(FormatError, match=f"does not know the type '{name}'; register_type it, then load again"):
+            load(store)
+
+    assert load(store) == value
 
 
 def test_each_value_keeps_the_version_it_was_saved_with(store, name):
