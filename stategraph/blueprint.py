@@ -148,7 +148,10 @@ class Blueprint:
         """
         edge = Edge(self._known(from_node), self._known(to_node), predicate, name)
         if predicate is not None and not is_predicate(predicate):
-            raise self._error(f"edge {from_node!r} -> {to_node!r}: a predicate is a sync function of a State")
+            raise self._error(
+                f"edge {from_node!r} -> {to_node!r}: its predicate is {shorten(predicate)}; "
+                "a predicate is a sync function of a State (the name of an edge goes into name=)"
+            )
         with self._changing():
             if edge in self._edges:
                 raise self._error(f"edge {edge} is already there")

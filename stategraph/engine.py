@@ -59,6 +59,7 @@ from stategraph.services import Services
 from stategraph.state import State, completed_by, data_of, evolve, with_data
 from stategraph.visit import Visit, is_late
 
+_RECENT = 100  # States behind the last saved one that are tried if the newest of them cannot be saved
 PATH_LENGTH = 100  # nodes that the path of an error tells: a run of a million steps does not grow
 _MESSAGE_LENGTH = 2000  # characters of an exception's text that a failed run keeps
 
@@ -77,6 +78,7 @@ class Engine:
         depth: How many graphs this one runs within.
         path: The last nodes entered.
         completed: The nodes completed in this call, while an observer wants events.
+        recent: The last States that are not saved, where not every step is.
         unsaved_parts: Finished parts of the step that is being made, which are saved only if the run ends early.
     """
 
@@ -90,6 +92,7 @@ class Engine:
     path: deque[str] = attrs.field(factory=lambda: deque(maxlen=PATH_LENGTH), init=False)
     completed: set[str] = attrs.field(factory=set, init=False)
     unsaved_parts: list[Part] = attrs.field(factory=list, init=False)
+    recent: deque[State] = attrs.field(factory=lambda: deque(maxlen=_RECENT), init=False)
     _joined: bool = attrs.field(default=False, init=False)
 
     # ------------------------------------------------------------------ starting
@@ -277,6 +280,7 @@ class Engine:
         tells_saves = EventType.CHECKPOINT_SAVE in self.wanted
         save = self.services.save
         left = plan.max_iterations
+        recent, keeps_recent = self.recent, plan.saves and interval != 1
         while following or stage is None or not stage.is_exit:
             if following:
                 name, following = following, ""
@@ -330,10 +334,13 @@ class Engine:
             if interval and state.step % interval == 0:
                 yield (Save, save, state)
                 self.saved = state
+                recent.clear()
                 if tells_saves:
                     yield from self._emit(EventType.CHECKPOINT_SAVE, state)
                 if self._joined:
                     yield from self._drop_parts()
+            elif keeps_recent:
+                recent.append(state)
             if watched and not stage.is_exit:
                 yield from self.show(state)
 
@@ -415,7 +422,9 @@ class Engine:
         unsaved = self.plan.saves and state is not self.saved and not isinstance(error, _SAVE_ERRORS)
         try:
             if unsaved:
-                yield from self._save((Save, self.services.save, state), state)
+                yield from self._save_last(state)
+            elif isinstance(error, NotSerializableError):
+                yield from self._save_newest_that_can_be()
             if self.unsaved_parts and self.plan.loads_parts:
                 yield (Parts, self.services.save_parts, (state, self.unsaved_parts))
         except BaseException as second:
@@ -428,6 +437,33 @@ class Engine:
             yield from self._emit(EventType.GRAPH_ERROR, state, error=describe_exception(error))
         except BaseException as fourth:
             error.add_note(f"While its observer was being told: {describe_exception(fourth)}")
+
+    def _save_last(self, state: State) -> Task[None]:
+        """Save the State with which the run ends."""
+        try:
+            yield from self._save((Save, self.services.save, state), state)
+        except StepConflictError:
+            if self.saved is None or self.saved.step != state.step:
+                raise
+            # A node changed an object in its State before it failed: what is saved stays, how the run stands is new.
+            kept = yield (Load, self.services.load, state.run_id)
+            if kept.step != state.step:
+                raise
+            state = evolve(kept, status=state.status, error=state.error)
+            yield from self._save((Save, self.services.save, state), state)
+        except NotSerializableError:
+            yield from self._save_newest_that_can_be()
+            raise
+
+    def _save_newest_that_can_be(self) -> Task[None]:
+        """Of the steps since the last save, keep as many as can be kept."""
+        while self.recent:
+            state = self.recent.pop()
+            try:
+                yield from self._save((Save, self.services.save, state), state)
+            except NotSerializableError:
+                continue
+            return
 
     def _save(self, command: Command, state: State) -> Task[None]:
         yield command
