@@ -425,7 +425,7 @@ def _check_database(path: Path) -> None:
             if not foreign and "Settings" in _schema_of(database):
                 settings = database.execute("SELECT key, value FROM Settings")
                 foreign = [key for key, value in settings if not _is_ours(key, value)]
-    except sqlite3.Error as error:
+    except (sqlite3.Error, UnicodeDecodeError) as error:  # sqlite3 may show damaged names
         raise FormatError("", f"{path} is damaged or no disk store of stategraph: {error}") from error
     if foreign:
         raise FormatError("", f"{path} is not a disk store of stategraph (it has {', '.join(map(str, foreign[:5]))})")

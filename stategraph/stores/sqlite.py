@@ -11,12 +11,13 @@ import os
 import sqlite3
 import threading
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-from stategraph.errors import CheckpointError, CheckpointSaveError, ConfigError, FormatError
+from stategraph.errors import CheckpointCorruptError, CheckpointError, CheckpointSaveError, ConfigError, FormatError
 from stategraph.stores.row_store import RowStore
 from stategraph.stores.rows import Head, Row, Write
 from stategraph.stores.sqlite_rows import (
@@ -183,7 +184,10 @@ class SqliteStore(RowStore):
         last = LAST_STEP if step is None else step
         if last > LAST_STEP or last < 0:
             return []
-        rows = [row_of(run_id, found) for found in self._query(run_id, CHAIN, {"run_id": run_id, "last": last})]
+        found = self._query(run_id, CHAIN, {"run_id": run_id, "last": last})
+        rows = [row_of(run_id, columns) for _, *columns in found]
+        if step is None and rows and found[0][0] != rows[-1].step:
+            raise CheckpointCorruptError(run_id, f"its newest step {found[0][0]} is missing")
         return rows if rows and step in (None, rows[-1].step) else []
 
     def _index(self, run_id: str) -> builtins.list[Row]:
@@ -232,10 +236,19 @@ class SqliteStore(RowStore):
         """Errors of SQLite, as errors of stategraph."""
         try:
             yield
-        except sqlite3.OperationalError as error:
-            raise kind(run_id, f"the {self} failed: {error}") from error
-        except (sqlite3.Error, OverflowError) as error:
+        except (sqlite3.Error, OverflowError, UnicodeDecodeError) as error:
+            if not _is_damage(error):
+                raise kind(run_id, f"the {self} failed: {error}") from error
+            kind = CheckpointCorruptError if kind is CheckpointError else kind
             raise kind(run_id, f"the {self} is damaged: {error}") from error
+
+
+def _is_damage(error: Exception) -> bool:
+    """Whether an error comes of what stands in the file, and not of the disk, of locks or of the memory."""
+    if not isinstance(error, sqlite3.OperationalError):
+        return True
+    # A missing table or column, and a text that is not UTF-8, of which sqlite3 says so without a code.
+    return getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF == sqlite3.SQLITE_ERROR
 
 
 # --------------------------------------------------------------------------- the file
@@ -300,15 +313,27 @@ def _check(database: sqlite3.Connection, path: Path) -> None:
         database.execute("BEGIN")  # all of it as it was at one time
         (application,) = database.execute("PRAGMA application_id").fetchone()
         (version,) = database.execute("PRAGMA user_version").fetchone()
-        names = [name for (name,) in database.execute("SELECT name FROM sqlite_master")]
+        parts = database.execute("SELECT name, type, sql FROM sqlite_master").fetchall()
         database.execute("COMMIT")
     except sqlite3.OperationalError:
         raise
-    except sqlite3.Error as error:
+    except (sqlite3.Error, UnicodeDecodeError) as error:  # sqlite3 may show damaged names
         raise FormatError("", f"{path} is damaged or no SQLite database: {error}") from error
+    names = [str(name) for name, _, _ in parts]
     if names and application != APPLICATION_ID:
         raise FormatError("", f"{path} is not a database of stategraph (it has {', '.join(names[:5])})")
     if version > SCHEMA_VERSION:
         raise FormatError(
             "", f"{path} has schema {version} and this version of stategraph reads up to {SCHEMA_VERSION}; update it"
         )
+    foreign = [str(name) for name, kind, sql in parts if kind == "trigger" or _made_by_us().get(name, sql) != sql]
+    if foreign:  # views and indexes for other tools may be added; a trigger, or a table made otherwise, runs something
+        raise FormatError("", f"{path} was changed by others than stategraph ({', '.join(foreign[:5])})")
+
+
+@cache
+def _made_by_us() -> Mapping[str, str]:
+    """-> the statement that made each part of a database."""
+    with closing(sqlite3.connect(":memory:", isolation_level=None)) as database:
+        database.executescript(SCHEMA)
+        return dict(database.execute("SELECT name, sql FROM sqlite_master"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 from stategraph.errors import CheckpointCorruptError
@@ -77,7 +78,7 @@ WITH newest (id, base) AS (
         AND (SELECT number << {STEP_BITS} | :last FROM run WHERE run_id = :run_id)
     ORDER BY id DESC LIMIT 1
 )
-SELECT {_STEP}, {_ROW_COLUMNS} FROM checkpoint
+SELECT (SELECT step FROM run WHERE run_id = :run_id), {_STEP}, {_ROW_COLUMNS} FROM checkpoint
 WHERE id BETWEEN (SELECT id - ({_STEP}) + base FROM newest) AND (SELECT id FROM newest)
 ORDER BY id
 """
@@ -100,7 +101,7 @@ def row_values(first: int, row: Row) -> tuple[Any, ...]:
 _STATUSES = {status.value: status for status in RunStatus}  # which takes a tenth of the time of RunStatus(value)
 
 
-def row_of(run_id: str, found: tuple[Any, ...]) -> Row:
+def row_of(run_id: str, found: Sequence[Any]) -> Row:
     """-> the row in these columns. Raises CheckpointCorruptError if they hold none."""
     try:
         step, base, node, time_ns, status, error, version, encoding, body, seal = found
