@@ -72,7 +72,7 @@ def _by_body(encoding: str, body: bytes) -> Forgery:
             head, (row,) = store._head("b"), store._chain("b", 1)
             assert head is not None  # noqa: S101
             forged = Sealer().seal("b", row._replace(encoding=encoding, body=body), b"")
-            store._apply([Write(head, head.version, (forged,))])
+            store._apply([Write(head, head, (forged,))])
 
     return forge
 

@@ -11,13 +11,14 @@ import os
 import sqlite3
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
-from functools import cache
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, closing
+from functools import cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from stategraph.errors import CheckpointCorruptError, CheckpointError, CheckpointSaveError, ConfigError, FormatError
+from stategraph.stores.forks import take_care_of
 from stategraph.stores.row_store import RowStore
 from stategraph.stores.rows import Head, Row, Write
 from stategraph.stores.sqlite_rows import (
@@ -27,6 +28,7 @@ from stategraph.stores.sqlite_rows import (
     LAST_STEP,
     NEW_RUN,
     NEXT_RUN,
+    NEXT_STEP,
     PUT_ROWS,
     SCHEMA,
     SCHEMA_VERSION,
@@ -34,15 +36,18 @@ from stategraph.stores.sqlite_rows import (
     TOGETHER,
     head_of,
     head_values,
+    is_next_step,
     row_of,
     row_values,
+    step_values,
 )
+
+_Result = TypeVar("_Result")
 
 APPLICATION_ID = 0x53475248
 """What marks a database as one of stategraph, to the ``file`` command too."""
 
 _LOG_SIZE = 4 << 20  # bytes: as far as SQLite lets the log grow before it starts again
-_FILLING = 1 << 16
 _BUSY = 60  # seconds to wait for other processes that write
 
 
@@ -66,8 +71,11 @@ class SqliteStore(RowStore):
         self._read_only = read_only
         self._closed = False
         self._guard = threading.RLock()  # the connection is one, its callers are many
-        with self._explained(""):
+        try:
             self._open()
+        except sqlite3.Error as error:
+            raise self._explained(error, "") from error
+        take_care_of(self)
 
     def _open(self) -> None:
         mode = "ro" if self._read_only else "rw"
@@ -124,12 +132,14 @@ class SqliteStore(RowStore):
     # ------------------------------------------------------------------ rows
 
     def _apply(self, writes: Sequence[Write]) -> Sequence[bool]:
-        with self._explained(writes[0].head.run_id, CheckpointSaveError), self._transaction():
-            return [self._make(write) for write in writes]
+        return self._in_transaction(writes[0].head.run_id, partial(self._make_all, writes), CheckpointSaveError)
+
+    def _make_all(self, writes: Sequence[Write]) -> Sequence[bool]:
+        return (self._make(writes[0]),) if len(writes) == 1 else [self._make(write) for write in writes]
 
     def _make(self, write: Write) -> bool:
         """Make one write within a transaction -> whether its run had the version for it."""
-        number = self._put_head(write.head, write.expected)
+        number = self._put_head(write.head, write.old)
         if number is None:
             return False
         first = number << STEP_BITS
@@ -143,6 +153,9 @@ class SqliteStore(RowStore):
 
     def _put_rows(self, first: int, rows: Sequence[Row]) -> None:
         """Many rows a statement: sqlite3 lets go of the GIL at every statement, and a busy run keeps it for 5 ms."""
+        if len(rows) == 1:
+            self._database.execute(PUT_ROWS[1], row_values(first, rows[0]))
+            return
         start = 0
         for together in TOGETHER:
             while len(rows) - start >= together:
@@ -150,23 +163,28 @@ class SqliteStore(RowStore):
                 self._database.execute(PUT_ROWS[together], values)
                 start += together
 
-    def _put_head(self, head: Head, expected: int | None) -> int | None:
+    def _put_head(self, head: Head, old: Head | None) -> int | None:
         """-> the number of the run; None if its version is another."""
-        values = head_values(head)
-        if expected is None:
-            found = self._database.execute(NEW_RUN, (*values, head.run_id)).fetchone()
+        execute = self._database.execute
+        if old is None:
+            found = execute(NEW_RUN, (*head_values(head), head.run_id)).fetchone()
+        elif is_next_step(old, head):
+            found = execute(NEXT_STEP, (*step_values(head), head.run_id, old.version)).fetchone()
         else:
-            found = self._database.execute(NEXT_RUN, (*values, head.run_id, expected)).fetchone()
+            found = execute(NEXT_RUN, (*head_values(head), head.run_id, old.version)).fetchone()
         return None if found is None else int(found[0])
 
     def _remove(self, run_id: str, version: int | None = None) -> bool:
+        return self._in_transaction(run_id, partial(self._take_out, run_id, version))
+
+    def _take_out(self, run_id: str, version: int | None) -> bool:
+        """Remove a run within a transaction -> whether it had this version."""
         delete = "DELETE FROM run WHERE run_id = ? AND version = coalesce(?, version) RETURNING number"
-        with self._explained(run_id), self._transaction():
-            found = self._database.execute(delete, (run_id, version)).fetchone()
-            if found is not None:
-                first = found[0] << STEP_BITS
-                self._database.execute("DELETE FROM checkpoint WHERE id BETWEEN ? AND ?", (first, first | LAST_STEP))
-            return found is not None
+        found = self._database.execute(delete, (run_id, version)).fetchone()
+        if found is not None:
+            first = found[0] << STEP_BITS
+            self._database.execute("DELETE FROM checkpoint WHERE id BETWEEN ? AND ?", (first, first | LAST_STEP))
+        return found is not None
 
     def _head(self, run_id: str) -> Head | None:
         found = self._query(run_id, f"SELECT {HEAD} FROM run WHERE run_id = ?", (run_id,))
@@ -196,24 +214,32 @@ class SqliteStore(RowStore):
     # ------------------------------------------------------------------ the connection
 
     def _query(self, run_id: str, statement: str, values: Any) -> builtins.list[Any]:
-        with self._explained(run_id), self._guard:
-            self._check_process()
-            return self._database.execute(statement, values).fetchall()
+        try:
+            with self._guard:
+                self._check_process()
+                return self._database.execute(statement, values).fetchall()
+        except _FAILURES as error:
+            raise self._explained(error, run_id) from error
 
-    @contextmanager
-    def _transaction(self) -> Iterator[None]:
-        """All or nothing."""
-        with self._guard:
-            self._check_process()
-            if self._database.in_transaction:  # an interrupt came just after it was begun
-                self._database.execute("ROLLBACK")
-            try:
-                self._database.execute("BEGIN IMMEDIATE")
-                yield
-                self._database.execute("COMMIT")
-            except BaseException as first:
-                self._roll_back(first)
-                raise
+    def _in_transaction(
+        self, run_id: str, work: Callable[[], _Result], kind: type[CheckpointError] = CheckpointError
+    ) -> _Result:
+        """-> what the work gives; it is done as a whole, or not at all."""
+        try:
+            with self._guard:
+                self._check_process()
+                if self._database.in_transaction:  # an interrupt came just after it was begun
+                    self._database.execute("ROLLBACK")
+                try:
+                    self._database.execute("BEGIN IMMEDIATE")
+                    result = work()
+                    self._database.execute("COMMIT")
+                except BaseException as first:
+                    self._roll_back(first)
+                    raise
+                return result
+        except _FAILURES as error:
+            raise self._explained(error, run_id, kind) from error
 
     def _roll_back(self, first: BaseException) -> None:
         """Undo an open transaction; where that fails, the first failure is the one to hear of."""
@@ -231,24 +257,38 @@ class SqliteStore(RowStore):
             self._database.close()  # or SQLite believes that this process has the locks of its parent
             self._open()
 
-    @contextmanager
-    def _explained(self, run_id: str, kind: type[CheckpointError] = CheckpointError) -> Iterator[None]:
-        """Errors of SQLite, as errors of stategraph."""
-        try:
-            yield
-        except (sqlite3.Error, OverflowError, UnicodeDecodeError) as error:
-            if not _is_damage(error):
-                raise kind(run_id, f"the {self} failed: {error}") from error
-            kind = CheckpointCorruptError if kind is CheckpointError else kind
-            raise kind(run_id, f"the {self} is damaged: {error}") from error
+    def at_rest(self) -> AbstractContextManager[object]:
+        return self._guard
+
+    def renew(self) -> None:
+        super().renew()
+        self._guard = threading.RLock()
+
+    def _explained(
+        self, error: Exception, run_id: str, kind: type[CheckpointError] = CheckpointError
+    ) -> CheckpointError:
+        """-> an error of SQLite as one of stategraph."""
+        if _is_damage(error):
+            way_out = "put back a copy of it, or get out what can be read with '.recover' of the sqlite3 shell"
+            return CheckpointCorruptError(run_id, f"the {self} is damaged: {error}; {way_out}")
+        return kind(run_id, f"the {self} failed: {error}")
+
+
+_FAILURES = (sqlite3.Error, OverflowError, UnicodeDecodeError)  # what comes of asking SQLite
 
 
 def _is_damage(error: Exception) -> bool:
-    """Whether an error comes of what stands in the file, and not of the disk, of locks or of the memory."""
-    if not isinstance(error, sqlite3.OperationalError):
+    """Whether the file is not what SQLite has written."""
+    if isinstance(error, UnicodeDecodeError):
         return True
-    # A missing table or column, and a text that is not UTF-8, of which sqlite3 says so without a code.
-    return getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF == sqlite3.SQLITE_ERROR
+    code = getattr(error, "sqlite_errorcode", None)
+    if code is None:  # an error of the module itself, which has found text that is none
+        return isinstance(error, sqlite3.OperationalError) and "decode to UTF-8" in str(error)
+    return code & 0xFF in (
+        sqlite3.SQLITE_CORRUPT,
+        sqlite3.SQLITE_NOTADB,
+        sqlite3.SQLITE_ERROR,
+    )  # the last: no such table
 
 
 # --------------------------------------------------------------------------- the file
