@@ -36,7 +36,7 @@ format: $(VENV)/check.stamp  ## Format the code, and mend what ruff can mend
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
-proof: $(VENV)/test.stamp  ## Try at length what the stores promise (about 15 minutes)
+proof: $(VENV)/test.stamp  ## Try at length what the stores promise (up to 20 minutes on two cores)
 	@$(BIN)/python -m proof
 
 soak: $(VENV)/test.stamp  ## The state machine against a model, for hours

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import os
 import random
@@ -9,8 +10,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +27,9 @@ from stategraph.stores.memory import MemoryStore
 from stategraph.testing.corpus import Order, is_same
 
 KILLS = 200  # at full length
-_STEPS = 150
-_BOUND = 4  # in place of QUEUE_BOUND, so that a run is long beside it
+_BOUND = 4  # in place of QUEUE_BOUND in most runs, so that a run is long beside it
+_REAL_BOUND = background.QUEUE_BOUND
+_SLOW = 0.8  # seconds that a save takes at least where the bound is the real one, so that States queue up to it
 _RUN = "killed"
 _PAUSE = 0.0005  # seconds that a step takes at least
 _TOP = Path(proof.__file__).parent.parent
@@ -40,11 +43,22 @@ class Case:
     durability: str
     interval: int
     retention: str
+    bound: int = _BOUND
+
+    @property
+    def is_bound_real(self) -> bool:
+        """Whether as many States may wait as outside of proofs."""
+        return self.bound == _REAL_BOUND
+
+    @property
+    def steps(self) -> int:
+        """How many steps a run takes: several times what may be lost."""
+        return 1_600 if self.is_bound_real else 150
 
     @property
     def most_lost(self) -> int:
         """How many checkpoints that are due may be missing after a kill."""
-        return _BOUND if self.durability == "async" else 0
+        return self.bound if self.durability == "async" else 0
 
     def least_saved(self, entered: int) -> int:
         """-> the step that must be saved once this step was entered."""
@@ -52,7 +66,7 @@ class Case:
         return 0 if self.durability == "exit" else max(0, due * self.interval)
 
     def __str__(self) -> str:
-        return f"{self.store} {self.durability} every {self.interval} {self.retention}"
+        return f"{self.store} {self.durability} every {self.interval} {self.retention}, {self.bound} wait"
 
 
 CASES = [
@@ -63,6 +77,7 @@ CASES = [
     for retention in ("latest", "full")
     if (durability, retention) != ("exit", "full")
 ]
+CASES += [Case(store, "async", 1, "latest", _REAL_BOUND) for store in ("sqlite", "disk")]
 
 
 # --------------------------------------------------------------------------- the run
@@ -73,7 +88,7 @@ def graph_of(case: Case, store: CheckpointStore, log: int | None) -> StateGraph:
     checkpoint = CheckpointConfig(
         interval=case.interval, preserve=True, durability=case.durability, retention=case.retention
     )
-    config = GraphConfig(name="killed", observer="noop", max_iterations=10 * _STEPS, checkpoint=checkpoint)
+    config = GraphConfig(name="killed", observer="noop", max_iterations=10 * case.steps, checkpoint=checkpoint)
     graph = StateGraph(config, store=store)
 
     def work(state: State, context: NodeContext) -> dict[str, Any]:
@@ -86,7 +101,7 @@ def graph_of(case: Case, store: CheckpointStore, log: int | None) -> StateGraph:
     graph.add_node("end", lambda state: {"over": True})
     graph.set_entry_point("work")
     graph.set_exit_point("end")
-    graph.add_edge("work", "work", lambda state: state.step < _STEPS)
+    graph.add_edge("work", "work", lambda state: state.step < case.steps)
     graph.add_edge("work", "end")
     return graph
 
@@ -99,12 +114,24 @@ def work_of_step(state: State, step: int) -> dict[str, Any]:
     return changes | ({f"odd-{step % 7}": (step, [digest])} if step % 2 else {})
 
 
-def undisturbed() -> dict[int, State]:
-    """-> the State after every step of a run that nobody kills."""
-    case = Case("memory", "sync", 1, "full")
-    store = MemoryStore()
+class _Keeper(MemoryStore):
+    """Keeps States as they are: encoding thousands that grow takes minutes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.states: dict[int, State] = {}
+
+    def save(self, state: State) -> None:
+        self.states[state.step] = copy.deepcopy(state)
+
+
+@cache
+def undisturbed(bound: int) -> dict[int, State]:
+    """-> the State after every step of a run that nobody kills, with cases of this bound."""
+    case = Case("memory", "sync", 1, "full", bound)
+    store = _Keeper()
     graph_of(case, store, None).execute(State(run_id=_RUN))
-    return {row.step: store.load(_RUN, row.step) for row in store.history(_RUN)}
+    return store.states
 
 
 def opened(name: str, folder: Path) -> CheckpointStore:
@@ -114,9 +141,12 @@ def opened(name: str, folder: Path) -> CheckpointStore:
 
 def live(folder: Path, case: Case) -> None:
     """One life of the run, in a process of its own: resume it, or begin it."""
-    background.QUEUE_BOUND = _BOUND
     log = os.open(folder / "log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    graph = graph_of(case, opened(case.store, folder), log)
+    store = opened(case.store, folder)
+    if case.is_bound_real:
+        _slow_down(store)
+    background.QUEUE_BOUND = case.bound
+    graph = graph_of(case, store, log)
     try:
         graph.resume(_RUN)
     except CheckpointNotFoundError:
@@ -125,17 +155,27 @@ def live(folder: Path, case: Case) -> None:
         pass
 
 
+def _slow_down(store: CheckpointStore) -> None:
+    save_many = store.save_many
+
+    def slowly(states: Sequence[State]) -> None:
+        time.sleep(_SLOW)
+        save_many(states)
+
+    store.save_many = slowly  # type: ignore[method-assign]
+
+
 # --------------------------------------------------------------------------- killing it
 
 
 class _Killer:
     """Kills a run of one case some times, and looks at what is left each time."""
 
-    def __init__(self, case: Case, kills: int, seed: int, expected: dict[int, State]) -> None:
+    def __init__(self, case: Case, kills: int, seed: int) -> None:
         self._case = case
         self._kills = kills
         self._random = random.Random(seed)  # noqa: S311 - no secret
-        self._expected = expected
+        self._expected = undisturbed(case.bound)
         self.report = Report(str(case))
 
     def run(self) -> Report:
@@ -156,7 +196,7 @@ class _Killer:
             self._look_at_log(self._log(folder)[entered:], saved)
             if ended:
                 break
-            self.report.tried["kills"] += 1
+            self.report.tried["kills with the real bound" if self._case.is_bound_real else "kills"] += 1
             self._kills -= 1
             deaths -= 1
             saved = self._look_at_store(folder, self._log(folder)[entered:], saved)
@@ -172,7 +212,7 @@ class _Killer:
                 if self._random.random() < 0.8:  # most die at work, some on the way there
                     while len(self._log(folder)) == before and process.poll() is None:
                         time.sleep(0.001)
-                    time.sleep(self._random.uniform(0, 0.12))
+                    time.sleep(self._random.uniform(0, 2.5 if self._case.is_bound_real else 0.12))
                 else:
                     time.sleep(self._random.uniform(0, 0.4))
                 process.kill()
@@ -213,6 +253,11 @@ class _Killer:
             self._fail(f"what is left at step {state.step} is not what was saved")
         again = (entered[-1] if entered else state.step) - state.step
         self.report.found[f"steps run twice, {'exit' if self._case.durability == 'exit' else 'else'}"] += max(0, again)
+        if self._case.is_bound_real:
+            self.report.found[f"checkpoints lost of {self._case.bound:,} that may wait, at most"] = max(
+                self.report.found[f"checkpoints lost of {self._case.bound:,} that may wait, at most"],
+                again // self._case.interval,
+            )
         self.report.found["nothing lost" if again <= 1 else "steps lost, as allowed"] += 1
         return state.step
 
@@ -222,8 +267,8 @@ class _Killer:
             return
         with opened(self._case.store, folder) as store:
             steps = [row.step for row in store.history(_RUN)]
-            due = {step for step in self._expected if step % self._case.interval == 0} | {_STEPS + 1}
-            if steps != (sorted(due) if self._case.retention == "full" else [_STEPS + 1]):
+            due = {step for step in self._expected if step % self._case.interval == 0} | {self._case.steps + 1}
+            if steps != (sorted(due) if self._case.retention == "full" else [self._case.steps + 1]):
                 self._fail(f"its history is {steps}")
             for step in steps:
                 state = store.load(_RUN, step)
@@ -239,13 +284,10 @@ class _Killer:
 def prove(share: float, seed: int) -> list[Report]:
     """Kill runs of every case -> one report."""
     whole = Report("a run that is killed and resumed ends as one that is not, and repeats no checkpointed step")
-    expected = undisturbed()
     with ThreadPoolExecutor(2) as pool:
-        killers = [_Killer(*given, expected) for given in _dealt(max(1, round(KILLS * share)), seed)]
+        killers = [_Killer(*given) for given in _dealt(max(1, round(KILLS * share)), seed)]
         for report in pool.map(_Killer.run, killers):
-            whole.tried.update(report.tried)
-            whole.found.update(report.found)
-            whole.failures += report.failures
+            whole.add(report)
     return [whole]
 
 
@@ -260,4 +302,4 @@ def _dealt(kills: int, seed: int) -> Iterator[tuple[Case, int, int]]:
 
 
 if __name__ == "__main__":
-    live(Path(sys.argv[1]), Case(sys.argv[2], sys.argv[3], int(sys.argv[4]), sys.argv[5]))
+    live(Path(sys.argv[1]), Case(sys.argv[2], sys.argv[3], int(sys.argv[4]), sys.argv[5], int(sys.argv[6])))

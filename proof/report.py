@@ -30,6 +30,14 @@ class Report:
         """Whether nothing happened that must not."""
         return not self.failures
 
+    def add(self, part: Report) -> None:
+        """Add what a part of the proof tried and found; of counts whose kind ends in "at most", the highest counts."""
+        self.tried.update(part.tried)
+        self.failures += part.failures
+        for kind, count in part.found.items():
+            is_most = kind.endswith("at most")
+            self.found[kind] = max(self.found[kind], count) if is_most else self.found[kind] + count
+
     def __str__(self) -> str:
         if self.skipped:
             return f"SKIPPED  {self.title}: {self.skipped}"

@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 import attrs
 from hypothesis import HealthCheck, Phase, seed, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_state_machine_as_test
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
 from proof.edits import ATOMS, EDITS, HANDLES, POLICIES, RUN_IDS, STATUSES, Edits, edited
 from proof.model import Model, differences, is_same_state
@@ -33,7 +33,7 @@ from stategraph.stores.policy import Policy
 from stategraph.stores.sqlite import SqliteStore
 from stategraph.testing.corpus import Order, is_same
 
-RULES = 10_000  # rules that are executed at full length, over all stores
+RULES = 10_000  # rules that are executed at full length, with each store
 _STEPS = 40  # rules that one example executes at most
 _IN_MEMORY = "/dev/shm"  # noqa: S108 - where there is one; what a sync does is for other proofs
 
@@ -42,6 +42,7 @@ class StoreMachine(RuleBasedStateMachine):
     """Asks a store and the model the same. The stores differ in `opened`."""
 
     is_in_memory: ClassVar[bool] = False
+    executed: ClassVar[Counter[str]]
     tried: ClassVar[Counter[str]]
     found: ClassVar[Counter[str]]
 
@@ -57,6 +58,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.first = self.opened()
         self.stores = [self.first, self.first if self.is_in_memory else self.opened()]
         self.count = 0
+        self.is_begun = False
 
     def opened(self) -> CheckpointStore:
         """-> another handle on the files."""
@@ -66,6 +68,12 @@ class StoreMachine(RuleBasedStateMachine):
         for store in {id(store): store for store in (*self.stores, *self.abandoned)}.values():
             store.close()
         shutil.rmtree(self.folder, ignore_errors=True)
+
+    @invariant()
+    def count_rule(self) -> None:
+        """Called at the beginning, and after every rule."""
+        self.executed["rules"] += self.is_begun
+        self.is_begun = True
 
     def did(self, kind: str, end: str = "as the model") -> None:
         self.tried[kind] += 1
@@ -345,15 +353,15 @@ _MACHINES: dict[str, type[StoreMachine]] = {"memory": _MemoryMachine, "disk": _D
 
 def prove(share: float, seed: int) -> list[Report]:
     """Try every store beside the model -> a report for each."""
-    return [_prove(name, machine, int(RULES * share / len(_MACHINES)), seed) for name, machine in _MACHINES.items()]
+    return [_prove(name, machine, max(_STEPS, round(RULES * share)), seed) for name, machine in _MACHINES.items()]
 
 
 def _prove(name: str, machine: type[StoreMachine], rules: int, first_seed: int) -> Report:
     report = Report(f'"{name}" does what the model does, rule by rule')
-    machine.tried, machine.found = report.tried, report.found
+    machine.executed, machine.tried, machine.found = Counter(), Counter(), report.found
     round_seed = first_seed
-    while not report.failures and report.tried.total() < rules:
-        left = rules - report.tried.total()
+    while not report.failures and machine.executed.total() < rules:
+        left = rules - machine.executed.total()
         given = settings(
             max_examples=max(1, min(50, left // _STEPS)),
             stateful_step_count=_STEPS,
@@ -371,4 +379,5 @@ def _prove(name: str, machine: type[StoreMachine], rules: int, first_seed: int) 
         except Exception:  # noqa: BLE001 - whatever it is, the proof fails
             report.failures.append(f"with seed {round_seed}: {traceback.format_exc(-3)}{printed.getvalue()}")
         round_seed += 1
+    report.tried.update(machine.executed + machine.tried)
     return report

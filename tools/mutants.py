@@ -93,8 +93,8 @@ MUTANTS = (
     Mutant(
         "an object that changed is taken for the same",
         "stores/changes.py",
-        "            if not is_settled(value):\n",
-        "            if not is_settled(value) and value is not previous:\n",
+        " not in SETTLED and not is_settled(value):\n",
+        " not in SETTLED and not is_settled(value) and value is not previous:\n",
         (STORES,),
     ),
     Mutant(
@@ -128,8 +128,8 @@ MUTANTS = (
     Mutant(
         "a follower is not told of the leader's error",
         "stores/commit.py",
-        "[_copy(error) for _ in batch]",
-        "[True for _ in batch]",
+        "[_copy(error) for _ in writes]",
+        "[True for _ in writes]",
         ("tests/stores/test_commit.py",),
     ),
     Mutant(

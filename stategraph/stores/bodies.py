@@ -13,6 +13,10 @@ from stategraph.stores.serializers import find_format
 LARGEST = 1 << 28
 """Bytes of a body that are compressed, or decompressed, at most: a small row must not fill the memory."""
 
+_UNASKED, _RATIO = 1 << 22, 100
+"""Bytes that any row may be decompressed to, and how many times its own size a row beyond: what is decoded of a byte
+takes up to a hundred, and it must take a large row to fill the memory. More is neither compressed nor decompressed."""
+
 _SMALLEST = 4096  # bytes: below, there is little to gain
 _PAYS = 0.9  # of the bytes that may be left, so that it is worth decompressing them at every load
 _ZSTD = "+zstd"
@@ -49,7 +53,7 @@ class Bodies:
         if self._zstd is not None and _SMALLEST < len(body) <= LARGEST:
             compressor = self._zstd.ZstdCompressor(level=1)  # several threads must not share one
             compressed = compressor.compress(body)
-            if len(compressed) <= _PAYS * len(body):
+            if len(compressed) <= _PAYS * len(body) and len(body) <= _most(compressed):
                 return self._name + _ZSTD, compressed
         return self._name, body
 
@@ -78,12 +82,17 @@ def _reader(run_id: str, row: Row) -> Callable[[bytes], Any]:
     return decode if name == row.encoding else lambda body: decode(_decompressed(body))
 
 
+def _most(compressed: bytes) -> int:
+    """-> how many bytes may be made of these."""
+    return min(LARGEST, max(_UNASKED, _RATIO * len(compressed)))
+
+
 def _decompressed(body: bytes) -> bytes:
     zstd = _zstandard()
     try:
         size = zstd.frame_content_size(body)
-        if not 0 <= size <= LARGEST:
-            raise DecodeError(f"its compressed bytes claim to be {size} bytes; at most {LARGEST} are written")
+        if not 0 <= size <= _most(body):
+            raise DecodeError(f"its compressed bytes claim to be {size} bytes; at most {_most(body)} are written so")
         data: bytes = zstd.ZstdDecompressor().decompress(body, allow_extra_data=False)
     except zstd.ZstdError as error:
         raise DecodeError(f"its bytes cannot be decompressed: {error}") from error

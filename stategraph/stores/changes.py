@@ -14,7 +14,7 @@ from typing import Any
 
 import attrs
 
-from stategraph.frozen import FrozenList, freeze, freeze_items, is_settled
+from stategraph.frozen import SETTLED, FrozenList, freeze, freeze_items, is_settled
 from stategraph.provenance import ParentStep
 from stategraph.state import State, data_of
 from stategraph.stores import codec
@@ -51,12 +51,12 @@ class Change:
             NotSerializableError: a value that is not settled cannot be kept exactly.
         """
         change = cls({}, {}, [], None, {})
-        before = {} if old is None else data_of(old)
-        if old is not None and not _is_order_kept(before, data_of(new)):
+        before, after = {} if old is None else data_of(old), data_of(new)
+        if old is not None and not _is_order_kept(before, after):
             change.gone, before, encoded = [*before], {}, {}
-        for key, value in data_of(new).items():
+        for key, value in after.items():
             previous = before.get(key, _ABSENT)
-            if not is_settled(value):
+            if type(value) not in SETTLED and not is_settled(value):
                 change._put_encoded(key, value, encoded.get(key))
             elif value is previous:
                 continue
@@ -64,8 +64,8 @@ class Change:
                 change.grown[key] = freeze(value[len(previous) :])  # settled again, which spares it the walk
             else:
                 change.put[key] = value
-        if not before.keys() <= data_of(new).keys():
-            change.gone += [key for key in before if key not in new]
+        if not before.keys() <= after.keys():
+            change.gone += [key for key in before if key not in after]
         if old is None or not is_about_same(old, new):
             change.about = _about(new)
         return change

@@ -37,7 +37,7 @@ def encode(parts: Sequence[Any]) -> bytes:
     Raises:
         NotSerializableError: a part of it cannot be kept exactly; the error names its place.
     """
-    if all(map(_is_settled_part, parts)):
+    if _are_settled(parts):
         try:
             data = _pack(parts)
         except (TypeError, ValueError):
@@ -53,8 +53,11 @@ def encode_value(value: Any, path: str) -> bytes:
     return _pack(_WALK.prepare(value, path, 0))
 
 
-def _is_settled_part(part: Any) -> bool:
-    return type(part) is not dict or are_settled(part.values())
+def _are_settled(parts: Sequence[Any]) -> bool:
+    for part in parts:
+        if part and type(part) is dict and not are_settled(part.values()):
+            return False
+    return True
 
 
 _NO_CONTAINER = bytes(byte for byte in range(256) if not (0x80 <= byte < 0xA0 or 0xC7 <= byte < 0xE0))

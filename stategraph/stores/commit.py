@@ -7,9 +7,7 @@ as long as the sync itself.
 
 from __future__ import annotations
 
-import itertools
 import threading
-from collections import deque
 from collections.abc import Callable, Sequence
 
 import attrs
@@ -21,12 +19,12 @@ MOST_TOGETHER = 256  # writes in one transaction: a reader of a network file sys
 
 
 @attrs.define(eq=False)
-class _Waiting:
-    """A caller: its write, whether it is its turn to lead, and what became of the write."""
+class _Caller:
+    """Who commits: its write, those whom it leads, and what became of the write."""
 
     write: Write
-    woken: threading.Event | None = None
-    leads: bool = False
+    woken: threading.Event | None = None  # of one who came while another was at work
+    batch: Sequence[_Caller] = ()
     outcome: bool | BaseException | None = None
 
 
@@ -34,70 +32,90 @@ class SharedCommits:
     """Commits writes together.
 
     Args:
-        apply: Makes several writes in one transaction -> which of them were made.
+        apply: Makes several writes in one transaction -> which of them were made. A CheckpointSaveError that it raises
+            speaks of all of them: the store is locked, full or broken. After any other error they are made one by
+            one, so that only the culprit fails.
     """
 
     def __init__(self, apply: Callable[[Sequence[Write]], Sequence[bool]]) -> None:
         self._apply = apply
         self._lock = threading.Lock()
-        self._queue: deque[_Waiting] = deque()
-        self._leading = False
+        self._queue: list[_Caller] = []  # those who wait, and are not told yet
+        self._leader: _Caller | None = None  # there is one as long as anybody waits
 
     def commit(self, write: Write) -> bool:
         """Make a write -> whether it was made. When this returns it is durable.
 
         Raises whatever `apply` raises; then it is not known to be made.
         """
-        waiting = _Waiting(write)
+        caller = _Caller(write)
         try:
-            with self._lock:
-                self._queue.append(waiting)
-                if self._leading:
-                    waiting.woken = threading.Event()
-                else:
-                    waiting.leads = self._leading = True
-            if waiting.woken is not None:
-                waiting.woken.wait()
-            if waiting.leads:
-                self._lead()
-        finally:  # an interrupt may come anywhere, and nobody may wait for a leader that is gone
-            if waiting.leads or waiting.outcome is None:
-                self._leave(waiting)
-        if isinstance(waiting.outcome, BaseException):
-            raise waiting.outcome
-        return bool(waiting.outcome)
+            try:
+                with self._lock:
+                    if self._leader is None:
+                        self._leader = caller
+                    else:
+                        caller.woken = threading.Event()
+                        self._queue.append(caller)
+                if caller.woken is None:
+                    return self._apply((write,))[0]
+                caller.woken.wait()
+                if self._leader is caller:
+                    self._lead(caller)
+            finally:
+                if caller.outcome is None or self._leader is caller:
+                    self._leave(caller)
+        except BaseException:  # an interrupt may come even while it leaves, and nobody may wait for one who is gone
+            self._leave(caller)
+            raise
+        if isinstance(caller.outcome, BaseException):
+            raise caller.outcome
+        return bool(caller.outcome)
 
-    def _lead(self) -> None:
-        """Commit what has gathered and tell its callers."""
-        batch: list[_Waiting] = []
-        outcomes: Sequence[bool | BaseException] = ()
-        try:
-            with self._lock:
-                while self._queue and len(batch) < MOST_TOGETHER:
-                    batch.append(self._queue[0])
-                    self._queue.popleft()
-            outcomes = self._apply([waiting.write for waiting in batch])
-        except Exception as error:  # noqa: BLE001 - each caller raises it
-            outcomes = [error] if len(batch) == 1 else [_copy(error) for _ in batch]
-        finally:
-            for waiting, outcome in itertools.zip_longest(batch, outcomes):
-                waiting.outcome = _interrupted() if outcome is None else outcome
-                if waiting.woken is not None:
-                    waiting.woken.set()
-
-    def _leave(self, waiting: _Waiting) -> None:
-        """Wait no longer, and lead no longer: the first of those who came meanwhile does."""
+    def _lead(self, caller: _Caller) -> None:
+        """Commit what has gathered. Its callers are told when the leader leaves, however it comes to that."""
         with self._lock:
-            if waiting in self._queue:
-                self._queue.remove(waiting)
-            if not waiting.leads:
-                return
-            waiting.leads = False
-            following = self._queue[0] if self._queue else None
-            self._leading = following is not None
-            if following is not None and following.woken is not None:
-                following.leads = True
-                following.woken.set()
+            caller.batch = self._queue[:MOST_TOGETHER]
+        outcomes = self._outcomes([one.write for one in caller.batch])
+        for one, outcome in zip(caller.batch, outcomes, strict=True):
+            one.outcome = outcome
+
+    def _outcomes(self, writes: Sequence[Write]) -> Sequence[bool | BaseException]:
+        """Make writes -> for each of them whether it was made, or why that is not known."""
+        try:
+            return self._apply(writes)
+        except Exception as error:  # noqa: BLE001 - each caller raises it
+            if len(writes) == 1:
+                return [error]
+            if _is_about_all(error):
+                return [_copy(error) for _ in writes]
+            return [outcome for write in writes for outcome in self._outcomes([write])]
+
+    def _leave(self, caller: _Caller) -> None:
+        """Tell those whom it led, and lead no longer: the first of those who came meanwhile does.
+
+        Called again after an interrupt, it ends what it has begun: every part of it may be done twice.
+        """
+        with self._lock:
+            for one in caller.batch:
+                if one.outcome is None:
+                    one.outcome = _interrupted()
+            if self._queue:
+                if caller.outcome is None:
+                    caller.outcome = False  # it is gone, and nobody has begun with its write
+                self._queue = [one for one in self._queue if one.outcome is None]
+            if self._leader is caller:
+                self._leader = self._queue[0] if self._queue else None
+            leader = self._leader
+        for one in caller.batch if leader is None else (leader, *caller.batch):
+            if one.woken is not None:
+                one.woken.set()
+
+
+def _is_about_all(error: Exception) -> bool:
+    """Whether it is the store that failed, and not one of the writes that could not be made: such as a number that the
+    store has no place for."""
+    return isinstance(error, CheckpointSaveError) and not isinstance(error.__cause__, OverflowError | ValueError)
 
 
 def _copy(error: Exception) -> Exception:

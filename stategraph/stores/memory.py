@@ -6,6 +6,7 @@ import builtins
 import itertools
 import threading
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import attrs
@@ -17,6 +18,7 @@ from stategraph.ids import check_run_id
 from stategraph.provenance import ParentStep, Part
 from stategraph.state import State, data_of, evolve, time_ns_of, with_data
 from stategraph.stores.base import CheckpointStore, check_limit, check_step, forked_from, from_cursor
+from stategraph.stores.forks import take_care_of
 from stategraph.stores.policy import Policy
 from stategraph.stores.summaries import Pruned, Summary
 
@@ -67,6 +69,15 @@ class MemoryStore(CheckpointStore):
         self._runs: dict[str, _Run] = {}
         self._policies: dict[str, Policy] = {}
         self._numbers = itertools.count(1)
+        self._lock = threading.Lock()
+        take_care_of(self)
+
+    def at_rest(self) -> AbstractContextManager[object]:
+        """-> keeps other threads from changing it while the process is forked (see `stategraph.stores.forks`)."""
+        return self._lock
+
+    def renew(self) -> None:
+        """In a child that was forked: have a lock of its own."""
         self._lock = threading.Lock()
 
     def save(self, state: State) -> None:
@@ -163,17 +174,16 @@ class MemoryStore(CheckpointStore):
         return builtins.list(itertools.islice(wanted, check_limit(limit)))
 
     def rollback(self, run_id: str, step: int) -> State:
-        state = self.load(run_id, step)
-        state = evolve(state, generation=state.generation + 1)
-        with self._lock:
+        with self._lock:  # from the look to the change: whoever deletes the run meanwhile waits
+            state = self.load(run_id, step)
+            state = evolve(state, generation=state.generation + 1)
             kept = self._runs[run_id].kept
-            place = next(place for place, one in enumerate(kept) if one.step == step)
-            kept[place:] = [_as_kept(state)]
+            kept[:] = [*(one for one in kept if one.step < step), _as_kept(state)]
         return state
 
     def fork(self, run_id: str, new_run_id: str, step: int | None = None) -> State:
-        forked = forked_from(self.load(run_id, step), new_run_id)
         with self._lock:
+            forked = forked_from(self.load(run_id, step), new_run_id)
             if new_run_id in self._runs:
                 raise RunExistsError(new_run_id, str(self))
             source = self._runs[run_id]

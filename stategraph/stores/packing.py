@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import ormsgpack
 
-from stategraph.errors import CheckpointCorruptError
-from stategraph.provenance import ErrorInfo, ParentStep, RunStatus
+from stategraph.provenance import ErrorInfo, ParentStep
+from stategraph.stores.columns import Columns, no_checkpoint, no_run
 from stategraph.stores.policy import Policy
-from stategraph.stores.rows import Head, Row, checked_head, checked_row
+from stategraph.stores.rows import Head, Row
+
+_COLUMNS = Columns(
+    error=lambda parts: ErrorInfo(*parts), parent=lambda parts: ParentStep(*parts), policy=lambda parts: Policy(*parts)
+)
 
 
 def pack_row(row: Row, previous: int | None) -> bytes:
@@ -27,11 +31,10 @@ def unpack_row(run_id: str, kept: bytes) -> tuple[Row, int | None]:
         CheckpointCorruptError: these are not the bytes of a row.
     """
     try:
-        previous, step, base, node, time_ns, status, error, version, encoding, body, seal = ormsgpack.unpackb(kept)
-        row = Row(step, base, node, time_ns, RunStatus(status), _error_of(error), version, encoding, body, seal)
+        previous, *columns = ormsgpack.unpackb(kept)
     except (TypeError, ValueError) as error:
-        raise CheckpointCorruptError(run_id, f"what the store holds for it is no checkpoint: {error}") from error
-    return checked_row(run_id, row), previous
+        raise no_checkpoint(run_id, error) from error
+    return _COLUMNS.row(run_id, columns), previous
 
 
 def pack_head(head: Head) -> bytes:
@@ -53,28 +56,11 @@ def unpack_head(run_id: str, kept: bytes) -> Head:
         CheckpointCorruptError: these are not the bytes of a head.
     """
     try:
-        number, version, step, node, time_ns, status, error, graph, parent, policy = ormsgpack.unpackb(kept)
-        head = Head(
-            run_id=run_id,
-            number=number,
-            version=version,
-            step=step,
-            node=node,
-            time_ns=time_ns,
-            status=RunStatus(status),
-            error=_error_of(error),
-            graph=graph,
-            parent=None if parent is None else ParentStep(*parent),
-            policy=Policy(*policy),
-        )
+        columns = ormsgpack.unpackb(kept)
     except (TypeError, ValueError) as error:
-        raise CheckpointCorruptError(run_id, f"what the store holds for it is no run: {error}") from error
-    return checked_head(head)
+        raise no_run(run_id, error) from error
+    return _COLUMNS.head(run_id, columns)
 
 
 def _error_parts(error: ErrorInfo | None) -> list[str] | None:
     return None if error is None else [error.type, error.message, error.node]
-
-
-def _error_of(parts: list[str] | None) -> ErrorInfo | None:
-    return None if parts is None else ErrorInfo(*parts)

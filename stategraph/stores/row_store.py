@@ -8,6 +8,7 @@ import threading
 from abc import abstractmethod
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 
 import attrs
 
@@ -58,14 +59,22 @@ class RowStore(CheckpointStore):
         self._policies: dict[str, Policy] = {}
         self._lock = threading.Lock()
 
+    def at_rest(self) -> AbstractContextManager[object]:
+        """-> keeps other threads out while the process is forked (see `stategraph.stores.forks`)."""
+        return nullcontext()
+
+    def renew(self) -> None:
+        """In a forked child: have locks of its own. Those who committed in the parent are not here."""
+        self._commits, self._lock = SharedCommits(self._apply), threading.Lock()
+
     # ------------------------------------------------------------------ what a store of rows implements
 
     @abstractmethod
     def _apply(self, writes: Sequence[Write]) -> Sequence[bool]:
         """Make writes in one transaction -> which of them were made.
 
-        One is made if its run has the version that the write expects. Those that are made are durable
-        when this returns.
+        One is made if its run has the version that it expects; it is durable when this returns. If this raises, none is
+        made; CheckpointSaveError is for what would keep any other from being made, too.
         """
 
     @abstractmethod
@@ -101,7 +110,7 @@ class RowStore(CheckpointStore):
         """Save several States of one run in few transactions; of a run that keeps the newest only, the newest."""
         run_id = states[0].run_id
         known = self._tails.get(run_id)
-        if known is not None and self._policy(run_id, known[0]).visible == 1:
+        if known is not None and (self._policies.get(run_id) or known[0].policy).visible == 1:
             self._save_newest(states)
             return
         for ascending in _ascending(states):
@@ -138,7 +147,7 @@ class RowStore(CheckpointStore):
         if rows:
             new = self._next_head(head, tail.state)
             cut = max((self._cut(new, row) for row in rows if row.is_snapshot), default=0)
-            if not self._made(Write(new, head.version, tuple(rows), cut_below=cut)):
+            if not self._made(Write(new, head, tuple(rows), cut_below=cut)):
                 self._forget(head.run_id)
                 return False
             self._remember(new, tail)
@@ -161,7 +170,7 @@ class RowStore(CheckpointStore):
             if following is not None:
                 old, head, row, tail = following
                 cut = self._cut(head, row) if row.is_snapshot else 0
-                if self._made(Write(head, old.version if old else None, (row,), cut_below=cut)):
+                if self._made(Write(head, old, (row,), cut_below=cut)):
                     self._remember(head, tail)
                     return
             self._forget(state.run_id)  # somebody else has written: compare with what there is now
@@ -188,7 +197,7 @@ class RowStore(CheckpointStore):
         if not (same_data and is_about_same(tail.state, state)):
             return head, self._next_head(head, state), *self._rows.snapshot(state)
         saved = self._chain(state.run_id, state.step)
-        if not saved or saved[-1].seal != tail.row.seal:
+        if not saved or saved[-1].seal != tail.seal:
             return None
         return head, self._next_head(head, state), *self._rows.again(tail, saved[-1], state)
 
@@ -196,9 +205,6 @@ class RowStore(CheckpointStore):
         """Whether somebody else has written to the run since."""
         now = self._head(head.run_id)
         return now is None or now.version != head.version
-
-    def _policy(self, run_id: str, head: Head | None) -> Policy:
-        return self._policies.get(run_id) or (head.policy if head else Policy())
 
     def _next_head(self, head: Head | None, state: State) -> Head:
         return Head(
@@ -212,7 +218,7 @@ class RowStore(CheckpointStore):
             error=state.error,
             graph=state.graph,
             parent=state.parent,
-            policy=self._policy(state.run_id, head),
+            policy=self._policies.get(state.run_id) or (head.policy if head else Policy()),
         )
 
     def _cut(self, head: Head, snapshot: Row) -> int:
@@ -243,7 +249,9 @@ class RowStore(CheckpointStore):
             self._tails[head.run_id] = head, tail
             self._tails.move_to_end(head.run_id)
             while len(self._tails) > _MOST_TAILS:
-                self._tails.popitem(last=False)
+                run_id, (saved, _) = self._tails.popitem(last=False)
+                if self._policies.get(run_id) == saved.policy:
+                    del self._policies[run_id]  # the store itself knows it
 
     def _forget(self, run_id: str) -> None:
         with self._lock:
@@ -295,7 +303,7 @@ class RowStore(CheckpointStore):
         state = evolve(state, generation=state.generation + 1)
         row, tail = self._rows.snapshot(state)
         back = self._next_head(head, state)
-        self._commit(Write(back, head.version, (row,), cut_above=step))
+        self._commit(Write(back, head, (row,), cut_above=step))
         self._remember(back, tail)
         return state
 
@@ -350,7 +358,7 @@ class RowStore(CheckpointStore):
         lowest = min((row.base for row in self._visible(head)), default=0)
         superfluous = sum(row.step < lowest for row in self._index(head.run_id))
         if superfluous:
-            self._commit(Write(attrs.evolve(head, version=head.version + 1), head.version, cut_below=lowest))
+            self._commit(Write(attrs.evolve(head, version=head.version + 1), head, cut_below=lowest))
             self._forget(head.run_id)
         return superfluous
 

@@ -22,6 +22,8 @@ MAX_STEP = 2**32 - 1
 FORMAT = 1
 """The version of the format of rows. A newer one is refused, older ones are read."""
 
+_SMALL = 4096  # bytes: below, a copy takes less time than another call
+
 
 class Row(NamedTuple):
     """One checkpoint as it is kept. A tuple, because one load makes hundreds of them.
@@ -90,14 +92,14 @@ class Write:
 
     Attributes:
         head: The run as it is to be.
-        expected: The version that the run must have now; None if it must not be there.
+        old: The run as it must be now, told by its version; None if it must not be there.
         put: Rows to add, or to put in the place of those with the same step.
         cut_below: Rows of lower steps go.
         cut_above: Rows of higher steps go.
     """
 
     head: Head
-    expected: int | None
+    old: Head | None
     put: tuple[Row, ...] = ()
     cut_below: int = 0
     cut_above: int | None = None
@@ -125,6 +127,9 @@ def checked_head(head: Head) -> Head:
 def _are(kind: type, *values: Any) -> bool:
     return all(type(value) is kind for value in values)
 
+
+About: TypeAlias = tuple[int, int, str, int, RunStatus, ErrorInfo | None, int, str]
+"""The fields of a row before its body, in their order."""
 
 SigningKey: TypeAlias = Callable[[], bytes]
 """Gives the key that rows are signed with."""
@@ -203,12 +208,18 @@ class Sealer:
             before = row.seal
 
     def _seal(self, run_id: str, row: Row, before: bytes) -> bytes:
-        step, base, node, time_ns, status, error, version, encoding, body, _ = row  # once: it is done row by row
-        failure = None if error is None else [error.type, error.message, error.node]
-        about = _pack([run_id, step, base, node, time_ns, status, failure, version, encoding, before])
+        return self.seal_of(run_id, row[:8], row.body, before)
+
+    def seal_of(self, run_id: str, about: About, body: bytes, before: bytes) -> bytes:
+        """-> the seal of a row that is still to be made of these; `before` as for `seal`."""
+        step, base, node, time_ns, status, error, version, encoding = about
+        info = None if error is None else [error.type, error.message, error.node]
+        packed = _pack([run_id, step, base, node, time_ns, status._value_, info, version, encoding, before])
         if self._key is not None:
-            return hmac.digest(self._checked(self._key()), about + body, "sha256")
-        digest = _blake2b(about, digest_size=16)
+            return hmac.digest(self._checked(self._key()), packed + body, "sha256")
+        if len(body) < _SMALL:
+            return _blake2b(packed + body, digest_size=16).digest()
+        digest = _blake2b(packed, digest_size=16)
         digest.update(body)
         return digest.digest()
 

@@ -11,12 +11,14 @@ import os
 import sqlite3
 import threading
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, closing
+from functools import cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from stategraph.errors import CheckpointError, CheckpointSaveError, ConfigError, FormatError
+from stategraph.errors import CheckpointCorruptError, CheckpointError, CheckpointSaveError, ConfigError, FormatError
+from stategraph.stores.forks import take_care_of
 from stategraph.stores.row_store import RowStore
 from stategraph.stores.rows import Head, Row, Write
 from stategraph.stores.sqlite_rows import (
@@ -26,6 +28,7 @@ from stategraph.stores.sqlite_rows import (
     LAST_STEP,
     NEW_RUN,
     NEXT_RUN,
+    NEXT_STEP,
     PUT_ROWS,
     SCHEMA,
     SCHEMA_VERSION,
@@ -33,15 +36,18 @@ from stategraph.stores.sqlite_rows import (
     TOGETHER,
     head_of,
     head_values,
+    is_next_step,
     row_of,
     row_values,
+    step_values,
 )
+
+_Result = TypeVar("_Result")
 
 APPLICATION_ID = 0x53475248
 """What marks a database as one of stategraph, to the ``file`` command too."""
 
 _LOG_SIZE = 4 << 20  # bytes: as far as SQLite lets the log grow before it starts again
-_FILLING = 1 << 16
 _BUSY = 60  # seconds to wait for other processes that write
 
 
@@ -65,8 +71,11 @@ class SqliteStore(RowStore):
         self._read_only = read_only
         self._closed = False
         self._guard = threading.RLock()  # the connection is one, its callers are many
-        with self._explained(""):
+        try:
             self._open()
+        except sqlite3.Error as error:
+            raise self._explained(error, "") from error
+        take_care_of(self)
 
     def _open(self) -> None:
         mode = "ro" if self._read_only else "rw"
@@ -123,12 +132,14 @@ class SqliteStore(RowStore):
     # ------------------------------------------------------------------ rows
 
     def _apply(self, writes: Sequence[Write]) -> Sequence[bool]:
-        with self._explained(writes[0].head.run_id, CheckpointSaveError), self._transaction():
-            return [self._make(write) for write in writes]
+        return self._in_transaction(writes[0].head.run_id, partial(self._make_all, writes), CheckpointSaveError)
+
+    def _make_all(self, writes: Sequence[Write]) -> Sequence[bool]:
+        return (self._make(writes[0]),) if len(writes) == 1 else [self._make(write) for write in writes]
 
     def _make(self, write: Write) -> bool:
         """Make one write within a transaction -> whether its run had the version for it."""
-        number = self._put_head(write.head, write.expected)
+        number = self._put_head(write.head, write.old)
         if number is None:
             return False
         first = number << STEP_BITS
@@ -142,6 +153,9 @@ class SqliteStore(RowStore):
 
     def _put_rows(self, first: int, rows: Sequence[Row]) -> None:
         """Many rows a statement: sqlite3 lets go of the GIL at every statement, and a busy run keeps it for 5 ms."""
+        if len(rows) == 1:
+            self._database.execute(PUT_ROWS[1], row_values(first, rows[0]))
+            return
         start = 0
         for together in TOGETHER:
             while len(rows) - start >= together:
@@ -149,23 +163,28 @@ class SqliteStore(RowStore):
                 self._database.execute(PUT_ROWS[together], values)
                 start += together
 
-    def _put_head(self, head: Head, expected: int | None) -> int | None:
+    def _put_head(self, head: Head, old: Head | None) -> int | None:
         """-> the number of the run; None if its version is another."""
-        values = head_values(head)
-        if expected is None:
-            found = self._database.execute(NEW_RUN, (*values, head.run_id)).fetchone()
+        execute = self._database.execute
+        if old is None:
+            found = execute(NEW_RUN, (*head_values(head), head.run_id)).fetchone()
+        elif is_next_step(old, head):
+            found = execute(NEXT_STEP, (*step_values(head), head.run_id, old.version)).fetchone()
         else:
-            found = self._database.execute(NEXT_RUN, (*values, head.run_id, expected)).fetchone()
+            found = execute(NEXT_RUN, (*head_values(head), head.run_id, old.version)).fetchone()
         return None if found is None else int(found[0])
 
     def _remove(self, run_id: str, version: int | None = None) -> bool:
+        return self._in_transaction(run_id, partial(self._take_out, run_id, version))
+
+    def _take_out(self, run_id: str, version: int | None) -> bool:
+        """Remove a run within a transaction -> whether it had this version."""
         delete = "DELETE FROM run WHERE run_id = ? AND version = coalesce(?, version) RETURNING number"
-        with self._explained(run_id), self._transaction():
-            found = self._database.execute(delete, (run_id, version)).fetchone()
-            if found is not None:
-                first = found[0] << STEP_BITS
-                self._database.execute("DELETE FROM checkpoint WHERE id BETWEEN ? AND ?", (first, first | LAST_STEP))
-            return found is not None
+        found = self._database.execute(delete, (run_id, version)).fetchone()
+        if found is not None:
+            first = found[0] << STEP_BITS
+            self._database.execute("DELETE FROM checkpoint WHERE id BETWEEN ? AND ?", (first, first | LAST_STEP))
+        return found is not None
 
     def _head(self, run_id: str) -> Head | None:
         found = self._query(run_id, f"SELECT {HEAD} FROM run WHERE run_id = ?", (run_id,))
@@ -183,7 +202,10 @@ class SqliteStore(RowStore):
         last = LAST_STEP if step is None else step
         if last > LAST_STEP or last < 0:
             return []
-        rows = [row_of(run_id, found) for found in self._query(run_id, CHAIN, {"run_id": run_id, "last": last})]
+        found = self._query(run_id, CHAIN, {"run_id": run_id, "last": last})
+        rows = [row_of(run_id, columns) for _, *columns in found]
+        if step is None and rows and found[0][0] != rows[-1].step:
+            raise CheckpointCorruptError(run_id, f"its newest step {found[0][0]} is missing")
         return rows if rows and step in (None, rows[-1].step) else []
 
     def _index(self, run_id: str) -> builtins.list[Row]:
@@ -192,24 +214,32 @@ class SqliteStore(RowStore):
     # ------------------------------------------------------------------ the connection
 
     def _query(self, run_id: str, statement: str, values: Any) -> builtins.list[Any]:
-        with self._explained(run_id), self._guard:
-            self._check_process()
-            return self._database.execute(statement, values).fetchall()
+        try:
+            with self._guard:
+                self._check_process()
+                return self._database.execute(statement, values).fetchall()
+        except _FAILURES as error:
+            raise self._explained(error, run_id) from error
 
-    @contextmanager
-    def _transaction(self) -> Iterator[None]:
-        """All or nothing."""
-        with self._guard:
-            self._check_process()
-            if self._database.in_transaction:  # an interrupt came just after it was begun
-                self._database.execute("ROLLBACK")
-            try:
-                self._database.execute("BEGIN IMMEDIATE")
-                yield
-                self._database.execute("COMMIT")
-            except BaseException as first:
-                self._roll_back(first)
-                raise
+    def _in_transaction(
+        self, run_id: str, work: Callable[[], _Result], kind: type[CheckpointError] = CheckpointError
+    ) -> _Result:
+        """-> what the work gives; it is done as a whole, or not at all."""
+        try:
+            with self._guard:
+                self._check_process()
+                if self._database.in_transaction:  # an interrupt came just after it was begun
+                    self._database.execute("ROLLBACK")
+                try:
+                    self._database.execute("BEGIN IMMEDIATE")
+                    result = work()
+                    self._database.execute("COMMIT")
+                except BaseException as first:
+                    self._roll_back(first)
+                    raise
+                return result
+        except _FAILURES as error:
+            raise self._explained(error, run_id, kind) from error
 
     def _roll_back(self, first: BaseException) -> None:
         """Undo an open transaction; where that fails, the first failure is the one to hear of."""
@@ -227,15 +257,38 @@ class SqliteStore(RowStore):
             self._database.close()  # or SQLite believes that this process has the locks of its parent
             self._open()
 
-    @contextmanager
-    def _explained(self, run_id: str, kind: type[CheckpointError] = CheckpointError) -> Iterator[None]:
-        """Errors of SQLite, as errors of stategraph."""
-        try:
-            yield
-        except sqlite3.OperationalError as error:
-            raise kind(run_id, f"the {self} failed: {error}") from error
-        except (sqlite3.Error, OverflowError) as error:
-            raise kind(run_id, f"the {self} is damaged: {error}") from error
+    def at_rest(self) -> AbstractContextManager[object]:
+        return self._guard
+
+    def renew(self) -> None:
+        super().renew()
+        self._guard = threading.RLock()
+
+    def _explained(
+        self, error: Exception, run_id: str, kind: type[CheckpointError] = CheckpointError
+    ) -> CheckpointError:
+        """-> an error of SQLite as one of stategraph."""
+        if _is_damage(error):
+            way_out = "put back a copy of it, or get out what can be read with '.recover' of the sqlite3 shell"
+            return CheckpointCorruptError(run_id, f"the {self} is damaged: {error}; {way_out}")
+        return kind(run_id, f"the {self} failed: {error}")
+
+
+_FAILURES = (sqlite3.Error, OverflowError, UnicodeDecodeError)  # what comes of asking SQLite
+
+
+def _is_damage(error: Exception) -> bool:
+    """Whether the file is not what SQLite has written."""
+    if isinstance(error, UnicodeDecodeError):
+        return True
+    code = getattr(error, "sqlite_errorcode", None)
+    if code is None:  # an error of the module itself, which has found text that is none
+        return isinstance(error, sqlite3.OperationalError) and "decode to UTF-8" in str(error)
+    return code & 0xFF in (
+        sqlite3.SQLITE_CORRUPT,
+        sqlite3.SQLITE_NOTADB,
+        sqlite3.SQLITE_ERROR,
+    )  # the last: no such table
 
 
 # --------------------------------------------------------------------------- the file
@@ -300,15 +353,27 @@ def _check(database: sqlite3.Connection, path: Path) -> None:
         database.execute("BEGIN")  # all of it as it was at one time
         (application,) = database.execute("PRAGMA application_id").fetchone()
         (version,) = database.execute("PRAGMA user_version").fetchone()
-        names = [name for (name,) in database.execute("SELECT name FROM sqlite_master")]
+        parts = database.execute("SELECT name, type, sql FROM sqlite_master").fetchall()
         database.execute("COMMIT")
     except sqlite3.OperationalError:
         raise
-    except sqlite3.Error as error:
+    except (sqlite3.Error, UnicodeDecodeError) as error:  # sqlite3 may show damaged names
         raise FormatError("", f"{path} is damaged or no SQLite database: {error}") from error
+    names = [str(name) for name, _, _ in parts]
     if names and application != APPLICATION_ID:
         raise FormatError("", f"{path} is not a database of stategraph (it has {', '.join(names[:5])})")
     if version > SCHEMA_VERSION:
         raise FormatError(
             "", f"{path} has schema {version} and this version of stategraph reads up to {SCHEMA_VERSION}; update it"
         )
+    foreign = [str(name) for name, kind, sql in parts if kind == "trigger" or _made_by_us().get(name, sql) != sql]
+    if foreign:  # views and indexes for other tools may be added; a trigger, or a table made otherwise, runs something
+        raise FormatError("", f"{path} was changed by others than stategraph ({', '.join(foreign[:5])})")
+
+
+@cache
+def _made_by_us() -> Mapping[str, str]:
+    """-> the statement that made each part of a database."""
+    with closing(sqlite3.connect(":memory:", isolation_level=None)) as database:
+        database.executescript(SCHEMA)
+        return dict(database.execute("SELECT name, sql FROM sqlite_master"))

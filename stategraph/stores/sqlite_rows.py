@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
-from stategraph.errors import CheckpointCorruptError
-from stategraph.provenance import ErrorInfo, ParentStep, RunStatus
+from stategraph.provenance import ErrorInfo, ParentStep
+from stategraph.stores.columns import Columns
 from stategraph.stores.policy import Policy
-from stategraph.stores.rows import Head, Row, checked_head, checked_row
+from stategraph.stores.rows import Head, Row
 
 SCHEMA_VERSION = 1
 STEP_BITS = 32
@@ -50,15 +51,17 @@ SELECT run.run_id, checkpoint.id & {(1 << STEP_BITS) - 1} AS step, checkpoint.ch
 FROM checkpoint JOIN run ON run.number = checkpoint.id >> {STEP_BITS};
 """
 
-_HEAD_FIELDS = "version, step, checkpoint_node, timestamp_ns, status, graph, error, parent, policy"
+_CHANGING = "version, step, checkpoint_node, timestamp_ns"
+_HEAD_FIELDS = f"{_CHANGING}, status, error, graph, parent, policy"
 HEAD = f"run_id, number, {_HEAD_FIELDS}"
 NEW_RUN = (
     f"INSERT INTO run ({_HEAD_FIELDS}, run_id) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) "
     "ON CONFLICT DO NOTHING RETURNING number"
 )
-NEXT_RUN = (
-    f"UPDATE run SET ({_HEAD_FIELDS}) = (?, ?, ?, ?, ?, ?, ?, ?, ?) WHERE run_id = ? AND version = ? RETURNING number"
-)
+_IF_UNCHANGED = "WHERE run_id = ? AND version = ? RETURNING number"
+NEXT_RUN = f"UPDATE run SET ({_HEAD_FIELDS}) = (?, ?, ?, ?, ?, ?, ?, ?, ?) {_IF_UNCHANGED}"
+# SQLite writes an index whenever a column of it is set, to the same value too: twice the bytes of most steps.
+NEXT_STEP = f"UPDATE run SET ({_CHANGING}) = (?, ?, ?, ?) {_IF_UNCHANGED}"
 _ROW_FIELDS = "base, checkpoint_node, timestamp_ns, status, error, format, encoding, body, seal"
 _ROW_COLUMNS = _ROW_FIELDS.replace("body", "CAST(body AS BLOB)")  # JSON is kept as text, for other tools to read
 TOGETHER = (512, 64, 8, 1)
@@ -77,7 +80,7 @@ WITH newest (id, base) AS (
         AND (SELECT number << {STEP_BITS} | :last FROM run WHERE run_id = :run_id)
     ORDER BY id DESC LIMIT 1
 )
-SELECT {_STEP}, {_ROW_COLUMNS} FROM checkpoint
+SELECT (SELECT step FROM run WHERE run_id = :run_id), {_STEP}, {_ROW_COLUMNS} FROM checkpoint
 WHERE id BETWEEN (SELECT id - ({_STEP}) + base FROM newest) AND (SELECT id FROM newest)
 ORDER BY id
 """
@@ -91,69 +94,52 @@ WHERE run_id = ? ORDER BY checkpoint.id
 
 def row_values(first: int, row: Row) -> tuple[Any, ...]:
     """-> the columns of a row of the run whose rows begin at `first`."""
+    error = None if row.error is None else _error_text(row.error)
     return (
-        *(first | row.step, row.base, row.node, row.time_ns, row.status.value, _error_text(row.error)),
+        *(first | row.step, row.base, row.node, row.time_ns, row.status._value_, error),
         *(row.format, row.encoding, row.body.decode() if row.encoding == "json" else row.body, row.seal),
     )
 
 
-_STATUSES = {status.value: status for status in RunStatus}  # which takes a tenth of the time of RunStatus(value)
-
-
-def row_of(run_id: str, found: tuple[Any, ...]) -> Row:
+def row_of(run_id: str, found: Sequence[Any]) -> Row:
     """-> the row in these columns. Raises CheckpointCorruptError if they hold none."""
-    try:
-        step, base, node, time_ns, status, error, version, encoding, body, seal = found
-        row = Row(step, base, node, time_ns, _STATUSES[status], _error_of(error), version, encoding, body, seal)
-    except (TypeError, ValueError, KeyError) as error:
-        raise CheckpointCorruptError(run_id, f"what the database holds for it is no checkpoint: {error}") from error
-    return checked_row(run_id, row)
+    return _COLUMNS.row(run_id, found)
+
+
+def is_next_step(old: Head, new: Head) -> bool:
+    """Whether nothing of a run has changed but what changes at every step."""
+    before = (old.status, old.graph, old.error, old.parent, old.policy)
+    return before == (new.status, new.graph, new.error, new.parent, new.policy)
+
+
+def step_values(head: Head) -> tuple[Any, ...]:
+    """-> the columns of a head that change at every step."""
+    return head.version, head.step, head.node, head.time_ns
 
 
 def head_values(head: Head) -> tuple[Any, ...]:
     """-> the columns of a head."""
+    error = None if head.error is None else _error_text(head.error)
     parent = None if head.parent is None else f"{head.parent.run_id}@{head.parent.step}"
-    return (
-        *(head.version, head.step, head.node, head.time_ns, head.status.value, head.graph),
-        *(_error_text(head.error), parent, _policy_text(head.policy)),
-    )
+    return *step_values(head), head.status._value_, error, head.graph, parent, _policy_text(head.policy)
 
 
 def head_of(found: tuple[Any, ...]) -> Head:
     """-> the head in these columns. Raises CheckpointCorruptError if they hold none."""
-    run_id, number, version, step, node, time_ns, status, graph, error, parent, policy = found
-    try:
-        head = Head(
-            run_id=run_id,
-            number=number,
-            version=version,
-            step=step,
-            node=node,
-            time_ns=time_ns,
-            status=RunStatus(status),
-            error=_error_of(error),
-            graph=graph,
-            parent=_parent_of(parent),
-            policy=_policy_of(policy),
-        )
-    except (TypeError, ValueError, AttributeError) as error:
-        raise CheckpointCorruptError(str(run_id), f"what the database holds for it is no run: {error}") from error
-    return checked_head(head)
+    return _COLUMNS.head(found[0], found[1:])
 
 
-def _parent_of(text: str | None) -> ParentStep | None:
-    if not text:
-        return None
+def _parent_of(text: str) -> ParentStep:
     run_id, _, step = text.rpartition("@")
     return ParentStep(run_id, int(step))
 
 
-def _error_text(error: ErrorInfo | None) -> str | None:
-    return None if error is None else json.dumps([error.type, error.message, error.node])
+def _error_text(error: ErrorInfo) -> str:
+    return json.dumps([error.type, error.message, error.node])
 
 
-def _error_of(text: str | None) -> ErrorInfo | None:
-    return None if text is None else ErrorInfo(*json.loads(text))
+def _error_of(text: str) -> ErrorInfo:
+    return ErrorInfo(*json.loads(text))
 
 
 def _policy_text(policy: Policy) -> str:
@@ -164,3 +150,6 @@ def _policy_text(policy: Policy) -> str:
 def _policy_of(text: str) -> Policy:
     retention, window, ttl = text.split(" ")
     return Policy(retention, None if window == "-" else int(window), None if ttl == "-" else float(ttl))
+
+
+_COLUMNS = Columns(error=_error_of, parent=_parent_of, policy=_policy_of)

@@ -23,7 +23,8 @@ class Tail:
 
     Attributes:
         state: The State.
-        row: Its row, without the body.
+        base: The step of the snapshot that it builds on.
+        seal: The seal of its row.
         before: The seal of the row that it builds on; empty for a snapshot.
         encoded: The bytes of its values that are not settled, by key.
         snapshot: Bytes of the snapshot that it builds on.
@@ -31,7 +32,8 @@ class Tail:
     """
 
     state: State
-    row: Row
+    base: int
+    seal: bytes
     before: bytes
     encoded: dict[str, bytes]
     snapshot: int
@@ -57,7 +59,7 @@ class Rows:
         whole = Change.between(None, state, {})
         encoding, body = self._bodies.encode(whole.parts())
         row = self._sealed(state, state.step, encoding, body, b"")
-        return row, Tail(state, _without_body(row), b"", whole.encoded, len(row.body), 0)
+        return row, Tail(state, row.base, row.seal, b"", whole.encoded, len(row.body), 0)
 
     def following(self, tail: Tail, state: State) -> tuple[Row, Tail]:
         """-> the row of a later step: what changed, or a snapshot where that has become the lighter way; and the tail.
@@ -70,13 +72,13 @@ class Rows:
         since = tail.since + len(body) + _ROW_WEIGHT
         if since > tail.snapshot + _LIGHT:
             return self.snapshot(state)
-        row = self._sealed(state, tail.row.base, encoding, body, tail.row.seal)
-        return row, Tail(state, _without_body(row), tail.row.seal, change.encoded, tail.snapshot, since)
+        row = self._sealed(state, tail.base, encoding, body, tail.seal)
+        return row, Tail(state, row.base, row.seal, tail.seal, change.encoded, tail.snapshot, since)
 
     def again(self, tail: Tail, saved: Row, state: State) -> tuple[Row, Tail]:
         """-> the row of the tail with another node, time, status or error, and the tail with it."""
         row = self._sealed(state, saved.base, saved.encoding, saved.body, tail.before)
-        return row, attrs.evolve(tail, state=state, row=_without_body(row))
+        return row, attrs.evolve(tail, state=state, base=row.base, seal=row.seal)
 
     def resealed(self, run_id: str, rows: Sequence[Row]) -> list[Row]:
         """-> a snapshot and the rows that build on it, for another run."""
@@ -122,7 +124,7 @@ class Rows:
         *earlier, newest = rows
         before = earlier[-1].seal if earlier else b""
         since = sum(len(row.body) + _ROW_WEIGHT for row in rows[1:])
-        return Tail(state, _without_body(newest), before, encoded_of(state), len(rows[0].body), since)
+        return Tail(state, newest.base, newest.seal, before, encoded_of(state), len(rows[0].body), since)
 
     def check(self, run_id: str, rows: Sequence[Row]) -> None:
         """Raise unless these are a snapshot and all rows up to the last of them, as they were written."""
@@ -138,14 +140,8 @@ class Rows:
     def _sealed(self, state: State, base: int, encoding: str, body: bytes, before: bytes) -> Row:
         if state.step > MAX_STEP:
             raise CheckpointSaveError(state.run_id, f"step {state.step} is above {MAX_STEP}, the last that can be kept")
-        row = Row(
+        about = (
             *(state.step, base, state.checkpoint_node, time_ns_of(state), state.status, state.error),
-            *(FORMAT, encoding, body),
+            *(FORMAT, encoding),
         )
-        return self._sealer.seal(state.run_id, row, before)
-
-
-def _without_body(row: Row) -> Row:
-    return Row(
-        row.step, row.base, row.node, row.time_ns, row.status, row.error, row.format, row.encoding, b"", row.seal
-    )
+        return Row(*about, body, self._sealer.seal_of(state.run_id, about, body, before))

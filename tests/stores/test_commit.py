@@ -1,15 +1,20 @@
 """Shared commits: threads that write at the same time share a transaction, and what becomes of it."""
 
+import linecache
+import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
 
 import pytest
 
 from stategraph import State
-from stategraph.errors import CheckpointError, CheckpointSaveError
+from stategraph.errors import CheckpointCorruptError, CheckpointError, CheckpointSaveError
 from stategraph.stores import commit
 from stategraph.stores.commit import SharedCommits
+from stategraph.stores.disk import DiskStore
+from stategraph.stores.rows import Write
 from stategraph.stores.sqlite import SqliteStore
 
 THREADS = 8
@@ -171,7 +176,160 @@ def test_an_interrupt_in_a_waiting_caller_leaves_nobody_waiting(commits, applied
     assert applied.batches == [[0], [2]]
 
 
+class Interrupter:
+    """Interrupts a thread at the so-many-th line that it runs in commit.py; `lines` are those that it came to."""
+
+    def __init__(self, commits, number):
+        self.commits, self.number, self.lines = commits, number, []
+
+    def __call__(self, frame, event, arg):
+        if frame.f_code.co_filename != commit.__file__:
+            return None
+        if event == "line" and not self._is_way_out(frame):
+            self.lines.append(f"{frame.f_code.co_name}:{frame.f_lineno}")
+            if len(self.lines) == self.number:
+                raise KeyboardInterrupt
+        return self
+
+    def _is_way_out(self, frame):
+        """A tracer comes to the line of a `with` again before the lock is released. An interrupt does not: the
+        interpreter looks for signals where a function begins or returns and where a loop goes back, and between the
+        last of these in the block, which the `with` still covers, and the return of `__exit__` there is none."""
+        return (
+            self.commits._lock.locked() and linecache.getline(commit.__file__, frame.f_lineno).lstrip()[:5] == "with "
+        )
+
+    def traced(self, *arguments):
+        sys.settrace(self)
+        try:
+            return outcome(*arguments)
+        finally:
+            sys.settrace(None)
+
+
+def interrupted_at(number, place):
+    """One caller is interrupted at a line; it is alone, is a leader with followers, or is one of the followers.
+
+    -> the lines that it came to, and how many threads are left waiting."""
+    applied = Applied()
+    commits = SharedCommits(applied)
+    interrupter = Interrupter(commits, number)
+    applied.gate.clear()
+    calls = [outcome] * 4
+    calls[place] = interrupter.traced
+    threads: list[threading.Thread] = []
+    for call in calls:
+        threads.append(threading.Thread(target=call, args=(commits, 10 + len(threads)), daemon=True))
+        threads[-1].start()
+        end = time.monotonic() + 0.2
+        while threads[-1].is_alive() and time.monotonic() < end:
+            if applied.entered.is_set() and (commits._leader is None or len(commits._queue) >= len(threads) - 1):
+                break
+            time.sleep(0.0005)
+    applied.gate.set()
+    for thread in threads:
+        thread.join(1)
+    assert_nobody_waits(commits)
+    return interrupter.lines, sum(thread.is_alive() for thread in threads)
+
+
+@pytest.mark.skipif(sys.gettrace() is not None, reason="who traces already, such as coverage, would be in the way")
+@pytest.mark.parametrize(("place", "least"), [(0, 15), (1, 30), (2, 10), (3, 10)])
+def test_an_interrupt_at_any_line_leaves_nobody_waiting(place, least):
+    """Wherever it comes, those who wait are served or told, and the next commit is made."""
+    for number in range(1, 1000):
+        lines, waiting = interrupted_at(number, place)
+        assert not waiting, f"interrupted at {lines[-1]}"
+        if len(lines) < number:
+            break
+    assert number > least, f"no line was interrupted: {lines}"
+
+
+def test_a_write_that_cannot_be_made_fails_alone(commits, applied):
+    """The others of its batch are made."""
+
+    def apply(writes):
+        applied(writes)
+        if 3 in writes:
+            raise CheckpointCorruptError("", "what the store holds for it is no run")
+        return [True for _ in writes]
+
+    commits._apply = apply
+    pool, futures = gathered(commits, applied)
+    with pool:
+        applied.gate.set()
+        outcomes = [future.result(10) for future in futures]
+
+    assert [number for number, one in enumerate(outcomes) if one is not True] == [3]
+    assert isinstance(outcomes[3], CheckpointCorruptError)
+
+
+def test_a_store_that_failed_is_not_asked_again_for_each_write(commits, applied):
+    """It may have waited a minute for a lock already."""
+    applied.error = CheckpointSaveError("a", "the store was locked by another process for 60 s")
+    pool, futures = gathered(commits, applied)
+    with pool:
+        applied.gate.set()
+        for future in futures:
+            future.result(10)
+
+    assert [len(batch) for batch in applied.batches] == [1, THREADS - 1]
+
+
 class TestWithAStore:
+    @pytest.mark.parametrize("kind", [DiskStore, SqliteStore])
+    def test_a_run_that_is_damaged_fails_alone(self, tmp_path, kind, monkeypatch):
+        """Others save at the same time, in the same transactions, and hear nothing of it."""
+        with kind(tmp_path / "runs") as store, ThreadPoolExecutor(THREADS) as pool:
+            for number in range(THREADS):
+                store.save(State({"n": 0}, run_id=f"run-{number}"))
+            make, sizes = store._make, []
+
+            def damaged(write):
+                if write.head.run_id == "run-3":
+                    raise CheckpointCorruptError("run-3", "what the store holds for its step 0 is no checkpoint")
+                return make(write)
+
+            def counted(writes):
+                sizes.append(len(writes))
+                time.sleep(0.005)
+                return type(store)._apply(store, writes)
+
+            monkeypatch.setattr(store, "_make", damaged)
+            monkeypatch.setattr(store._commits, "_apply", counted)
+
+            def run(number):
+                try:
+                    for step in range(1, 6):
+                        store.save(State({"n": step}, run_id=f"run-{number}", step=step))
+                except CheckpointError as error:
+                    return error
+                return None
+
+            wrong = [error for error in pool.map(run, range(THREADS)) if error]
+
+            assert max(sizes) > 1
+            assert [(type(error), error.run_id) for error in wrong] == [(CheckpointCorruptError, "run-3")]
+            assert {run.run_id: run.step for run in store.runs()} == {
+                f"run-{number}": 0 if number == 3 else 5 for number in range(THREADS)
+            }
+
+    def test_a_time_that_sqlite_has_no_place_for_fails_alone(self, tmp_path):
+        """It has 64 bits, which end in the year 2262."""
+        with SqliteStore(tmp_path / "runs.db") as store:
+            states = [
+                State(run_id=f"run-{year}", step=1, timestamp=datetime(year, 1, 1, tzinfo=UTC)) for year in (2300, 2200)
+            ]
+            rows = [store._rows.snapshot(state)[0] for state in states]
+            writes = [
+                Write(store._next_head(None, state), None, (row,)) for state, row in zip(states, rows, strict=True)
+            ]
+
+            late, early = store._commits._outcomes(writes)
+
+            assert isinstance(late, CheckpointSaveError)
+            assert early is True
+
     def test_threads_share_the_commits_of_a_store(self, tmp_path, monkeypatch):
         """Fewer transactions than writes, and every write is there."""
         sizes = []

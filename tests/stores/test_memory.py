@@ -1,11 +1,12 @@
 """The memory store beside others who use it at the same time, and what it drops."""
 
+import sys
 import threading
 from collections.abc import Callable
 
 import pytest
 
-from stategraph import State
+from stategraph import CheckpointNotFoundError, RunExistsError, State, StepConflictError
 from stategraph.stores import Policy
 from stategraph.stores.memory import MemoryStore
 from stategraph.testing.corpus import Order
@@ -103,3 +104,68 @@ def test_readers_find_what_is_there_while_others_write(store: MemoryStore) -> No
 
     assert errors == []
     assert store.load("a").step == 299
+
+
+@pytest.mark.parametrize("change", [lambda store: store.rollback("a", 5), lambda store: store.fork("a", "b", 5)])
+def test_a_run_that_is_deleted_before_it_is_changed(
+    store: MemoryStore, change: Callable[[MemoryStore], State], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the look and the change nobody comes in: one of the two is first, as if the other came later."""
+    store.retain("a", Policy("full"))
+    save(store, *range(1, 10))
+    load, deleted = store.load, []
+
+    def interleaved(run_id: str, step: int | None = None) -> State:
+        state = load(run_id, step)
+        deleted.append(threading.Thread(target=store.delete, args=(run_id,)))
+        deleted[0].start()
+        deleted[0].join(0.1)
+        return state
+
+    monkeypatch.setattr(store, "load", interleaved)
+
+    assert change(store).step in (0, 5)
+    deleted[0].join(10)
+    assert "a" not in store.list()
+
+
+def test_changes_and_deletions_at_the_same_time(store: MemoryStore) -> None:
+    """Whatever comes first: what is gone is not found, and nothing else goes wrong."""
+    done = threading.Event()
+    errors: list[BaseException] = []
+
+    def repeat(call: Callable[[], object]) -> None:
+        while not done.is_set():
+            try:
+                call()
+            except (CheckpointNotFoundError, RunExistsError, StepConflictError):
+                pass
+            except BaseException as error:
+                errors.append(error)
+                return
+
+    def begin() -> None:
+        store.retain("a", Policy("windowed", window=3))
+        save(store, *range(1, 8))
+
+    calls: list[Callable[[], object]] = [
+        begin,
+        lambda: store.rollback("a", 5),
+        lambda: store.fork("a", "b"),
+        lambda: store.delete("a"),
+        lambda: store.delete("b"),
+        lambda: store.load("a", 6),
+        store.runs,
+    ]
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    threads = [threading.Thread(target=repeat, args=(call,)) for call in calls]
+    for thread in threads:
+        thread.start()
+    done.wait(0.7)
+    done.set()
+    for thread in threads:
+        thread.join(10)
+    sys.setswitchinterval(before)
+
+    assert errors == []

@@ -8,8 +8,8 @@ from contextlib import closing
 import pytest
 
 from stategraph import State, get_checkpoint_store
-from stategraph.errors import CheckpointError, CheckpointSaveError, ConfigError, FormatError
-from stategraph.provenance import ErrorInfo
+from stategraph.errors import CheckpointCorruptError, CheckpointError, CheckpointSaveError, ConfigError, FormatError
+from stategraph.provenance import ErrorInfo, ParentStep
 from stategraph.stores.policy import Policy
 from stategraph.stores.sqlite import APPLICATION_ID, SqliteStore
 from stategraph.stores.sqlite_rows import CHAIN, INDEX, SCHEMA_VERSION
@@ -186,6 +186,47 @@ class TestWhatOthersMade:
             for number in range(200):
                 other.load(f"run-{number}")
 
+    @pytest.mark.parametrize("use", ["load", "save", "list", "runs", "delete"])
+    @pytest.mark.parametrize("content", [b"\xff", b"no database"])
+    def test_a_file_that_is_damaged_while_it_is_open(self, store, path, use, content):
+        """Each read and write says so, names the file, and says what to do."""
+        for number in range(200):
+            saved(store, 1, run_id=f"run-{number}", text="x" * 500)
+        store._database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        store._database.execute("PRAGMA cache_size = 0")
+        size = path.stat().st_size
+        start = 4096 if content == b"\xff" else 0  # without the first page it is no database
+        with path.open("r+b") as file:
+            file.seek(start)
+            file.write((content * size)[: size - start])
+        uses = {
+            "load": lambda: [store.load(f"run-{number}") for number in range(200)],
+            "save": lambda: [saved(store, 2, run_id=f"run-{number}") for number in range(200)],
+            "list": store.list,
+            "runs": store.runs,
+            "delete": lambda: [store.delete(f"run-{number}") for number in range(200)],
+        }
+
+        with pytest.raises(CheckpointCorruptError, match=f"{path} is damaged: .*put back a copy"):
+            uses[use]()
+
+    @pytest.mark.parametrize("code", ["SQLITE_BUSY", "SQLITE_FULL", "SQLITE_IOERR", "SQLITE_READONLY"])
+    def test_what_is_no_damage(self, store, code):
+        """Stays the error that it is: trying again, or making room, may help."""
+        error = sqlite3.OperationalError("what SQLite says")
+        error.sqlite_errorcode = getattr(sqlite3, code)
+
+        assert type(store._explained(error, "a")) is CheckpointError
+        assert type(store._explained(error, "a", CheckpointSaveError)) is CheckpointSaveError
+
+    def test_text_that_is_none(self, store, path):
+        """Is damage as well."""
+        saved(store, 1)
+        sql(path, "UPDATE checkpoint SET checkpoint_node = CAST(x'ff' AS TEXT)")
+
+        with pytest.raises(CheckpointCorruptError, match="decode"):
+            store.load("a")
+
 
 class TestReadOnly:
     def test_it_reads_beside_a_writer(self, store, path):
@@ -274,6 +315,44 @@ def _page(store, monkeypatch, where):
         after="5" if "number" in where else None,
     )
     return asked[0].replace("LIMIT ?", "LIMIT 100").replace("?", "'5'")
+
+
+class TestWhatIsWritten:
+    def test_a_step_writes_no_index(self, store):
+        """Of the table of runs: nothing that they hold has changed. A status that changes is found by the index."""
+        saved(store, 1)
+        statements: list[str] = []
+        store._database.set_trace_callback(statements.append)
+
+        saved(store, 2)
+        assert not [statement for statement in statements if "status" in statement and "UPDATE run" in statement]
+        store.save(State(run_id="a", step=3, status="completed", graph="g"))
+        store._database.set_trace_callback(None)
+
+        assert [run.run_id for run in store.runs(status="completed", graph="g")] == ["a"]
+        assert store.runs(status="active") == []
+
+    @pytest.mark.parametrize(
+        "change",
+        [{"status": "paused"}, {"graph": "g"}, {"error": ErrorInfo("E", "m", "n")}, {"parent": ParentStep("b", 1)}],
+    )
+    def test_whatever_changes_is_written(self, store, path, change):
+        """Each of the columns that most steps leave alone."""
+        saved(store, 1)
+        store.save(State(run_id="a", step=2, **change))
+        store.save(State(run_id="a", step=3, **change))
+        with SqliteStore(path) as other:
+            run = other.runs()[0]
+        assert run.step == 3
+        assert {name: getattr(run, name) for name in change} == change
+
+    def test_a_policy_that_changes_is_written(self, store, path):
+        """With the next save."""
+        saved(store, 1)
+        store.retain("a", Policy("windowed", window=2))
+        saved(store, 2)
+        with SqliteStore(path) as other:
+            assert [head.policy for head in other._heads(None, None, 1, None)] == [Policy("windowed", window=2)]
 
 
 class TestOneStoreForMany:

@@ -1,0 +1,232 @@
+"""Ways to tamper with a store: by statements on its database, and by bodies that are sealed as if they had been saved.
+
+A checksum is no signature: whoever can write to a store without a key can make rows that are in order.
+"""
+
+from __future__ import annotations
+
+import pickle
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from itertools import product
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import attrs
+import ormsgpack
+
+from proof.workload import open_store
+from stategraph.stores.row_store import RowStore
+from stategraph.stores.rows import Sealer, Write
+
+FILES = {"sqlite": "runs.db", "disk": "cache.db"}
+SIDE_FILE = "payload.val"
+EXPLODED = "exploded"
+"""What a payload makes: a file beside the store, or a row in a table of this name."""
+
+Forgery: TypeAlias = Callable[[str, Path], None]
+"""Tampers with the store of a name in a folder."""
+
+
+@attrs.frozen
+class Payload:
+    """Unpickled, it leaves a file."""
+
+    path: Path
+
+    def __reduce__(self) -> Any:
+        return Path.touch, (self.path,)
+
+
+def payload(folder: Path) -> bytes:
+    """-> a pickle that leaves a file beside the store in a folder."""
+    return pickle.dumps(Payload(folder.parent / EXPLODED))
+
+
+def forgeries(name: str) -> Iterator[tuple[str, str, Forgery]]:
+    """-> ways to tamper with a store: what is tampered with, how, and what does it."""
+    for label, statement, values in {"sqlite": _sqlite, "disk": _disk}[name]():
+        kind, _, way = label.partition(": ")
+        yield kind, way, _by_statement(statement, values)
+    for label, encoding, body in _bodies():
+        yield "sealed bodies", label, _by_body(encoding, body)
+
+
+def _by_statement(statement: str, values: dict[str, Any]) -> Forgery:
+    def forge(name: str, folder: Path) -> None:
+        given = {key: payload(folder) if value is Payload else value for key, value in values.items()}
+        with closing(sqlite3.connect(folder / FILES[name], isolation_level=None)) as database:
+            if EXPLODED in statement:
+                database.execute(f"CREATE TABLE {EXPLODED} (a)")
+            for part in statement.split(";;"):
+                database.execute(part, given)
+
+    return forge
+
+
+def _by_body(encoding: str, body: bytes) -> Forgery:
+    def forge(name: str, folder: Path) -> None:
+        with open_store(name, folder) as store:
+            assert isinstance(store, RowStore)  # noqa: S101
+            head, (row,) = store._head("b"), store._chain("b", 1)
+            assert head is not None  # noqa: S101
+            forged = Sealer().seal("b", row._replace(encoding=encoding, body=body), b"")
+            store._apply([Write(head, head, (forged,))])
+
+    return forge
+
+
+# --------------------------------------------------------------------------- statements
+
+_VALUES: dict[str, Any] = {
+    "pickle": Payload,
+    "text": "text",
+    "number": 5,
+    "null": None,
+    "float": 1.5,
+    "largest": 2**63 - 1,
+    "least": -(2**63),
+    "path": "../secret",
+    "absolute path": "/etc/passwd",
+    "module": "os.system",
+    "JSON": '{"$type": "object"}',
+    "JSON list": '["a", "b", "c"]',
+    "policy": "windowed 99999999999999999999 nan",
+    "statement": "x'; DROP TABLE run; --",
+    "empty": "",
+    "bytes": b"\xff",
+    "long": "x" * 100_000,
+}
+
+_SQLITE_COLUMNS = {
+    "run": "run_id version step checkpoint_node timestamp_ns status graph error parent policy",
+    "checkpoint": "base checkpoint_node timestamp_ns status error format encoding body seal",
+}
+
+_SPY = f"BEGIN INSERT INTO {EXPLODED} VALUES (1); END"  # noqa: S608 - of a constant
+_IN_ITS_PLACE = "ALTER TABLE {table} RENAME TO other;; CREATE VIEW {table} AS SELECT * FROM other"
+_SCHEMA = {
+    "trigger": "CREATE TRIGGER spy AFTER INSERT ON {table} " + _SPY,
+    "trigger on a change": "CREATE TRIGGER spy AFTER UPDATE ON {table} " + _SPY,
+    "trigger on a deletion": "CREATE TRIGGER spy AFTER DELETE ON {table} " + _SPY,
+    "view in its place": _IN_ITS_PLACE,
+    "view that runs something": f"{_IN_ITS_PLACE};; CREATE TRIGGER spy INSTEAD OF INSERT ON {{table}} {_SPY}",
+    "virtual table in its place": "DROP TABLE {table};; CREATE VIRTUAL TABLE {table} USING fts4(a, b)",
+    "table of others in its place": "DROP TABLE {table};; CREATE TABLE {table} (a, b)",
+    "column more": "ALTER TABLE {table} ADD COLUMN more DEFAULT 5",
+    "column that loads": "ALTER TABLE {table} ADD COLUMN more AS (load_extension('spy.so'))",
+    "index that computes": "CREATE INDEX more ON {table} (CAST(rowid AS TEXT)) WHERE rowid > 0",
+    "gone": "DROP TABLE {table}",
+}
+
+
+def _schema(tables: tuple[str, ...]) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    for (way, statement), table in product(_SCHEMA.items(), tables):
+        yield f"schemas: {way}, {table}", statement.format(table=table), {}
+
+
+def _sqlite() -> Iterator[tuple[str, str, dict[str, Any]]]:
+    for table, columns in _SQLITE_COLUMNS.items():
+        for column, (way, value) in product(columns.split(), _VALUES.items()):
+            statement = f"UPDATE OR REPLACE {table} SET {column} = :value"  # noqa: S608 - of constants
+            yield f"columns: {way} as {column} of {table}", statement, {"value": value}
+    yield "columns: other keys", "UPDATE checkpoint SET id = id + (1 << 32) * 1000", {}
+    yield "columns: keys that are negative", "UPDATE checkpoint SET id = -id", {}
+    yield "schemas: newer version", "PRAGMA user_version = 99", {}
+    yield "schemas: version that is negative", "PRAGMA user_version = -1", {}
+    yield "schemas: another application", "PRAGMA application_id = 7", {}
+    yield from _schema(("run", "checkpoint"))
+
+
+_UPDATE, _WHERE = "UPDATE Cache SET ", " WHERE key = :row"
+
+
+def _disk() -> Iterator[tuple[str, str, dict[str, Any]]]:
+    for (way, (change, values)), row in product(_DISK_ROWS.items(), ("run:a", "row:a@2", "number of runs")):
+        yield f"rows: {way} in {row}", _UPDATE + change + _WHERE, {**values, "row": row}
+    for (way, value), row in product(_VALUES.items(), ("run:a", "row:a@2", "number of runs")):
+        yield f"rows: {way} in {row}", _UPDATE + "value = :value" + _WHERE, {"value": value, "row": row}
+    for way, (key, setting) in _DISK_SETTINGS.items():
+        yield (
+            f"settings: {way}",
+            "INSERT OR REPLACE INTO Settings VALUES (:key, :value)",
+            {"key": key, "value": setting},
+        )
+    yield from _schema(("Cache", "Settings"))
+
+
+_DISK_ROWS: dict[str, tuple[str, dict[str, Any]]] = {
+    "pickled value": ("mode = 4, value = :value", {"value": Payload}),
+    "pickled value in a side file": (f"mode = 4, value = NULL, filename = '{SIDE_FILE}'", {}),
+    "pickled key": ("raw = 0, key = :value", {"value": Payload}),
+    "side file": (f"mode = 2, value = NULL, filename = '{SIDE_FILE}'", {}),
+    "file outside": ("mode = 2, value = NULL, filename = '../secret'", {}),
+    "text file outside": ("mode = 3, value = NULL, filename = '/etc/passwd'", {}),
+    "file name beside a value": ("filename = '../secret'", {}),
+    "side file that is bytes": ("mode = 2, value = NULL, filename = x'2e2e2f736563726574'", {}),
+    "unknown mode": ("mode = 99", {}),
+    "mode that is text": ("mode = 'x'", {}),
+    "mode that is missing": ("mode = NULL", {}),
+    "key that is bytes": ("key = x'61'", {}),
+    "key that is a path": ("key = 'run:../../etc/passwd'", {}),
+    "key that is a number": ("key = 5", {}),
+    "key that is no text": ("key = CAST(x'72756e3aff' AS TEXT)", {}),
+    "time to expire": ("expire_time = 1.0", {}),
+    "tag": ("tag = :value", {"value": Payload}),
+}
+
+_DISK_SETTINGS: dict[str, tuple[Any, Any]] = {
+    "statement behind a pragma": ("sqlite_synchronous", "0; ATTACH '../attached.db' AS x"),
+    "statement in a name": ("sqlite_mmap_size = 0; --", 1),
+    "unknown pragma": ("sqlite_writable_schema", 1),
+    "temporary folder": ("sqlite_temp_store_directory", "/tmp"),  # noqa: S108 - nothing is kept there
+    "eviction": ("eviction_policy", "least-recently-used"),
+    "small limit": ("size_limit", 1),
+    "side files": ("disk_min_file_size", 0),
+    "pickle protocol": ("disk_pickle_protocol", 0),
+    "option of a class": ("disk_compress_level", 5),
+    "count that is text": ("count", "many"),
+    "unknown": ("theme", "dark"),
+    "pickled key": (Payload, 1),
+    "pickled value": ("cull_limit", Payload),
+    "number": (5, 5),
+    "null": ("sqlite_cache_size", None),
+}
+
+
+# --------------------------------------------------------------------------- bodies
+
+
+def _bodies() -> Iterator[tuple[str, str, bytes]]:
+    """-> bodies that nobody saved: how each is wrong, its encoding, and itself."""
+    for number, (name, parts) in product(range(34), _PARTS.items()):
+        value = ormsgpack.Ext(number, parts if isinstance(parts, bytes) else ormsgpack.packb(parts))
+        yield f"{name} as type {number}", "msgpack", ormsgpack.packb([[{"x": value}, {}, [], _ABOUT]])[1:]
+    for tag, (name, parts) in product(
+        ("object", "enum", "datetime", "PosixPath", "module", "__class__"), _PARTS.items()
+    ):
+        if not isinstance(parts, bytes):
+            yield f"{name} as {tag}", "json", _json([{"x": {"$type": tag, "value": parts}}, {}, [], _ABOUT])
+    for encoding in ("pickle", "msgpack+pickle", "../../secret", "os.system", "json+zstd", "+zstd", "", "yaml"):
+        yield f"encoding {encoding!r}", encoding, pickle.dumps(Payload(Path(EXPLODED)))
+
+
+def _json(plain: Any) -> bytes:
+    import json
+
+    return json.dumps(plain).encode()
+
+
+_ABOUT = ["g", None, None, None, 0]
+_PARTS: dict[str, Any] = {
+    "pickle": pickle.dumps(Payload(Path(EXPLODED))),
+    "function": ["os.system", 1, {"command": "touch exploded"}],
+    "class of Python": ["subprocess.Popen", 1, {"args": ["touch", "exploded"]}],
+    "class of this proof": ["proof.forgeries.Payload", 1, {"path": "x"}],
+    "member": ["builtins.eval", "eval", None],
+    "zone out of its folder": ["2024-01-01T00:00:00", "../../../../etc/passwd", 0],
+    "zone that is a file": ["2024-01-01T00:00:00", "/etc/passwd", 0],
+    "path": "/etc/passwd",
+    "text": "__import__('os').system('touch exploded')",
+}

@@ -1,0 +1,245 @@
+"""Stores that somebody has tampered with, in every way that is known: nothing runs, and nothing outside is touched.
+
+Each is used in a process with an audit hook, by which the interpreter tells what it opens, imports and runs. What
+SQLite does by itself it does not tell: the files beside the store are looked at, and tables that planted statements
+write to.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import shutil
+import sqlite3
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+from proof.forgeries import EXPLODED, FILES, SIDE_FILE, Forgery, forgeries, payload
+from proof.report import Report
+from proof.workers import limited, tell, work_out
+from proof.workload import STORES, open_store
+from stategraph.errors import CheckpointError, ConfigError, UnknownNameError
+from stategraph.state import State
+from stategraph.stores import CheckpointStore
+from stategraph.stores.bodies import Bodies
+from stategraph.stores.policy import Policy
+from stategraph.stores.serializers import find_format
+
+_STORE = "store"
+_SECRET = b"what stands beside the store"
+
+_NEVER = (
+    *(
+        "pickle.find_class",
+        "marshal.loads",
+        "exec",
+        "compile",
+        "import",
+        "socket.",
+        "ctypes.",
+        "subprocess.",
+        "shutil.",
+    ),
+    *(
+        "os.system",
+        "os.exec",
+        "os.posix_spawn",
+        "os.fork",
+        "os.startfile",
+        "os.putenv",
+        "code.__new__",
+        "function.__new__",
+    ),
+    *("os.remove", "os.rename", "os.rmdir", "os.link", "os.symlink", "os.truncate", "os.chmod", "os.chown"),
+    *("sqlite3.enable_load_extension", "sqlite3.load_extension"),
+)
+"""What a store never does, wherever: the beginnings of audit events."""
+
+_AT_PATHS = ("open", "os.mkdir", "os.listdir", "os.scandir", "sqlite3.connect")
+"""What it does to its own files."""
+
+
+# --------------------------------------------------------------------------- in the process with the hook
+
+
+class Hook:
+    """Hears what the interpreter does, and keeps what a store must not do.
+
+    Args:
+        file: The database of the store that is used now: files of its name are the only ones that may be opened.
+    """
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+        self.is_on = True
+        self.heard: list[str] = []
+        self.count = 0
+
+    def __call__(self, event: str, arguments: tuple[Any, ...]) -> None:
+        """Called by the interpreter, which never lets go of it again."""
+        if not self.is_on:
+            return
+        self.count += 1
+        if event.startswith(_NEVER) or (event in _AT_PATHS and not self._is_own(arguments[0])):
+            self.heard.append(f"{event} {', '.join(map(repr, arguments[:2]))}"[:200])
+
+    def _is_own(self, path: Any) -> bool:
+        text = os.fsdecode(path) if isinstance(path, bytes | str | os.PathLike) else str(path)
+        text = unquote(text.removeprefix("file://").partition("?")[0])
+        own = {":memory:", str(self.file.parent), *(f"{self.file}{end}" for end in ("", "-wal", "-shm", "-journal"))}
+        return text in own or _is_metadata(text)
+
+
+def _is_metadata(path: str) -> bool:
+    """Whether a file says what is installed: a serializer that is not known may be one that a package brings along."""
+    return path in sys.path or Path(path).name in {"entry_points.txt", "METADATA"}
+
+
+def use(name: str, folder: Path) -> list[str]:
+    """Ask a store for everything that it can do -> how each ended."""
+    store: CheckpointStore | None = None
+    ends: list[str] = []
+
+    def ask(call: Callable[[], object]) -> object:
+        try:
+            found = call()
+        except CheckpointError as error:
+            ends.append(type(error).__name__)
+            return None
+        except Exception as error:  # noqa: BLE001 - which errors come is what is asked
+            ends.append(f"FOREIGN {type(error).__name__}: {error}"[:200])
+            return None
+        ends.append("went well")
+        return found
+
+    opened = ask(lambda: open_store(name, folder))
+    store = opened if isinstance(opened, CheckpointStore) else None
+    for call in [] if store is None else _calls(store):
+        ask(call)
+    return ends
+
+
+def _calls(store: CheckpointStore) -> Iterator[Callable[[], object]]:
+    for run in ("a", "b"):
+        yield partial(store.load, run)
+        yield partial(store.load, run, 2)
+        yield partial(store.history, run)
+        yield partial(store.diff, run, 1, 2)
+    yield from (store.list, store.runs)
+    for run in ("a", "b", "c"):
+        yield partial(store.save, State({"n": 9}, run_id=run, step=9))
+    yield partial(store.fork, "a", "forked")
+    yield partial(store.rollback, "b", 1)
+    yield store.prune
+    for run in ("a", "b"):
+        yield partial(store.delete, run)
+    yield store.close
+
+
+def _work(name: str, folder: Path) -> Report:
+    """Use the stores in a folder under the hook."""
+    report = Report(name)
+    clean, *cases = sorted(folder.iterdir())
+    _warm_up(name, clean)
+    hook = Hook(clean / _STORE / FILES[name])
+    sys.addaudithook(hook)
+    report.failures += _control(hook, clean)
+    for case in cases:
+        hook.file, hook.heard = case / _STORE / FILES[name], []
+        with limited():
+            ends = use(name, case / _STORE)
+        kind, _, way = case.name[5:].partition(", ")
+        report.tried[kind] += 1
+        wrong = [*hook.heard, *(end for end in ends if end.startswith("FOREIGN"))]
+        report.failures += [f"{name}, {kind}, {way}: {what}" for what in wrong]
+        report.found.update(end for end in ends if end not in wrong)
+    hook.is_on = False
+    report.found["audit events heard"] = hook.count
+    return report
+
+
+def _warm_up(name: str, clean: Path) -> None:
+    """Import what stategraph imports when it is used first: for the store, for compressed bodies, and to say what is
+    installed instead of a serializer that is not known."""
+    use(name, clean / _STORE)
+    with suppress(ConfigError):
+        Bodies(compress=True)
+    try:
+        find_format("unheard-of")
+    except UnknownNameError as error:
+        str(error)
+
+
+def _control(hook: Hook, clean: Path) -> Iterator[str]:
+    """-> what the hook does not hear though it should: else it would prove nothing."""
+    pickle.loads(pickle.dumps(Path))  # noqa: S301 - that is what is to be heard
+    (clean / "secret").read_bytes()
+    for event in ("pickle.find_class", "open"):
+        if not any(heard.startswith(event) for heard in hook.heard):
+            yield f"the hook does not hear {event}"
+
+
+# --------------------------------------------------------------------------- making them, and looking afterwards
+
+
+def prove(share: float, seed: int) -> list[Report]:
+    """Tamper with both stores in every way at share 1.0, in some at a smaller one -> a report for each."""
+    return [_prove(name, share, seed) for name in STORES]
+
+
+def _prove(name: str, share: float, seed: int) -> Report:
+    report = Report(f"{name}: a store that was tampered with runs nothing and touches nothing outside")
+    step = round(1 / min(1.0, max(share, 0.05)))
+    with tempfile.TemporaryDirectory(prefix="stategraph-proof-", ignore_cleanup_errors=True) as folder:
+        _make_all(name, Path(folder), list(forgeries(name))[seed % step :: step], report)
+        work_out("tampering", [(name, folder)], report)
+        for case in sorted(Path(folder).iterdir()):
+            report.failures += [f"{name}, {case.name}: {problem}" for problem in _left(name, case)]
+    return report
+
+
+def _make_all(name: str, folder: Path, ways: Sequence[tuple[str, str, Forgery]], report: Report) -> None:
+    """Make a clean store, and one for every way to tamper."""
+    clean = folder / "0000 clean"
+    _make(name, clean)
+    for number, (kind, way, forge) in enumerate(ways, 1):
+        case = folder / f"{number:04} {kind}, {way.replace('/', '_')[:100]}"
+        shutil.copytree(clean, case)
+        (case / _STORE / SIDE_FILE).write_bytes(payload(case / _STORE))
+        try:
+            forge(name, case / _STORE)
+        except sqlite3.Error:  # SQLite keeps NULL out of most columns, and has not all modules everywhere
+            report.found["ways that SQLite itself refuses"] += 1
+            shutil.rmtree(case)
+
+
+def _make(name: str, case: Path) -> None:
+    with open_store(name, case / _STORE) as store:
+        for run, last in (("a", 2), ("b", 1)):
+            store.retain(run, Policy("full"))
+            for step in range(1, last + 1):
+                store.save(State({"n": step, "pair": (step, b"x")}, run_id=run, step=step, checkpoint_node="node"))
+    (case / "secret").write_bytes(_SECRET)
+
+
+def _left(name: str, case: Path) -> Iterator[str]:
+    """-> what should not have happened to a store, and beside it."""
+    beside = {file.name for file in case.iterdir()}
+    if beside != {_STORE, "secret"} or (case / "secret").read_bytes() != _SECRET:
+        yield f"beside it there is now {sorted(beside)}"
+    inside = {file.name.partition("-")[0] for file in (case / _STORE).iterdir()}
+    if inside - {SIDE_FILE, FILES[name]} or (SIDE_FILE not in inside and not case.name.startswith("0000")):
+        yield f"in it there is now {sorted(inside)}"
+    with closing(sqlite3.connect(case / _STORE / FILES[name])) as database, suppress(sqlite3.Error):
+        if database.execute(f"SELECT count(*) FROM {EXPLODED}").fetchone() != (0,):  # noqa: S608 - a constant
+            yield "a statement that was planted in it was run"
+
+
+if __name__ == "__main__":
+    tell(_work(sys.argv[1], Path(sys.argv[2])))

@@ -1,0 +1,140 @@
+"""A fork while other threads are at work in a store: the child finds it usable, and the parent goes on."""
+
+import os
+import signal
+import threading
+import time
+import warnings
+
+import pytest
+
+from stategraph import State
+from stategraph.stores.disk import DiskStore
+from stategraph.stores.memory import MemoryStore
+from stategraph.stores.sqlite import SqliteStore
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+
+MAKE = {
+    "sqlite": lambda folder: SqliteStore(folder / "runs.db"),
+    "disk": lambda folder: DiskStore(folder / "runs"),
+    "memory": lambda folder: MemoryStore(),
+}
+
+
+@pytest.fixture(params=MAKE)
+def store(request, tmp_path):
+    with MAKE[request.param](tmp_path) as store:
+        yield store
+
+
+def in_child(work):
+    """Fork, do the work in the child -> whether it was done within ten seconds."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # that a fork beside threads may hang, which is the point
+        child = os.fork()
+    if not child:
+        code = 1
+        try:
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)  # it may hang where Python handles no signal
+            signal.alarm(10)
+            work()
+            code = 0
+        finally:
+            os._exit(code)
+    return os.waitpid(child, 0)[1] == 0
+
+
+def use(store, run_id):
+    store.save(State({"n": 1}, run_id=run_id, step=1))
+    store.save(State({"n": 2}, run_id=run_id, step=2))
+    assert store.load(run_id)["n"] == 2
+    assert run_id in store.list()
+
+
+def test_a_child_that_is_forked_while_others_save(store):
+    """It saves and loads, whatever they were at, and they go on."""
+    done = threading.Event()
+    failed = []
+
+    def busy(name):
+        try:
+            step = 0
+            while not done.is_set():
+                step += 1
+                store.save(State({"n": step, "text": "x" * 20_000}, run_id=name, step=step))
+                store.load(name)
+        except Exception as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=busy, args=(f"busy-{number}",)) for number in range(3)]
+    for thread in threads:
+        thread.start()
+    try:
+        all_ended = all(in_child(lambda number=number: use(store, f"child-{number}")) for number in range(20))
+    finally:
+        done.set()
+        for thread in threads:
+            thread.join(20)
+
+    assert all_ended
+    assert failed == []
+    use(store, "parent")
+
+
+@pytest.mark.parametrize("kind", [SqliteStore, DiskStore])
+def test_a_fork_waits_for_a_commit_that_is_under_way(tmp_path, monkeypatch, kind):
+    """Or the child would have the database in the midst of it; whoever led or waited in the parent is not there."""
+    with kind(tmp_path / "runs") as store:
+        store.save(State(run_id="a", step=1))
+        entered, ended = threading.Event(), []
+        make = store._make
+
+        def slow(write):
+            entered.set()
+            time.sleep(0.2)
+            ended.append(write.head.step)
+            return make(write)
+
+        monkeypatch.setattr(store, "_make", slow)
+        threads = [threading.Thread(target=store.save, args=(State(run_id=name, step=5),)) for name in "ab"]
+        for thread in threads:
+            thread.start()
+        assert entered.wait(10)
+
+        def child():
+            monkeypatch.undo()
+            assert ended
+            use(store, "child")
+
+        assert in_child(child)
+        for thread in threads:
+            thread.join(10)
+        assert store.load("a").step == store.load("b").step == 5
+
+
+def test_a_child_of_a_child(store):
+    """It has locks of its own as well, and the parent has what all of them saved."""
+    use(store, "parent")
+    lock = threading.Thread(target=store.save, args=(State(run_id="thread", step=1),))
+    lock.start()
+    lock.join()
+
+    def child():
+        assert in_child(lambda: use(store, "grandchild"))
+        use(store, "child")
+
+    assert in_child(child)
+    if not isinstance(store, MemoryStore):
+        assert store.list() == ["child", "grandchild", "parent", "thread"]
+
+
+def test_a_store_that_nobody_uses_any_more_is_let_go():
+    """Care for forks does not keep it."""
+    import gc
+    import weakref
+
+    store = weakref.ref(MemoryStore())
+    gc.collect()
+
+    assert store() is None
