@@ -442,6 +442,7 @@ class Engine:
         """Save the State with which the run ends."""
         try:
             yield from self._save((Save, self.services.save, state), state)
+            yield from self._flush(state)
         except StepConflictError:
             if self.saved is None or self.saved.step != state.step:
                 raise

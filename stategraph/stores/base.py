@@ -127,6 +127,7 @@ class CheckpointStore(ABC):
 
         Here all runs are loaded, in the order of their ids, because the order in which they began is not known.
         """
+        check_status(status)
         first = from_cursor(after) or 0
         numbered = builtins.list(enumerate(self.list()))[first:]
         found = (Summary.of(self.load(run_id), str(number + 1)) for number, run_id in numbered)
@@ -211,6 +212,12 @@ def forked_from(source: State, new_run_id: str) -> State:
         progress=progress,
         parent=ParentStep(source.run_id, source.step),
     )
+
+
+def check_status(status: str | None) -> None:
+    """Raise ValueError unless a run can have this status, or it is None."""
+    if status is not None and status not in builtins.list(RunStatus):
+        raise ValueError(f"status: {shorten(status)} is not allowed; {', '.join(RunStatus)} are")
 
 
 def check_limit(limit: int) -> int:

@@ -15,7 +15,7 @@ from typing import Any
 import attrs
 
 from stategraph.frozen import SETTLED, FrozenList, freeze, freeze_items, is_settled
-from stategraph.provenance import ParentStep
+from stategraph.provenance import Origin, ParentStep, Partial, Progress
 from stategraph.state import State, data_of
 from stategraph.stores import codec
 from stategraph.stores.kinds import DecodeError
@@ -154,27 +154,55 @@ def is_about_same(old: State, new: State) -> bool:
     """Whether two States agree in what is kept besides their data and the fields of a row."""
     same_structure = old.structure is new.structure or old.structure == new.structure
     same_origin = old.parent == new.parent and old.generation == new.generation
-    return same_structure and same_origin and old.graph == new.graph
+    same_progress = old.progress is new.progress or old.progress == new.progress
+    return same_structure and same_origin and same_progress and old.graph == new.graph
 
 
 def _about(state: State) -> list[Any]:
     structure, parent = state.structure, state.parent
+    progress = () if state.progress is None else (_progress_parts(state.progress),)
     return [
         state.graph,
         None if structure is None else list(structure.nodes),
         None if structure is None else [[edge.source, edge.target, edge.label] for edge in structure.edges],
         None if parent is None else [parent.run_id, parent.step],
         state.generation,
+        *progress,
     ]
+
+
+def _progress_parts(progress: Progress) -> dict[str, Any]:
+    """-> what is in a progress, without what is not."""
+    partial = progress.partial
+    origins = {key: [origin.node, origin.step, sorted(origin.read)] for key, origin in progress.origins.items()}
+    parts = {
+        "next_node": progress.next_node,
+        "woken": progress.woken,
+        "answered": sorted(progress.answered),
+        "visited": sorted(progress.visited),
+        "partial": None if partial is None else [partial.node, list(partial.chunks)],
+        "origins": origins,
+    }
+    return {name: part for name, part in parts.items() if part}
+
+
+def _progress_of(parts: dict[str, Any]) -> Progress:
+    partial, origins = parts.pop("partial", None), parts.pop("origins", {})
+    return Progress(
+        partial=None if partial is None else Partial(partial[0], tuple(partial[1])),
+        origins={key: Origin(*origin) for key, origin in origins.items()},
+        **parts,
+    )
 
 
 def _restored(about: list[Any] | None) -> dict[str, Any]:
     if about is None:
         raise DecodeError("its bytes begin with no snapshot")
-    graph, nodes, edges, parent, generation = about
+    graph, nodes, edges, parent, generation, *progress = about
     return {
         "graph": graph,
         "structure": None if nodes is None else GraphStructure(tuple(nodes), tuple(EdgeStructure(*e) for e in edges)),
         "parent": None if parent is None else ParentStep(*parent),
         "generation": generation,
+        "progress": _progress_of(*progress) if progress else None,
     }

@@ -31,9 +31,9 @@ class Columns:
     def row(self, run_id: str, found: Sequence[Any]) -> Row:
         """-> the row in these columns. Raises CheckpointCorruptError if they hold none."""
         try:
-            step, base, node, time_ns, status, error, version, encoding, body, seal = found
+            step, base, node, time_ns, status, error, version, encoding, body, seal, pause = found
             info = None if error is None else self.error(error)
-            row = Row(step, base, node, time_ns, _STATUS[status], info, version, encoding, body, seal)
+            row = Row(step, base, node, time_ns, _STATUS[status], info, version, encoding, body, seal, pause)
         except _NOT_READ as wrong:
             raise no_checkpoint(run_id, wrong) from wrong
         return checked_row(run_id, row)
@@ -41,7 +41,7 @@ class Columns:
     def head(self, run_id: str, found: Sequence[Any]) -> Head:
         """-> the head in these columns. Raises CheckpointCorruptError if they hold none."""
         try:
-            number, version, step, node, time_ns, status, error, graph, parent, policy = found
+            number, version, step, node, time_ns, status, error, graph, parent, policy, pause = found
             head = Head(
                 run_id=run_id,
                 number=number,
@@ -54,6 +54,7 @@ class Columns:
                 graph=graph,
                 parent=None if parent is None else self.parent(parent),
                 policy=self.policy(policy),
+                pause=pause,
             )
         except _NOT_READ as wrong:
             raise no_run(run_id, wrong) from wrong

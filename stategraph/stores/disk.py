@@ -27,7 +27,9 @@ from stategraph.errors import (
 from stategraph.ids import check_run_id
 from stategraph.stores.cache import TIMEOUT, SafeCache, check_database, is_busy
 from stategraph.stores.forks import take_care_of
+from stategraph.stores.inner_runs import outer_id
 from stategraph.stores.packing import pack_head, pack_row, unpack_head, unpack_row
+from stategraph.stores.row_operations import ids_within
 from stategraph.stores.row_store import RowStore
 from stategraph.stores.rows import Head, Row, Write
 
@@ -141,23 +143,33 @@ class DiskStore(RowStore):
         return None if kept is None else unpack_head(run_id, kept)
 
     def _heads(self, status: str | None, graph: str | None, limit: int, before: int | None) -> builtins.list[Head]:
-        select = "SELECT key, mode, filename, value FROM Cache WHERE key > ? AND key < ?"
-        with self._explained(""), self._cache.in_use:
-            rows = self._cache._con.execute(select, _range(_HEAD_PREFIX)).fetchall()
-            found = [self._found_head(*row) for row in rows]
+        found = self._found_heads(*_range(_HEAD_PREFIX))
         wanted = [
             head
             for head in found
-            if status in (None, head.status)
+            if not head.policy.is_part
+            and status in (None, head.status)
             and graph in (None, head.graph)
             and (before is None or head.number < before)
         ]
         wanted.sort(key=lambda head: head.number, reverse=True)
         return wanted if limit < 0 else wanted[:limit]
 
+    def _found_heads(self, first: str, last: str) -> builtins.list[Head]:
+        """-> the heads with keys between these."""
+        select = "SELECT key, mode, filename, value FROM Cache WHERE key > ? AND key < ?"
+        with self._explained(""), self._cache.in_use:
+            rows = self._cache._con.execute(select, (first, last)).fetchall()
+            return [self._found_head(*row) for row in rows]
+
     def _found_head(self, key: str, mode: Any, filename: Any, value: Any) -> Head:
-        run_id = check_run_id(key.removeprefix(_HEAD_PREFIX))
+        run_id = key.removeprefix(_HEAD_PREFIX)
+        check_run_id(outer_id(run_id))
         return unpack_head(run_id, self._cache.disk.fetch(mode, filename, value, read=False))
+
+    def _inner(self, run_id: str) -> builtins.list[Head]:
+        first, last = ids_within(run_id)
+        return self._found_heads(f"{_HEAD_PREFIX}{first}", f"{_HEAD_PREFIX}{last}")
 
     def _chain(self, run_id: str, step: int | None) -> builtins.list[Row]:
         rows: builtins.list[Row] = []

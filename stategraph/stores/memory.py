@@ -17,7 +17,7 @@ from stategraph.frozen import are_settled
 from stategraph.ids import check_run_id
 from stategraph.provenance import ParentStep, Part
 from stategraph.state import State, data_of, evolve, time_ns_of, with_data
-from stategraph.stores.base import CheckpointStore, check_limit, check_step, forked_from, from_cursor
+from stategraph.stores.base import CheckpointStore, check_limit, check_status, check_step, forked_from, from_cursor
 from stategraph.stores.forks import take_care_of
 from stategraph.stores.policy import Policy
 from stategraph.stores.summaries import Pruned, Summary
@@ -68,6 +68,7 @@ class MemoryStore(CheckpointStore):
     def __init__(self) -> None:
         self._runs: dict[str, _Run] = {}
         self._policies: dict[str, Policy] = {}
+        self._inner: dict[str, set[str]] = {}  # the runs directly within a run
         self._numbers = itertools.count(1)
         self._lock = threading.Lock()
         take_care_of(self)
@@ -99,7 +100,7 @@ class MemoryStore(CheckpointStore):
             run = self._runs.get(run_id)
             if run is None:
                 policy = self._policies.get(run_id) or Policy()
-                self._runs[run_id] = _Run(next(self._numbers), policy, [kept])
+                self._begin(_Run(next(self._numbers), policy, [kept]))
                 return
             newest = run.kept[-1]
             if newest.step >= state.step:
@@ -111,6 +112,12 @@ class MemoryStore(CheckpointStore):
             else:
                 run.kept.append(kept)
                 run.cut()
+
+    def _begin(self, run: _Run) -> None:
+        newest = _provenance_of(run.kept[-1])
+        self._runs[newest.run_id] = run
+        if run.policy.is_part and newest.parent is not None:
+            self._inner.setdefault(newest.parent.run_id, set()).add(newest.run_id)
 
     keeps_parts = True
 
@@ -134,11 +141,16 @@ class MemoryStore(CheckpointStore):
 
     def _drop_runs_within(self, run_id: str, up_to: int | None = None) -> None:
         """Forget the runs of graphs within steps of a run, of all of them or up to one."""
-        for inner, run in list(self._runs.items()):
-            begun = _begun_at(run) if run.policy.is_part else None
-            if begun is not None and begun.run_id == run_id and (up_to is None or begun.step < up_to):
-                self._runs.pop(inner, None)
-                self._drop_runs_within(inner)
+        for inner in self._inner.pop(run_id, set()):
+            run = self._runs.get(inner)
+            if run is None:
+                continue
+            if up_to is not None and _begun_at(run) >= up_to:
+                self._inner.setdefault(run_id, set()).add(inner)
+                continue
+            del self._runs[inner]
+            self._policies.pop(inner, None)
+            self._drop_runs_within(inner)
 
     def load(self, run_id: str, step: int | None = None) -> State:
         run = self._runs.get(check_run_id(run_id))
@@ -163,6 +175,7 @@ class MemoryStore(CheckpointStore):
     def runs(
         self, status: str | None = None, graph: str | None = None, limit: int = 100, after: str | None = None
     ) -> builtins.list[Summary]:
+        check_status(status)
         before = from_cursor(after)
         newest_first = sorted(self._runs.values(), key=lambda run: run.number, reverse=True)
         found = (
@@ -179,6 +192,8 @@ class MemoryStore(CheckpointStore):
             state = evolve(state, generation=state.generation + 1)
             kept = self._runs[run_id].kept
             kept[:] = [*(one for one in kept if one.step < step), _as_kept(state)]
+            self._runs[run_id].parts.clear()
+            self._drop_runs_within(run_id)
         return state
 
     def fork(self, run_id: str, new_run_id: str, step: int | None = None) -> State:
@@ -186,18 +201,29 @@ class MemoryStore(CheckpointStore):
             forked = forked_from(self.load(run_id, step), new_run_id)
             if new_run_id in self._runs:
                 raise RunExistsError(new_run_id, str(self))
-            source = self._runs[run_id]
-            earlier = [_renamed(kept, new_run_id) for kept in source.kept if kept.step < forked.step]
-            self._runs[new_run_id] = _Run(next(self._numbers), source.policy, [*earlier, _as_kept(forked)])
+            self._copy(run_id, forked)
         return forked
+
+    def _copy(self, run_id: str, newest: State) -> None:
+        """Begin a run with the history that another has up to this State of it, and what is within the step after."""
+        source = self._runs[run_id]
+        earlier = [_renamed(kept, newest.run_id) for kept in source.kept if kept.step < newest.step]
+        parts = {key: part for key, part in source.parts.items() if key[0] == newest.step + 1}
+        self._begin(_Run(next(self._numbers), source.policy, [*earlier, _as_kept(newest)], parts))
+        for inner in self._inner.get(run_id, ()):
+            if _begun_at(self._runs[inner]) == newest.step:
+                parent = ParentStep(newest.run_id, newest.step)
+                copy = evolve(self.load(inner), run_id=newest.run_id + inner.removeprefix(run_id), parent=parent)
+                self._copy(inner, copy)
 
     def prune(self) -> Pruned:
         now = clock.now_ns()
         with self._lock:
-            over = [run_id for run_id, run in self._runs.items() if run.is_over(now)]
+            over = [run_id for run_id, run in self._runs.items() if run.is_over(now) and not run.policy.is_part]
             for run_id in over:
                 del self._runs[run_id]
                 self._policies.pop(run_id, None)
+                self._drop_runs_within(run_id)
             return Pruned(tuple(over), sum(run.cut() for run in self._runs.values()))
 
     def __str__(self) -> str:
@@ -242,6 +268,7 @@ def _body_of(kept: State | _Encoded) -> bytes:
     return Change.between(None, kept, {}).to_body()
 
 
-def _begun_at(run: _Run) -> ParentStep | None:
-    """-> the step after which a run within another began."""
-    return _provenance_of(run.kept[-1]).parent
+def _begun_at(run: _Run) -> int:
+    """-> the step of the outer run after which a run within it began."""
+    parent = _provenance_of(run.kept[-1]).parent
+    return 0 if parent is None else parent.step

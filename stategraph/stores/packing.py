@@ -14,12 +14,15 @@ _COLUMNS = Columns(
 )
 
 
+_ROW, _HEAD = 11, 11  # how many columns they have
+
+
 def pack_row(row: Row, previous: int | None) -> bytes:
     """-> a row as bytes, with the step of the row before it in its run."""
     return ormsgpack.packb(
         [
             *(previous, row.step, row.base, row.node, row.time_ns, row.status.value, _error_parts(row.error)),
-            *(row.format, row.encoding, row.body, row.seal),
+            *(row.format, row.encoding, row.body, row.seal, row.pause),
         ]
     )
 
@@ -32,6 +35,7 @@ def unpack_row(run_id: str, kept: bytes) -> tuple[Row, int | None]:
     """
     try:
         previous, *columns = ormsgpack.unpackb(kept)
+        columns += [None] * (_ROW - len(columns))  # before there were pauses
     except (TypeError, ValueError) as error:
         raise no_checkpoint(run_id, error) from error
     return _COLUMNS.row(run_id, columns), previous
@@ -44,7 +48,7 @@ def pack_head(head: Head) -> bytes:
         [
             *(head.number, head.version, head.step, head.node, head.time_ns, head.status.value),
             *(_error_parts(head.error), head.graph, None if parent is None else [parent.run_id, parent.step]),
-            [policy.retention, policy.window, policy.ttl],
+            *([policy.retention, policy.window, policy.ttl, policy.is_part], head.pause),
         ]
     )
 
@@ -56,7 +60,8 @@ def unpack_head(run_id: str, kept: bytes) -> Head:
         CheckpointCorruptError: these are not the bytes of a head.
     """
     try:
-        columns = ormsgpack.unpackb(kept)
+        columns = list(ormsgpack.unpackb(kept))
+        columns += [None] * (_HEAD - len(columns))  # before there were pauses
     except (TypeError, ValueError) as error:
         raise no_run(run_id, error) from error
     return _COLUMNS.head(run_id, columns)

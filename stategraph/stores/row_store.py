@@ -5,10 +5,10 @@ from __future__ import annotations
 import builtins
 import os
 import threading
-from abc import abstractmethod
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 import attrs
 
@@ -21,12 +21,16 @@ from stategraph.errors import (
     StepConflictError,
 )
 from stategraph.ids import check_run_id
+from stategraph.provenance import Part
 from stategraph.state import State, evolve, time_ns_of
-from stategraph.stores.base import CheckpointStore, check_limit, check_step, forked_from, from_cursor
+from stategraph.stores.base import check_limit, check_status, check_step, forked_from, from_cursor
 from stategraph.stores.bodies import Bodies
 from stategraph.stores.changes import have_same_data, is_about_same
 from stategraph.stores.commit import SharedCommits
+from stategraph.stores.inner_runs import InnerRuns
+from stategraph.stores.pauses import pause_text
 from stategraph.stores.policy import Policy
+from stategraph.stores.row_operations import RowOperations
 from stategraph.stores.rows import Head, Row, Sealer, SigningKey, Write, signing_key
 from stategraph.stores.summaries import Pruned, Summary
 from stategraph.stores.tails import Rows, Tail
@@ -35,8 +39,8 @@ _TRIES = 5  # of a save, while others write to the same run
 _MOST_TAILS = 1_000  # runs whose last saved State is remembered; the next save of another one is a snapshot
 
 
-class RowStore(CheckpointStore):
-    """Base of stores that keep rows. Six operations make one; the rest is here, once for all of them.
+class RowStore(RowOperations):
+    """Base of stores that keep rows. Seven operations make one; the rest is here, once for all of them.
 
     Args:
         sign_with: Rows are signed (HMAC-SHA-256) with the key that this function gives, or that the environment
@@ -55,6 +59,7 @@ class RowStore(CheckpointStore):
     ) -> None:
         self._rows = Rows(Sealer(signing_key(sign_with)), Bodies(serializer, compress))
         self._commits = SharedCommits(self._apply)
+        self._inner_runs = InnerRuns(self)
         self._tails: OrderedDict[str, tuple[Head, Tail]] = OrderedDict()
         self._policies: dict[str, Policy] = {}
         self._lock = threading.Lock()
@@ -66,37 +71,6 @@ class RowStore(CheckpointStore):
     def renew(self) -> None:
         """In a forked child: have locks of its own. Those who committed in the parent are not here."""
         self._commits, self._lock = SharedCommits(self._apply), threading.Lock()
-
-    # ------------------------------------------------------------------ what a store of rows implements
-
-    @abstractmethod
-    def _apply(self, writes: Sequence[Write]) -> Sequence[bool]:
-        """Make writes in one transaction -> which of them were made.
-
-        One is made if its run has the version that it expects; it is durable when this returns. If this raises, none is
-        made; CheckpointSaveError is for what would keep any other from being made, too.
-        """
-
-    @abstractmethod
-    def _head(self, run_id: str) -> Head | None:
-        """-> a run as a whole."""
-
-    @abstractmethod
-    def _heads(self, status: str | None, graph: str | None, limit: int, before: int | None) -> builtins.list[Head]:
-        """-> runs with this status and graph (None: any), with a number below `before`; the highest number first."""
-
-    @abstractmethod
-    def _chain(self, run_id: str, step: int | None) -> builtins.list[Row]:
-        """-> the row of a step (None: of the newest), and before it those that it builds on, in order, as they were at
-        one time; empty if there is none."""
-
-    @abstractmethod
-    def _index(self, run_id: str) -> builtins.list[Row]:
-        """-> all rows of a run, in order; their bodies may be left out."""
-
-    @abstractmethod
-    def _remove(self, run_id: str, version: int | None = None) -> bool:
-        """Remove a run and all of its rows, if it has this version (None: whichever) -> whether it was removed."""
 
     # ------------------------------------------------------------------ saving
 
@@ -219,6 +193,7 @@ class RowStore(CheckpointStore):
             graph=state.graph,
             parent=state.parent,
             policy=self._policies.get(state.run_id) or (head.policy if head else Policy()),
+            pause=None if state.pause is None else pause_text(state.pause),
         )
 
     def _cut(self, head: Head, snapshot: Row) -> int:
@@ -257,6 +232,19 @@ class RowStore(CheckpointStore):
         with self._lock:
             self._tails.pop(run_id, None)
 
+    # ------------------------------------------------------------------ runs within runs
+
+    keeps_parts = True
+
+    def save_parts(self, run_id: str, parts: Sequence[Part]) -> None:
+        self._inner_runs.save_parts(run_id, parts)
+
+    def load_parts(self, run_id: str, step: int, node: str) -> dict[str, Any]:
+        return self._inner_runs.load_parts(check_run_id(run_id), step, node)
+
+    def drop_parts(self, run_id: str, step: int, *, newer_too: bool = False) -> None:
+        self._inner_runs.drop(check_run_id(run_id), step, newer_parts=newer_too)
+
     # ------------------------------------------------------------------ loading
 
     def load(self, run_id: str, step: int | None = None) -> State:
@@ -275,12 +263,13 @@ class RowStore(CheckpointStore):
 
     def history(self, run_id: str) -> builtins.list[Summary]:
         head = self._head(check_run_id(run_id))
-        return [] if head is None else [_step_summary(head, row) for row in self._visible(head)]
+        return [] if head is None else [head.summary_of(row) for row in self._visible(head)]
 
     def runs(
         self, status: str | None = None, graph: str | None = None, limit: int = 100, after: str | None = None
     ) -> builtins.list[Summary]:
-        return [_run_summary(head) for head in self._heads(status, graph, check_limit(limit), from_cursor(after))]
+        check_status(status)
+        return [head.summary() for head in self._heads(status, graph, check_limit(limit), from_cursor(after))]
 
     def _is_visible(self, run_id: str, step: int) -> bool:
         head = self._head(run_id)
@@ -305,20 +294,27 @@ class RowStore(CheckpointStore):
         back = self._next_head(head, state)
         self._commit(Write(back, head, (row,), cut_above=step))
         self._remember(back, tail)
+        self._inner_runs.drop(run_id)
         return state
 
     def fork(self, run_id: str, new_run_id: str, step: int | None = None) -> State:
         check_run_id(new_run_id)
         source = self.load(run_id, step)
         forked = forked_from(source, new_run_id)
-        earlier = self._copied(run_id, new_run_id, source.step)
-        row, _ = self._rows.snapshot(forked)
-        source_head = self._head(run_id)
-        head = self._next_head(None, forked)
-        head = attrs.evolve(head, policy=source_head.policy if source_head else head.policy)
-        if not self._made(Write(head, None, (*earlier, row))):
-            raise RunExistsError(new_run_id, str(self))
+        head = self._head(run_id)
+        if head is None:
+            raise CheckpointNotFoundError(run_id, str(self), step)
+        self._copy_run(head, forked)
+        self._inner_runs.copy(run_id, source.step, new_run_id)
         return forked
+
+    def _copy_run(self, source: Head, copy: State) -> None:
+        """Keep a State as the newest of a new run, with the history that another run has up to there."""
+        earlier = self._copied(source.run_id, copy.run_id, copy.step)
+        row, _ = self._rows.snapshot(copy)
+        head = attrs.evolve(self._next_head(None, copy), policy=source.policy)
+        if not self._made(Write(head, None, (*earlier, row))):
+            raise RunExistsError(copy.run_id, str(self))
 
     def _copied(self, run_id: str, new_run_id: str, below: int) -> builtins.list[Row]:
         """-> the checkpoints of a run before a step, and what they build on, sealed for another run."""
@@ -333,7 +329,8 @@ class RowStore(CheckpointStore):
         return copies
 
     def delete(self, run_id: str) -> None:
-        self._remove(check_run_id(run_id))
+        self._inner_runs.drop(check_run_id(run_id))
+        self._remove(run_id)
         self._forget(run_id)
         self._policies.pop(run_id, None)
 
@@ -346,6 +343,7 @@ class RowStore(CheckpointStore):
         for head in self._heads(None, None, -1, None):
             if head.policy.is_over(head.status, head.time_ns, now):
                 if self._remove(head.run_id, head.version):  # not if it went on meanwhile
+                    self._inner_runs.drop(head.run_id)
                     self._forget(head.run_id)
                     self._policies.pop(head.run_id, None)
                     removed.append(head.run_id)
@@ -377,23 +375,3 @@ def _ascending(states: Sequence[State]) -> Iterator[builtins.list[State]]:
             group = []
         group.append(state)
     yield group
-
-
-def _step_summary(head: Head, row: Row) -> Summary:
-    return Summary(
-        head.run_id, head.graph, row.step, row.node, clock.to_datetime(row.time_ns), row.status, row.error, head.parent
-    )
-
-
-def _run_summary(head: Head) -> Summary:
-    return Summary(
-        head.run_id,
-        head.graph,
-        head.step,
-        head.node,
-        clock.to_datetime(head.time_ns),
-        head.status,
-        head.error,
-        head.parent,
-        str(head.number),
-    )

@@ -12,15 +12,21 @@ from typing import Any, NamedTuple, TypeAlias
 import attrs
 import ormsgpack
 
+from stategraph import clock
 from stategraph.errors import CheckpointCorruptError, ConfigError
 from stategraph.provenance import ErrorInfo, ParentStep, RunStatus
+from stategraph.stores.kinds import DecodeError
+from stategraph.stores.pauses import pause_of
 from stategraph.stores.policy import Policy
+from stategraph.stores.summaries import Summary
 
 MAX_STEP = 2**32 - 1
 """The last step that a row can have: it shares a 64-bit key with the number of its run."""
 
-FORMAT = 1
-"""The version of the format of rows. A newer one is refused, older ones are read."""
+FORMAT = 2
+"""The version of the format of rows. A newer one is refused, older ones are read.
+
+Format 2 has pauses and progress; rows without them are written as format 1."""
 
 _SMALL = 4096  # bytes: below, a copy takes less time than another call
 
@@ -38,7 +44,8 @@ class Row(NamedTuple):
         format: The version of the format of what follows.
         encoding: How the body is to be read, such as "msgpack" or "msgpack+zstd".
         body: The data: all of them in a snapshot, else what changed since the row before.
-        seal: A checksum or a signature over the run id, all the above, and the seal of the row before.
+        seal: A checksum or a signature over the run id, all the above and the pause, and the seal of the row before.
+        pause: What the run waited for, if it did, as a text (see `stategraph.stores.pauses`).
     """
 
     step: int
@@ -51,6 +58,7 @@ class Row(NamedTuple):
     encoding: str
     body: bytes
     seal: bytes = b""
+    pause: str | None = None
 
     @property
     def is_snapshot(self) -> bool:
@@ -71,6 +79,7 @@ class Head:
         graph: The graph that runs it.
         parent: The step that it was forked from.
         policy: What is kept of it.
+        pause: As in the newest row.
     """
 
     run_id: str
@@ -84,6 +93,33 @@ class Head:
     graph: str | None
     parent: ParentStep | None
     policy: Policy
+    pause: str | None = None
+
+    def summary(self) -> Summary:
+        """-> the run in short."""
+        return attrs.evolve(_summary(self, self), cursor=str(self.number))
+
+    def summary_of(self, row: Row) -> Summary:
+        """-> one of its checkpoints in short."""
+        return _summary(self, row)
+
+
+def _summary(head: Head, at: Head | Row) -> Summary:
+    try:
+        pause = pause_of(at.pause)
+    except DecodeError as error:
+        raise CheckpointCorruptError(head.run_id, f"what it waits for cannot be restored: {error}") from error
+    return Summary(
+        head.run_id,
+        head.graph,
+        at.step,
+        at.node,
+        clock.to_datetime(at.time_ns),
+        at.status,
+        at.error,
+        head.parent,
+        pause=pause,
+    )
 
 
 @attrs.frozen
@@ -113,7 +149,9 @@ def checked_row(run_id: str, row: Row) -> Row:
 
 
 _TYPES_OF_ROWS = frozenset(
-    (int, int, str, int, RunStatus, error, int, str, bytes, bytes) for error in (NoneType, ErrorInfo)
+    (int, int, str, int, RunStatus, error, int, str, bytes, bytes, pause)
+    for error in (NoneType, ErrorInfo)
+    for pause in (NoneType, str)
 )
 
 
@@ -196,6 +234,7 @@ class Sealer:
             row.encoding,
             row.body,
             self._seal(run_id, row, before),
+            row.pause,
         )
 
     def check(self, run_id: str, rows: Sequence[Row]) -> None:
@@ -208,13 +247,14 @@ class Sealer:
             before = row.seal
 
     def _seal(self, run_id: str, row: Row, before: bytes) -> bytes:
-        return self.seal_of(run_id, row[:8], row.body, before)
+        return self.seal_of(run_id, row[:8], row.body, before, row.pause)
 
-    def seal_of(self, run_id: str, about: About, body: bytes, before: bytes) -> bytes:
+    def seal_of(self, run_id: str, about: About, body: bytes, before: bytes, pause: str | None = None) -> bytes:
         """-> the seal of a row that is still to be made of these; `before` as for `seal`."""
         step, base, node, time_ns, status, error, version, encoding = about
         info = None if error is None else [error.type, error.message, error.node]
-        packed = _pack([run_id, step, base, node, time_ns, status._value_, info, version, encoding, before])
+        waits = () if pause is None else (pause,)
+        packed = _pack([run_id, step, base, node, time_ns, status._value_, info, version, encoding, before, *waits])
         if self._key is not None:
             return hmac.digest(self._checked(self._key()), packed + body, "sha256")
         if len(body) < _SMALL:

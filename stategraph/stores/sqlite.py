@@ -19,18 +19,21 @@ from typing import Any, TypeVar
 
 from stategraph.errors import CheckpointCorruptError, CheckpointError, CheckpointSaveError, ConfigError, FormatError
 from stategraph.stores.forks import take_care_of
+from stategraph.stores.row_operations import ids_within
 from stategraph.stores.row_store import RowStore
 from stategraph.stores.rows import Head, Row, Write
 from stategraph.stores.sqlite_rows import (
     CHAIN,
     HEAD,
     INDEX,
+    INNER,
+    IS_SHOWN,
     LAST_STEP,
+    MIGRATIONS,
     NEW_RUN,
     NEXT_RUN,
     NEXT_STEP,
     PUT_ROWS,
-    SCHEMA,
     SCHEMA_VERSION,
     STEP_BITS,
     TOGETHER,
@@ -193,10 +196,13 @@ class SqliteStore(RowStore):
     def _heads(self, status: str | None, graph: str | None, limit: int, before: int | None) -> builtins.list[Head]:
         conditions = [("status = ?", status), ("graph = ?", graph), ("number < ?", before)]
         asked = [(condition, value) for condition, value in conditions if value is not None]
-        where = f"WHERE {' AND '.join(condition for condition, _ in asked)}" if asked else ""
+        where = f"WHERE {' AND '.join([*(condition for condition, _ in asked), IS_SHOWN])}"
         values = [*(value for _, value in asked), limit]
         found = self._query("", f"SELECT {HEAD} FROM run {where} ORDER BY number DESC LIMIT ?", values)
         return [head_of(row) for row in found]
+
+    def _inner(self, run_id: str) -> builtins.list[Head]:
+        return [head_of(row) for row in self._query(run_id, INNER, ids_within(run_id))]
 
     def _chain(self, run_id: str, step: int | None) -> builtins.list[Row]:
         last = LAST_STEP if step is None else step
@@ -316,15 +322,15 @@ def _prepare(database: sqlite3.Connection) -> None:
     """Make a connection durable, and the tables if they are not there."""
     _to_log_mode(database)
     database.execute("PRAGMA synchronous = FULL")
-    if database.execute("PRAGMA user_version").fetchone() != (0,):
+    if database.execute("PRAGMA user_version").fetchone() == (SCHEMA_VERSION,):
         return
     database.execute("BEGIN IMMEDIATE")
     try:
-        if database.execute("PRAGMA user_version").fetchone() == (0,):  # nobody was faster
-            for statement in SCHEMA.split(";\n"):
-                database.execute(statement)
-            database.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-            database.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+        (version,) = database.execute("PRAGMA user_version").fetchone()  # somebody may have been faster
+        for statement in (statement for migration in MIGRATIONS[version:] for statement in migration):
+            database.execute(statement)
+        database.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+        database.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
         database.execute("COMMIT")
     except BaseException:
         if database.in_transaction:
@@ -366,14 +372,17 @@ def _check(database: sqlite3.Connection, path: Path) -> None:
         raise FormatError(
             "", f"{path} has schema {version} and this version of stategraph reads up to {SCHEMA_VERSION}; update it"
         )
-    foreign = [str(name) for name, kind, sql in parts if kind == "trigger" or _made_by_us().get(name, sql) != sql]
+    foreign = [
+        str(name) for name, kind, sql in parts if kind == "trigger" or _made_by_us(version).get(name, sql) != sql
+    ]
     if foreign:  # views and indexes for other tools may be added; a trigger, or a table made otherwise, runs something
         raise FormatError("", f"{path} was changed by others than stategraph ({', '.join(foreign[:5])})")
 
 
 @cache
-def _made_by_us() -> Mapping[str, str]:
-    """-> the statement that made each part of a database."""
+def _made_by_us(version: int) -> Mapping[str, str]:
+    """-> the statement that made each part of a database of a version of the schema."""
     with closing(sqlite3.connect(":memory:", isolation_level=None)) as database:
-        database.executescript(SCHEMA)
+        for statement in (statement for migration in MIGRATIONS[:version] for statement in migration):
+            database.execute(statement)
         return dict(database.execute("SELECT name, sql FROM sqlite_master"))

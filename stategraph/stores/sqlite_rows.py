@@ -11,11 +11,10 @@ from stategraph.stores.columns import Columns
 from stategraph.stores.policy import Policy
 from stategraph.stores.rows import Head, Row
 
-SCHEMA_VERSION = 1
 STEP_BITS = 32
 LAST_STEP = (1 << STEP_BITS) - 1
 
-SCHEMA = f"""
+_FIRST = f"""
 CREATE TABLE run (
     number INTEGER PRIMARY KEY,
     run_id TEXT NOT NULL UNIQUE,
@@ -51,23 +50,38 @@ SELECT run.run_id, checkpoint.id & {(1 << STEP_BITS) - 1} AS step, checkpoint.ch
 FROM checkpoint JOIN run ON run.number = checkpoint.id >> {STEP_BITS};
 """
 
+_WITH_PAUSES = f"""
+ALTER TABLE run ADD COLUMN pause TEXT;
+ALTER TABLE checkpoint ADD COLUMN pause TEXT;
+DROP VIEW checkpoints;
+CREATE VIEW checkpoints AS
+SELECT run.run_id, checkpoint.id & {(1 << STEP_BITS) - 1} AS step, checkpoint.checkpoint_node, checkpoint.status,
+    datetime(checkpoint.timestamp_ns / 1000000000, 'unixepoch') AS timestamp, checkpoint.error, checkpoint.pause,
+    checkpoint.base, length(CAST(checkpoint.body AS BLOB)) AS bytes, checkpoint.encoding,
+    CASE checkpoint.encoding WHEN 'json' THEN checkpoint.body END AS json
+FROM checkpoint JOIN run ON run.number = checkpoint.id >> {STEP_BITS};
+"""
+MIGRATIONS = tuple(tuple(part for part in script.strip().split(";\n") if part) for script in (_FIRST, _WITH_PAUSES))
+"""What makes each version of the schema of the one before, as statements."""
+SCHEMA_VERSION = len(MIGRATIONS)
+
 _CHANGING = "version, step, checkpoint_node, timestamp_ns"
-_HEAD_FIELDS = f"{_CHANGING}, status, error, graph, parent, policy"
+_HEAD_FIELDS = f"{_CHANGING}, status, error, graph, parent, policy, pause"
 HEAD = f"run_id, number, {_HEAD_FIELDS}"
 NEW_RUN = (
-    f"INSERT INTO run ({_HEAD_FIELDS}, run_id) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) "
+    f"INSERT INTO run ({_HEAD_FIELDS}, run_id) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) "
     "ON CONFLICT DO NOTHING RETURNING number"
 )
 _IF_UNCHANGED = "WHERE run_id = ? AND version = ? RETURNING number"
-NEXT_RUN = f"UPDATE run SET ({_HEAD_FIELDS}) = (?, ?, ?, ?, ?, ?, ?, ?, ?) {_IF_UNCHANGED}"
+NEXT_RUN = f"UPDATE run SET ({_HEAD_FIELDS}) = (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) {_IF_UNCHANGED}"
 # SQLite writes an index whenever a column of it is set, to the same value too: twice the bytes of most steps.
 NEXT_STEP = f"UPDATE run SET ({_CHANGING}) = (?, ?, ?, ?) {_IF_UNCHANGED}"
-_ROW_FIELDS = "base, checkpoint_node, timestamp_ns, status, error, format, encoding, body, seal"
+_ROW_FIELDS = "base, checkpoint_node, timestamp_ns, status, error, format, encoding, body, seal, pause"
 _ROW_COLUMNS = _ROW_FIELDS.replace("body", "CAST(body AS BLOB)")  # JSON is kept as text, for other tools to read
 TOGETHER = (512, 64, 8, 1)
 PUT_ROWS = {
     together: f"INSERT OR REPLACE INTO checkpoint (id, {_ROW_FIELDS}) VALUES "
-    + ", ".join(["(?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"] * together)
+    + ", ".join(["(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"] * together)
     for together in TOGETHER
 }
 
@@ -86,10 +100,15 @@ ORDER BY id
 """
 INDEX = f"""
 SELECT checkpoint.id & {LAST_STEP}, base, checkpoint.checkpoint_node, checkpoint.timestamp_ns, checkpoint.status,
-    checkpoint.error, format, encoding, x'', seal
+    checkpoint.error, format, encoding, x'', seal, checkpoint.pause
 FROM run JOIN checkpoint ON checkpoint.id BETWEEN number << {STEP_BITS} AND number << {STEP_BITS} | {LAST_STEP}
 WHERE run_id = ? ORDER BY checkpoint.id
 """
+
+
+_IS_PART = " part"
+INNER = f"SELECT {HEAD} FROM run WHERE run_id > ? AND run_id < ?"
+IS_SHOWN = f"policy NOT LIKE '%{_IS_PART}'"
 
 
 def row_values(first: int, row: Row) -> tuple[Any, ...]:
@@ -98,6 +117,7 @@ def row_values(first: int, row: Row) -> tuple[Any, ...]:
     return (
         *(first | row.step, row.base, row.node, row.time_ns, row.status._value_, error),
         *(row.format, row.encoding, row.body.decode() if row.encoding == "json" else row.body, row.seal),
+        row.pause,
     )
 
 
@@ -108,8 +128,8 @@ def row_of(run_id: str, found: Sequence[Any]) -> Row:
 
 def is_next_step(old: Head, new: Head) -> bool:
     """Whether nothing of a run has changed but what changes at every step."""
-    before = (old.status, old.graph, old.error, old.parent, old.policy)
-    return before == (new.status, new.graph, new.error, new.parent, new.policy)
+    before = (old.status, old.graph, old.error, old.parent, old.policy, old.pause)
+    return before == (new.status, new.graph, new.error, new.parent, new.policy, new.pause)
 
 
 def step_values(head: Head) -> tuple[Any, ...]:
@@ -121,7 +141,7 @@ def head_values(head: Head) -> tuple[Any, ...]:
     """-> the columns of a head."""
     error = None if head.error is None else _error_text(head.error)
     parent = None if head.parent is None else f"{head.parent.run_id}@{head.parent.step}"
-    return *step_values(head), head.status._value_, error, head.graph, parent, _policy_text(head.policy)
+    return *step_values(head), head.status._value_, error, head.graph, parent, _policy_text(head.policy), head.pause
 
 
 def head_of(found: tuple[Any, ...]) -> Head:
@@ -144,12 +164,13 @@ def _error_of(text: str) -> ErrorInfo:
 
 def _policy_text(policy: Policy) -> str:
     parts = (policy.retention, policy.window, policy.ttl)
-    return " ".join("-" if part is None else str(part) for part in parts)
+    return " ".join("-" if part is None else str(part) for part in parts) + (_IS_PART if policy.is_part else "")
 
 
 def _policy_of(text: str) -> Policy:
-    retention, window, ttl = text.split(" ")
-    return Policy(retention, None if window == "-" else int(window), None if ttl == "-" else float(ttl))
+    retention, window, ttl = text.removesuffix(_IS_PART).split(" ")
+    numbers = None if window == "-" else int(window), None if ttl == "-" else float(ttl)
+    return Policy(retention, *numbers, is_part=text.endswith(_IS_PART))
 
 
 _COLUMNS = Columns(error=_error_of, parent=_parent_of, policy=_policy_of)

@@ -7,7 +7,7 @@ from typing import Any
 
 import attrs
 
-from stategraph.provenance import ErrorInfo, ParentStep, RunStatus
+from stategraph.provenance import ErrorInfo, ParentStep, Pause, RunStatus
 from stategraph.state import State
 
 
@@ -24,6 +24,7 @@ class Summary:
         status: How the run stood.
         error: Why it had failed, if it had.
         parent: The step that the run was forked from, if it was.
+        pause: What the run waited for, if it did.
         cursor: Where a list of runs goes on behind this one: the ``after`` of `CheckpointStore.runs`.
     """
 
@@ -36,6 +37,7 @@ class Summary:
     error: ErrorInfo | None = None
     parent: ParentStep | None = None
     cursor: str | None = None
+    pause: Pause | None = None
 
     @classmethod
     def of(cls, state: State, cursor: str | None = None) -> Summary:
@@ -50,6 +52,7 @@ class Summary:
             state.error,
             state.parent,
             cursor,
+            state.pause,
         )
 
 

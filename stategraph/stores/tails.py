@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import attrs
 
@@ -11,6 +12,7 @@ from stategraph.state import State, time_ns_of
 from stategraph.stores.bodies import Bodies
 from stategraph.stores.changes import Change, assembled, encoded_of
 from stategraph.stores.kinds import DecodeError, NotRegisteredError
+from stategraph.stores.pauses import pause_of, pause_text
 from stategraph.stores.rows import FORMAT, MAX_STEP, Row, Sealer
 
 _ROW_WEIGHT = 512  # bytes that a row costs besides its body, when changes are weighed against a snapshot
@@ -101,7 +103,7 @@ class Rows:
         self.check(run_id, rows)
         newest = rows[-1]
         try:
-            data, about = assembled([self._bodies.decode(run_id, row) for row in rows])
+            data, about = self._assembled(run_id, rows)
             return State(
                 data,
                 run_id=run_id,
@@ -110,6 +112,7 @@ class Rows:
                 timestamp=newest.time_ns,
                 status=newest.status,
                 error=newest.error,
+                pause=pause_of(newest.pause),
                 **about,
             )
         except (FormatError, ConfigError):
@@ -118,6 +121,17 @@ class Rows:
             raise FormatError(run_id, f"its step {newest.step} cannot be restored here: {error}") from error
         except (DecodeError, StateGraphError, TypeError, ValueError, LookupError, AttributeError) as error:
             raise CheckpointCorruptError(run_id, f"its step {newest.step} cannot be restored: {error}") from error
+
+    def data(self, run_id: str, rows: Sequence[Row]) -> tuple[dict[str, Any], dict[str, Any]]:
+        """-> the data of the State that these rows make, and what else was kept with it; raises as `state`."""
+        self.check(run_id, rows)
+        try:
+            return self._assembled(run_id, rows)
+        except DecodeError as error:
+            raise CheckpointCorruptError(run_id, f"its step {rows[-1].step} cannot be restored: {error}") from error
+
+    def _assembled(self, run_id: str, rows: Sequence[Row]) -> tuple[dict[str, Any], dict[str, Any]]:
+        return assembled([self._bodies.decode(run_id, row) for row in rows])
 
     def tail(self, state: State, rows: Sequence[Row]) -> Tail:
         """-> the tail of a State that these rows made."""
@@ -140,8 +154,10 @@ class Rows:
     def _sealed(self, state: State, base: int, encoding: str, body: bytes, before: bytes) -> Row:
         if state.step > MAX_STEP:
             raise CheckpointSaveError(state.run_id, f"step {state.step} is above {MAX_STEP}, the last that can be kept")
+        pause = None if state.pause is None else pause_text(state.pause)
+        version = FORMAT if pause or state.progress else 1
         about = (
             *(state.step, base, state.checkpoint_node, time_ns_of(state), state.status, state.error),
-            *(FORMAT, encoding),
+            *(version, encoding),
         )
-        return Row(*about, body, self._sealer.seal_of(state.run_id, about, body, before))
+        return Row(*about, body, self._sealer.seal_of(state.run_id, about, body, before, pause), pause)

@@ -2,6 +2,7 @@
 
 from contextlib import suppress
 from datetime import UTC, datetime
+from decimal import Decimal
 from typing import Any
 
 import attrs
@@ -287,6 +288,16 @@ def test_time_is_kept_to_the_nanosecond() -> None:
 
 
 def test_a_row_says_what_it_is() -> None:
-    """A snapshot of the newest format."""
+    """A snapshot, of the oldest format that can hold it."""
     assert isinstance(ROW, Row)
-    assert (ROW.step, ROW.base, ROW.is_snapshot, ROW.format) == (3, 3, True, FORMAT)
+    assert (ROW.step, ROW.base, ROW.is_snapshot, ROW.format) == (3, 3, True, 1)
+
+
+def test_a_row_with_a_pause_has_the_newest_format() -> None:
+    """Which an older version of stategraph refuses, as it could not restore the pause."""
+    paused = State(run_id="a", status=RunStatus.PAUSED).paused("to be approved", {"total": Decimal(3)})
+
+    row, _ = unpack_row("a", state_to_bytes(paused))
+
+    assert row.format == FORMAT
+    assert state_from_bytes("a", state_to_bytes(paused)) == paused
