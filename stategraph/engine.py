@@ -359,12 +359,14 @@ class Engine:
 
     def _pause(self, stage: Stage, pause: Pause) -> Task[None]:
         """Save the run as one that waits."""
-        if not self.plan.saves:
-            raise self._failure(stage.name, "cannot pause: the graph saves nothing (checkpoint.interval is 0)")
         pause = attrs.evolve(pause, node=stage.name)
         self.state = state = evolve(self.state, status=RunStatus.PAUSED, pause=pause)
-        yield from self._save((Save, self.services.save, state), state)
-        yield from self._flush(state)
+        if self.plan.saves:
+            yield from self._save((Save, self.services.save, state), state)
+            yield from self._flush(state)
+        elif not self.depth:  # else the run that this one is part of pauses, and runs this one again from its start
+            self.state = evolve(state, status=RunStatus.ACTIVE, pause=None)
+            raise self._failure(stage.name, "cannot pause: the graph saves nothing (checkpoint.interval is 0)")
         yield from self._emit(EventType.GRAPH_PAUSE, state, reason=pause.reason, response_param=pause.response_param)
 
     def _function(self, stage: Stage) -> Callable[[State], Any]:

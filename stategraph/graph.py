@@ -56,7 +56,7 @@ class StateGraph(Blueprint):
         Raises:
             GraphError: they cannot; it lists all problems at once.
         """
-        self._planned()
+        self._runnable()
 
     # ------------------------------------------------------------------ running
 
@@ -213,7 +213,7 @@ class StateGraph(Blueprint):
     # ------------------------------------------------------------------ inside
 
     def _engine(self, *, shows: bool = False) -> Engine:
-        plan, checkpoint = self._planned(), self.config.checkpoint
+        plan, checkpoint = self._runnable(), self.config.checkpoint
         store = BackgroundSaves(self.store) if plan.saves_behind else self.store
         policy = Policy(checkpoint.retention, checkpoint.window, checkpoint.ttl)
         services = Services(store, self.observer, self.name, policy)
@@ -224,6 +224,16 @@ class StateGraph(Blueprint):
         if engine.plan.async_node is not None and is_loop_running():
             raise AsyncNodeError(engine.plan.async_node)
         return engine
+
+    def _runnable(self) -> Plan:
+        """-> the plan, if it can run by itself: within another graph, that one says what is saved."""
+        plan = self._planned()
+        if plan.pausing is not None and not plan.saves:
+            problem = (
+                f"node {plan.pausing!r} pauses runs, which takes checkpoints: set checkpoint.interval to 1 or more"
+            )
+            raise self._error(problem)
+        return plan
 
     def _planned(self) -> Plan:
         plan = self._plan
@@ -236,10 +246,6 @@ class StateGraph(Blueprint):
         checkpoint = self.config.checkpoint
         keeps = checkpoint.interval > 0 and self.store.keeps_parts
         stages = self._stages()
-        needing = [name for name, stage in stages.items() if stage.node.pauses]
-        if needing and checkpoint.interval == 0:
-            problem = f"node {needing[0]!r} pauses runs, which takes checkpoints: set checkpoint.interval to 1 or more"
-            raise self._error(problem)
         return Plan(
             graph=self.name,
             structure=self.structure,
@@ -254,6 +260,7 @@ class StateGraph(Blueprint):
             max_iterations=self.config.max_iterations,
             store=str(self.store),
             defaults=dict(self._defaults),
+            pausing=next((name for name, stage in stages.items() if stage.node.pauses), None),
         )
 
     def _changed(self) -> None:

@@ -72,6 +72,7 @@ class Plan:
         max_iterations: How many nodes one call may enter.
         store: The store in words, for errors.
         defaults: Values for keys that a run has no value for.
+        pausing: A node that is there to pause runs, if there is one.
     """
 
     graph: str
@@ -87,6 +88,7 @@ class Plan:
     max_iterations: int
     store: str
     defaults: Mapping[str, Any] = attrs.field(factory=dict)
+    pausing: str | None = None
 
     @property
     def async_node(self) -> str | None:

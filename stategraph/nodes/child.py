@@ -49,6 +49,11 @@ class GraphNode(Node):
         self.graph, self._plan = graph, plan
         self._inputs, self._outputs = _checked("inputs", inputs), _checked("outputs", outputs)
 
+    @property
+    def pauses(self) -> bool:  # type: ignore[override]
+        """Whether a node within pauses runs."""
+        return any(stage.node.pauses for stage in self._plan().stages.values())
+
     def visit(self, visit: Visit) -> Task[Any]:
         """Run the graph, or go on with it."""
         state = visit.state

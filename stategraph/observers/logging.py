@@ -15,13 +15,15 @@ from stategraph.observers.base import Observer
 _LEVELS = {
     EventType.GRAPH_START: logging.INFO,
     EventType.GRAPH_COMPLETE: logging.INFO,
+    EventType.GRAPH_PAUSE: logging.INFO,
     EventType.GRAPH_ERROR: logging.ERROR,
+    EventType.NODE_RETRY: logging.WARNING,
     EventType.CHECKPOINT_RESUME: logging.INFO,
 }  # everything else is for debugging
 
 
 class StructlogObserver(Observer):
-    """Logs the life of a run at info, its failure at error, all else at debug.
+    """Logs the life of a run at info, a node that is tried again at warning, failure at error, all else at debug.
 
     Lines go where structlog is configured to send them; if it is not configured, to stderr, so that a program's output
     stays its own.
