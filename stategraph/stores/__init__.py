@@ -1,16 +1,34 @@
 """Where States are kept: the contract, the registry, and the stores that come with stategraph."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
 from stategraph.stores.base import CheckpointStore
 from stategraph.stores.policy import Policy
 from stategraph.stores.registry import get_checkpoint_store, register_checkpoint_store
 from stategraph.stores.summaries import Difference, Pruned, Summary
+
+if TYPE_CHECKING:
+    from stategraph.stores.serializers import Serializer, register_serializer
 
 __all__ = [
     "CheckpointStore",
     "Difference",
     "Policy",
     "Pruned",
+    "Serializer",
     "Summary",
     "get_checkpoint_store",
     "register_checkpoint_store",
+    "register_serializer",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Import when used what takes 20 ms."""
+    if name not in ("Serializer", "register_serializer"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from stategraph.stores import serializers
+
+    return getattr(serializers, name)
