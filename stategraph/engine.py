@@ -182,9 +182,9 @@ class Engine:
             if self.plan.saves:
                 yield (Retain, self.services.retain, self.state.run_id)
             return (yield from self._run(None))
-        check_fits(self.plan, saved, allow_changed=True)
         if saved.status is RunStatus.COMPLETED:
             return saved
+        check_fits(self.plan, saved, allow_changed=True)
         pause, answer = saved.pause, {}
         if pause is not None and visit.answers(pause):
             saved = awake(saved, pause)
