@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from stategraph.checks import is_name
 from stategraph.edges import Edge, Predicate, is_predicate
-from stategraph.errors import GraphError, UnknownNodeError, shorten
+from stategraph.errors import GraphError, SchemaError, UnknownNodeError, shorten
 from stategraph.frozen import check_mapping, freeze_items
 from stategraph.nodes.base import Node
 from stategraph.nodes.function import FunctionNode, NodeFunction
@@ -21,6 +21,7 @@ from stategraph.validation import problems_of
 
 if TYPE_CHECKING:
     from stategraph.policies import CachePolicy
+    from stategraph.schema import Schema
 
 _Function = TypeVar("_Function", bound=NodeFunction)
 
@@ -30,10 +31,12 @@ class Blueprint:
 
     Args:
         name: The name of the graph.
+        schema: What keys its States may have, and what their values are; None for any.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, schema: Schema | None = None) -> None:
         self._name = name
+        self._schema = schema
         self._lock = threading.Lock()
         self._nodes: dict[str, Node] = {}
         self._policies: dict[str, NodePolicies] = {}
@@ -200,13 +203,36 @@ class Blueprint:
         for name, policies in self._policies.items():
             if policies.on_error is not None and policies.on_error not in self._nodes:
                 problems.append(f"node {name!r} goes to {policies.on_error!r} on error, which is not there")
+        problems += self._schema_problems()
         if problems or self._entry is None:
             raise GraphError(self._name, tuple(problems))
         return {name: self._stage(name) for name in self._nodes}
 
     def _stage(self, name: str) -> Stage:
         edges = tuple(edge for edge in self._edges if edge.source == name)
-        return Stage.of(name, self._nodes[name], self._policies[name], edges, is_exit=name in self._exits)
+        node, schema = self._nodes[name], self._schema
+        if schema is not None:
+            node = node.typed(name, schema)
+        is_exit = name in self._exits
+        return Stage.of(name, node, self._policies[name], edges, is_exit=is_exit, is_checked=schema is not None)
+
+    def _schema_problems(self) -> list[str]:
+        """-> why nodes and defaults do not fit the schema."""
+        schema = self._schema
+        if schema is None:
+            return []
+        known = {key: f"node {name!r} writes" for name, node in self._nodes.items() for key in node.writes}
+        handled = [name for name, policies in self._policies.items() if policies.on_error is not None]
+        if handled:
+            known["error"] = f"node {handled[0]!r} has on_error, which writes"
+        problems = list(schema.problems(known))
+        written = {"error": dict.fromkeys(("type", "message", "node"), "")} if handled and not problems else {}
+        for what, data in (("its defaults", self._defaults), ("what on_error writes", written)):
+            try:
+                schema.checked("", data, data)
+            except SchemaError as error:
+                problems.append(f"{what}: {error}")
+        return problems
 
     def _handlers(self) -> list[tuple[str, str]]:
         """-> pairs of a node and the one that handles its failures."""

@@ -48,7 +48,7 @@ from stategraph.errors import (
 )
 from stategraph.events import STATE_EVENTS, STEP_EVENTS, EventType
 from stategraph.fitting import awake, check_fits, moved
-from stategraph.frozen import lay_over
+from stategraph.frozen import freeze_items, lay_over
 from stategraph.ids import check_run_id
 from stategraph.nodes.base import NOTHING
 from stategraph.nodes.context import NodeContext
@@ -120,6 +120,7 @@ class Engine:
         if saved.status is RunStatus.PAUSED:
             saved, updates = yield from self._woken(saved, updates)
             is_same = False
+        updates = self._fitting(updates, saved)
         yield (Retain, self.services.retain, run_id)
         self.state = self._stamp(with_data(saved, self._completed_data(lay_over(data_of(saved), updates))))
         if data_of(self.state) != data_of(saved) or updates or not is_same:
@@ -148,7 +149,8 @@ class Engine:
             if key not in updates:
                 raise AnswerError(saved.run_id, pause, "there is none")
             try:
-                updates = {**updates, key: asked.accepted(updates[key])}
+                answer = self._fitting({key: asked.accepted(updates[key])}, saved)
+                updates = {**updates, **answer}
             except ValueError as error:
                 raise AnswerError(saved.run_id, pause, str(error)) from error
         return awake(saved, pause), updates
@@ -178,6 +180,7 @@ class Engine:
         """As execute or, where a State of the run is saved, resume; answers come from the run that it is within."""
         if saved is None:
             parent = ParentStep(visit.state.run_id, visit.state.step)
+            inputs = self._completed_data(freeze_items(self._fitting(inputs, {})))
             self.state = evolve(self._stamp(State(inputs, run_id=visit.child_run_id())), parent=parent)
             if self.plan.saves:
                 yield (Retain, self.services.retain, self.state.run_id)
@@ -198,7 +201,10 @@ class Engine:
 
     def _admit(self, state: State) -> Task[State]:
         """-> the State as it enters the graph; a State with a past is brought back to life durably."""
-        started = evolve(self._stamp(with_data(state, self._completed_data(data_of(state)))), checkpoint_node="")
+        given = data_of(state)
+        if self.plan.schema is not None:
+            given = freeze_items(self._fitting(given, {}))
+        started = evolve(self._stamp(with_data(state, self._completed_data(given))), checkpoint_node="")
         if not self.plan.saves:
             return started
         if state.step == 0 and state.graph is None:
@@ -215,6 +221,11 @@ class Engine:
         """-> the data, with the graph's defaults where they have no value."""
         defaults = self.plan.defaults
         return data if defaults.keys() <= data.keys() else lay_over(dict(defaults), data)
+
+    def _fitting(self, data: Mapping[str, Any], beside: Mapping[str, Any], node: str = "") -> Mapping[str, Any]:
+        """-> data that did not come from a visit, as the schema of the graph wants them. Raises SchemaError."""
+        schema = self.plan.schema
+        return data if schema is None else schema.checked(node, data, beside)
 
     def _progress_of(self, state: State) -> Task[Progress | None]:
         """-> the progress of a run that is executed anew: values that are new to it can be answers again."""
@@ -323,7 +334,7 @@ class Engine:
                 if stage.policies.on_error is None:
                     raise failure from error
                 following = stage.policies.on_error
-                data = lay_over(data_of(state), _error_data(failure))
+                data = lay_over(data_of(state), self._fitting(_error_data(failure), state, name))
             self.state = state = completed_by(name, state, data)
             if visit is not None:
                 self.state = state = self._after(visit, state, following)

@@ -140,6 +140,28 @@ class ExecutionError(StateGraphError, RuntimeError):
         return f"node {shorten(self.node_name)} of run {self.state.run_id!r} {self.reason} (path: {trail})"
 
 
+@attrs.define(slots=False, eq=False, repr=False)
+class SchemaError(StateGraphError, ValueError):
+    """A value does not fit the schema of the graph. `node` gave it; empty for what the caller gave.
+
+    `key` says where it stands (``orders[3].total``); `others` tells what else does not fit.
+    """
+
+    node: str
+    schema: str
+    key: str
+    expected: str
+    found: str
+    others: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        where = f"node {shorten(self.node)}" if self.node else "the input"
+        what = f"{_cut(self.key)!r} of {self.schema}" if self.key else self.schema
+        text = f"{where}: {what}: expected {_cut(self.expected, 500)}, found {_cut(self.found, 500)}"
+        more = "; ".join(_cut(other, 500) for other in self.others[:4]) + ("; ..." if len(self.others) > 4 else "")
+        return f"{text}; {more}" if more else text
+
+
 class MaxIterationsError(ExecutionError):
     """One call of execute or resume entered `GraphConfig.max_iterations` nodes without reaching an exit point."""
 

@@ -11,16 +11,19 @@ from stategraph.config import GraphConfig
 from stategraph.drivers.stop import StopSignal
 from stategraph.drivers.sync import drive, is_loop_running, iterate
 from stategraph.engine import Engine
-from stategraph.errors import AsyncNodeError, ConfigError
+from stategraph.errors import AsyncNodeError, ConfigError, GraphError
 from stategraph.events import Listener, wanted_events
+from stategraph.frozen import freeze_items
 from stategraph.nodes.child import GraphNode, Keys
 from stategraph.observers import get_observer
 from stategraph.plan import Plan
+from stategraph.schema import schema_of
 from stategraph.services import Services
 from stategraph.state import State
 from stategraph.stores import CheckpointStore, get_checkpoint_store
 from stategraph.stores.background import BackgroundSaves
 from stategraph.stores.policy import Policy
+from stategraph.stores.types import find_by_class
 
 
 class StateGraph(Blueprint):
@@ -33,18 +36,26 @@ class StateGraph(Blueprint):
         config: Its name, and what is saved when and where.
         observer: Hears of events, in place of the one that the config names.
         store: Keeps the States, in place of the one that the config names.
+        schema: An attrs class or a dataclass. Its fields are the keys that States may have; what comes into the graph,
+            and what nodes return, is checked and made to fit their types before it is saved. A node whose first
+            parameter is annotated with the class is given an object of it. See docs/typed-states.md.
 
     Raises:
-        ConfigError: config is not a GraphConfig, or the store does not take its options.
+        ConfigError: config is not a GraphConfig, schema is no such class, or the store does not take its options.
         UnknownNameError: no store or observer has the name in the config.
     """
 
     def __init__(
-        self, config: GraphConfig, *, observer: Listener | None = None, store: CheckpointStore | None = None
+        self,
+        config: GraphConfig,
+        *,
+        observer: Listener | None = None,
+        store: CheckpointStore | None = None,
+        schema: type | None = None,
     ) -> None:
         _check_arguments(config, observer, store)
         checkpoint = config.checkpoint
-        super().__init__(config.name)
+        super().__init__(config.name, None if schema is None else schema_of(schema))
         self.config = config
         self.observer = get_observer(config.observer) if observer is None else observer
         self.store = get_checkpoint_store(checkpoint.store, **checkpoint.store_options()) if store is None else store
@@ -75,6 +86,7 @@ class StateGraph(Blueprint):
 
         Raises:
             GraphError: the graph is not valid.
+            SchemaError: the State does not fit the schema.
             RunExistsError: the State is new and the store already has a run of its run_id.
             ExecutionError: a node or a predicate raised, a node returned something else than a State or a mapping, or
                 no edge passed. The last completed State is in it and, unless the interval is 0, in the store.
@@ -119,6 +131,7 @@ class StateGraph(Blueprint):
             The final State, of status completed; or paused, if a node pauses the run.
 
         Raises:
+            SchemaError: the updates do not fit the schema.
             AnswerError: the run is paused, and the updates hold no answer that will do. It stays paused.
             CheckpointingDisabledError: the graph saves nothing (interval 0).
             CheckpointNotFoundError: the store has no checkpoint of the run.
@@ -246,6 +259,10 @@ class StateGraph(Blueprint):
         checkpoint = self.config.checkpoint
         keeps = checkpoint.interval > 0 and self.store.keeps_parts
         stages = self._stages()
+        if self._schema is not None and checkpoint.interval > 0:
+            unknown = [cls for cls in self._schema.classes if find_by_class(cls) is None]
+            if unknown:
+                raise GraphError(self.name, tuple(_not_registered(self._schema.name, cls) for cls in unknown))
         return Plan(
             graph=self.name,
             structure=self.structure,
@@ -259,15 +276,27 @@ class StateGraph(Blueprint):
             preserve=checkpoint.preserve,
             max_iterations=self.config.max_iterations,
             store=str(self.store),
-            defaults=dict(self._defaults),
+            defaults=self._checked_defaults(),
+            schema=self._schema,
             pausing=next((name for name, stage in stages.items() if stage.node.pauses), None),
         )
+
+    def _checked_defaults(self) -> dict[str, Any]:
+        defaults, schema = self._defaults, self._schema
+        return dict(defaults) if schema is None else freeze_items(schema.checked("", defaults, defaults))
 
     def _changed(self) -> None:
         self._plan = None
 
     def __repr__(self) -> str:
         return f"StateGraph({self.name!r}, {len(self._nodes)} nodes, {len(self._edges)} edges, {self.store})"
+
+
+def _not_registered(schema: str, cls: type) -> str:
+    return (
+        f"its schema {schema} holds values of class {cls.__qualname__}, which no store can save: "
+        f"register it with stategraph.register_type({cls.__name__})"
+    )
 
 
 def _check_arguments(config: object, observer: object, store: object) -> None:

@@ -12,6 +12,7 @@ from stategraph.edges import Edge
 from stategraph.nodes.base import Node
 from stategraph.nodes.function import FunctionNode, NodeFunction
 from stategraph.policies import NodePolicies
+from stategraph.schema import Schema
 from stategraph.state import State
 from stategraph.structure import GraphStructure
 
@@ -43,12 +44,21 @@ class Stage:
     wants_context: bool
 
     @classmethod
-    def of(cls, name: str, node: Node, policies: NodePolicies, edges: tuple[Edge, ...], *, is_exit: bool) -> Stage:
-        """-> the stage of a node."""
+    def of(
+        cls,
+        name: str,
+        node: Node,
+        policies: NodePolicies,
+        edges: tuple[Edge, ...],
+        *,
+        is_exit: bool,
+        is_checked: bool = False,
+    ) -> Stage:
+        """-> the stage of a node; where what it returns is to be checked, it is not plain."""
         kind = StartNode if node.is_async else RunNode
         if not isinstance(node, FunctionNode):
             return cls(name, node, policies, edges, is_exit, False, kind, _nothing, False)
-        is_plain = not node.is_generator and not policies.is_at_work
+        is_plain = not node.is_generator and not policies.is_at_work and not is_checked
         return cls(name, node, policies, edges, is_exit, is_plain, kind, node.function, node.wants_context)
 
 
@@ -73,6 +83,7 @@ class Plan:
         store: The store in words, for errors.
         defaults: Values for keys that a run has no value for.
         pausing: A node that is there to pause runs, if there is one.
+        schema: What keys there may be, and what their values are; None for any.
     """
 
     graph: str
@@ -89,6 +100,7 @@ class Plan:
     store: str
     defaults: Mapping[str, Any] = attrs.field(factory=dict)
     pausing: str | None = None
+    schema: Schema | None = None
 
     @property
     def async_node(self) -> str | None:

@@ -58,8 +58,11 @@ class Visit:
         """-> what the node returns at last: from its cache, or after as many attempts as it takes."""
         cache = self.stage.policies.cache
         if cache is not None:
-            return (yield from cache.visit(self, self._attempts))
-        return (yield from self._attempts())
+            return self.checked((yield from cache.visit(self, self._checked_attempts)))
+        return (yield from self._checked_attempts())
+
+    def _checked_attempts(self) -> Task[Any]:
+        return self.checked((yield from self._attempts()))
 
     def _attempts(self) -> Task[Any]:
         retry = self.stage.policies.retry
@@ -112,6 +115,22 @@ class Visit:
         before = progress or Progress()
         added = {name: getattr(before, name) | keys for name, keys in self._progress.items()}
         return evolved(before, **added)
+
+    # ------------------------------------------------------------------ checking
+
+    def checked(self, result: Any) -> Any:
+        """-> what the node, or a part of it, returned, as the schema of the graph wants it.
+
+        Raises:
+            SchemaError: it does not fit.
+        """
+        schema = self.engine.plan.schema
+        return result if schema is None else schema.checked_result(self.stage.name, result, self.state)
+
+    def checked_item(self, key: str, place: str, item: Any) -> Any:
+        """-> what is to stand at a place of the list under a key, likewise."""
+        schema = self.engine.plan.schema
+        return item if schema is None else schema.checked_item(self.stage.name, key, place, item)
 
     # ------------------------------------------------------------------ calling
 

@@ -27,7 +27,7 @@ PUBLIC = """
     ErrorInfo Event EventType ExecutionError FormatError GraphConfig GraphError GraphMismatchError InterruptNode
     InvalidRunIdError MapNode MaxIterationsError MultiObserver NodeContext NotSerializableError Observer
     ParallelNode ParentStep Partial Pause RetryPolicy RunCancelledError RunCompleteError RunExistsError RunStatus
-    State StateGraph StateGraphError StepConflictError UnknownNameError UnknownNodeError
+    SchemaError State StateGraph StateGraphError StepConflictError UnknownNameError UnknownNodeError
     always and_ get_checkpoint_store get_observer key_equals key_exists not_ or_ register_checkpoint_store
     register_observer register_type
 """.split()
@@ -95,11 +95,11 @@ def test_each_package_lists_its_names(package: str) -> None:
 # --------------------------------------------------------------------------- which way imports point
 
 LAYERS = [
-    ["clock", "errors", "callables"],
+    ["clock", "errors", "callables", "mismatches"],
     ["ids", "structure", "events", "frozen", "registry", "commands", "nodes.context", "checks", "typed"],
     ["provenance"],
     ["state"],
-    ["edges", "nodes", "services", "config", "policies"],
+    ["edges", "nodes", "schema", "services", "config", "policies"],
     ["stores", "observers", "plan", "validation", "visit"],
     ["fitting", "blueprint"],
     ["engine"],
@@ -116,7 +116,7 @@ ALLOWED: dict[str, set[str]] = {
     "stores": {"clock", "errors", "frozen", "ids", "provenance", "registry", "state", "structure"},
     "engine": {
         *("commands", "edges", "errors", "events", "fitting", "frozen", "ids", "nodes", "nodes.context"),
-        *("plan", "provenance", "services", "state", "visit"),
+        *("plan", "provenance", "schema", "services", "state", "visit"),
     },
     "nodes": {
         *(
@@ -128,6 +128,7 @@ ALLOWED: dict[str, set[str]] = {
             "ids",
             "nodes.context",
             "provenance",
+            "schema",
             "state",
             "typed",
         ),

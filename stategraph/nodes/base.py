@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from stategraph.commands import Task
 
 if TYPE_CHECKING:
+    from stategraph.schema import Schema
     from stategraph.visit import Visit
 
 
@@ -46,6 +47,15 @@ class Node:
     def accepted(self, answer: Any) -> Any:
         """-> an answer to a pause, as it goes into the State. Raises ValueError if it will not do."""
         return answer
+
+    @property
+    def writes(self) -> tuple[str, ...]:
+        """Keys that are known beforehand to be in what it returns."""
+        return ()
+
+    def typed(self, name: str, schema: Schema) -> Node:
+        """-> the node as it works under this name in a graph with a schema."""
+        return self
 
     def problems(self, name: str) -> Iterator[str]:
         """-> what keeps it from working under this name in a graph."""

@@ -57,7 +57,7 @@ class GraphNode(Node):
     def visit(self, visit: Visit) -> Task[Any]:
         """Run the graph, or go on with it."""
         state = visit.state
-        given = dict(state) if self._inputs is None else _selected("inputs", self._inputs, state)
+        given = self._given(state)
         outer = visit.engine.plan
         inner = attrs.evolve(
             self._plan(),
@@ -76,6 +76,13 @@ class GraphNode(Node):
         changed = {key: value for key, value in final.items() if key not in given or given[key] is not value}
         gone = [key for key in given if key not in final] if self._inputs is None else []
         return state.update(changed) if not gone else _without(state.update(changed), gone)
+
+    def _given(self, state: State) -> dict[str, Any]:
+        """-> what the run begins with: what the inputs say; else the State or, where there is a schema, its fields."""
+        if self._inputs is not None:
+            return _selected("inputs", self._inputs, state)
+        schema = self._plan().schema
+        return {key: value for key, value in state.items() if schema is None or key in schema.fields}
 
     def asked(self, visit: Visit) -> Task[Node]:
         """-> the node within that asked."""

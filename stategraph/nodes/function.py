@@ -15,9 +15,11 @@ from stategraph.frozen import lay_over
 from stategraph.nodes.base import Node
 from stategraph.nodes.chunks import take_chunks
 from stategraph.nodes.context import NodeContext
+from stategraph.nodes.typed import KINDS, takes
 from stategraph.state import State, data_of
 
 if TYPE_CHECKING:
+    from stategraph.schema import Schema
     from stategraph.visit import Visit
 
 NodeFunction: TypeAlias = Callable[..., Any]
@@ -63,13 +65,19 @@ class FunctionNode(Node):
         function = self.function
         if not self.wants_context:
             return function
-        if self.is_async:  # still seen to be async
+        if self.is_async and not self.is_generator:  # still seen to be async
 
             async def awaited(argument: Any) -> Any:
                 return await function(argument, context)
 
             return awaited
         return lambda argument: function(argument, context)
+
+    def typed(self, name: str, schema: Schema) -> FunctionNode:
+        """-> the node with a function that is called with data, where this one takes an object of the schema."""
+        kind = KINDS[self.is_async, self.is_generator]
+        function = kind(self.function, schema, name, takes_object=takes(self.given, schema.cls))
+        return attrs.evolve(self, function=function)
 
     def visit(self, visit: Visit) -> Task[Any]:
         """Call it with the State; of a generator, show the chunks."""

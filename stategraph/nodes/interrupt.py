@@ -69,6 +69,10 @@ class InterruptNode(Node):
         yield from ()
         return state.paused(self.reason, shown, response_param=key, deadline=self.deadline)
 
+    @property
+    def writes(self) -> tuple[str, ...]:
+        return (self.response_param,)
+
     def accepted(self, answer: Any) -> Any:
         """-> the answer. Raises ValueError if it will not do."""
         if self.schema is not None:

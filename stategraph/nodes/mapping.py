@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -66,6 +67,10 @@ class MapNode(Node):
         """What is called for each item."""
         return self._function.given
 
+    @property
+    def writes(self) -> tuple[str, ...]:
+        return (self.into,)
+
     def visit(self, visit: Visit) -> Task[Any]:
         """Do the items, and list what they return."""
         items = visit.state.get(self.over)
@@ -73,7 +78,8 @@ class MapNode(Node):
             found = "not in the State" if self.over not in visit.state else f"a {type(items).__name__}"
             raise TypeError(f"it goes over {self.over!r}, a list or a tuple, but that is {found}")
         jobs = [self._job(visit, str(place), item) for place, item in enumerate(items)]
-        results = yield from do_parts(visit, jobs, self._workers, lambda result: result)
+        accept = functools.partial(visit.checked_item, self.into)
+        results = yield from do_parts(visit, jobs, self._workers, accept)
         return {self.into: [results[job.label] for job in jobs]}
 
     def _job(self, visit: Visit, label: str, item: Any) -> Job:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,7 @@ from stategraph.nodes.pools import Job
 from stategraph.state import State, data_of
 
 if TYPE_CHECKING:
+    from stategraph.schema import Schema
     from stategraph.visit import Visit
 
 Reducer = Callable[[Any, Any], Any]
@@ -71,11 +73,18 @@ class ParallelNode(Node):
         """The functions by the names of their branches."""
         return MappingProxyType({name: branch.given for name, branch in self._branches.items()})
 
+    def typed(self, name: str, schema: Schema) -> ParallelNode:
+        made = copy.copy(self)
+        made._branches = {branch: node.typed(name, schema) for branch, node in self._branches.items()}
+        return made
+
     def visit(self, visit: Visit) -> Task[Any]:
         """Do the branches, and merge what they return."""
         argument = dict(visit.state) if self._workers.processes else visit.state
         jobs = [Job(name, self._function(visit, name, branch), argument) for name, branch in self._branches.items()]
-        changes = yield from do_parts(visit, jobs, self._workers, lambda result: _changes(result, visit.state))
+        changes = yield from do_parts(
+            visit, jobs, self._workers, lambda _, result: _changes(visit.checked(result), visit.state)
+        )
         return self._merged(visit.state, {name: changes[name] for name in self._branches})
 
     def _function(self, visit: Visit, name: str, branch: FunctionNode) -> Callable[[State], Any]:

@@ -35,8 +35,8 @@ class Workers:
             raise ValueError(f"max_workers: {shorten(self.most)} is not allowed; a whole number from 1 on is")
 
 
-Accept: TypeAlias = Callable[[Any], Any]
-"""Makes of the result of a part what is kept of it. What it raises, the part has raised."""
+Accept: TypeAlias = Callable[[str, Any], Any]
+"""Makes of the label and the result of a part what is kept of it. What it raises, the part has raised."""
 
 
 def do_parts(visit: Visit, jobs: Sequence[Job], workers: Workers, accept: Accept) -> Task[dict[str, Any]]:
@@ -99,7 +99,7 @@ class _Work:
             error = outcome.error
             if error is None:
                 try:
-                    values[outcome.label] = self.accept(outcome.result)
+                    values[outcome.label] = self.accept(outcome.label, outcome.result)
                 except Exception as raised:  # noqa: BLE001 - an error of the part
                     error = raised
             if error is not None:

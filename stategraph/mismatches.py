@@ -1,0 +1,77 @@
+"""What does not fit a type: where it stands, what is expected there, what was found."""
+
+from __future__ import annotations
+
+import typing
+from collections.abc import Iterator
+from types import NoneType, UnionType
+from typing import Any, Literal, Union, cast, get_args, get_origin
+
+import attrs
+
+from stategraph.errors import describe_exception, shorten
+
+
+@attrs.frozen
+class Mismatch:
+    """A value that does not fit: where it stands, what is expected there, what was found."""
+
+    path: str
+    expected: str
+    found: str
+
+    def __str__(self) -> str:
+        return f"{self.path!r}: expected {self.expected}, found {self.found}"
+
+
+class MismatchError(ValueError):
+    """A value does not fit a type: what is expected, and what was found."""
+
+    def __init__(self, expected: str, found: str) -> None:
+        super().__init__(expected, found)
+
+
+def mismatches(error: Exception, path: str, expected: Any) -> Iterator[Mismatch]:
+    """-> all that did not fit when a hook for this type raised this error about the value at a path."""
+    from cattrs.errors import AttributeValidationNote, BaseValidationError, ForbiddenExtraKeysError
+
+    if isinstance(error, MismatchError):
+        yield Mismatch(path, *error.args)
+    elif isinstance(error, BaseValidationError):
+        noted, others = cast(Any, error).group_exceptions()
+        for inner, note in noted:
+            is_attribute = isinstance(note, AttributeValidationNote)
+            at = f"{path}.{note.name}" if is_attribute else f"{path}[{note.index!r}]"
+            if is_attribute and type(inner) is KeyError:
+                yield Mismatch(at, describe_type(note.type), "nothing")
+            else:
+                yield from mismatches(inner, at, note.type)
+        for inner in others:
+            yield from mismatches(inner, path, expected)
+    elif isinstance(error, ForbiddenExtraKeysError):
+        fields = f"the fields of {describe_type(error.cl)}"
+        yield from (Mismatch(f"{path}.{name}", fields, "another one") for name in sorted(map(str, error.extra_fields)))
+    else:
+        yield Mismatch(path, describe_type(expected), describe_exception(error))
+
+
+def describe(value: object) -> str:
+    """-> a value in an error: its repr, cut, and its type."""
+    return "None" if value is None else f"{shorten(value)} ({type(value).__name__})"
+
+
+def describe_type(expected: Any) -> str:
+    """-> a type as it is written in an annotation, without the modules of classes."""
+    origin, args = get_origin(expected), get_args(expected)
+    if expected is None or expected is NoneType:
+        return "None"
+    if expected is ...:
+        return "..."
+    if origin is Literal:
+        return f"Literal[{', '.join(map(repr, args))}]"
+    if origin in (Union, UnionType):
+        return " | ".join(map(describe_type, args))
+    if origin is typing.Annotated:
+        return describe_type(args[0])
+    name = getattr(origin or expected, "__name__", None) or repr(expected)
+    return f"{name}[{', '.join(map(describe_type, args))}]" if args else name
