@@ -15,7 +15,7 @@ from stategraph.errors import AsyncNodeError, ConfigError
 from stategraph.events import Listener, wanted_events
 from stategraph.nodes.child import GraphNode, Keys
 from stategraph.observers import get_observer
-from stategraph.plan import Plan
+from stategraph.plan import Plan, Stage
 from stategraph.services import Services
 from stategraph.state import State
 from stategraph.stores import CheckpointStore, get_checkpoint_store
@@ -235,7 +235,7 @@ class StateGraph(Blueprint):
     def _make_plan(self) -> Plan:
         checkpoint = self.config.checkpoint
         keeps = checkpoint.interval > 0 and self.store.keeps_parts
-        stages = self._stages()
+        stages = self._cached_stages()
         needing = [name for name, stage in stages.items() if stage.node.pauses]
         if needing and checkpoint.interval == 0:
             problem = f"node {needing[0]!r} pauses runs, which takes checkpoints: set checkpoint.interval to 1 or more"
@@ -255,6 +255,15 @@ class StateGraph(Blueprint):
             store=str(self.store),
             defaults=dict(self._defaults),
         )
+
+    def _cached_stages(self) -> Mapping[str, Stage]:
+        stages = self._stages()
+        if all(stage.policies.cache is None for stage in stages.values()):
+            return stages
+        from stategraph.caching import with_caches  # imported when used: diskcache and the codec take 60 ms
+        from stategraph.stores.results import KeptResults
+
+        return with_caches(self.name, stages, KeptResults)
 
     def _changed(self) -> None:
         self._plan = None

@@ -47,6 +47,10 @@ class Node:
         """-> an answer to a pause, as it goes into the State. Raises ValueError if it will not do."""
         return answer
 
+    def made_of(self) -> tuple[Any, ...] | None:
+        """-> the functions and settings that decide what it returns; None if there is more to it than these."""
+        return None
+
     def problems(self, name: str) -> Iterator[str]:
         """-> what keeps it from working under this name in a graph."""
         yield from ()

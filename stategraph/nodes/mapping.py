@@ -66,6 +66,9 @@ class MapNode(Node):
         """What is called for each item."""
         return self._function.given
 
+    def made_of(self) -> tuple[Any, ...]:
+        return self.function, self.over, self.into, self.on_error
+
     def visit(self, visit: Visit) -> Task[Any]:
         """Do the items, and list what they return."""
         items = visit.state.get(self.over)
