@@ -14,13 +14,13 @@ from stategraph.errors import GraphError, SchemaError, UnknownNodeError, shorten
 from stategraph.frozen import check_mapping, freeze_items
 from stategraph.nodes.base import Node
 from stategraph.nodes.function import FunctionNode, NodeFunction
+from stategraph.nodes.interrupt import InterruptNode
 from stategraph.plan import Stage
-from stategraph.policies import NodePolicies, RetryPolicy
+from stategraph.policies import CachePolicy, NodePolicies, RetryPolicy
 from stategraph.structure import EdgeStructure, GraphStructure
 from stategraph.validation import problems_of
 
 if TYPE_CHECKING:
-    from stategraph.policies import CachePolicy
     from stategraph.schema import Schema
 
 _Function = TypeVar("_Function", bound=NodeFunction)
@@ -97,7 +97,7 @@ class Blueprint:
             retry: Try it again when it fails.
             timeout: Seconds that one attempt may take. An async function is cancelled then; the thread of a sync one
                 cannot be stopped, so it goes on by itself, and what it returns is lost.
-            cache: Keep its results, and call it only for inputs that are new.
+            cache: Keep its results, and call it only for inputs that are new; see CachePolicy.
             on_error: The node that the run goes to when this one has failed, with ``error`` in the State: a mapping of
                 type, message and node. The failed node counts as a step.
 
@@ -203,6 +203,8 @@ class Blueprint:
         for name, policies in self._policies.items():
             if policies.on_error is not None and policies.on_error not in self._nodes:
                 problems.append(f"node {name!r} goes to {policies.on_error!r} on error, which is not there")
+            if policies.cache is not None:
+                problems += _cache_problems(name, self._nodes[name], policies.cache)
         problems += self._schema_problems()
         if problems or self._entry is None:
             raise GraphError(self._name, tuple(problems))
@@ -257,6 +259,13 @@ class Blueprint:
 
     def _error(self, problem: str) -> GraphError:
         return GraphError(self.name, (problem,))
+
+
+def _cache_problems(name: str, node: Node, policy: CachePolicy) -> Iterator[str]:
+    if isinstance(node, InterruptNode):
+        yield f"node {name!r} pauses runs: what somebody answers cannot be cached"
+    elif policy.version is None and node.made_of() is None:
+        yield f"node {name!r} does more than its code tells: cache it with CachePolicy(version=...)"
 
 
 def _as_given(node: Node) -> NodeFunction | Node:

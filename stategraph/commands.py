@@ -59,9 +59,13 @@ class Parts(Kind):
     """Save, load or drop the finished parts of a step that has not completed."""
 
 
+class Cache(Kind):
+    """Look for the result of a node in its cache, or keep it there. That never fails."""
+
+
 class Limit(Kind):
     """Set a limit to what follows: ``(Limit, error, seconds)``. Until the matching Unlimit, a node that is called or
-    awaited when the time is over is cut off, and what `error` makes is raised."""
+    awaited when the time is over is cut off, and what `error` makes, an Expired, is raised."""
 
 
 class Unlimit(Kind):
@@ -86,7 +90,7 @@ _Answer = TypeVar("_Answer")
 Task: TypeAlias = Generator[Command, Any, _Answer]
 """A part of a run: yields commands, is sent their answers, returns its own."""
 
-BLOCKING: tuple[type[Kind], ...] = (RunNode, Load, Save, Amend, Delete, Retain, Flush, Parts)
+BLOCKING: tuple[type[Kind], ...] = (RunNode, Load, Save, Amend, Delete, Retain, Flush, Parts, Cache)
 """Calls that may take long, and therefore are not made on an event loop."""
 
 
@@ -98,6 +102,11 @@ class Escaped(BaseException):
 class Stopped(BaseException):
     """Thrown into the engine where it asks for a node, to say that the run is to stop: the cancel event was set, or the
     time is up (then ``__cause__`` is a TimeoutError)."""
+
+
+class Expired(BaseException):
+    """Raised when the time of a Limit is over. Only whoever set the limit makes a failure of it: nothing within, such
+    as a node of a graph within, may retry or handle that."""
 
 
 class StoreFailed(BaseException):

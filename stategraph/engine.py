@@ -34,6 +34,7 @@ from stategraph.commands import (
 from stategraph.edges import Edge, NoWay, choose, describe_predicate
 from stategraph.errors import (
     AnswerError,
+    AsyncNodeError,
     CheckpointError,
     CheckpointingDisabledError,
     CheckpointNotFoundError,
@@ -294,6 +295,8 @@ class Engine:
         recent, keeps_recent = self.recent, plan.saves and interval != 1
         while following or stage is None or not stage.is_exit:
             if following:
+                if watched:
+                    yield from self._announce_handler(stage, following)
                 name, following = following, ""
             elif stage is None:
                 name = plan.entry
@@ -329,9 +332,10 @@ class Engine:
                         return
                     data = data_from(result, state)
             except Exception as error:
-                attempts = f" after {visit.attempt} attempts" if visit is not None and visit.attempt > 1 else ""
-                failure = self._failure(name, f"failed{attempts}: {describe_exception(error)}", error)
-                if stage.policies.on_error is None:
+                visit = Visit(self, stage, state) if visit is None else visit
+                yield from visit.tell_failure(error)
+                failure = self._failed(visit, error)
+                if stage.policies.on_error is None or isinstance(error, AsyncNodeError):
                     raise failure from error
                 following = stage.policies.on_error
                 data = lay_over(data_of(state), self._fitting(_error_data(failure), state, name))
@@ -352,7 +356,7 @@ class Engine:
                     yield from self._drop_parts()
             elif keeps_recent:
                 recent.append(state)
-            if watched and not stage.is_exit:
+            if watched and (following or not stage.is_exit):
                 yield from self.show(state)
 
     def _after(self, visit: Visit, state: State, following: str) -> State:
@@ -420,6 +424,16 @@ class Engine:
         error = self._failure(stage.name, reason, cause)
         error.__cause__ = cause
         return error
+
+    def _failed(self, visit: Visit, error: Exception) -> ExecutionError:
+        """-> the error for a node that failed, as often as it was tried."""
+        attempts = f" after {visit.attempt} attempts" if visit.attempt > 1 else ""
+        failure = self._failure(visit.stage.name, f"failed{attempts}: {describe_exception(error)}", error)
+        if attempts:
+            info = cast(ErrorInfo, failure.state.error)
+            told = attrs.evolve(info, message=f"{info.message} ({attempts.strip()})".lstrip())
+            failure.state = evolve(failure.state, error=told)
+        return failure
 
     def _failure(
         self, name: str, reason: str, cause: Exception | None = None, kind: type[ExecutionError] = ExecutionError
@@ -511,6 +525,15 @@ class Engine:
             yield (Notify, self.services.notify, (EventType.CYCLE_DETECTED, about))
         if EventType.NODE_START in self.wanted:
             yield (Notify, self.services.notify, (EventType.NODE_START, about))
+
+    def _announce_handler(self, stage: Stage | None, handler: str) -> Task[None]:
+        """Tell of the way to a handler of failures. There is none to a node that goes on after a pause."""
+        progress = self.state.progress
+        if stage is not None and (progress is None or progress.woken is None) and stage.policies.on_error == handler:
+            way = {"source": stage.name, "target": handler, "edge": "on_error", "predicate": "on_error"}
+            about = {"run_id": self.state.run_id, "step": self.state.step, **way}
+            if EventType.EDGE_TRANSITION in self.wanted:
+                yield (Notify, self.services.notify, (EventType.EDGE_TRANSITION, about))
 
     def _announce_edges(self, stage: Stage, chosen: Edge | NoWay) -> Task[None]:
         tried = chosen.tried if isinstance(chosen, NoWay) else stage.edges.index(chosen) + 1

@@ -16,7 +16,7 @@ from stategraph.events import Listener, wanted_events
 from stategraph.frozen import freeze_items
 from stategraph.nodes.child import GraphNode, Keys
 from stategraph.observers import get_observer
-from stategraph.plan import Plan
+from stategraph.plan import Plan, Stage
 from stategraph.schema import schema_of
 from stategraph.services import Services
 from stategraph.state import State
@@ -258,7 +258,7 @@ class StateGraph(Blueprint):
     def _make_plan(self) -> Plan:
         checkpoint = self.config.checkpoint
         keeps = checkpoint.interval > 0 and self.store.keeps_parts
-        stages = self._stages()
+        stages = self._cached_stages()
         if self._schema is not None and checkpoint.interval > 0:
             unknown = [cls for cls in self._schema.classes if find_by_class(cls) is None]
             if unknown:
@@ -284,6 +284,15 @@ class StateGraph(Blueprint):
     def _checked_defaults(self) -> dict[str, Any]:
         defaults, schema = self._defaults, self._schema
         return dict(defaults) if schema is None else freeze_items(schema.checked("", defaults, defaults))
+
+    def _cached_stages(self) -> Mapping[str, Stage]:
+        stages = self._stages()
+        if all(stage.policies.cache is None for stage in stages.values()):
+            return stages
+        from stategraph.caching import with_caches  # imported when used: diskcache and the codec take 60 ms
+        from stategraph.stores.results import KeptResults
+
+        return with_caches(self.name, stages, KeptResults)
 
     def _changed(self) -> None:
         self._plan = None

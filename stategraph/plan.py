@@ -31,6 +31,7 @@ class Stage:
         kind: The kind of the command that calls a plain one.
         function: What is called, where it is plain.
         wants_context: Whether that takes a NodeContext as well.
+        cache: What looks after its results: ``visit(visit, attempts)`` is a part of the run.
     """
 
     name: str
@@ -42,6 +43,7 @@ class Stage:
     kind: type[Kind]
     function: NodeFunction
     wants_context: bool
+    cache: Any = None
 
     @classmethod
     def of(

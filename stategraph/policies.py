@@ -1,42 +1,42 @@
-"""What a node does about failure, time and repetition: RetryPolicy and CachePolicy."""
+"""What a node does about failure, time and repetition: RetryPolicy, CachePolicy, and all of them together."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+import sys
+from collections.abc import Callable, Iterable
 from typing import Any, TypeAlias
 
 import attrs
 
-from stategraph.checks import is_count
-from stategraph.errors import ConfigError, shorten
+from stategraph.checks import check, is_count
+from stategraph.errors import AsyncNodeError, ConfigError, shorten
 
 RetryOn: TypeAlias = type[Exception] | tuple[type[Exception], ...] | Callable[[Exception], bool]
+
+_MOST = sys.float_info.max  # a whole number beyond it is finite, and yet too large to count with
 
 
 def is_timeout(value: object) -> bool:
     """Whether it is a number of seconds above 0."""
-    return type(value) in (int, float) and 0 < value < float("inf")  # type: ignore[operator]
+    return type(value) in (int, float) and 0 < value <= _MOST  # type: ignore[operator]
+
+
+# --------------------------------------------------------------------------- trying again
 
 
 def _seconds(key: str, *, at_least: float = 0) -> Any:
-    def validate(_: object, __: attrs.Attribute[Any], value: object) -> None:
-        if type(value) not in (int, float) or not at_least <= value < float("inf"):  # type: ignore[operator]
-            raise ConfigError(f"retry.{key}", value, f"a finite number from {at_least} on")
+    def is_allowed(value: Any) -> bool:
+        return type(value) in (int, float) and at_least <= value <= _MOST
 
-    return validate
-
-
-def _is_max_attempts(_: object, __: attrs.Attribute[Any], value: object) -> None:
-    if not is_count(value, at_least=1):
-        raise ConfigError("retry.max_attempts", value, "how many times a node is tried in all, from 1 on")
+    return check(f"retry.{key}", f"a finite number from {at_least} on", is_allowed)
 
 
-def _is_retry_on(_: object, __: attrs.Attribute[Any], value: object) -> None:
-    types = value if isinstance(value, tuple) else (value,)
-    if not callable(value) and not all(isinstance(one, type) and issubclass(one, Exception) for one in types):
-        raise ConfigError(
-            "retry.retry_on", value, "an exception class, several of them, or a function of the exception"
-        )
+def _is_retry_on(value: Any) -> bool:
+    if isinstance(value, type | tuple):
+        types = value if isinstance(value, tuple) else (value,)
+        return bool(types) and all(isinstance(one, type) and issubclass(one, Exception) for one in types)
+    return callable(value)
 
 
 @attrs.frozen
@@ -49,35 +49,143 @@ class RetryPolicy:
         backoff_multiplier: What the delay is multiplied with from one attempt to the next.
         max_delay: Seconds that no delay exceeds.
         jitter: Up to so many seconds, at random, are added to each delay.
-        retry_on: What is tried again: exception classes, or a function of the exception.
+        retry_on: What is tried again: exception classes, or a function of the exception. The parts of a node fail
+            together, as an ExceptionGroup: classes fit one if they fit all that is in it.
+        random: Where the jitter comes from: a function that gives numbers from 0 up to 1, such as
+            ``random.Random(7).random``. By default it is that of the module random.
 
     Raises:
         ConfigError: a value is not allowed.
     """
 
-    max_attempts: int = attrs.field(default=3, validator=_is_max_attempts)
+    max_attempts: int = attrs.field(
+        default=3,
+        validator=check(
+            "retry.max_attempts",
+            "how many times a node is tried in all, from 1 on",
+            lambda value: is_count(value, at_least=1),
+        ),
+    )
     initial_delay: float = attrs.field(default=1.0, validator=_seconds("initial_delay"))
     backoff_multiplier: float = attrs.field(default=2.0, validator=_seconds("backoff_multiplier", at_least=1))
     max_delay: float = attrs.field(default=60.0, validator=_seconds("max_delay"))
     jitter: float = attrs.field(default=0.0, validator=_seconds("jitter"))
-    retry_on: RetryOn = attrs.field(default=Exception, validator=_is_retry_on)
+    retry_on: RetryOn = attrs.field(
+        default=Exception,
+        validator=check(
+            "retry.retry_on", "an exception class, several of them, or a function of the exception", _is_retry_on
+        ),
+    )
+    random: Callable[[], float] | None = attrs.field(
+        default=None,
+        kw_only=True,
+        validator=check(
+            "retry.random",
+            "a function that gives numbers from 0 up to 1",
+            lambda value: value is None or callable(value),
+        ),
+    )
 
     def delay_after(self, attempt: int, error: Exception) -> float | None:
         """-> the seconds to wait after this attempt failed with this error; None to give up."""
         if attempt >= self.max_attempts or not self._is_to_be_retried(error):
             return None
+        return min(self._backoff(attempt) + self._jitter(), float(self.max_delay))
+
+    def _backoff(self, attempt: int) -> float:
+        if not self.initial_delay:  # 0 times what is too large for a float would be the longest delay
+            return 0.0
         import tenacity  # imported when used: 30 ms
 
-        wait = tenacity.wait_exponential(self.initial_delay, self.max_delay, self.backoff_multiplier)
+        wait = tenacity.wait_exponential(float(self.initial_delay), self.max_delay, float(self.backoff_multiplier))
         call = tenacity.RetryCallState(tenacity.Retrying(), None, (), {})
         call.attempt_number = attempt
-        delay = wait(call) + (tenacity.wait_random(0, self.jitter)(call) if self.jitter else 0.0)
-        return min(delay, self.max_delay)
+        return float(wait(call))
+
+    def _jitter(self) -> float:
+        if not self.jitter:
+            return 0.0
+        if self.random is None:
+            from random import random  # imported when used: 5 ms
+
+            return self.jitter * random()  # noqa: S311 - nothing secret
+        return self.jitter * self.random()
 
     def _is_to_be_retried(self, error: Exception) -> bool:
+        """A `retry_on` that raises gives up; the error that it was to judge is the one to be seen."""
+        if isinstance(error, AsyncNodeError):  # it would be the same again
+            return False
         if isinstance(self.retry_on, type | tuple):
-            return isinstance(error, self.retry_on)
-        return bool(self.retry_on(error))
+            if isinstance(error, self.retry_on):
+                return True
+            return isinstance(error, ExceptionGroup) and error.split(self.retry_on)[1] is None
+        try:
+            return bool(self.retry_on(error))
+        except Exception as broken:  # noqa: BLE001 - the user's code may raise anything
+            error.add_note(f"It was not tried again: retry_on raised {type(broken).__name__}: {shorten(broken)}")
+            return False
+
+
+# --------------------------------------------------------------------------- keeping results
+
+
+def _as_tuple(value: object) -> object:
+    return value if isinstance(value, str) or not isinstance(value, Iterable) else tuple(value)
+
+
+def _are_keys(value: Any) -> bool:
+    return isinstance(value, tuple) and bool(value) and all(isinstance(key, str) for key in value)
+
+
+def _is_path(value: Any) -> bool:
+    return isinstance(value, str | os.PathLike) and isinstance(os.fspath(value), str) and bool(os.fspath(value))
+
+
+@attrs.frozen
+class CachePolicy:
+    """Keep the results of a node, and use them again for the same inputs instead of calling it.
+
+    What the node changed is kept under its name and graph, the version of its code, and the exact values of its
+    inputs. So a result depends on nothing but these: a node that reads other keys, a file or the time gets old answers.
+    What pauses, waits for an answer or fails is never kept, and chunks are not put out again. A cache that cannot be
+    read or written, or whose contents are damaged, costs a call of the node and nothing else.
+
+    Attributes:
+        inputs: The keys that the node reads. One that is missing differs from one that is None.
+        path: The folder of the cache; nodes, graphs and processes may share it. What is in it stays until somebody
+            deletes the folder.
+        ttl: Seconds for which a result is used; None for ever.
+        version: Names the version of what the node does. By default it comes from its code: its own functions, those
+            that they contain or close over, and their constants and defaults; but not what they call by global names.
+
+    Raises:
+        ConfigError: a value is not allowed.
+    """
+
+    inputs: tuple[str, ...] = attrs.field(
+        converter=_as_tuple,
+        validator=check("cache.inputs", 'the keys that the node reads, such as ("question",)', _are_keys),
+    )
+    path: str | os.PathLike[str] = attrs.field(
+        kw_only=True, validator=check("cache.path", "the path of a folder", _is_path)
+    )
+    ttl: float | None = attrs.field(
+        default=None,
+        kw_only=True,
+        validator=check(
+            "cache.ttl", "a number of seconds above 0, or None", lambda value: value is None or is_timeout(value)
+        ),
+    )
+    version: str | int | None = attrs.field(
+        default=None,
+        kw_only=True,
+        validator=check(
+            "cache.version", "a str, a whole number, or None", lambda value: value is None or type(value) in (str, int)
+        ),
+    )
+
+
+# --------------------------------------------------------------------------- all of them
 
 
 @attrs.frozen
@@ -93,7 +201,7 @@ class NodePolicies:
 
     retry: RetryPolicy | None = None
     timeout: float | None = None
-    cache: Any = None
+    cache: CachePolicy | None = None
     on_error: str | None = None
 
     @property
@@ -106,10 +214,7 @@ class NodePolicies:
             raise ConfigError("timeout", self.timeout, "a number of seconds above 0")
         if self.retry is not None and not isinstance(self.retry, RetryPolicy):
             raise ConfigError("retry", self.retry, "a RetryPolicy")
+        if self.cache is not None and not isinstance(self.cache, CachePolicy):
+            raise ConfigError("cache", self.cache, "a CachePolicy")
         if self.on_error is not None and not isinstance(self.on_error, str):
             raise ConfigError("on_error", shorten(self.on_error), "the name of a node")
-
-
-@attrs.frozen
-class CachePolicy:
-    """How the results of a node are kept, to be used again for the same inputs."""

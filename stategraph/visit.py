@@ -12,6 +12,7 @@ from stategraph import clock
 from stategraph.commands import (
     Await,
     Command,
+    Expired,
     Limit,
     Load,
     Parts,
@@ -56,7 +57,7 @@ class Visit:
 
     def result(self) -> Task[Any]:
         """-> what the node returns at last: from its cache, or after as many attempts as it takes."""
-        cache = self.stage.policies.cache
+        cache = self.stage.cache
         if cache is not None:
             return self.checked((yield from cache.visit(self, self._checked_attempts)))
         return (yield from self._checked_attempts())
@@ -71,9 +72,11 @@ class Visit:
                 return (yield from self._limited(self.stage.node.visit(self)))
             except Exception as error:
                 delay = None if retry is None else retry.delay_after(self.attempt, error)
-                yield from self._tell_failure(error, delay)
                 if delay is None:
                     raise
+                yield from self.tell_failure(error)
+                about = {"attempt": self.attempt, "error": describe_exception(error), "delay": delay}
+                yield from self.tell(EventType.NODE_RETRY, **about)
             yield (Sleep, None, delay)
             self.attempt += 1
             self._start_over()
@@ -83,30 +86,28 @@ class Visit:
         seconds = self.stage.policies.timeout
         if seconds is None:
             return (yield from task)
-        yield (Limit, self._timed_out, seconds)
+        expired = Expired(f"the timeout of {seconds} s of node {self.stage.name!r} passed")
+        yield (Limit, lambda _: expired, seconds)
         try:
             answer = yield from task
         except GeneratorExit:
             raise
-        except BaseException:
+        except BaseException as error:
             yield (Unlimit, None, None)
+            if error is expired:
+                raise TimeoutError(f"it took longer than its timeout of {seconds} s") from None
             raise
         yield (Unlimit, None, None)
         return answer
-
-    def _timed_out(self, seconds: float) -> TimeoutError:
-        return TimeoutError(f"it took longer than its timeout of {seconds} s")
 
     def _start_over(self) -> None:
         self._progress.clear()
         if self.engine.state.partial is not None:
             self._show_partial(None)
 
-    def _tell_failure(self, error: Exception, delay: float | None) -> Task[None]:
-        about = {"attempt": self.attempt, "error": describe_exception(error)}
-        yield from self.tell(EventType.NODE_ERROR, **about)
-        if delay is not None:
-            yield from self.tell(EventType.NODE_RETRY, **about, delay=delay)
+    def tell_failure(self, error: Exception) -> Task[None]:
+        """Tell the observer that an attempt has failed."""
+        yield from self.tell(EventType.NODE_ERROR, attempt=self.attempt, error=describe_exception(error))
 
     def progress_after(self, progress: Progress | None) -> Progress | None:
         """-> the progress of the run once this step is completed."""
@@ -173,6 +174,12 @@ class Visit:
         """Whether the run was woken to answer this pause of a graph within."""
         progress = self.state.progress
         return progress is not None and progress.woken == pause.at
+
+    @property
+    def is_answered(self) -> bool:
+        """Whether the visit goes on from a pause, or has taken an answer: its inputs alone do not decide then."""
+        progress = self.state.progress
+        return "answered" in self._progress or (progress is not None and progress.woken is not None)
 
     def take_answer(self, key: str) -> None:
         """Let the value of a key be an answer to this step, and to no other."""

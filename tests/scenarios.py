@@ -242,13 +242,14 @@ def chain(names: Iterable[str]) -> list[tuple[Any, ...]]:
 
 
 def make_graph(
-    nodes: Mapping[str, Node],
+    nodes: Mapping[str, Any],
     edges: Iterable[tuple[Any, ...]] | None = None,
     *,
     store: CheckpointStore,
     name: str = "flow",
     exits: Iterable[str] = (),
     observer: Any = None,
+    policies: Mapping[str, Mapping[str, Any]] | None = None,
     max_iterations: int = 1000,
     interval: int = 1,
     **checkpoint: Any,
@@ -259,7 +260,7 @@ def make_graph(
     )
     graph = StateGraph(config, store=store, observer=get_observer("noop") if observer is None else observer)
     for node, function in nodes.items():
-        graph.add_node(node, function)
+        graph.add_node(node, function, **(policies or {}).get(node, {}))
     for edge in chain(nodes) if edges is None else edges:
         graph.add_edge(*edge)
     graph.set_entry_point(next(iter(nodes)))

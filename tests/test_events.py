@@ -104,7 +104,7 @@ class TestOrder:
         with pytest.raises(ExecutionError):
             memory_scene.execute(graph)
 
-        assert recorder.told()[-3:] == ["node.start b", "checkpoint.save a", "graph.error a"]
+        assert recorder.told()[-3:] == ["node.error b", "checkpoint.save a", "graph.error a"]
         assert "ValueError: no topic" in recorder.data(EventType.GRAPH_ERROR)[0]["error"]
         assert recorder.data(EventType.GRAPH_ERROR)[0]["status"] == "failed"
 

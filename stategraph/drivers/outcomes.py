@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import contextvars
+import threading
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeAlias
 
 from stategraph.commands import Escaped
+
+Outcome: TypeAlias = tuple[Any, BaseException | None]
+"""What a call returns, or what it raises."""
 
 
 def answer_of(error: BaseException) -> Any:
@@ -24,9 +29,18 @@ def escaped(error: BaseException) -> BaseException:
     return wrapper
 
 
-def outcome_of(function: Callable[[Any], Any], argument: Any) -> tuple[Any, BaseException | None]:
+def outcome_of(function: Callable[[Any], Any], argument: Any) -> Outcome:
     """-> what a call returns or raises: raised in a thread of a pool, some exceptions stop the loop or get lost."""
     try:
         return function(argument), None
     except BaseException as error:
         return None, error
+
+
+def call_apart(function: Callable[[Any], Any], argument: Any, done: Callable[[Outcome], object]) -> None:
+    """Call a function in a thread of its own, which tells `done`. Nobody waits for that thread, not even at the end of
+    the process: a function cannot be stopped, and one that takes too long is left to itself."""
+    run = contextvars.copy_context().run
+    threading.Thread(
+        target=lambda: done(run(outcome_of, function, argument)), name="stategraph node", daemon=True
+    ).start()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextvars
 import sys
 import threading
 import time
@@ -28,7 +27,7 @@ from stategraph.commands import (
     Task,
     Unlimit,
 )
-from stategraph.drivers.outcomes import answer_of, escaped, outcome_of
+from stategraph.drivers.outcomes import Outcome, answer_of, call_apart, escaped
 from stategraph.drivers.stop import Limits, MakeError, StopSignal
 from stategraph.errors import AsyncNodeError, RunCancelledError
 from stategraph.state import State
@@ -123,13 +122,10 @@ class _Performer:
         """Call a function in a thread of its own, which cannot be stopped: if it takes too long, it is left."""
         self._limits.check()
         limit = self._limits.of_node()
-        done: SimpleQueue[tuple[Any, BaseException | None]] = SimpleQueue()
-        run = contextvars.copy_context().run
-        threading.Thread(
-            target=lambda: done.put(run(outcome_of, function, argument)), name="stategraph node", daemon=True
-        ).start()
+        done: SimpleQueue[Outcome] = SimpleQueue()
+        call_apart(function, argument, done.put)
         try:
-            answer, raised = done.get(timeout=None if limit is None else limit.left())
+            answer, raised = done.get(timeout=None if limit is None else min(limit.left(), threading.TIMEOUT_MAX))
         except Empty:
             raise cast(Any, limit).passed() from None
         if raised is not None:
@@ -138,20 +134,20 @@ class _Performer:
 
     def _limit(self, error: MakeError, seconds: float) -> None:
         if not self._limits.stack:
-            self._unlimited = self.perform[RunNode]
-            self.perform[RunNode] = self._run_limited
+            self._unlimited: _Perform = {kind: self.perform[kind] for kind in (RunNode, StartNode)}
+            self.perform.update({RunNode: self._run_limited, StartNode: self._run_checked})
         self._limits.push(error, seconds)
 
     def _unlimit(self, _: None, __: None) -> None:
         self._limits.stack.pop()
         if not self._limits.stack:
-            self.perform[RunNode] = self._unlimited
+            self.perform.update(self._unlimited)
 
     def _sleep(self, _: None, seconds: float) -> None:
         """Wait, but not beyond what stops the run."""
         self._limits.check()
         limit = self._limits.of_all()
-        wait = seconds if limit is None else min(seconds, limit.left())
+        wait = min(seconds, threading.TIMEOUT_MAX, threading.TIMEOUT_MAX if limit is None else limit.left())
         if self._limits.cancel is None:
             time.sleep(wait)
         else:

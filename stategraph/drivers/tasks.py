@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
+from contextlib import suppress
 from inspect import GEN_CLOSED, getgeneratorstate
 from typing import Any, TypeAlias, TypeVar, cast
 
@@ -25,7 +26,7 @@ from stategraph.commands import (
     Task,
     Unlimit,
 )
-from stategraph.drivers.outcomes import answer_of, escaped, outcome_of
+from stategraph.drivers.outcomes import Outcome, answer_of, call_apart, escaped, outcome_of
 from stategraph.drivers.stop import Limits, MakeError, StopSignal
 from stategraph.drivers.waiting import wait_for
 from stategraph.state import State
@@ -118,11 +119,11 @@ class _Workers:
                 self._cancelled = error
         return self._result_of(work)
 
-    def _begun(self, function: _Function, argument: Any) -> asyncio.Future[tuple[Any, BaseException | None]]:
+    def _begun(self, function: _Function, argument: Any) -> asyncio.Future[Outcome]:
         run = contextvars.copy_context().run
         return asyncio.get_running_loop().run_in_executor(None, run, outcome_of, function, argument)
 
-    def _result_of(self, work: asyncio.Future[tuple[Any, BaseException | None]]) -> Any:
+    def _result_of(self, work: asyncio.Future[Outcome]) -> Any:
         answer, raised = work.result()
         if raised is not None:
             raise escaped(raised)
@@ -133,10 +134,14 @@ class _Workers:
         limit = self._limits.of_node()
         if limit is None:
             return await self._in_thread(function, argument)
-        # If it takes too long, its thread is left to itself: it cannot be stopped.
-        work = self._begun(function, argument)
-        await asyncio.wait([work], timeout=limit.left())
+        work = _begun_apart(function, argument)
+        while not work.done() and limit.left() > 0:
+            try:
+                await asyncio.wait([work], timeout=limit.left())
+            except asyncio.CancelledError as error:
+                self._cancelled = error
         if not work.done():
+            self._check_cancelled()
             raise limit.passed()
         return self._result_of(work)
 
@@ -209,3 +214,20 @@ class _Workers:
         """Raise a cancellation that came when the last node had begun, unless the answer would be lost with it."""
         if not self._has_deleted:
             self._check_cancelled()
+
+
+def _begun_apart(function: _Function, argument: Any) -> asyncio.Future[Outcome]:
+    """-> what will come of a call in a thread of its own."""
+    loop = asyncio.get_running_loop()
+    work: asyncio.Future[Outcome] = loop.create_future()
+
+    def settle(outcome: Outcome) -> None:
+        if not work.done():
+            work.set_result(outcome)
+
+    def done(outcome: Outcome) -> None:
+        with suppress(RuntimeError):  # the loop is closed: nobody has waited for it
+            loop.call_soon_threadsafe(settle, outcome)
+
+    call_apart(function, argument, done)
+    return work

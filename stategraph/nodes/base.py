@@ -57,6 +57,10 @@ class Node:
         """-> the node as it works under this name in a graph with a schema."""
         return self
 
+    def made_of(self) -> tuple[Any, ...] | None:
+        """-> the functions and settings that decide what it returns; None if there is more to it than these."""
+        return None
+
     def problems(self, name: str) -> Iterator[str]:
         """-> what keeps it from working under this name in a graph."""
         yield from ()

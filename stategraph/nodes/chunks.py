@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Generator, Mapping
-from inspect import isasyncgen
+from inspect import GEN_RUNNING, getgeneratorstate, isasyncgen
 from typing import TYPE_CHECKING, Any, Final
 
 from stategraph.commands import Finish, Task
@@ -57,7 +57,8 @@ async def _anext(generator: AsyncGenerator[Any, None]) -> tuple[bool, Any]:
 
 
 def _close(generator: Generator[Any, None, Any]) -> None:
-    generator.close()
+    if getgeneratorstate(generator) != GEN_RUNNING:  # in a thread that was left to itself when the time was up
+        generator.close()
 
 
 async def _aclose(generator: AsyncGenerator[Any, None]) -> None:

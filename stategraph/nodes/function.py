@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, TypeAlias, cast, get_args
 
 import attrs
 
 from stategraph.callables import is_async_callable, is_generator_callable
 from stategraph.commands import Task
 from stategraph.errors import shorten
-from stategraph.frozen import lay_over
+from stategraph.frozen import lay_over, plain_key
 from stategraph.nodes.base import Node
 from stategraph.nodes.chunks import take_chunks
 from stategraph.nodes.context import NodeContext
@@ -79,6 +79,9 @@ class FunctionNode(Node):
         function = kind(self.function, schema, name, takes_object=takes(self.given, schema.cls))
         return attrs.evolve(self, function=function)
 
+    def made_of(self) -> tuple[Any, ...]:
+        return (self.given,)
+
     def visit(self, visit: Visit) -> Task[Any]:
         """Call it with the State; of a generator, show the chunks."""
         result = yield from visit.call(self.bound(visit.context()), visit.state)
@@ -108,6 +111,20 @@ def data_from(result: object, state: State) -> dict[str, Any]:
     raise TypeError(
         f"it returned {shorten(result)} ({type(result).__name__}); a node returns a State or a mapping of updates{hint}"
     )
+
+
+def changes_from(result: object, state: State) -> tuple[dict[str, Any], list[str]]:
+    """-> what a node that was given `state` has changed, by keys, and the keys that it has removed.
+
+    Raises:
+        TypeError, ValueError, NotSerializableError: a node may not return this.
+    """
+    before, after = data_of(state), data_from(result, state)
+    if isinstance(result, State):
+        changed = {key: value for key, value in after.items() if key not in before or before[key] is not value}
+    else:
+        changed = {key: after[key] for key in map(plain_key, cast(Mapping[str, Any], result))}
+    return changed, [key for key in before if key not in after]
 
 
 def _context_parameter(function: NodeFunction) -> inspect.Parameter | None:

@@ -71,6 +71,9 @@ class MapNode(Node):
     def writes(self) -> tuple[str, ...]:
         return (self.into,)
 
+    def made_of(self) -> tuple[Any, ...]:
+        return self.function, self.over, self.into, self.on_error
+
     def visit(self, visit: Visit) -> Task[Any]:
         """Do the items, and list what they return."""
         items = visit.state.get(self.over)

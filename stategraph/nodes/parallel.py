@@ -11,10 +11,10 @@ from stategraph.checks import is_name
 from stategraph.commands import Task
 from stategraph.errors import shorten
 from stategraph.nodes.base import Node
-from stategraph.nodes.function import FunctionNode, NodeFunction, data_from
+from stategraph.nodes.function import FunctionNode, NodeFunction, changes_from
 from stategraph.nodes.parts import Workers, do_parts
 from stategraph.nodes.pools import Job
-from stategraph.state import State, data_of
+from stategraph.state import State
 
 if TYPE_CHECKING:
     from stategraph.schema import Schema
@@ -78,6 +78,9 @@ class ParallelNode(Node):
         made._branches = {branch: node.typed(name, schema) for branch, node in self._branches.items()}
         return made
 
+    def made_of(self) -> tuple[Any, ...]:
+        return *self.branches.items(), *self._reducers.items()
+
     def visit(self, visit: Visit) -> Task[Any]:
         """Do the branches, and merge what they return."""
         argument = dict(visit.state) if self._workers.processes else visit.state
@@ -139,9 +142,5 @@ def _changes(result: Any, state: State) -> dict[str, Any]:
     """-> what a branch has changed, as it is saved."""
     if isinstance(result, State) and result.pause is not None:
         raise ValueError("a branch cannot pause the run: pause in a node before or behind")
-    before, after = data_of(state), data_from(result, state)
-    if isinstance(result, State):
-        changed = {key: value for key, value in after.items() if key not in before or before[key] is not value}
-    else:
-        changed = {key: after[key] for key in result}
-    return {"set": changed, "removed": [key for key in before if key not in after]}
+    changed, removed = changes_from(result, state)
+    return {"set": changed, "removed": removed}

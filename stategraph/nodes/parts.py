@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import attrs
 
 from stategraph.callables import is_async_callable
-from stategraph.commands import Await, Finish, RunNode, Task
+from stategraph.commands import Await, Expired, Finish, RunNode, Task
 from stategraph.errors import describe_exception, shorten
 from stategraph.nodes.pools import Job, Outcome, Pool, default_workers, make_pool
 
@@ -59,7 +59,7 @@ def do_parts(visit: Visit, jobs: Sequence[Job], workers: Workers, accept: Accept
         raise
     except BaseException as error:
         # A function that is cut off by a timeout may never end: its thread is left to itself.
-        yield from work.stop(wait=not isinstance(error, TimeoutError))
+        yield from work.stop(wait=not isinstance(error, Expired))
         raise
     yield from work.stop(wait=True)
     if work.failed:

@@ -14,7 +14,7 @@ import attrs
 
 if TYPE_CHECKING:
     import asyncio
-    from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
+    from concurrent.futures import Future, ProcessPoolExecutor
 
 
 @attrs.frozen
@@ -170,7 +170,7 @@ class TaskPool:
         self._workers = min(workers, len(jobs))
         self._tasks: list[asyncio.Task[None]] | None = None
         self._done: list[Outcome] = []
-        self._executor: ThreadPoolExecutor | None = None
+        self._threads: list[threading.Thread] = []
 
     async def next(self, _: object = None) -> list[Outcome]:
         import asyncio
@@ -191,9 +191,13 @@ class TaskPool:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        if self._executor is not None:
-            await asyncio.to_thread(self._executor.shutdown, wait=wait)
+        if wait and self._threads:
+            await asyncio.to_thread(self._join)
         return self._taken()
+
+    def _join(self) -> None:
+        for thread in self._threads:
+            thread.join()
 
     def _taken(self) -> list[Outcome]:
         taken, self._done = self._done, []
@@ -213,8 +217,8 @@ class TaskPool:
         try:
             if is_async_callable(job.function):
                 return Outcome(job.label, await job.function(job.argument))
-            result = await self._in_thread(job)
-            return Outcome(job.label, await result if isawaitable(result) else result)
+            outcome = await self._in_thread(job)
+            return Outcome(job.label, await outcome.result) if isawaitable(outcome.result) else outcome
         except BaseException as error:
             import asyncio
 
@@ -222,15 +226,20 @@ class TaskPool:
                 raise
             return Outcome(job.label, error=error)
 
-    async def _in_thread(self, job: Job) -> Any:
-        """-> what a sync function returns. A cancellation waits for it: a thread cannot be stopped."""
+    async def _in_thread(self, job: Job) -> Outcome:
+        """-> what comes of a sync function. It cannot be stopped: `stop` waits for its thread, or leaves it alone."""
         import asyncio
-        from concurrent.futures import ThreadPoolExecutor
+        from concurrent.futures import Future
 
-        if self._executor is None:
-            self._executor = ThreadPoolExecutor(self._workers, "stategraph part")
+        done: Future[Outcome] = Future()
+        done.set_running_or_notify_cancel()
         run = contextvars.copy_context().run
-        return await asyncio.get_running_loop().run_in_executor(self._executor, run, job.function, job.argument)
+        thread = threading.Thread(
+            target=lambda: done.set_result(run(_outcome, job)), name="stategraph part", daemon=True
+        )
+        self._threads.append(thread)
+        thread.start()
+        return await asyncio.wrap_future(done)
 
 
 def make_pool(jobs: Sequence[Job], workers: int, *, is_async: bool, processes: bool) -> Pool:

@@ -20,7 +20,8 @@ from typing import Any
 import diskcache
 from diskcache.core import DBNAME, DEFAULT_SETTINGS, METADATA, MODE_RAW, UNKNOWN
 
-from stategraph.errors import CheckpointCorruptError, FormatError
+from stategraph.errors import CheckpointCorruptError, ConfigError, FormatError
+from stategraph.stores.files import make_private
 
 _SETTINGS: dict[str, Any] = {
     "cull_limit": 0,
@@ -193,6 +194,22 @@ def is_busy(error: BaseException) -> bool:
 
 
 # --------------------------------------------------------------------------- the file
+
+
+def cache_folder(path: str | os.PathLike[str]) -> Path:
+    """-> the folder, which is there and, if it was made here, is its owner's only."""
+    if not isinstance(path, str | os.PathLike):
+        raise ConfigError("checkpoint.options.path", path, "the path of a folder")
+    folder = Path(os.path.abspath(path))
+    if os.path.expandvars(os.path.expanduser(folder)) != str(folder):  # noqa: PTH111 - what diskcache does
+        raise ConfigError("checkpoint.options.path", str(path), "a path without $ variables")
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_private(folder / DBNAME)
+    except (OSError, ValueError) as error:  # a path with a NUL in it is a ValueError
+        allowed = f"a folder that can be made and written to ({getattr(error, 'strerror', error)})"
+        raise ConfigError("checkpoint.options.path", str(path), allowed) from error
+    return folder
 
 
 def check_database(path: Path) -> None:

@@ -10,7 +10,6 @@ import os
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from pathlib import Path
 from typing import Any
 
 import attrs
@@ -21,11 +20,10 @@ from stategraph.errors import (
     CheckpointCorruptError,
     CheckpointError,
     CheckpointSaveError,
-    ConfigError,
     FormatError,
 )
 from stategraph.ids import check_run_id
-from stategraph.stores.cache import TIMEOUT, SafeCache, check_database, is_busy
+from stategraph.stores.cache import TIMEOUT, SafeCache, cache_folder, check_database, is_busy
 from stategraph.stores.forks import take_care_of
 from stategraph.stores.inner_runs import outer_id
 from stategraph.stores.packing import pack_head, pack_row, unpack_head, unpack_row
@@ -50,7 +48,7 @@ class DiskStore(RowStore):
 
     def __init__(self, path: str | os.PathLike[str], **options: Any) -> None:
         super().__init__(**options)
-        self.path = _folder(path)
+        self.path = cache_folder(path)
         self._closed = False
         check_database(self.path / DBNAME)
         with self._explained("", damaged=FormatError):
@@ -267,19 +265,3 @@ def _unpacked(run_id: str, step: int, kept: bytes | None) -> tuple[Row, int | No
     if row.step != step or not (previous is None or (type(previous) is int and 0 <= previous < step)):
         raise CheckpointCorruptError(run_id, f"what the store holds for its step {step} is no checkpoint of it")
     return row, previous
-
-
-def _folder(path: str | os.PathLike[str]) -> Path:
-    """-> the folder, which is there and, if it was made here, is its owner's only."""
-    if not isinstance(path, str | os.PathLike):
-        raise ConfigError("checkpoint.options.path", path, "the path of a folder")
-    folder = Path(os.path.abspath(path))
-    if os.path.expandvars(os.path.expanduser(folder)) != str(folder):  # noqa: PTH111 - what diskcache does
-        raise ConfigError("checkpoint.options.path", str(path), "a path without $ variables")
-    try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        os.close(os.open(folder / DBNAME, os.O_RDWR | os.O_CREAT, 0o600))  # before SQLite makes it readable for all
-    except (OSError, ValueError) as error:  # a path with a NUL in it is a ValueError
-        allowed = f"a folder that can be made and written to ({getattr(error, 'strerror', error)})"
-        raise ConfigError("checkpoint.options.path", str(path), allowed) from error
-    return folder

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from stategraph.errors import CheckpointCorruptError, CheckpointError, CheckpointSaveError, ConfigError, FormatError
+from stategraph.stores.files import make_private
 from stategraph.stores.forks import take_care_of
 from stategraph.stores.row_operations import ids_within
 from stategraph.stores.row_store import RowStore
@@ -308,7 +309,7 @@ def _file(path: str | os.PathLike[str], must_exist: bool) -> Path:
     try:
         if not must_exist:
             file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            os.close(os.open(file, os.O_RDWR | os.O_CREAT, 0o600))  # before SQLite makes it readable for all
+            make_private(file)
         elif not file.is_file():
             raise FileNotFoundError(2, "there is no such file")
     except OSError as error:

@@ -1,0 +1,776 @@
+"""What a node does about failure and time: retries, timeouts, handlers."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from stategraph import (
+    AsyncNodeError,
+    CheckpointSaveError,
+    ConfigError,
+    EventType,
+    ExecutionError,
+    GraphError,
+    InterruptNode,
+    MapNode,
+    NodeContext,
+    ParallelNode,
+    RetryPolicy,
+    RunCancelledError,
+    RunStatus,
+    State,
+    StateGraph,
+)
+from stategraph.stores.memory import MemoryStore
+from tests.scenarios import (
+    RUN,
+    Scene,
+    WatchedStore,
+    as_async,
+    call_sync,
+    fails_always,
+    make_graph,
+    raises,
+    returns,
+    trace,
+)
+
+pytestmark = pytest.mark.timeout(30)
+
+AT_ONCE = RetryPolicy(max_attempts=3, initial_delay=0)
+NEVER_AGAIN = RetryPolicy(max_attempts=3, initial_delay=1000, max_delay=1000)
+SOON = 0.05  # seconds: a timeout for what never ends
+TIME_TO_WORK = 0.4  # seconds: a timeout for what ends at once in another attempt
+
+
+class Recorder:
+    """An observer that keeps events."""
+
+    def __init__(self, *types: EventType) -> None:
+        self.types, self.events = types, []  # type: ignore[var-annotated]
+
+    def wants(self, type: EventType) -> bool:
+        """-> whether it is one of those asked for."""
+        return type in self.types
+
+    def on_event(self, event: Any) -> None:
+        """Keep it."""
+        self.events.append((event.type.value, dict(event.data)))
+
+    def told(self, *keys: str) -> list[tuple[Any, ...]]:
+        """-> the types of the events, with some of their data."""
+        return [(kind, *(data.get(key) for key in keys)) for kind, data in self.events]
+
+
+class Failing:
+    """A node that fails some times, and counts."""
+
+    def __init__(self, times: int, error: Exception | None = None) -> None:
+        self.left, self.error = times, error or ValueError("no luck")
+        self.contexts: list[NodeContext] = []
+
+    def __call__(self, state: State, context: NodeContext) -> dict[str, Any]:
+        self.contexts.append(context)
+        if self.left:
+            self.left -= 1
+            raise self.error
+        return {"done": True}
+
+
+class Gate:
+    """What never ends until it is opened; no thread stays behind it."""
+
+    def __init__(self) -> None:
+        self.opened = threading.Event()
+
+    def wait(self, *_: Any) -> dict[str, Any]:
+        """Wait in this thread."""
+        assert self.opened.wait(20)
+        return {"late": True}
+
+
+@pytest.fixture
+def gate() -> Iterator[Gate]:
+    """A closed gate, opened in the end; then all threads end."""
+    before = set(threading.enumerate())
+    gate = Gate()
+    yield gate
+    gate.opened.set()
+    for thread in set(threading.enumerate()) - before:
+        thread.join(20)
+
+
+@pytest.fixture
+def store() -> MemoryStore:
+    """An empty store."""
+    return MemoryStore()
+
+
+def run(driver: Any, graph: StateGraph, data: Any = None, **options: Any) -> State:
+    """-> the final State of a fresh run."""
+    return driver(graph, "execute", State(data or {}, run_id=RUN), **options)  # type: ignore[no-any-return]
+
+
+def one_node(node: Any, store: Any, observer: Any = None, **policies: Any) -> StateGraph:
+    """-> a graph of a node with policies, and one behind it."""
+    return make_graph({"a": node, "b": trace("b")}, store=store, observer=observer, policies={"a": policies})
+
+
+# --------------------------------------------------------------------------- retries
+
+
+class TestDelays:
+    """RetryPolicy.delay_after: the seconds to wait."""
+
+    def test_they_grow_up_to_the_longest(self) -> None:
+        """Each is the multiple of the one before; without jitter there is no chance in them."""
+        policy = RetryPolicy(max_attempts=9, initial_delay=0.5, backoff_multiplier=3, max_delay=10)
+
+        assert [policy.delay_after(attempt, ValueError()) for attempt in range(1, 6)] == [0.5, 1.5, 4.5, 10, 10]
+
+    def test_the_last_attempt(self) -> None:
+        """There is none behind it."""
+        policy = RetryPolicy(max_attempts=2)
+
+        assert policy.delay_after(1, ValueError()) == 1
+        assert policy.delay_after(2, ValueError()) is None
+
+    @pytest.mark.parametrize(
+        ("options", "delay"),
+        [
+            ({"initial_delay": 0}, 0),
+            ({"initial_delay": 2, "backoff_multiplier": 1}, 2),
+            ({"max_delay": 0}, 0),
+            ({}, 60),
+        ],
+    )
+    def test_after_very_many_attempts(self, options: dict[str, Any], delay: float) -> None:
+        """Powers that no float can hold do no harm."""
+        assert RetryPolicy(max_attempts=10**6, **options).delay_after(10**5, ValueError()) == delay
+
+    def test_jitter(self) -> None:
+        """It adds up to so many seconds, never beyond the longest delay, and a seed decides on it."""
+        policy = RetryPolicy(max_attempts=99, initial_delay=1, backoff_multiplier=1, jitter=0.5, max_delay=1.25)
+        delays = [policy.delay_after(1, ValueError()) or 0 for _ in range(200)]
+
+        assert min(delays) >= 1
+        assert max(delays) == 1.25
+        assert len(set(delays)) > 50
+
+        def seeded() -> list[float | None]:
+            policy = RetryPolicy(max_attempts=99, jitter=0.5, random=random.Random(7).random)
+            return [policy.delay_after(attempt, ValueError()) for attempt in range(1, 5)]
+
+        assert seeded() == seeded()
+
+    @pytest.mark.parametrize(
+        ("retry_on", "error", "is_retried"),
+        [
+            (ConnectionError, ConnectionResetError(), True),
+            (ConnectionError, ValueError(), False),
+            ((KeyError, ValueError), ValueError(), True),
+            ((KeyError, ValueError), TypeError(), False),
+            (lambda error: "again" in str(error), ValueError("try again"), True),
+            (lambda error: "again" in str(error), ValueError("never"), False),
+            (ValueError, ExceptionGroup("parts", [ValueError(), ExceptionGroup("", [ValueError()])]), True),
+            (ValueError, ExceptionGroup("parts", [ValueError(), TypeError()]), False),
+            (Exception, AsyncNodeError("a"), False),
+        ],
+    )
+    def test_retry_on(self, retry_on: Any, error: Exception, is_retried: bool) -> None:
+        """Classes, or a function; a group fits classes if all that is in it does. Misuse is not tried again."""
+        assert (RetryPolicy(retry_on=retry_on).delay_after(1, error) is not None) == is_retried
+
+    def test_a_retry_on_that_raises(self) -> None:
+        """It gives up, and the error that it was to judge says why."""
+        error = ValueError("the real one")
+
+        assert RetryPolicy(retry_on=lambda error: error.args[5] == 5).delay_after(1, error) is None
+        assert "retry_on raised IndexError" in error.__notes__[0]
+
+    @pytest.mark.parametrize(
+        "options",
+        [
+            {"max_attempts": 0},
+            {"max_attempts": True},
+            {"max_attempts": 1.5},
+            {"initial_delay": -1},
+            {"initial_delay": "1"},
+            {"backoff_multiplier": 0.5},
+            {"max_delay": float("inf")},
+            {"max_delay": 10**400},
+            {"jitter": float("nan")},
+            {"retry_on": "ValueError"},
+            {"retry_on": ()},
+            {"retry_on": int},
+            {"retry_on": KeyboardInterrupt},
+            {"retry_on": (ValueError, KeyboardInterrupt)},
+            {"random": 0.5},
+        ],
+    )
+    def test_what_is_not_allowed(self, options: dict[str, Any]) -> None:
+        """ConfigError names it."""
+        with pytest.raises(ConfigError, match=f"retry.{next(iter(options))}"):
+            RetryPolicy(**options)
+
+
+class TestRetries:
+    """A node with a RetryPolicy."""
+
+    @pytest.mark.parametrize("kind", [lambda node: node, as_async], ids=["sync", "async"])
+    def test_until_it_works(self, driver: Any, store: MemoryStore, kind: Any) -> None:
+        """The attempts are counted, the idempotency key stays, and the events tell of each failure and delay."""
+        node = Failing(2)
+        observer = Recorder(EventType.NODE_ERROR, EventType.NODE_RETRY, EventType.NODE_START, EventType.NODE_COMPLETE)
+
+        def work(state: State, context: NodeContext) -> Any:
+            return node(state, context)
+
+        policy = RetryPolicy(max_attempts=3, initial_delay=0.001, backoff_multiplier=2)
+        final = run(driver, one_node(kind(work), store, observer, retry=policy))
+
+        assert (final["done"], final.step) == (True, 2)
+        assert [context.attempt for context in node.contexts] == [1, 2, 3]
+        assert {context.idempotency_key for context in node.contexts} == {f"{RUN}/1/a"}
+        assert observer.told("node", "attempt", "delay")[:6] == [
+            ("node.start", "a", None, None),
+            ("node.error", "a", 1, None),
+            ("node.retry", "a", 1, 0.001),
+            ("node.error", "a", 2, None),
+            ("node.retry", "a", 2, 0.002),
+            ("node.complete", "a", None, None),
+        ]
+
+    def test_in_vain(self, driver: Any, store: MemoryStore) -> None:
+        """The failure tells how many attempts there were, wherever it is told, and resume begins to count anew."""
+        node = Failing(3)
+        observer = Recorder(EventType.NODE_ERROR, EventType.NODE_RETRY)
+        graph = one_node(node, store, observer, retry=AT_ONCE)
+        with pytest.raises(ExecutionError, match="failed after 3 attempts: ValueError: no luck") as caught:
+            run(driver, graph)
+
+        assert caught.value.__cause__ is node.error
+        error = store.load(RUN).error
+        assert error is not None
+        assert (error.type, error.message, error.node) == ("ValueError", "no luck (after 3 attempts)", "a")
+        assert [kind for kind, _ in observer.events] == ["node.error", "node.retry"] * 2 + ["node.error"]
+        assert driver(graph, "resume", RUN)["done"] is True
+        assert node.contexts[-1].attempt == 1
+
+    def test_what_is_not_to_be_retried(self, driver: Any, store: MemoryStore) -> None:
+        """One attempt, and nothing said of attempts."""
+        node = Failing(1)
+        with pytest.raises(ExecutionError) as caught:
+            run(driver, one_node(node, store, retry=RetryPolicy(initial_delay=0, retry_on=KeyError)))
+
+        assert "attempts" not in str(caught.value)
+        assert len(node.contexts) == 1
+
+    def test_a_graph_misuse(self, store: MemoryStore) -> None:
+        """A coroutine that nobody foresaw on a running loop is neither tried again nor handled."""
+        calls: list[int] = []
+
+        def node(state: State) -> Any:
+            calls.append(1)
+            return as_async(trace("a"))(state)
+
+        graph = make_graph(
+            {"a": node, "b": trace("b")},
+            store=store,
+            policies={"a": {"retry": AT_ONCE, "on_error": "b"}},
+        )
+
+        async def main() -> None:
+            with pytest.raises(ExecutionError, match="aexecute"):
+                graph.execute(State(run_id=RUN))
+
+        asyncio.run(main())
+        assert calls == [1]
+
+    def test_the_cancel_event(self, driver: Any, store: MemoryStore) -> None:
+        """Set during the wait, it ends it; the run is active and goes on with the same step."""
+        cancel = threading.Event()
+        left = [ValueError()]
+
+        def node(state: State) -> Any:
+            if left:
+                threading.Timer(0.01, cancel.set).start()
+                raise left.pop()
+            return {"done": True}
+
+        graph = one_node(node, store, retry=NEVER_AGAIN)
+        with pytest.raises(RunCancelledError):
+            run(driver, graph, cancel=cancel)
+
+        assert (store.load(RUN).step, store.load(RUN).status) == (0, RunStatus.ACTIVE)
+        assert driver(graph, "resume", RUN)["done"] is True
+
+    def test_the_timeout_of_the_call(self, driver: Any, store: MemoryStore) -> None:
+        """No wait goes beyond it."""
+        with pytest.raises(RunCancelledError) as caught:
+            run(driver, one_node(raises(ValueError()), store, retry=NEVER_AGAIN), timeout=0.02)
+
+        assert type(caught.value.__cause__) is TimeoutError
+        assert store.load(RUN).status is RunStatus.ACTIVE
+
+    def test_a_task_that_is_cancelled(self, store: MemoryStore) -> None:
+        """The wait ends, and the run is saved as active."""
+
+        async def main() -> None:
+            tasks: list[Any] = []
+
+            async def node(state: State) -> Any:
+                asyncio.get_running_loop().call_later(0.01, tasks[0].cancel)
+                raise ValueError
+
+            graph = one_node(node, store, retry=NEVER_AGAIN)
+            tasks.append(asyncio.create_task(graph.aexecute(State(run_id=RUN))))
+            with pytest.raises(asyncio.CancelledError):
+                await tasks[0]
+
+        asyncio.run(main())
+        assert store.load(RUN).status is RunStatus.ACTIVE
+
+    def test_ctrl_c(self, store: MemoryStore) -> None:
+        """As anywhere else: it passes through, and the run is saved as active."""
+
+        def node(state: State) -> Any:
+            threading.Timer(0.02, os.kill, (os.getpid(), signal.SIGINT)).start()
+            raise ValueError
+
+        with pytest.raises(KeyboardInterrupt):
+            run(call_sync, one_node(node, store, retry=NEVER_AGAIN))
+
+        assert store.load(RUN).status is RunStatus.ACTIVE
+
+    @pytest.mark.parametrize("kind", [lambda node: node, as_async], ids=["sync", "async"])
+    def test_branches(self, driver: Any, store: MemoryStore, kind: Any) -> None:
+        """Those that have finished are not done again; classes speak of what the branches raise."""
+        calls: list[str] = []
+        left = [OSError("no luck")]
+
+        def good(state: State) -> Any:
+            calls.append("good")
+            return {"good": 1}
+
+        def bad(state: State, context: NodeContext) -> Any:
+            calls.append(f"bad {context.attempt}")
+            if left:
+                raise left.pop()
+            return {"bad": 1}
+
+        node = ParallelNode({"good": kind(good), "bad": kind(bad)}, on_failure="finish")
+        final = run(driver, one_node(node, store, retry=RetryPolicy(initial_delay=0, retry_on=OSError)))
+
+        assert sorted(calls) == ["bad 1", "bad 2", "good"]
+        assert (final["good"], final["bad"]) == (1, 1)
+
+    @pytest.mark.parametrize("interval", [0, 1])
+    def test_items(self, driver: Any, store: MemoryStore, interval: int) -> None:
+        """Those that have finished are not done again, whether they are saved or not."""
+        calls: list[int] = []
+        left = [OSError("no luck")]
+
+        def double(item: int) -> int:
+            calls.append(item)
+            if item == 2 and left:
+                raise left.pop()
+            return item * 2
+
+        graph = make_graph(
+            {"a": MapNode(double, "items", "doubled", max_workers=1)},
+            store=store,
+            interval=interval,
+            policies={"a": {"retry": AT_ONCE}},
+        )
+
+        assert run(driver, graph, {"items": [1, 2, 3]})["doubled"] == [2, 4, 6]
+        assert sorted(calls) == [1, 2, 2, 3]
+
+    def test_a_graph_within(self, driver: Any, store: MemoryStore) -> None:
+        """It goes on where it failed."""
+        failing = Failing(1)
+        child = make_graph({"x": trace("x"), "y": failing}, store=store, name="child")
+        final = run(driver, one_node(child.as_node(), store, retry=AT_ONCE))
+
+        assert (final["trace"], final["done"]) == (["x", "b"], True)
+        assert len(failing.contexts) == 2
+
+    def test_chunks_of_a_failed_attempt(self, driver: Any, store: MemoryStore) -> None:
+        """They are put out again; what is kept of the run is those of the last attempt."""
+        left = [ValueError()]
+        observer = Recorder(EventType.NODE_CHUNK)
+
+        def node(state: State) -> Any:
+            yield "one"
+            if left:
+                raise left.pop()
+            yield "two"
+            return {"done": True}
+
+        assert run(driver, one_node(node, store, observer, retry=AT_ONCE))["done"] is True
+        assert [data["chunk"] for _, data in observer.events] == ["one", "one", "two"]
+
+
+# --------------------------------------------------------------------------- timeouts
+
+
+async def forever(state: Any) -> Any:
+    """Wait, and never end."""
+    await asyncio.Event().wait()
+
+
+def long_nodes(gate: Gate) -> dict[str, Any]:
+    """-> nodes that do not end in time, of every kind."""
+
+    def generator(state: State) -> Any:
+        yield "first"
+        yield gate.wait()
+
+    async def agenerator(state: State) -> Any:
+        yield "first"
+        await forever(state)
+
+    child = make_graph({"x": trace("x"), "y": gate.wait}, store=MemoryStore(), name="child")
+    achild = make_graph({"x": trace("x"), "y": forever}, store=MemoryStore(), name="child")
+    return {
+        "sync": gate.wait,
+        "async": forever,
+        "generator": generator,
+        "async generator": agenerator,
+        "branches": ParallelNode({"p": gate.wait, "q": returns({"q": 1})}),
+        "mixed branches": ParallelNode({"p": gate.wait, "q": as_async(returns({"q": 1}))}),
+        "async branches": ParallelNode({"p": forever, "q": returns({"q": 1})}),
+        "items": MapNode(gate.wait, "items", "results"),
+        "async items": MapNode(forever, "items", "results"),
+        "graph": child.as_node(),
+        "async graph": achild.as_node(),
+    }
+
+
+KINDS = list(long_nodes(Gate()))
+
+
+class TestTimeouts:
+    """A node with a timeout."""
+
+    @pytest.mark.parametrize("kind", KINDS)
+    def test_what_takes_too_long(self, driver: Any, store: MemoryStore, gate: Gate, kind: str) -> None:
+        """It fails with a TimeoutError, what was done before counts, and the run goes on from there."""
+        long = long_nodes(gate)[kind]
+        nodes = {"first": trace("first"), "a": long, "b": trace("b")}
+        graph = make_graph(nodes, store=store, policies={"a": {"timeout": SOON}})
+        with pytest.raises(ExecutionError, match=r"timeout of 0\.05 s") as caught:
+            run(driver, graph, {"items": [1]})
+
+        assert type(caught.value.__cause__) is TimeoutError
+        saved = store.load(RUN)
+        assert (saved.checkpoint_node, saved.status, saved["trace"]) == ("first", RunStatus.FAILED, ["first"])
+        mended = make_graph({**nodes, "a": returns({"mended": 1})}, store=store)
+        final = driver(mended, "resume", RUN)
+        assert (final["mended"], "late" in final) == (1, False)
+
+    def test_a_late_result(self, driver: Any, store: MemoryStore, gate: Gate) -> None:
+        """What the thread returns after all is nowhere."""
+        left = [1]
+
+        def node(state: State) -> Any:
+            return gate.wait() if left and left.pop() else {"again": True}
+
+        def check(state: State) -> Any:
+            gate.opened.set()
+            return {}
+
+        graph = make_graph(
+            {"a": node, "b": check}, store=store, policies={"a": {"timeout": TIME_TO_WORK, "retry": AT_ONCE}}
+        )
+
+        assert dict(run(driver, graph)) == {"again": True}
+
+    @pytest.mark.parametrize("node", ["hang", "ParallelNode({'p': hang})", "ParallelNode({'p': hang, 'q': quick})"])
+    def test_the_process_can_end(self, node: str) -> None:
+        """A function that never ends is left to itself, whoever calls it, and keeps nobody."""
+        code = f"""if True:
+            import asyncio, threading
+            from stategraph import ExecutionError, GraphConfig, ParallelNode, State, StateGraph
+            def hang(state): threading.Event().wait()
+            async def quick(state): return {{}}
+            graph = StateGraph(GraphConfig("flow", observer="noop"))
+            graph.add_node("a", {node}, timeout=0.05)
+            graph.set_entry_point("a")
+            graph.set_exit_point("a")
+            for call in (graph.execute, lambda state: asyncio.run(graph.aexecute(state))):
+                try:
+                    call(State())
+                except ExecutionError as error:
+                    print(type(error.__cause__).__name__)
+        """
+        ended = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, timeout=20)
+
+        assert ended.stdout.split() == ["TimeoutError"] * 2
+
+    def test_an_async_function_cleans_up(self, driver: Any, store: MemoryStore) -> None:
+        """It is cancelled: its finally runs before the run ends."""
+        done: list[str] = []
+
+        async def node(state: State) -> Any:
+            try:
+                await forever(state)
+            finally:
+                done.append("cleaned up")
+
+        with pytest.raises(ExecutionError):
+            run(driver, one_node(node, store, timeout=SOON))
+
+        assert done == ["cleaned up"]
+
+    def test_enough_time(self, driver: Any, store: MemoryStore) -> None:
+        """Nothing happens, however much it is."""
+        nodes = {"a": trace("a"), "b": as_async(trace("b")), "c": trace("c")}
+        limits: dict[str, dict[str, Any]] = {"a": {"timeout": 1e300}, "b": {"timeout": 1e300}, "c": {"timeout": 10}}
+
+        assert run(driver, make_graph(nodes, store=store, policies=limits))["trace"] == ["a", "b", "c"]
+
+    @pytest.mark.parametrize("error", [ValueError("mine"), TimeoutError("mine")])
+    def test_an_error_of_the_node(self, driver: Any, store: MemoryStore, error: Exception) -> None:
+        """It is the cause as ever."""
+        with pytest.raises(ExecutionError) as caught:
+            run(driver, one_node(raises(error), store, timeout=10))
+
+        assert caught.value.__cause__ is error
+
+    def test_each_attempt_has_its_own(self, driver: Any, store: MemoryStore) -> None:
+        """A timeout is a failure like others, and is tried again."""
+        attempts: list[int] = []
+
+        async def node(state: State, context: NodeContext) -> Any:
+            attempts.append(context.attempt)
+            return {"done": True} if context.attempt == 3 else await forever(state)
+
+        assert run(driver, one_node(node, store, timeout=TIME_TO_WORK, retry=AT_ONCE))["done"] is True
+        assert attempts == [1, 2, 3]
+
+    def test_a_wait_for_another_attempt_is_not_limited(self, driver: Any, store: MemoryStore) -> None:
+        """The timeout is that of an attempt."""
+        policy = RetryPolicy(initial_delay=1.1 * TIME_TO_WORK)
+
+        assert run(driver, one_node(Failing(1), store, timeout=TIME_TO_WORK, retry=policy))["done"] is True
+
+    @pytest.mark.parametrize("node", [forever, None], ids=["async", "sync"])
+    def test_the_inner_one_is_shorter(self, driver: Any, store: MemoryStore, gate: Gate, node: Any) -> None:
+        """It is a failure within, which can be handled there."""
+        child = make_graph(
+            {"x": node or gate.wait, "y": trace("y")},
+            store=store,
+            name="child",
+            policies={"x": {"timeout": SOON, "on_error": "y"}},
+        )
+        final = run(driver, one_node(child.as_node(), store, timeout=20))
+
+        assert (final["trace"], final["error"]["type"]) == (["y", "b"], "TimeoutError")
+
+    @pytest.mark.parametrize("node", [forever, None], ids=["async", "sync"])
+    def test_the_outer_one_is_shorter(self, driver: Any, store: MemoryStore, gate: Gate, node: Any) -> None:
+        """Nothing within retries or handles that: the node that is out of time is the outer one."""
+        within = {"timeout": 20, "retry": AT_ONCE, "on_error": "y"}
+        nodes = {"x": node or gate.wait, "y": trace("y")}
+        child = make_graph(nodes, store=store, name="child", policies={"x": within})
+        graph = one_node(child.as_node(), store, timeout=SOON)
+        with pytest.raises(ExecutionError, match="'a' of run 'run' failed: TimeoutError") as caught:
+            run(driver, graph)
+
+        assert type(caught.value.__cause__) is TimeoutError
+        assert (store.load(f"{RUN}/a").status, store.load(f"{RUN}/a").step) == (RunStatus.ACTIVE, 0)
+        assert store.load(RUN).status is RunStatus.FAILED
+
+    @pytest.mark.parametrize("node", [forever, None], ids=["async", "sync"])
+    def test_a_cancel_event_and_a_timeout(self, driver: Any, store: MemoryStore, gate: Gate, node: Any) -> None:
+        """The event takes effect before the next node; what took too long has failed by then."""
+        cancel = threading.Event()
+
+        def first(state: State) -> Any:
+            return {}
+
+        graph = make_graph(
+            {"first": first, "a": node or gate.wait, "b": trace("b")}, store=store, policies={"a": {"timeout": SOON}}
+        )
+        with pytest.raises(ExecutionError):
+            run(driver, graph, cancel=cancel, timeout=20)
+        cancel.set()
+        with pytest.raises(RunCancelledError):
+            driver(graph, "resume", RUN, cancel=cancel)
+
+    def test_the_call_has_less_time(self, driver: Any, store: MemoryStore) -> None:
+        """Then it is the call that is cut off, and the run stays active."""
+        with pytest.raises(RunCancelledError) as caught:
+            run(driver, one_node(forever, store, timeout=20, retry=AT_ONCE, on_error="b"), timeout=SOON)
+
+        assert type(caught.value.__cause__) is TimeoutError
+        assert store.load(RUN).status is RunStatus.ACTIVE
+
+    def test_a_task_that_is_cancelled(self, store: MemoryStore, gate: Gate) -> None:
+        """A sync node that has time left finishes first, and counts."""
+
+        async def main() -> None:
+            def node(state: State) -> Any:
+                loop.call_soon_threadsafe(task.cancel)
+                loop.call_soon_threadsafe(loop.call_later, 0.01, gate.opened.set)
+                return gate.wait()
+
+            loop = asyncio.get_running_loop()
+            task = asyncio.create_task(one_node(node, store, timeout=20).aexecute(State(run_id=RUN)))
+            with pytest.raises(asyncio.CancelledError):
+                await task
+
+        asyncio.run(main())
+        assert (store.load(RUN)["late"], store.load(RUN).status) == (True, RunStatus.ACTIVE)
+
+    @pytest.mark.parametrize("timeout", [0, -1, "1", True, float("inf"), float("nan"), 10**400])
+    def test_what_is_not_allowed(self, store: MemoryStore, timeout: Any) -> None:
+        """ConfigError names it."""
+        with pytest.raises(ConfigError, match="timeout"):
+            one_node(trace("a"), store, timeout=timeout)
+
+
+def test_an_async_generator_with_a_context(driver: Any, store: MemoryStore) -> None:
+    """It is called like any other."""
+
+    async def node(state: State, context: NodeContext) -> Any:
+        yield "chunk"
+        yield {"attempt": context.attempt}
+
+    assert run(driver, one_node(node, store))["attempt"] == 1
+
+
+# --------------------------------------------------------------------------- handlers
+
+ERROR = {"type": "ValueError", "message": "no luck", "node": "a"}
+WAY = [("a", "b"), ("b", "end"), ("handler", "end")]
+
+
+def handled(node: Any, store: Any, observer: Any = None, handler: Any = None, **options: Any) -> StateGraph:
+    """-> a graph whose first node has a handler of failures."""
+    nodes = {"a": node, "b": trace("b"), "handler": handler or trace("handler"), "end": trace("end")}
+    policies = {"a": {"on_error": "handler", **options.pop("more", {})}}
+    return make_graph(nodes, WAY, store=store, observer=observer, policies=policies, **options)
+
+
+class TestHandlers:
+    """A node with on_error."""
+
+    @pytest.mark.parametrize("kind", [lambda node: node, as_async], ids=["sync", "async"])
+    def test_a_failure_goes_to_the_handler(self, driver: Any, store: MemoryStore, kind: Any) -> None:
+        """The failed node counts as a step, whose outcome is the error."""
+        final = run(driver, handled(kind(raises(ValueError("no luck"))), store))
+
+        assert (final["trace"], final["error"], final.step) == (["handler", "end"], ERROR, 3)
+        assert (final.status, final.error) == (RunStatus.COMPLETED, None)
+
+    def test_a_success_does_not(self, driver: Any, store: MemoryStore) -> None:
+        """The edges decide."""
+        assert run(driver, handled(trace("a"), store))["trace"] == ["a", "b", "end"]
+
+    @pytest.mark.parametrize("more", [{}, {"timeout": 20}], ids=["plain", "visited"])
+    def test_a_crash_in_between(self, driver: Any, store: MemoryStore, more: Any) -> None:
+        """The run goes on at the handler, not along the edges."""
+        graph = handled(raises(ValueError("no luck")), store, handler=raises(KeyboardInterrupt()), more=more)
+        with pytest.raises(KeyboardInterrupt):
+            run(call_sync, graph)
+
+        saved = store.load(RUN)
+        assert (saved.step, saved.checkpoint_node, saved["error"]) == (1, "a", ERROR)
+        mended = handled(raises(ValueError("no luck")), store, more=more)
+        assert driver(mended, "resume", RUN)["trace"] == ["handler", "end"]
+
+    def test_after_the_last_attempt(self, driver: Any, store: MemoryStore) -> None:
+        """Retries come first."""
+        node = Failing(3)
+        final = run(driver, handled(node, store, more={"retry": AT_ONCE}))
+
+        assert len(node.contexts) == 3
+        assert final["error"] == {**ERROR, "message": "no luck (after 3 attempts)"}
+
+    def test_out_of_an_exit_point(self, driver: Any, store: MemoryStore) -> None:
+        """A failure there does not complete the run."""
+        graph = make_graph(
+            {"a": raises(ValueError("no luck")), "handler": trace("handler")},
+            [],
+            store=store,
+            exits=["a", "handler"],
+            policies={"a": {"on_error": "handler"}},
+        )
+
+        assert run(driver, graph)["trace"] == ["handler"]
+        assert [state.checkpoint_node for state in graph.stream(State())] == ["a", "handler"]
+
+    def test_a_person_handles_it(self, driver: Any, store: MemoryStore) -> None:
+        """The run pauses with the error to be seen, and goes on with the answer."""
+        graph = handled(raises(ValueError("no luck")), store, handler=InterruptNode("error", "verdict"))
+        paused = run(driver, graph)
+
+        assert paused.pause is not None
+        assert (paused.status, paused.pause.value) == (RunStatus.PAUSED, ERROR)
+        assert driver(graph, "resume", RUN, {"verdict": "go"})["trace"] == ["end"]
+
+    def test_events(self, driver: Any, store: MemoryStore) -> None:
+        """The failure, and the way to the handler, told once although the run pauses there."""
+        observer = Recorder(EventType.NODE_ERROR, EventType.EDGE_TRANSITION, EventType.NODE_COMPLETE)
+        node = raises(ValueError("no luck"))
+        graph = handled(node, store, observer, handler=InterruptNode("error", "verdict"))
+        run(driver, graph)
+        driver(graph, "resume", RUN, {"verdict": "go"})
+
+        assert observer.told("node", "source", "target", "edge") == [
+            ("node.error", "a", None, None, None),
+            ("node.complete", "a", None, None, None),
+            ("edge.transition", None, "a", "handler", "on_error"),
+            ("node.complete", "handler", None, None, None),
+            ("edge.transition", None, "handler", "end", None),
+            ("node.complete", "end", None, None, None),
+        ]
+
+    def test_a_handler_that_is_not_there(self, store: MemoryStore) -> None:
+        """validate says so."""
+        with pytest.raises(GraphError, match=r"'a' goes to 'nobody' on error, which is not there"):
+            one_node(trace("a"), store, on_error="nobody").validate()
+
+    def test_it_is_part_of_the_structure(self, store: MemoryStore) -> None:
+        """A graph with another handler is another graph."""
+        assert one_node(trace("a"), store, on_error="b").fingerprint != one_node(trace("a"), store).fingerprint
+
+    @pytest.mark.parametrize("handler", [5, ["b"]])
+    def test_what_is_not_allowed(self, store: MemoryStore, handler: Any) -> None:
+        """ConfigError names it."""
+        with pytest.raises(ConfigError, match="on_error"):
+            one_node(trace("a"), store, on_error=handler)
+
+    def test_a_store_that_fails(self, driver: Any) -> None:
+        """It is no failure of the node, parts of it or not."""
+        node = ParallelNode({"p": returns({"p": 1})})
+        for first in (trace("a"), node):
+            store = WatchedStore(MemoryStore(), fails_always("save", OSError("disk full")))
+            with pytest.raises(CheckpointSaveError, match="disk full"):
+                run(driver, handled(first, store, more={"retry": AT_ONCE}))
+
+    def test_a_cancellation(self, driver: Any, store: MemoryStore) -> None:
+        """It is none either."""
+        cancel = threading.Event()
+        cancel.set()
+        with pytest.raises(RunCancelledError):
+            run(driver, handled(trace("a"), store, more={"retry": AT_ONCE}), cancel=cancel)
+
+    def test_a_handler_that_fails(self, memory_scene: Scene) -> None:
+        """That ends the run, with its own error."""
+        graph = handled(raises(ValueError("no luck")), memory_scene.store, handler=raises(KeyError("worse")))
+        with pytest.raises(ExecutionError, match=r"'handler'.*worse"):
+            memory_scene.execute(graph)
