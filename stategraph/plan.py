@@ -72,6 +72,7 @@ class Plan:
         max_iterations: How many nodes one call may enter.
         store: The store in words, for errors.
         defaults: Values for keys that a run has no value for.
+        persist: The only keys that are saved; None for all.
     """
 
     graph: str
@@ -87,6 +88,7 @@ class Plan:
     max_iterations: int
     store: str
     defaults: Mapping[str, Any] = attrs.field(factory=dict)
+    persist: frozenset[str] | None = None
 
     @property
     def async_node(self) -> str | None:

@@ -49,19 +49,26 @@ class GraphNode(Node):
         self.graph, self._plan = graph, plan
         self._inputs, self._outputs = _checked("inputs", inputs), _checked("outputs", outputs)
 
+    @property
+    def writes(self) -> frozenset[str]:
+        """The keys that come out, where they are named."""
+        return frozenset(self._outputs) if isinstance(self._outputs, Mapping) else frozenset()
+
     def visit(self, visit: Visit) -> Task[Any]:
         """Run the graph, or go on with it."""
         state = visit.state
-        given = dict(state) if self._inputs is None else _selected("inputs", self._inputs, state)
+        given = dict(visit.handed) if self._inputs is None else _selected("inputs", self._inputs, visit.handed)
         outer = visit.engine.plan
+        plan = self._plan()
         inner = attrs.evolve(
-            self._plan(),
+            plan,
             interval=outer.interval if outer.loads_parts else 0,
             saves=outer.loads_parts,
             saves_behind=False,  # what its saves wait in is waited for by the outer run
             loads_parts=outer.loads_parts,
             keeps_parts=outer.keeps_parts,
             preserve=outer.keeps_parts,  # until the step that it is part of is saved
+            persist=plan.persist if outer.loads_parts else None,
         )
         final = yield from visit.run_child(inner, given)
         if final.status is RunStatus.PAUSED:

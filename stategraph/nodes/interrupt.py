@@ -56,6 +56,11 @@ class InterruptNode(Node):
         if seconds is None and self.otherwise is not NOTHING:
             raise ValueError("otherwise is the answer once a deadline has passed; give a deadline, too")
 
+    @property
+    def writes(self) -> frozenset[str]:
+        """The key of the answer."""
+        return frozenset([self.response_param])
+
     def visit(self, visit: Visit) -> Task[Any]:
         """Take the answer that is there, or pause."""
         state, key = visit.state, self.response_param

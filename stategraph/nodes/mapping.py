@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any
 
 from stategraph.commands import Task
@@ -66,9 +66,18 @@ class MapNode(Node):
         """What is called for each item."""
         return self._function.given
 
+    @property
+    def writes(self) -> frozenset[str]:
+        """The key of the list of results."""
+        return frozenset([self.into])
+
+    def part_writes(self, value: Any) -> Collection[str]:
+        """-> the key of the list of results."""
+        return (self.into,)
+
     def visit(self, visit: Visit) -> Task[Any]:
         """Do the items, and list what they return."""
-        items = visit.state.get(self.over)
+        items = visit.handed.get(self.over)
         if not isinstance(items, list | tuple):
             found = "not in the State" if self.over not in visit.state else f"a {type(items).__name__}"
             raise TypeError(f"it goes over {self.over!r}, a list or a tuple, but that is {found}")
