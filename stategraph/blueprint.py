@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar, overload
+
+import attrs
 
 from stategraph.checks import is_name
 from stategraph.edges import Edge, Predicate, is_predicate
@@ -15,6 +18,7 @@ from stategraph.frozen import check_mapping, freeze_items
 from stategraph.nodes.base import Node
 from stategraph.nodes.function import FunctionNode, NodeFunction
 from stategraph.nodes.interrupt import InterruptNode
+from stategraph.persist import mixture
 from stategraph.plan import Stage
 from stategraph.policies import CachePolicy, NodePolicies, RetryPolicy
 from stategraph.structure import EdgeStructure, GraphStructure
@@ -195,11 +199,15 @@ class Blueprint:
 
     # ------------------------------------------------------------------ inside
 
-    def _stages(self) -> dict[str, Stage]:
-        """-> the nodes with the ways out of them. Raises GraphError if runs cannot work; it lists all problems."""
+    def _stages(self, persist: AbstractSet[str] | None = None) -> dict[str, Stage]:
+        """-> the nodes with the ways out of them. Raises GraphError if runs cannot work; it lists all problems.
+
+        `persist` are the only keys that are saved; None for all."""
         problems = problems_of(list(self._nodes), self._edges, self._handlers(), self._entry, self._exits)
         for name, node in self._nodes.items():
             problems += node.problems(name)
+            if persist is not None and node.writes & persist and node.writes - persist:
+                problems.append(f"node {name!r}: {mixture(node.writes - persist, node.writes & persist)}")
         for name, policies in self._policies.items():
             if policies.on_error is not None and policies.on_error not in self._nodes:
                 problems.append(f"node {name!r} goes to {policies.on_error!r} on error, which is not there")
@@ -208,7 +216,11 @@ class Blueprint:
         problems += self._schema_problems()
         if problems or self._entry is None:
             raise GraphError(self._name, tuple(problems))
-        return {name: self._stage(name) for name in self._nodes}
+        stages = {name: self._stage(name) for name in self._nodes}
+        if persist is None:
+            return stages
+        # What a node reads is noted where it is visited.
+        return {name: attrs.evolve(stage, is_plain=False) for name, stage in stages.items()}
 
     def _stage(self, name: str) -> Stage:
         edges = tuple(edge for edge in self._edges if edge.source == name)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Mapping
 from inspect import isawaitable
+from types import MappingProxyType
 from typing import Any, cast
 
 import attrs
@@ -54,13 +55,16 @@ from stategraph.ids import check_run_id
 from stategraph.nodes.base import NOTHING
 from stategraph.nodes.context import NodeContext
 from stategraph.nodes.function import data_from
+from stategraph.persist import Written, accounted, persisted
 from stategraph.plan import Plan, Stage
 from stategraph.provenance import ErrorInfo, ParentStep, Part, Pause, Progress, RunStatus, evolved
+from stategraph.recompute import restored
 from stategraph.services import Services
 from stategraph.state import State, completed_by, data_of, evolve, with_data
 from stategraph.visit import Visit, is_late
 
 _RECENT = 100  # States behind the last saved one that are tried if the newest of them cannot be saved
+_NOTHING: Mapping[str, Any] = MappingProxyType({})
 PATH_LENGTH = 100  # nodes that the path of an error tells: a run of a million steps does not grow
 _MESSAGE_LENGTH = 2000  # characters of an exception's text that a failed run keeps
 
@@ -115,21 +119,52 @@ class Engine:
         check_fits(self.plan, moved(saved, migrate or {}, self.plan), allow_changed)
         return (yield from self._go_on(moved(saved, migrate or {}, self.plan), updates, is_same=not migrate))
 
-    def _go_on(self, saved: State, updates: Mapping[str, Any], *, is_same: bool = True) -> Task[State]:
-        """Bring a saved State back to life, durably if it changes, and run on from it."""
+    def _go_on(
+        self, saved: State, updates: Mapping[str, Any], inputs: Mapping[str, Any] = _NOTHING, *, is_same: bool = True
+    ) -> Task[State]:
+        """Bring a saved State back to life, durably if it changes, and run on from it.
+
+        `inputs` are what the run began with, where that is known.
+        """
         run_id = saved.run_id
         if saved.status is RunStatus.PAUSED:
             saved, updates = yield from self._woken(saved, updates)
             is_same = False
         updates = self._fitting(updates, saved)
+        whole, changes = yield from self._whole(saved, updates, inputs)
         yield (Retain, self.services.retain, run_id)
-        self.state = self._stamp(with_data(saved, self._completed_data(lay_over(data_of(saved), updates))))
-        if data_of(self.state) != data_of(saved) or updates or not is_same:
+        data = self._completed_data(lay_over(data_of(whole), changes))
+        self.state = self._accounted(self._stamp(with_data(whole, data)), whole, Written(changes))
+        if data_of(persisted(self.state, self.plan.persist)) != data_of(saved) or updates or not is_same:
             yield from self._save((Amend, self.services.amend, self.state), self.state)
         if self.plan.loads_parts:
             yield (Parts, self.services.drop_parts, (run_id, saved.step, bool(updates) and is_same))
         yield from self._emit(EventType.CHECKPOINT_RESUME, self.state)
         return (yield from self._run(self.plan.stages.get(saved.checkpoint_node)))
+
+    def _whole(
+        self, saved: State, updates: Mapping[str, Any], inputs: Mapping[str, Any] = _NOTHING
+    ) -> Task[tuple[State, Mapping[str, Any]]]:
+        """-> a saved State with the keys that were not saved, and the updates that remain to be laid over it.
+
+        While they are computed the run stays as it is saved, so that it can be resumed in the same way again.
+        """
+        if saved.progress is None or not saved.progress.origins:
+            return saved, updates
+        self.state = self.saved = evolve(saved, progress=evolved(saved.progress, partial=None))
+        try:
+            whole = yield from restored(self, self.state, updates, inputs)
+        except GeneratorExit:
+            raise
+        except BaseException as error:
+            yield from self._end_early(error)
+            raise
+        self.saved = None
+        return whole
+
+    def _accounted(self, state: State, before: State, written: Written) -> State:
+        """-> the State with the origins of its keys, after something else than a node has written."""
+        return accounted(state, before, written, self.plan.persist, self.plan.defaults)
 
     def _woken(self, saved: State, updates: Mapping[str, Any]) -> Task[tuple[State, Mapping[str, Any]]]:
         """-> a paused State as one that goes on at the node that paused, and the updates with an answer that will do.
@@ -166,10 +201,12 @@ class Engine:
         yield from self._rescue(error)
         return error
 
-    def run_child(self, visit: Visit, plan: Plan, saved: State | None, inputs: Mapping[str, Any]) -> Task[State]:
+    def run_child(
+        self, visit: Visit, plan: Plan, saved: State | None, inputs: Mapping[str, Any], *, is_shown: bool = True
+    ) -> Task[State]:
         """-> the State that the run of a graph within this one ends with."""
-        services = self.services.within(plan.graph)
-        child = Engine(plan, services, self.wanted, self.shows, self.depth + 1)
+        services = self.services.within(plan.graph, plan.persist)
+        child = Engine(plan, services, self.wanted, self.shows and is_shown, self.depth + 1)
         try:
             return (yield from child.run_within(visit, saved, inputs))
         except RunCancelledError as error:
@@ -182,7 +219,8 @@ class Engine:
         if saved is None:
             parent = ParentStep(visit.state.run_id, visit.state.step)
             inputs = self._completed_data(freeze_items(self._fitting(inputs, {})))
-            self.state = evolve(self._stamp(State(inputs, run_id=visit.child_run_id())), parent=parent)
+            fresh = evolve(self._stamp(State(inputs, run_id=visit.child_run_id())), parent=parent)
+            self.state = self._accounted(fresh, fresh, Written())
             if self.plan.saves:
                 yield (Retain, self.services.retain, self.state.run_id)
             return (yield from self._run(None))
@@ -198,22 +236,25 @@ class Engine:
         elif pause is not None and not is_late(pause):
             return saved
         # A pause whose deadline has passed unanswered begins anew.
-        return (yield from self._go_on(evolve(saved, status=RunStatus.ACTIVE), answer, is_same=pause is None))
+        return (yield from self._go_on(evolve(saved, status=RunStatus.ACTIVE), answer, inputs, is_same=pause is None))
 
     def _admit(self, state: State) -> Task[State]:
         """-> the State as it enters the graph; a State with a past is brought back to life durably."""
+        is_new = state.step == 0 and state.graph is None
+        before, written = state, Written()
+        if not is_new and state.progress is not None:
+            before, state, written = yield from self._continued(state)
         given = data_of(state)
         if self.plan.schema is not None:
             given = freeze_items(self._fitting(given, {}))
-        started = evolve(self._stamp(with_data(state, self._completed_data(given))), checkpoint_node="")
+        started = self._stamp(with_data(state, self._completed_data(given)))
+        started = self._accounted(evolve(started, checkpoint_node=""), before, written)
         if not self.plan.saves:
             return started
-        if state.step == 0 and state.graph is None:
+        if is_new:
             yield from self._check_new(state)
             yield (Retain, self.services.retain, state.run_id)
         else:
-            if state.progress is not None:
-                started = evolve(started, progress=(yield from self._progress_of(state)))
             yield (Retain, self.services.retain, state.run_id)
             yield from self._save((Amend, self.services.amend, started), started)
         return started
@@ -228,12 +269,31 @@ class Engine:
         schema = self.plan.schema
         return data if schema is None else schema.checked(node, data, beside)
 
-    def _progress_of(self, state: State) -> Task[Progress | None]:
-        """-> the progress of a run that is executed anew: values that are new to it can be answers again."""
-        saved = yield (Load, self.services.load, state.run_id)
-        given = {key for key in state if key not in saved or saved[key] != state[key]}
-        progress = cast(Progress, state.progress)
-        return evolved(progress, next_node="", woken=None, partial=None, answered=progress.answered - given)
+    def _continued(self, state: State) -> Task[tuple[State, State, Written]]:
+        """-> of a State with a past: what was saved, the State, each with all of its keys, and what is different.
+
+        Values that are new to the run can be answers again.
+        """
+        progress, newest = cast(Progress, state.progress), (yield from self._newest_of(state))
+        answered = progress.answered - _changes(newest, state).keys()
+        left = evolved(progress, next_node="", woken=None, partial=None, answered=answered)
+        # Where it is not what was saved last, all keys are new.
+        is_newest = newest is not None and newest.step == state.step
+        saved = evolve(newest if newest and is_newest else with_data(state, {}), progress=left)
+        whole, changes = yield from self._whole(saved, _changes(saved, state))
+        made = {key: value for key, value in data_of(whole).items() if key not in saved and key not in state}
+        state = evolve(with_data(state, {**data_of(state), **made}), progress=whole.progress)
+        return whole, state, Written(changes, saved.keys() - state.keys())
+
+    def _newest_of(self, state: State) -> Task[State | None]:
+        """-> the newest saved State of the run, if there is one."""
+        if not self.plan.saves:
+            return None
+        try:
+            saved: State = yield (Load, self.services.load, state.run_id)
+        except CheckpointNotFoundError:
+            return None
+        return saved
 
     def _check_new(self, state: State) -> Task[None]:
         """Raise RunExistsError if the store holds another State of a run that is to begin."""
@@ -264,22 +324,26 @@ class Engine:
                 yield from self._complete()
         except GeneratorExit:  # the driver is gone: nobody is left to carry out a command
             raise
-        except Stopped as stop:
-            error = RunCancelledError(self.state, str(stop))
-            yield from self._rescue(error)
-            raise error from stop.__cause__
-        except Escaped as escaped:
-            yield from self._rescue(escaped)
-            raise cast(BaseException, escaped.__cause__) from None
-        except StoreFailed as failed:
-            lost = cast(CheckpointError, failed.__cause__)
-            yield from self._rescue(lost)
-            raise lost from lost.__cause__
         except BaseException as error:
-            yield from self._rescue(error)
+            yield from self._end_early(error)
             raise
         yield from self.show(self.state)
         return self.state
+
+    def _end_early(self, error: BaseException) -> Task[None]:
+        """Save what is to be saved, and raise what an exception that only drivers and visits know stands for."""
+        if isinstance(error, Stopped):
+            stop = RunCancelledError(self.state, str(error))
+            yield from self._rescue(stop)
+            raise stop from error.__cause__
+        if isinstance(error, Escaped):
+            yield from self._rescue(error)
+            raise cast(BaseException, error.__cause__) from None
+        if isinstance(error, StoreFailed):
+            lost = cast(CheckpointError, error.__cause__)
+            yield from self._rescue(lost)
+            raise lost from lost.__cause__
+        yield from self._rescue(error)
 
     def _steps(self, stage: Stage | None, following: str) -> Task[None]:  # noqa: PLR0912, PLR0915 - the one loop, best read in one piece
         """Step after step until an exit point or a pause: take an edge, run the node behind it, save what is due.
@@ -363,7 +427,7 @@ class Engine:
         """-> the State after a visit, with what the run has to know of it."""
         self.unsaved_parts.clear()
         self._joined = self._joined or visit.stage.node.has_parts
-        progress = visit.progress_after(state.progress)
+        progress = visit.progress_after(state, is_failed=bool(following))
         return evolve(state, progress=evolved(progress, next_node=following) if following else progress)
 
     def _drop_parts(self) -> Task[None]:
@@ -554,6 +618,17 @@ class Engine:
 
 _SAVE_ERRORS = (CheckpointSaveError, NotSerializableError, StepConflictError)
 """What a save ends with when trying it again would end the same."""
+
+
+def _changes(saved: State | None, state: State) -> dict[str, Any]:
+    """-> what a State has that was not saved, or with another value."""
+    if saved is None:
+        return dict(data_of(state))
+    return {
+        key: value
+        for key, value in data_of(state).items()
+        if key not in saved or type(saved[key]) is not type(value) or saved[key] != value
+    }
 
 
 def _message(cause: Exception | None, reason: str) -> str:

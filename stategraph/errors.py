@@ -6,7 +6,7 @@ says in its text what is wrong and what to do. The text is made when it is asked
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import attrs
@@ -232,6 +232,27 @@ class GraphMismatchError(StateGraphError):
     def __str__(self) -> str:
         changes = "; ".join(_cut(change) for change in self.changes[:10]) + ("; ..." if len(self.changes) > 10 else "")
         return f"run {self.run_id!r} does not fit this graph: {changes}. {_cut(self.way_out, 500)}"
+
+
+@attrs.define(slots=False, eq=False, repr=False)
+class RecomputeError(StateGraphError, RuntimeError):
+    """Keys that are not saved cannot be computed again; `reasons` says why, by key. The run stays as it is saved.
+
+    If a node failed at it, its exception is ``__cause__``.
+    """
+
+    run_id: str
+    reasons: Mapping[str, str]
+
+    def __str__(self) -> str:
+        listed = [f"{shorten(key)} ({_cut(reason, 500)})" for key, reason in list(self.reasons.items())[:10]]
+        more = ", ..." if len(self.reasons) > 10 else ""
+        values = ", ".join(f"{shorten(key)}: ..." for key in list(self.reasons)[:10]) + more
+        return (
+            f"run {self.run_id!r} cannot go on without keys that are not saved and cannot be computed again: "
+            f"{'; '.join(listed)}{more}. Give them the values that they had: "
+            f"resume({self.run_id!r}, {{{values}}}); keys in checkpoint.persist are saved"
+        )
 
 
 @attrs.define(slots=False, eq=False, repr=False)

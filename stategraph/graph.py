@@ -60,6 +60,7 @@ class StateGraph(Blueprint):
         self.observer = get_observer(config.observer) if observer is None else observer
         self.store = get_checkpoint_store(checkpoint.store, **checkpoint.store_options()) if store is None else store
         self._plan: Plan | None = None
+        self._plan_within: Plan | None = None
 
     def validate(self) -> None:
         """Check that runs can start, and can get from everywhere to an exit point.
@@ -221,7 +222,7 @@ class StateGraph(Blueprint):
             outputs: What comes out: keys of the final State; a mapping from the keys out there to those in here; or a
                 function of the final State. By default all that changed.
         """
-        return GraphNode(self, self._planned, inputs, outputs)
+        return GraphNode(self, self._planned_within, inputs, outputs)
 
     # ------------------------------------------------------------------ inside
 
@@ -229,7 +230,7 @@ class StateGraph(Blueprint):
         plan, checkpoint = self._runnable(), self.config.checkpoint
         store = BackgroundSaves(self.store) if plan.saves_behind else self.store
         policy = Policy(checkpoint.retention, checkpoint.window, checkpoint.ttl)
-        services = Services(store, self.observer, self.name, policy)
+        services = Services(store, self.observer, self.name, policy, plan.persist)
         return Engine(plan, services, wanted_events(self.observer), shows)
 
     def _sync_engine(self, *, shows: bool = False) -> Engine:
@@ -252,13 +253,28 @@ class StateGraph(Blueprint):
         plan = self._plan
         if plan is None:
             with self._lock:
-                plan = self._plan = self._make_plan()
+                plan = self._plan = self._make_plan(self._persist if self.config.checkpoint.interval else None)
         return plan
 
-    def _make_plan(self) -> Plan:
+    def _planned_within(self) -> Plan:
+        """-> the plan as a node of another graph, which decides when something is saved; this one, what."""
+        if self._persist is None or self.config.checkpoint.interval:
+            return self._planned()
+        plan = self._plan_within
+        if plan is None:
+            with self._lock:
+                plan = self._plan_within = self._make_plan(self._persist)
+        return plan
+
+    @property
+    def _persist(self) -> frozenset[str] | None:
+        keys = self.config.checkpoint.persist
+        return None if keys is None else frozenset(keys)
+
+    def _make_plan(self, persist: frozenset[str] | None) -> Plan:
         checkpoint = self.config.checkpoint
         keeps = checkpoint.interval > 0 and self.store.keeps_parts
-        stages = self._cached_stages()
+        stages = self._cached_stages(persist)
         if self._schema is not None and checkpoint.interval > 0:
             unknown = [cls for cls in self._schema.classes if find_by_class(cls) is None]
             if unknown:
@@ -279,14 +295,15 @@ class StateGraph(Blueprint):
             defaults=self._checked_defaults(),
             schema=self._schema,
             pausing=next((name for name, stage in stages.items() if stage.node.pauses), None),
+            persist=persist,
         )
 
     def _checked_defaults(self) -> dict[str, Any]:
         defaults, schema = self._defaults, self._schema
         return dict(defaults) if schema is None else freeze_items(schema.checked("", defaults, defaults))
 
-    def _cached_stages(self) -> Mapping[str, Stage]:
-        stages = self._stages()
+    def _cached_stages(self, persist: frozenset[str] | None) -> Mapping[str, Stage]:
+        stages = self._stages(persist)
         if all(stage.policies.cache is None for stage in stages.values()):
             return stages
         from stategraph.caching import with_caches  # imported when used: diskcache and the codec take 60 ms
@@ -295,7 +312,7 @@ class StateGraph(Blueprint):
         return with_caches(self.name, stages, KeptResults)
 
     def _changed(self) -> None:
-        self._plan = None
+        self._plan = self._plan_within = None
 
     def __repr__(self) -> str:
         return f"StateGraph({self.name!r}, {len(self._nodes)} nodes, {len(self._edges)} edges, {self.store})"

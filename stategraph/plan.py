@@ -86,6 +86,7 @@ class Plan:
         defaults: Values for keys that a run has no value for.
         pausing: A node that is there to pause runs, if there is one.
         schema: What keys there may be, and what their values are; None for any.
+        persist: The only keys that are saved; None for all.
     """
 
     graph: str
@@ -103,6 +104,7 @@ class Plan:
     defaults: Mapping[str, Any] = attrs.field(factory=dict)
     pausing: str | None = None
     schema: Schema | None = None
+    persist: frozenset[str] | None = None
 
     @property
     def async_node(self) -> str | None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from collections.abc import Set as AbstractSet
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any
@@ -108,13 +109,32 @@ class Part:
     value: Any
 
 
+def _read(keys: Iterable[str] | None) -> frozenset[str] | None:
+    return None if keys is None else frozenset(keys)
+
+
 @attrs.frozen
 class Origin:
-    """Where the value of a key comes from: the node that wrote it, at which step, and the keys it had read by then."""
+    """Where the value of a key that is not saved comes from.
+
+    Attributes:
+        node: The node that wrote it; empty if it came with the input of the run, or an update.
+        step: The step in which it was written.
+        read: The keys that the node had read by then; None for all.
+        overwritten: One of these that was overwritten since: the node would not write the same again.
+    """
 
     node: str
     step: int
-    read: frozenset[str] = attrs.field(converter=frozenset)
+    read: frozenset[str] | None = attrs.field(converter=_read)
+    overwritten: str | None = None
+
+    def without(self, touched: AbstractSet[str]) -> Origin:
+        """-> this after these keys have been overwritten."""
+        if self.overwritten is not None:
+            return self
+        lost = touched if self.read is None else touched & self.read
+        return attrs.evolve(self, overwritten=min(lost)) if lost and self.node else self
 
 
 _NONE: frozenset[str] = frozenset()

@@ -6,7 +6,8 @@ The engine never calls these functions. It puts them into commands.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Set as AbstractSet
+from typing import Any, Protocol, cast
 
 import attrs
 
@@ -18,6 +19,7 @@ from stategraph.errors import (
     shorten,
 )
 from stategraph.events import EventType, Listener, notify
+from stategraph.persist import persisted
 from stategraph.provenance import Part
 from stategraph.state import State
 
@@ -36,6 +38,32 @@ class Store(Protocol):
     def drop_parts(self, run_id: str, step: int, /, *, newer_too: bool) -> None: ...
 
 
+class SelectiveSaves:
+    """A store that is given only some keys of each State. Everything else goes on to the store behind it.
+
+    Args:
+        store: The store.
+        persist: The keys.
+    """
+
+    def __init__(self, store: Store, persist: AbstractSet[str]) -> None:
+        self._store, self._persist = store, persist
+
+    def save(self, state: State) -> None:
+        """Save the keys that are saved."""
+        self._store.save(persisted(state, self._persist))
+
+    def amend(self, state: State) -> None:
+        """As `save`, in place of the newest State."""
+        self._store.amend(persisted(state, self._persist))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    def __str__(self) -> str:
+        return str(self._store)
+
+
 class Services:
     """The store and the observer of a graph. A CheckpointError from here has the State at stake in it.
 
@@ -44,10 +72,14 @@ class Services:
         observer: Hears of events.
         source: The name of the graph.
         policy: What the store is to keep of a run.
+        persist: The only keys that are saved; None for all.
     """
 
-    def __init__(self, store: Store, observer: Listener, source: str, policy: Any = None) -> None:
-        self.store = store
+    def __init__(
+        self, store: Store, observer: Listener, source: str, policy: Any = None, persist: AbstractSet[str] | None = None
+    ) -> None:
+        self._whole = store
+        self.store: Store = store if persist is None else cast(Store, SelectiveSaves(store, persist))
         self.observer = observer
         self._source = source
         self._policy = policy
@@ -120,9 +152,9 @@ class Services:
         run_id, step, newer_too = about
         self._asked(run_id, "drop its parts", lambda: self.store.drop_parts(run_id, step, newer_too=newer_too))
 
-    def within(self, source: str) -> Services:
-        """-> the services for the run of a graph within this one."""
-        return Services(self.store, self.observer, source, attrs.evolve(self._policy, is_part=True))
+    def within(self, source: str, persist: AbstractSet[str] | None) -> Services:
+        """-> the services for the run of a graph within this one, which has keys of its own that are saved."""
+        return Services(self._whole, self.observer, source, attrs.evolve(self._policy, is_part=True), persist)
 
     def _asked(self, run_id: str, what: str, ask: Callable[[], Any]) -> Any:
         """-> what the store answers; raises a CheckpointError if it fails."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from collections.abc import Set as AbstractSet
 from inspect import isawaitable
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -24,9 +25,13 @@ from stategraph.commands import (
 )
 from stategraph.errors import CheckpointError, CheckpointNotFoundError, describe_exception
 from stategraph.events import EventType
+from stategraph.frozen import plain_key
 from stategraph.nodes.context import NodeContext
-from stategraph.provenance import Part, Partial, Pause, Progress, evolved
-from stategraph.state import State, evolve
+from stategraph.nodes.function import data_from
+from stategraph.persist import GIVEN, Written, origins_after
+from stategraph.provenance import Origin, Part, Partial, Pause, Progress, evolved
+from stategraph.state import State, data_of, evolve, with_data
+from stategraph.watching import Reads, unwatched, watched
 
 if TYPE_CHECKING:
     from stategraph.commands import Task
@@ -45,25 +50,40 @@ class Visit:
         stage: The node.
         state: The State that it is given.
         attempt: Which try it is, from 1.
+        written: The keys that it has written, where some are not saved.
     """
 
     engine: Engine
     stage: Stage
     state: State
     attempt: int = 1
+    written: Written = attrs.field(factory=Written, init=False)
     _progress: dict[str, Any] = attrs.field(factory=dict, init=False)
+    _reads: Reads | None = attrs.field(default=None, init=False)
 
     # ------------------------------------------------------------------ the visit as a whole
 
     def result(self) -> Task[Any]:
         """-> what the node returns at last: from its cache, or after as many attempts as it takes."""
         cache = self.stage.cache
-        if cache is not None:
-            return self.checked((yield from cache.visit(self, self._checked_attempts)))
-        return (yield from self._checked_attempts())
+        if cache is None:
+            result = yield from self._checked_attempts()
+        else:
+            result = self.checked((yield from cache.visit(self, self._checked_attempts)))
+        persist = self.engine.plan.persist
+        return result if persist is None else self._of_one_kind(result, persist)
 
     def _checked_attempts(self) -> Task[Any]:
-        return self.checked((yield from self._attempts()))
+        return self.checked(unwatched((yield from self._attempts())))
+
+    def _of_one_kind(self, result: Any, persist: AbstractSet[str]) -> Any:
+        """-> the result as a State. Raises ValueError if keys that are saved and keys that are not were written."""
+        if isinstance(result, State) and result.pause is not None:
+            return result
+        before, after = data_of(self.state), data_from(result, self.state)
+        self.written = Written.between(before, after, () if isinstance(result, State) else map(plain_key, result))
+        self.written.check_one_kind(persist)
+        return with_data(self.state, after)
 
     def _attempts(self) -> Task[Any]:
         retry = self.stage.policies.retry
@@ -109,13 +129,38 @@ class Visit:
         """Tell the observer that an attempt has failed."""
         yield from self.tell(EventType.NODE_ERROR, attempt=self.attempt, error=describe_exception(error))
 
-    def progress_after(self, progress: Progress | None) -> Progress | None:
-        """-> the progress of the run once this step is completed."""
-        if not self._progress:
+    def progress_after(self, after: State, *, is_failed: bool) -> Progress | None:
+        """-> the progress of the run once this step is completed, with that State; by its handler, if it failed."""
+        progress, persist = after.progress, self.engine.plan.persist
+        if self._progress:
+            before = progress or Progress()
+            added = {name: getattr(before, name) | keys for name, keys in self._progress.items()}
+            progress = evolved(before, **added)
+        if persist is None:
             return progress
-        before = progress or Progress()
-        added = {name: getattr(before, name) | keys for name, keys in self._progress.items()}
-        return evolved(before, **added)
+        origin = Origin(self.stage.name, after.step, self._read)
+        written = self.written
+        if is_failed:  # what the handler finds is the engine's
+            origin, written = Origin(GIVEN, after.step, ()), Written.between(data_of(self.state), data_of(after))
+        origins = progress.origins if progress else {}
+        return evolved(progress, origins=origins_after(origins, persist, data_of(self.state), written, origin))
+
+    # ------------------------------------------------------------------ reading
+
+    @property
+    def handed(self) -> State:
+        """The State that is visited, as it is handed to the functions of a user: what they read of it is noted, where
+        their work may have to be done again."""
+        if self.engine.plan.persist is None:
+            return self.state
+        if self._reads is None:
+            self._reads = Reads(data_of(self.state))
+        return watched(self.state, self._reads)
+
+    @property
+    def _read(self) -> frozenset[str] | None:
+        """The keys that were read; None for all, and where nobody was watched."""
+        return None if self._reads is None else self._reads.read
 
     # ------------------------------------------------------------------ checking
 
@@ -153,6 +198,7 @@ class Visit:
 
     def show_chunk(self, chunk: Any) -> Task[None]:
         """Put out a chunk: it is seen at once, and kept with the run while the node has not finished."""
+        chunk = unwatched(chunk)
         before = self.engine.state.partial
         chunks = () if before is None else before.chunks
         self._show_partial(Partial(self.stage.name, (*chunks, chunk)))
@@ -207,16 +253,21 @@ class Visit:
         return found
 
     def keep_parts(self, finished: Mapping[str, Any]) -> Task[None]:
-        """Save parts of this step that have finished."""
+        """Save parts of this step that have finished, but not those of keys that are not saved."""
         engine = self.engine
         parts = [Part(self.state.step + 1, self.stage.name, label, value) for label, value in finished.items()]
-        if engine.plan.keeps_parts:
+        persist, node = engine.plan.persist, self.stage.node
+        if persist is not None:
+            parts = [part for part in parts if persist.issuperset(node.part_writes(part.value))]
+        if not parts:
+            pass
+        elif engine.plan.keeps_parts:
             yield from self._stored((Parts, engine.services.save_parts, (engine.state, parts)))
         else:
             engine.unsaved_parts += parts
         if EventType.PART_COMPLETE in engine.wanted:
-            for part in parts:
-                yield from self.tell(EventType.PART_COMPLETE, part=part.label)
+            for label in finished:
+                yield from self.tell(EventType.PART_COMPLETE, part=label)
 
     def _stored(self, command: Command) -> Task[Any]:
         """-> the answer to a command to the store, whose failure is not one of the node."""

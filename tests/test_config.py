@@ -26,6 +26,7 @@ FULL: dict[str, Any] = {
         "retention": "windowed",
         "window": 3,
         "ttl": 60.5,
+        "persist": ("topic", "draft"),
         "serializer": "json",
         "options": {"path": "runs", "nested": {"a": [1]}},
     },
@@ -42,6 +43,7 @@ CONFIG = GraphConfig(
         retention="windowed",
         window=3,
         ttl=60.5,
+        persist=("topic", "draft"),
         serializer="json",
         options={"path": "runs", "nested": {"a": [1]}},
     ),
@@ -59,6 +61,7 @@ durability = "async"
 retention = "windowed"
 window = 3
 ttl = 60.5
+persist = ["topic", "draft"]
 serializer = "json"
 options = { path = "runs", nested = { a = [1] } }
 """
@@ -78,6 +81,7 @@ def test_the_defaults() -> None:
             retention="latest",
             window=None,
             ttl=None,
+            persist=None,
             serializer="msgpack",
             options={},
         ),
@@ -173,6 +177,7 @@ _WRONG_VALUES: dict[str, tuple[str, list[Any]]] = {
     "checkpoint.retention": ('"latest" keeps the newest', ["", None, 5, "all", 0, ["full"]]),
     "checkpoint.window": ("how many checkpoints", [0, -1, 1.0, "5", True, []]),
     "checkpoint.ttl": ("more than 0", [0, -1, 0.0, float("inf"), float("-inf"), "5", True, []]),
+    "checkpoint.persist": ("a list of different keys", ["topic", 5, True, {"a": 1}, (5,), ("a", "a"), ([],), {"a"}]),
     "checkpoint.serializer": ("a registered serializer", ["", None, 5, "a\nb", ["json"]]),
     "checkpoint.options": ("a mapping of option names", [None, 5, "path", ["path"], {5: 1}]),
     "checkpoint": ("mapping", [None, 5, "disk", ["disk"], True]),

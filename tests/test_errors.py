@@ -25,6 +25,7 @@ from stategraph.errors import (
     InvalidRunIdError,
     MaxIterationsError,
     NotSerializableError,
+    RecomputeError,
     RunCancelledError,
     RunCompleteError,
     RunExistsError,
@@ -117,6 +118,16 @@ ERRORS: list[tuple[StateGraphError, type[BaseException], dict[str, Any], str]] =
         "(to be approved) and waits for an answer under 'decision', as resume('review-42', {'decision': ...}), to 'a",
     ),
     (RunCompleteError("review-42", "publish"), StateGraphError, {"node": "publish"}, "(it ended at 'publish')"),
+    (
+        RecomputeError("review-42", {"index": "node 'build', which wrote it, is not in the graph"}),
+        RuntimeError,
+        {"run_id": "review-42", "reasons": {"index": "node 'build', which wrote it, is not in the graph"}},
+        (
+            "run 'review-42' cannot go on without keys that are not saved and cannot be computed again: 'index' (node "
+            "'build', which wrote it, is not in the graph). Give them the values that they had: "
+            "resume('review-42', {'index': ...}); keys in checkpoint.persist are saved"
+        ),
+    ),
     (
         GraphMismatchError("review-42", ("node 'a' was added",), "Resume it so."),
         StateGraphError,

@@ -385,7 +385,7 @@ class TestStructlog:
         ("level", "wanted"),
         [
             ("debug", set(EventType)),
-            ("info", {"graph.start", "graph.complete", "graph.error", "checkpoint.resume"}),
+            ("info", {"graph.start", "graph.pause", "graph.complete", "graph.error", "node.retry", "checkpoint.resume"}),
             ("error", {"graph.error"}),
         ],
     )

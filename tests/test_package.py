@@ -26,8 +26,9 @@ PUBLIC = """
     CheckpointNotFoundError CheckpointSaveError CheckpointStore CheckpointingDisabledError ConfigError Edge
     ErrorInfo Event EventType ExecutionError FormatError GraphConfig GraphError GraphMismatchError InterruptNode
     InvalidRunIdError MapNode MaxIterationsError MultiObserver NodeContext NotSerializableError Observer
-    ParallelNode ParentStep Partial Pause RetryPolicy RunCancelledError RunCompleteError RunExistsError RunStatus
-    SchemaError State StateGraph StateGraphError StepConflictError UnknownNameError UnknownNodeError
+    ParallelNode ParentStep Partial Pause RecomputeError RetryPolicy RunCancelledError RunCompleteError
+    RunExistsError RunStatus SchemaError State StateGraph StateGraphError StepConflictError UnknownNameError
+    UnknownNodeError
     always and_ get_checkpoint_store get_observer key_equals key_exists not_ or_ register_checkpoint_store
     register_observer register_type
 """.split()
@@ -99,9 +100,10 @@ LAYERS = [
     ["ids", "structure", "events", "frozen", "registry", "commands", "nodes.context", "checks", "typed"],
     ["provenance"],
     ["state"],
+    ["persist", "watching"],
     ["edges", "nodes", "schema", "services", "config", "policies"],
     ["stores", "observers", "plan", "validation", "visit"],
-    ["fitting", "blueprint", "caching"],
+    ["fitting", "blueprint", "caching", "recompute"],
     ["engine"],
     ["drivers"],
     ["graph"],
@@ -116,7 +118,7 @@ ALLOWED: dict[str, set[str]] = {
     "stores": {"clock", "errors", "frozen", "ids", "provenance", "registry", "state", "structure"},
     "engine": {
         *("commands", "edges", "errors", "events", "fitting", "frozen", "ids", "nodes", "nodes.context"),
-        *("plan", "provenance", "schema", "services", "state", "visit"),
+        *("persist", "plan", "provenance", "recompute", "schema", "services", "state", "visit"),
     },
     "nodes": {
         *(
@@ -131,6 +133,7 @@ ALLOWED: dict[str, set[str]] = {
             "schema",
             "state",
             "typed",
+            "watching",
         ),
     },
     "drivers": {"callables", "commands", "engine", "errors", "state"},

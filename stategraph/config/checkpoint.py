@@ -11,6 +11,16 @@ from stategraph.checks import check, is_count, is_name, is_seconds
 from stategraph.errors import ConfigError
 
 
+def _to_keys(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _are_keys(value: Any) -> bool:
+    if value is None:
+        return True
+    return isinstance(value, tuple) and all(isinstance(key, str) for key in value) and len(set(value)) == len(value)
+
+
 def _is_options(value: object) -> bool:
     return isinstance(value, Mapping) and all(isinstance(key, str) for key in value)
 
@@ -29,6 +39,8 @@ class CheckpointConfig:
         retention: Which checkpoints of a run are kept: "latest", "full", or "windowed".
         window: With retention "windowed", how many of the newest.
         ttl: Seconds after its completion when `CheckpointStore.prune` removes a preserved run; None for never.
+        persist: The only keys of the State that are saved; None for all. When a run is resumed, the nodes that wrote
+            the other keys run again first (docs/selective-persistence.md). Without effect where nothing is saved.
         serializer: How the store turns values into bytes: "msgpack", the fastest; "json", which other tools read; or
             one that was registered. A store has rows of several, and reads them all.
         options: What the store is made with, such as ``{"path": "runs"}`` for "disk".
@@ -87,6 +99,11 @@ class CheckpointConfig:
             "the seconds after its completion when prune removes a run; more than 0",
             lambda value: value is None or is_seconds(value),
         ),
+    )
+    persist: tuple[str, ...] | None = attrs.field(
+        default=None,
+        converter=_to_keys,
+        validator=check("checkpoint.persist", "a list of different keys: no others are saved", _are_keys),
     )
     serializer: str = attrs.field(
         default="msgpack",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from stategraph.commands import Task
@@ -35,6 +35,15 @@ class Node:
     otherwise: Any = NOTHING
     """The answer to a pause once its deadline has passed; NOTHING if there is none."""
 
+    @property
+    def writes(self) -> frozenset[str]:
+        """The keys that it is known to write; what else it writes shows when it runs."""
+        return frozenset()
+
+    def part_writes(self, value: Any) -> Collection[str]:
+        """-> the keys that a finished part of it, of this value, contributes to."""
+        return ()
+
     def visit(self, visit: Visit) -> Task[Any]:
         """Do the work of one step -> a State made from the one visited, or a mapping of updates to it."""
         raise NotImplementedError
@@ -47,11 +56,6 @@ class Node:
     def accepted(self, answer: Any) -> Any:
         """-> an answer to a pause, as it goes into the State. Raises ValueError if it will not do."""
         return answer
-
-    @property
-    def writes(self) -> tuple[str, ...]:
-        """Keys that are known beforehand to be in what it returns."""
-        return ()
 
     def typed(self, name: str, schema: Schema) -> Node:
         """-> the node as it works under this name in a graph with a schema."""

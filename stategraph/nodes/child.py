@@ -54,19 +54,26 @@ class GraphNode(Node):
         """Whether a node within pauses runs."""
         return any(stage.node.pauses for stage in self._plan().stages.values())
 
+    @property
+    def writes(self) -> frozenset[str]:
+        """The keys that come out, where they are named."""
+        return frozenset(self._outputs) if isinstance(self._outputs, Mapping) else frozenset()
+
     def visit(self, visit: Visit) -> Task[Any]:
         """Run the graph, or go on with it."""
         state = visit.state
-        given = self._given(state)
+        given = self._given(visit.handed)
         outer = visit.engine.plan
+        plan = self._plan()
         inner = attrs.evolve(
-            self._plan(),
+            plan,
             interval=outer.interval if outer.loads_parts else 0,
             saves=outer.loads_parts,
             saves_behind=False,  # what its saves wait in is waited for by the outer run
             loads_parts=outer.loads_parts,
             keeps_parts=outer.keeps_parts,
             preserve=outer.keeps_parts,  # until the step that it is part of is saved
+            persist=plan.persist if outer.loads_parts else None,
         )
         final = yield from visit.run_child(inner, given)
         if final.status is RunStatus.PAUSED:

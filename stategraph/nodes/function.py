@@ -84,7 +84,7 @@ class FunctionNode(Node):
 
     def visit(self, visit: Visit) -> Task[Any]:
         """Call it with the State; of a generator, show the chunks."""
-        result = yield from visit.call(self.bound(visit.context()), visit.state)
+        result = yield from visit.call(self.bound(visit.context()), visit.handed)
         if self.is_generator:
             result = yield from take_chunks(visit, result)
         return result

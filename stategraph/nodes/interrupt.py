@@ -56,6 +56,11 @@ class InterruptNode(Node):
         if seconds is None and self.otherwise is not NOTHING:
             raise ValueError("otherwise is the answer once a deadline has passed; give a deadline, too")
 
+    @property
+    def writes(self) -> frozenset[str]:
+        """The key of the answer."""
+        return frozenset([self.response_param])
+
     def visit(self, visit: Visit) -> Task[Any]:
         """Take the answer that is there, or pause."""
         state, key = visit.state, self.response_param
@@ -68,10 +73,6 @@ class InterruptNode(Node):
         shown = None if self.input_param is None else state[self.input_param]
         yield from ()
         return state.paused(self.reason, shown, response_param=key, deadline=self.deadline)
-
-    @property
-    def writes(self) -> tuple[str, ...]:
-        return (self.response_param,)
 
     def accepted(self, answer: Any) -> Any:
         """-> the answer. Raises ValueError if it will not do."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any
 
 from stategraph.commands import Task
@@ -68,7 +68,12 @@ class MapNode(Node):
         return self._function.given
 
     @property
-    def writes(self) -> tuple[str, ...]:
+    def writes(self) -> frozenset[str]:
+        """The key of the list of results."""
+        return frozenset([self.into])
+
+    def part_writes(self, value: Any) -> Collection[str]:
+        """-> the key of the list of results."""
         return (self.into,)
 
     def made_of(self) -> tuple[Any, ...]:
@@ -76,7 +81,7 @@ class MapNode(Node):
 
     def visit(self, visit: Visit) -> Task[Any]:
         """Do the items, and list what they return."""
-        items = visit.state.get(self.over)
+        items = visit.handed.get(self.over)
         if not isinstance(items, list | tuple):
             found = "not in the State" if self.over not in visit.state else f"a {type(items).__name__}"
             raise TypeError(f"it goes over {self.over!r}, a list or a tuple, but that is {found}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +15,7 @@ from stategraph.nodes.function import FunctionNode, NodeFunction, changes_from
 from stategraph.nodes.parts import Workers, do_parts
 from stategraph.nodes.pools import Job
 from stategraph.state import State
+from stategraph.watching import unwatched
 
 if TYPE_CHECKING:
     from stategraph.schema import Schema
@@ -81,9 +82,13 @@ class ParallelNode(Node):
     def made_of(self) -> tuple[Any, ...]:
         return *self.branches.items(), *self._reducers.items()
 
+    def part_writes(self, value: Any) -> Collection[str]:
+        """-> the keys that a branch has changed."""
+        return [*value["set"], *value["removed"]]
+
     def visit(self, visit: Visit) -> Task[Any]:
         """Do the branches, and merge what they return."""
-        argument = dict(visit.state) if self._workers.processes else visit.state
+        argument = dict(visit.handed) if self._workers.processes else visit.handed
         jobs = [Job(name, self._function(visit, name, branch), argument) for name, branch in self._branches.items()]
         changes = yield from do_parts(
             visit, jobs, self._workers, lambda _, result: _changes(visit.checked(result), visit.state)
@@ -140,6 +145,7 @@ def _branch(name: str, function: NodeFunction) -> FunctionNode:
 
 def _changes(result: Any, state: State) -> dict[str, Any]:
     """-> what a branch has changed, as it is saved."""
+    result = unwatched(result)
     if isinstance(result, State) and result.pause is not None:
         raise ValueError("a branch cannot pause the run: pause in a node before or behind")
     changed, removed = changes_from(result, state)

@@ -174,7 +174,7 @@ def _about(state: State) -> list[Any]:
 def _progress_parts(progress: Progress) -> dict[str, Any]:
     """-> what is in a progress, without what is not."""
     partial = progress.partial
-    origins = {key: [origin.node, origin.step, sorted(origin.read)] for key, origin in progress.origins.items()}
+    origins = {key: _origin_parts(origin) for key, origin in progress.origins.items()}
     parts = {
         "next_node": progress.next_node,
         "woken": progress.woken,
@@ -184,6 +184,11 @@ def _progress_parts(progress: Progress) -> dict[str, Any]:
         "origins": origins,
     }
     return {name: part for name, part in parts.items() if part}
+
+
+def _origin_parts(origin: Origin) -> list[Any]:
+    read = None if origin.read is None else sorted(origin.read)
+    return [origin.node, origin.step, read, origin.overwritten]
 
 
 def _progress_of(parts: dict[str, Any]) -> Progress:

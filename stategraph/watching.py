@@ -1,0 +1,160 @@
+"""WatchedState: a State that notes which of its keys are read, for a node whose work may have to be done again."""
+
+from __future__ import annotations
+
+from collections.abc import ItemsView, Iterator, KeysView, Mapping, ValuesView
+from datetime import datetime
+from typing import Any, TypeVar, overload
+
+import attrs
+
+from stategraph.state import State, data_of, with_data
+
+_Default = TypeVar("_Default")
+_ABSENT = object()
+_FIELDS = tuple(name for base in State.__mro__ for name in getattr(base, "__slots__", ()) if name != "__weakref__")
+
+
+@attrs.define(eq=False)
+class Reads:
+    """What a node has read of the State that it was given.
+
+    Attributes:
+        given: The data of that State.
+        keys: The keys that were read, or asked for.
+        is_all: Whether something was read that depends on all keys, such as their number.
+    """
+
+    given: dict[str, Any]
+    keys: set[str] = attrs.field(factory=set)
+    is_all: bool = False
+
+    def note(self, key: object, found: object) -> None:
+        """Note that a key was read, unless what was found there has been put there by the node itself."""
+        if isinstance(key, str) and self.given.get(key, _ABSENT) is found:
+            self.keys.add(str(key))
+
+    @property
+    def read(self) -> frozenset[str] | None:
+        """The keys that were read; None for all."""
+        return None if self.is_all else frozenset(self.keys)
+
+
+class WatchedState(State):
+    """A State that notes what is read of it. Those that are made of it note it as well."""
+
+    __slots__ = ("_reads",)
+    _reads: Reads
+
+    def __new__(cls, *args: Any, **fields: Any) -> Any:
+        """What is made anew, as by attrs.evolve, is an ordinary State."""
+        return State(*args, **fields)
+
+    def _watched(self, state: State) -> State:
+        return watched(state, self._reads)
+
+    def _all(self) -> dict[str, Any]:
+        self._reads.is_all = True
+        return data_of(self)
+
+    def _at(self, key: object) -> Any:
+        """-> the value of the key or, if there is none, _ABSENT; it is noted either way."""
+        found = data_of(self).get(key, _ABSENT)  # type: ignore[call-overload]
+        self._reads.note(key, found)
+        return found
+
+    # ------------------------------------------------------------------ reading
+
+    def __getitem__(self, key: str) -> Any:
+        self._at(key)
+        return data_of(self)[key]
+
+    def __contains__(self, key: object) -> bool:
+        return self._at(key) is not _ABSENT
+
+    @overload
+    def get(self, key: str, /) -> Any: ...
+    @overload
+    def get(self, key: str, /, default: _Default) -> Any | _Default: ...
+    def get(self, key: str, /, default: Any = None) -> Any:
+        found = self._at(key)
+        return default if found is _ABSENT else found
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._all())
+
+    def __len__(self) -> int:
+        return len(self._all())
+
+    def keys(self) -> KeysView[str]:
+        return self._all().keys()
+
+    def values(self) -> ValuesView[Any]:
+        return self._all().values()
+
+    def items(self) -> ItemsView[str, Any]:
+        return self._all().items()
+
+    def __eq__(self, other: object) -> bool:
+        self._all()
+        return bool(unwatched(self) == unwatched(other))
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        self._all()
+        return repr(unwatched(self))
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> State:
+        self._all()
+        return State.__deepcopy__(unwatched(self), memo)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        self._all()
+        return unwatched, (unwatched(self),)
+
+    # ------------------------------------------------------------------ changing, which makes a new State
+
+    def set(self, key: str, value: Any) -> State:
+        return self._watched(State.set(self, key, value))
+
+    def update(self, mapping: Mapping[str, Any] | None = None, /, **more: Any) -> State:
+        return self._watched(State.update(self, mapping, **more))
+
+    def remove(self, key: str) -> State:
+        self._at(key)  # that it is there
+        return self._watched(State.remove(self, key))
+
+    def merge(self, other: Mapping[str, Any]) -> State:
+        return self._watched(State.merge(self, other))
+
+    def clone(self) -> State:
+        return self._watched(State.clone(self))
+
+    def set_checkpoint_node(self, node: str) -> State:
+        return self._watched(State.set_checkpoint_node(self, node))
+
+    def paused(
+        self,
+        reason: str,
+        value: Any = None,
+        *,
+        response_param: str | None = None,
+        deadline: datetime | float | None = None,
+    ) -> State:
+        paused = State.paused(self, reason, value, response_param=response_param, deadline=deadline)
+        return self._watched(paused)
+
+
+def watched(state: State, reads: Reads) -> State:
+    """-> the State as one that notes what is read of it."""
+    made: State = object.__new__(WatchedState)
+    for name in _FIELDS:
+        object.__setattr__(made, name, getattr(state, name))
+    object.__setattr__(made, "_reads", reads)
+    return made
+
+
+def unwatched(value: Any) -> Any:
+    """-> an ordinary State for one that notes what is read of it; anything else as it is."""
+    return with_data(value, data_of(value)) if type(value) is WatchedState else value
