@@ -385,7 +385,10 @@ class TestStructlog:
         ("level", "wanted"),
         [
             ("debug", set(EventType)),
-            ("info", {"graph.start", "graph.pause", "graph.complete", "graph.error", "node.retry", "checkpoint.resume"}),
+            (
+                "info",
+                {"graph.start", "graph.pause", "graph.complete", "graph.error", "node.retry", "checkpoint.resume"},
+            ),
             ("error", {"graph.error"}),
         ],
     )
