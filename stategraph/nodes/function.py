@@ -49,7 +49,7 @@ class FunctionNode(Node):
             TypeError: it cannot be called with a State, or a State and a NodeContext; the text says why.
         """
         if not callable(function):
-            raise TypeError(f"{shorten(function)} is not callable; a node is a function of a State")
+            raise TypeError(f"{shorten(function)} is not callable; {_way_out_of(function)}")
         is_generator = is_generator_callable(function)
         is_async = is_async_callable(function)
         parameter = _context_parameter(function)
@@ -100,6 +100,13 @@ def data_from(result: object, state: State) -> dict[str, Any]:
     raise TypeError(
         f"it returned {shorten(result)} ({type(result).__name__}); a node returns a State or a mapping of updates{hint}"
     )
+
+
+def _way_out_of(given: object) -> str:
+    """-> what makes a node of what is not callable."""
+    if hasattr(given, "as_node"):
+        return "graph.as_node() makes a node of a graph"
+    return "a node is a function of a State"
 
 
 def _context_parameter(function: NodeFunction) -> inspect.Parameter | None:
