@@ -579,7 +579,7 @@ class Engine:
             yield (Notify, self.services.notify, (type, {"run_id": run_id, "step": step, "node": node, **about}))
 
     def show(self, state: State) -> Task[None]:
-        """Show a State to whoever iterates over the run; not those of a graph within."""
+        """Show a State to whoever iterates over the run. Those of a graph within have a run_id of their own."""
         if self.shows:
             yield (Show, None, state)
 

@@ -162,6 +162,12 @@ def test_a_name_is_given_once(graph: StateGraph) -> None:
     assert graph.nodes["draft"] is nothing
 
 
+def test_a_graph_is_no_node_as_it_is(graph: StateGraph) -> None:
+    """The error says what makes one of it."""
+    with pytest.raises(GraphError, match=r"node 'draft': .* graph\.as_node\(\) makes a node"):
+        graph.add_node("draft", StateGraph(GraphConfig("inner", observer="noop")))  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("node", [None, 5, "draft", {"a": 1}, State()], ids=lambda node: type(node).__name__)
 def test_what_cannot_be_called_is_no_node(graph: StateGraph, node: Any) -> None:
     """The error names the node."""

@@ -144,7 +144,7 @@ MUTANTS = (
 
 def caught_by(mutant: Mutant | None, folder: Path) -> str:
     """-> the first test that fails on a copy with the mutant, empty if none does."""
-    for part in ("stategraph", "tests", "proof", "examples", "tools", "pyproject.toml", "README.md", "Makefile"):
+    for part in "stategraph tests proof examples docs tools pyproject.toml README.md Makefile".split():
         source = ROOT / part
         if source.is_dir():
             shutil.copytree(source, folder / part, ignore=shutil.ignore_patterns("__pycache__"))

@@ -51,7 +51,7 @@ class FunctionNode(Node):
             TypeError: it cannot be called with a State, or a State and a NodeContext; the text says why.
         """
         if not callable(function):
-            raise TypeError(f"{shorten(function)} is not callable; a node is a function of a State")
+            raise TypeError(f"{shorten(function)} is not callable; {_way_out_of(function)}")
         is_generator = is_generator_callable(function)
         is_async = is_async_callable(function)
         parameter = _context_parameter(function)
@@ -125,6 +125,13 @@ def changes_from(result: object, state: State) -> tuple[dict[str, Any], list[str
     else:
         changed = {key: after[key] for key in map(plain_key, cast(Mapping[str, Any], result))}
     return changed, [key for key in before if key not in after]
+
+
+def _way_out_of(given: object) -> str:
+    """-> what makes a node of what is not callable."""
+    if hasattr(given, "as_node"):
+        return "graph.as_node() makes a node of a graph"
+    return "a node is a function of a State"
 
 
 def _context_parameter(function: NodeFunction) -> inspect.Parameter | None:

@@ -38,8 +38,10 @@ class Outcome:
 class Pool(Protocol):
     """Does jobs. `next` and `stop` block or, where `is_async`, have to be awaited.
 
-    A failing job is an outcome as well. No thread, task or process is left once `stop` has returned, unless it was told
-    not to wait.
+    A failing job is an outcome as well; where failures stop the others, no job begins once one has failed, but for
+    those that wait in the queue of a process already. To ask for the next outcomes says that those before are saved: at
+    most twice as many jobs as there are workers have begun and are not saved, so that a crash repeats no more than
+    these. No thread, task or process is left once `stop` has returned, unless it was told not to wait.
     """
 
     is_async: bool
@@ -77,9 +79,10 @@ class ThreadPool:
 
     is_async = False
 
-    def __init__(self, jobs: Sequence[Job], workers: int) -> None:
-        self._jobs = deque(jobs)
+    def __init__(self, jobs: Sequence[Job], workers: int, *, stops: bool) -> None:
+        self._jobs, self._stops = deque(jobs), stops
         self._done: SimpleQueue[Outcome] = SimpleQueue()
+        self._room, self._taken = threading.Semaphore(2 * workers), 0
         self._threads = [
             threading.Thread(
                 target=contextvars.copy_context().run, args=(self._work,), name="stategraph part", daemon=True
@@ -93,27 +96,49 @@ class ThreadPool:
             self._started = True
             for thread in self._threads:
                 thread.start()
-        return [self._done.get(), *_drained(self._done)]
+        if self._taken:
+            self._room.release(self._taken)
+        outcomes = [self._done.get(), *_drained(self._done)]
+        self._taken = len(outcomes)
+        return outcomes
 
     def stop(self, wait: bool) -> list[Outcome]:
         self._jobs.clear()
+        self._room.release(len(self._threads))
         if wait:
             for thread in self._threads:
                 if thread.ident is not None:
                     thread.join()
         return _drained(self._done)
 
-    def _thread(self) -> threading.Thread:
-        run = contextvars.copy_context().run
-        return threading.Thread(target=run, args=(self._work,), name="stategraph part", daemon=True)
-
     def _work(self) -> None:
         while True:
+            self._room.acquire()
             try:
                 job = self._jobs.popleft()
             except IndexError:
                 return
-            self._done.put(_outcome(job))
+            outcome = _outcome(job)
+            if self._stops and outcome.error is not None:  # before the thread of the run hears of it
+                self._jobs.clear()
+            self._done.put(outcome)
+
+
+def _end_with_parent() -> None:
+    """In a process that does jobs: let it end when the one that started it is gone.
+
+    Else it would wait for ever for work from a process that was killed."""
+    import multiprocessing
+    from multiprocessing.connection import wait
+
+    parent = multiprocessing.parent_process()
+
+    def watch() -> None:
+        if parent is not None:
+            wait([parent.sentinel])
+            os._exit(1)
+
+    threading.Thread(target=watch, name="stategraph parent", daemon=True).start()
 
 
 class ProcessPool:
@@ -132,9 +157,7 @@ class ProcessPool:
 
         self._fill()
         done, _rest = wait(self._running, return_when=FIRST_COMPLETED)
-        outcomes = [self._outcome_of(future) for future in done]
-        self._fill()
-        return outcomes
+        return [self._outcome_of(future) for future in done]
 
     def stop(self, wait: bool) -> list[Outcome]:
         self._jobs.clear()
@@ -149,7 +172,8 @@ class ProcessPool:
             from concurrent.futures import ProcessPoolExecutor
 
             # Not forked: a lock that another thread of this process holds would stay locked in the child.
-            self._executor = ProcessPoolExecutor(self._workers, multiprocessing.get_context("spawn"))
+            context = multiprocessing.get_context("spawn")
+            self._executor = ProcessPoolExecutor(self._workers, context, _end_with_parent)
         while self._jobs and len(self._running) < 2 * self._workers:
             job = self._jobs.popleft()
             self._running[self._executor.submit(job.function, job.argument)] = job.label
@@ -165,8 +189,8 @@ class TaskPool:
 
     is_async = True
 
-    def __init__(self, jobs: Sequence[Job], workers: int) -> None:
-        self._jobs = deque(jobs)
+    def __init__(self, jobs: Sequence[Job], workers: int, *, stops: bool) -> None:
+        self._jobs, self._stops, self._handed_out = deque(jobs), stops, 0
         self._workers = min(workers, len(jobs))
         self._tasks: list[asyncio.Task[None]] | None = None
         self._done: list[Outcome] = []
@@ -176,11 +200,14 @@ class TaskPool:
         import asyncio
 
         if self._tasks is None:
-            self._changed = asyncio.Event()
+            self._changed, self._room = asyncio.Event(), asyncio.Semaphore(2 * self._workers)
             self._tasks = [asyncio.create_task(self._work()) for _ in range(self._workers)]
+        for _ in range(self._handed_out):
+            self._room.release()
         while not self._done:
             self._changed.clear()
             await self._changed.wait()
+        self._handed_out = len(self._done)
         return self._taken()
 
     async def stop(self, wait: bool) -> list[Outcome]:
@@ -205,7 +232,12 @@ class TaskPool:
 
     async def _work(self) -> None:
         while self._jobs:
+            await self._room.acquire()
+            if not self._jobs:
+                return
             outcome = await self._do(self._jobs.popleft())
+            if self._stops and outcome.error is not None:
+                self._jobs.clear()
             self._done.append(outcome)
             self._changed.set()
 
@@ -242,8 +274,8 @@ class TaskPool:
         return await asyncio.wrap_future(done)
 
 
-def make_pool(jobs: Sequence[Job], workers: int, *, is_async: bool, processes: bool) -> Pool:
+def make_pool(jobs: Sequence[Job], workers: int, *, is_async: bool, processes: bool, stops: bool) -> Pool:
     """-> what does these jobs."""
     if processes:
         return ProcessPool(jobs, workers)
-    return TaskPool(jobs, workers) if is_async else ThreadPool(jobs, workers)
+    return (TaskPool if is_async else ThreadPool)(jobs, workers, stops=stops)

@@ -49,6 +49,23 @@ OUTPUTS = {
         run 'slow-1' was stopped after step 1: its timeout of 0.1 s passed
         resumed: 'text of slow' has 12 characters, counted in step 3
         """,
+    "nested": """\
+        node 'write' of the book failed: the dictionary
+        written so far: rain 1, rain 2, wind 1
+        written in all: rain 1, rain 2, wind 1, wind 2
+        the book: about rain, draft 2; about wind, draft 2 (5 steps)
+        """,
+    "compare_settings": """\
+        base     limit 5.0: 2 peaks [40, 90] (from the start)
+        careful  limit 3.0: 4 peaks [39, 40, 42, 90] (from base, step 1)
+        eager    limit 1.5: 12 peaks [38, 39, 40, 41, 42, 88, 89, 90, 91, 92, 130, 170] (from base, step 1)
+        measured 1 time
+        """,
+    "streaming": """\
+        step 1, question: 7 chunks, now question
+        step 2, answer: 17 chunks, now answer, question
+        step 3, count: 0 chunks, now answer, question, words
+        """,
 }
 
 

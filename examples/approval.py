@@ -1,0 +1,119 @@
+"""An order that somebody has to approve: the run waits in a file, for as long as it takes, and any process goes on.
+
+    python examples/approval.py order desk-7 950       begin an order; over 500 it needs an approval
+    python examples/approval.py waiting                list the orders that wait
+    python examples/approval.py answer desk-7 yes      answer, in this process or in another one, today or next week
+
+In a terminal you are asked at once; elsewhere the answer is an argument.
+"""
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+from stategraph import CheckpointConfig, GraphConfig, InterruptNode, RunStatus, State, StateGraph, StateGraphError
+from stategraph import key_equals as equals
+
+Updates = dict[str, Any]
+
+LIMIT = 500
+ANSWERS = ("yes", "no")
+
+
+def propose(state: State) -> Updates:
+    """Node: say what is to be decided."""
+    return {"question": f"spend {state['amount']} EUR?"}
+
+
+def needs_approval(state: State) -> bool:
+    """Predicate: it costs too much to be ordered unasked."""
+    return bool(state["amount"] > LIMIT)
+
+
+def is_an_answer(answer: object) -> bool:
+    """What the run accepts as an answer; anything else is refused, and it waits on."""
+    return answer in ANSWERS
+
+
+def approval_graph(path: Path) -> StateGraph:
+    """The graph: propose -> approve -> order or reject, with every step in a file."""
+    # A completed order stays in the file: its id cannot be used again.
+    checkpoint = CheckpointConfig(store="sqlite", interval=1, preserve=True, options={"path": str(path)})
+    graph = StateGraph(GraphConfig(name="approval", observer="noop", checkpoint=checkpoint))
+    graph.add_node("propose", propose)
+    graph.add_node("approve", InterruptNode("question", "approved", reason="over the limit", validator=is_an_answer))
+    graph.add_node("order", lambda state: {"outcome": f"ordered for {state['amount']} EUR"})
+    graph.add_node("reject", lambda state: {"outcome": "rejected"})
+    graph.add_edge("propose", "approve", needs_approval)
+    graph.add_edge("propose", "order")
+    graph.add_edge("approve", "order", equals("approved", "yes"))
+    graph.add_edge("approve", "reject")
+    graph.set_entry_point("propose")
+    graph.set_exit_point("order")
+    graph.set_exit_point("reject")
+    return graph
+
+
+def tell(state: State) -> None:
+    """Print how an order stands."""
+    if state.pause is not None:
+        print(f"{state.run_id} waits: {state.pause.value} ({state.pause.reason})")
+    else:
+        print(f"{state.run_id}: {state['outcome']}")
+
+
+def ask(graph: StateGraph, state: State) -> State:
+    """Ask whoever sits at the terminal, until there is an answer that will do."""
+    while state.status is RunStatus.PAUSED:
+        try:
+            state = graph.resume(state.run_id, {"approved": input(f"{state['question']} [yes/no] ")})
+        except StateGraphError as error:
+            print(error)
+    return state
+
+
+def order(graph: StateGraph, given: argparse.Namespace) -> None:
+    """Begin an order."""
+    state = graph.execute(State({"amount": given.amount}, run_id=given.name))
+    tell(ask(graph, state) if sys.stdin.isatty() else state)
+
+
+def answer(graph: StateGraph, given: argparse.Namespace) -> None:
+    """Go on with an order that waits."""
+    if given.answer is not None:
+        tell(graph.resume(given.name, {"approved": given.answer}))
+    elif sys.stdin.isatty():
+        tell(ask(graph, graph.store.load(given.name)))
+    else:
+        raise SystemExit("nobody is there to be asked: give the answer as an argument")
+
+
+def waiting(graph: StateGraph, given: argparse.Namespace) -> None:
+    """List the orders that wait, without loading any."""
+    for run in graph.store.runs(status="paused"):
+        if run.pause is not None:
+            print(f"{run.run_id}: {run.pause.reason}")
+
+
+def main() -> None:
+    """Do what the command line says."""
+    parser = argparse.ArgumentParser(description="An order that somebody has to approve.")
+    parser.add_argument("--store", type=Path, default=Path("approval.db"), help="the file of the runs")
+    commands = parser.add_subparsers(required=True, metavar="command")
+    for do, arguments in ((order, ["name", "amount"]), (answer, ["name", "answer"]), (waiting, [])):
+        command = commands.add_parser(do.__name__, help=(do.__doc__ or "").rstrip("."))
+        command.set_defaults(do=do)
+        for argument in arguments:
+            command.add_argument(
+                argument, type=int if argument == "amount" else str, nargs="?" if argument == "answer" else None
+            )
+    given = parser.parse_args()
+    try:
+        given.do(approval_graph(given.store), given)
+    except StateGraphError as error:
+        raise SystemExit(str(error)) from error
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,117 @@
+"""An assistant that remembers: a conversation is one run, which completes at each turn and is continued with the next.
+
+    python examples/assistant.py                       talk to it; what it remembers is in assistant.db
+    echo "my name is Ada" | python examples/assistant.py
+    echo "what is my name?" | python examples/assistant.py    another process; it knows
+
+The model is a handful of rules, so that the example needs no service. Put a call of a real one in their place.
+"""
+
+import argparse
+import operator
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from stategraph import CheckpointConfig, GraphConfig, RunStatus, State, StateGraph, key_equals
+
+Updates = dict[str, Any]
+
+OPERATIONS = {"+": operator.add, "-": operator.sub, "*": operator.mul}
+RULES = {
+    "remember": r"my (?P<key>\w+) is (?P<value>.+)",
+    "recall": r"what is my (?P<key>\w+)",
+    "calculate": r"(?P<left>\d+) *(?P<operation>[-+*]) *(?P<right>\d+)",
+}
+
+
+def listen(state: State) -> Updates:
+    """Node: note what was said, and find the rule for it."""
+    said = state["said"].strip()
+    for intent, pattern in RULES.items():
+        if found := re.search(pattern, said.rstrip("?.!"), re.IGNORECASE):
+            return {"messages": [*state["messages"], said], "intent": intent, "found": found.groupdict()}
+    return {"messages": [*state["messages"], said], "intent": "chat", "found": {}}
+
+
+def remember(state: State) -> Updates:
+    """Node: keep a fact."""
+    key, value = state["found"]["key"].lower(), state["found"]["value"]
+    return {"facts": {**state["facts"], key: value}, "answer": f"I will remember that your {key} is {value}."}
+
+
+def recall(state: State) -> Updates:
+    """Node: look a fact up."""
+    key = state["found"]["key"].lower()
+    value = state["facts"].get(key)
+    return {"answer": f"Your {key} is {value}." if value else f"You have not told me your {key}."}
+
+
+def calculate(state: State) -> Updates:
+    """Node: a tool."""
+    found = state["found"]
+    result = OPERATIONS[found["operation"]](int(found["left"]), int(found["right"]))
+    return {"answer": f"{found['left']} {found['operation']} {found['right']} is {result}."}
+
+
+def chat(state: State) -> Updates:
+    """Node: what is left."""
+    return {"answer": f"You have said {len(state['messages']) // 2 + 1} things to me. Tell me more."}
+
+
+def reply(state: State) -> Updates:
+    """Node: the answer becomes part of the conversation."""
+    return {"messages": [*state["messages"], state["answer"]]}
+
+
+def assistant_graph(path: Path) -> StateGraph:
+    """The graph: listen -> what the rule says -> reply. A completed run is kept, for the next turn to go on with."""
+    checkpoint = CheckpointConfig(store="sqlite", interval=1, preserve=True, options={"path": str(path)})
+    graph = StateGraph(GraphConfig(name="assistant", observer="noop", checkpoint=checkpoint))
+    graph.add_node("listen", listen)
+    graph.add_node("reply", reply)
+    for intent, node in (("remember", remember), ("recall", recall), ("calculate", calculate), ("chat", chat)):
+        graph.add_node(intent, node)
+        graph.add_edge("listen", intent, key_equals("intent", intent))
+        graph.add_edge(intent, "reply")
+    graph.set_entry_point("listen")
+    graph.set_exit_point("reply")
+    graph.set_defaults({"messages": [], "facts": {}})
+    return graph
+
+
+def say(graph: StateGraph, chat_id: str, said: str) -> State:
+    """One turn: the first begins a run, every other goes on with it."""
+    if chat_id not in graph.store.list():
+        return graph.execute(State({"said": said}, run_id=chat_id))
+    if graph.store.load(chat_id).status is not RunStatus.COMPLETED:
+        graph.resume(chat_id)  # the turn in which the process was killed
+    return graph.execute(graph.store.load(chat_id).set("said", said))
+
+
+def lines() -> Iterator[str]:
+    """What is typed, or piped in."""
+    if not sys.stdin.isatty():
+        yield from sys.stdin
+        return
+    print("Talk to me. An empty line ends it.")
+    while said := input("> "):
+        yield said
+
+
+def main() -> None:
+    """Talk."""
+    parser = argparse.ArgumentParser(description="An assistant that remembers.")
+    parser.add_argument("--store", type=Path, default=Path("assistant.db"), help="the file of the conversations")
+    parser.add_argument("--chat", default="chat-1", help="which of them to go on with")
+    given = parser.parse_args()
+    graph = assistant_graph(given.store)
+    for said in lines():
+        state = say(graph, given.chat, said)
+        print(f"{state['answer']} [step {state.step}]")
+
+
+if __name__ == "__main__":
+    main()

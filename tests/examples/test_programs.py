@@ -1,0 +1,136 @@
+"""The examples that are programs to be used: over a pipe, on a terminal, and killed."""
+
+import os
+import pty
+import re
+import select
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+def command(name: str, *arguments: str) -> list[str]:
+    """The command line of an example."""
+    return [sys.executable, "-W", "error", str(EXAMPLES / f"{name}.py"), *arguments]
+
+
+def run(folder: Path, name: str, *arguments: str, typed: str = "") -> tuple[int, str]:
+    """Run an example in a folder, with text piped in -> its exit code, and all that it prints."""
+    result = subprocess.run(
+        command(name, *arguments), cwd=folder, input=typed, capture_output=True, text=True, timeout=60, check=False
+    )
+    return result.returncode, result.stdout + result.stderr
+
+
+def run_on_a_terminal(folder: Path, name: str, *arguments: str, typed: str = "") -> tuple[int, str]:
+    """Run an example in a folder, where a person types this -> its exit code, and all that the terminal shows."""
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        command(name, *arguments),
+        cwd=folder,
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        env={**os.environ, "TERM": "xterm"},
+    )
+    os.close(theirs)
+    os.write(ours, typed.encode())
+    seen = b""
+    while True:
+        try:
+            ready, _, _ = select.select([ours], [], [], 60)
+            part = os.read(ours, 4096) if ready else b""
+        except OSError:  # Linux says so when the program has closed its end
+            part = b""
+        if not part:
+            break
+        seen += part
+    os.close(ours)
+    return process.wait(timeout=60), seen.decode().replace("\r\n", "\n")
+
+
+class TestApproval:
+    def test_each_command_is_a_process_of_its_own(self, tmp_path: Path) -> None:
+        """An order waits in the file until another process answers; what will not do leaves it waiting."""
+        assert run(tmp_path, "approval", "order", "pen", "5") == (0, "pen: ordered for 5 EUR\n")
+        assert run(tmp_path, "approval", "order", "desk", "950") == (0, "desk waits: spend 950 EUR? (over the limit)\n")
+        assert run(tmp_path, "approval", "waiting") == (0, "desk: over the limit\n")
+
+        code, text = run(tmp_path, "approval", "answer", "desk", "perhaps")
+        assert code == 1
+        assert "'perhaps' is refused" in text
+        assert run(tmp_path, "approval", "answer", "desk")[0] == 1
+        assert run(tmp_path, "approval", "answer", "desk", "no") == (0, "desk: rejected\n")
+        assert run(tmp_path, "approval", "waiting") == (0, "")
+
+        code, text = run(tmp_path, "approval", "answer", "desk", "yes")
+        assert code == 1
+        assert "run 'desk' is complete" in text
+
+    def test_on_a_terminal_it_asks(self, tmp_path: Path) -> None:
+        """Whoever sits there is asked at once, and again until the answer will do."""
+        code, text = run_on_a_terminal(tmp_path, "approval", "order", "desk", "950", typed="perhaps\nyes\n")
+
+        assert code == 0
+        assert text.count("spend 950 EUR? [yes/no]") >= 2
+        assert text.endswith("desk: ordered for 950 EUR\n")
+
+    def test_on_a_terminal_it_goes_on_later(self, tmp_path: Path) -> None:
+        """An order that waits is asked about when somebody comes to answer it."""
+        run(tmp_path, "approval", "order", "desk", "950")
+
+        code, text = run_on_a_terminal(tmp_path, "approval", "answer", "desk", typed="yes\n")
+
+        assert code == 0
+        assert text.endswith("desk: ordered for 950 EUR\n")
+
+
+class TestAssistant:
+    def test_another_process_remembers(self, tmp_path: Path) -> None:
+        """Turns are of one run, whoever takes them."""
+        first = run(tmp_path, "assistant", typed="my name is Ada\n12 * 12\n")
+        second = run(tmp_path, "assistant", typed="what is my name?\nwell\n")
+
+        assert first == (0, "I will remember that your name is Ada. [step 3]\n12 * 12 is 144. [step 6]\n")
+        assert second == (0, "Your name is Ada. [step 9]\nYou have said 4 things to me. Tell me more. [step 12]\n")
+
+    def test_chats_are_apart(self, tmp_path: Path) -> None:
+        """What one chat remembers, another does not know."""
+        run(tmp_path, "assistant", typed="my name is Ada\n")
+
+        found = run(tmp_path, "assistant", "--chat", "chat-2", typed="what is my name?\n")
+
+        assert found == (0, "You have not told me your name. [step 3]\n")
+
+    def test_on_a_terminal(self, tmp_path: Path) -> None:
+        """It says how to end it, and ends."""
+        code, text = run_on_a_terminal(tmp_path, "assistant", typed="1 + 1\n\n")
+
+        assert code == 0
+        assert "1 + 1 is 2. [step 3]" in text
+
+
+def test_a_killed_map_does_not_begin_anew(tmp_path: Path) -> None:
+    """What was saved before the kill is not done again; the example checks that all was done, and what was not."""
+    code, text = run(tmp_path, "map_files")
+
+    assert code == 0, text
+    assert "first process: killed" in text
+    spared, files = map(int, re.findall(r"not done again: (\d+) of (\d+) files", text)[0])
+    assert 40 <= spared < files
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_stream_grows_on_a_terminal(tmp_path: Path) -> None:
+    """With rich, the words of a node are seen before it is done, and the end is what is left to be seen."""
+    pytest.importorskip("rich")
+
+    code, text = run_on_a_terminal(tmp_path, "streaming")
+
+    assert code == 0, text
+    assert re.search(r"answer: Because clocks\s", text)
+    assert "24 words" in text

@@ -1,0 +1,173 @@
+"""How far the parts of a step get ahead of what is known of them: when one fails, and when the process is killed."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stategraph import ExecutionError, MapNode, ParallelNode, State
+from stategraph.nodes.pools import Job, make_pool
+from stategraph.stores.memory import MemoryStore
+from tests.scenarios import DRIVERS, NODES, RUN, Node, make_graph
+
+PARAMETERS = pytest.mark.parametrize("call", DRIVERS.values(), ids=list(DRIVERS))
+KINDS = pytest.mark.parametrize("as_kind", NODES.values(), ids=list(NODES))
+
+
+def failing_at(place: int, calls: list[int]) -> Callable[[int], int]:
+    """-> a function of an item that notes its calls, and fails at one of them until the item has failed once."""
+    left = [place]
+
+    def function(item: int) -> int:
+        calls.append(item)
+        if item in left:
+            left.remove(item)
+            raise ValueError(item)
+        return item
+
+    return function
+
+
+@PARAMETERS
+@KINDS
+def test_no_item_begins_once_one_has_failed(call: Callable[..., State], as_kind: Callable[[Node], Node]) -> None:
+    """With one worker, the items behind the one that fails are not begun before the run is resumed."""
+    calls: list[int] = []
+    node: Any = MapNode(as_kind(failing_at(2, calls)), over="items", into="results", max_workers=1)
+    graph = make_graph({"map": node}, store=MemoryStore())
+
+    with pytest.raises(ExecutionError):
+        call(graph, "execute", State({"items": [1, 2, 3, 4]}, run_id=RUN))
+    before = list(calls)
+    final = call(graph, "resume", RUN)
+
+    assert before == [1, 2]
+    assert calls == [1, 2, 2, 3, 4]
+    assert final["results"] == [1, 2, 3, 4]
+
+
+@PARAMETERS
+@KINDS
+@pytest.mark.parametrize(("on_failure", "expected"), [("cancel", [1, 2]), ("finish", [1, 2, 3])])
+def test_branches_begin_as_on_failure_says(
+    call: Callable[..., State], as_kind: Callable[[Node], Node], on_failure: str, expected: list[int]
+) -> None:
+    """Behind a branch that fails, others begin only with "finish"."""
+    calls: list[int] = []
+    function = failing_at(2, calls)
+
+    def branch(number: int) -> Node:
+        return as_kind(lambda state: {f"key {function(number)}": number})
+
+    branches = {f"branch {number}": branch(number) for number in (1, 2, 3)}
+    node: Any = ParallelNode(branches, max_workers=1, on_failure=on_failure)
+    graph = make_graph({"parallel": node}, interval=0, store=MemoryStore())
+
+    with pytest.raises(ExecutionError):
+        call(graph, "execute", State(run_id=RUN))
+
+    assert calls == expected
+
+
+class TestAhead:
+    """At most twice as many jobs as there are workers have begun and are not taken for saved."""
+
+    def test_threads_wait_for_the_store(self) -> None:
+        """As long as nobody asks for the next outcomes, no job begins beyond that."""
+        begun: list[int] = []
+        jobs = [Job(str(number), begun.append, number) for number in range(50)]
+        pool = make_pool(jobs, 2, is_async=False, processes=False, stops=True)
+
+        taken = len(pool.next())
+        time.sleep(0.1)
+        ahead = len(begun)
+        while taken < len(jobs):
+            taken += len(pool.next())
+        pool.stop(True)
+
+        assert ahead <= 4
+        assert sorted(begun) == list(range(50))
+        assert not [thread for thread in threading.enumerate() if thread.name == "stategraph part"]
+
+    def test_tasks_wait_for_the_store(self) -> None:
+        """So it is on an event loop."""
+        begun: list[int] = []
+
+        async def begin(number: int) -> None:
+            begun.append(number)
+
+        async def take_all() -> int:
+            pool = make_pool(jobs, 2, is_async=True, processes=False, stops=True)
+            taken = len(await pool.next())
+            await asyncio.sleep(0.1)
+            ahead = len(begun)
+            while taken < len(jobs):
+                taken += len(await pool.next())
+            await pool.stop(True)
+            return ahead
+
+        jobs = [Job(str(number), begin, number) for number in range(50)]
+
+        assert asyncio.run(take_all()) <= 4
+        assert sorted(begun) == list(range(50))
+
+
+PROGRAM = """
+import fcntl, sys, time
+from pathlib import Path
+from stategraph import GraphConfig, MapNode, State, StateGraph
+
+locks = []
+
+def hold(number):
+    locks.append(Path("lock").open("w"))
+    fcntl.flock(locks[-1], fcntl.LOCK_SH)
+    Path(f"begun-{number}").touch()
+    time.sleep(0 if number < 2 else 3600)
+
+if __name__ == "__main__":
+    graph = StateGraph(GraphConfig(name="map", observer="noop"))
+    graph.add_node("map", MapNode(hold, over="items", into="results", max_workers=2, processes=True))
+    graph.set_entry_point("map")
+    graph.set_exit_point("map")
+    graph.execute(State({"items": list(range(4))}))
+"""
+
+
+def wait_until(is_so: Callable[[], bool]) -> None:
+    """Wait until something is so; the timeout of the test is the end of it."""
+    while not is_so():
+        time.sleep(0.02)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="file locks of POSIX tell who lives")
+def test_processes_end_with_the_one_that_started_them(tmp_path: Path) -> None:
+    """A process that is killed leaves none behind that waits for work from it for ever, or goes on with it."""
+    import fcntl
+
+    def are_gone() -> bool:
+        with (tmp_path / "lock").open("w") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return False
+            return True
+
+    (tmp_path / "program.py").write_text(PROGRAM, encoding="utf-8")
+    process = subprocess.Popen([sys.executable, "program.py"], cwd=tmp_path)
+    wait_until(lambda: len(list(tmp_path.glob("begun-*"))) == 4)
+    assert not are_gone()
+
+    process.kill()
+
+    assert process.wait() == -signal.SIGKILL
+    wait_until(are_gone)
