@@ -12,7 +12,6 @@ from stategraph.edges import Edge
 from stategraph.nodes.base import Node
 from stategraph.nodes.function import FunctionNode, NodeFunction
 from stategraph.policies import NodePolicies
-from stategraph.state import State
 from stategraph.structure import GraphStructure
 
 
@@ -28,8 +27,7 @@ class Stage:
         is_exit: Whether a run completes here.
         is_plain: Whether it is a function that is called once, as most are. The engine calls these itself.
         kind: The kind of the command that calls a plain one.
-        function: What is called, where it is plain.
-        wants_context: Whether that takes a NodeContext as well.
+        function: What is called, where it is plain; None if it takes a NodeContext as well.
     """
 
     name: str
@@ -39,21 +37,16 @@ class Stage:
     is_exit: bool
     is_plain: bool
     kind: type[Kind]
-    function: NodeFunction
-    wants_context: bool
+    function: NodeFunction | None
 
     @classmethod
     def of(cls, name: str, node: Node, policies: NodePolicies, edges: tuple[Edge, ...], *, is_exit: bool) -> Stage:
         """-> the stage of a node."""
         kind = StartNode if node.is_async else RunNode
         if not isinstance(node, FunctionNode):
-            return cls(name, node, policies, edges, is_exit, False, kind, _nothing, False)
+            return cls(name, node, policies, edges, is_exit, False, kind, None)
         is_plain = not node.is_generator and not policies.is_at_work
-        return cls(name, node, policies, edges, is_exit, is_plain, kind, node.function, node.wants_context)
-
-
-def _nothing(state: State) -> None:
-    """Stand in for the function of a node that is none."""
+        return cls(name, node, policies, edges, is_exit, is_plain, kind, None if node.wants_context else node.function)
 
 
 @attrs.frozen
