@@ -54,7 +54,7 @@ from stategraph.frozen import freeze_items, lay_over
 from stategraph.ids import check_run_id
 from stategraph.nodes.base import NOTHING
 from stategraph.nodes.context import NodeContext
-from stategraph.nodes.function import data_from
+from stategraph.nodes.function import FunctionNode, data_from
 from stategraph.persist import Written, accounted, persisted
 from stategraph.plan import Plan, Stage
 from stategraph.provenance import ErrorInfo, ParentStep, Part, Pause, Progress, RunStatus, evolved
@@ -135,10 +135,10 @@ class Engine:
         yield (Retain, self.services.retain, run_id)
         data = self._completed_data(lay_over(data_of(whole), changes))
         self.state = self._accounted(self._stamp(with_data(whole, data)), whole, Written(changes))
+        if self.plan.loads_parts:  # before the data change of which newer ones were made
+            yield (Parts, self.services.drop_parts, (run_id, saved.step, bool(updates) and is_same))
         if data_of(persisted(self.state, self.plan.persist)) != data_of(saved) or updates or not is_same:
             yield from self._save((Amend, self.services.amend, self.state), self.state)
-        if self.plan.loads_parts:
-            yield (Parts, self.services.drop_parts, (run_id, saved.step, bool(updates) and is_same))
         yield from self._emit(EventType.CHECKPOINT_RESUME, self.state)
         return (yield from self._run(self.plan.stages.get(saved.checkpoint_node)))
 
@@ -256,6 +256,8 @@ class Engine:
             yield (Retain, self.services.retain, state.run_id)
         else:
             yield (Retain, self.services.retain, state.run_id)
+            if self.plan.loads_parts:  # what is within the step that did not complete was made of other data
+                yield (Parts, self.services.drop_parts, (state.run_id, state.step + 1, True))
             yield from self._save((Amend, self.services.amend, started), started)
         return started
 
@@ -357,20 +359,19 @@ class Engine:
         save = self.services.save
         left = plan.max_iterations
         recent, keeps_recent = self.recent, plan.saves and interval != 1
-        while following or stage is None or not stage.is_exit:
-            if following:
-                if watched:
-                    yield from self._announce_handler(stage, following)
-                name, following = following, ""
-            elif stage is None:
-                name = plan.entry
-            else:
+        name = following
+        if stage is None:
+            name, stage = following or plan.entry, stages[plan.entry]
+        while name or not stage.is_exit:
+            if not name:
                 edge = choose(stage.edges, state)
                 if watched:
                     yield from self._announce_edges(stage, edge)
                 if type(edge) is NoWay:
                     raise self._stuck(stage, edge)
                 name = edge.target
+            elif watched:
+                yield from self._announce_handler(stage, name)
             enter(name)
             if not left:
                 raise self._endless(name)
@@ -379,10 +380,10 @@ class Engine:
                 yield from self._announce(name)
             stage = stages[name]
             visit = None
+            following = ""
             try:
                 if stage.is_plain:
-                    function = self._function(stage) if stage.wants_context else stage.function
-                    result = yield (stage.kind, function, state)
+                    result = yield (stage.kind, stage.function or self._function(stage), state)
                 else:
                     visit = Visit(self, stage, state)
                     result = yield from visit.result()
@@ -410,10 +411,11 @@ class Engine:
                 self.completed.add(name)
                 yield from self._emit(EventType.NODE_COMPLETE, state)
             # Saved before the edges are tried: a predicate that raises must not cost the node's work.
-            if interval and state.step % interval == 0:
+            if interval == 1 or (interval and state.step % interval == 0):
                 yield (Save, save, state)
                 self.saved = state
-                recent.clear()
+                if recent:
+                    recent.clear()
                 if tells_saves:
                     yield from self._emit(EventType.CHECKPOINT_SAVE, state)
                 if self._joined:
@@ -422,6 +424,7 @@ class Engine:
                 recent.append(state)
             if watched and (following or not stage.is_exit):
                 yield from self.show(state)
+            name = following
 
     def _after(self, visit: Visit, state: State, following: str) -> State:
         """-> the State after a visit, with what the run has to know of it."""
@@ -450,7 +453,7 @@ class Engine:
 
     def _function(self, stage: Stage) -> Callable[[State], Any]:
         """-> the function of a node that wants a context, with the context of the step that is being made."""
-        state, function = self.state, stage.function
+        state, function = self.state, cast(FunctionNode, stage.node).function
         context = NodeContext(state.run_id, self.plan.graph, stage.name, state.step + 1, generation=state.generation)
         return lambda state: function(state, context)
 
@@ -590,10 +593,10 @@ class Engine:
         if EventType.NODE_START in self.wanted:
             yield (Notify, self.services.notify, (EventType.NODE_START, about))
 
-    def _announce_handler(self, stage: Stage | None, handler: str) -> Task[None]:
+    def _announce_handler(self, stage: Stage, handler: str) -> Task[None]:
         """Tell of the way to a handler of failures. There is none to a node that goes on after a pause."""
         progress = self.state.progress
-        if stage is not None and (progress is None or progress.woken is None) and stage.policies.on_error == handler:
+        if (progress is None or progress.woken is None) and stage.policies.on_error == handler:
             way = {"source": stage.name, "target": handler, "edge": "on_error", "predicate": "on_error"}
             about = {"run_id": self.state.run_id, "step": self.state.step, **way}
             if EventType.EDGE_TRANSITION in self.wanted:

@@ -13,7 +13,6 @@ from stategraph.nodes.base import Node
 from stategraph.nodes.function import FunctionNode, NodeFunction
 from stategraph.policies import NodePolicies
 from stategraph.schema import Schema
-from stategraph.state import State
 from stategraph.structure import GraphStructure
 
 
@@ -29,8 +28,7 @@ class Stage:
         is_exit: Whether a run completes here.
         is_plain: Whether it is a function that is called once, as most are. The engine calls these itself.
         kind: The kind of the command that calls a plain one.
-        function: What is called, where it is plain.
-        wants_context: Whether that takes a NodeContext as well.
+        function: What is called, where it is plain; None if it takes a NodeContext as well.
         cache: What looks after its results: ``visit(visit, attempts)`` is a part of the run.
     """
 
@@ -41,8 +39,7 @@ class Stage:
     is_exit: bool
     is_plain: bool
     kind: type[Kind]
-    function: NodeFunction
-    wants_context: bool
+    function: NodeFunction | None
     cache: Any = None
 
     @classmethod
@@ -59,13 +56,9 @@ class Stage:
         """-> the stage of a node; where what it returns is to be checked, it is not plain."""
         kind = StartNode if node.is_async else RunNode
         if not isinstance(node, FunctionNode):
-            return cls(name, node, policies, edges, is_exit, False, kind, _nothing, False)
+            return cls(name, node, policies, edges, is_exit, False, kind, None)
         is_plain = not node.is_generator and not policies.is_at_work and not is_checked
-        return cls(name, node, policies, edges, is_exit, is_plain, kind, node.function, node.wants_context)
-
-
-def _nothing(state: State) -> None:
-    """Stand in for the function of a node that is none."""
+        return cls(name, node, policies, edges, is_exit, is_plain, kind, None if node.wants_context else node.function)
 
 
 @attrs.frozen

@@ -322,7 +322,7 @@ def with_data(state: State, data: dict[str, Any]) -> State:
 
 
 def completed_by(node: str, state: State, data: dict[str, Any]) -> State:
-    """-> the State after `node`: with the node's data, the next step number and the time."""
+    """-> the State after `node`: with its data, the next step number and the time. It neither failed nor waits."""
     draft = _new(_Draft)  # not _draft_of: this is done at every step, and writes each field once
     draft._data = data
     draft.run_id = state.run_id
@@ -332,10 +332,8 @@ def completed_by(node: str, state: State, data: dict[str, Any]) -> State:
     draft.status = state.status
     draft.graph = state.graph
     draft.structure = state.structure
-    draft.error = state.error
-    draft.pause = None
-    progress = state.progress
-    draft.progress = progress if progress is None else progress.after_step()
+    draft.error = draft.pause = None
+    draft.progress = state.progress and state.progress.after_step()
     draft.parent = state.parent
     draft.generation = state.generation
     draft.observer = state.observer

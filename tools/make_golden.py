@@ -8,11 +8,12 @@ import shutil
 import sqlite3
 import sys
 from contextlib import closing
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from stategraph import State
-from stategraph.provenance import ErrorInfo
+from stategraph.provenance import ErrorInfo, Origin, ParentStep, Part, Partial, Pause, Progress
 from stategraph.stores.disk import DiskStore
 from stategraph.stores.policy import Policy
 from stategraph.stores.row_store import RowStore
@@ -24,6 +25,7 @@ from stategraph.testing import KEPT_VALUES, fixed
 GOLDEN = Path(__file__).parents[1] / "tests" / "golden"
 SERIALIZERS = ("msgpack", "json")
 STEPS = 12
+NOON = datetime(2024, 5, 29, 12, 0, 0, 1, tzinfo=UTC)
 
 
 def small(value: Any) -> Any:
@@ -64,14 +66,58 @@ def history_states(run_id: str) -> list[State]:
     return states[1:]
 
 
+def paused_state(run_id: str) -> State:
+    """-> a State that waits, and shows every value that is kept."""
+    value = {name: small(value) for name, value in KEPT_VALUES.items()}
+    pause = Pause("approve it", "review", value, "verdict", NOON, NOON.replace(year=2030))
+    return State({"n": 1}, run_id=run_id, checkpoint_node="draft", step=2, status="paused", graph="golden", pause=pause)
+
+
+def progress_state(run_id: str) -> State:
+    """-> a State with everything that a run needs to go on besides its data."""
+    partial = Partial("write", ("Once ", {"upon": (1, None)}, b"\0", 2**70))
+    read: Any = frozenset({"a", "b"})  # mypy cannot tell of what a converter makes a frozenset
+    answered: Any = frozenset({"name", "verdict"})
+    visited: Any = frozenset({"research"})
+    origins = {"index": Origin("build", 3, read)}
+    progress = Progress("write", NOON, answered, visited, partial, origins)
+    return State({"n": 1}, run_id=run_id, step=4, status="failed", graph="golden", progress=progress)
+
+
+def parts() -> list[Part]:
+    """-> finished parts of two steps."""
+    values = [(label, small(value)) for label, value in KEPT_VALUES.items()]
+    return [*(Part(3, "map", label, value) for label, value in values), Part(4, "other", "x", "later")]
+
+
+def child_state(run_id: str, parent: str) -> State:
+    """-> a State of the run of a graph within step 3 of another run."""
+    return State({"inner": (1,)}, run_id=run_id, step=1, graph="inner", parent=ParentStep(parent, 2))
+
+
+def fill_waiting(store: RowStore, serializer: str) -> None:
+    """Save what came with format 2: a pause, progress, parts, and a run within a run, which has parts as well."""
+    store.save(paused_state(f"paused/{serializer}"))
+    store.save(progress_state(f"progress/{serializer}"))
+    outer, child = f"outer-{serializer}", f"outer-{serializer}/child"
+    store.save(State({"n": 2}, run_id=outer, step=2, graph="golden"))
+    store.save_parts(outer, parts()[:5])
+    store.save_parts(outer, parts()[5:])
+    store.retain(child, Policy(is_part=True))
+    store.save(child_state(child, outer))
+    store.save_parts(child, [Part(2, "map", "x", [1])])
+
+
 def fill(store: RowStore, serializer: str) -> None:
-    """Save the runs of a serializer: values, a history, and a fork of it."""
+    """Save the runs of a serializer: values, a history, and a fork of it; and what came with later formats."""
     with fixed():
         store.save(values_state(f"values/{serializer}"))
         store.retain(f"history/{serializer}", Policy("full"))
         for state in history_states(f"history/{serializer}"):
             store.save(state)
         store.fork(f"history/{serializer}", f"fork/{serializer}", 7)
+    with fixed():
+        fill_waiting(store, serializer)
 
 
 def make_sqlite(path: Path) -> None:

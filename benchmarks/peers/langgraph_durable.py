@@ -15,8 +15,9 @@ from typing import Annotated, Any, TypedDict
 
 from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.graph import END, START, StateGraph
+from langgraph.types import Send
 
-from benchmarks import counters, documents, messages, scratch, threads
+from benchmarks import counters, documents, items, messages, scratch, threads
 from benchmarks.counters import below
 from benchmarks.measure import Run
 
@@ -35,6 +36,13 @@ class Documents(Counters):
     """The large state."""
 
     documents: list[str]
+
+
+class Items(TypedDict):
+    """The items, and what came of them."""
+
+    items: list[int]
+    results: Annotated[list[int], operator.add]
 
 
 class Messages(TypedDict):
@@ -66,6 +74,21 @@ def saved_steps_of_threads(steps: int) -> Run:
     return threads.together(
         [_invocation(graph, counters.START, share, "sync", str(number)) for number in range(threads.COUNT)]
     )
+
+
+def items_sent(count: int) -> Run:
+    """A Send for each item, in four threads, at the default durability."""
+
+    def do(item: int) -> dict[str, list[int]]:
+        return {"results": [items.done(item)]}
+
+    builder = StateGraph(Items)
+    builder.add_node("do", do)
+    builder.add_conditional_edges(START, lambda state: [Send("do", item) for item in state["items"]], ["do"])
+    builder.add_edge("do", END)
+    graph = builder.compile(checkpointer=_saver(scratch.folder()))
+    config = {"max_concurrency": items.WORKERS, "configurable": {"thread_id": messages.RUN}}
+    return lambda: graph.invoke({"items": list(range(count)), "results": []}, config, durability="async")
 
 
 def changed_key(steps: int) -> Run:

@@ -7,11 +7,19 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks import documents, messages, scratch, threads
+from benchmarks import documents, items, messages, scratch, threads
 from benchmarks.counters import START
 from benchmarks.measure import Run
 from benchmarks.peers.ours import count, execution, loop_graph, quietly
-from stategraph import CheckpointConfig, CheckpointStore, State, StateGraph, get_checkpoint_store
+from stategraph import (
+    CheckpointConfig,
+    CheckpointStore,
+    GraphConfig,
+    MapNode,
+    State,
+    StateGraph,
+    get_checkpoint_store,
+)
 from stategraph.stores.sqlite import SqliteStore
 
 
@@ -50,6 +58,16 @@ def saved_steps_of_threads(steps: int) -> Run:
     share = max(1, steps // threads.COUNT)
     graphs = [_graph(share) for _ in range(threads.COUNT)]
     return quietly(threads.together([_executing(graph, START) for graph in graphs]))
+
+
+def items_mapped(count: int) -> Run:
+    """A MapNode in four threads; each item is a part."""
+    return _mapping(count)
+
+
+def items_mapped_behind(count: int) -> Run:
+    """The same with durability "async", with the wait at the end of the run."""
+    return _mapping(count, durability="async")
 
 
 def changed_key(steps: int) -> Run:
@@ -158,6 +176,15 @@ def _graph(steps: int, given: CheckpointStore | None = None, **checkpoint: Any) 
     graph = loop_graph(count, steps, _kept(scratch.folder(), **checkpoint), given)
     scratch.at_end(graph.store.close)
     return graph
+
+
+def _mapping(count: int, **checkpoint: Any) -> Run:
+    graph = StateGraph(GraphConfig(name="benchmark", checkpoint=_kept(scratch.folder(), **checkpoint)))
+    graph.add_node("map", MapNode(items.done, over="items", into="results", max_workers=items.WORKERS))
+    graph.set_entry_point("map")
+    graph.set_exit_point("map")
+    scratch.at_end(graph.store.close)
+    return execution(graph, State({"items": list(range(count))}))
 
 
 def _kept(folder: Path, **checkpoint: Any) -> CheckpointConfig:

@@ -6,11 +6,12 @@ import copy
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, TypeAlias
 
 import attrs
 
+from stategraph.frozen import freeze, is_settled
 from stategraph.provenance import Part
 from stategraph.state import State
 from stategraph.stores.base import CheckpointStore
@@ -23,26 +24,41 @@ _GATHER = 0.002  # seconds in which States gather before they are saved together
 
 
 @attrs.frozen
-class _Later:
-    """Something else than a State to be saved, that is to be done in its turn; it weighs as much as so many States."""
+class _Parts:
+    """Finished parts of a run, to be saved in their turn."""
 
-    call: Callable[[], None]
-    weight: int = 1
+    run_id: str
+    parts: list[Part]
 
 
-def _groups(waiting: Sequence[State | _Later]) -> Iterator[list[State] | _Later]:
-    """-> what waits, in order, with the States of a run that follow each other together."""
-    states: list[State] = []
+@attrs.frozen
+class _Dropped:
+    """Parts to be dropped in their turn."""
+
+    run_id: str
+    step: int
+    newer_too: bool
+
+
+_Waiting: TypeAlias = State | _Parts | _Dropped
+
+
+def _groups(waiting: Sequence[_Waiting]) -> Iterator[list[_Waiting]]:
+    """-> what waits, in order, with what follows each other and can be saved together in one list."""
+    group: list[_Waiting] = []
     for one in waiting:
-        if states and (isinstance(one, _Later) or one.run_id != states[0].run_id):
-            yield states
-            states = []
-        if isinstance(one, _Later):
-            yield one
-        else:
-            states.append(one)
-    if states:
-        yield states
+        if group and (type(one), one.run_id) != (type(group[0]), group[0].run_id):
+            yield group
+            group = []
+        group.append(one)
+    if group:
+        yield group
+
+
+def _copied(part: Part) -> Part:
+    """-> the part, with a value that does not change whatever happens to objects in it."""
+    value = freeze(part.value)
+    return Part(part.step, part.node, part.label, value if is_settled(value) else copy.deepcopy(value))
 
 
 class BackgroundSaves:
@@ -57,12 +73,13 @@ class BackgroundSaves:
 
     def __init__(self, store: CheckpointStore) -> None:
         self._store = store
-        self._queue: deque[State | _Later] = deque()
+        self._queue: deque[_Waiting] = deque()
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
         self._hurry = False
         self._error: BaseException | None = None
-        self._saving = 0
+        self._queued = 0  # saves that wait in the queue
+        self._saving = 0  # saves that are being done
 
     def save(self, state: State) -> None:
         """Take a State to be saved; wait while `QUEUE_BOUND` others are waiting."""
@@ -76,27 +93,30 @@ class BackgroundSaves:
 
     def save_parts(self, run_id: str, parts: Sequence[Part]) -> None:
         """Take parts to be saved; wait as `save` does."""
-        copies = copy.deepcopy(list(parts))
-        self._take(_Later(lambda: self._store.save_parts(run_id, copies), len(copies)))
+        try:
+            copies = [_copied(part) for part in parts]
+        except Exception:  # noqa: BLE001 - as in `save`
+            self.flush()
+            self._store.save_parts(run_id, parts)
+            return
+        self._take(_Parts(run_id, copies), len(copies))
 
     def drop_parts(self, run_id: str, step: int, *, newer_too: bool = False) -> None:
         """Drop them once the State that has joined them is saved."""
-        self._take(_Later(lambda: self._store.drop_parts(run_id, step, newer_too=newer_too)))
+        self._take(_Dropped(run_id, step, newer_too))
 
-    def _take(self, saved: State | _Later) -> None:
+    def _take(self, saved: _Waiting, weight: int = 1) -> None:
         with self._changed:
-            while self._waiting() >= QUEUE_BOUND and self._error is None:
+            while self._queued + self._saving >= QUEUE_BOUND and self._error is None:
                 self._changed.wait()
             self._raise_error()
             self._queue.append(saved)
+            self._queued += weight
             if self._thread is None or not self._thread.is_alive():
                 self._thread = threading.Thread(target=self._work, name="stategraph saves", daemon=True)
                 self._thread.start()
             elif len(self._queue) == 1:
                 self._changed.notify_all()
-
-    def _waiting(self) -> int:
-        return len(self._queue) + self._saving
 
     def flush(self) -> None:
         """Wait until everything is saved, and raise what went wrong. No thread is left when this returns."""
@@ -118,6 +138,7 @@ class BackgroundSaves:
         error, self._error = self._error, None
         if error is not None:
             self._queue.clear()  # what waits builds on what was not saved
+            self._queued = 0
             raise error
 
     def _work(self) -> None:
@@ -135,22 +156,30 @@ class BackgroundSaves:
 
     def _save_gathered(self) -> None:
         with self._changed:
-            states = list(self._queue)
+            waiting = list(self._queue)
             self._queue.clear()
-            self._saving = len(states)
+            self._saving, self._queued = self._queued, 0
         error: BaseException | None = None
         try:
-            for group in _groups(states):
-                if isinstance(group, _Later):
-                    group.call()
-                else:
-                    self._store.save_many(group)
+            for group in _groups(waiting):
+                self._save_group(group)
         except BaseException as raised:  # noqa: BLE001 - raised in the thread of the run
             error = raised
         with self._changed:
             self._saving = 0
             self._error = error
             self._changed.notify_all()
+
+    def _save_group(self, group: Sequence[_Waiting]) -> None:
+        states = [one for one in group if isinstance(one, State)]
+        if states:
+            self._store.save_many(states)
+        together = [part for one in group if isinstance(one, _Parts) for part in one.parts]
+        if together:
+            self._store.save_parts(group[0].run_id, together)
+        for one in group:
+            if isinstance(one, _Dropped):
+                self._store.drop_parts(one.run_id, one.step, newer_too=one.newer_too)
 
     # ------------------------------------------------------------------ everything else
 

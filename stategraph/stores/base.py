@@ -147,7 +147,7 @@ class CheckpointStore(ABC):
 
         Raises:
             CheckpointNotFoundError: the run, or this step of it, is not kept.
-            RunExistsError: there is a run of the new id.
+            RunExistsError: there is a run of the new id, or of the id of a run within the copy.
         """
         forked = forked_from(self.load(run_id, step), new_run_id)
         if new_run_id in self.list():

@@ -9,6 +9,7 @@ bytes.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import count
 from operator import eq, is_
 from typing import Any
 
@@ -180,7 +181,7 @@ def _progress_parts(progress: Progress) -> dict[str, Any]:
         "woken": progress.woken,
         "answered": sorted(progress.answered),
         "visited": sorted(progress.visited),
-        "partial": None if partial is None else [partial.node, list(partial.chunks)],
+        "partial": None if partial is None else [partial.node, [*map(_chunk, count(), partial.chunks)]],
         "origins": origins,
     }
     return {name: part for name, part in parts.items() if part}
@@ -189,6 +190,10 @@ def _progress_parts(progress: Progress) -> dict[str, Any]:
 def _origin_parts(origin: Origin) -> list[Any]:
     read = None if origin.read is None else sorted(origin.read)
     return [origin.node, origin.step, read, origin.overwritten]
+
+
+def _chunk(place: int, chunk: Any) -> Any:
+    return chunk if is_settled(chunk) else Encoded(codec.encode_value(chunk, f"partial.chunks[{place}]"))
 
 
 def _progress_of(parts: dict[str, Any]) -> Progress:

@@ -141,7 +141,7 @@ class DiskStore(RowStore):
         return None if kept is None else unpack_head(run_id, kept)
 
     def _heads(self, status: str | None, graph: str | None, limit: int, before: int | None) -> builtins.list[Head]:
-        found = self._found_heads(*_range(_HEAD_PREFIX))
+        found = [self._found_head(*row) for row in self._found_heads(*_range(_HEAD_PREFIX))]
         wanted = [
             head
             for head in found
@@ -153,21 +153,27 @@ class DiskStore(RowStore):
         wanted.sort(key=lambda head: head.number, reverse=True)
         return wanted if limit < 0 else wanted[:limit]
 
-    def _found_heads(self, first: str, last: str) -> builtins.list[Head]:
-        """-> the heads with keys between these."""
-        select = "SELECT key, mode, filename, value FROM Cache WHERE key > ? AND key < ?"
+    def _found_heads(self, first: str, last: str) -> builtins.list[tuple[str, Any, Any, Any]]:
+        """-> what the cache has under the keys of heads between these, with the ids of their runs."""
+        select = "SELECT substr(key, ?), mode, filename, value FROM Cache WHERE key > ? AND key < ?"
         with self._explained(""), self._cache.in_use:
-            rows = self._cache._con.execute(select, (first, last)).fetchall()
-            return [self._found_head(*row) for row in rows]
+            return self._cache._con.execute(select, (len(_HEAD_PREFIX) + 1, first, last)).fetchall()
 
-    def _found_head(self, key: str, mode: Any, filename: Any, value: Any) -> Head:
-        run_id = key.removeprefix(_HEAD_PREFIX)
-        check_run_id(outer_id(run_id))
-        return unpack_head(run_id, self._cache.disk.fetch(mode, filename, value, read=False))
+    def _found_head(self, run_id: str, mode: Any, filename: Any, value: Any) -> Head:
+        with self._explained(""):
+            check_run_id(outer_id(run_id))
+            return unpack_head(run_id, self._cache.disk.fetch(mode, filename, value, read=False))
 
-    def _inner(self, run_id: str) -> builtins.list[Head]:
+    def _inner(self, run_id: str) -> builtins.list[tuple[str, Head | None]]:
         first, last = ids_within(run_id)
-        return self._found_heads(f"{_HEAD_PREFIX}{first}", f"{_HEAD_PREFIX}{last}")
+        found = self._found_heads(f"{_HEAD_PREFIX}{first}", f"{_HEAD_PREFIX}{last}")
+        return [(row[0], self._head_if_whole(*row)) for row in found]
+
+    def _head_if_whole(self, *found: Any) -> Head | None:
+        try:
+            return self._found_head(*found)
+        except CheckpointCorruptError:
+            return None
 
     def _chain(self, run_id: str, step: int | None) -> builtins.list[Row]:
         rows: builtins.list[Row] = []

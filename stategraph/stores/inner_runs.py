@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import attrs
 
-from stategraph.errors import CheckpointNotFoundError, StepConflictError
+from stategraph.errors import CheckpointError, CheckpointNotFoundError, NotSerializableError, StepConflictError
+from stategraph.ids import check_run_id
 from stategraph.provenance import ParentStep, Part
 from stategraph.state import State, evolve
 from stategraph.stores.policy import Policy
@@ -41,17 +42,30 @@ def outer_id(run_id: str) -> str:
     return run_id.partition(_MARK)[0]
 
 
+class _Inner(NamedTuple):
+    """A run within a run: its id, the step of the outer run after which it began, and its head if it can be read."""
+
+    run_id: str
+    begun: int
+    head: Head | None
+
+
 class InnerRuns:
     """The runs within the runs of a store."""
 
     def __init__(self, store: RowStore) -> None:
         self._store = store
 
+    # ------------------------------------------------------------------ parts
+
     def save_parts(self, run_id: str, parts: Sequence[Part]) -> None:
         """As `CheckpointStore.save_parts`."""
         for (step, node), some in groupby(parts, lambda part: (part.step, part.node)):
             values = {part.label: part.value for part in some}
-            self._add(_parts_id(run_id, step, node), State(values, parent=ParentStep(run_id, step - 1)))
+            try:
+                self._add(_parts_id(run_id, step, node), State(values, parent=ParentStep(run_id, step - 1)))
+            except CheckpointError as error:
+                raise _of_outer(error, run_id) from error.__cause__
 
     def _add(self, parts_id: str, parts: State) -> None:
         store = self._store
@@ -67,43 +81,68 @@ class InnerRuns:
     def load_parts(self, run_id: str, step: int, node: str) -> dict[str, Any]:
         """As `CheckpointStore.load_parts`."""
         parts_id, found = _parts_id(run_id, step, node), {}
-        for row in self._store._index(parts_id):
-            rows = self._store._chain(parts_id, row.step)
-            found.update(self._store._rows.data(parts_id, rows)[0])
+        try:
+            for row in self._store._index(parts_id):
+                rows = self._store._chain(parts_id, row.step)
+                if rows:  # not if they were dropped meanwhile
+                    found.update(self._store._rows.data(parts_id, rows)[0])
+        except CheckpointError as error:
+            raise _of_outer(error, run_id) from error.__cause__
         return found
+
+    # ------------------------------------------------------------------ all that is within a run
 
     def drop(self, run_id: str, up_to: int | None = None, *, newer_parts: bool = False) -> None:
         """Forget what is within a run: within the steps up to one, and all parts if `newer_parts`; or everything."""
-        for head in self._within(run_id):
-            begun = head.parent.step if head.parent else 0
-            if up_to is None or begun < up_to or (newer_parts and is_parts_id(head.run_id)):
-                self._store._remove(head.run_id)
-                self._store._forget(head.run_id)
-                self.drop(head.run_id)
+        for inner in self._within(run_id):
+            if up_to is None or inner.begun < up_to or (newer_parts and is_parts_id(inner.run_id)):
+                self.drop(inner.run_id)
+                self._store._remove(inner.run_id)
+                self._store._forget_all(inner.run_id)
 
-    def copy(self, run_id: str, step: int, new_run_id: str) -> None:
-        """Copy what is within the step after this one of a run, for a copy of that run."""
-        for head in self._within(run_id):
-            if head.parent is not None and head.parent.step == step:
-                self._copy(head, new_run_id + head.run_id.removeprefix(run_id), ParentStep(new_run_id, step))
+    def copies(self, run_id: str, step: int, new_run_id: str) -> Iterator[Write]:
+        """-> the writes that copy what is within the step after this one of a run, for a copy of that run."""
+        for inner in self._within(run_id):
+            if inner.begun == step and inner.head is not None:
+                new_id, parent = new_run_id + inner.run_id.removeprefix(run_id), ParentStep(new_run_id, step)
+                copied = self._copied_parts if is_parts_id(new_id) else self._copied_run
+                yield from copied(inner.head, new_id, parent)
 
-    def _copy(self, head: Head, new_id: str, parent: ParentStep) -> None:
+    def _copied_parts(self, head: Head, new_id: str, parent: ParentStep) -> Iterator[Write]:
         store = self._store
-        if is_parts_id(head.run_id):
-            rows = [row for at in store._index(head.run_id) for row in store._chain(head.run_id, at.step)]
-            copies = [copy for row in rows for copy in store._rows.resealed(new_id, [row])]
-            new = attrs.evolve(head, run_id=new_id, number=0, parent=parent)
-            store._commit(Write(new, None, tuple(copies)))
-            return
+        copies = []
+        for at in store._index(head.run_id):
+            rows = store._chain(head.run_id, at.step)
+            store._rows.check(head.run_id, rows)  # a copy is sealed anew: damage would not be found any more
+            copies += store._rows.resealed(new_id, rows)
+        yield Write(attrs.evolve(head, run_id=new_id, number=0, parent=parent), None, tuple(copies))
+
+    def _copied_run(self, head: Head, new_id: str, parent: ParentStep) -> Iterator[Write]:
         try:
-            state = store.load(head.run_id)
+            state = self._store.load(head.run_id)
         except CheckpointNotFoundError:  # its last step was joined meanwhile
             return
-        store._copy_run(head, evolve(state, run_id=new_id, parent=parent))
-        self.copy(head.run_id, state.step, new_id)
+        yield self._store._copy_of(head, evolve(state, run_id=check_run_id(new_id), parent=parent), head.policy)
+        yield from self.copies(head.run_id, state.step, new_id)
 
-    def _within(self, run_id: str) -> Iterator[Head]:
-        """-> the runs directly within a run."""
-        for head in self._store._inner(run_id):
-            if head.policy.is_part and head.parent is not None and head.parent.run_id == run_id:
-                yield head
+    def _within(self, run_id: str) -> Iterator[_Inner]:
+        """-> the runs directly within a run. What holds parts is known by its id, even where its head is damaged."""
+        for inner_id, head in self._store._inner(run_id):
+            if is_parts_id(inner_id):
+                if outer_id(inner_id) == run_id:
+                    yield _Inner(inner_id, _step_of(inner_id) - 1, head)
+            elif head is not None and head.policy.is_part and head.parent and head.parent.run_id == run_id:
+                yield _Inner(inner_id, head.parent.step, head)
+
+
+def _step_of(parts_id: str) -> int:
+    """-> the step whose parts a run holds; 0 if the id was damaged, which makes them parts of a step long past."""
+    step = parts_id.partition(_MARK)[2].partition("#")[0]
+    return int(step) if step.isascii() and step.isdecimal() else 0
+
+
+def _of_outer(error: CheckpointError, run_id: str) -> CheckpointError:
+    """-> the error as one of the run that somebody can load or delete."""
+    if isinstance(error, NotSerializableError) or error.run_id:
+        error.run_id = run_id
+    return error

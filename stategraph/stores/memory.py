@@ -5,7 +5,7 @@ from __future__ import annotations
 import builtins
 import itertools
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -25,10 +25,11 @@ from stategraph.stores.summaries import Pruned, Summary
 
 @attrs.frozen
 class _Encoded:
-    """A State with objects that may still change: they are kept as bytes."""
+    """A State with objects that may still change: they are kept as bytes, and what it waits for as a text."""
 
     state: State
     body: bytes
+    pause: str | None
 
     @property
     def step(self) -> int:
@@ -36,9 +37,10 @@ class _Encoded:
 
     def restored(self) -> State:
         from stategraph.stores.changes import restore  # imported when used: 20 ms
+        from stategraph.stores.pauses import pause_of
 
-        data, _ = restore([self.body])
-        return with_data(self.state, data)
+        data, about = restore([self.body])
+        return evolve(with_data(self.state, data), progress=about["progress"], pause=pause_of(self.pause))
 
 
 @attrs.define(eq=False)
@@ -55,6 +57,10 @@ class _Run:
         superfluous = max(0, len(self.kept) - (self.policy.visible or len(self.kept)))
         del self.kept[:superfluous]
         return superfluous
+
+    @property
+    def run_id(self) -> str:
+        return _provenance_of(self.kept[-1]).run_id
 
     def is_over(self, now: int) -> bool:
         """Whether its time is over."""
@@ -170,7 +176,7 @@ class MemoryStore(CheckpointStore):
 
     def history(self, run_id: str) -> builtins.list[Summary]:
         run = self._runs.get(check_run_id(run_id))
-        return [] if run is None else [Summary.of(_provenance_of(kept)) for kept in tuple(run.kept)]
+        return [] if run is None else [Summary.of(_told(kept)) for kept in tuple(run.kept)]
 
     def runs(
         self, status: str | None = None, graph: str | None = None, limit: int = 100, after: str | None = None
@@ -179,7 +185,7 @@ class MemoryStore(CheckpointStore):
         before = from_cursor(after)
         newest_first = sorted(self._runs.values(), key=lambda run: run.number, reverse=True)
         found = (
-            Summary.of(_provenance_of(run.kept[-1]), str(run.number))
+            Summary.of(_told(run.kept[-1]), str(run.number))
             for run in newest_first
             if not run.policy.is_part and (before is None or run.number < before)
         )
@@ -199,22 +205,29 @@ class MemoryStore(CheckpointStore):
     def fork(self, run_id: str, new_run_id: str, step: int | None = None) -> State:
         with self._lock:
             forked = forked_from(self.load(run_id, step), new_run_id)
-            if new_run_id in self._runs:
-                raise RunExistsError(new_run_id, str(self))
-            self._copy(run_id, forked)
+            policy = attrs.evolve(self._runs[run_id].policy, is_part=False)
+            copies = list(self._copies(run_id, forked, policy))
+            for copy in copies:
+                if copy.run_id in self._runs:
+                    raise RunExistsError(copy.run_id, str(self))
+            for copy in copies:
+                copy.number = next(self._numbers)
+                self._begin(copy)
         return forked
 
-    def _copy(self, run_id: str, newest: State) -> None:
-        """Begin a run with the history that another has up to this State of it, and what is within the step after."""
+    def _copies(self, run_id: str, newest: State, policy: Policy) -> Iterator[_Run]:
+        """-> a run with the history that another has up to this State of it, and copies of what is within the step
+        after."""
         source = self._runs[run_id]
         earlier = [_renamed(kept, newest.run_id) for kept in source.kept if kept.step < newest.step]
         parts = {key: part for key, part in source.parts.items() if key[0] == newest.step + 1}
-        self._begin(_Run(next(self._numbers), source.policy, [*earlier, _as_kept(newest)], parts))
+        yield _Run(0, policy, [*earlier, _as_kept(newest)], parts)
         for inner in self._inner.get(run_id, ()):
-            if _begun_at(self._runs[inner]) == newest.step:
+            run = self._runs[inner]
+            if _begun_at(run) == newest.step:
                 parent = ParentStep(newest.run_id, newest.step)
-                copy = evolve(self.load(inner), run_id=newest.run_id + inner.removeprefix(run_id), parent=parent)
-                self._copy(inner, copy)
+                new_id = check_run_id(newest.run_id + inner.removeprefix(run_id))
+                yield from self._copies(inner, evolve(self.load(inner), run_id=new_id, parent=parent), run.policy)
 
     def prune(self) -> Pruned:
         now = clock.now_ns()
@@ -233,11 +246,22 @@ class MemoryStore(CheckpointStore):
 def _as_kept(state: State) -> State | _Encoded:
     if state.observer is not None:
         state = evolve(state, observer=None)
-    return state if are_settled(data_of(state).values()) else _encoded(state)
+    waits = state.pause is not None or state.progress is not None
+    is_settled = are_settled(data_of(state).values()) and not (waits and _waits_with_objects(state))
+    return state if is_settled else _encoded(state)
+
+
+def _waits_with_objects(state: State) -> bool:
+    """Whether there are objects that may change in what it waits for, or in what a node has put out so far."""
+    shown = () if state.pause is None else (state.pause.value,)
+    chunks = () if state.partial is None else state.partial.chunks
+    return not are_settled((*shown, *chunks))
 
 
 def _encoded(state: State) -> _Encoded:
-    return _Encoded(with_data(state, {}), _body_of(state))
+    from stategraph.stores.pauses import pause_text  # imported when used: 20 ms
+
+    return _Encoded(with_data(state, {}), _body_of(state), pause_text(state.pause))
 
 
 def _state_of(kept: State | _Encoded) -> State:
@@ -248,9 +272,18 @@ def _provenance_of(kept: State | _Encoded) -> State:
     return kept if isinstance(kept, State) else kept.state
 
 
+def _told(kept: State | _Encoded) -> State:
+    """-> the State without its data, where these take decoding, for a summary of it."""
+    if isinstance(kept, State) or kept.pause is None:
+        return _provenance_of(kept)
+    from stategraph.stores.pauses import pause_of  # imported when used: 20 ms
+
+    return evolve(kept.state, pause=pause_of(kept.pause))
+
+
 def _renamed(kept: State | _Encoded, run_id: str) -> State | _Encoded:
     renamed = evolve(_provenance_of(kept), run_id=run_id)
-    return renamed if isinstance(kept, State) else _Encoded(renamed, kept.body)
+    return renamed if isinstance(kept, State) else _Encoded(renamed, kept.body, kept.pause)
 
 
 def _have_same_data(kept: State | _Encoded, state: State) -> bool:

@@ -30,8 +30,8 @@ class RowOperations(CheckpointStore):
         """-> runs with this status and graph (None: any), with a number below `before`; the highest number first."""
 
     @abstractmethod
-    def _inner(self, run_id: str) -> builtins.list[Head]:
-        """-> the runs with ids between those of `ids_within`."""
+    def _inner(self, run_id: str) -> builtins.list[tuple[str, Head | None]]:
+        """-> the ids of runs between those of `ids_within`, each with the run as a whole; None if that is damaged."""
 
     @abstractmethod
     def _chain(self, run_id: str, step: int | None) -> builtins.list[Row]:

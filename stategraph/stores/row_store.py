@@ -232,6 +232,11 @@ class RowStore(RowOperations):
         with self._lock:
             self._tails.pop(run_id, None)
 
+    def _forget_all(self, run_id: str) -> None:
+        """Forget a run that is not there any more."""
+        self._forget(run_id)
+        self._policies.pop(run_id, None)
+
     # ------------------------------------------------------------------ runs within runs
 
     keeps_parts = True
@@ -292,9 +297,10 @@ class RowStore(RowOperations):
         state = evolve(state, generation=state.generation + 1)
         row, tail = self._rows.snapshot(state)
         back = self._next_head(head, state)
+        # Dropped first: parts of a later step must not be left for another way to come to that step.
+        self._inner_runs.drop(run_id)
         self._commit(Write(back, head, (row,), cut_above=step))
         self._remember(back, tail)
-        self._inner_runs.drop(run_id)
         return state
 
     def fork(self, run_id: str, new_run_id: str, step: int | None = None) -> State:
@@ -304,17 +310,26 @@ class RowStore(RowOperations):
         head = self._head(run_id)
         if head is None:
             raise CheckpointNotFoundError(run_id, str(self), step)
-        self._copy_run(head, forked)
-        self._inner_runs.copy(run_id, source.step, new_run_id)
+        policy = attrs.evolve(head.policy, is_part=False)
+        inner = self._inner_runs.copies(run_id, source.step, new_run_id)
+        self._begin([self._copy_of(head, forked, policy), *inner])
         return forked
 
-    def _copy_run(self, source: Head, copy: State) -> None:
-        """Keep a State as the newest of a new run, with the history that another run has up to there."""
+    def _copy_of(self, source: Head, copy: State, policy: Policy) -> Write:
+        """-> the write that keeps a State as the newest of a new run, with the history of another run up to there."""
         earlier = self._copied(source.run_id, copy.run_id, copy.step)
         row, _ = self._rows.snapshot(copy)
-        head = attrs.evolve(self._next_head(None, copy), policy=source.policy)
-        if not self._made(Write(head, None, (*earlier, row))):
-            raise RunExistsError(copy.run_id, str(self))
+        return Write(attrs.evolve(self._next_head(None, copy), policy=policy), None, (*earlier, row))
+
+    def _begin(self, writes: Sequence[Write]) -> None:
+        """Make writes that begin runs: all of them in one transaction, or none."""
+        made = self._apply(writes)
+        if all(made):
+            return
+        for write, is_made in zip(writes, made, strict=True):
+            if is_made:
+                self._remove(write.head.run_id, write.head.version)
+        raise RunExistsError(writes[made.index(False)].head.run_id, str(self))
 
     def _copied(self, run_id: str, new_run_id: str, below: int) -> builtins.list[Row]:
         """-> the checkpoints of a run before a step, and what they build on, sealed for another run."""
@@ -331,8 +346,7 @@ class RowStore(RowOperations):
     def delete(self, run_id: str) -> None:
         self._inner_runs.drop(check_run_id(run_id))
         self._remove(run_id)
-        self._forget(run_id)
-        self._policies.pop(run_id, None)
+        self._forget_all(run_id)
 
     def retain(self, run_id: str, policy: Policy) -> None:
         self._policies[check_run_id(run_id)] = policy
@@ -342,10 +356,11 @@ class RowStore(RowOperations):
         removed, cut = [], 0
         for head in self._heads(None, None, -1, None):
             if head.policy.is_over(head.status, head.time_ns, now):
-                if self._remove(head.run_id, head.version):  # not if it went on meanwhile
-                    self._inner_runs.drop(head.run_id)
-                    self._forget(head.run_id)
-                    self._policies.pop(head.run_id, None)
+                if self._is_stale(head):  # it went on meanwhile
+                    continue
+                self._inner_runs.drop(head.run_id)  # first: nothing of it is to be found by a run that takes its id
+                if self._remove(head.run_id, head.version):
+                    self._forget_all(head.run_id)
                     removed.append(head.run_id)
             else:
                 cut += self._cut_now(head)

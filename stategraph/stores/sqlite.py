@@ -38,12 +38,14 @@ from stategraph.stores.sqlite_rows import (
     SCHEMA_VERSION,
     STEP_BITS,
     TOGETHER,
+    head_if_whole,
     head_of,
     head_values,
     is_next_step,
     row_of,
     row_values,
     step_values,
+    supplement,
 )
 
 _Result = TypeVar("_Result")
@@ -61,7 +63,7 @@ class SqliteStore(RowStore):
 
     Args:
         path: The file. It is made if it is not there, for its owner only.
-        read_only: Look into a database that others write to, and change nothing.
+        read_only: Look into a database that others write to, and change nothing; it may be of an older version.
         options: As for RowStore.
 
     Raises:
@@ -89,6 +91,7 @@ class SqliteStore(RowStore):
         try:
             _check(database, self.path)
             if self._read_only:
+                supplement(database)
                 database.execute("PRAGMA query_only = 1")
             else:
                 _prepare(database)
@@ -202,8 +205,8 @@ class SqliteStore(RowStore):
         found = self._query("", f"SELECT {HEAD} FROM run {where} ORDER BY number DESC LIMIT ?", values)
         return [head_of(row) for row in found]
 
-    def _inner(self, run_id: str) -> builtins.list[Head]:
-        return [head_of(row) for row in self._query(run_id, INNER, ids_within(run_id))]
+    def _inner(self, run_id: str) -> builtins.list[tuple[str, Head | None]]:
+        return [(str(row[0]), head_if_whole(row)) for row in self._query(run_id, INNER, ids_within(run_id))]
 
     def _chain(self, run_id: str, step: int | None) -> builtins.list[Row]:
         last = LAST_STEP if step is None else step

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 from collections.abc import Sequence
 from typing import Any
 
+from stategraph.errors import CheckpointCorruptError
 from stategraph.provenance import ErrorInfo, ParentStep
 from stategraph.stores.columns import Columns
 from stategraph.stores.policy import Policy
@@ -64,6 +66,26 @@ FROM checkpoint JOIN run ON run.number = checkpoint.id >> {STEP_BITS};
 MIGRATIONS = tuple(tuple(part for part in script.strip().split(";\n") if part) for script in (_FIRST, _WITH_PAUSES))
 """What makes each version of the schema of the one before, as statements."""
 SCHEMA_VERSION = len(MIGRATIONS)
+
+_SUPPLEMENTS = {
+    1: (
+        "CREATE TEMP VIEW run AS SELECT *, NULL AS pause FROM main.run",
+        "CREATE TEMP VIEW checkpoint AS SELECT *, NULL AS pause FROM main.checkpoint",
+    )
+}
+
+
+def supplement(database: sqlite3.Connection) -> None:
+    """Let this connection, and nobody else, see an older version of the schema as if it were the newest.
+
+    A view goes before the table of its name. Once another process has migrated the database, the column of the table
+    comes before the one that the view adds.
+    """
+    (version,) = database.execute("PRAGMA user_version").fetchone()
+    database.execute("PRAGMA temp_store = MEMORY")
+    for statement in _SUPPLEMENTS.get(version, ()):
+        database.execute(statement)
+
 
 _CHANGING = "version, step, checkpoint_node, timestamp_ns"
 _HEAD_FIELDS = f"{_CHANGING}, status, error, graph, parent, policy, pause"
@@ -147,6 +169,14 @@ def head_values(head: Head) -> tuple[Any, ...]:
 def head_of(found: tuple[Any, ...]) -> Head:
     """-> the head in these columns. Raises CheckpointCorruptError if they hold none."""
     return _COLUMNS.head(found[0], found[1:])
+
+
+def head_if_whole(found: tuple[Any, ...]) -> Head | None:
+    """-> the head in these columns, None if they hold none."""
+    try:
+        return head_of(found)
+    except CheckpointCorruptError:
+        return None
 
 
 def _parent_of(text: str) -> ParentStep:

@@ -127,6 +127,8 @@ class Rows:
         self.check(run_id, rows)
         try:
             return self._assembled(run_id, rows)
+        except NotRegisteredError as error:
+            raise FormatError(run_id, f"its step {rows[-1].step} cannot be restored here: {error}") from error
         except DecodeError as error:
             raise CheckpointCorruptError(run_id, f"its step {rows[-1].step} cannot be restored: {error}") from error
 

@@ -10,9 +10,10 @@ from stategraph.errors import (
     CheckpointError,
     CheckpointSaveError,
     ExecutionError,
+    NotSerializableError,
     RunCancelledError,
 )
-from stategraph.provenance import RunStatus
+from stategraph.provenance import Part, RunStatus
 from stategraph.stores import background
 from stategraph.stores.background import BackgroundSaves
 from stategraph.stores.memory import MemoryStore
@@ -125,6 +126,67 @@ class TestBackgroundSaves:
 
         assert ahead == 5
         assert store.saved == list(range(1, 21))
+
+    def test_each_part_counts_as_a_save(self, store, monkeypatch):
+        """A run whose parts come in batches is no further ahead for that; parts that wait are saved together."""
+        monkeypatch.setattr(background, "QUEUE_BOUND", 6)
+        behind, taken, written = BackgroundSaves(store), [], []
+        store.save(states(1)[0])
+        keep = store.save_parts
+
+        def save_parts(run_id, parts):
+            store.may_save.wait()
+            written.append(len(parts))
+            keep(run_id, parts)
+
+        store.save_parts = save_parts
+        store.may_save.clear()
+
+        def run():
+            for first in range(0, 30, 3):
+                behind.save_parts("a", [Part(2, "map", str(number), [number]) for number in range(first, first + 3)])
+                taken.append(first)
+
+        runner = threading.Thread(target=run)
+        runner.start()
+        time.sleep(0.1)
+        ahead = len(taken)
+        store.may_save.set()
+        runner.join(10)
+        behind.flush()
+
+        assert ahead == 2
+        assert sum(written) == 30
+        assert max(written) <= 6 + 2
+        assert store.load_parts("a", 2, "map") == {str(number): [number] for number in range(30)}
+
+    def test_parts_are_saved_as_they_were_when_they_were_given(self, store):
+        """Whatever happens to objects in them meanwhile, and in order with the States around them."""
+        order = Order(1, ["tea"])
+        behind = BackgroundSaves(store)
+        behind.save(states(1)[0])
+        behind.save_parts("a", [Part(2, "map", "x", order), Part(2, "map", "y", [order])])
+        order.items.append("milk")
+        behind.save_parts("a", [Part(3, "map", "x", "later")])
+        behind.drop_parts("a", 1)
+
+        assert behind.load_parts("a", 2, "map") == {"x": Order(1, ["tea"]), "y": [Order(1, ["tea"])]}
+        behind.save(states(2)[0])
+        behind.drop_parts("a", 2)
+        behind.flush()
+        assert store.load_parts("a", 2, "map") == {}
+        assert store.load_parts("a", 3, "map") == {"x": "later"}
+
+    def test_a_part_that_cannot_be_copied_is_refused_at_once(self, store):
+        """As the store does it; what waited before it is saved."""
+        behind = BackgroundSaves(store)
+        behind.save(states(1)[0])
+        behind.save_parts("a", [Part(2, "map", "x", 1)])
+
+        with pytest.raises(NotSerializableError):
+            behind.save_parts("a", [Part(2, "map", "y", threading.Lock())])
+
+        assert store.load_parts("a", 2, "map") == {"x": 1}
 
     def test_a_write_that_failed_is_raised_by_the_next_save(self, store):
         """And once only; what waited behind it is not saved, for it builds on what is missing."""

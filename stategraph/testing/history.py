@@ -1,0 +1,218 @@
+"""The promises of a store about what it tells without loading data, about retention, and about time travel."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any, ClassVar
+
+import attrs
+import pytest
+
+from stategraph.errors import CheckpointNotFoundError, InvalidRunIdError, RunExistsError
+from stategraph.provenance import ErrorInfo, ParentStep, RunStatus
+from stategraph.state import State
+from stategraph.stores import CheckpointStore
+from stategraph.stores.policy import Policy
+from stategraph.testing.corpus import Order, is_same
+
+
+class HistoryContract:
+    """The part of `CheckpointStoreContract` that is about runs as a whole, and about their past."""
+
+    keeps_history: ClassVar[bool] = True
+
+    # ------------------------------------------------------------------ what is told without loading data
+
+    def test_runs_tells_of_every_run(self, store: CheckpointStore) -> None:
+        """Its newest checkpoint, and why it failed, filtered by status and graph."""
+        error = ErrorInfo("ValueError", "no topic", "draft")
+        store.save(State(run_id="a", step=1, graph="review"))
+        failed = State(run_id="b", step=2, graph="review", status="failed", error=error, checkpoint_node="plan")
+        store.save(failed)
+        store.save(State(run_id="c", step=3, graph="other"))
+
+        assert {run.run_id for run in store.runs()} == {"a", "b", "c"}
+        assert [run.run_id for run in store.runs(graph="other")] == ["c"]
+        (row,) = store.runs(status="failed", graph="review")
+        assert (row.run_id, row.step, row.checkpoint_node, row.error) == ("b", 2, "plan", error)
+        assert row.timestamp == store.load("b").timestamp
+        assert store.runs(status="completed") == []
+
+    def test_runs_come_in_pages(self, store: CheckpointStore) -> None:
+        """The cursor of the last row of a page leads to the next page; each run comes once, in the same order."""
+        for number in range(7):
+            store.save(State(run_id=f"run-{number}", step=1))
+        pages = [store.runs(limit=3)]
+        while pages[-1]:
+            pages.append(store.runs(limit=3, after=pages[-1][-1].cursor))
+
+        assert [len(page) for page in pages] == [3, 3, 1, 0]
+        assert [run.run_id for page in pages for run in page] == [run.run_id for run in store.runs()]
+
+    @pytest.mark.parametrize("arguments", [{"limit": 0}, {"limit": "5"}, {"after": "x"}, {"after": 5}])
+    def test_runs_refuses_what_is_no_page(self, store: CheckpointStore, arguments: dict[str, Any]) -> None:
+        """A wrong limit or cursor is an error, not an empty page."""
+        with pytest.raises(ValueError, match=next(iter(arguments))):
+            store.runs(**arguments)
+
+    def test_history_of_a_run_that_keeps_the_newest(self, store: CheckpointStore) -> None:
+        """It is the newest checkpoint; nothing, where there is no run."""
+        for step in (1, 2, 3):
+            store.save(State({"n": step}, run_id="a", step=step, checkpoint_node=f"node-{step}"))
+
+        assert [(row.step, row.checkpoint_node) for row in store.history("a")] == [(3, "node-3")]
+        assert store.history("nobody") == []
+        with pytest.raises(CheckpointNotFoundError, match="step 2"):
+            store.load("a", 2)
+
+    def test_a_fork_is_a_copy_of_its_own(self, store: CheckpointStore) -> None:
+        """It is active, knows where it comes from, and needs the source no more."""
+        store.save(State({"n": [1]}, run_id="a", step=4, status="failed", error=ErrorInfo("ValueError", "", "x")))
+
+        forked = store.fork("a", "b")
+        store.delete("a")
+
+        assert store.load("b") == forked
+        assert (forked["n"], forked.step, forked.status, forked.error) == ([1], 4, RunStatus.ACTIVE, None)
+        assert forked.parent == ParentStep("a", 4)
+        store.save(State({"n": 2}, run_id="b", step=5, parent=forked.parent))
+        assert store.load("b")["n"] == 2
+
+    def test_a_fork_never_takes_the_place_of_a_run(self, store: CheckpointStore) -> None:
+        """An id that is taken is an error, and so is a run that is not there."""
+        store.save(State({"n": 1}, run_id="a", step=1))
+        store.save(State({"n": 2}, run_id="b", step=1))
+
+        with pytest.raises(RunExistsError, match="'b'"):
+            store.fork("a", "b")
+        with pytest.raises(CheckpointNotFoundError):
+            store.fork("nobody", "c")
+        with pytest.raises(InvalidRunIdError):
+            store.fork("a", "../c")
+        assert store.load("b")["n"] == 2
+
+    # ------------------------------------------------------------------ retention and time travel
+
+    @pytest.fixture
+    def long_run(self, store: CheckpointStore) -> CheckpointStore:
+        """-> the store, with a run "a" of 60 steps of which everything is kept: a list grows, a key comes and goes."""
+        if not self.keeps_history:
+            pytest.skip("this store keeps the newest State of a run only, and says so by keeps_history = False")
+        store.retain("a", Policy("full"))
+        for state in _long_run(60):
+            store.save(state)
+        return store
+
+    def test_every_step_can_be_loaded(self, long_run: CheckpointStore) -> None:
+        """With retention "full" each comes back as it was saved, in values and in types."""
+        for state in _long_run(60):
+            loaded = long_run.load("a", state.step)
+            assert is_same(dict(loaded), dict(state))
+            assert loaded.checkpoint_node == state.checkpoint_node
+
+    def test_history_lists_every_step(self, long_run: CheckpointStore) -> None:
+        """In order, without loading data."""
+        history = long_run.history("a")
+
+        assert [row.step for row in history] == list(range(1, 61))
+        assert history[6].checkpoint_node == "node-7"
+
+    @pytest.mark.parametrize("window", [1, 5, 40])
+    def test_a_window_keeps_the_newest(self, store: CheckpointStore, window: int) -> None:
+        """Exactly so many checkpoints can be seen and loaded, and older ones cannot."""
+        if not self.keeps_history:
+            pytest.skip("this store keeps the newest State of a run only, and says so by keeps_history = False")
+        store.retain("a", Policy("windowed", window=window))
+        states = _long_run(60)
+        for state in states:
+            store.save(state)
+
+        assert [row.step for row in store.history("a")] == list(range(61 - window, 61))
+        assert is_same(dict(store.load("a", 61 - window)), dict(states[60 - window]))
+        with pytest.raises(CheckpointNotFoundError, match=f"step {60 - window}"):
+            store.load("a", 60 - window)
+
+    def test_rollback_forgets_what_came_later(self, long_run: CheckpointStore) -> None:
+        """The run goes on from there as if the later steps had never been."""
+        state = long_run.rollback("a", 20)
+
+        assert state.step == 20
+        assert long_run.load("a") == state
+        assert [row.step for row in long_run.history("a")] == list(range(1, 21))
+        long_run.save(State({"other": "way"}, run_id="a", step=21))
+        assert is_same(dict(long_run.load("a")), {"other": "way"})
+        assert long_run.load("a", 20) == state
+
+    def test_rollback_to_a_step_that_is_not_kept(self, long_run: CheckpointStore) -> None:
+        """It is an error, and nothing is forgotten."""
+        with pytest.raises(CheckpointNotFoundError, match="step 99"):
+            long_run.rollback("a", 99)
+
+        assert long_run.load("a").step == 60
+
+    def test_a_fork_has_the_history(self, long_run: CheckpointStore) -> None:
+        """Every step up to the one where it was forked off, whatever becomes of the source."""
+        states = _long_run(60)
+        forked = long_run.fork("a", "b", 30)
+        long_run.delete("a")
+
+        assert long_run.load("b") == forked
+        assert [row.step for row in long_run.history("b")] == list(range(1, 31))
+        for step in (1, 17, 29, 30):
+            assert is_same(dict(long_run.load("b", step)), dict(states[step - 1]))
+        long_run.save(State({"n": "new"}, run_id="b", step=31, parent=forked.parent))
+        assert long_run.load("b")["n"] == "new"
+
+    def test_diff_names_what_changed(self, store: CheckpointStore) -> None:
+        """Keys added, removed and changed between two steps."""
+        if not self.keeps_history:
+            pytest.skip("this store keeps the newest State of a run only, and says so by keeps_history = False")
+        store.retain("a", Policy("full"))
+        store.save(State({"same": 1, "old": 2, "n": 3}, run_id="a", step=1))
+        store.save(State({"same": 1, "new": 4, "n": [5]}, run_id="a", step=2))
+
+        difference = store.diff("a", 1, 2)
+
+        assert (difference.added, difference.removed, difference.changed) == ({"new": 4}, {"old": 2}, {"n": (3, [5])})
+
+    def test_prune_removes_what_is_due(self, store: CheckpointStore) -> None:
+        """Completed runs whose time is over; never one that can be resumed, and never the newest State of one."""
+        if not self.keeps_history:
+            pytest.skip("this store keeps the newest State of a run only, and says so by keeps_history = False")
+        long_ago = datetime(2020, 1, 1, tzinfo=UTC)
+        for run_id, status in (("done", "completed"), ("failed", "failed"), ("active", "active")):
+            store.retain(run_id, Policy(ttl=60))
+            store.save(State(run_id=run_id, step=1, status=status, timestamp=long_ago))
+        store.retain("fresh", Policy(ttl=3600))
+        store.save(State(run_id="fresh", step=1, status="completed"))
+        store.save(State(run_id="forever", step=1, status="completed", timestamp=long_ago))
+
+        pruned = store.prune()
+
+        assert pruned.runs == ("done",)
+        assert store.list() == ["active", "failed", "forever", "fresh"]
+        assert store.prune().runs == ()
+
+    def test_prune_follows_a_policy_that_became_tighter(self, long_run: CheckpointStore) -> None:
+        """What was kept under a wider policy goes, and what is left can be loaded."""
+        long_run.retain("a", Policy("windowed", window=3))
+        long_run.save(State({"n": "last"}, run_id="a", step=61))
+
+        long_run.prune()
+
+        assert [row.step for row in long_run.history("a")] == [59, 60, 61]
+        assert is_same(dict(long_run.load("a", 59)), dict(_long_run(60)[58]))
+
+
+def _long_run(steps: int) -> list[State]:
+    """-> the States of a run in which a list grows, a key comes and goes, and an object changes."""
+    order = Order(1, [])
+    states = [State({"log": [], "big": "x" * 2_000}, run_id="a", timestamp=datetime(2024, 1, 1, tzinfo=UTC))]
+    for step in range(1, steps + 1):
+        state = states[-1].update(log=[*states[-1]["log"], {"step": step, "text": "y" * 500}], n=step)
+        order = Order(step // 10, [step // 10])
+        state = state.set("order", order) if step % 3 else state.set("odd", step)
+        if step % 7 == 0 and "odd" in state:
+            state = state.remove("odd")
+        states.append(attrs.evolve(state, step=step, checkpoint_node=f"node-{step}"))
+    return states[1:]

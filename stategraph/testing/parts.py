@@ -1,0 +1,291 @@
+"""The promises of a store that keeps the finished parts of a step, and the runs of graphs within it."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+from typing import Any
+
+import attrs
+import pytest
+
+from stategraph.errors import CheckpointNotFoundError, NotSerializableError, RunExistsError
+from stategraph.provenance import ParentStep, Part, RunStatus
+from stategraph.state import State
+from stategraph.stores import CheckpointStore
+from stategraph.stores.policy import Policy
+from stategraph.testing.corpus import KEPT_VALUES, UNKEPT_VALUES, Order, is_same
+
+_INNER = Policy("latest", is_part=True)
+
+
+def parts_of(step: int, node: str = "map", **values: Any) -> list[Part]:
+    """-> finished parts of a step, by label."""
+    return [Part(step, node, label, value) for label, value in values.items()]
+
+
+def numbered(number: int) -> list[Part]:
+    """-> a part of step 3 with this number, and one that every batch has."""
+    return [Part(3, "map", str(number), number), Part(3, "map", "newest", number)]
+
+
+def save_inner(store: CheckpointStore, run_id: str, parent: ParentStep, step: int = 1, **data: Any) -> None:
+    """Save a State of the run of a graph within a step, as the engine does."""
+    store.retain(run_id, _INNER)
+    store.save(State(data, run_id=run_id, step=step, parent=parent))
+
+
+class PartsContract:
+    """The part of `CheckpointStoreContract` that is about what is within a step. Stores that keep no parts skip it."""
+
+    @pytest.fixture
+    def run(self, store: CheckpointStore) -> CheckpointStore:
+        """-> the store, with a run "a" that has completed two steps."""
+        if not store.keeps_parts:
+            pytest.skip("this store keeps no parts, and says so by keeps_parts = False")
+        for step in (1, 2):
+            store.save(State({"n": step}, run_id="a", step=step))
+        return store
+
+    # ------------------------------------------------------------------ parts
+
+    def test_parts_are_loaded_by_step_and_node(self, run: CheckpointStore) -> None:
+        """Those of one step of one node, by their labels; none of others."""
+        run.save_parts("a", [*parts_of(3, x=1, y=[2]), *parts_of(3, "other", x="o"), *parts_of(4, x="later")])
+        run.save(State(run_id="b", step=2))
+        run.save_parts("b", parts_of(3, x="of b"))
+
+        assert run.load_parts("a", 3, "map") == {"x": 1, "y": [2]}
+        assert run.load_parts("a", 3, "other") == {"x": "o"}
+        assert run.load_parts("a", 4, "map") == {"x": "later"}
+        assert run.load_parts("b", 3, "map") == {"x": "of b"}
+        assert run.load_parts("a", 5, "map") == {}
+        assert run.load_parts("nobody", 3, "map") == {}
+
+    @pytest.mark.parametrize("name", KEPT_VALUES)
+    def test_values_of_parts_are_kept_exactly(self, run: CheckpointStore, name: str) -> None:
+        """In values and in types."""
+        run.save_parts("a", parts_of(3, x=KEPT_VALUES[name]))
+
+        assert is_same(run.load_parts("a", 3, "map")["x"], KEPT_VALUES[name])
+
+    @pytest.mark.parametrize("name", UNKEPT_VALUES)
+    def test_values_of_parts_that_cannot_be_kept_are_refused(self, run: CheckpointStore, name: str) -> None:
+        """And what was saved before is still there."""
+        value = UNKEPT_VALUES[name]()
+        run.save_parts("a", parts_of(3, x=1))
+        try:
+            with pytest.raises(NotSerializableError, match=r"orders\[1\]\.total"):
+                run.save_parts("a", parts_of(3, y={"orders": [1, {"total": value}]}))
+        finally:
+            if hasattr(value, "close"):
+                value.close()
+
+        assert run.load_parts("a", 3, "map") == {"x": 1}
+
+    def test_the_value_of_a_part_never_changes(self, run: CheckpointStore) -> None:
+        """Whatever happens to objects in what was saved, or in what was loaded before."""
+        order = Order(1, ["tea"])
+        run.save_parts("a", parts_of(3, x=order))
+
+        order.items.append("milk")
+        run.load_parts("a", 3, "map")["x"].items.append("cake")
+
+        assert run.load_parts("a", 3, "map")["x"].items == ["tea"]
+
+    def test_parts_come_in_batches(self, run: CheckpointStore) -> None:
+        """What came later is added; of a label that comes twice, the later value counts."""
+        for number in range(20):
+            run.save_parts("a", numbered(number))
+        run.save_parts("a", [*parts_of(3, newest="first"), *parts_of(3, newest="last")])
+
+        assert run.load_parts("a", 3, "map") == {**{str(number): number for number in range(20)}, "newest": "last"}
+
+    @pytest.mark.parametrize("label", ["0", "a/b", "@", "#3#map", "", "ä", "with space"])
+    def test_labels(self, run: CheckpointStore, label: str) -> None:
+        """A label is any text."""
+        run.save_parts("a", [Part(3, "map", label, 1)])
+
+        assert run.load_parts("a", 3, "map") == {label: 1}
+
+    def test_threads_save_parts_of_different_steps(self, run: CheckpointStore) -> None:
+        """Side by side, of one run and of others."""
+        for run_id in ("b", "c"):
+            run.save(State(run_id=run_id, step=2))
+
+        def save(run_id: str) -> None:
+            for number in range(20):
+                run.save_parts(run_id, numbered(number))
+
+        with ThreadPoolExecutor(3) as pool:
+            list(pool.map(save, "abc"))
+
+        assert all(len(run.load_parts(run_id, 3, "map")) == 21 for run_id in "abc")
+
+    # ------------------------------------------------------------------ hidden
+
+    def test_what_is_within_a_run_is_not_shown(self, run: CheckpointStore) -> None:
+        """Neither by list nor by runs; history and load of the run are as they would be without."""
+        before = run.load("a"), run.history("a"), run.runs(), run.list()
+
+        run.save_parts("a", parts_of(3, x=1))
+        save_inner(run, "a/child", ParentStep("a", 2))
+        run.save_parts("a/child", parts_of(2, x=1))
+
+        assert (run.load("a"), run.history("a"), run.runs(), run.list()) == before
+        assert run.runs(status="active", limit=1) == before[2]
+
+    def test_the_run_goes_on_while_parts_are_there(self, run: CheckpointStore) -> None:
+        """Saving a step leaves the parts of the one after."""
+        run.save_parts("a", parts_of(4, x=1))
+        run.save(State({"n": 3}, run_id="a", step=3))
+
+        assert run.load("a")["n"] == 3
+        assert run.load_parts("a", 4, "map") == {"x": 1}
+
+    def test_prune_leaves_what_is_within_runs_that_stay(self, run: CheckpointStore) -> None:
+        """However old it is, and whether it is completed: it goes with the run that it is within."""
+        save_inner(run, "a/child", ParentStep("a", 2), n=1)
+        run.retain("a/child", Policy(ttl=1, is_part=True))
+        long_ago = datetime(2020, 1, 1, tzinfo=UTC)
+        over = State({"n": 2}, run_id="a/child", step=2, status="completed", timestamp=long_ago)
+        run.save(attrs.evolve(over, parent=ParentStep("a", 2)))
+        run.save_parts("a", parts_of(3, x=1))
+
+        assert run.prune().runs == ()
+        assert run.load("a/child")["n"] == 2
+        assert run.load_parts("a", 3, "map") == {"x": 1}
+
+    # ------------------------------------------------------------------ dropped
+
+    def test_parts_are_dropped_up_to_a_step(self, run: CheckpointStore) -> None:
+        """With the runs of graphs within these steps, and all that is within those; later ones stay."""
+        for step in (2, 3, 4):
+            run.save_parts("a", parts_of(step, x=step))
+            save_inner(run, f"a/child:{step}", ParentStep("a", step - 1))
+            run.save_parts(f"a/child:{step}", parts_of(2, x=step))
+
+        run.drop_parts("a", 3)
+
+        assert [run.load_parts("a", step, "map") for step in (2, 3, 4)] == [{}, {}, {"x": 4}]
+        assert run.load_parts("a/child:3", 2, "map") == {}
+        assert run.load_parts("a/child:4", 2, "map") == {"x": 4}
+        assert run.load("a/child:4").step == 1
+        for gone in ("a/child:2", "a/child:3"):
+            with pytest.raises(CheckpointNotFoundError):
+                run.load(gone)
+        run.drop_parts("nobody", 3)
+
+    def test_newer_parts_are_dropped_where_their_data_have_changed(self, run: CheckpointStore) -> None:
+        """All parts of the run then; the runs of graphs within later steps stay, with their parts."""
+        run.save_parts("a", parts_of(4, x=1))
+        save_inner(run, "a/child", ParentStep("a", 3))
+        run.save_parts("a/child", parts_of(2, x=1))
+
+        run.drop_parts("a", 2, newer_too=True)
+
+        assert run.load_parts("a", 4, "map") == {}
+        assert run.load("a/child").step == 1
+        assert run.load_parts("a/child", 2, "map") == {"x": 1}
+
+    @pytest.mark.parametrize("how", ["delete", "rollback", "prune"])
+    def test_what_is_within_a_run_goes_with_it(self, run: CheckpointStore, how: str) -> None:
+        """To the last: a run that takes the id finds nothing of it."""
+        run.retain("a", Policy(ttl=1))
+        run.save_parts("a", parts_of(3, x=1))
+        save_inner(run, "a/child", ParentStep("a", 2))
+        run.save_parts("a/child", parts_of(2, x=1))
+        save_inner(run, "a/child/inner", ParentStep("a/child", 1))
+        run.save_parts("a/child/inner", parts_of(2, x=1))
+        if how == "delete":
+            run.delete("a")
+        elif how == "rollback":
+            run.rollback("a", 2)
+        else:
+            run.save(
+                State({"n": 2}, run_id="a", step=2, status="completed", timestamp=datetime(2020, 1, 1, tzinfo=UTC))
+            )
+            assert run.prune().runs == ("a",)
+        if how != "rollback":
+            run.save(State(run_id="a", step=2))
+
+        assert run.load_parts("a", 3, "map") == {}
+        for gone in ("a/child", "a/child/inner"):
+            with pytest.raises(CheckpointNotFoundError):
+                run.load(gone)
+            assert run.load_parts(gone, 2, "map") == {}
+
+    def test_a_run_named_as_if_within_another_is_one_of_its_own(self, run: CheckpointStore) -> None:
+        """A run that a user has named "a/b" is shown, and nothing that happens to "a" concerns it."""
+        run.save(State({"n": 1}, run_id="a/b", step=2, parent=ParentStep("a", 2)))
+        run.save_parts("a/b", parts_of(3, x="own"))
+        run.save_parts("a", parts_of(3, x="of a"))
+
+        forked = run.fork("a", "c")
+        run.drop_parts("a", 9, newer_too=True)
+        run.delete("a")
+
+        assert forked.run_id == "c"
+        assert run.list() == ["a/b", "c"]
+        assert run.load_parts("a/b", 3, "map") == {"x": "own"}
+
+    # ------------------------------------------------------------------ copied
+
+    def test_a_fork_has_the_parts_of_the_step_after(self, run: CheckpointStore) -> None:
+        """They are its own: deleting the source leaves them. Those of other steps are not copied."""
+        run.save_parts("a", [*parts_of(2, x="joined"), *parts_of(3, x=[1], y=(2,)), *parts_of(4, x="later")])
+        run.save_parts("a", parts_of(3, y=(3,)))
+
+        run.fork("a", "b")
+        run.save_parts("b", parts_of(3, z=4))
+        assert run.load_parts("a", 3, "map") == {"x": [1], "y": (3,)}
+        run.delete("a")
+
+        assert is_same(run.load_parts("b", 3, "map"), {"x": [1], "y": (3,), "z": 4})
+        assert run.load_parts("b", 2, "map") == run.load_parts("b", 4, "map") == {}
+        run.delete("b")
+        assert run.load_parts("b", 3, "map") == {}
+
+    def test_a_fork_has_the_runs_of_graphs_within_the_step_after(self, run: CheckpointStore) -> None:
+        """With all that is within them, as runs within the copy; hidden, and gone with it."""
+        save_inner(run, "a/child", ParentStep("a", 2), step=3, n=1)
+        run.save_parts("a/child", parts_of(4, x=1))
+        save_inner(run, "a/child/inner", ParentStep("a/child", 3), n=2)
+        save_inner(run, "a/earlier", ParentStep("a", 1))
+
+        run.fork("a", "b")
+        run.delete("a")
+
+        assert run.list() == ["b"]
+        child, inner = run.load("b/child"), run.load("b/child/inner")
+        assert (dict(child), child.step, child.parent) == ({"n": 1}, 3, ParentStep("b", 2))
+        assert (dict(inner), inner.parent) == ({"n": 2}, ParentStep("b/child", 3))
+        assert run.load_parts("b/child", 4, "map") == {"x": 1}
+        run.save(attrs.evolve(child, step=4))
+        assert run.list() == ["b"]
+        run.delete("b")
+        for gone in ("b/child", "b/child/inner", "b/earlier"):
+            with pytest.raises(CheckpointNotFoundError):
+                run.load(gone)
+
+    def test_a_fork_never_takes_the_place_of_a_run_for_what_is_within(self, run: CheckpointStore) -> None:
+        """Where a run has the id that a run within the copy would get, nothing is copied."""
+        save_inner(run, "a/child", ParentStep("a", 2), n="inner")
+        run.save(State({"n": "own"}, run_id="b/child", step=1))
+
+        with pytest.raises(RunExistsError, match="'b/child'"):
+            run.fork("a", "b")
+
+        assert run.load("b/child")["n"] == "own"
+        assert run.list() == ["a", "b/child"]
+
+    def test_a_fork_of_a_run_within_is_a_run_of_its_own(self, run: CheckpointStore) -> None:
+        """Somebody has named it, so it is shown, and stays when the outer run goes."""
+        save_inner(run, "a/child", ParentStep("a", 2), n=1)
+
+        forked = run.fork("a/child", "b")
+        run.delete("a")
+
+        assert run.list() == ["b"]
+        assert run.load("b") == forked
+        assert forked.status is RunStatus.ACTIVE

@@ -1,0 +1,200 @@
+"""What is within the steps of a run: kept beyond the process, found damaged, found out of date."""
+
+import sqlite3
+from contextlib import closing
+
+import pytest
+
+from stategraph import (
+    CheckpointConfig,
+    CheckpointCorruptError,
+    CheckpointNotFoundError,
+    ExecutionError,
+    GraphConfig,
+    MapNode,
+    NotSerializableError,
+    State,
+    StateGraph,
+)
+from stategraph.provenance import ParentStep, Part
+from stategraph.stores.disk import DiskStore
+from stategraph.stores.memory import MemoryStore
+from stategraph.stores.policy import Policy
+from stategraph.stores.sqlite import SqliteStore
+
+OPENERS = {"sqlite": lambda folder: SqliteStore(folder / "runs.db"), "disk": lambda folder: DiskStore(folder / "runs")}
+DATABASES = {"sqlite": "runs.db", "disk": "runs/cache.db"}
+
+
+@pytest.fixture(params=OPENERS)
+def kind(request):
+    return request.param
+
+
+@pytest.fixture
+def opened(kind, tmp_path):
+    """-> opens the store, anew every time."""
+    stores = []
+
+    def open_store():
+        stores.append(OPENERS[kind](tmp_path))
+        return stores[-1]
+
+    yield open_store
+    for store in stores:
+        store.close()
+
+
+@pytest.fixture
+def change(kind, tmp_path):
+    """-> changes what stands in the file, as no store does."""
+
+    def change(statements):
+        with closing(sqlite3.connect(tmp_path / DATABASES[kind])) as database, database:
+            return database.execute(statements[kind]).rowcount
+
+    return change
+
+
+def fill(store):
+    store.save(State({"n": 2}, run_id="a", step=2))
+    for label in "xyz":
+        store.save_parts("a", [Part(3, "map", label, f"value of {label}" * 10)])
+    store.retain("a/child", Policy(is_part=True))
+    store.save(State({"inner": 1}, run_id="a/child", step=4, parent=ParentStep("a", 2)))
+
+
+def test_another_process_finds_them(opened):
+    """Parts and runs within, still hidden, still to be dropped."""
+    store = opened()
+    fill(store)
+    store.close()
+
+    store = opened()
+    assert store.load_parts("a", 3, "map") == {label: f"value of {label}" * 10 for label in "xyz"}
+    assert store.load("a/child")["inner"] == 1
+    assert store.list() == ["a"]
+    store.save_parts("a", [Part(3, "map", "x", "newer")])
+    store.close()
+
+    store = opened()
+    assert store.load_parts("a", 3, "map")["x"] == "newer"
+    store.delete("a")
+    assert store.load_parts("a", 3, "map") == {}
+    with pytest.raises(CheckpointNotFoundError):
+        store.load("a/child")
+
+
+BODY_OF_PARTS = {
+    "sqlite": "UPDATE checkpoint SET body = CAST(replace(CAST(body AS TEXT), 'value of y', 'value of q') AS BLOB) "
+    "WHERE instr(body, CAST('value of y' AS BLOB))",
+    "disk": "UPDATE Cache SET value = CAST(replace(CAST(value AS TEXT), 'value of y', 'value of q') AS BLOB) "
+    "WHERE instr(value, CAST('value of y' AS BLOB))",
+}
+ROW_OF_PARTS = {
+    "sqlite": "DELETE FROM checkpoint WHERE instr(body, CAST('value of y' AS BLOB))",
+    "disk": "DELETE FROM Cache WHERE instr(value, CAST('value of y' AS BLOB))",
+}
+HEAD_OF_PARTS = {
+    "sqlite": "UPDATE run SET status = 'what' WHERE run_id LIKE '%#%'",
+    "disk": "UPDATE Cache SET value = CAST('what' AS BLOB) WHERE key LIKE 'run:%#%'",
+}
+HEAD_OF_OTHER = {
+    "sqlite": "UPDATE run SET status = 'what' WHERE run_id = 'a/other'",
+    "disk": "UPDATE Cache SET value = CAST('what' AS BLOB) WHERE key = 'run:a/other'",
+}
+
+
+class TestDamage:
+    def test_a_damaged_part_is_an_error(self, opened, change):
+        """Never a wrong value; the error names the run that can be deleted, and a fork does not make it good."""
+        store = opened()
+        fill(store)
+        assert change(BODY_OF_PARTS) == 1
+
+        with pytest.raises(CheckpointCorruptError, match="'a'"):
+            store.load_parts("a", 3, "map")
+        with pytest.raises(CheckpointCorruptError):
+            store.fork("a", "b")
+        assert store.list() == ["a"]
+        store.delete("a")
+        assert store.load_parts("a", 3, "map") == {}
+
+    def test_a_part_that_is_gone_is_missing_or_an_error(self, opened, change):
+        """The others have the values that they had."""
+        store = opened()
+        fill(store)
+        assert change(ROW_OF_PARTS) == 1
+
+        try:
+            found = store.load_parts("a", 3, "map")
+        except CheckpointCorruptError:
+            found = {}
+
+        assert "y" not in found
+        assert all(value == f"value of {label}" * 10 for label, value in found.items())
+
+    def test_a_run_is_deleted_whose_parts_are_damaged(self, opened, change):
+        """That is the way out, and a run that takes the id finds nothing of them."""
+        store = opened()
+        fill(store)
+        assert change(HEAD_OF_PARTS) == 1
+
+        store.delete("a")
+
+        store.save(State(run_id="a", step=2))
+        assert store.load_parts("a", 3, "map") == {}
+        store.save_parts("a", [Part(3, "map", "x", 1)])
+        assert store.load_parts("a", 3, "map") == {"x": 1}
+
+    def test_damage_of_another_run_is_none_of_this_one(self, opened, change):
+        """Even if its id begins as if it were within."""
+        store = opened()
+        fill(store)
+        store.save(State(run_id="a/other", step=1))
+        assert change(HEAD_OF_OTHER) == 1
+
+        store.fork("a", "b")
+        store.drop_parts("a", 3)
+        store.delete("a")
+
+        assert store.load("b/child")["inner"] == 1
+        with pytest.raises(CheckpointNotFoundError):
+            store.load("a")
+
+
+@pytest.fixture(params=["memory", *OPENERS])
+def store(request, tmp_path):
+    with MemoryStore() if request.param == "memory" else OPENERS[request.param](tmp_path) as store:
+        yield store
+
+
+@pytest.mark.parametrize("durability", ["sync", "async", "exit"])
+def test_a_run_that_is_executed_anew_takes_no_parts_of_other_data(store, durability):
+    """A run failed within a step, and begins again from the entry point with other items."""
+
+    def item(number):
+        if number < 0:
+            raise ValueError("no")
+        return number * 10
+
+    checkpoint = CheckpointConfig(interval=1, durability=durability, preserve=True)
+    graph = StateGraph(GraphConfig(name="map", checkpoint=checkpoint, observer="noop"), store=store)
+    graph.add_node("map", MapNode(item, over="items", into="tens", max_workers=1))
+    graph.set_entry_point("map")
+    graph.set_exit_point("map")
+    with pytest.raises(ExecutionError):
+        graph.execute(State({"items": [1, 2, -1]}, run_id="a"))
+    assert store.load_parts("a", 1, "map") == {"0": 10, "1": 20}
+
+    final = graph.execute(store.load("a").set("items", [5, 6, 7]))
+
+    assert final["tens"] == [50, 60, 70]
+
+
+def test_a_part_that_cannot_be_kept_names_its_run(store):
+    """And the place of the value in it."""
+    store.save(State(run_id="a", step=2))
+
+    with pytest.raises(NotSerializableError, match=r"\[1\]"):
+        store.save_parts("a", [Part(3, "map", "x", [1, object()])])
