@@ -130,6 +130,8 @@ class Engine:
         if saved.status is RunStatus.PAUSED:
             saved, updates = yield from self._woken(saved, updates)
             is_same = False
+        elif saved.progress is not None and saved.progress.next_node:
+            saved = self._answerable(saved, updates)
         updates = self._fitting(updates, saved)
         whole, changes = yield from self._whole(saved, updates, inputs)
         yield (Retain, self.services.retain, run_id)
@@ -190,6 +192,12 @@ class Engine:
             except ValueError as error:
                 raise AnswerError(saved.run_id, pause, str(error)) from error
         return awake(saved, pause), updates
+
+    def _answerable(self, saved: State, updates: Mapping[str, Any]) -> State:
+        """-> a State that goes on at a node that asks, as a copy of a paused run does, with an answer that counts."""
+        progress = cast(Progress, saved.progress)
+        given = self.plan.stages[progress.next_node].node.writes & updates.keys()
+        return evolve(saved, progress=evolved(progress, answered=progress.answered - given)) if given else saved
 
     def _expired(self, pause: Pause) -> Task[ExecutionError]:
         """-> the error for a run that waited until its deadline; it is saved as failed."""

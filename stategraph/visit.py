@@ -23,7 +23,7 @@ from stategraph.commands import (
     StoreFailed,
     Unlimit,
 )
-from stategraph.errors import CheckpointError, CheckpointNotFoundError, describe_exception
+from stategraph.errors import CheckpointError, CheckpointNotFoundError, RunExistsError, describe_exception
 from stategraph.events import EventType
 from stategraph.frozen import plain_key
 from stategraph.nodes.context import NodeContext
@@ -298,6 +298,8 @@ class Visit:
             state: State = yield from self._stored((Load, self.engine.services.load, self.child_run_id()))
         except CheckpointNotFoundError:
             return None
+        if state.parent is None or state.parent.run_id != self.state.run_id:  # somebody named a run of their own so
+            raise RunExistsError(state.run_id, self.engine.plan.store)
         return state
 
     def run_child(self, plan: Plan, inputs: Mapping[str, Any]) -> Task[State]:
