@@ -75,10 +75,10 @@ class Engine:
         state: The last completed State of the run.
         saved: The last State that the store has acknowledged.
         shows: Whether somebody iterates over the run.
-        depth: How many graphs this one runs within.
         path: The last nodes entered.
         completed: The nodes completed in this call, while an observer wants events.
         recent: The last States that are not saved, where not every step is.
+        before: The State that was resumed as it was without the updates, if there are any.
         unsaved_parts: Finished parts of the step that is being made, which are saved only if the run ends early.
     """
 
@@ -86,13 +86,13 @@ class Engine:
     services: Services
     wanted: frozenset[EventType]
     shows: bool = False
-    depth: int = 0
     state: State = attrs.field(init=False)
     saved: State | None = attrs.field(default=None, init=False)
     path: deque[str] = attrs.field(factory=lambda: deque(maxlen=PATH_LENGTH), init=False)
     completed: set[str] = attrs.field(factory=set, init=False)
     unsaved_parts: list[Part] = attrs.field(factory=list, init=False)
     recent: deque[State] = attrs.field(factory=lambda: deque(maxlen=_RECENT), init=False)
+    before: State | None = attrs.field(default=None, init=False)
     _joined: bool = attrs.field(default=False, init=False)
 
     # ------------------------------------------------------------------ starting
@@ -120,17 +120,19 @@ class Engine:
         if saved.status is RunStatus.PAUSED:
             saved, updates = yield from self._woken(saved, updates)
             is_same = False
+        saved = _with_answers(saved, updates)
+        self.before = saved if updates else None
         yield (Retain, self.services.retain, run_id)
         self.state = self._stamp(with_data(saved, self._completed_data(lay_over(data_of(saved), updates))))
+        if self.plan.loads_parts:  # first: parts that were made of other data must never be found behind these
+            yield (Parts, self.services.drop_parts, (run_id, saved.step, bool(updates)))
         if data_of(self.state) != data_of(saved) or updates or not is_same:
             yield from self._save((Amend, self.services.amend, self.state), self.state)
-        if self.plan.loads_parts:
-            yield (Parts, self.services.drop_parts, (run_id, saved.step, bool(updates) and is_same))
         yield from self._emit(EventType.CHECKPOINT_RESUME, self.state)
         return (yield from self._run(self.plan.stages.get(saved.checkpoint_node)))
 
     def _woken(self, saved: State, updates: Mapping[str, Any]) -> Task[tuple[State, Mapping[str, Any]]]:
-        """-> a paused State as one that goes on at the node that paused, and the updates with an answer that will do.
+        """-> a paused State as one that goes on at the node that paused, and updates with an answer that will do.
 
         A run whose deadline has passed, with no answer for that case, fails here.
         """
@@ -148,7 +150,7 @@ class Engine:
             if key not in updates:
                 raise AnswerError(saved.run_id, pause, "there is none")
             try:
-                updates = {**updates, key: asked.accepted(updates[key])}
+                asked.accepted(updates[key])  # kept as it was given: the node that asked makes of it what it will be
             except ValueError as error:
                 raise AnswerError(saved.run_id, pause, str(error)) from error
         return awake(saved, pause), updates
@@ -163,38 +165,42 @@ class Engine:
         yield from self._rescue(error)
         return error
 
-    def run_child(self, visit: Visit, plan: Plan, saved: State | None, inputs: Mapping[str, Any]) -> Task[State]:
-        """-> the State that the run of a graph within this one ends with."""
+    def run_child(
+        self, visit: Visit, plan: Plan, saved: State | None, inputs: Mapping[str, Any], updates: Mapping[str, Any]
+    ) -> Task[State]:
+        """-> the State that the run of a graph within ends with: begun with inputs, or gone on with updates."""
         services = self.services.within(plan.graph)
-        child = Engine(plan, services, self.wanted, self.shows, self.depth + 1)
+        child = Engine(plan, services, self.wanted)
         try:
-            return (yield from child.run_within(visit, saved, inputs))
+            return (yield from child.run_within(visit, saved, inputs if saved is None else updates))
         except RunCancelledError as error:
             raise Stopped(error.reason) from error.__cause__
         except CheckpointError as error:
             raise StoreFailed from error
 
-    def run_within(self, visit: Visit, saved: State | None, inputs: Mapping[str, Any]) -> Task[State]:
+    def run_within(self, visit: Visit, saved: State | None, given: Mapping[str, Any]) -> Task[State]:
         """As execute or, where a State of the run is saved, resume; answers come from the run that it is within."""
         if saved is None:
             parent = ParentStep(visit.state.run_id, visit.state.step)
-            self.state = evolve(self._stamp(State(inputs, run_id=visit.child_run_id())), parent=parent)
+            progress = evolved(None, answered=visit.used_among(given))
+            begun = State(given, run_id=visit.child_run_id(), parent=parent, progress=progress)
+            self.state = self._stamp(with_data(begun, self._completed_data(data_of(begun))))
             if self.plan.saves:
                 yield (Retain, self.services.retain, self.state.run_id)
             return (yield from self._run(None))
-        check_fits(self.plan, saved, allow_changed=True)
-        if saved.status is RunStatus.COMPLETED:
+        if saved.status is RunStatus.COMPLETED:  # and the step that it is part of was not saved any more
             return saved
-        pause, answer = saved.pause, {}
+        check_fits(self.plan, saved, allow_changed=True)
+        pause, updates = saved.pause, {**given}
         if pause is not None and visit.answers(pause):
             saved = awake(saved, pause)
             if pause.response_param is not None:
-                answer = {pause.response_param: visit.state[pause.response_param]}
+                updates[pause.response_param] = visit.state[pause.response_param]
                 visit.take_answer(pause.response_param)
         elif pause is not None and not is_late(pause):
             return saved
         # A pause whose deadline has passed unanswered begins anew.
-        return (yield from self._go_on(evolve(saved, status=RunStatus.ACTIVE), answer, is_same=pause is None))
+        return (yield from self._go_on(evolve(saved, status=RunStatus.ACTIVE), updates, is_same=pause is None))
 
     def _admit(self, state: State) -> Task[State]:
         """-> the State as it enters the graph; a State with a past is brought back to life durably."""
@@ -207,6 +213,8 @@ class Engine:
         else:
             if state.progress is not None:
                 started = evolve(started, progress=(yield from self._progress_of(state)))
+            if self.plan.loads_parts:  # of a step that did not complete: it will be another one
+                yield (Parts, self.services.drop_parts, (state.run_id, state.step + 1, True))
             yield (Retain, self.services.retain, state.run_id)
             yield from self._save((Amend, self.services.amend, started), started)
         return started
@@ -218,7 +226,10 @@ class Engine:
 
     def _progress_of(self, state: State) -> Task[Progress | None]:
         """-> the progress of a run that is executed anew: values that are new to it can be answers again."""
-        saved = yield (Load, self.services.load, state.run_id)
+        try:
+            saved: Mapping[str, Any] = yield (Load, self.services.load, state.run_id)
+        except CheckpointNotFoundError:  # it was complete, and deleted: there is no telling what is new
+            saved = state
         given = {key for key in state if key not in saved or saved[key] != state[key]}
         progress = cast(Progress, state.progress)
         return evolved(progress, next_node="", woken=None, partial=None, answered=progress.answered - given)
@@ -280,6 +291,7 @@ class Engine:
         tells_saves = EventType.CHECKPOINT_SAVE in self.wanted
         save = self.services.save
         left = plan.max_iterations
+        pause: Pause | None = None
         recent, keeps_recent = self.recent, plan.saves and interval != 1
         while following or stage is None or not stage.is_exit:
             if following:
@@ -314,8 +326,8 @@ class Engine:
                     if type(result) is not State and isawaitable(result):
                         result = yield (Await, result, name)
                     if type(result) is State and result.pause is not None:
-                        yield from self._pause(stage, result.pause)
-                        return
+                        pause = result.pause
+                        break
                     data = data_from(result, state)
             except Exception as error:
                 attempts = f" after {visit.attempt} attempts" if visit is not None and visit.attempt > 1 else ""
@@ -343,6 +355,8 @@ class Engine:
                 recent.append(state)
             if watched and not stage.is_exit:
                 yield from self.show(state)
+        if stage is not None and pause is not None:  # out here: what cannot be saved is no failure of the node
+            yield from self._pause(stage, pause)
 
     def _after(self, visit: Visit, state: State, following: str) -> State:
         """-> the State after a visit, with what the run has to know of it."""
@@ -354,7 +368,7 @@ class Engine:
     def _drop_parts(self) -> Task[None]:
         """Forget parts that a saved State has joined."""
         self._joined = False
-        if self.plan.keeps_parts:
+        if self.plan.loads_parts:
             yield (Parts, self.services.drop_parts, (self.state.run_id, self.state.step, False))
 
     def _pause(self, stage: Stage, pause: Pause) -> Task[None]:
@@ -514,6 +528,14 @@ class Engine:
                 yield (Notify, self.services.notify, (EventType.EDGE_EVALUATE, {**about, "result": edge is chosen}))
             if EventType.EDGE_TRANSITION in self.wanted and edge is chosen:
                 yield (Notify, self.services.notify, (EventType.EDGE_TRANSITION, about))
+
+
+def _with_answers(saved: State, updates: Mapping[str, Any]) -> State:
+    """-> the State, in which the values that are given now can be answers."""
+    progress = saved.progress
+    if progress is None or progress.answered.isdisjoint(updates):
+        return saved
+    return evolve(saved, progress=evolved(progress, answered=progress.answered - updates.keys()))
 
 
 _SAVE_ERRORS = (CheckpointSaveError, NotSerializableError, StepConflictError)

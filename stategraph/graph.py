@@ -15,7 +15,7 @@ from stategraph.errors import AsyncNodeError, ConfigError
 from stategraph.events import Listener, wanted_events
 from stategraph.nodes.child import GraphNode, Keys
 from stategraph.observers import get_observer
-from stategraph.plan import Plan
+from stategraph.plan import Plan, Stage
 from stategraph.services import Services
 from stategraph.state import State
 from stategraph.stores import CheckpointStore, get_checkpoint_store
@@ -56,7 +56,7 @@ class StateGraph(Blueprint):
         Raises:
             GraphError: they cannot; it lists all problems at once.
         """
-        self._planned()
+        self._runnable()
 
     # ------------------------------------------------------------------ running
 
@@ -213,7 +213,7 @@ class StateGraph(Blueprint):
     # ------------------------------------------------------------------ inside
 
     def _engine(self, *, shows: bool = False) -> Engine:
-        plan, checkpoint = self._planned(), self.config.checkpoint
+        plan, checkpoint = self._runnable(), self.config.checkpoint
         store = BackgroundSaves(self.store) if plan.saves_behind else self.store
         policy = Policy(checkpoint.retention, checkpoint.window, checkpoint.ttl)
         services = Services(store, self.observer, self.name, policy)
@@ -224,6 +224,12 @@ class StateGraph(Blueprint):
         if engine.plan.async_node is not None and is_loop_running():
             raise AsyncNodeError(engine.plan.async_node)
         return engine
+
+    def _runnable(self) -> Plan:
+        plan = self._planned()
+        if plan.lacks:
+            raise self._error(plan.lacks)
+        return plan
 
     def _planned(self) -> Plan:
         plan = self._plan
@@ -236,10 +242,6 @@ class StateGraph(Blueprint):
         checkpoint = self.config.checkpoint
         keeps = checkpoint.interval > 0 and self.store.keeps_parts
         stages = self._stages()
-        needing = [name for name, stage in stages.items() if stage.node.pauses]
-        if needing and checkpoint.interval == 0:
-            problem = f"node {needing[0]!r} pauses runs, which takes checkpoints: set checkpoint.interval to 1 or more"
-            raise self._error(problem)
         return Plan(
             graph=self.name,
             structure=self.structure,
@@ -254,7 +256,19 @@ class StateGraph(Blueprint):
             max_iterations=self.config.max_iterations,
             store=str(self.store),
             defaults=dict(self._defaults),
+            lacks=self._lacks(stages),
         )
+
+    def _lacks(self, stages: Mapping[str, Stage]) -> str:
+        """-> what runs of the graph cannot do without, if that is not there."""
+        pausing = {name: stage for name, stage in stages.items() if stage.node.pauses}
+        within = [name for name, stage in pausing.items() if stage.node.has_parts]
+        if pausing and self.config.checkpoint.interval == 0:
+            name = next(iter(pausing))
+            return f"node {name!r} pauses runs, which takes checkpoints: set checkpoint.interval to 1 or more"
+        if within and not self.store.keeps_parts:
+            return f"node {within[0]!r} pauses runs within a graph, which takes a store that keeps parts"
+        return ""
 
     def _changed(self) -> None:
         self._plan = None

@@ -72,6 +72,7 @@ class Plan:
         max_iterations: How many nodes one call may enter.
         store: The store in words, for errors.
         defaults: Values for keys that a run has no value for.
+        lacks: What the graph lacks to be run by itself: within another it has the checkpoints of that.
     """
 
     graph: str
@@ -87,6 +88,7 @@ class Plan:
     max_iterations: int
     store: str
     defaults: Mapping[str, Any] = attrs.field(factory=dict)
+    lacks: str = ""
 
     @property
     def async_node(self) -> str | None:

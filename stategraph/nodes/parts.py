@@ -51,7 +51,8 @@ def do_parts(visit: Visit, jobs: Sequence[Job], workers: Workers, accept: Accept
     if not left:
         return finished
     is_async = any(map(is_async_callable, {job.function for job in left}))
-    pool = make_pool(left, workers.most or default_workers(), is_async=is_async, processes=workers.processes)
+    most = workers.most or default_workers()
+    pool = make_pool(left, most, is_async=is_async, processes=workers.processes, stops=workers.stops)
     work = _Work(visit, pool, accept, finished)
     try:
         yield from work.do(len(left), stops=workers.stops)

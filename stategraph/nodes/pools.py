@@ -77,15 +77,10 @@ class ThreadPool:
 
     is_async = False
 
-    def __init__(self, jobs: Sequence[Job], workers: int) -> None:
-        self._jobs = deque(jobs)
+    def __init__(self, jobs: Sequence[Job], workers: int, stops: bool) -> None:
+        self._jobs, self._stops = deque(jobs), stops
         self._done: SimpleQueue[Outcome] = SimpleQueue()
-        self._threads = [
-            threading.Thread(
-                target=contextvars.copy_context().run, args=(self._work,), name="stategraph part", daemon=True
-            )
-            for _ in range(min(workers, len(jobs)))
-        ]
+        self._threads = [self._thread() for _ in range(min(workers, len(jobs)))]
         self._started = False
 
     def next(self, _: object = None) -> list[Outcome]:
@@ -113,7 +108,10 @@ class ThreadPool:
                 job = self._jobs.popleft()
             except IndexError:
                 return
-            self._done.put(_outcome(job))
+            outcome = _outcome(job)
+            if self._stops and outcome.error is not None:
+                self._jobs.clear()
+            self._done.put(outcome)
 
 
 class ProcessPool:
@@ -165,11 +163,12 @@ class TaskPool:
 
     is_async = True
 
-    def __init__(self, jobs: Sequence[Job], workers: int) -> None:
-        self._jobs = deque(jobs)
+    def __init__(self, jobs: Sequence[Job], workers: int, stops: bool) -> None:
+        self._jobs, self._stops = deque(jobs), stops
         self._workers = min(workers, len(jobs))
         self._tasks: list[asyncio.Task[None]] | None = None
         self._done: list[Outcome] = []
+        self._waits = True
         self._executor: ThreadPoolExecutor | None = None
 
     async def next(self, _: object = None) -> list[Outcome]:
@@ -187,6 +186,7 @@ class TaskPool:
         import asyncio
 
         self._jobs.clear()
+        self._waits = wait
         tasks = self._tasks or []
         for task in tasks:
             task.cancel()
@@ -202,6 +202,8 @@ class TaskPool:
     async def _work(self) -> None:
         while self._jobs:
             outcome = await self._do(self._jobs.popleft())
+            if self._stops and outcome.error is not None:
+                self._jobs.clear()
             self._done.append(outcome)
             self._changed.set()
 
@@ -213,28 +215,40 @@ class TaskPool:
         try:
             if is_async_callable(job.function):
                 return Outcome(job.label, await job.function(job.argument))
-            result = await self._in_thread(job)
-            return Outcome(job.label, await result if isawaitable(result) else result)
+            outcome = await self._in_thread(job)
+            return Outcome(job.label, await outcome.result) if isawaitable(outcome.result) else outcome
         except BaseException as error:
-            import asyncio
-
-            if isinstance(error, asyncio.CancelledError):
+            if _is_cancellation(error):
                 raise
             return Outcome(job.label, error=error)
 
-    async def _in_thread(self, job: Job) -> Any:
-        """-> what a sync function returns. A cancellation waits for it: a thread cannot be stopped."""
+    async def _in_thread(self, job: Job) -> Outcome:
+        """-> what comes of a sync function. It counts even if this is cancelled: a thread cannot be stopped."""
         import asyncio
         from concurrent.futures import ThreadPoolExecutor
 
         if self._executor is None:
             self._executor = ThreadPoolExecutor(self._workers, "stategraph part")
         run = contextvars.copy_context().run
-        return await asyncio.get_running_loop().run_in_executor(self._executor, run, job.function, job.argument)
+        work = asyncio.get_running_loop().run_in_executor(self._executor, run, _outcome, job)
+        try:
+            return await asyncio.shield(work)
+        except asyncio.CancelledError:
+            if not self._waits:
+                raise
+            return await work
 
 
-def make_pool(jobs: Sequence[Job], workers: int, *, is_async: bool, processes: bool) -> Pool:
-    """-> what does these jobs."""
+def _is_cancellation(error: BaseException) -> bool:
+    """Whether the task is cancelled; a CancelledError may also come from the function itself."""
+    import asyncio
+
+    task = asyncio.current_task()
+    return isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() > 0
+
+
+def make_pool(jobs: Sequence[Job], workers: int, *, is_async: bool, processes: bool, stops: bool) -> Pool:
+    """-> what does these jobs; if it `stops`, none begins once one has failed."""
     if processes:
         return ProcessPool(jobs, workers)
-    return TaskPool(jobs, workers) if is_async else ThreadPool(jobs, workers)
+    return TaskPool(jobs, workers, stops) if is_async else ThreadPool(jobs, workers, stops)

@@ -211,7 +211,7 @@ class MemoryStore(CheckpointStore):
         parts = {key: part for key, part in source.parts.items() if key[0] == newest.step + 1}
         self._begin(_Run(next(self._numbers), source.policy, [*earlier, _as_kept(newest)], parts))
         for inner in self._inner.get(run_id, ()):
-            if _begun_at(self._runs[inner]) == newest.step:
+            if inner in self._runs and _begun_at(self._runs[inner]) == newest.step:
                 parent = ParentStep(newest.run_id, newest.step)
                 copy = evolve(self.load(inner), run_id=newest.run_id + inner.removeprefix(run_id), parent=parent)
                 self._copy(inner, copy)
