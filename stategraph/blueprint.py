@@ -188,7 +188,9 @@ class Blueprint:
             self._exits.add(node)
 
     def set_defaults(self, defaults: Mapping[str, Any]) -> None:
-        """Give keys values for runs that bring none along: neither in their input nor in their checkpoint.
+        """Give keys values for runs that bring none along when they begin, or are executed once more.
+
+        A run that is resumed goes on with what it had.
 
         Raises:
             TypeError: it is no mapping of str to values.

@@ -55,7 +55,7 @@ from stategraph.ids import check_run_id
 from stategraph.nodes.base import NOTHING
 from stategraph.nodes.context import NodeContext
 from stategraph.nodes.function import FunctionNode, data_from
-from stategraph.persist import Written, accounted, persisted
+from stategraph.persist import Written, accounted
 from stategraph.plan import Plan, Stage
 from stategraph.provenance import ErrorInfo, ParentStep, Part, Pause, Progress, RunStatus, evolved
 from stategraph.recompute import restored
@@ -80,10 +80,10 @@ class Engine:
         state: The last completed State of the run.
         saved: The last State that the store has acknowledged.
         shows: Whether somebody iterates over the run.
-        depth: How many graphs this one runs within.
         path: The last nodes entered.
         completed: The nodes completed in this call, while an observer wants events.
         recent: The last States that are not saved, where not every step is.
+        before: The State that was resumed as it was without the updates, if there are any.
         unsaved_parts: Finished parts of the step that is being made, which are saved only if the run ends early.
     """
 
@@ -91,13 +91,13 @@ class Engine:
     services: Services
     wanted: frozenset[EventType]
     shows: bool = False
-    depth: int = 0
     state: State = attrs.field(init=False)
     saved: State | None = attrs.field(default=None, init=False)
     path: deque[str] = attrs.field(factory=lambda: deque(maxlen=PATH_LENGTH), init=False)
     completed: set[str] = attrs.field(factory=set, init=False)
     unsaved_parts: list[Part] = attrs.field(factory=list, init=False)
     recent: deque[State] = attrs.field(factory=lambda: deque(maxlen=_RECENT), init=False)
+    before: State | None = attrs.field(default=None, init=False)
     _joined: bool = attrs.field(default=False, init=False)
 
     # ------------------------------------------------------------------ starting
@@ -130,16 +130,18 @@ class Engine:
         if saved.status is RunStatus.PAUSED:
             saved, updates = yield from self._woken(saved, updates)
             is_same = False
-        elif saved.progress is not None and saved.progress.next_node:
-            saved = self._answerable(saved, updates)
+        saved = _with_answers(saved, updates)
+        self.before = saved if updates else None
         updates = self._fitting(updates, saved)
         whole, changes = yield from self._whole(saved, updates, inputs)
         yield (Retain, self.services.retain, run_id)
-        data = self._completed_data(lay_over(data_of(whole), changes))
+        data = lay_over(data_of(whole), changes)
+        if self.plan.persist is not None:  # those that are not saved come again
+            data = self._completed_data(data)
         self.state = self._accounted(self._stamp(with_data(whole, data)), whole, Written(changes))
-        if self.plan.loads_parts:  # before the data change of which newer ones were made
-            yield (Parts, self.services.drop_parts, (run_id, saved.step, bool(updates) and is_same))
-        if data_of(persisted(self.state, self.plan.persist)) != data_of(saved) or updates or not is_same:
+        if self.plan.loads_parts:  # first: parts that were made of other data must never be found behind these
+            yield (Parts, self.services.drop_parts, (run_id, saved.step, bool(updates)))
+        if updates or not is_same:
             yield from self._save((Amend, self.services.amend, self.state), self.state)
         yield from self._emit(EventType.CHECKPOINT_RESUME, self.state)
         return (yield from self._run(self.plan.stages.get(saved.checkpoint_node)))
@@ -169,7 +171,7 @@ class Engine:
         return accounted(state, before, written, self.plan.persist, self.plan.defaults)
 
     def _woken(self, saved: State, updates: Mapping[str, Any]) -> Task[tuple[State, Mapping[str, Any]]]:
-        """-> a paused State as one that goes on at the node that paused, and the updates with an answer that will do.
+        """-> a paused State as one that goes on at the node that paused, and updates with an answer that will do.
 
         A run whose deadline has passed, with no answer for that case, fails here.
         """
@@ -187,17 +189,12 @@ class Engine:
             if key not in updates:
                 raise AnswerError(saved.run_id, pause, "there is none")
             try:
-                answer = self._fitting({key: asked.accepted(updates[key])}, saved)
-                updates = {**updates, **answer}
+                # Without a schema it is kept as it was given: the node that asked makes of it what it will be.
+                fitting = self._fitting({key: asked.accepted(updates[key])}, saved)
+                updates = updates if self.plan.schema is None else {**updates, **fitting}
             except ValueError as error:
                 raise AnswerError(saved.run_id, pause, str(error)) from error
         return awake(saved, pause), updates
-
-    def _answerable(self, saved: State, updates: Mapping[str, Any]) -> State:
-        """-> a State that goes on at a node that asks, as a copy of a paused run does, with an answer that counts."""
-        progress = cast(Progress, saved.progress)
-        given = self.plan.stages[progress.next_node].node.writes & updates.keys()
-        return evolve(saved, progress=evolved(progress, answered=progress.answered - given)) if given else saved
 
     def _expired(self, pause: Pause) -> Task[ExecutionError]:
         """-> the error for a run that waited until its deadline; it is saved as failed."""
@@ -210,41 +207,44 @@ class Engine:
         return error
 
     def run_child(
-        self, visit: Visit, plan: Plan, saved: State | None, inputs: Mapping[str, Any], *, is_shown: bool = True
+        self, visit: Visit, plan: Plan, saved: State | None, inputs: Mapping[str, Any], updates: Mapping[str, Any]
     ) -> Task[State]:
-        """-> the State that the run of a graph within this one ends with."""
+        """-> the State that the run of a graph within ends with: begun with inputs, or gone on with updates."""
         services = self.services.within(plan.graph, plan.persist)
-        child = Engine(plan, services, self.wanted, self.shows and is_shown, self.depth + 1)
+        child = Engine(plan, services, self.wanted)
         try:
-            return (yield from child.run_within(visit, saved, inputs))
+            return (yield from child.run_within(visit, saved, inputs, updates))
         except RunCancelledError as error:
             raise Stopped(error.reason) from error.__cause__
         except CheckpointError as error:
             raise StoreFailed from error
 
-    def run_within(self, visit: Visit, saved: State | None, inputs: Mapping[str, Any]) -> Task[State]:
+    def run_within(
+        self, visit: Visit, saved: State | None, inputs: Mapping[str, Any], updates: Mapping[str, Any]
+    ) -> Task[State]:
         """As execute or, where a State of the run is saved, resume; answers come from the run that it is within."""
         if saved is None:
             parent = ParentStep(visit.state.run_id, visit.state.step)
             inputs = self._completed_data(freeze_items(self._fitting(inputs, {})))
-            fresh = evolve(self._stamp(State(inputs, run_id=visit.child_run_id())), parent=parent)
+            progress = evolved(None, answered=visit.used_among(inputs))
+            fresh = self._stamp(State(inputs, run_id=visit.child_run_id(), parent=parent, progress=progress))
             self.state = self._accounted(fresh, fresh, Written())
             if self.plan.saves:
                 yield (Retain, self.services.retain, self.state.run_id)
             return (yield from self._run(None))
-        if saved.status is RunStatus.COMPLETED:
+        if saved.status is RunStatus.COMPLETED:  # and the step that it is part of was not saved any more
             return saved
         check_fits(self.plan, saved, allow_changed=True)
-        pause, answer = saved.pause, {}
+        pause, updates = saved.pause, {**updates}
         if pause is not None and visit.answers(pause):
             saved = awake(saved, pause)
             if pause.response_param is not None:
-                answer = {pause.response_param: visit.state[pause.response_param]}
+                updates[pause.response_param] = visit.state[pause.response_param]
                 visit.take_answer(pause.response_param)
         elif pause is not None and not is_late(pause):
             return saved
         # A pause whose deadline has passed unanswered begins anew.
-        return (yield from self._go_on(evolve(saved, status=RunStatus.ACTIVE), answer, inputs, is_same=pause is None))
+        return (yield from self._go_on(evolve(saved, status=RunStatus.ACTIVE), updates, inputs, is_same=pause is None))
 
     def _admit(self, state: State) -> Task[State]:
         """-> the State as it enters the graph; a State with a past is brought back to life durably."""
@@ -282,10 +282,11 @@ class Engine:
     def _continued(self, state: State) -> Task[tuple[State, State, Written]]:
         """-> of a State with a past: what was saved, the State, each with all of its keys, and what is different.
 
-        Values that are new to the run can be answers again.
+        Values that are new to the run can be answers again; of one that was deleted when it completed, none is known.
         """
         progress, newest = cast(Progress, state.progress), (yield from self._newest_of(state))
-        answered = progress.answered - _changes(newest, state).keys()
+        new = set() if newest is None else _changes(newest, state).keys()
+        answered = progress.answered - new
         left = evolved(progress, next_node="", woken=None, partial=None, answered=answered)
         # Where it is not what was saved last, all keys are new.
         is_newest = newest is not None and newest.step == state.step
@@ -366,6 +367,7 @@ class Engine:
         tells_saves = EventType.CHECKPOINT_SAVE in self.wanted
         save = self.services.save
         left = plan.max_iterations
+        pause: Pause | None = None
         recent, keeps_recent = self.recent, plan.saves and interval != 1
         name = following
         if stage is None:
@@ -401,8 +403,8 @@ class Engine:
                     if type(result) is not State and isawaitable(result):
                         result = yield (Await, result, name)
                     if type(result) is State and result.pause is not None:
-                        yield from self._pause(stage, result.pause)
-                        return
+                        pause = result.pause
+                        break
                     data = data_from(result, state)
             except Exception as error:
                 visit = Visit(self, stage, state) if visit is None else visit
@@ -433,6 +435,8 @@ class Engine:
             if watched and (following or not stage.is_exit):
                 yield from self.show(state)
             name = following
+        if stage is not None and pause is not None:  # out here: what cannot be saved is no failure of the node
+            yield from self._pause(stage, pause)
 
     def _after(self, visit: Visit, state: State, following: str) -> State:
         """-> the State after a visit, with what the run has to know of it."""
@@ -444,7 +448,7 @@ class Engine:
     def _drop_parts(self) -> Task[None]:
         """Forget parts that a saved State has joined."""
         self._joined = False
-        if self.plan.keeps_parts:
+        if self.plan.loads_parts:
             yield (Parts, self.services.drop_parts, (self.state.run_id, self.state.step, False))
 
     def _pause(self, stage: Stage, pause: Pause) -> Task[None]:
@@ -454,7 +458,7 @@ class Engine:
         if self.plan.saves:
             yield from self._save((Save, self.services.save, state), state)
             yield from self._flush(state)
-        elif not self.depth:  # else the run that this one is part of pauses, and runs this one again from its start
+        else:
             self.state = evolve(state, status=RunStatus.ACTIVE, pause=None)
             raise self._failure(stage.name, "cannot pause: the graph saves nothing (checkpoint.interval is 0)")
         yield from self._emit(EventType.GRAPH_PAUSE, state, reason=pause.reason, response_param=pause.response_param)
@@ -625,6 +629,14 @@ class Engine:
                 yield (Notify, self.services.notify, (EventType.EDGE_EVALUATE, {**about, "result": edge is chosen}))
             if EventType.EDGE_TRANSITION in self.wanted and edge is chosen:
                 yield (Notify, self.services.notify, (EventType.EDGE_TRANSITION, about))
+
+
+def _with_answers(saved: State, updates: Mapping[str, Any]) -> State:
+    """-> the State, in which the values that are given now can be answers."""
+    progress = saved.progress
+    if progress is None or progress.answered.isdisjoint(updates):
+        return saved
+    return evolve(saved, progress=evolved(progress, answered=progress.answered - updates.keys()))
 
 
 _SAVE_ERRORS = (CheckpointSaveError, NotSerializableError, StepConflictError)

@@ -240,13 +240,9 @@ class StateGraph(Blueprint):
         return engine
 
     def _runnable(self) -> Plan:
-        """-> the plan, if it can run by itself: within another graph, that one says what is saved."""
         plan = self._planned()
-        if plan.pausing is not None and not plan.saves:
-            problem = (
-                f"node {plan.pausing!r} pauses runs, which takes checkpoints: set checkpoint.interval to 1 or more"
-            )
-            raise self._error(problem)
+        if plan.lacks:
+            raise self._error(plan.lacks)
         return plan
 
     def _planned(self) -> Plan:
@@ -294,7 +290,7 @@ class StateGraph(Blueprint):
             store=str(self.store),
             defaults=self._checked_defaults(),
             schema=self._schema,
-            pausing=next((name for name, stage in stages.items() if stage.node.pauses), None),
+            lacks=self._lacks(stages),
             persist=persist,
         )
 
@@ -310,6 +306,17 @@ class StateGraph(Blueprint):
         from stategraph.stores.results import KeptResults
 
         return with_caches(self.name, stages, KeptResults)
+
+    def _lacks(self, stages: Mapping[str, Stage]) -> str:
+        """-> what runs of the graph cannot do without, if that is not there."""
+        pausing = {name: stage for name, stage in stages.items() if stage.node.pauses}
+        within = [name for name, stage in pausing.items() if stage.node.has_parts]
+        if pausing and self.config.checkpoint.interval == 0:
+            name = next(iter(pausing))
+            return f"node {name!r} pauses runs, which takes checkpoints: set checkpoint.interval to 1 or more"
+        if within and not self.store.keeps_parts:
+            return f"node {within[0]!r} pauses runs within a graph, which takes a store that keeps parts"
+        return ""
 
     def _changed(self) -> None:
         self._plan = self._plan_within = None

@@ -77,9 +77,9 @@ class Plan:
         max_iterations: How many nodes one call may enter.
         store: The store in words, for errors.
         defaults: Values for keys that a run has no value for.
-        pausing: A node that is there to pause runs, if there is one.
         schema: What keys there may be, and what their values are; None for any.
         persist: The only keys that are saved; None for all.
+        lacks: What the graph lacks to be run by itself: within another it has the checkpoints of that.
     """
 
     graph: str
@@ -95,9 +95,9 @@ class Plan:
     max_iterations: int
     store: str
     defaults: Mapping[str, Any] = attrs.field(factory=dict)
-    pausing: str | None = None
     schema: Schema | None = None
     persist: frozenset[str] | None = None
+    lacks: str = ""
 
     @property
     def async_node(self) -> str | None:

@@ -38,11 +38,11 @@ class Recomputation(Visit):
     def keep_parts(self, finished: Mapping[str, Any]) -> Task[None]:
         yield from ()
 
-    def run_child(self, plan: Plan, inputs: Mapping[str, Any]) -> Task[State]:
+    def run_child(self, plan: Plan, inputs: Mapping[str, Any], updates: Mapping[str, Any]) -> Task[State]:
         unsaved = attrs.evolve(
             plan, interval=0, saves=False, loads_parts=False, keeps_parts=False, preserve=False, persist=None
         )
-        return (yield from self.engine.run_child(self, unsaved, None, inputs, is_shown=False))
+        return (yield from self.engine.run_child(self, unsaved, None, inputs, {}))
 
 
 def restored(

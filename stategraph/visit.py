@@ -217,19 +217,25 @@ class Visit:
         return key in self.state and (progress is None or key not in progress.answered)
 
     def answers(self, pause: Pause) -> bool:
-        """Whether the run was woken to answer this pause of a graph within."""
-        progress = self.state.progress
-        return progress is not None and progress.woken == pause.at
+        """Whether the run was woken to answer this pause of a graph within, and has the answer."""
+        progress, key = self.state.progress, pause.response_param
+        return progress is not None and progress.woken == pause.at and (key is None or self.is_answer(key))
 
     @property
     def is_answered(self) -> bool:
         """Whether the visit goes on from a pause, or has taken an answer: its inputs alone do not decide then."""
         progress = self.state.progress
-        return "answered" in self._progress or (progress is not None and progress.woken is not None)
+        return bool(self._progress.get("answered")) or (progress is not None and progress.woken is not None)
 
-    def take_answer(self, key: str) -> None:
-        """Let the value of a key be an answer to this step, and to no other."""
-        self._progress["answered"] = {key}
+    def take_answer(self, *keys: str) -> None:
+        """Let the values of keys be answers to this step, and to no other."""
+        self._progress.setdefault("answered", set()).update(keys)
+
+    def used_among(self, inputs: Mapping[str, Any]) -> frozenset[str]:
+        """-> the keys with answers that have been used, where a graph within is given the same values under them."""
+        progress, state = self.state.progress, self.state
+        answered = progress.answered if progress else frozenset[str]()
+        return frozenset(key for key in answered if key in inputs and inputs[key] is state.get(key))
 
     # ------------------------------------------------------------------ parts
 
@@ -302,14 +308,23 @@ class Visit:
             raise RunExistsError(state.run_id, self.engine.plan.store)
         return state
 
-    def run_child(self, plan: Plan, inputs: Mapping[str, Any]) -> Task[State]:
+    @property
+    def before(self) -> State | None:
+        """The State of this step as it was without the updates that it was resumed with; None if there are none."""
+        before = self.engine.before
+        return before if before is not None and before.step == self.state.step else None
+
+    def run_child(self, plan: Plan, inputs: Mapping[str, Any], updates: Mapping[str, Any]) -> Task[State]:
         """-> the State that the run of a graph in this step ends with: completed or, if it waits for an answer, paused.
 
-        A run of it that was begun before goes on."""
+        A run of it that was begun before goes on, with its data updated."""
         yield from self.keep_incoming()
         saved = yield from self.load_child()
         self._progress["visited"] = {self.stage.name}
-        return (yield from self.engine.run_child(self, plan, saved, inputs))
+        final = yield from self.engine.run_child(self, plan, saved, inputs, updates)
+        answered = final.progress.answered if final.progress else ()
+        self.take_answer(*(key for key in answered if key in inputs and key in self.state))
+        return final
 
 
 def is_late(pause: Pause) -> bool:

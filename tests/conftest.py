@@ -11,7 +11,8 @@ import pytest
 from stategraph import CheckpointStore
 from stategraph.stores.disk import DiskStore
 from stategraph.stores.memory import MemoryStore
-from tests.scenarios import DRIVERS, NODES, FourMethodStore, Scene
+from stategraph.stores.sqlite import SqliteStore
+from tests.scenarios import DRIVERS, NODES, FourMethodStore, Scene, as_sync
 
 
 @pytest.fixture(params=DRIVERS)
@@ -51,3 +52,36 @@ def scene(any_store: CheckpointStore, driver: Any, as_node: Any) -> Scene:
 def memory_scene(driver: Any, as_node: Any) -> Scene:
     """Every driver and both kinds of nodes, where it is not the store that matters."""
     return Scene(MemoryStore(), driver, as_node)
+
+
+def make_store(kind: str, folder: Path) -> CheckpointStore:
+    """-> an empty store of this kind."""
+    match kind:
+        case "memory":
+            return MemoryStore()
+        case "sqlite":
+            return SqliteStore(folder / "runs.db")
+        case "disk":
+            return DiskStore(folder / "runs")
+        case _:
+            return FourMethodStore()
+
+
+@pytest.fixture(params=["memory", "sqlite", "disk"])
+def play(request: pytest.FixtureRequest, driver: Any, tmp_path: Path) -> Iterator[Scene]:
+    """Every driver with every store that keeps the parts of a step; nodes are as they are given."""
+    with make_store(request.param, tmp_path) as store:
+        yield Scene(store, driver, as_sync)
+
+
+@pytest.fixture(params=["memory", "sqlite", "disk", "four methods"])
+def any_play(request: pytest.FixtureRequest, driver: Any, tmp_path: Path) -> Iterator[Scene]:
+    """Every driver with every store; nodes are as they are given."""
+    with make_store(request.param, tmp_path) as store:
+        yield Scene(store, driver, as_sync)
+
+
+@pytest.fixture
+def memory_play(driver: Any) -> Scene:
+    """Every driver, where it is not the store that matters; nodes are as they are given."""
+    return Scene(MemoryStore(), driver, as_sync)

@@ -54,7 +54,7 @@ class Node:
         return self
 
     def accepted(self, answer: Any) -> Any:
-        """-> an answer to a pause, as it goes into the State. Raises ValueError if it will not do."""
+        """-> an answer to a pause, as the node makes it part of the State. Raises ValueError if it will not do."""
         return answer
 
     def typed(self, name: str, schema: Schema) -> Node:

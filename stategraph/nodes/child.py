@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 import attrs
 
 from stategraph.commands import Task
-from stategraph.errors import shorten
+from stategraph.errors import GraphError, shorten
 from stategraph.nodes.base import Node
 from stategraph.provenance import RunStatus
 from stategraph.state import State, evolve
@@ -50,8 +50,13 @@ class GraphNode(Node):
         self._inputs, self._outputs = _checked("inputs", inputs), _checked("outputs", outputs)
 
     @property
+    def is_async(self) -> bool:  # type: ignore[override]
+        """As one of the nodes of the graph."""
+        return self._plan().async_node is not None
+
+    @property
     def pauses(self) -> bool:  # type: ignore[override]
-        """Whether a node within pauses runs."""
+        """As one of the nodes of the graph."""
         return any(stage.node.pauses for stage in self._plan().stages.values())
 
     @property
@@ -75,7 +80,7 @@ class GraphNode(Node):
             preserve=outer.keeps_parts,  # until the step that it is part of is saved
             persist=plan.persist if outer.loads_parts else None,
         )
-        final = yield from visit.run_child(inner, given)
+        final = yield from visit.run_child(inner, given, self._updates(visit.before, given))
         if final.status is RunStatus.PAUSED:
             return evolve(state, pause=final.pause)
         if self._outputs is not None:
@@ -91,6 +96,16 @@ class GraphNode(Node):
         schema = self._plan().schema
         return {key: value for key, value in state.items() if schema is None or key in schema.fields}
 
+    def _updates(self, before: State | None, given: Mapping[str, Any]) -> dict[str, Any]:
+        """-> what is given otherwise than before, for a run that was begun then."""
+        if before is None:
+            return {}
+        try:
+            old = self._given(before)
+        except Exception:  # noqa: BLE001 - this may be what the updates have mended
+            old = {}
+        return {key: value for key, value in given.items() if key not in old or old[key] is not value}
+
     def asked(self, visit: Visit) -> Task[Node]:
         """-> the node within that asked."""
         saved = yield from visit.load_child()
@@ -102,10 +117,19 @@ class GraphNode(Node):
         return (yield from stage.node.asked(visit.within(saved, stage)))
 
     def problems(self, name: str) -> Iterator[str]:
-        """-> what keeps it from working: cycles, depth, a name that cannot be part of a run id."""
+        """-> what keeps it from working: a name that cannot be part of a run id, cycles, depth, its own problems."""
         if "/" in name or ":" in name or not _fits_ids(name):
             yield f"node {name!r} runs a graph: its name becomes part of run ids, so use only A-Z a-z 0-9 . _ - in it"
-        yield from _nesting(self.graph, (self.graph.name,), (id(self.graph),))
+        nesting = list(_nesting(self.graph, (self.graph.name,), (id(self.graph),)))
+        yield from nesting
+        if not nesting:
+            yield from self._problems_within(name)
+
+    def _problems_within(self, name: str) -> Iterator[str]:
+        try:
+            self._plan()
+        except GraphError as error:
+            yield from (f"in graph {error.graph!r} of node {name!r}: {problem}" for problem in error.problems)
 
 
 def _nesting(graph: Inner, names: tuple[str, ...], above: tuple[int, ...]) -> Iterator[str]:

@@ -25,10 +25,12 @@ def take_chunks(visit: Visit, generator: Any) -> Task[Any]:
     try:
         while True:
             is_over, item = yield from visit.call(advance, generator)
-            if is_over:
-                return held if item is None and held is not _OVER else item
+            if is_over and item is None and held is not _OVER:
+                return held
             if held is not _OVER:
                 yield from visit.show_chunk(held)
+            if is_over:
+                return item
             held = _OVER
             if isinstance(item, State | Mapping):
                 held = item

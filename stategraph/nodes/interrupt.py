@@ -37,6 +37,9 @@ class InterruptNode(Node):
         deadline: Seconds from the pause in which it can be answered; None for ever.
         otherwise: The answer once the deadline has passed. Without it a run that is resumed too late fails with a
             TimeoutError; resumed once more, it asks anew.
+
+    Raises:
+        TypeError, ValueError: an argument is not what it should be, or `otherwise` is an answer that will not do.
     """
 
     input_param: str | None = attrs.field(validator=attrs.validators.optional(attrs.validators.instance_of(str)))
@@ -55,6 +58,8 @@ class InterruptNode(Node):
             raise ValueError(f"deadline: {shorten(seconds)} is not allowed; a number of seconds above 0 is")
         if seconds is None and self.otherwise is not NOTHING:
             raise ValueError("otherwise is the answer once a deadline has passed; give a deadline, too")
+        if self.otherwise is not NOTHING:
+            self.accepted(self.otherwise)
 
     @property
     def writes(self) -> frozenset[str]:
@@ -89,6 +94,8 @@ class InterruptNode(Node):
         return answer
 
     def _structured(self, answer: Any) -> Any:
+        if isinstance(self.schema, type) and isinstance(answer, self.schema):
+            return answer
         from stategraph.typed import structured  # imported when used: cattrs takes 60 ms
 
         return structured(self.response_param, answer, self.schema)

@@ -195,6 +195,7 @@ class TaskPool:
         self._tasks: list[asyncio.Task[None]] | None = None
         self._done: list[Outcome] = []
         self._threads: list[threading.Thread] = []
+        self._waits = True
 
     async def next(self, _: object = None) -> list[Outcome]:
         import asyncio
@@ -214,6 +215,7 @@ class TaskPool:
         import asyncio
 
         self._jobs.clear()
+        self._waits = wait
         tasks = self._tasks or []
         for task in tasks:
             task.cancel()
@@ -252,14 +254,12 @@ class TaskPool:
             outcome = await self._in_thread(job)
             return Outcome(job.label, await outcome.result) if isawaitable(outcome.result) else outcome
         except BaseException as error:
-            import asyncio
-
-            if isinstance(error, asyncio.CancelledError):
+            if _is_cancellation(error):
                 raise
             return Outcome(job.label, error=error)
 
     async def _in_thread(self, job: Job) -> Outcome:
-        """-> what comes of a sync function. It cannot be stopped: `stop` waits for its thread, or leaves it alone."""
+        """-> what comes of a sync function. It counts even if this is cancelled: a thread cannot be stopped."""
         import asyncio
         from concurrent.futures import Future
 
@@ -271,7 +271,21 @@ class TaskPool:
         )
         self._threads.append(thread)
         thread.start()
-        return await asyncio.wrap_future(done)
+        work = asyncio.wrap_future(done)
+        try:
+            return await asyncio.shield(work)
+        except asyncio.CancelledError:
+            if not self._waits:
+                raise
+            return await work
+
+
+def _is_cancellation(error: BaseException) -> bool:
+    """Whether the task is cancelled; a CancelledError may also come from the function itself."""
+    import asyncio
+
+    task = asyncio.current_task()
+    return isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() > 0
 
 
 def make_pool(jobs: Sequence[Job], workers: int, *, is_async: bool, processes: bool, stops: bool) -> Pool:

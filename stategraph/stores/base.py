@@ -202,7 +202,10 @@ def forked_from(source: State, new_run_id: str) -> State:
     is_over = source.status is RunStatus.COMPLETED
     pause, progress = source.pause, source.progress
     if pause is not None:  # the copy goes on, or waits again, where the source waits
-        progress = evolved(progress, next_node=pause.node)
+        key = pause.response_param
+        answered = progress.answered if progress else frozenset()
+        answered = answered if key is None else answered | {key}
+        progress = evolved(progress, next_node=pause.node, woken=pause.at, answered=answered)
     return evolve(
         source,
         run_id=check_run_id(new_run_id),

@@ -223,8 +223,8 @@ class MemoryStore(CheckpointStore):
         parts = {key: part for key, part in source.parts.items() if key[0] == newest.step + 1}
         yield _Run(0, policy, [*earlier, _as_kept(newest)], parts)
         for inner in self._inner.get(run_id, ()):
-            run = self._runs[inner]
-            if _begun_at(run) == newest.step:
+            run = self._runs.get(inner)
+            if run is not None and _begun_at(run) == newest.step:
                 parent = ParentStep(newest.run_id, newest.step)
                 new_id = check_run_id(newest.run_id + inner.removeprefix(run_id))
                 yield from self._copies(inner, evolve(self.load(inner), run_id=new_id, parent=parent), run.policy)

@@ -1,0 +1,377 @@
+"""Branches and items that are done at the same time: what they see, what comes of them, how many there are at once."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from stategraph import (
+    ErrorInfo,
+    EventType,
+    ExecutionError,
+    MapNode,
+    NodeContext,
+    ParallelNode,
+    RunStatus,
+    State,
+    StateGraph,
+)
+from stategraph.stores.memory import MemoryStore
+from tests.scenarios import RUN, Scene, as_async, as_sync, call_sync, make_graph, raises, returns, trace
+from tests.test_events import Recorder
+
+pytestmark = pytest.mark.timeout(60)
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left_behind() -> Iterator[None]:
+    """No thread that was not there before."""
+    before = set(threading.enumerate())
+    yield
+    assert set(threading.enumerate()) <= before
+
+
+def parallel(branches: dict[str, Any], *args: Any, store: Any = None, **options: Any) -> StateGraph:
+    """-> a graph of one ParallelNode."""
+    return make_graph({"work": ParallelNode(branches, *args, **options)}, store=store or MemoryStore())
+
+
+def mapping(function: Any, *args: Any, store: Any = None, **options: Any) -> StateGraph:
+    """-> a graph of one MapNode."""
+    return make_graph({"work": MapNode(function, "items", "out", *args, **options)}, store=store or MemoryStore())
+
+
+def errors_of(caught: pytest.ExceptionInfo[ExecutionError]) -> list[str]:
+    """-> the texts of the errors of the parts of a node that failed."""
+    group = caught.value.__cause__
+    assert isinstance(group, ExceptionGroup)
+    return sorted(str(error) for error in group.exceptions)
+
+
+class Crowd:
+    """Counts how many are in it at once; everyone waits in it until `size` others have come, or have had the time."""
+
+    def __init__(self, size: int) -> None:
+        self._size, self._now, self.most = size, 0, 0
+        self._changed = threading.Condition()
+
+    def visit(self, argument: Any) -> Any:
+        """Come in, wait, and go."""
+        with self._changed:
+            self._now += 1
+            self.most = max(self.most, self._now)
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: self.most > self._size, timeout=0.02)
+            self._now -= 1
+        return {}
+
+    async def avisit(self, argument: Any) -> Any:
+        """The same on an event loop."""
+        self._now += 1
+        self.most = max(self.most, self._now)
+        await asyncio.sleep(0.001)
+        self._now -= 1
+        return {}
+
+
+def square(state: dict[str, Any]) -> dict[str, Any]:
+    """Do a branch in a process."""
+    assert type(state) is dict
+    return {"square": state["n"] ** 2, "list": [*state["list"], 3]}
+
+
+def fail(state: dict[str, Any]) -> dict[str, Any]:
+    """Fail in a process."""
+    raise ValueError("in a process")
+
+
+def double(item: Any) -> Any:
+    """Do an item in a process."""
+    return {"double": item["n"] * 2}
+
+
+@pytest.mark.parametrize("kind", [as_sync, as_async])
+class TestMerging:
+    """What the branches see, and what becomes of their updates."""
+
+    def test_all_see_the_same_state(self, any_play: Scene, kind: Any) -> None:
+        """None sees what another one writes; together they are one step."""
+        branches = {name: kind(lambda state, name=name: {name: dict(state)}) for name in "abc"}
+
+        final = any_play.execute(parallel(branches, store=any_play.store), State({"n": 1}, run_id=RUN))
+
+        assert dict(final) == {"n": 1, "a": {"n": 1}, "b": {"n": 1}, "c": {"n": 1}}
+        assert (final.step, final.checkpoint_node, final.status) == (1, "work", RunStatus.COMPLETED)
+
+    def test_in_declared_order(self, memory_play: Scene, kind: Any) -> None:
+        """Whichever finishes first."""
+        is_last = threading.Event()
+
+        def slow(state: State) -> dict[str, Any]:
+            assert kind is as_async or is_last.wait(20)
+            return {"all": ["slow"], "slow": 1}
+
+        def fast(state: State) -> dict[str, Any]:
+            is_last.set()
+            return {"all": ["fast"], "fast": 2}
+
+        graph = parallel({"slow": kind(slow), "fast": kind(fast)}, 2, reducers={"all": lambda a, b: [*a, *b]})
+
+        final = memory_play.execute(graph)
+
+        assert dict(final) == {"all": ["slow", "fast"], "slow": 1, "fast": 2}
+        assert list(final) == ["all", "slow", "fast"]
+
+    def test_a_conflict(self, any_play: Scene, kind: Any) -> None:
+        """Two that write one key: the error names it and both."""
+        branches = {name: kind(returns({"x": name})) for name in "ab"}
+
+        with pytest.raises(ExecutionError, match=r"branches 'a' and 'b' both write 'x'.*reducers"):
+            any_play.execute(parallel(branches, store=any_play.store))
+
+    def test_states_and_removed_keys(self, any_play: Scene, kind: Any) -> None:
+        """A State that comes back counts by what was changed in it."""
+        branches = {
+            "a": kind(lambda state: state.set("a", 1).remove("old")),
+            "b": kind(lambda state: state.remove("old")),
+            "c": kind(lambda state: state.set("n", 2)),
+        }
+
+        final = any_play.execute(parallel(branches, store=any_play.store), State({"n": 1, "old": 1}, run_id=RUN))
+
+        assert dict(final) == {"n": 2, "a": 1}
+
+    def test_removed_and_written(self, memory_play: Scene, kind: Any) -> None:
+        """A conflict as well."""
+        branches = {"a": kind(lambda state: state.remove("n")), "b": kind(lambda state: {"n": 2})}
+        with pytest.raises(ExecutionError, match="'a' removes 'n', which 'b' writes"):
+            memory_play.execute(parallel(branches), State({"n": 1}, run_id=RUN))
+
+    @pytest.mark.parametrize("result", [None, 5, State(run_id="other"), State(run_id=RUN).paused("why")], ids=str)
+    def test_what_a_branch_may_not_return(self, memory_play: Scene, kind: Any, result: Any) -> None:
+        """It fails, and the error names it."""
+        with pytest.raises(ExecutionError, match="bad: "):
+            memory_play.execute(parallel({"good": kind(returns({})), "bad": kind(returns(result))}))
+
+    def test_contexts(self, any_play: Scene, kind: Any) -> None:
+        """Each branch has an idempotency key of its own, each item too."""
+
+        def branch(state: State, context: NodeContext) -> dict[str, Any]:
+            return {context.part: context.idempotency_key}
+
+        def item(value: int, context: NodeContext) -> str:
+            return f"{value} {context.idempotency_key}"
+
+        nodes = {"both": ParallelNode({"a": kind(branch), "b": kind(branch)}), "each": MapNode(kind(item), "l", "out")}
+        final = any_play.execute(make_graph(nodes, store=any_play.store), State({"l": [7, 8]}, run_id=RUN))
+
+        assert (final["a"], final["b"]) == ("run/1/both/a", "run/1/both/b")
+        assert final["out"] == ["7 run/2/each/0", "8 run/2/each/1"]
+
+
+class TestHowMany:
+    """At the same time."""
+
+    @pytest.mark.parametrize("most", [1, 3])
+    def test_max_workers(self, memory_play: Scene, most: int) -> None:
+        """As many as it says, and never more: in threads, and on an event loop."""
+        for visit in ("visit", "avisit"):
+            crowd, items = Crowd(most), Crowd(most)
+            branches = {str(number): getattr(crowd, visit) for number in range(3 * most)}
+            memory_play.execute(parallel(branches, most))
+            memory_play.execute(mapping(getattr(items, visit), most), State({"items": [1] * 3 * most}))
+
+            assert (crowd.most, items.most) == (most, most)
+
+    @pytest.mark.parametrize("most", [0, -1, 1.5, True, "2"])
+    def test_no_number(self, most: Any) -> None:
+        """It is refused."""
+        for make in (lambda: ParallelNode({"a": trace("a")}, most), lambda: MapNode(len, "a", "b", most)):
+            with pytest.raises(ValueError, match="max_workers"):
+                make()
+
+    def test_sync_and_async_together(self, any_play: Scene) -> None:
+        """Each where it belongs, at the same time: here they wait for each other."""
+        reached = threading.Event()
+
+        def blocking(state: State) -> dict[str, Any]:
+            assert reached.wait(20)
+            return {"thread": threading.current_thread() is not threading.main_thread()}
+
+        async def waiting(state: State) -> dict[str, Any]:
+            reached.set()
+            return {"loop": True}
+
+        final = any_play.execute(parallel({"sync": blocking, "async": waiting}, 2, store=any_play.store))
+
+        assert dict(final) == {"thread": True, "loop": True}
+
+    def test_processes(self, play: Scene) -> None:
+        """Importable functions get plain data; results and errors come back."""
+        state = State({"n": 3, "list": [1, 2]}, run_id=RUN)
+        final = play.execute(parallel({"square": square}, processes=True, store=play.store), state)
+        assert (final["square"], final["list"]) == (9, [1, 2, 3])
+
+        items = State({"items": [{"n": n} for n in range(5)]}, run_id="items")
+        final = play.execute(mapping(double, 1, processes=True, store=play.store), items)
+        assert final["out"] == [{"double": 2 * n} for n in range(5)]
+
+    def test_processes_that_fail(self) -> None:
+        """As branches do anywhere; what no process can be given is refused."""
+        with pytest.raises(ExecutionError) as caught:
+            call_sync(parallel({"fail": fail, "gone": lambda state: {}}, 1, processes=True), "execute", State())
+        assert errors_of(caught)[-1] == "in a process"
+        refused: list[Any] = [as_async(trace("a")), lambda state, context: {}]
+        for branch in refused:
+            with pytest.raises(TypeError, match="processes"):
+                ParallelNode({"a": branch}, processes=True)
+            with pytest.raises(TypeError, match="processes"):
+                MapNode(branch, "a", "b", processes=True)
+
+
+class TestItems:
+    """One call for each."""
+
+    @pytest.mark.parametrize("kind", [as_sync, as_async])
+    @pytest.mark.parametrize("count", [0, 1, 10])
+    def test_in_their_order(self, any_play: Scene, kind: Any, count: int) -> None:
+        """The list of results is as long as that of items; a tuple will do as well."""
+        for number, items in enumerate([list(range(count)), tuple(range(count))]):
+            graph = mapping(kind(lambda item: item * 2), store=any_play.store)
+            final = any_play.execute(graph, State({"items": items}, run_id=f"run-{number}"))
+
+            assert (final["out"], final.step) == ([2 * item for item in range(count)], 1)
+
+    def test_a_thousand(self, play: Scene) -> None:
+        """Are no trouble."""
+        final = play.execute(mapping(lambda item: item + 1, 4, store=play.store), State({"items": list(range(1000))}))
+
+        assert final["out"] == list(range(1, 1001))
+
+    @pytest.mark.parametrize("kind", [as_sync, as_async])
+    def test_collected_errors(self, any_play: Scene, kind: Any) -> None:
+        """They stand in the place of results, in the store as well."""
+        graph = mapping(kind(lambda item: 10 // item), on_error="collect", store=any_play.store)
+
+        final = any_play.execute(graph, State({"items": [5, 0, 2]}, run_id=RUN))
+
+        assert final["out"] == [2, ErrorInfo("ZeroDivisionError", "integer division or modulo by zero", "work"), 5]
+
+    @pytest.mark.parametrize("given", [{}, {"items": "ab"}, {"items": {1}}, {"items": None}], ids=str)
+    def test_no_list(self, memory_play: Scene, given: dict[str, Any]) -> None:
+        """The error names the key and says what is there."""
+        with pytest.raises(ExecutionError, match="'items', a list or a tuple"):
+            memory_play.execute(mapping(len), State(given))
+
+
+@pytest.mark.parametrize("kind", [as_sync, as_async])
+class TestFailures:
+    """Of one or several."""
+
+    def test_all_errors_are_raised(self, any_play: Scene, kind: Any) -> None:
+        """As a group, each with a note of its part; the run tells them, too."""
+        branches = {name: kind(raises(ValueError(f"no {name}"))) for name in "ab"}
+        graph = parallel({**branches, "c": kind(returns({"c": 1}))}, on_failure="finish", store=any_play.store)
+
+        with pytest.raises(ExecutionError) as caught:
+            any_play.execute(graph)
+
+        assert errors_of(caught) == ["no a", "no b"]
+        error = any_play.store.load(RUN).error
+        assert error is not None
+        assert (error.type, error.node) == ("ExceptionGroup", "work")
+        assert all(text in error.message for text in ["2 of its parts failed", "a: ValueError: no a", "b: ", "no b"])
+        assert "in part 'a' of node 'work'" in caught.value.__cause__.exceptions[0].__notes__  # type: ignore[union-attr]
+
+    def test_finish_does_all_others(self, memory_play: Scene, kind: Any) -> None:
+        """One at a time, the first fails: the rest is done all the same."""
+        done: Any = []
+        branches = {"bad": kind(raises(ValueError())), "good": kind(lambda state: done.append(1) or {})}
+        with pytest.raises(ExecutionError):
+            memory_play.execute(parallel(branches, 1, on_failure="finish"))
+
+        assert done == [1]
+
+    def test_cancel_begins_no_other(self, memory_play: Scene, kind: Any) -> None:
+        """Neither of branches nor of items."""
+        done: Any = []
+        branches = {
+            "bad": kind(raises(ValueError())),
+            **{name: kind(lambda state: done.append(1)) for name in "abcdef"},
+        }
+        with pytest.raises(ExecutionError):
+            memory_play.execute(parallel(branches, 1))
+        with pytest.raises(ExecutionError):
+            memory_play.execute(mapping(kind(raises(ValueError())), 1), State({"items": [1] * 50}))
+
+        assert len(done) <= 1
+
+    def test_an_error_in_a_reducer(self, memory_play: Scene, kind: Any) -> None:
+        """Is one of the node."""
+        branches = {name: kind(returns({"x": 1})) for name in "ab"}
+        with pytest.raises(ExecutionError, match="ZeroDivisionError"):
+            memory_play.execute(parallel(branches, reducers={"x": lambda a, b: a / 0}))
+
+
+def test_async_branches_are_cancelled(memory_play: Scene) -> None:
+    """When another one fails, those that wait are stopped, and can clean up."""
+    told: list[str] = []
+
+    async def endless(state: State) -> dict[str, Any]:
+        try:
+            await asyncio.sleep(60)
+        finally:
+            told.append("cleaned up")
+        return {}
+
+    async def bad(state: State) -> dict[str, Any]:
+        await asyncio.sleep(0)
+        raise ValueError("no")
+
+    with pytest.raises(ExecutionError):
+        memory_play.execute(parallel({"endless": endless, "bad": bad}, 2))
+
+    assert told == ["cleaned up"]
+
+
+def test_a_branch_that_was_cancelled_by_somebody_else(memory_play: Scene) -> None:
+    """Its CancelledError ends the run, and nobody waits for it for ever."""
+
+    async def cancelled(state: State) -> dict[str, Any]:
+        raise asyncio.CancelledError
+
+    with pytest.raises(asyncio.CancelledError):
+        memory_play.execute(parallel({"a": cancelled, "b": as_async(trace("b"))}))
+
+
+def test_the_events(memory_play: Scene) -> None:
+    """Every part that finishes is told."""
+    recorder = Recorder(EventType.PART_COMPLETE)
+    graph = make_graph({"w": MapNode(len, "l", "out", 1)}, store=memory_play.store, observer=recorder)
+    memory_play.execute(graph, State({"l": ["a", "b"]}, run_id=RUN))
+
+    assert [(data["part"], data["step"], data["node"]) for data in recorder.data(EventType.PART_COMPLETE)] == [
+        ("0", 1, "w"),
+        ("1", 1, "w"),
+    ]
+
+
+def test_threads_running_one_graph_do_not_see_each_other(play: Scene) -> None:
+    """Nor do tasks."""
+    graph = mapping(lambda item: item, 2, store=play.store)
+    finals: dict[int, State] = {}
+
+    def run(number: int) -> None:
+        finals[number] = play.execute(graph, State({"items": [number] * 20}, run_id=f"run-{number}"))
+
+    threads = [threading.Thread(target=run, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert {number: final["out"] for number, final in finals.items()} == {n: [n] * 20 for n in range(4)}

@@ -1,0 +1,144 @@
+"""Until when a run that is paused can be answered, and what comes then."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from stategraph import AnswerError, ExecutionError, InterruptNode, RunStatus, State
+from stategraph.testing.fixed import fixed
+from tests.scenarios import RUN, Scene, make_graph, trace
+from tests.test_pauses import reviewed
+
+LATER = datetime(2021, 1, 1, tzinfo=UTC)  # than fixed() begins
+
+
+class TestDeadlines:
+    """Until when a run can be answered."""
+
+    def test_in_time(self, any_play: Scene) -> None:
+        """The pause tells the deadline, and an answer before it is one like any other."""
+        graph = reviewed(any_play.store, InterruptNode("draft", "verdict", deadline=60))
+        with fixed():
+            paused = any_play.execute(graph)
+            assert paused.pause is not None
+            assert paused.pause.deadline == paused.pause.at + timedelta(seconds=60)
+            with pytest.raises(AnswerError, match=r"until 2020"):
+                any_play.resume(graph)
+            final = any_play.resume(graph, {"verdict": "good"})
+
+        assert final["verdict"] == "good"
+
+    def test_otherwise(self, any_play: Scene) -> None:
+        """Once it has passed, the run goes on with the answer for that case, and takes no other."""
+        graph = reviewed(any_play.store, InterruptNode("draft", "verdict", deadline=60, otherwise="silence"))
+        with fixed():
+            paused = any_play.execute(graph)
+        with fixed(LATER):
+            with pytest.raises(AnswerError, match="too late"):
+                any_play.resume(graph, {"verdict": "good"})
+            assert any_play.store.load(RUN) == paused
+
+            final = any_play.resume(graph, {"more": 1})
+
+        assert (final["verdict"], final["more"], final["trace"]) == ("silence", 1, ["publish"])
+
+    def test_without_otherwise(self, any_play: Scene) -> None:
+        """The run fails with a TimeoutError, and asks anew when it is resumed once more."""
+        graph = reviewed(any_play.store, InterruptNode("draft", "verdict", deadline=60))
+        with fixed():
+            any_play.execute(graph)
+        with fixed(LATER):
+            with pytest.raises(ExecutionError) as caught:
+                any_play.resume(graph, {"verdict": "good"})
+            failed = any_play.store.load(RUN)
+            again = any_play.resume(graph)
+            assert again.pause is not None
+            final = any_play.resume(graph, {"verdict": "good"})
+
+        assert isinstance(caught.value.__cause__, TimeoutError)
+        assert caught.value.node_name == "ask"
+        assert failed.error is not None
+        assert (failed.status, failed.pause, failed.error.type) == (RunStatus.FAILED, None, "TimeoutError")
+        assert again.pause.at > LATER
+        assert final["verdict"] == "good"
+
+    def test_of_a_node_that_pauses_from_inside(self, any_play: Scene) -> None:
+        """The same."""
+
+        def work(state: State) -> Any:
+            return {} if "ok" in state else state.paused("why", response_param="ok", deadline=60.0)
+
+        graph = reviewed(any_play.store, work)
+        with fixed():
+            any_play.execute(graph)
+        with fixed(LATER):
+            with pytest.raises(ExecutionError, match="TimeoutError"):
+                any_play.resume(graph, {"ok": 1})
+            any_play.resume(graph)
+
+            assert any_play.resume(graph, {"ok": 1}).status is RunStatus.COMPLETED
+
+    def test_otherwise_has_to_be_an_answer_that_will_do(self) -> None:
+        """Found out when the node is made, not when the deadline has passed."""
+        with pytest.raises(ValueError, match="validator"):
+            InterruptNode(None, "ok", validator=lambda ok: ok == "yes", deadline=1, otherwise="no")
+        with pytest.raises(ValueError, match="int"):
+            InterruptNode(None, "ok", schema=int, deadline=1, otherwise="no")
+        with pytest.raises(ValueError, match="deadline"):
+            InterruptNode(None, "ok", otherwise="no")
+        for deadline in (0, -1, True, "1", float("nan")):
+            with pytest.raises(ValueError, match="deadline"):
+                InterruptNode(None, "ok", deadline=deadline)  # type: ignore[arg-type]
+
+
+class TestDeadlinesWithin:
+    """Of a pause in a graph within the one that is resumed."""
+
+    @pytest.mark.parametrize("depth", [1, 2])
+    def test_otherwise(self, play: Scene, depth: int) -> None:
+        """The answer for that case is given by the node within."""
+        graph = reviewed(play.store, InterruptNode("draft", "verdict", deadline=60, otherwise="silence"))
+        for _ in range(depth):
+            graph = make_graph({"inner": graph.as_node(), "end": trace("end")}, store=play.store)
+        with fixed():
+            play.execute(graph)
+        with fixed(LATER):
+            with pytest.raises(AnswerError, match="too late"):
+                play.resume(graph, {"verdict": "good"})
+            final = play.resume(graph)
+
+        assert (final["verdict"], final["trace"]) == ("silence", ["publish"] + ["end"] * depth)
+
+    def test_without_otherwise(self, play: Scene) -> None:
+        """The run fails, and asks anew when it is resumed once more; what was done before the pause stays done."""
+        drafts = []
+
+        def write(state: State) -> dict[str, Any]:
+            drafts.append(1)
+            return {"draft": len(drafts)}
+
+        nodes = {"write": write, "ask": InterruptNode("draft", "verdict", deadline=60), "end": trace("end")}
+        inner = make_graph(nodes, store=play.store)
+        graph = make_graph({"inner": inner.as_node()}, store=play.store)
+        with fixed():
+            play.execute(graph)
+        with fixed(LATER):
+            with pytest.raises(ExecutionError, match="TimeoutError"):
+                play.resume(graph)
+            again = play.resume(graph)
+            assert again.pause is not None
+            assert (again.status, again.pause.value) == (RunStatus.PAUSED, 1)
+            final = play.resume(graph, {"verdict": "good"})
+
+        assert (dict(final), drafts) == ({"draft": 1, "verdict": "good", "trace": ["end"]}, [1])
+
+    def test_the_earliest_moment(self, play: Scene) -> None:
+        """A run of the same id is not confused by a clock that stands still."""
+        graph = make_graph({"inner": reviewed(play.store).as_node()}, store=play.store, name="outer")
+        with fixed(tick=timedelta(0)):
+            play.execute(graph)
+
+            assert play.resume(graph, {"verdict": "good"}).status is RunStatus.COMPLETED

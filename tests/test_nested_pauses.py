@@ -1,0 +1,197 @@
+"""A pause in a graph within another: it is the outer run that waits, and that is answered."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from stategraph import AnswerError, ExecutionError, GraphError, InterruptNode, RunStatus, State, StateGraph, key_equals
+from tests.scenarios import (
+    RUN,
+    FourMethodStore,
+    Killed,
+    MortalStore,
+    Scene,
+    broken_first,
+    counted,
+    make_graph,
+    reopened,
+    trace,
+    traces,
+)
+from tests.test_pauses import reviewed
+
+
+def within(graph: StateGraph, *names: str, **options: Any) -> StateGraph:
+    """-> a graph that runs another one between two nodes; each further name is one more around that."""
+    for name in names or ("inner",):
+        nodes = {f"before {name}": trace(f"before {name}"), name: graph.as_node(), "end": trace("end")}
+        graph = make_graph(nodes, **{"store": graph.store, "name": f"around {name}", **options})
+    return graph
+
+
+@pytest.mark.parametrize("names", [("inner",), ("inner", "middle")], ids=["one deep", "two deep"])
+class TestAnswering:
+    """Through the outermost run."""
+
+    def test_it_goes_on_where_it_waits(self, play: Scene, names: tuple[str, ...]) -> None:
+        """In another process as well; nothing that is done is done again."""
+        drafts: list[int] = []
+        nodes = {"write": counted(lambda state: {"draft": "x"}, drafts), "ask": InterruptNode("draft", "ok")}
+
+        def make(store: Any) -> StateGraph:
+            return within(make_graph({**nodes, "publish": trace("publish")}, store=store), *names)
+
+        paused = play.execute(make(play.store))
+        assert paused.pause is not None
+        assert (paused.status, paused.pause.node) == (RunStatus.PAUSED, names[-1])
+        assert (paused.pause.value, paused.pause.response_param, paused.step) == ("x", "ok", 1)
+        (waiting,) = play.store.runs(status="paused")
+        assert (waiting.run_id, waiting.pause) == (RUN, paused.pause)
+
+        final = play.resume(make(reopened(play.store)), {"ok": 1})
+
+        assert (final["ok"], final["draft"], final.step) == (1, "x", 3)
+        assert final["trace"] == [*(f"before {name}" for name in reversed(names)), "publish", *["end"] * len(names)]
+        assert drafts == [1]
+
+    def test_without_the_answer(self, play: Scene, names: tuple[str, ...]) -> None:
+        """It stays paused."""
+        graph = within(reviewed(play.store), *names)
+        paused = play.execute(graph)
+
+        with pytest.raises(AnswerError, match="'verdict'"):
+            play.resume(graph, {"other": 1})
+
+        assert play.store.load(RUN) == paused
+
+    def test_the_node_within_validates(self, play: Scene, names: tuple[str, ...]) -> None:
+        """What it refuses leaves the run as it is; what it makes of the answer comes out."""
+        graph = within(reviewed(play.store, InterruptNode("draft", "verdict", schema=int)), *names)
+        paused = play.execute(graph)
+
+        with pytest.raises(AnswerError, match="int"):
+            play.resume(graph, {"verdict": "x"})
+        assert play.store.load(RUN) == paused
+
+        assert play.resume(graph, {"verdict": "7"})["verdict"] == 7
+
+    def test_two_questions(self, play: Scene, names: tuple[str, ...]) -> None:
+        """Of one key, one after the other: each has its own answer."""
+        nodes = {"one": InterruptNode(None, "ok"), "two": InterruptNode("ok", "ok")}
+        graph = within(make_graph(nodes, store=play.store), *names)
+        play.execute(graph)
+        second = play.resume(graph, {"ok": 1})
+        with pytest.raises(AnswerError):
+            play.resume(graph)
+
+        assert second.pause is not None
+        assert second.pause.value == 1
+        assert play.resume(graph, {"ok": 2})["ok"] == 2
+
+    @pytest.mark.parametrize("durability", ["sync", "async", "exit"])
+    def test_a_crash_behind_the_answer(self, play: Scene, names: tuple[str, ...], durability: str) -> None:
+        """It is not asked for again, whatever the durability."""
+        mortal = MortalStore(play.store)
+
+        def make(store: Any, publish: Any) -> StateGraph:
+            nodes = {"write": trace("write"), "ask": InterruptNode(None, "ok"), "publish": publish}
+            return within(make_graph(nodes, store=store), *names, durability=durability)
+
+        play.execute(make(play.store, None or trace("publish")))
+        with pytest.raises(Killed):
+            play.resume(make(mortal, lambda state: mortal.die()), {"ok": 1})
+
+        final = play.resume(make(reopened(play.store), trace("publish")))
+
+        assert (final["ok"], final["trace"].count("write"), final.status) == (1, 1, RunStatus.COMPLETED)
+
+    def test_a_fork_is_answered_on_its_own(self, play: Scene, names: tuple[str, ...]) -> None:
+        """A copy of a run that waits within waits, too, and has its own answer."""
+        graph = within(reviewed(play.store), *names, preserve=True)
+        play.execute(graph)
+        play.store.fork(RUN, "copy")
+
+        again = play.call(graph, "resume", "copy")
+        assert again.status is RunStatus.PAUSED
+        final = play.call(graph, "resume", "copy", {"verdict": "good"})
+
+        assert (final["verdict"], final.status) == ("good", RunStatus.COMPLETED)
+        assert play.resume(graph, {"verdict": "bad"})["verdict"] == "bad"
+
+    def test_a_fork_is_answered_at_once(self, play: Scene, names: tuple[str, ...]) -> None:
+        """The first resume of the copy may bring the answer."""
+        graph = within(reviewed(play.store), *names)
+        play.execute(graph)
+        play.store.fork(RUN, "copy")
+        play.store.delete(RUN)
+
+        assert play.call(graph, "resume", "copy", {"verdict": "good"})["verdict"] == "good"
+
+
+class TestWhatElse:
+    """Where a pause within meets other things."""
+
+    def test_in_a_loop(self, play: Scene) -> None:
+        """Every visit of the graph is a run of its own, and asks anew where nothing is handed in."""
+        inner = make_graph({"ask": InterruptNode(None, "ok")}, store=play.store)
+        nodes = {"inner": inner.as_node(inputs=[]), "end": trace("end")}
+        edges = [("inner", "inner", key_equals("ok", 0)), ("inner", "end")]
+        graph = make_graph(nodes, edges, store=play.store, name="outer")
+        assert play.execute(graph).status is RunStatus.PAUSED
+        assert play.resume(graph, {"ok": 0}).status is RunStatus.PAUSED
+
+        assert play.resume(graph, {"ok": 1}).step == 3
+
+    def test_the_whole_state_in_a_loop(self, play: Scene) -> None:
+        """An old answer that is handed in with the whole State answers nothing."""
+        inner = make_graph({"ask": InterruptNode(None, "ok")}, store=play.store)
+        edges = [("inner", "inner", key_equals("ok", 0)), ("inner", "end")]
+        graph = make_graph({"inner": inner.as_node(), "end": trace("end")}, edges, store=play.store, name="outer")
+        play.execute(graph)
+
+        assert play.resume(graph, {"ok": 0}).status is RunStatus.PAUSED
+        assert play.call(graph, "execute", State({"ok": 0}, run_id="given")).status is RunStatus.PAUSED
+
+    def test_a_failure_before_the_question(self, play: Scene) -> None:
+        """The graph within goes on, and then asks."""
+        nodes = {
+            "a": trace("a"),
+            "b": broken_first(trace("b"), ValueError("once")),
+            "ask": InterruptNode("trace", "ok"),
+        }
+        graph = within(make_graph(nodes, store=play.store))
+        with pytest.raises(ExecutionError):
+            play.execute(graph)
+
+        paused = play.resume(graph)
+
+        assert paused.pause is not None
+        assert paused.pause.value == ["before inner", "a", "b"]
+
+    def test_a_function_that_pauses(self, play: Scene) -> None:
+        """Resuming is answer enough within as well."""
+        tries = []
+
+        def work(state: State) -> Any:
+            tries.append(1)
+            return state.paused("later") if len(tries) == 1 else {"done": True}
+
+        graph = within(make_graph({**traces("a"), "work": work}, store=play.store))
+        assert play.execute(graph).status is RunStatus.PAUSED
+
+        assert play.resume(graph)["trace"] == ["before inner", "a", "end"]
+
+    def test_checkpoints_are_those_of_the_outer_graph(self, memory_play: Scene) -> None:
+        """A graph within needs none of its own; without any, the outer one is refused."""
+        inner = reviewed(memory_play.store, interval=0)
+        assert memory_play.execute(within(inner)).status is RunStatus.PAUSED
+
+        with pytest.raises(GraphError, match="'inner' pauses runs, which takes checkpoints"):
+            within(inner, interval=0).validate()
+
+    def test_a_store_without_parts(self) -> None:
+        """It would forget where the graph within stands: refused beforehand."""
+        with pytest.raises(GraphError, match="'inner' pauses runs within a graph"):
+            within(reviewed(FourMethodStore())).validate()

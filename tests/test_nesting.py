@@ -1,0 +1,354 @@
+"""A graph as a node of another: what goes in and comes out, its own run, and what becomes of that."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import Any
+
+import pytest
+
+from stategraph import (
+    AsyncNodeError,
+    EventType,
+    ExecutionError,
+    GraphConfig,
+    GraphError,
+    ParallelNode,
+    ParentStep,
+    RunCancelledError,
+    RunStatus,
+    State,
+    StateGraph,
+)
+from stategraph.stores.memory import MemoryStore
+from tests.scenarios import (
+    RUN,
+    Killed,
+    MortalStore,
+    Scene,
+    as_async,
+    broken_first,
+    call_sync,
+    make_graph,
+    raises,
+    reopened,
+    shorter_than,
+    trace,
+    traces,
+)
+from tests.test_events import Recorder
+
+
+def inner_graph(nodes: dict[str, Any], **options: Any) -> StateGraph:
+    """-> a graph that is to be a node."""
+    return make_graph(nodes, **{"store": MemoryStore(), "name": "inner", "interval": 0, **options})
+
+
+def outer_graph(rag: Any, store: Any, **options: Any) -> StateGraph:
+    """-> a graph with another one, named rag, in its middle."""
+    nodes = {"before": trace("before"), "rag": rag, "after": trace("after")}
+    return make_graph(nodes, store=store, name="outer", **options)
+
+
+class TestBorders:
+    """What goes in and what comes out."""
+
+    def test_by_default(self, any_play: Scene) -> None:
+        """The whole State goes in; what was changed, added and removed comes out. It is one step."""
+        inner = inner_graph(
+            {"a": lambda state: state.set("n", 2).set("new", 3), "b": lambda state: state.remove("old")}
+        )
+
+        final = any_play.execute(outer_graph(inner.as_node(), any_play.store), State({"n": 1, "old": 0}, run_id=RUN))
+
+        assert dict(final) == {"n": 2, "new": 3, "trace": ["before", "after"]}
+        assert (final.step, final.graph, final.run_id) == (3, "outer", RUN)
+
+    @pytest.mark.parametrize(
+        ("inputs", "outputs"),
+        [
+            (["question"], ["answer"]),
+            ({"question": "question"}, {"answer": "answer"}),
+            (lambda state: {"question": state["question"]}, lambda final: {"answer": final["answer"]}),
+        ],
+        ids=["keys", "mapping", "function"],
+    )
+    def test_some_keys(self, any_play: Scene, inputs: Any, outputs: Any) -> None:
+        """Nothing else is seen on either side."""
+        seen: Any = []
+
+        def work(state: State) -> dict[str, Any]:
+            seen.append((dict(state), state.graph))
+            return {"answer": 42, "scratch": 1}
+
+        node = inner_graph({"work": work}).as_node(inputs, outputs)
+        final = any_play.execute(outer_graph(node, any_play.store), State({"question": "?", "other": 1}, run_id=RUN))
+
+        assert dict(final) == {"question": "?", "other": 1, "trace": ["before", "after"], "answer": 42}
+        assert seen == [({"question": "?"}, "inner")]
+
+    def test_other_names(self, any_play: Scene) -> None:
+        """A mapping renames: keys in there from keys out there, and back."""
+        node = inner_graph({"work": lambda state: {"y": state["x"] + 1}}).as_node({"x": "n"}, {"m": "y"})
+
+        final = any_play.execute(outer_graph(node, any_play.store), State({"n": 1}, run_id=RUN))
+
+        assert (final["m"], "x" in final, "y" in final) == (2, False, False)
+
+    @pytest.mark.parametrize(
+        ("inputs", "outputs", "text"),
+        [
+            (["no"], None, "'no', named in its inputs"),
+            (None, ["no"], "'no', named in its outputs"),
+            (lambda state: 5, None, "inputs are to be a mapping"),
+            (None, lambda state: 5, "outputs are to be a mapping"),
+        ],
+    )
+    def test_what_is_not_there(self, any_play: Scene, inputs: Any, outputs: Any, text: str) -> None:
+        """The error names it."""
+        with pytest.raises(ExecutionError, match=text):
+            any_play.execute(outer_graph(inner_graph(traces("a")).as_node(inputs, outputs), any_play.store))
+
+    @pytest.mark.parametrize("keys", ["abc", 5, [1], {"a": 1}])
+    def test_no_keys(self, keys: Any) -> None:
+        """They are refused at once."""
+        for name in ("inputs", "outputs"):
+            with pytest.raises(TypeError, match=f"{name}|keys"):
+                inner_graph(traces("a")).as_node(**{name: keys})
+
+    def test_outputs_that_fail_do_not_cost_the_run_within(self, play: Scene) -> None:
+        """It is complete, and is not done again."""
+        log: Any = []
+        outputs = broken_first(lambda final: {"n": final["n"]}, ValueError("once"))
+        inner = inner_graph({"work": lambda state: log.append(1) or {"n": 1}})
+        graph = outer_graph(inner.as_node(outputs=outputs), play.store)
+        with pytest.raises(ExecutionError):
+            play.execute(graph)
+
+        assert (play.resume(graph)["n"], log) == (1, [1])
+
+
+class TestTheRunWithin:
+    """It has an id and checkpoints of its own, in the store of the outer graph."""
+
+    def test_ids(self, any_play: Scene) -> None:
+        """That of the outer run and the node; of a further visit, with the step as well."""
+        ids: Any = []
+        inner = inner_graph({"a": lambda state: ids.append(state.run_id) or {}})
+        edges = [("rag", "t"), ("t", "rag", shorter_than(3)), ("t", "end")]
+        nodes = {"rag": inner.as_node(), "t": trace("t"), "end": trace("end")}
+
+        any_play.execute(make_graph(nodes, edges, store=any_play.store))
+
+        assert ids == ["run/rag", "run/rag:3", "run/rag:5"]
+
+    def test_its_checkpoints_are_hidden(self, play: Scene) -> None:
+        """They are there while it runs, with the step it belongs to; nobody is shown them, and they go with it."""
+        found: Any = []
+
+        def look(state: State) -> dict[str, Any]:
+            child = play.store.load("run/rag")
+            found.append((child.step, child.parent, play.store.list(), [run.run_id for run in play.store.runs()]))
+            return {}
+
+        inner = inner_graph({"a": trace("a"), "look": look})
+        play.execute(outer_graph(inner.as_node(), play.store, preserve=True))
+
+        assert found == [(1, ParentStep(RUN, 1), [RUN], [RUN])]
+        assert play.store.list() == [RUN]
+        with pytest.raises(LookupError):
+            play.store.load("run/rag")
+
+    @pytest.mark.parametrize("depth", [1, 2])
+    @pytest.mark.parametrize("durability", ["sync", "async", "exit"])
+    def test_a_failure_goes_on_within(self, play: Scene, depth: int, durability: str) -> None:
+        """What was completed within is not done again, in another process either."""
+        log: Any = []
+        node: Any = None
+        broken = broken_first(trace("b"), ValueError("once"))
+        for level in range(depth):
+            nodes = {"a": lambda state, level=level: log.append(f"a{level}") or {}}
+            nodes |= {"b": broken} if node is None else {"rag": node}
+            node = inner_graph(nodes, name=f"inner {level}").as_node()
+        with pytest.raises(ExecutionError) as caught:
+            play.execute(outer_graph(node, play.store, durability=durability))
+        assert play.store.load(RUN).status is RunStatus.FAILED
+
+        final = play.resume(outer_graph(node, reopened(play.store), durability=durability))
+
+        assert final["trace"] == ["before", "b", "after"]
+        assert sorted(log) == [f"a{level}" for level in range(depth)]
+        assert all(text in str(caught.value) for text in ["'rag'", "'b'", "ValueError: once"])
+        assert caught.value.node_name == "rag"
+        assert isinstance(caught.value.__cause__, ExecutionError)
+
+    @pytest.mark.parametrize("at", ["a", "b", "after"])
+    @pytest.mark.parametrize("interval", [1, 3])
+    def test_a_kill(self, play: Scene, at: str, interval: int) -> None:
+        """At any point: what was saved is not done again, and the result is that of a run that never died."""
+        mortal = MortalStore(play.store)
+
+        def make(store: Any, alive: bool) -> StateGraph:
+            def node(name: str) -> Any:
+                return trace(name) if alive or name != at else lambda state: mortal.die()
+
+            nodes = {"before": trace("before"), "rag": inner_graph({"a": node("a"), "b": node("b")}).as_node()}
+            return make_graph({**nodes, "after": node("after")}, store=store, name="outer", interval=interval)
+
+        with pytest.raises(Killed):
+            play.execute(make(mortal, False))
+
+        final = play.resume(make(reopened(play.store), True))
+
+        assert (final["trace"], final.step) == (["before", "a", "b", "after"], 3)
+
+    def test_its_parts(self, play: Scene) -> None:
+        """Branches within are kept as well."""
+        log: Any = []
+        second = broken_first(lambda state: {}, ValueError("once"))
+        branches = ParallelNode({"x": lambda state: log.append("x") or {"x": 1}, "y": second}, 1)
+        graph = outer_graph(inner_graph({"branches": branches}).as_node(), play.store)
+        with pytest.raises(ExecutionError):
+            play.execute(graph)
+
+        assert (play.resume(graph)["x"], log) == (1, ["x"])
+
+    def test_a_cancellation_within(self, any_play: Scene) -> None:
+        """It stops the whole run, which can be resumed where it stands."""
+        cancel: Any = threading.Event()
+        log: Any = []
+        inner = inner_graph({"a": lambda state: log.append(1) or cancel.set() or {}, "b": trace("b")})
+        graph = outer_graph(inner.as_node(), any_play.store)
+        with pytest.raises(RunCancelledError) as caught:
+            any_play.execute(graph, cancel=cancel)
+
+        assert (caught.value.state.run_id, any_play.store.load(RUN).status) == (RUN, RunStatus.ACTIVE)
+        assert any_play.resume(graph)["trace"] == ["before", "b", "after"]
+        assert len(log) == (1 if any_play.store.keeps_parts else 2)
+
+    def test_policy_and_store_are_inherited(self, play: Scene) -> None:
+        """Those that the inner graph has for itself are for runs of its own."""
+        own = MemoryStore()
+        found: Any = []
+        nodes = {**traces("ab"), "look": lambda state: found.append(len(play.store.history("run/rag"))) or {}}
+        inner = inner_graph(nodes, store=own, interval=1, preserve=True)
+
+        play.execute(outer_graph(inner.as_node(), play.store, retention="full"))
+
+        assert (found, own.list()) == ([2], [])
+        assert call_sync(inner, "execute", State(run_id="alone")) == own.load("alone")
+
+    def test_without_checkpoints(self, memory_play: Scene) -> None:
+        """Nothing is saved of it either."""
+        inner = inner_graph(traces("a"), interval=1, store=memory_play.store)
+
+        assert memory_play.execute(outer_graph(inner.as_node(), memory_play.store, interval=0)).step == 3
+        assert memory_play.store.list() == []
+
+    @pytest.mark.parametrize("depth", [1, 2])
+    def test_updates_reach_it(self, play: Scene, depth: int) -> None:
+        """Of a resume: a run within that was begun goes on with them, and what it has done stays done."""
+        nodes = {"a": trace("a"), "b": lambda state: {"result": 10 / state["by"]}}
+        graph = make_graph(nodes, store=play.store)
+        for _ in range(depth):
+            graph = outer_graph(graph.as_node(), play.store)
+        with pytest.raises(ExecutionError):
+            play.execute(graph, State({"by": 0}, run_id=RUN))
+
+        final = play.resume(graph, {"by": 5, "new": 1})
+
+        assert (final["result"], final["by"], final["new"], final["trace"].count("a")) == (2, 5, 1, 1)
+
+    def test_updates_of_what_is_handed_in(self, play: Scene) -> None:
+        """Under the name that it has there."""
+        inner = inner_graph({"a": trace("a"), "b": lambda state: {"result": 10 / state["x"]}})
+        graph = outer_graph(inner.as_node({"x": "by"}, ["result"]), play.store)
+        with pytest.raises(ExecutionError):
+            play.execute(graph, State({"by": 0}, run_id=RUN))
+
+        assert play.resume(graph, {"by": 5})["result"] == 2
+
+    def test_max_iterations(self, memory_play: Scene) -> None:
+        """Each graph has its own."""
+        inner = make_graph(traces("abc"), store=memory_play.store, name="inner", max_iterations=2)
+        with pytest.raises(ExecutionError, match="max_iterations"):
+            memory_play.execute(outer_graph(inner.as_node(), memory_play.store))
+
+    def test_async_nodes_within(self, memory_play: Scene) -> None:
+        """They are awaited like any other."""
+        inner = inner_graph({"a": as_async(trace("a"))})
+
+        assert memory_play.execute(outer_graph(inner.as_node(), memory_play.store)).step == 3
+
+
+def test_async_nodes_within_need_aexecute() -> None:
+    """As everywhere, that is said before anything runs."""
+    store = MemoryStore()
+    graph = outer_graph(inner_graph({"a": as_async(trace("a"))}).as_node(), store)
+
+    async def main() -> None:
+        graph.execute(State(run_id=RUN))
+
+    with pytest.raises(AsyncNodeError, match="'rag'"):
+        asyncio.run(main())
+
+    assert store.list() == []
+
+
+def test_events_tell_both_graphs(memory_play: Scene) -> None:
+    """Each under its name."""
+    recorder = Recorder(EventType.GRAPH_START, EventType.GRAPH_COMPLETE)
+    memory_play.execute(outer_graph(inner_graph(traces("a")).as_node(), memory_play.store, observer=recorder))
+
+    assert [(event.type.value, event.source) for event in recorder.events] == [
+        ("graph.start", "outer"),
+        ("graph.start", "inner"),
+        ("graph.complete", "inner"),
+        ("graph.complete", "outer"),
+    ]
+
+
+class TestValidation:
+    """What is refused before a run begins."""
+
+    @pytest.mark.parametrize("name", ["a b", "a/b", "a:b", ".a", "ä"])
+    def test_names_that_do_not_fit_ids(self, name: str) -> None:
+        """The name becomes part of the id of the run within."""
+        with pytest.raises(GraphError, match="part of run ids"):
+            make_graph({name: inner_graph(traces("a")).as_node()}, store=MemoryStore()).validate()
+
+    def test_a_graph_within_itself(self) -> None:
+        """Directly or not: the error shows the way around."""
+        graph = StateGraph(GraphConfig("self"), store=MemoryStore())
+        middle = make_graph({"back": graph.as_node()}, store=MemoryStore(), name="middle")
+        graph.add_node("go", middle.as_node())
+        graph.set_entry_point("go")
+        graph.set_exit_point("go")
+
+        with pytest.raises(GraphError, match=r"contains itself: middle -> self -> middle"):
+            graph.validate()
+        with pytest.raises(GraphError, match="contains itself"):
+            make_graph({"x": graph.as_node()}, store=MemoryStore(), name="around").validate()
+
+    def test_too_deep(self) -> None:
+        """Sixteen graphs within another are the most."""
+        graph = inner_graph(traces("a"))
+        for _ in range(16):
+            graph = inner_graph({"x": graph.as_node()})
+        assert call_sync(graph, "execute", State())["trace"] == ["a"]
+
+        with pytest.raises(GraphError, match="16 deep"):
+            inner_graph({"x": graph.as_node()}).validate()
+
+    def test_problems_within(self) -> None:
+        """A graph that could not run by itself cannot run within another."""
+        inner = make_graph(traces("ab"), [], store=MemoryStore(), name="inner")
+        with pytest.raises(GraphError, match=r"in graph 'inner' of node 'rag'.*'b'"):
+            outer_graph(inner.as_node(), MemoryStore()).validate()
+
+    def test_a_failure_without_a_checkpoint(self) -> None:
+        """The error shows both runs all the same."""
+        graph = outer_graph(inner_graph({"a": raises(ValueError("no"))}).as_node(), MemoryStore(), interval=0)
+        with pytest.raises(ExecutionError, match=r"'rag'.*'a' of run 'run/rag'.*no"):
+            call_sync(graph, "execute", State(run_id=RUN))

@@ -1,0 +1,367 @@
+"""Finished parts of a step: saved as they finish, not done again after whatever stops the run, gone once joined."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from stategraph import (
+    CheckpointStore,
+    Event,
+    EventType,
+    ExecutionError,
+    MapNode,
+    NotSerializableError,
+    ParallelNode,
+    RunCancelledError,
+    RunStatus,
+    State,
+    StateGraph,
+)
+from stategraph.stores.memory import MemoryStore
+from stategraph.stores.sqlite import SqliteStore
+from tests.scenarios import (
+    RUN,
+    Killed,
+    MortalStore,
+    Scene,
+    as_async,
+    as_sync,
+    broken_first,
+    make_graph,
+    raises,
+    reopened,
+    trace,
+)
+
+pytestmark = pytest.mark.timeout(60)
+HOW: dict[str, dict[str, Any]] = {
+    "sync": {},
+    "async": {"durability": "async"},
+    "exit": {"durability": "exit"},
+    "interval 3": {"interval": 3},
+}
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left_behind() -> Iterator[None]:
+    """No thread that was not there before."""
+    before = set(threading.enumerate())
+    yield
+    assert set(threading.enumerate()) <= before
+
+
+class Told:
+    """Waits until the run has taken a part: it is then saved, if parts are."""
+
+    def __init__(self, part: str) -> None:
+        self._part, self._is_taken = part, threading.Event()
+
+    def wants(self, type: EventType) -> bool:
+        """Whether it is the one."""
+        return type is EventType.PART_COMPLETE
+
+    def on_event(self, event: Event) -> None:
+        """Let the others go on."""
+        if event.data["part"] == self._part:
+            self._is_taken.set()
+
+    def wait(self) -> bool:
+        """Wait for it."""
+        assert self._is_taken.wait(20)
+        return True
+
+
+class Work:
+    """A ParallelNode of three branches, of which the second does what it is told, and a log of those that were done."""
+
+    def __init__(self, kind: Any = as_sync) -> None:
+        self.log: Any = []
+        self.second: Callable[[State], Any] = lambda state: {"b": 1}
+        self.third: Callable[[State], Any] = lambda state: {"c": 1}
+        self._kind = kind
+
+    def graph(self, store: CheckpointStore, **options: Any) -> StateGraph:
+        """-> a graph with the node in the middle, one branch at a time."""
+        branches = {"a": self._kind(self._a), "b": self._kind(self._b), "c": self._kind(self._c)}
+        nodes = {"before": trace("before"), "work": ParallelNode(branches, 1), "end": trace("end")}
+        return make_graph(nodes, store=store, **options)
+
+    def _a(self, state: State) -> dict[str, Any]:
+        self.log.append("a")
+        return {"a": [1, {"x": (1, 2)}]}
+
+    def _b(self, state: State) -> Any:
+        self.log.append("b")
+        return self.second(state)
+
+    def _c(self, state: State) -> dict[str, Any]:
+        self.log.append("c")
+        return self.third(state)  # type: ignore[no-any-return]
+
+
+def kept(store: CheckpointStore, step: int = 2) -> set[str]:
+    """-> the labels of the parts that a store keeps of a step."""
+    return set(store.load_parts(RUN, step, "work"))
+
+
+@pytest.mark.parametrize("how", HOW)
+@pytest.mark.parametrize("kind", [as_sync, as_async])
+class TestStopped:
+    """By one thing or another: what has finished is kept, and is not done again."""
+
+    def test_by_a_failure(self, play: Scene, kind: Any, how: str) -> None:
+        """In another process as well; the result is that of a run that never stopped."""
+        work = Work(kind)
+        work.second = broken_first(lambda state: {"b": 1}, ValueError("once"))
+        with pytest.raises(ExecutionError):
+            play.execute(work.graph(play.store, **HOW[how]))
+        assert kept(play.store) == {"a"}
+
+        final = play.resume(work.graph(reopened(play.store), preserve=True, **HOW[how]))
+
+        assert dict(final) == {"trace": ["before", "end"], "a": [1, {"x": (1, 2)}], "b": 1, "c": 1}
+        assert (work.log, final.step) == (["a", "b", "b", "c"], 3)
+        assert kept(play.store) == set()
+
+    def test_by_an_interrupt(self, play: Scene, kind: Any, how: str) -> None:
+        """Ctrl-C passes through unchanged, and leaves the run active."""
+        work = Work(kind)
+        work.second = broken_first(lambda state: {"b": 1}, KeyboardInterrupt())
+        with pytest.raises(KeyboardInterrupt):
+            play.execute(work.graph(play.store, **HOW[how]))
+        assert (play.store.load(RUN).status, kept(play.store)) == (RunStatus.ACTIVE, {"a"})
+
+        play.resume(work.graph(reopened(play.store), **HOW[how]))
+
+        assert work.log == ["a", "b", "b", "c"]
+
+
+@pytest.mark.parametrize("how", HOW)
+class TestStoppedFromOutside:
+    """While threads are at work."""
+
+    def test_by_a_cancel_event(self, play: Scene, how: str) -> None:
+        """Between two parts; those that are under way finish, and are kept."""
+        work, told = Work(), Told("b")
+        cancel: Any = threading.Event()
+        work.second = lambda state: cancel.set() or {"b": 1}
+        work.third = lambda state: {"c": told.wait()}
+        with pytest.raises(RunCancelledError):
+            play.execute(work.graph(play.store, observer=told, **HOW[how]), cancel=cancel)
+        assert {"a", "b"} <= kept(play.store) <= {"a", "b", "c"}
+
+        play.resume(work.graph(reopened(play.store), **HOW[how]))
+
+        assert sorted(work.log) == ["a", "b", "c"]
+
+    def test_by_a_kill(self, play: Scene, how: str) -> None:
+        """What was saved is there; with durability exit nothing ever was."""
+        mortal, work, told = MortalStore(play.store), Work(), Told("a")
+
+        def die(state: State) -> Any:
+            told.wait()
+            while how == "async" and (RUN not in play.store.list() or not kept(play.store)):
+                threading.Event().wait(0.001)  # what the run is ahead of the store is lost
+            mortal.die()
+
+        work.second = die
+        with pytest.raises(Killed):
+            play.execute(work.graph(mortal, observer=told, **HOW[how]))
+        if how == "exit":
+            assert play.store.list() == []
+            return
+
+        work.second = lambda state: {"b": 1}
+        final = play.resume(work.graph(reopened(play.store), **HOW[how]))
+
+        assert (final["trace"], final["b"]) == (["before", "end"], 1)
+        assert work.log == ["a", "b", "b", "c"]
+
+
+class TestTime:
+    """What asyncio and clocks stop."""
+
+    @pytest.mark.parametrize("by", ["cancellation", "timeout"])
+    def test_async_branches(self, play: Scene, by: str) -> None:
+        """Are cut off; those that had finished are kept."""
+        finished = asyncio.Event()
+
+        async def first(state: State) -> dict[str, Any]:
+            return {"first": 1}
+
+        async def endless(state: State) -> dict[str, Any]:
+            finished.set()
+            await asyncio.sleep(60)
+            return {}
+
+        graph = make_graph({"work": ParallelNode({"first": first, "endless": endless}, 1)}, store=play.store)
+
+        async def main() -> None:
+            task = asyncio.create_task(graph.aexecute(State(run_id=RUN)))
+            await finished.wait()
+            await asyncio.sleep(0.05)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+
+        if by == "cancellation":
+            asyncio.run(main())
+        else:
+            with pytest.raises(RunCancelledError):
+                play.execute(graph, timeout=0.3)
+
+        assert kept(play.store, 1) == {"first"}
+        assert play.store.load(RUN).status is RunStatus.ACTIVE
+
+    @pytest.mark.parametrize("has_async", [True, False])
+    def test_a_thread_that_is_at_work(self, has_async: bool) -> None:
+        """A cancellation waits for it, and keeps what it returns."""
+        store, reached, opened = MemoryStore(), threading.Event(), threading.Event()
+
+        def slow(state: State) -> dict[str, Any]:
+            reached.set()
+            assert opened.wait(20)
+            return {"slow": 1}
+
+        told = Told("slow")
+        other = as_async(trace("other")) if has_async else lambda state: {"other": told.wait()}
+        graph = make_graph({"work": ParallelNode({"slow": slow, "other": other}, 1)}, store=store, observer=told)
+
+        async def main() -> None:
+            task = asyncio.create_task(graph.aexecute(State(run_id=RUN)))
+            await asyncio.to_thread(reached.wait, 20)
+            task.cancel()
+            await asyncio.sleep(0.02)
+            opened.set()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+
+        asyncio.run(main())
+
+        assert "slow" in kept(store, 1)
+
+    def test_a_failure_beside_a_thread_that_is_at_work(self, memory_play: Scene) -> None:
+        """It waits for the thread, and keeps what that returns."""
+        reached, opened = threading.Event(), threading.Event()
+
+        def slow(state: State) -> dict[str, Any]:
+            reached.set()
+            assert opened.wait(20)
+            return {"slow": 1}
+
+        async def bad(state: State) -> dict[str, Any]:
+            await asyncio.to_thread(reached.wait, 20)
+            asyncio.get_running_loop().call_later(0.02, opened.set)
+            raise ValueError("no")
+
+        graph = make_graph({"work": ParallelNode({"slow": slow, "bad": bad}, 2)}, store=memory_play.store)
+        with pytest.raises(ExecutionError):
+            memory_play.execute(graph)
+
+        assert kept(memory_play.store, 1) == {"slow"}
+
+
+class TestKeeping:
+    """Where parts are, and for how long."""
+
+    @pytest.mark.parametrize("interval", [1, 3, 100])
+    def test_the_incoming_state_is_saved_first(self, play: Scene, interval: int) -> None:
+        """Whatever the interval; the parts are shown nowhere."""
+        found: Any = []
+
+        def look(item: int) -> int:
+            found.append((play.store.load(RUN).step, play.store.list(), len(play.store.runs())))
+            return item
+
+        graph = make_graph({"a": trace("a"), "w": MapNode(look, "l", "out", 1)}, store=play.store, interval=interval)
+        play.execute(graph, State({"l": [1, 2, 3]}, run_id=RUN))
+
+        assert found == [(1, [RUN], 1)] * 3
+
+    def test_exit_saves_nothing_of_a_run_that_completes(self, play: Scene) -> None:
+        """Neither its States nor its parts."""
+        found: Any = []
+        nodes = {"w": MapNode(lambda item: found.append(play.store.list()), "l", "out", 1)}
+        play.execute(make_graph(nodes, store=play.store, durability="exit"), State({"l": [1, 2]}, run_id=RUN))
+
+        assert found == [[], []]
+
+    def test_a_store_without_parts(self, any_play: Scene) -> None:
+        """Does the step again from its start."""
+        work = Work()
+        work.second = broken_first(lambda state: {"b": 1}, ValueError("once"))
+        with pytest.raises(ExecutionError):
+            any_play.execute(work.graph(any_play.store))
+
+        assert any_play.resume(work.graph(any_play.store))["b"] == 1
+        assert work.log == (["a", "b", "b", "c"] if any_play.store.keeps_parts else ["a", "b", "a", "b", "c"])
+
+    def test_updates_make_them_worthless(self, play: Scene) -> None:
+        """They were made of other data: all parts are done again, whenever the process dies."""
+        work = Work()
+        work.second = raises(ValueError("always"))
+        with pytest.raises(ExecutionError):
+            play.execute(work.graph(play.store))
+        with pytest.raises(ExecutionError):
+            play.resume(work.graph(play.store), {"n": 1})
+
+        assert work.log == ["a", "b", "a", "b"]
+
+    def test_parts_are_gone_before_updates_are_there(self) -> None:
+        """A process that dies between the two does not leave parts of the old data behind those of the new."""
+        store = MemoryStore()
+        work = Work()
+        work.second = broken_first(lambda state: {"b": 1}, ValueError("once"))
+        with pytest.raises(ExecutionError):
+            work.graph(store).execute(State(run_id=RUN))
+
+        class Dies(MortalStore):
+            def amend(self, state: State) -> None:
+                super().amend(state)
+                self.die()
+
+        with pytest.raises(Killed):
+            work.graph(Dies(store)).resume(RUN, {"n": 1})
+        work.graph(store).resume(RUN)
+
+        assert work.log == ["a", "b", "a", "b", "c"]
+
+    def test_in_a_loop_every_visit_does_its_own(self, play: Scene) -> None:
+        """Parts belong to a step."""
+        seen: Any = []
+        node = MapNode(lambda item: seen.append(item) or item + 1, "l", "l", 2)
+        graph = make_graph(
+            {"w": node, "end": trace("end")}, [("w", "w", lambda s: s["l"][0] < 3), ("w", "end")], store=play.store
+        )
+
+        final = play.execute(graph, State({"l": [0, 0]}, run_id=RUN))
+
+        assert (final["l"], seen) == ([3, 3], [0, 0, 1, 1, 2, 2])
+
+    @pytest.mark.parametrize("preserve", [True, False])
+    def test_nothing_is_left_of_a_run(self, play: Scene, preserve: bool) -> None:
+        """That completed, or was deleted."""
+        for how in HOW.values():
+            work = Work()
+            work.second = broken_first(lambda state: {"b": 1}, ValueError("once"))
+            graph = work.graph(play.store, preserve=preserve, **how)
+            with pytest.raises(ExecutionError):
+                play.execute(graph)
+            play.resume(graph)
+            assert kept(play.store) == set()
+            play.store.delete(RUN)
+            assert play.store.list() == []
+
+    def test_a_result_that_cannot_be_kept(self, tmp_path: Any) -> None:
+        """It is no failure of the node: the run stays resumable, and the error names the value."""
+        with SqliteStore(tmp_path / "runs.db") as store:
+            graph = make_graph({"w": MapNode(lambda item: object(), "l", "out", 1)}, store=store)
+            with pytest.raises(NotSerializableError):
+                graph.execute(State({"l": [1, 2]}, run_id=RUN))
+
+            assert store.load(RUN).status is RunStatus.ACTIVE

@@ -1,0 +1,351 @@
+"""Runs that wait for a person: what is asked, what an answer may be, and that none is lost."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+import attrs
+import pytest
+
+from stategraph import (
+    AnswerError,
+    CheckpointConfig,
+    CheckpointSaveError,
+    CheckpointStore,
+    EventType,
+    ExecutionError,
+    GraphConfig,
+    GraphError,
+    InterruptNode,
+    NotSerializableError,
+    RunStatus,
+    State,
+    StateGraph,
+    key_equals,
+    register_type,
+)
+from stategraph.stores.memory import MemoryStore
+from tests.scenarios import (
+    RUN,
+    FourMethodStore,
+    Killed,
+    MortalStore,
+    Scene,
+    WatchedStore,
+    fails_always,
+    make_graph,
+    raises,
+    reopened,
+    trace,
+    traces,
+)
+from tests.test_events import Recorder
+
+ASK = InterruptNode("draft", "verdict", reason="needs a review")
+
+
+@register_type
+@attrs.frozen
+class Decision:
+    """An answer with a shape."""
+
+    is_good: bool
+    note: str = ""
+
+
+def write(state: State) -> dict[str, Any]:
+    """Write the next draft."""
+    return {"draft": f"draft {state.step + 1}"}
+
+
+def reviewed(store: CheckpointStore, ask: Any = ASK, **options: Any) -> StateGraph:
+    """-> a graph that writes, asks for a verdict, and publishes."""
+    nodes = {"write": write, "ask": ask, "publish": trace("publish")}
+    return make_graph(nodes, **{"store": store, **options})
+
+
+class TestAsking:
+    """The run stops, and shows what it waits for."""
+
+    def test_execute_returns_the_paused_state(self, any_play: Scene) -> None:
+        """It stands behind the last completed node, and the store holds the very same State."""
+        paused = any_play.execute(reviewed(any_play.store))
+
+        assert (paused.status, paused.step, paused.checkpoint_node) == (RunStatus.PAUSED, 1, "write")
+        assert paused.pause is not None
+        pause = paused.pause
+        assert (pause.reason, pause.node, pause.value) == ("needs a review", "ask", "draft 1")
+        assert (pause.response_param, pause.deadline) == ("verdict", None)
+        assert pause.at >= paused.timestamp
+        assert reopened(any_play.store).load(RUN) == paused
+
+    def test_at_the_entry(self, any_play: Scene) -> None:
+        """A run can wait before its first step; nothing needs to be shown."""
+        graph = make_graph({"ask": InterruptNode(None, "name"), "b": trace("b")}, store=any_play.store)
+        paused = any_play.execute(graph)
+        assert paused.pause is not None
+        assert (paused.step, paused.pause.value) == (0, None)
+
+        final = any_play.resume(graph, {"name": "Ada"})
+
+        assert (dict(final), final.step) == ({"name": "Ada", "trace": ["b"]}, 2)
+
+    def test_what_is_to_be_shown_is_missing(self, memory_play: Scene) -> None:
+        """The error names the key."""
+        with pytest.raises(ExecutionError, match="'draft'"):
+            memory_play.execute(make_graph({"ask": ASK}, store=memory_play.store))
+
+    def test_the_store_tells_who_waits_for_what(self, any_play: Scene) -> None:
+        """In the list of runs and in the history; a run that does not wait has no pause."""
+        graph = reviewed(any_play.store, retention="full")
+        any_play.execute(graph)
+        with pytest.raises(ExecutionError):
+            any_play.execute(make_graph({"a": raises(ValueError())}, store=any_play.store), State(run_id="other"))
+        store = reopened(any_play.store)
+
+        (waiting,) = store.runs(status="paused")
+
+        assert waiting.pause == store.load(RUN).pause
+        assert waiting.run_id == RUN
+        assert store.history(RUN)[-1].pause == waiting.pause
+        assert [run.pause for run in store.runs(status="failed")] == [None]
+        any_play.resume(reviewed(store, preserve=True, retention="full"), {"verdict": "good"})
+        assert store.runs(status="paused") == []
+        assert all(row.pause is None for row in store.history(RUN))
+
+    @pytest.mark.parametrize("options", [{"durability": "async"}, {"durability": "exit"}, {"interval": 5}], ids=str)
+    def test_it_is_saved_whatever_else_is(self, any_play: Scene, options: dict[str, Any]) -> None:
+        """When the call returns, the pause is durable."""
+        paused = any_play.execute(reviewed(any_play.store, **options))
+
+        assert reopened(any_play.store).load(RUN) == paused
+        assert any_play.resume(reviewed(any_play.store, **options), {"verdict": 1})["trace"] == ["publish"]
+
+    def test_the_event(self, memory_play: Scene) -> None:
+        """An observer hears of the pause last, and neither of an error nor of completion."""
+        recorder = Recorder(EventType.GRAPH_PAUSE, EventType.GRAPH_COMPLETE, EventType.GRAPH_ERROR)
+        memory_play.execute(reviewed(memory_play.store, observer=recorder))
+
+        (data,) = recorder.data(EventType.GRAPH_PAUSE)
+
+        assert [event.type for event in recorder.events] == [EventType.GRAPH_PAUSE]
+        assert (data["run_id"], data["reason"], data["response_param"]) == (RUN, "needs a review", "verdict")
+
+    def test_without_checkpoints(self, memory_play: Scene) -> None:
+        """Nothing could be resumed: an InterruptNode is refused beforehand, other nodes fail if they pause."""
+        with pytest.raises(GraphError, match="'ask' pauses"):
+            reviewed(memory_play.store, interval=0).validate()
+
+        with pytest.raises(ExecutionError, match="cannot pause"):
+            memory_play.execute(reviewed(memory_play.store, lambda state: state.paused("why"), interval=0))
+
+
+class TestAnswering:
+    """Resume brings the answer."""
+
+    def test_the_run_goes_on(self, any_play: Scene) -> None:
+        """In another process as well; the interrupt is a step, and nothing of the pause stays."""
+        any_play.execute(reviewed(any_play.store))
+
+        final = any_play.resume(reviewed(reopened(any_play.store)), {"verdict": "good", "more": 1})
+
+        assert dict(final) == {"draft": "draft 1", "verdict": "good", "more": 1, "trace": ["publish"]}
+        assert (final.step, final.status, final.pause) == (3, RunStatus.COMPLETED, None)
+
+    @pytest.mark.parametrize("updates", [None, {"other": 1}])
+    def test_without_the_answer(self, any_play: Scene, updates: Any) -> None:
+        """The error tells what is awaited, and the run stays paused."""
+        graph = reviewed(any_play.store)
+        paused = any_play.execute(graph)
+
+        with pytest.raises(AnswerError) as caught:
+            any_play.resume(graph, updates)
+
+        assert all(word in str(caught.value) for word in [RUN, "'ask'", "'verdict'", "needs a review", "draft 1"])
+        assert caught.value.pause == paused.pause
+        assert any_play.store.load(RUN) == paused
+
+    @pytest.mark.parametrize("answer", ["bad", None])
+    def test_a_validator(self, any_play: Scene, answer: Any) -> None:
+        """What it refuses, by False or an exception, leaves the run as it is."""
+
+        def is_allowed(verdict: str) -> bool:
+            return verdict.upper() == "GOOD"
+
+        graph = reviewed(any_play.store, InterruptNode("draft", "verdict", validator=is_allowed))
+        paused = any_play.execute(graph)
+
+        with pytest.raises(AnswerError, match="'verdict'"):
+            any_play.resume(graph, {"verdict": answer})
+
+        assert any_play.store.load(RUN) == paused
+        assert any_play.resume(graph, {"verdict": "good"})["verdict"] == "good"
+
+    def test_a_schema(self, any_play: Scene) -> None:
+        """The answer is made into its type; one that does not fit leaves the run as it is."""
+        graph = reviewed(any_play.store, InterruptNode("draft", "verdict", schema=Decision), preserve=True)
+        paused = any_play.execute(graph)
+
+        with pytest.raises(AnswerError, match="Decision"):
+            any_play.resume(graph, {"verdict": "yes"})
+        assert any_play.store.load(RUN) == paused
+        final = any_play.resume(graph, {"verdict": {"is_good": True}})
+
+        assert final["verdict"] == Decision(True)
+        assert any_play.store.load(RUN) == final
+
+    def test_an_answer_of_the_type_already(self, memory_play: Scene) -> None:
+        """It is taken as it is, in the input as well."""
+        graph = reviewed(memory_play.store, InterruptNode("draft", "verdict", schema=Decision))
+        memory_play.execute(graph)
+
+        assert memory_play.resume(graph, {"verdict": Decision(False)})["verdict"] == Decision(False)
+        given = State({"verdict": Decision(True)}, run_id="given")
+        assert memory_play.execute(graph, given)["verdict"] == Decision(True)
+
+    def test_the_input_answers(self, any_play: Scene) -> None:
+        """A value that the run was given answers the first visit: it does not pause."""
+        final = any_play.execute(reviewed(any_play.store), State({"verdict": "good"}, run_id=RUN))
+
+        assert (final.status, final["trace"]) == (RunStatus.COMPLETED, ["publish"])
+
+    def test_an_input_that_will_not_do(self, memory_play: Scene) -> None:
+        """The node fails, and a resume can mend it."""
+        graph = reviewed(memory_play.store, InterruptNode("draft", "verdict", schema=int))
+        with pytest.raises(ExecutionError, match="verdict"):
+            memory_play.execute(graph, State({"verdict": "x"}, run_id=RUN))
+
+        assert memory_play.resume(graph, {"verdict": "4"})["verdict"] == 4
+
+    @pytest.mark.parametrize("given", [{}, {"verdict": "again"}])
+    def test_every_visit_asks_anew(self, any_play: Scene, given: dict[str, Any]) -> None:
+        """An answer, or an input, is one for a single visit."""
+        nodes = {"write": write, "ask": ASK, "publish": trace("publish")}
+        edges = [("write", "ask"), ("ask", "write", key_equals("verdict", "again")), ("ask", "publish")]
+        graph = make_graph(nodes, edges, store=any_play.store, preserve=True)
+        shown = []
+        state = any_play.execute(graph, State(given, run_id=RUN))
+        for answer in ["again"] * (2 - len(given)) + ["good"]:
+            assert state.pause is not None
+            shown.append(state.pause.value)
+            state = any_play.resume(graph, {"verdict": answer})
+
+        assert shown == ["draft 1", "draft 3", "draft 5"][len(given) :]
+        assert (state["draft"], state.step) == ("draft 5", 7)
+
+    def test_two_that_share_a_key(self, any_play: Scene) -> None:
+        """Each has an answer of its own."""
+        nodes = {"one": InterruptNode(None, "ok"), "two": InterruptNode("ok", "ok"), "end": trace("end")}
+        graph = make_graph(nodes, store=any_play.store)
+        any_play.execute(graph)
+
+        second = any_play.resume(graph, {"ok": 1})
+        with pytest.raises(AnswerError):
+            any_play.resume(graph)
+
+        assert second.pause is not None
+        assert (second.pause.node, second.pause.value) == ("two", 1)
+        assert any_play.resume(graph, {"ok": 2})["ok"] == 2
+
+    def test_a_crash_does_not_lose_the_answer(self, any_play: Scene) -> None:
+        """Once resume has taken it, it need not be given again, and is not asked for again."""
+        mortal = MortalStore(any_play.store)
+
+        def die(answer: Any) -> None:
+            if any_play.store.load(RUN).status is RunStatus.ACTIVE:  # the answer is accepted, and now it is taken
+                mortal.die()
+
+        any_play.execute(reviewed(any_play.store))
+        with pytest.raises(Killed):
+            any_play.resume(reviewed(mortal, Dying(die)), {"verdict": "good", "more": 1})
+        assert any_play.store.load(RUN)["verdict"] == "good"
+
+        final = any_play.resume(reviewed(reopened(any_play.store)))
+
+        assert (final["verdict"], final["more"], final.step) == ("good", 1, 3)
+
+    def test_a_failure_behind_it_does_not_ask_again(self, any_play: Scene) -> None:
+        """The answered node is completed."""
+        nodes = {"write": write, "ask": ASK, "publish": raises(ValueError("once"))}
+        any_play.execute(make_graph(nodes, store=any_play.store))
+        with pytest.raises(ExecutionError):
+            any_play.resume(make_graph(nodes, store=any_play.store), {"verdict": "good"})
+
+        assert any_play.resume(reviewed(any_play.store))["trace"] == ["publish"]
+
+
+class Dying(InterruptNode):
+    """Dies when it looks at its answer for the second time."""
+
+    def __init__(self, die: Any) -> None:
+        super().__init__("draft", "verdict", validator=die)
+
+
+class TestPausingFromInside:
+    """Any node may pause the run."""
+
+    def test_its_changes_are_discarded_and_it_runs_again(self, any_play: Scene) -> None:
+        """It is not completed; what it did before is not seen when it comes again."""
+        seen = []
+
+        def work(state: State) -> Any:
+            seen.append(dict(state))
+            if "quota" not in state:
+                return state.set("junk", 1).paused("no quota left", {"used": [1]}, response_param="quota")
+            return {"done": state["quota"]}
+
+        graph = make_graph({**traces("a"), "work": work}, store=any_play.store)
+        paused = any_play.execute(graph)
+        assert paused.pause is not None
+        assert (paused.pause.node, paused.pause.value, dict(paused)) == ("work", {"used": [1]}, {"trace": ["a"]})
+
+        final = any_play.resume(graph, {"quota": 5})
+
+        assert dict(final) == {"trace": ["a"], "quota": 5, "done": 5}
+        assert seen == [{"trace": ["a"]}, {"trace": ["a"], "quota": 5}]
+
+    def test_resuming_can_be_answer_enough(self, any_play: Scene) -> None:
+        """Without a response_param nothing has to be given, and no edge is asked again."""
+        tries = []
+
+        def work(state: State) -> Any:
+            tries.append(1)
+            return state.paused("come back later") if len(tries) < 3 else {"done": True}
+
+        edges = [("a", "work", lambda state: not tries), ("work", "b")]
+        graph = make_graph({**traces("a"), "work": work, **traces("b")}, edges, store=any_play.store)
+        assert any_play.execute(graph).status is RunStatus.PAUSED
+        assert any_play.resume(graph).status is RunStatus.PAUSED
+
+        assert any_play.resume(graph)["trace"] == ["a", "b"]
+
+    def test_a_value_that_cannot_be_kept(self, any_play: Scene) -> None:
+        """It is refused where it is saved, under its name; what was saved before stays."""
+        if isinstance(any_play.store, FourMethodStore | MemoryStore):
+            pytest.skip("keeps any object")
+        nodes = {**traces("a"), "b": lambda state: state.paused("why", [object()])}
+
+        with pytest.raises(NotSerializableError, match=r"pause.*\[0\]"):
+            any_play.execute(make_graph(nodes, store=any_play.store))
+
+        assert (any_play.store.load(RUN).step, any_play.store.load(RUN).pause) == (1, None)
+
+    def test_a_store_that_fails(self, memory_play: Scene) -> None:
+        """It is no failure of the node: whatever handles those is not asked."""
+        store = WatchedStore(memory_play.store, fails_always("save", OSError("full")))
+        graph = StateGraph(GraphConfig("flow", checkpoint=CheckpointConfig(interval=1)), store=store)
+        graph.add_node("ask", lambda state: state.paused("why"), on_error="handler")
+        graph.add_node("handler", raises(AssertionError("it was asked")))
+        graph.add_edge("ask", "handler")
+        graph.set_entry_point("ask")
+        graph.set_exit_point("handler")
+
+        with pytest.raises(CheckpointSaveError, match="full"):
+            memory_play.execute(graph)
+
+    def test_a_deadline_that_is_none(self) -> None:
+        """Seconds, or an aware datetime."""
+        for deadline in ("tomorrow", datetime(2020, 1, 1)):
+            with pytest.raises(ValueError, match="time zone"):
+                State().paused("why", deadline=deadline)  # type: ignore[arg-type]

@@ -1,0 +1,134 @@
+"""Nodes that were renamed, or changed otherwise, since a run was saved."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from stategraph import ExecutionError, GraphMismatchError, InterruptNode, MapNode, RunStatus, State, key_equals
+from tests.scenarios import RUN, Scene, make_graph, raises, trace, traces
+
+
+class TestMigrate:
+    """resume with the new names of nodes."""
+
+    def test_the_node_that_was_completed_last(self, any_play: Scene) -> None:
+        """The run goes on behind it, and is a run of the graph as it is now."""
+        with pytest.raises(ExecutionError):
+            any_play.execute(make_graph({**traces("ab"), "c": raises(ValueError())}, store=any_play.store))
+        graph = make_graph(traces("axc"), store=any_play.store, preserve=True)
+        with pytest.raises(GraphMismatchError, match=r"'b'.*migrate"):
+            any_play.resume(graph)
+
+        final = any_play.resume(graph, migrate={"b": "x"})
+
+        assert (final["trace"], final.fingerprint) == (["a", "b", "c"], graph.fingerprint)
+
+    def test_it_is_durable(self, any_play: Scene) -> None:
+        """A second resume needs no names any more."""
+        nodes = {**traces("ab"), "c": raises(ValueError())}
+        with pytest.raises(ExecutionError):
+            any_play.execute(make_graph(nodes, store=any_play.store))
+        with pytest.raises(ExecutionError):
+            any_play.resume(
+                make_graph({**traces("ax"), "c": raises(ValueError())}, store=any_play.store), migrate={"b": "x"}
+            )
+
+        assert any_play.store.load(RUN).checkpoint_node == "x"
+        assert any_play.resume(make_graph(traces("axc"), store=any_play.store))["trace"] == ["a", "b", "c"]
+
+    def test_the_node_that_waits(self, any_play: Scene) -> None:
+        """It takes the answer under its new name."""
+        nodes = {**traces("a"), "ask": InterruptNode(None, "ok")}
+        any_play.execute(make_graph(nodes, store=any_play.store))
+        graph = make_graph({**traces("a"), "approve": InterruptNode(None, "ok")}, store=any_play.store)
+        with pytest.raises(GraphMismatchError, match="'ask'"):
+            any_play.resume(graph)
+
+        final = any_play.resume(graph, {"ok": 1}, migrate={"ask": "approve"})
+
+        assert (final["ok"], final.checkpoint_node) == (1, "approve")
+
+    def test_the_node_that_comes_next(self, any_play: Scene) -> None:
+        """Where that is decided already, as after an answer that was given."""
+        ask = InterruptNode(None, "ok", validator=lambda ok: ok != "bad")
+        graph = make_graph({"ask": ask, "b": trace("b")}, store=any_play.store)
+        any_play.execute(graph)
+        any_play.store.fork(RUN, "copy")  # stands before "ask", and is not paused
+
+        renamed = make_graph({"approve": ask, "b": trace("b")}, store=any_play.store)
+        final = any_play.call(renamed, "resume", "copy", {"ok": 1}, migrate={"ask": "approve"})
+
+        assert (final["ok"], final["trace"]) == (1, ["b"])
+
+    def test_a_graph_that_was_visited_before(self, play: Scene) -> None:
+        """It is not taken for one that never was: its next run gets an id of its own."""
+        ids: Any = []
+
+        def note(state: State) -> dict[str, Any]:
+            ids.append(state.run_id)
+            return {"n": len(ids)}
+
+        inner = make_graph({"note": note}, store=play.store, name="inner")
+
+        def make(name: str, b: Any) -> Any:
+            edges = [(name, "b"), ("b", name, key_equals("n", 1)), ("b", "end")]
+            return make_graph({name: inner.as_node(), "b": b, "end": trace("end")}, edges, store=play.store)
+
+        with pytest.raises(ExecutionError):
+            play.execute(make("old", raises(ValueError())))
+
+        play.resume(make("new", trace("b")), migrate={"old": "new"})
+
+        assert ids == [f"{RUN}/old", f"{RUN}/new:3"]
+
+    def test_a_name_that_the_graph_does_not_have(self, any_play: Scene) -> None:
+        """The error names it, and the nodes that there are."""
+        with pytest.raises(ExecutionError):
+            any_play.execute(make_graph({**traces("ab"), "c": raises(ValueError())}, store=any_play.store))
+
+        with pytest.raises(GraphMismatchError, match=r"'nowhere'.*a, x, c"):
+            any_play.resume(make_graph(traces("axc"), store=any_play.store), migrate={"b": "nowhere"})
+        assert any_play.store.load(RUN).status is RunStatus.FAILED
+
+    @pytest.mark.parametrize("migrate", [["b"], "b", 1])
+    def test_no_mapping(self, memory_play: Scene, migrate: Any) -> None:
+        """It is refused before anything is read."""
+        with pytest.raises(TypeError, match="migrate"):
+            memory_play.resume(make_graph(traces("ab"), store=memory_play.store), migrate=migrate)
+
+    def test_with_updates(self, play: Scene) -> None:
+        """Parts that were made of other data are not used."""
+        ready: list[int] = []
+
+        def double(n: int) -> int:
+            if n == 0 and not ready:
+                raise ValueError("not yet")
+            return n * 2
+
+        work = MapNode(double, "items", "out", 1)
+        with pytest.raises(ExecutionError):
+            play.execute(
+                make_graph({"a": trace("a"), "work": work}, store=play.store), State({"items": [1, 0]}, run_id=RUN)
+            )
+        ready.append(1)
+        graph = make_graph({"x": trace("x"), "work": work}, store=play.store)
+
+        assert play.resume(graph, {"items": [5, 0]}, migrate={"a": "x"})["out"] == [10, 0]
+
+    def test_what_else_has_changed_is_told(self, any_play: Scene) -> None:
+        """Only the names are forgiven: what was added, removed or rewired besides is named."""
+        with pytest.raises(ExecutionError):
+            any_play.execute(make_graph({**traces("ab"), "c": raises(ValueError())}, store=any_play.store))
+        edges = [("a", "x"), ("x", "new"), ("new", "c")]
+        graph = make_graph(traces(["a", "x", "c", "new"]), edges, store=any_play.store, exits="c")
+
+        with pytest.raises(GraphMismatchError) as caught:
+            any_play.resume(graph, migrate={"b": "x"})
+
+        told = ["node 'new' was added", "edge 'x' -> 'new'", "edge 'x' -> 'c' (always()) was removed", "allow_changed"]
+        assert all(text in str(caught.value) for text in told)
+        assert "'b'" not in str(caught.value)
+        final = any_play.resume(graph, migrate={"b": "x"}, allow_changed=True)
+        assert final["trace"] == ["a", "b", "new", "c"]

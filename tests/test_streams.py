@@ -1,0 +1,336 @@
+"""Iterating over a run: a State after every node, chunks as they come, and leaving when one has seen enough."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import AsyncIterator, Callable, Generator, Iterator
+from typing import Any
+
+import pytest
+
+from stategraph import (
+    EventType,
+    ExecutionError,
+    InterruptNode,
+    Partial,
+    RetryPolicy,
+    RunCancelledError,
+    RunStatus,
+    State,
+    StateGraph,
+)
+from stategraph.stores.memory import MemoryStore
+from tests.scenarios import RUN, Scene, call_async, make_graph, raises, reopened, traces
+from tests.test_events import Recorder
+
+pytestmark = pytest.mark.timeout(60)
+
+
+def stream(
+    play: Scene, graph: StateGraph, method: str, *args: Any, most: int | None = None, **options: Any
+) -> list[State]:
+    """-> the States of a stream, by the driver of the scene; only the first ones, if `most` are to be taken."""
+    if play.call is not call_async:
+        states: list[State] = []
+        with contextlib.closing(getattr(graph, method)(*args, **options)) as shown:
+            while most is None or len(states) < most:
+                state = next(shown, None)
+                if state is None:
+                    break
+                states.append(state)
+        return states
+
+    async def main() -> list[State]:
+        states: list[State] = []
+        async with contextlib.aclosing(getattr(graph, f"a{method}")(*args, **options)) as shown:
+            while most is None or len(states) < most:
+                state = await anext(shown, None)
+                if state is None:
+                    break
+                states.append(state)
+        return states
+
+    return asyncio.run(main())
+
+
+def talks(state: State) -> Generator[Any, None, Any]:
+    """Put out chunks, then return the result."""
+    yield "one"
+    yield "two"
+    return {"said": ["one", "two"]}
+
+
+async def atalks(state: State) -> AsyncIterator[Any]:
+    """The same; what it yields last is its result."""
+    yield "one"
+    await asyncio.sleep(0)
+    yield "two"
+    yield {"said": ["one", "two"]}
+
+
+def chunks(states: list[State]) -> list[tuple[Any, ...]]:
+    """-> the chunks of States that have any."""
+    return [state.partial.chunks for state in states if state.partial is not None]
+
+
+class TestSteps:
+    """A State after every node."""
+
+    def test_every_step(self, any_play: Scene) -> None:
+        """With its provenance; the last one is what execute returns."""
+        graph = make_graph(traces("abc"), store=any_play.store, preserve=True)
+
+        states = stream(any_play, graph, "stream", State(run_id=RUN))
+
+        assert [(state.step, state.checkpoint_node, state.status.value) for state in states] == [
+            (1, "a", "active"),
+            (2, "b", "active"),
+            (3, "c", "completed"),
+        ]
+        assert states[-1]["trace"] == ["a", "b", "c"]
+        assert any_play.store.load(RUN) == states[-1]
+
+    def test_it_begins_when_it_is_asked_for(self, any_play: Scene) -> None:
+        """And is never ahead of whoever iterates; what is wrong with the graph is said at once."""
+        log: Any = []
+        graph = make_graph(
+            {"a": lambda s: log.append("a") or {}, "b": lambda s: log.append("b") or {}}, store=any_play.store
+        )
+        assert stream(any_play, graph, "stream", State(run_id=RUN), most=0) == []
+        assert log == []
+
+        stream(any_play, graph, "stream", State(run_id=RUN), most=1)
+
+        assert log == ["a"]
+
+    def test_a_pause_is_the_last(self, any_play: Scene) -> None:
+        """stream_resume goes on with the answer."""
+        nodes = {**traces("a"), "ask": InterruptNode(None, "ok"), **traces("b")}
+        graph = make_graph(nodes, store=any_play.store)
+
+        first = stream(any_play, graph, "stream", State(run_id=RUN))
+        second = stream(any_play, graph, "stream_resume", RUN, {"ok": 1})
+
+        assert [state.status.value for state in first] == ["active", "paused"]
+        assert [(state.step, state.checkpoint_node) for state in second] == [(2, "ask"), (3, "b")]
+
+    def test_an_error_comes_out_of_the_iteration(self, any_play: Scene) -> None:
+        """After the States of the nodes before it."""
+        graph = make_graph({**traces("ab"), "c": raises(ValueError("no"))}, store=any_play.store)
+        assert len(stream(any_play, graph, "stream", State(run_id=RUN), most=2)) == 2
+        with pytest.raises(ExecutionError, match="no"):
+            stream(any_play, graph, "stream_resume", RUN)
+
+        assert any_play.store.load(RUN).status is RunStatus.FAILED
+
+    @pytest.mark.parametrize("durability", ["sync", "async", "exit"])
+    @pytest.mark.parametrize("interval", [1, 3])
+    def test_leaving_stops_at_a_checkpoint(self, any_play: Scene, durability: str, interval: int) -> None:
+        """Nothing that was shown is lost, and resume goes on behind it."""
+        options = {"durability": durability, "interval": interval}
+        graph = make_graph(traces("abcd"), store=any_play.store, **options)  # type: ignore[arg-type]
+
+        states = stream(any_play, graph, "stream", State(run_id=RUN), most=2)
+
+        assert any_play.store.load(RUN) == states[-1]
+        assert any_play.store.load(RUN).status is RunStatus.ACTIVE
+        assert any_play.resume(make_graph(traces("abcd"), store=reopened(any_play.store)))["trace"] == [*"abcd"]
+
+    def test_leaving_at_the_end(self, any_play: Scene) -> None:
+        """The run is complete all the same."""
+        graph = make_graph(traces("ab"), store=any_play.store, preserve=True)
+        stream(any_play, graph, "stream", State(run_id=RUN), most=2)
+
+        assert any_play.store.load(RUN).status is RunStatus.COMPLETED
+
+    def test_cancelled_between_two(self, any_play: Scene) -> None:
+        """As execute is."""
+        cancel: Any = threading.Event()
+        graph = make_graph({"a": lambda state: cancel.set() or {}, **traces("b")}, store=any_play.store)
+        with pytest.raises(RunCancelledError):
+            stream(any_play, graph, "stream", State(run_id=RUN), cancel=cancel)
+
+    @pytest.mark.parametrize("durability", ["sync", "async"])
+    def test_no_thread_is_left(self, any_play: Scene, durability: str) -> None:
+        """Whether it is left early or not."""
+        before = set(threading.enumerate())
+        graph = make_graph(traces("abc"), store=any_play.store, durability=durability)
+        for most in (1, None):
+            method, run = ("stream", State(run_id=RUN)) if most else ("stream_resume", RUN)
+            stream(any_play, graph, method, run, most=most)
+
+        assert set(threading.enumerate()) <= before
+
+    def test_a_graph_within_is_one_step(self, any_play: Scene) -> None:
+        """Its own steps are not shown, nor its chunks; leaving stops it with the rest."""
+        inner = make_graph({**traces("xy"), "talks": talks}, store=any_play.store, name="inner")
+        graph = make_graph({**traces("a"), "inner": inner.as_node(), **traces("b")}, store=any_play.store)
+
+        states = stream(any_play, graph, "stream", State(run_id=RUN))
+
+        assert [(state.run_id, state.checkpoint_node) for state in states] == [(RUN, "a"), (RUN, "inner"), (RUN, "b")]
+
+
+@pytest.mark.parametrize("node", [talks, atalks], ids=["generator", "async generator"])
+class TestChunks:
+    """What a node puts out before it has finished."""
+
+    def test_they_are_shown_as_partial(self, any_play: Scene, node: Callable[..., Any]) -> None:
+        """In States of the step before, each with all chunks so far; nothing of them stays."""
+        graph = make_graph({**traces("a"), "talks": node, **traces("b")}, store=any_play.store, preserve=True)
+
+        states = stream(any_play, graph, "stream", State(run_id=RUN))
+
+        assert [state.partial for state in states] == [
+            None,
+            Partial("talks", ("one",)),
+            Partial("talks", ("one", "two")),
+            None,
+            None,
+        ]
+        assert [state.step for state in states] == [1, 1, 1, 2, 3]
+        assert states[2].partial is not None
+        assert states[2].partial.chunk == "two"
+        assert states[-1]["said"] == ["one", "two"]
+        assert any_play.store.load(RUN).partial is None
+
+    def test_without_anyone_who_iterates(self, any_play: Scene, node: Callable[..., Any]) -> None:
+        """execute gives the same result; an observer hears of the chunks."""
+        recorder = Recorder(EventType.NODE_CHUNK)
+        graph = make_graph({"talks": node}, store=any_play.store, observer=recorder)
+
+        assert any_play.execute(graph)["said"] == ["one", "two"]
+        told = [(data["chunk"], data["node"], data["step"]) for data in recorder.data(EventType.NODE_CHUNK)]
+        assert told == [("one", "talks", 1), ("two", "talks", 1)]
+
+    def test_leaving_between_them(self, any_play: Scene, node: Callable[..., Any]) -> None:
+        """What was shown is kept with the run, which does the node again."""
+        graph = make_graph({**traces("a"), "talks": node}, store=any_play.store, preserve=True)
+        stream(any_play, graph, "stream", State(run_id=RUN), most=2)
+        left = any_play.store.load(RUN)
+
+        states = stream(any_play, graph, "stream_resume", RUN)
+
+        assert (left.partial, left.step) == (Partial("talks", ("one",)), 1)
+        assert chunks(states) == [("one",), ("one", "two")]
+        assert any_play.store.load(RUN).partial is None
+
+
+class TestResults:
+    """Of nodes that are generators."""
+
+    @pytest.mark.parametrize("last", [{"n": 1}, "State"])
+    @pytest.mark.parametrize("kind", ["yields", "returns", "async"])
+    def test_what_comes_last(self, memory_play: Scene, kind: str, last: Any) -> None:
+        """A mapping or a State, yielded or returned, is the result; one before that is a chunk."""
+
+        def result(state: State) -> Any:
+            return state.set("n", 1) if last == "State" else last
+
+        def yields(state: State) -> Iterator[Any]:
+            yield {"chunk": 1}
+            yield result(state)
+
+        def returns(state: State) -> Any:
+            yield {"chunk": 1}
+            return result(state)
+
+        async def ayields(state: State) -> AsyncIterator[Any]:
+            yield {"chunk": 1}
+            yield result(state)
+
+        node = {"yields": yields, "returns": returns, "async": ayields}[kind]
+        states = stream(memory_play, make_graph({"a": node}, store=memory_play.store), "stream", State(run_id=RUN))
+
+        assert dict(states[-1]) == {"n": 1}
+        assert chunks(states) == [({"chunk": 1},)]
+
+    def test_no_result(self, memory_play: Scene) -> None:
+        """As for any node: a run does not go on without one."""
+
+        def node(state: State) -> Iterator[str]:
+            yield "chunk"
+
+        with pytest.raises(ExecutionError, match=r"returned None.*returns \{\}"):
+            memory_play.execute(make_graph({"a": node}, store=memory_play.store))
+
+    @pytest.mark.parametrize("is_async", [True, False])
+    def test_a_failure_keeps_what_was_put_out(self, any_play: Scene, is_async: bool) -> None:
+        """In the error, and in the store until the run goes on."""
+
+        def fails(state: State) -> Iterator[str]:
+            yield "one"
+            raise ValueError("no")
+
+        async def afails(state: State) -> AsyncIterator[str]:
+            yield "one"
+            raise ValueError("no")
+
+        failing = make_graph({"talks": afails if is_async else fails}, store=any_play.store)
+        with pytest.raises(ExecutionError) as caught:
+            any_play.execute(failing)
+
+        assert caught.value.state.partial == any_play.store.load(RUN).partial == Partial("talks", ("one",))
+        assert any_play.resume(make_graph({"talks": talks}, store=any_play.store)).partial is None
+
+    def test_a_cancellation_keeps_it_and_closes_the_generator(self, any_play: Scene) -> None:
+        """The node can clean up."""
+        cancel, closed = threading.Event(), list[int]()
+
+        def node(state: State) -> Iterator[str]:
+            try:
+                yield "one"
+                cancel.set()
+                yield "two"
+                yield "three"
+            finally:
+                closed.append(1)
+
+        with pytest.raises(RunCancelledError):
+            any_play.execute(make_graph({"talks": node}, store=any_play.store), cancel=cancel)
+
+        assert any_play.store.load(RUN).partial == Partial("talks", ("one", "two"))
+        assert closed == [1]
+
+    def test_another_attempt_begins_without(self, memory_play: Scene) -> None:
+        """Chunks of one that failed are not mixed with those of the next."""
+        tries: Any = []
+
+        def node(state: State) -> Any:
+            tries.append(1)
+            yield f"try {len(tries)}"
+            if len(tries) == 1:
+                raise ValueError("once")
+            return {}
+
+        states = stream(memory_play, _alone(node, retry=RetryPolicy(initial_delay=0)), "stream", State(run_id=RUN))
+
+        assert chunks(states) == [("try 1",), ("try 2",)]
+
+    def test_a_generator_that_is_out_of_time(self, memory_play: Scene) -> None:
+        """Its thread is left to itself: the error is the timeout, not that it cannot be closed."""
+        opened = threading.Event()
+
+        def node(state: State) -> Iterator[str]:
+            yield "one"
+            opened.wait(20)
+
+        before = set(threading.enumerate())
+        with pytest.raises(ExecutionError) as caught:
+            threading.Timer(0.5, opened.set).start()
+            memory_play.execute(_alone(node, timeout=0.1))
+
+        assert isinstance(caught.value.__cause__, TimeoutError)
+        for thread in set(threading.enumerate()) - before:
+            thread.join()
+
+
+def _alone(node: Any, **policies: Any) -> StateGraph:
+    """-> a graph of one node with policies."""
+    graph = StateGraph(make_graph(traces("a"), store=MemoryStore()).config, store=MemoryStore())
+    graph.add_node("talks", node, **policies)
+    graph.set_entry_point("talks")
+    graph.set_exit_point("talks")
+    return graph
