@@ -167,30 +167,40 @@ class Engine:
         """-> the State that the run of a graph within this one ends with."""
         services = self.services.within(plan.graph)
         child = Engine(plan, services, self.wanted, self.shows, self.depth + 1)
+        child.state = saved or child.begun_within(visit, inputs)
         try:
-            return (yield from child.run_within(visit, saved, inputs))
+            return (yield from child.run_within(visit, saved))
         except RunCancelledError as error:
             raise Stopped(error.reason) from error.__cause__
         except CheckpointError as error:
             raise StoreFailed from error
+        finally:  # whatever comes of it: what has answered within answers nothing out here any more
+            visit.take_answers(key for key in child.answered if visit.shares(key, inputs))
 
-    def run_within(self, visit: Visit, saved: State | None, inputs: Mapping[str, Any]) -> Task[State]:
+    @property
+    def answered(self) -> frozenset[str]:
+        """The keys whose values have served as answers."""
+        return self.state.progress.answered if self.state.progress else frozenset()
+
+    def begun_within(self, visit: Visit, inputs: Mapping[str, Any]) -> State:
+        """-> the State with which a run begins that is a step of another."""
+        begun = evolve(State(inputs, run_id=visit.child_run_id()), progress=visit.progress_within(inputs))
+        return evolve(self._stamp(begun), parent=ParentStep(visit.state.run_id, visit.state.step))
+
+    def run_within(self, visit: Visit, saved: State | None) -> Task[State]:
         """As execute or, where a State of the run is saved, resume; answers come from the run that it is within."""
         if saved is None:
-            parent = ParentStep(visit.state.run_id, visit.state.step)
-            self.state = evolve(self._stamp(State(inputs, run_id=visit.child_run_id())), parent=parent)
             if self.plan.saves:
                 yield (Retain, self.services.retain, self.state.run_id)
             return (yield from self._run(None))
-        check_fits(self.plan, saved, allow_changed=True)
         if saved.status is RunStatus.COMPLETED:
             return saved
+        check_fits(self.plan, saved, allow_changed=True)
         pause, answer = saved.pause, {}
         if pause is not None and visit.answers(pause):
             saved = awake(saved, pause)
             if pause.response_param is not None:
                 answer = {pause.response_param: visit.state[pause.response_param]}
-                visit.take_answer(pause.response_param)
         elif pause is not None and not is_late(pause):
             return saved
         # A pause whose deadline has passed unanswered begins anew.
@@ -322,7 +332,7 @@ class Engine:
                 failure = self._failure(name, f"failed{attempts}: {describe_exception(error)}", error)
                 if stage.policies.on_error is None:
                     raise failure from error
-                following = stage.policies.on_error
+                following, visit = stage.policies.on_error, visit or Visit(self, stage, state)
                 data = lay_over(data_of(state), _error_data(failure))
             self.state = state = completed_by(name, state, data)
             if visit is not None:

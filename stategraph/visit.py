@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from inspect import isawaitable
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -155,9 +155,9 @@ class Visit:
         progress = self.state.progress
         return progress is not None and progress.woken == pause.at
 
-    def take_answer(self, key: str) -> None:
-        """Let the value of a key be an answer to this step, and to no other."""
-        self._progress["answered"] = {key}
+    def take_answers(self, keys: Iterable[str]) -> None:
+        """Let the values of some keys be answers to this step, and to no other."""
+        self._progress["answered"] = set(keys)
 
     # ------------------------------------------------------------------ parts
 
@@ -208,6 +208,16 @@ class Visit:
         progress, name = self.state.progress, self.stage.name
         again = f":{self.state.step + 1}" if progress is not None and name in progress.visited else ""
         return f"{self.state.run_id}/{name}{again}"
+
+    def shares(self, key: str, inputs: Mapping[str, Any]) -> bool:
+        """Whether a key means the same in the run of a graph in this step, which begins with these inputs."""
+        return key not in inputs or (key in self.state and inputs[key] is self.state[key])
+
+    def progress_within(self, inputs: Mapping[str, Any]) -> Progress | None:
+        """-> the progress with which the run of a graph in this step begins: what has answered out here answers nothing
+        in there, so that a loop asks again."""
+        answered = self.state.progress.answered if self.state.progress else ()
+        return evolved(None, answered={key for key in answered if key in inputs and self.shares(key, inputs)})
 
     def within(self, state: State, stage: Stage) -> Visit:
         """-> a look at a node of the graph in this step."""

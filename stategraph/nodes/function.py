@@ -63,7 +63,7 @@ class FunctionNode(Node):
         function = self.function
         if not self.wants_context:
             return function
-        if self.is_async:  # still seen to be async
+        if self.is_async and not self.is_generator:  # still seen to be async
 
             async def awaited(argument: Any) -> Any:
                 return await function(argument, context)

@@ -12,6 +12,7 @@ from typing import Any, TypeAlias, TypeVar, overload
 import attrs
 
 from stategraph.errors import describe_exception
+from stategraph.provenance import ErrorInfo
 
 _Class = TypeVar("_Class", bound=type)
 
@@ -189,3 +190,6 @@ def _fields_of(cls: object) -> tuple[str, ...]:
     if attrs.has(cls):
         return tuple(field.name for field in attrs.fields(cls))
     return tuple(field.name for field in dataclasses.fields(cls))  # type: ignore[arg-type]
+
+
+register_type(ErrorInfo, name="stategraph.ErrorInfo")  # nodes collect them as results
