@@ -212,23 +212,33 @@ class Engine:
         """-> the State that the run of a graph within ends with: begun with inputs, or gone on with updates."""
         services = self.services.within(plan.graph, plan.persist)
         child = Engine(plan, services, self.wanted)
+        child.state = saved or child.begun_within(visit, inputs)
         try:
             return (yield from child.run_within(visit, saved, inputs, updates))
         except RunCancelledError as error:
             raise Stopped(error.reason) from error.__cause__
         except CheckpointError as error:
             raise StoreFailed from error
+        finally:  # whatever comes of it: what has answered within answers nothing out here any more
+            visit.take_answers(key for key in child.answered if visit.shares(key, inputs))
+
+    @property
+    def answered(self) -> frozenset[str]:
+        """The keys whose values have served as answers."""
+        return self.state.progress.answered if self.state.progress else frozenset()
+
+    def begun_within(self, visit: Visit, inputs: Mapping[str, Any]) -> State:
+        """-> the State with which a run begins that is a step of another."""
+        parent, progress = ParentStep(visit.state.run_id, visit.state.step), visit.progress_within(inputs)
+        data = self._completed_data(freeze_items(self._fitting(inputs, {})))
+        begun = self._stamp(State(data, run_id=visit.child_run_id(), parent=parent, progress=progress))
+        return self._accounted(begun, begun, Written())
 
     def run_within(
         self, visit: Visit, saved: State | None, inputs: Mapping[str, Any], updates: Mapping[str, Any]
     ) -> Task[State]:
         """As execute or, where a State of the run is saved, resume; answers come from the run that it is within."""
         if saved is None:
-            parent = ParentStep(visit.state.run_id, visit.state.step)
-            inputs = self._completed_data(freeze_items(self._fitting(inputs, {})))
-            progress = evolved(None, answered=visit.used_among(inputs))
-            fresh = self._stamp(State(inputs, run_id=visit.child_run_id(), parent=parent, progress=progress))
-            self.state = self._accounted(fresh, fresh, Written())
             if self.plan.saves:
                 yield (Retain, self.services.retain, self.state.run_id)
             return (yield from self._run(None))
@@ -240,7 +250,6 @@ class Engine:
             saved = awake(saved, pause)
             if pause.response_param is not None:
                 updates[pause.response_param] = visit.state[pause.response_param]
-                visit.take_answer(pause.response_param)
         elif pause is not None and not is_late(pause):
             return saved
         # A pause whose deadline has passed unanswered begins anew.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from inspect import isawaitable
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -227,15 +227,10 @@ class Visit:
         progress = self.state.progress
         return bool(self._progress.get("answered")) or (progress is not None and progress.woken is not None)
 
-    def take_answer(self, *keys: str) -> None:
-        """Let the values of keys be answers to this step, and to no other."""
-        self._progress.setdefault("answered", set()).update(keys)
-
-    def used_among(self, inputs: Mapping[str, Any]) -> frozenset[str]:
-        """-> the keys with answers that have been used, where a graph within is given the same values under them."""
-        progress, state = self.state.progress, self.state
-        answered = progress.answered if progress else frozenset[str]()
-        return frozenset(key for key in answered if key in inputs and inputs[key] is state.get(key))
+    def take_answers(self, keys: Iterable[str]) -> None:
+        """Let the values of some keys be answers to this step, and to no other."""
+        used = self.state.progress.answered if self.state.progress else frozenset[str]()
+        self._progress.setdefault("answered", set()).update(set(keys) - used)
 
     # ------------------------------------------------------------------ parts
 
@@ -292,6 +287,16 @@ class Visit:
         again = f":{self.state.step + 1}" if progress is not None and name in progress.visited else ""
         return f"{self.state.run_id}/{name}{again}"
 
+    def shares(self, key: str, inputs: Mapping[str, Any]) -> bool:
+        """Whether a key means the same in the run of a graph in this step, which begins with these inputs."""
+        return key not in inputs or (key in self.state and inputs[key] is self.state[key])
+
+    def progress_within(self, inputs: Mapping[str, Any]) -> Progress | None:
+        """-> the progress with which the run of a graph in this step begins: what has answered out here answers nothing
+        in there, so that a loop asks again."""
+        answered = self.state.progress.answered if self.state.progress else ()
+        return evolved(None, answered={key for key in answered if key in inputs and self.shares(key, inputs)})
+
     def within(self, state: State, stage: Stage) -> Visit:
         """-> a look at a node of the graph in this step."""
         return Visit(self.engine, stage, state)
@@ -321,10 +326,7 @@ class Visit:
         yield from self.keep_incoming()
         saved = yield from self.load_child()
         self._progress["visited"] = {self.stage.name}
-        final = yield from self.engine.run_child(self, plan, saved, inputs, updates)
-        answered = final.progress.answered if final.progress else ()
-        self.take_answer(*(key for key in answered if key in inputs and key in self.state))
-        return final
+        return (yield from self.engine.run_child(self, plan, saved, inputs, updates))
 
 
 def is_late(pause: Pause) -> bool:

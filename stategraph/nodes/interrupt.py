@@ -71,7 +71,7 @@ class InterruptNode(Node):
         state, key = visit.state, self.response_param
         if visit.is_answer(key):
             answer = self.accepted(state[key])
-            visit.take_answer(key)
+            visit.take_answers([key])
             return {key: answer}
         if self.input_param is not None and self.input_param not in state:
             raise KeyError(f"{self.input_param!r}, which is to be shown, is not in the State")

@@ -1,0 +1,146 @@
+"""Random graphs of all features, killed, cancelled and interrupted anywhere, beside a plain interpreter of them."""
+
+from __future__ import annotations
+
+import io
+import tempfile
+import traceback
+from collections import Counter
+from collections.abc import Mapping
+from contextlib import redirect_stdout
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import attrs
+from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis import strategies as st
+
+from proof.graphs import builds
+from proof.programs import DEFAULTS, Interpreter, Level, Program, programs, replies
+from proof.report import Report
+from stategraph import State
+from tests.lives import CALLS, STORES, Crash, Life, World, cancels, cancels_task, interrupts, live
+from tests.orders import misplaced
+from tests.scenarios import RUN
+
+RUNS = 1000
+"""Random runs, at full length."""
+LEAST = 60
+"""And with any share of it."""
+_BATCH = 50
+_ACTS = {"crash": Life.die, "cancel": cancels, "cancel of the task": cancels_task, "interrupt": interrupts}
+_CHECKPOINTS: list[dict[str, Any]] = [
+    {"interval": interval, "durability": durability, "preserve": preserve, "retention": retention}
+    for interval in (1, 1, 2, 3)
+    for durability in ("sync", "async", "exit")
+    for preserve in (True, False)
+    for retention in ("latest", "full")
+    if (durability, retention) != ("exit", "full")
+]
+
+
+@attrs.frozen
+class Case:
+    """A run: its graph, what happens to it (after which share of all points of the run), and how it is saved."""
+
+    program: Program
+    salt: int
+    blows: list[tuple[float, str]]
+    driver: str
+    store: str
+    checkpoint: dict[str, Any]
+
+
+_CASES = st.builds(
+    Case,
+    programs(),
+    st.integers(0, 9),
+    st.lists(st.tuples(st.floats(0, 0.999), st.sampled_from(["crash", "crash", *_ACTS])), min_size=1, max_size=4),
+    st.sampled_from(list(CALLS)),
+    st.sampled_from(["memory"] * 8 + list(STORES)),
+    st.sampled_from(_CHECKPOINTS),
+)
+
+
+def problems_of(case: Case, report: Report) -> list[str]:
+    """-> in what a run differs from what the interpreter makes of its graph."""
+    interpreter = Interpreter(case.salt)
+    plain = interpreter.run(Level(case.program, RUN, dict(DEFAULTS), set()))
+    with tempfile.TemporaryDirectory() as folder:
+        world = World(case.store, Path(folder), is_prompt=case.checkpoint["durability"] == "sync")
+        final, lives = _lived(case, world, report)
+    found = [f"{key} was repeated although it was saved" for key in world.journal.repeated]
+    found += [f"{effect}: in one of them only" for effect in sorted(interpreter.effects ^ set(world.journal.done))]
+    if _comparable(final) != plain.data:
+        found.append(f"it ends with {_comparable(final)}, not {plain.data}")
+    if final.step != plain.step:
+        found.append(f"it ends at step {final.step}, not {plain.step}")
+    report.tried["runs"] += 1
+    report.tried["steps"] += plain.step
+    report.tried["answers"] += interpreter.asked
+    return found + [problem for life in lives for events in life.events for problem in misplaced(events)]
+
+
+def _lived(case: Case, world: World, report: Report) -> tuple[State, list[Life]]:
+    """-> the final State, after all that happened, and the lives that it took."""
+    undisturbed = Life()
+    _live(case, World("memory", world.folder), undisturbed)
+    points = len(undisturbed.passed)
+    lives = [Life(int(share * points) + 1, _ACTS[act]) for share, act in case.blows] + [Life()]
+    for number, life in enumerate(lives):
+        try:
+            final = _live(case, world, life)
+        except Crash:
+            report.tried["crashes"] += 1
+            continue
+        report.tried["calls that ended early"] += len(life.stopped)
+        return final, lives[: number + 1]
+    raise AssertionError("the last life has no end")
+
+
+def _live(case: Case, world: World, life: Life) -> State:
+    """-> the final State of a life; whatever that is, the run goes on where it stands in the world."""
+    build = builds(case.program, **case.checkpoint)
+    return live(world, build, {}, partial(replies, salt=case.salt), driver=case.driver, life=life)
+
+
+def _comparable(data: Mapping[str, Any]) -> dict[str, Any]:
+    """-> data without the texts of errors."""
+    compared = dict(data)
+    if "error" in compared:
+        compared["error"] = {"type": compared["error"]["type"], "node": compared["error"]["node"]}
+    return compared
+
+
+def prove(share: float, first_seed: int) -> list[Report]:
+    """Try random runs -> one report."""
+    report = Report("a graph of all features ends as a plain interpreter of it, whatever happens on the way")
+    features: Counter[str] = Counter()
+    round_seed, left = first_seed, max(LEAST, round(RUNS * share))
+
+    def check(case: Case) -> None:
+        found = problems_of(case, report)
+        features.update({step.kind for step in case.program.steps})
+        if found:
+            raise AssertionError("\n".join(found))
+
+    while left > 0 and not report.failures:
+        options = settings(
+            max_examples=min(_BATCH, left),
+            deadline=None,
+            database=None,
+            report_multiple_bugs=False,
+            phases=(Phase.generate, Phase.shrink),
+            suppress_health_check=list(HealthCheck),
+        )
+        printed = io.StringIO()
+        try:
+            with redirect_stdout(printed):
+                seed(round_seed)(options(given(_CASES)(check)))()
+        except Exception as error:  # noqa: BLE001 - whatever it is, the proof fails
+            notes = "\n".join(getattr(error, "__notes__", ()))
+            report.failures.append(f"with seed {round_seed}: {traceback.format_exc(-3)}{notes}{printed.getvalue()}")
+        round_seed, left = round_seed + 1, left - _BATCH
+    report.found.update({f"graphs with {kind!r}": count for kind, count in features.items()})
+    return [report]

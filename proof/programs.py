@@ -1,0 +1,325 @@
+"""Graphs as plain values: what a random one may be, what it comes to in plain Python, and how it is built."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, cast
+
+import attrs
+from hypothesis import strategies as st
+
+from stategraph.provenance import ErrorInfo, Pause
+
+KEYS = ("a", "a", "b")
+"""The keys of answers; the first more often, so that several nodes ask for it."""
+DEFAULTS: dict[str, Any] = {"n": 1, "items": [2, 3], "trace": []}
+REDUCED = ("n", "trace", "items")
+"""The keys that several branches may write."""
+BORDER = ("n", "items", "trace")
+"""What goes in and out of a graph within, where that is not everything."""
+
+
+@attrs.frozen
+class Step:
+    """A node.
+
+    Attributes:
+        kind: What it is; see `KINDS`.
+        change: What it does to the data; see `changed`.
+        is_async: Whether its functions are.
+        number: Of failures, chunks, rounds or the like.
+        key: Of the answer that it asks for.
+        branches: What its branches do to the data.
+        within: The graph that it runs.
+        flag: Another choice, whatever that means to the kind.
+    """
+
+    kind: str
+    change: str = "mix"
+    is_async: bool = False
+    number: int = 1
+    key: str = "a"
+    branches: tuple[str, ...] = ()
+    within: Program | None = None
+    flag: bool = False
+
+    @property
+    def is_hopeless(self) -> bool:
+        """Whether it fails whenever it is tried; the run goes on with the one after the next."""
+        return self.kind in {"hopeless", "hopeless branch", "hopeless child"}
+
+
+@attrs.frozen
+class Program:
+    """A graph: its nodes, one after the other but for loops, skips and failures. The last one does nothing but end."""
+
+    steps: tuple[Step, ...]
+    prefix: str = "n"
+
+    def name(self, place: int) -> str:
+        """-> the name of a node; it differs from those in all other graphs of a program."""
+        return f"{self.prefix}{place}"
+
+    def handler(self, place: int) -> int:
+        """-> the place of the node that a failure, or a skip, leads to."""
+        return min(place + 2, len(self.steps) - 1)
+
+
+# --------------------------------------------------------------------------- what functions do
+
+
+def changed(change: str, name: str, data: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """-> what a function sets and removes."""
+    match change:
+        case "mix":
+            return {"n": (data["n"] * 3 + len(name)) % 1009}, []
+        case "trace":
+            return {"trace": [*data.get("trace", ()), name]}, []
+        case "grow":
+            return {"items": [*data["items"], data["n"] % 5][-4:]}, []
+        case "mark":
+            return {"mark": name}, []
+        case "unmark":
+            return {}, [key for key in ("mark",) if key in data]
+        case "propose":
+            return {"a": data["n"] % 10}, []
+        case _:
+            return {}, []
+
+
+def item_result(item: int) -> int:
+    """-> what is made of an item; 3 is refused where failures are collected."""
+    return (item * 2 + 1) % 7
+
+
+def reduced(key: str, one: Any, other: Any) -> Any:
+    """-> two values of branches as one."""
+    return (one + other) % 1009 if key == "n" else [*one, *other][-6:]
+
+
+def seen(data: Mapping[str, Any]) -> tuple[Any, ...]:
+    """-> what a function tells of the data that it was given."""
+    return data.get("n"), len(data.get("trace", ())), data.get("a"), data.get("b")
+
+
+def reply(key: str | None, shown: Any, salt: int) -> int:
+    """-> the answer to what is shown."""
+    return int(shown * 7 + salt + (key == "a")) % 10
+
+
+def replies(pause: Pause, salt: int) -> int:
+    """-> the answer to a pause."""
+    return reply(pause.response_param, pause.value, salt)
+
+
+# --------------------------------------------------------------------------- what it comes to
+
+
+class FailedError(Exception):
+    """A node has failed for good: the type of the error it failed with."""
+
+
+@attrs.define
+class Level:
+    """A run, while it is interpreted."""
+
+    program: Program
+    run_id: str
+    data: dict[str, Any]
+    answered: set[str]
+    step: int = 0
+    visited: set[str] = attrs.field(factory=set)
+
+
+@attrs.define
+class Interpreter:
+    """Runs a program in plain Python.
+
+    Attributes:
+        salt: What answers depend on besides what is shown.
+        effects: What its functions did: idempotency keys, and what they had seen.
+        asked: How many answers it took.
+    """
+
+    salt: int
+    effects: set[tuple[str, str]] = attrs.field(factory=set)
+    asked: int = 0
+    _levels: list[Level] = attrs.field(factory=list)
+
+    def run(self, level: Level) -> Level:
+        """Run a program to its end."""
+        self._levels.append(level)
+        try:
+            place = 0
+            while place < len(level.program.steps):
+                place = self._next(level, place)
+            return level
+        finally:
+            self._levels.pop()
+
+    def _next(self, level: Level, place: int) -> int:
+        """Make one step -> the place of the next."""
+        program = level.program
+        step, name = program.steps[place], program.name(place)
+        try:
+            self._make(level, step, name)
+        except FailedError as failure:
+            if not step.is_hopeless:
+                raise
+            level.data["error"] = {"type": str(failure), "node": name}
+            return program.handler(place)
+        finally:
+            level.step += 1
+        if step.kind == "loop":
+            level.data[name] = level.data.get(name, 0) + 1
+            return max(0, place - 2) if level.data[name] < step.number + 1 else place + 1
+        return program.handler(place) if step.kind == "skip" and level.data["n"] % 2 else place + 1
+
+    def _make(self, level: Level, step: Step, name: str) -> None:
+        data = level.data
+        match step.kind:
+            case "ask":
+                if step.key not in data or step.key in level.answered:
+                    self._ask(step.key, data["n"])
+                level.answered.add(step.key)
+                return
+            case "ask within":
+                if step.key not in data:
+                    self._ask(step.key, data["n"])
+            case "parallel" | "hopeless branch":
+                self._branch(level, step, name)
+                return
+            case "map":
+                self._map(level, step, name)
+                return
+            case "child" | "hopeless child":
+                self._child(level, step, name)
+                return
+        self._work(level, name)
+        if step.kind in {"hopeless", "failing"}:
+            raise FailedError("ValueError")
+        self._apply(data, *changed(step.change, name, data))
+
+    def _work(self, level: Level, name: str, part: str = "", what: object = None) -> None:
+        suffix = f"/{part}" if part else ""
+        told = repr(seen(level.data) if what is None else what)
+        self.effects.add((f"{level.run_id}/{level.step + 1}/{name}{suffix}", told))
+
+    def _apply(self, data: dict[str, Any], new: dict[str, Any], gone: list[str]) -> None:
+        data.update(new)
+        for key in gone:
+            data.pop(key, None)
+
+    def _ask(self, key: str, shown: Any) -> None:
+        """The answer is given to the outermost run, and comes in from there."""
+        self.asked += 1
+        for level in self._levels:
+            level.data[key] = reply(key, shown, self.salt)
+            level.answered.discard(key)
+
+    def _branch(self, level: Level, step: Step, name: str) -> None:
+        before, written = dict(level.data), dict[str, Any]()
+        removed: list[str] = []
+        for place, change in enumerate(step.branches):
+            self._work(level, name, str(place))
+            new, gone = changed(change, f"{name}.{place}", before)
+            removed += gone
+            for key, value in new.items():
+                written[key] = reduced(key, written[key], value) if key in written else value
+        if step.kind == "hopeless branch":
+            self._work(level, name, "bad")
+            raise FailedError("ExceptionGroup")
+        self._apply(level.data, written, removed)
+
+    def _map(self, level: Level, step: Step, name: str) -> None:
+        results: list[Any] = []
+        for place, item in enumerate(level.data["items"]):
+            self._work(level, name, str(place), item)
+            is_refused = step.flag and item == 3
+            results.append(ErrorInfo("ValueError", "three", name) if is_refused else item_result(item))
+        level.data["mapped"] = results
+
+    def _child(self, level: Level, step: Step, name: str) -> None:
+        again = f":{level.step + 1}" if name in level.visited else ""
+        level.visited.add(name)
+        given = {key: level.data[key] for key in BORDER if key in level.data} if step.flag else dict(level.data)
+        inner = Level(cast(Program, step.within), f"{level.run_id}/{name}{again}", given, level.answered & given.keys())
+        try:
+            self.run(inner)
+        except FailedError:
+            raise FailedError("ExecutionError") from None
+        finally:
+            level.answered |= inner.answered
+        if step.flag:
+            level.data.update({key: inner.data[key] for key in BORDER if key in inner.data})
+        else:
+            level.data.clear()
+            level.data.update(inner.data)
+
+
+# --------------------------------------------------------------------------- random ones
+
+_CHANGES = st.sampled_from(["mix", "trace", "grow", "mark", "unmark", "propose"])
+_BRANCHES = st.lists(st.sampled_from(["mix", "trace", "grow", "unmark"]), min_size=1, max_size=3).map(tuple)
+_PLAIN_KINDS = ["plain", "transient", "retry", "hopeless", "timed", "stream", "skip", "ask within"]
+_PLAIN_KINDS += ["ask"] * 4 + ["loop"] * 2  # what most of the rest depends on
+_PART_KINDS = ["parallel", "hopeless branch", "map"]
+
+
+def _leaves() -> st.SearchStrategy[Step]:
+    plain = st.builds(
+        Step,
+        st.sampled_from(_PLAIN_KINDS),
+        _CHANGES,
+        st.booleans(),
+        st.integers(1, 2),
+        st.sampled_from(KEYS),
+        flag=st.booleans(),
+    )
+    parts = st.builds(
+        Step,
+        st.sampled_from(_PART_KINDS),
+        is_async=st.booleans(),
+        number=st.integers(0, 2),
+        branches=_BRANCHES,
+        flag=st.booleans(),
+    )
+    return plain | parts
+
+
+def _programs(steps: st.SearchStrategy[Step], most: int) -> st.SearchStrategy[Program]:
+    return st.builds(Program, st.lists(steps, min_size=most // 2, max_size=most).map(tuple))
+
+
+def _with_children(programs: st.SearchStrategy[Program]) -> st.SearchStrategy[Step]:
+    kinds = st.sampled_from(["child", "child", "child", "hopeless child"])
+    return st.builds(Step, kinds, number=st.integers(0, 2), within=programs, flag=st.booleans())
+
+
+def programs() -> st.SearchStrategy[Program]:
+    """-> random programs, with graphs within graphs within them."""
+    innermost = _programs(_leaves(), 3)
+    middle = _programs(_leaves() | _with_children(innermost), 4)
+    return _programs(_leaves() | _leaves() | _with_children(middle), 8).map(_named)
+
+
+def _named(program: Program, prefix: str = "n", *, end: str = "plain", is_caught: bool = False) -> Program:
+    """-> the program with names that differ, and a last node of this kind.
+
+    Where failures are caught, nothing fails once only: what comes of that is another run, not the same one later.
+    """
+    steps = []
+    for place, step in enumerate(program.steps):
+        is_lost, inner_caught = step.kind == "hopeless child", is_caught or step.kind == "hopeless child"
+        inner = step.within and _named(
+            step.within, f"{prefix}{place}-", end="failing" if is_lost else "plain", is_caught=inner_caught
+        )
+        steps.append(attrs.evolve(_lasting(step) if is_caught else step, within=inner))
+    return Program((*steps, Step(end, "")), prefix)
+
+
+def _lasting(step: Step) -> Step:
+    """-> the step as one that does not fail once only."""
+    if step.kind == "transient":
+        return attrs.evolve(step, kind="plain")
+    return attrs.evolve(step, number=0) if step.kind in {"parallel", "map"} and step.number == 1 else step

@@ -1,0 +1,189 @@
+"""A graph with every feature: killed, cancelled or interrupted anywhere, it ends as if nothing had happened."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stategraph import Event, EventType, State
+from tests.everything import INPUTS, answer, build_everything, builds_everything, expected
+from tests.lives import (
+    CALLS,
+    STORES,
+    Build,
+    Crash,
+    Everything,
+    Journal,
+    Life,
+    Tool,
+    World,
+    cancels,
+    cancels_task,
+    interrupts,
+    live,
+)
+from tests.orders import misplaced
+
+KINDS = ("store", "work", "call")
+DURABILITIES: dict[str, dict[str, Any]] = {
+    "every step": {},
+    "behind": {"durability": "async"},
+    "every third step": {"interval": 3},
+    "at the end": {"durability": "exit"},
+    "forgotten in the end": {"preserve": False},
+}
+
+
+def undisturbed(world: World, build: Build, driver: str, kinds: Sequence[str] = KINDS) -> tuple[State, Life]:
+    """-> the final State of a run that nothing happens to, and the life that it took."""
+    life = Life(kinds=kinds)
+    return live(world, build, INPUTS, answer, driver=driver, life=life), life
+
+
+def disturbed(world: World, build: Build, driver: str, life: Life) -> tuple[State, list[Life]]:
+    """-> the final State of a run to which something happens in its first life, and all its lives."""
+    try:
+        return live(world, build, INPUTS, answer, driver=driver, life=life), [life]
+    except Crash:
+        last = Life()
+        return live(world, build, INPUTS, answer, driver=driver, life=last), [life, last]
+
+
+def problems(final: State, world: World, lives: list[Life], keys: set[tuple[str, str]]) -> list[str]:
+    """-> in what a disturbed run differs from an undisturbed one, which had these effects."""
+    found = [] if (dict(final), final.step) == expected() else [f"it ends at step {final.step} with {dict(final)}"]
+    found += [f"{key} was repeated although it was saved" for key in world.journal.repeated]
+    found += [f"{effect} in one run only" for effect in keys ^ set(world.journal.done)]
+    return found + [problem for life in lives for events in life.events for problem in misplaced(events)]
+
+
+def sweep(
+    folder: Path,
+    store: str,
+    driver: str,
+    stride: int,
+    act: Callable[[Life], None] = Life.die,
+    kinds: Sequence[str] = KINDS,
+    **checkpoint: Any,
+) -> None:
+    """Let something happen at every so-many-th point of a run, each time in a new world."""
+    build = builds_everything("mixed", **checkpoint)
+    is_prompt = checkpoint.get("durability", "sync") == "sync"
+    world = World(store, folder / "undisturbed")
+    world.folder.mkdir()
+    final, life = undisturbed(world, build, driver, kinds)
+    keys = set(world.journal.done)
+    assert problems(final, world, [life], keys) == []
+    first = random.randrange(stride) + 1
+    print(f"every {stride}th of {len(life.passed)} points from {first} on")
+    for until in range(first, len(life.passed) + 1, stride):
+        world = World(store, folder / str(until), is_prompt=is_prompt)
+        world.folder.mkdir()
+        life = Life(until, act, kinds)
+        final, lives = disturbed(world, build, driver, life)
+        assert problems(final, world, lives, keys) == [], f"at point {until}: {life.passed[-1]}"
+
+
+# --------------------------------------------------------------------------- laws
+
+
+@pytest.mark.parametrize("driver", CALLS)
+@pytest.mark.parametrize("kind", ["sync", "async", "mixed"])
+@pytest.mark.parametrize("store", STORES)
+def test_it_comes_to_what_a_plain_function_does(tmp_path: Path, store: str, kind: str, driver: str) -> None:
+    """With every driver, store and kind of function; nothing is repeated, and events come in order."""
+    world = World(store, tmp_path)
+
+    final, life = undisturbed(world, builds_everything(kind), driver)
+
+    assert problems(final, world, [life], set(world.journal.done)) == []
+    told = {event.type for events in life.events for event in events}
+    assert {EventType.PART_COMPLETE, EventType.NODE_RETRY, EventType.NODE_CHUNK, EventType.GRAPH_PAUSE} <= told
+
+
+@pytest.mark.parametrize("durability", DURABILITIES)
+@pytest.mark.parametrize("driver", CALLS)
+def test_it_survives_a_crash_anywhere(tmp_path: Path, driver: str, durability: str) -> None:
+    """It ends the same; no step or part that was saved is repeated, and what is repeated has the same keys."""
+    stride = 19 if driver == "sync" else 43
+    sweep(tmp_path, "memory", driver, stride, **DURABILITIES[durability])
+
+
+@pytest.mark.parametrize("durability", ["every step", "behind"])
+@pytest.mark.parametrize("driver", CALLS)
+@pytest.mark.parametrize("store", ["sqlite", "disk"])
+def test_a_store_on_disk_is_opened_again_after_a_crash(
+    tmp_path: Path, store: str, driver: str, durability: str
+) -> None:
+    """By a process that knows nothing but the file."""
+    sweep(tmp_path, store, driver, 149, **DURABILITIES[durability])
+
+
+@pytest.mark.parametrize("act", [cancels, cancels_task, interrupts])
+@pytest.mark.parametrize("driver", CALLS)
+def test_it_can_be_stopped_anywhere_and_resumed(tmp_path: Path, driver: str, act: Callable[[Life], None]) -> None:
+    """By the cancel event, by cancelling the task, by Ctrl-C."""
+    sweep(tmp_path, "memory", driver, 29 if driver == "sync" else 61, act)
+
+
+@pytest.mark.parametrize("act", [cancels, cancels_task])
+@pytest.mark.parametrize("driver", CALLS)
+def test_it_can_be_stopped_at_any_event(tmp_path: Path, driver: str, act: Callable[[Life], None]) -> None:
+    """By an observer, say."""
+    sweep(tmp_path, "memory", driver, 29 if driver == "sync" else 61, act, ["event"])
+
+
+# --------------------------------------------------------------------------- runs at the same time
+
+
+@pytest.mark.parametrize("driver", CALLS)
+@pytest.mark.parametrize("store_name", ["memory", "sqlite"])
+def test_runs_of_one_graph_never_see_each_other(tmp_path: Path, store_name: str, driver: str) -> None:
+    """Each of the runs in eight threads ends with what its own data come to."""
+    life = Life()
+    life.events.append([])
+    with STORES[store_name](tmp_path) as store:
+        graph = build_everything(store, Tool(life, Journal(failed=Everything())), "mixed", observer=life)
+
+        def run(number: int) -> tuple[dict[str, Any], int]:
+            run_id, inputs = f"run-{number}", {"items": [number, number % 3]}
+            final = CALLS[driver](graph, Life(), "execute", State(inputs, run_id=run_id))
+            while final.pause is not None:
+                updates = {final.pause.response_param: answer(final.pause)}
+                final = CALLS[driver](graph, Life(), "resume", run_id, updates)
+            return dict(final), final.step
+
+        with ThreadPoolExecutor(8) as pool:
+            finals = list(pool.map(run, range(16)))
+        saved = [dict(store.load(run_id)) for run_id in (f"run-{number}" for number in range(16))]
+
+    assert finals == [expected({"items": [number, number % 3]}) for number in range(16)]
+    assert saved == [data for data, _ in finals]
+    own = {
+        f"run-{number}": [event for event in life.events[0] if _is_of(event, f"run-{number}")] for number in range(16)
+    }
+    assert sum(map(len, own.values())) == len(life.events[0])
+    assert {run_id: calls_out_of_order(events) for run_id, events in own.items()} == {run_id: [] for run_id in own}
+
+
+def _is_of(event: Event, run_id: str) -> bool:
+    return f"{event.data['run_id']}/".startswith(f"{run_id}/")
+
+
+def calls_out_of_order(events: Sequence[Event]) -> list[str]:
+    """-> what is wrong with the events of several calls of one run."""
+    calls: list[list[Event]] = [[]]
+    for event in events:
+        if (
+            calls[-1]
+            and calls[-1][-1].type in {"graph.pause", "graph.complete"}
+            and "/" not in calls[-1][-1].data["run_id"]
+        ):
+            calls.append([])
+        calls[-1].append(event)
+    return [problem for call in calls for problem in misplaced(call)]

@@ -1,0 +1,194 @@
+"""A process that runs a graph with every feature is killed, at every kind of place, and another one goes on."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import stategraph
+from stategraph import NodeContext, State
+from stategraph.provenance import Part
+from stategraph.stores.sqlite import SqliteStore
+from tests.everything import INPUTS, answer, builds_everything, expected
+from tests.lives import Everything, Journal, Life, World, live
+from tests.scenarios import RUN
+
+PROGRAM = """
+import os, signal, sys
+from tests.lives import Life
+from tests.test_everything_killed import lived
+
+folder, case, place = sys.argv[1:]
+name, _, count = place.rpartition("#")
+points = os.open(os.path.join(folder, "points"), os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+left = int(count)
+
+class Doomed(Life):
+    def point(self, kind, passed):
+        global left
+        super().point(kind, passed)
+        left -= passed == name
+        if passed == name and left == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        os.write(points, f"{passed}\\n".encode())
+
+lived(folder, case, Doomed())
+"""
+
+
+class Log(Journal):
+    """A journal in a file, which outlives the process: whatever is in it has happened."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(failed=Everything())
+        self._file = os.open(folder / "log", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+
+    def note(self, context: NodeContext, what: str) -> None:
+        self._write("note", context.run_id, context.step, context.node, context.part, what)
+
+    def acknowledge(self, method: str, arguments: tuple[Any, ...]) -> None:
+        if method in {"save", "amend", "save_many"}:
+            state = arguments[0][-1] if method == "save_many" else arguments[0]
+            self._write("save", state.run_id, state.step)
+        elif method == "save_parts":
+            for part in arguments[1]:
+                self._write("part", arguments[0], part.step, part.node, part.label)
+
+    def _write(self, *what: Any) -> None:
+        os.write(self._file, f"{json.dumps(what)}\n".encode())
+        os.fsync(self._file)
+
+    def close(self) -> None:
+        """Let go of the file."""
+        os.close(self._file)
+
+
+def journal_of(folder: Path) -> Journal:
+    """-> what is in the file, as one journal."""
+    journal = Journal()
+    for line in (folder / "log").read_text().splitlines():
+        kind, run_id, step, *about = json.loads(line)
+        if kind == "note":
+            node, part, what = about
+            journal.note(NodeContext(run_id, "", node, step, part=part), what)
+        elif kind == "save":
+            journal.acknowledge("save", (State(run_id=run_id, step=step),))
+        else:
+            node, label = about
+            journal.acknowledge("save_parts", (run_id, [Part(step, node, label, None)]))
+    return journal
+
+
+def lived(folder: str | Path, case: str, life: Life) -> State:
+    """-> the final State, after a life in this process."""
+    driver, kind, durability = CASES[case]
+    log = Log(Path(folder))
+    try:
+        build = builds_everything(kind, durability=durability)
+        return live(
+            World("sqlite", Path(folder), log, is_prompt=False), build, INPUTS, answer, driver=driver, life=life
+        )
+    finally:
+        log.close()
+
+
+CASES = {
+    "sync": ("sync", "mixed", "sync"),
+    "async": ("async", "mixed", "sync"),
+    "behind": ("sync", "mixed", "async"),
+}
+
+
+def run_process(folder: Path, case: str, place: str) -> int:
+    """Run the program -> its exit code, or minus the signal that killed it."""
+    root = Path(stategraph.__file__).parents[1]
+    environment = {**os.environ, "PYTHONPATH": f"{root}{os.pathsep}{Path(__file__).parents[1]}"}
+    command = [sys.executable, "-c", PROGRAM, str(folder), case, place]
+    return subprocess.run(command, env=environment, check=False, timeout=60).returncode
+
+
+def places(folder: Path) -> Iterator[str]:
+    """-> every point of the run so far, each as a name and which of that name it is."""
+    seen: Counter[str] = Counter()
+    for name in (folder / "points").read_text().splitlines():
+        seen[name] += 1
+        yield f"{name}#{seen[name]}"
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """-> the folder of a run that nothing happens to."""
+    folder = tmp_path_factory.mktemp("undisturbed")
+    assert run_process(folder, "sync", "never#0") == 0
+    return folder
+
+
+BOUNDARIES = {
+    "a node": "before run/1/begin#1",
+    "behind a node": "after run/3/compute#1",
+    "a retry": "after run/2/fetch#2",
+    "a failure that is handled": "after run/4/risk#1",
+    "its handler": "before run/5/mend#1",
+    "a branch": "before run/6/fan/right#1",
+    "behind a branch": "after run/6/fan/left#1",
+    "an item": "after run/7/spread/2#1",
+    "an item of a child": "before run/child/1/weigh/3#1",
+    "behind a node of a child": "after run/child/3/judge#1",
+    "between the end of a child and that of its step": "graph.complete#1",
+    "a generator": "after run/9/report#1",
+    "between chunks": "node.chunk#2",
+    "between pause and return": "graph.pause#1",
+    "behind the return of a pause": "after execute#1",
+    "between the pauses of a loop": "after resume#2",
+    "between an answer and its node": "checkpoint.resume#1",
+    "the second round": "before run/11/begin#1",
+    "the child of the second round": "after run/child:17/3/judge#1",
+    "the end": "after run/30/end#1",
+    "behind the last save": "graph.complete#4",
+}
+
+
+@pytest.mark.parametrize("boundary", BOUNDARIES)
+def test_it_survives_being_killed_at(tmp_path: Path, undisturbed: Path, boundary: str) -> None:
+    """It ends as if nothing had happened; what is done again has the same key and sees the same."""
+    place = BOUNDARIES[boundary]
+
+    assert run_process(tmp_path, "sync", place) == -9
+    final = lived(tmp_path, "sync", Life())
+
+    assert_as_if_undisturbed(tmp_path, undisturbed, final)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_it_survives_being_killed_again_and_again(tmp_path: Path, undisturbed: Path, case: str) -> None:
+    """At places anywhere, each in the process that goes on from the last."""
+    seed = random.randrange(10**6)
+    print("seed", seed)
+    chosen = random.Random(seed).sample(list(places(undisturbed)), 6)
+    chosen.sort(key=list(places(undisturbed)).index)
+    kills = [run_process(tmp_path, case, place) for place in chosen].count(-9)
+    assert kills
+    final = lived(tmp_path, case, Life())
+
+    assert_as_if_undisturbed(tmp_path, undisturbed, final)
+
+
+def assert_as_if_undisturbed(folder: Path, undisturbed: Path, final: State) -> None:
+    """The final State is that of a plain function; the effects are those of a run that was not killed, and none came
+    once it was saved."""
+    assert (dict(final), final.step) == expected()
+    journal = journal_of(folder)
+    assert journal.repeated == []
+    assert set(journal.done) == set(journal_of(undisturbed).done)
+    with SqliteStore(folder / "runs.db") as store:
+        assert store.load(RUN) == final
+        assert store.list() == [RUN]

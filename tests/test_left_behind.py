@@ -1,0 +1,297 @@
+"""However a run ends, no thread, task or open file is left behind."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stategraph import (
+    CheckpointStore,
+    ExecutionError,
+    InterruptNode,
+    MapNode,
+    ParallelNode,
+    RetryPolicy,
+    RunCancelledError,
+    RunStatus,
+    State,
+    StateGraph,
+)
+from tests.everything import INPUTS, answer, build_everything, expected
+from tests.lives import CALLS, STORES, Everything, Journal, Life, Tool
+from tests.scenarios import RUN, make_graph
+
+RELEASE = 10.0  # seconds until a test gives up waiting
+
+
+def open_files() -> list[str]:
+    """-> what this process has open."""
+    found = []
+    for file in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(OSError):
+            found.append(str(file.readlink()))
+    return sorted(found)
+
+
+@contextlib.contextmanager
+def nothing_left(*, but: str = "") -> Iterator[None]:
+    """Threads and open files are as before; threads whose name begins with `but` may have come."""
+    gc.collect()
+    threads, files = set(threading.enumerate()), open_files()
+    yield
+    gc.collect()
+    new = {thread.name for thread in set(threading.enumerate()) - threads}
+    assert not {name for name in new if not but or not name.startswith(but)}
+    assert open_files() == files
+
+
+def in_loop(work: Callable[[], Any]) -> Any:
+    """Run a coroutine function on an event loop -> its answer; no task is left when it returns."""
+
+    async def run() -> Any:
+        try:
+            return await work()
+        finally:
+            await asyncio.sleep(0)
+            assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    return asyncio.run(run())
+
+
+@pytest.fixture(params=STORES)
+def name(request: pytest.FixtureRequest) -> str:
+    """The name of a store."""
+    return str(request.param)
+
+
+@pytest.fixture(params=["sync", "async"])
+def durability(request: pytest.FixtureRequest) -> str:
+    """How States are saved."""
+    return str(request.param)
+
+
+def everything(store: CheckpointStore, **options: Any) -> StateGraph:
+    """-> the graph with every feature, of which nothing fails for good."""
+    life = Life(kinds=())
+    return build_everything(store, Tool(life, Journal(failed=Everything())), "mixed", **options)
+
+
+def finish(graph: StateGraph, driver: str) -> State:
+    """Run a graph to its end."""
+    final = CALLS[driver](graph, Life(), "execute", State(INPUTS, run_id=RUN))
+    while final.pause is not None:
+        final = CALLS[driver](graph, Life(), "resume", RUN, {final.pause.response_param: answer(final.pause)})
+    return final
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="asks Linux for open files")
+class TestNothingIsLeft:
+    """Whatever the driver, the store and the durability."""
+
+    @pytest.mark.parametrize("driver", CALLS)
+    def test_when_a_run_completes(self, tmp_path: Path, name: str, durability: str, driver: str) -> None:
+        """Pauses included."""
+        with nothing_left(), STORES[name](tmp_path) as store:
+            final = finish(everything(store, durability=durability), driver)
+            assert (dict(final), final.step) == expected()
+
+    @pytest.mark.parametrize("driver", CALLS)
+    @pytest.mark.parametrize("kind", ["branches", "items"])
+    def test_when_a_part_fails(self, tmp_path: Path, durability: str, driver: str, kind: str) -> None:
+        """While others are still at work, and some have not begun."""
+        release = threading.Event()
+
+        def slow(state: object) -> Any:
+            release.wait(RELEASE)
+            return {}
+
+        def fails(state: object) -> Any:
+            threading.Timer(0.02, release.set).start()
+            raise ValueError
+
+        async def never(state: object) -> Any:
+            await asyncio.sleep(RELEASE)
+
+        def by_item(item: str) -> Any:
+            return fails(item) if item == "bad" else slow(item)
+
+        node: Any = (
+            ParallelNode({"bad": fails, "slow": slow, "never": never})
+            if kind == "branches"
+            else MapNode(by_item, "items", "into", max_workers=2)
+        )
+        with nothing_left(), STORES["sqlite"](tmp_path) as store:
+            graph = make_graph({"node": node}, store=store, durability=durability)
+            with pytest.raises(ExecutionError):
+                CALLS[driver](graph, Life(), "execute", State({"items": ["bad", 1, 2, 3]}, run_id=RUN))
+            assert store.load(RUN).status is RunStatus.FAILED
+
+    @pytest.mark.parametrize("driver", CALLS)
+    def test_when_a_child_fails(self, tmp_path: Path, durability: str, driver: str) -> None:
+        """After all attempts."""
+
+        def fails(state: State) -> None:
+            raise ValueError
+
+        with nothing_left(), STORES["sqlite"](tmp_path) as store:
+            child = make_graph({"a": fails}, store=store, name="child")
+            graph = make_graph({"end": lambda state: {}}, (), store=store, durability=durability)
+            graph.add_node("child", child.as_node(), retry=RetryPolicy(initial_delay=0))
+            graph.add_edge("child", "end")
+            graph._entry = "child"
+            with pytest.raises(ExecutionError):
+                CALLS[driver](graph, Life(), "execute", State(run_id=RUN))
+
+    @pytest.mark.parametrize("driver", CALLS)
+    def test_when_a_run_is_cancelled(self, tmp_path: Path, durability: str, driver: str) -> None:
+        """Before its second node."""
+        life = Life()
+
+        def cancels(state: State) -> dict[str, Any]:
+            life.cancel.set()
+            return {}
+
+        nodes = {"a": cancels, "b": lambda state: {}}
+
+        with nothing_left(), STORES["sqlite"](tmp_path) as store:
+            graph = make_graph(nodes, store=store, durability=durability)
+            with pytest.raises(RunCancelledError):
+                CALLS[driver](graph, life, "execute", State(run_id=RUN))
+
+    @pytest.mark.parametrize("at", ["branch", "item", "child", "chunk", "node"])
+    def test_when_its_task_is_cancelled(self, tmp_path: Path, durability: str, at: str) -> None:
+        """Wherever it waits: it has stopped once the task is over."""
+        began, ended = asyncio.Event(), []
+
+        async def waits(argument: object) -> Any:
+            began.set()
+            try:
+                await asyncio.sleep(RELEASE)
+            finally:
+                ended.append(at)
+
+        async def chunks(state: State) -> Any:
+            try:
+                yield 1
+                await waits(state)
+            finally:
+                ended.append("closed")
+
+        with nothing_left(), STORES["sqlite"](tmp_path) as store:
+            child = make_graph({"in": waits}, store=store, name="child")
+            node: Any = {
+                "branch": ParallelNode({"a": waits, "b": lambda state: {}}),
+                "item": MapNode(waits, "items", "into"),
+                "child": child.as_node(),
+                "chunk": chunks,
+                "node": waits,
+            }[at]
+            graph = make_graph({"node": node}, store=store, durability=durability)
+
+            async def cancelled() -> None:
+                run = asyncio.create_task(graph.aexecute(State({"items": [1, 2]}, run_id=RUN)))
+                await began.wait()
+                run.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await run
+
+            in_loop(cancelled)
+            assert at in ended
+            assert at != "chunk" or "closed" in ended
+            assert store.load(RUN).status is RunStatus.ACTIVE
+
+    @pytest.mark.parametrize("after", [1, 2, 3, 9, 12])
+    def test_when_a_stream_is_left(self, tmp_path: Path, name: str, durability: str, after: int) -> None:
+        """After a step, a chunk, or a child; the run can be resumed."""
+        with nothing_left(), STORES[name](tmp_path) as store:
+            graph = everything(store, durability=durability)
+            states = graph.stream(State(INPUTS, run_id=RUN))
+            for _ in range(after):
+                next(states, None)
+            states.close()  # type: ignore[attr-defined]
+
+            assert store.load(RUN).step > 0
+
+    @pytest.mark.parametrize("after", [1, 2, 3, 9, 12])
+    def test_when_an_async_stream_is_left(self, tmp_path: Path, name: str, durability: str, after: int) -> None:
+        """The same."""
+        with nothing_left(), STORES[name](tmp_path) as store:
+            graph = everything(store, durability=durability)
+
+            async def left() -> None:
+                async with contextlib.aclosing(graph.astream(State(INPUTS, run_id=RUN))) as states:
+                    for _ in range(after):
+                        await anext(states, None)
+
+            in_loop(left)
+            assert store.load(RUN).step > 0
+
+    @pytest.mark.parametrize("at", ["branch", "item", "child", "chunk", "node"])
+    @pytest.mark.parametrize("driver", CALLS)
+    def test_when_async_work_takes_too_long(self, tmp_path: Path, driver: str, at: str) -> None:
+        """It is cut off, and closed."""
+        ended = []
+
+        async def waits(argument: object) -> Any:
+            try:
+                await asyncio.sleep(RELEASE)
+            finally:
+                ended.append(at)
+
+        async def chunks(state: State) -> Any:
+            yield 1
+            await waits(state)
+
+        with nothing_left(), STORES["sqlite"](tmp_path) as store:
+            node: Any = {
+                "branch": ParallelNode({"a": waits, "b": lambda state: {}}),
+                "item": MapNode(waits, "items", "into"),
+                "child": make_graph({"in": waits}, store=store, name="child").as_node(),
+                "chunk": chunks,
+                "node": waits,
+            }[at]
+            graph = make_graph({"end": lambda state: {}}, (), store=store)
+            graph.add_node("node", node, timeout=0.05)
+            graph.add_edge("node", "end")
+            graph._entry = "node"
+            with pytest.raises(ExecutionError, match="TimeoutError"):
+                CALLS[driver](graph, Life(), "execute", State({"items": [1, 2]}, run_id=RUN))
+            assert at in ended
+
+    @pytest.mark.parametrize("driver", CALLS)
+    def test_but_the_thread_of_sync_work_that_took_too_long(self, tmp_path: Path, driver: str) -> None:
+        """Which ends when the work does; an event loop waits for it when it is closed."""
+        release = threading.Event()
+
+        def slow(state: State) -> dict[str, Any]:
+            release.wait(RELEASE)
+            return {}
+
+        with nothing_left(), STORES["sqlite"](tmp_path) as store:
+            graph = make_graph({"end": lambda state: {}}, (), store=store)
+            graph.add_node("slow", slow, timeout=0.05)
+            graph.add_edge("slow", "end")
+            graph._entry = "slow"
+            others = set(threading.enumerate())
+            timer = threading.Timer(0.2, release.set)
+            timer.start()
+            with pytest.raises(ExecutionError, match="TimeoutError"):
+                CALLS[driver](graph, Life(), "execute", State(run_id=RUN))
+            left = set(threading.enumerate()) - others - {timer}
+            assert len(left) <= 1
+            for thread in {*left, timer}:
+                thread.join(RELEASE)
+
+    def test_when_a_pause_is_never_answered(self, tmp_path: Path, name: str, durability: str) -> None:
+        """Whoever lets go of the graph and the store lets go of all."""
+        with nothing_left(), STORES[name](tmp_path) as store:
+            nodes: dict[str, Any] = {"ask": InterruptNode(None, "x"), "end": lambda state: {}}
+            graph = make_graph(nodes, store=store, durability=durability)
+            assert graph.execute(State(run_id=RUN)).status is RunStatus.PAUSED
