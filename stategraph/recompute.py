@@ -19,7 +19,7 @@ from stategraph.visit import Visit
 
 if TYPE_CHECKING:
     from stategraph.commands import Task
-    from stategraph.engine import Engine
+    from stategraph.starting import Start
 
 
 class Recomputation(Visit):
@@ -46,7 +46,7 @@ class Recomputation(Visit):
 
 
 def restored(
-    engine: Engine, saved: State, updates: Mapping[str, Any], inputs: Mapping[str, Any]
+    engine: Start, saved: State, updates: Mapping[str, Any], inputs: Mapping[str, Any]
 ) -> Task[tuple[State, Mapping[str, Any]]]:
     """-> a saved State with the keys that were not saved, and the updates that remain to be laid over it.
 
@@ -75,7 +75,7 @@ def restored(
     return state, {key: value for key, value in updates.items() if key not in work.supplied}
 
 
-def _again(engine: Engine, state: State, origin: Origin, keys: list[str]) -> Task[dict[str, Any]]:
+def _again(engine: Start, state: State, origin: Origin, keys: list[str]) -> Task[dict[str, Any]]:
     """-> the values that a node writes for keys when it makes its step again."""
     stage = engine.plan.stages[origin.node]
     before = evolve(state, step=origin.step - 1, status=RunStatus.ACTIVE, error=None, pause=None)

@@ -35,8 +35,8 @@ from stategraph.watching import Reads, unwatched, watched
 
 if TYPE_CHECKING:
     from stategraph.commands import Task
-    from stategraph.engine import Engine
     from stategraph.plan import Plan, Stage
+    from stategraph.starting import Start
 
 _Answer = TypeVar("_Answer")
 
@@ -53,7 +53,7 @@ class Visit:
         written: The keys that it has written, where some are not saved.
     """
 
-    engine: Engine
+    engine: Start
     stage: Stage
     state: State
     attempt: int = 1

@@ -104,6 +104,8 @@ LAYERS = [
     ["edges", "nodes", "schema", "services", "config", "policies"],
     ["stores", "observers", "plan", "validation", "visit"],
     ["fitting", "blueprint", "caching", "recompute"],
+    ["run"],
+    ["starting"],
     ["engine"],
     ["drivers"],
     ["graph"],
@@ -116,9 +118,17 @@ ALLOWED: dict[str, set[str]] = {
     "config": {"checks", "errors"},
     "observers": {"errors", "events", "registry"},
     "stores": {"clock", "errors", "frozen", "ids", "provenance", "registry", "state", "structure"},
+    "run": {
+        *("commands", "edges", "errors", "events", "frozen", "nodes", "nodes.context", "plan", "provenance", "schema"),
+        *("services", "state", "visit"),
+    },
+    "starting": {
+        *("commands", "errors", "events", "fitting", "frozen", "ids", "nodes", "persist", "plan", "provenance"),
+        *("recompute", "run", "state", "visit"),
+    },
     "engine": {
-        *("commands", "edges", "errors", "events", "fitting", "frozen", "ids", "nodes", "nodes.context"),
-        *("persist", "plan", "provenance", "recompute", "schema", "services", "state", "visit"),
+        *("commands", "edges", "errors", "events", "frozen", "nodes", "nodes.context", "plan", "provenance", "run"),
+        *("starting", "state", "visit"),
     },
     "nodes": {
         *(

@@ -106,14 +106,14 @@ MUTANTS = (
     ),
     Mutant(
         "the last completed State is not saved when a node raises",
-        "engine.py",
+        "run.py",
         "            if unsaved:\n",
         "            if False:\n",
         ("tests/test_engine.py",),
     ),
     Mutant(
         "resume runs the completed node again",
-        "engine.py",
+        "starting.py",
         "return (yield from self._run(self.plan.stages.get(saved.checkpoint_node)))",
         "return (yield from self._run(None))",
         ("tests/test_resume.py",),
@@ -134,9 +134,9 @@ MUTANTS = (
     ),
     Mutant(
         "updates of a resume are not durable before the next node",
-        "engine.py",
-        "        if updates:\n            yield from",
-        "        if False:\n            yield from",
+        "starting.py",
+        "        if updates or not is_same:\n",
+        "        if False:\n",
         ("tests/test_resume.py",),
     ),
 )

@@ -1,0 +1,262 @@
+"""Run: what the engine knows of a run, how it saves it and tells of it, and how it ends before its time."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from typing import Any, cast
+
+import attrs
+
+from stategraph.commands import (
+    Command,
+    Escaped,
+    Flush,
+    Load,
+    Notify,
+    Parts,
+    Save,
+    Show,
+    Stopped,
+    StoreFailed,
+    Task,
+)
+from stategraph.edges import Edge, NoWay, describe_predicate
+from stategraph.errors import (
+    CheckpointError,
+    CheckpointSaveError,
+    ExecutionError,
+    MaxIterationsError,
+    NotSerializableError,
+    RunCancelledError,
+    StepConflictError,
+    describe_exception,
+)
+from stategraph.events import EventType
+from stategraph.plan import Plan, Stage
+from stategraph.provenance import ErrorInfo, Part, RunStatus
+from stategraph.services import Services
+from stategraph.state import State, evolve
+from stategraph.visit import Visit
+
+_RECENT = 100  # States behind the last saved one that are tried if the newest of them cannot be saved
+PATH_LENGTH = 100  # nodes that the path of an error tells: a run of a million steps does not grow
+_MESSAGE_LENGTH = 2000  # characters of an exception's text that a failed run keeps
+
+
+@attrs.define(eq=False)
+class Run:
+    """One call of execute or resume.
+
+    Attributes:
+        plan: The graph.
+        services: What commands are made of.
+        wanted: The types of events that the observer wants.
+        state: The last completed State of the run.
+        saved: The last State that the store has acknowledged.
+        shows: Whether somebody iterates over the run.
+        path: The last nodes entered.
+        completed: The nodes completed in this call, while an observer wants events.
+        recent: The last States that are not saved, where not every step is.
+        before: The State that was resumed as it was without the updates, if there are any.
+        unsaved_parts: Finished parts of the step that is being made, which are saved only if the run ends early.
+    """
+
+    plan: Plan
+    services: Services
+    wanted: frozenset[EventType]
+    shows: bool = False
+    state: State = attrs.field(init=False)
+    saved: State | None = attrs.field(default=None, init=False)
+    path: deque[str] = attrs.field(factory=lambda: deque(maxlen=PATH_LENGTH), init=False)
+    completed: set[str] = attrs.field(factory=set, init=False)
+    unsaved_parts: list[Part] = attrs.field(factory=list, init=False)
+    recent: deque[State] = attrs.field(factory=lambda: deque(maxlen=_RECENT), init=False)
+    before: State | None = attrs.field(default=None, init=False)
+    _joined: bool = attrs.field(default=False, init=False)
+
+    # ------------------------------------------------------------------ saving
+
+    def _save_last(self, state: State) -> Task[None]:
+        """Save the State with which the run ends."""
+        try:
+            yield from self._save((Save, self.services.save, state), state)
+            yield from self._flush(state)
+        except StepConflictError:
+            if self.saved is None or self.saved.step != state.step:
+                raise
+            # A node changed an object in its State before it failed: what is saved stays, how the run stands is new.
+            kept = yield (Load, self.services.load, state.run_id)
+            if kept.step != state.step:
+                raise
+            state = evolve(kept, status=state.status, error=state.error)
+            yield from self._save((Save, self.services.save, state), state)
+        except NotSerializableError:
+            yield from self._save_newest_that_can_be()
+            raise
+
+    def _save_newest_that_can_be(self) -> Task[None]:
+        """Of the steps since the last save, keep as many as can be kept."""
+        while self.recent:
+            state = self.recent.pop()
+            try:
+                yield from self._save((Save, self.services.save, state), state)
+            except NotSerializableError:
+                continue
+            return
+
+    def _save(self, command: Command, state: State) -> Task[None]:
+        yield command
+        self.saved = state
+        yield from self._emit(EventType.CHECKPOINT_SAVE, state)
+
+    def _flush(self, state: State) -> Task[None]:
+        if self.plan.saves_behind:
+            yield (Flush, self.services.flush, state)
+
+    def _fitting(self, data: Mapping[str, Any], beside: Mapping[str, Any], node: str = "") -> Mapping[str, Any]:
+        """-> data that did not come from a visit, as the schema of the graph wants them. Raises SchemaError."""
+        schema = self.plan.schema
+        return data if schema is None else schema.checked(node, data, beside)
+
+    # ------------------------------------------------------------------ ending early
+
+    def _end_early(self, error: BaseException) -> Task[None]:
+        """Save what is to be saved, and raise what an exception that only drivers and visits know stands for."""
+        if isinstance(error, Stopped):
+            stop = RunCancelledError(self.state, str(error))
+            yield from self._rescue(stop)
+            raise stop from error.__cause__
+        if isinstance(error, Escaped):
+            yield from self._rescue(error)
+            raise cast(BaseException, error.__cause__) from None
+        if isinstance(error, StoreFailed):
+            lost = cast(CheckpointError, error.__cause__)
+            yield from self._rescue(lost)
+            raise lost from lost.__cause__
+        yield from self._rescue(error)
+
+    def _endless(self, name: str) -> ExecutionError:
+        """-> the error for one node too many."""
+        reason = (
+            f"is not entered: this call has run {self.plan.max_iterations} nodes (max_iterations) without reaching "
+            "an exit point; if that is not an endless loop, raise max_iterations or go on with resume"
+        )
+        return self._failure(name, reason, kind=MaxIterationsError)
+
+    def _stuck(self, stage: Stage, no_way: NoWay) -> ExecutionError:
+        """-> the error for a node that cannot be left."""
+        cause = no_way.error
+        if cause is not None:
+            edge = stage.edges[no_way.tried - 1]
+            reason = f"cannot be left: the predicate of edge {edge} failed: {describe_exception(cause)}"
+        else:
+            reason = f"cannot be left: no edge passes (tried {', '.join(map(str, stage.edges)) or 'none: it has none'})"
+        error = self._failure(stage.name, reason, cause)
+        error.__cause__ = cause
+        return error
+
+    def _failed(self, visit: Visit, error: Exception) -> ExecutionError:
+        """-> the error for a node that failed, as often as it was tried."""
+        attempts = f" after {visit.attempt} attempts" if visit.attempt > 1 else ""
+        failure = self._failure(visit.stage.name, f"failed{attempts}: {describe_exception(error)}", error)
+        if attempts:
+            info = cast(ErrorInfo, failure.state.error)
+            told = attrs.evolve(info, message=f"{info.message} ({attempts.strip()})".lstrip())
+            failure.state = evolve(failure.state, error=told)
+        return failure
+
+    def _failure(
+        self, name: str, reason: str, cause: Exception | None = None, kind: type[ExecutionError] = ExecutionError
+    ) -> ExecutionError:
+        """-> the error for a node or engine that failed, with the State as it is to be left."""
+        info = ErrorInfo((kind if cause is None else type(cause)).__name__, _message(cause, reason), name)
+        path = tuple(self.path) if self.path and self.path[-1] == name else (*self.path, name)[-PATH_LENGTH:]
+        return kind(name, evolve(self.state, status=RunStatus.FAILED, error=info), path, reason)
+
+    def _rescue(self, error: BaseException) -> Task[None]:
+        """Before an error goes up, save what is not saved yet; a second failure becomes a note on the first."""
+        state = error.state if isinstance(error, ExecutionError) else self.state
+        unsaved = self.plan.saves and state is not self.saved and not isinstance(error, _SAVE_ERRORS)
+        try:
+            if unsaved:
+                yield from self._save_last(state)
+            elif isinstance(error, NotSerializableError):
+                yield from self._save_newest_that_can_be()
+            if self.unsaved_parts and self.plan.loads_parts:
+                yield (Parts, self.services.save_parts, (state, self.unsaved_parts))
+        except BaseException as second:
+            error.add_note(f"While the run was being stopped: {describe_exception(second)}")
+        try:
+            yield from self._flush(state)
+        except BaseException as third:
+            error.add_note(f"While its last saves were waited for: {describe_exception(third)}")
+        try:
+            yield from self._emit(EventType.GRAPH_ERROR, state, error=describe_exception(error))
+        except BaseException as fourth:
+            error.add_note(f"While its observer was being told: {describe_exception(fourth)}")
+
+    # ------------------------------------------------------------------ events
+
+    def _emit(self, type: EventType, state: State, **more: object) -> Task[None]:
+        if type in self.wanted:
+            provenance = {"run_id": state.run_id, "step": state.step, "node": state.checkpoint_node}
+            yield (Notify, self.services.notify, (type, {**provenance, "status": state.status.value, **more}))
+
+    def tell(self, type: EventType, run_id: str, step: int, node: str, about: Mapping[str, Any]) -> Task[None]:
+        """Tell the observer of something that happens within a step."""
+        if type in self.wanted:
+            yield (Notify, self.services.notify, (type, {"run_id": run_id, "step": step, "node": node, **about}))
+
+    def show(self, state: State) -> Task[None]:
+        """Show a State to whoever iterates over the run. Those of a graph within have a run_id of their own."""
+        if self.shows:
+            yield (Show, None, state)
+
+    def _announce(self, name: str) -> Task[None]:
+        about = {"run_id": self.state.run_id, "step": self.state.step + 1, "node": name}
+        if EventType.CYCLE_DETECTED in self.wanted and name in self.completed:
+            yield (Notify, self.services.notify, (EventType.CYCLE_DETECTED, about))
+        if EventType.NODE_START in self.wanted:
+            yield (Notify, self.services.notify, (EventType.NODE_START, about))
+
+    def _announce_handler(self, stage: Stage, handler: str) -> Task[None]:
+        """Tell of the way to a handler of failures. There is none to a node that goes on after a pause."""
+        progress = self.state.progress
+        if (progress is None or progress.woken is None) and stage.policies.on_error == handler:
+            way = {"source": stage.name, "target": handler, "edge": "on_error", "predicate": "on_error"}
+            about = {"run_id": self.state.run_id, "step": self.state.step, **way}
+            if EventType.EDGE_TRANSITION in self.wanted:
+                yield (Notify, self.services.notify, (EventType.EDGE_TRANSITION, about))
+
+    def _announce_edges(self, stage: Stage, chosen: Edge | NoWay) -> Task[None]:
+        tried = chosen.tried if isinstance(chosen, NoWay) else stage.edges.index(chosen) + 1
+        for edge in stage.edges[:tried]:
+            about = {
+                "run_id": self.state.run_id,
+                "step": self.state.step,
+                "source": edge.source,
+                "target": edge.target,
+                "edge": edge.name,
+                "predicate": describe_predicate(edge.predicate),
+            }
+            if EventType.EDGE_EVALUATE in self.wanted:
+                yield (Notify, self.services.notify, (EventType.EDGE_EVALUATE, {**about, "result": edge is chosen}))
+            if EventType.EDGE_TRANSITION in self.wanted and edge is chosen:
+                yield (Notify, self.services.notify, (EventType.EDGE_TRANSITION, about))
+
+
+_SAVE_ERRORS = (CheckpointSaveError, NotSerializableError, StepConflictError)
+"""What a save ends with when trying it again would end the same."""
+
+
+def _message(cause: Exception | None, reason: str) -> str:
+    """-> what a failed run keeps of an exception: its text, cut, and without what cannot be stored as UTF-8."""
+    text = reason if cause is None else describe_exception(cause).removeprefix(f"{type(cause).__name__}: ")
+    return text[:_MESSAGE_LENGTH].encode("utf-8", "backslashreplace").decode()
+
+
+def error_data(failure: ExecutionError) -> dict[str, Any]:
+    """-> what a handler of failures finds in the State."""
+    error = cast(ErrorInfo, failure.state.error)
+    return {"error": {"type": error.type, "message": error.message, "node": error.node}}

@@ -1,0 +1,297 @@
+"""Start: how a run comes to go, newly, once more, or from where it was saved; by itself, or within another."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, cast
+
+import attrs
+
+from stategraph.commands import (
+    Amend,
+    Load,
+    Parts,
+    Retain,
+    Stopped,
+    StoreFailed,
+    Task,
+)
+from stategraph.errors import (
+    AnswerError,
+    CheckpointError,
+    CheckpointingDisabledError,
+    CheckpointNotFoundError,
+    ExecutionError,
+    RunCancelledError,
+    RunExistsError,
+    describe_exception,
+)
+from stategraph.events import STATE_EVENTS, EventType
+from stategraph.fitting import awake, check_fits, moved
+from stategraph.frozen import freeze_items, lay_over
+from stategraph.ids import check_run_id
+from stategraph.nodes.base import NOTHING
+from stategraph.persist import Written, accounted
+from stategraph.plan import Plan, Stage
+from stategraph.provenance import ParentStep, Pause, Progress, RunStatus, evolved
+from stategraph.recompute import restored
+from stategraph.run import Run
+from stategraph.state import State, data_of, evolve, with_data
+from stategraph.visit import Visit, is_late
+
+_NOTHING: Mapping[str, Any] = MappingProxyType({})
+
+
+@attrs.define(eq=False)
+class Start(Run):
+    """The beginnings of a run. Each ends where the run goes on behind a stage."""
+
+    def _run(self, stage: Stage | None) -> Task[State]:
+        """Run on from a stage that is completed; None: from the start."""
+        raise NotImplementedError
+
+    def execute(self, state: State) -> Task[State]:
+        """Run a State from the entry point to an exit point."""
+        self.state = yield from self._admit(state)
+        return (yield from self._run(None))
+
+    def resume(
+        self, run_id: str, updates: Mapping[str, Any], allow_changed: bool, migrate: Mapping[str, str] | None = None
+    ) -> Task[State]:
+        """Run on from the newest saved State of a run, with its data updated."""
+        check_run_id(run_id)
+        if not self.plan.saves:
+            raise CheckpointingDisabledError(self.plan.graph)
+        saved = yield (Load, self.services.load, run_id)
+        yield from self._emit(EventType.CHECKPOINT_LOAD, saved)
+        check_fits(self.plan, moved(saved, migrate or {}, self.plan), allow_changed)
+        return (yield from self._go_on(moved(saved, migrate or {}, self.plan), updates, is_same=not migrate))
+
+    def _go_on(
+        self, saved: State, updates: Mapping[str, Any], inputs: Mapping[str, Any] = _NOTHING, *, is_same: bool = True
+    ) -> Task[State]:
+        """Bring a saved State back to life, durably if it changes, and run on from it.
+
+        `inputs` are what the run began with, where that is known.
+        """
+        run_id = saved.run_id
+        if saved.status is RunStatus.PAUSED:
+            saved, updates = yield from self._woken(saved, updates)
+            is_same = False
+        saved = _with_answers(saved, updates)
+        self.before = saved if updates else None
+        updates = self._fitting(updates, saved)
+        whole, changes = yield from self._whole(saved, updates, inputs)
+        yield (Retain, self.services.retain, run_id)
+        data = lay_over(data_of(whole), changes)
+        if self.plan.persist is not None:  # those that are not saved come again
+            data = self._completed_data(data)
+        self.state = self._accounted(self._stamp(with_data(whole, data)), whole, Written(changes))
+        if self.plan.loads_parts:  # first: parts that were made of other data must never be found behind these
+            yield (Parts, self.services.drop_parts, (run_id, saved.step, bool(updates)))
+        if updates or not is_same:
+            yield from self._save((Amend, self.services.amend, self.state), self.state)
+        yield from self._emit(EventType.CHECKPOINT_RESUME, self.state)
+        return (yield from self._run(self.plan.stages.get(saved.checkpoint_node)))
+
+    def _whole(
+        self, saved: State, updates: Mapping[str, Any], inputs: Mapping[str, Any] = _NOTHING
+    ) -> Task[tuple[State, Mapping[str, Any]]]:
+        """-> a saved State with the keys that were not saved, and the updates that remain to be laid over it.
+
+        While they are computed the run stays as it is saved, so that it can be resumed in the same way again.
+        """
+        if saved.progress is None or not saved.progress.origins:
+            return saved, updates
+        self.state = self.saved = evolve(saved, progress=evolved(saved.progress, partial=None))
+        try:
+            whole = yield from restored(self, self.state, updates, inputs)
+        except GeneratorExit:
+            raise
+        except BaseException as error:
+            yield from self._end_early(error)
+            raise
+        self.saved = None
+        return whole
+
+    def _accounted(self, state: State, before: State, written: Written) -> State:
+        """-> the State with the origins of its keys, after something else than a node has written."""
+        return accounted(state, before, written, self.plan.persist, self.plan.defaults)
+
+    def _woken(self, saved: State, updates: Mapping[str, Any]) -> Task[tuple[State, Mapping[str, Any]]]:
+        """-> a paused State as one that goes on at the node that paused, and updates with an answer that will do.
+
+        A run whose deadline has passed, with no answer for that case, fails here.
+        """
+        pause = cast(Pause, saved.pause)
+        key, stage = pause.response_param, self.plan.stages[pause.node]
+        asked = yield from stage.node.asked(Visit(self, stage, saved))
+        if is_late(pause):
+            if asked.otherwise is NOTHING:
+                self.state = self.saved = saved
+                raise (yield from self._expired(pause))
+            if key in updates:
+                raise AnswerError(saved.run_id, pause, "it comes too late: resume without an answer goes on")
+            updates = {**updates, cast(str, key): asked.otherwise}
+        elif key is not None:
+            if key not in updates:
+                raise AnswerError(saved.run_id, pause, "there is none")
+            try:
+                # Without a schema it is kept as it was given: the node that asked makes of it what it will be.
+                fitting = self._fitting({key: asked.accepted(updates[key])}, saved)
+                updates = updates if self.plan.schema is None else {**updates, **fitting}
+            except ValueError as error:
+                raise AnswerError(saved.run_id, pause, str(error)) from error
+        return awake(saved, pause), updates
+
+    def _expired(self, pause: Pause) -> Task[ExecutionError]:
+        """-> the error for a run that waited until its deadline; it is saved as failed."""
+        cause = TimeoutError(f"nobody answered until {pause.deadline}")
+        self.path.append(pause.node)
+        error = self._failure(pause.node, f"failed: {describe_exception(cause)}", cause)
+        error.state = evolve(error.state, pause=None)
+        error.__cause__ = cause
+        yield from self._rescue(error)
+        return error
+
+    def run_child(
+        self, visit: Visit, plan: Plan, saved: State | None, inputs: Mapping[str, Any], updates: Mapping[str, Any]
+    ) -> Task[State]:
+        """-> the State that the run of a graph within ends with: begun with inputs, or gone on with updates."""
+        services = self.services.within(plan.graph, plan.persist)
+        child = type(self)(plan, services, self.wanted)
+        child.state = saved or child.begun_within(visit, inputs)
+        try:
+            return (yield from child.run_within(visit, saved, inputs, updates))
+        except RunCancelledError as error:
+            raise Stopped(error.reason) from error.__cause__
+        except CheckpointError as error:
+            raise StoreFailed from error
+        finally:  # whatever comes of it: what has answered within answers nothing out here any more
+            visit.take_answers(key for key in child.answered if visit.shares(key, inputs))
+
+    @property
+    def answered(self) -> frozenset[str]:
+        """The keys whose values have served as answers."""
+        return self.state.progress.answered if self.state.progress else frozenset()
+
+    def begun_within(self, visit: Visit, inputs: Mapping[str, Any]) -> State:
+        """-> the State with which a run begins that is a step of another."""
+        parent, progress = ParentStep(visit.state.run_id, visit.state.step), visit.progress_within(inputs)
+        data = self._completed_data(freeze_items(self._fitting(inputs, {})))
+        begun = self._stamp(State(data, run_id=visit.child_run_id(), parent=parent, progress=progress))
+        return self._accounted(begun, begun, Written())
+
+    def run_within(
+        self, visit: Visit, saved: State | None, inputs: Mapping[str, Any], updates: Mapping[str, Any]
+    ) -> Task[State]:
+        """As execute or, where a State of the run is saved, resume; answers come from the run that it is within."""
+        if saved is None:
+            if self.plan.saves:
+                yield (Retain, self.services.retain, self.state.run_id)
+            return (yield from self._run(None))
+        if saved.status is RunStatus.COMPLETED:  # and the step that it is part of was not saved any more
+            return saved
+        check_fits(self.plan, saved, allow_changed=True)
+        pause, updates = saved.pause, {**updates}
+        if pause is not None and visit.answers(pause):
+            saved = awake(saved, pause)
+            if pause.response_param is not None:
+                updates[pause.response_param] = visit.state[pause.response_param]
+        elif pause is not None and not is_late(pause):
+            return saved
+        # A pause whose deadline has passed unanswered begins anew.
+        return (yield from self._go_on(evolve(saved, status=RunStatus.ACTIVE), updates, inputs, is_same=pause is None))
+
+    def _admit(self, state: State) -> Task[State]:
+        """-> the State as it enters the graph; a State with a past is brought back to life durably."""
+        is_new = state.step == 0 and state.graph is None
+        before, written = state, Written()
+        if not is_new and state.progress is not None:
+            before, state, written = yield from self._continued(state)
+        given = data_of(state)
+        if self.plan.schema is not None:
+            given = freeze_items(self._fitting(given, {}))
+        started = self._stamp(with_data(state, self._completed_data(given)))
+        started = self._accounted(evolve(started, checkpoint_node=""), before, written)
+        if not self.plan.saves:
+            return started
+        if is_new:
+            yield from self._check_new(state)
+            yield (Retain, self.services.retain, state.run_id)
+        else:
+            yield (Retain, self.services.retain, state.run_id)
+            if self.plan.loads_parts:  # what is within the step that did not complete was made of other data
+                yield (Parts, self.services.drop_parts, (state.run_id, state.step + 1, True))
+            yield from self._save((Amend, self.services.amend, started), started)
+        return started
+
+    def _completed_data(self, data: dict[str, Any]) -> dict[str, Any]:
+        """-> the data, with the graph's defaults where they have no value."""
+        defaults = self.plan.defaults
+        return data if defaults.keys() <= data.keys() else lay_over(dict(defaults), data)
+
+    def _continued(self, state: State) -> Task[tuple[State, State, Written]]:
+        """-> of a State with a past: what was saved, the State, each with all of its keys, and what is different.
+
+        Values that are new to the run can be answers again; of one that was deleted when it completed, none is known.
+        """
+        progress, newest = cast(Progress, state.progress), (yield from self._newest_of(state))
+        new = set() if newest is None else _changes(newest, state).keys()
+        answered = progress.answered - new
+        left = evolved(progress, next_node="", woken=None, partial=None, answered=answered)
+        # Where it is not what was saved last, all keys are new.
+        is_newest = newest is not None and newest.step == state.step
+        saved = evolve(newest if newest and is_newest else with_data(state, {}), progress=left)
+        whole, changes = yield from self._whole(saved, _changes(saved, state))
+        made = {key: value for key, value in data_of(whole).items() if key not in saved and key not in state}
+        state = evolve(with_data(state, {**data_of(state), **made}), progress=whole.progress)
+        return whole, state, Written(changes, saved.keys() - state.keys())
+
+    def _newest_of(self, state: State) -> Task[State | None]:
+        """-> the newest saved State of the run, if there is one."""
+        if not self.plan.saves:
+            return None
+        try:
+            saved: State = yield (Load, self.services.load, state.run_id)
+        except CheckpointNotFoundError:
+            return None
+        return saved
+
+    def _check_new(self, state: State) -> Task[None]:
+        """Raise RunExistsError if the store holds another State of a run that is to begin."""
+        try:
+            saved = yield (Load, self.services.load, state.run_id)
+        except CheckpointNotFoundError:
+            return
+        if saved != state:
+            raise RunExistsError(state.run_id, self.plan.store)
+
+    def _stamp(self, state: State) -> State:
+        """-> the State as one that runs on this graph."""
+        plan = self.plan
+        if state.observer is None and not self.wanted.isdisjoint(STATE_EVENTS):
+            state = evolve(state, observer=self.services.observer)
+        progress = state.progress and evolved(state.progress, partial=None)
+        fresh = {"status": RunStatus.ACTIVE, "error": None, "pause": None, "progress": progress}
+        return evolve(state, graph=plan.graph, structure=plan.structure, **fresh)
+
+
+def _with_answers(saved: State, updates: Mapping[str, Any]) -> State:
+    """-> the State, in which the values that are given now can be answers."""
+    progress = saved.progress
+    if progress is None or progress.answered.isdisjoint(updates):
+        return saved
+    return evolve(saved, progress=evolved(progress, answered=progress.answered - updates.keys()))
+
+
+def _changes(saved: State | None, state: State) -> dict[str, Any]:
+    """-> what a State has that was not saved, or with another value."""
+    if saved is None:
+        return dict(data_of(state))
+    return {
+        key: value
+        for key, value in data_of(state).items()
+        if key not in saved or type(saved[key]) is not type(value) or saved[key] != value
+    }
