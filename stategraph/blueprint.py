@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 import attrs
 
 from stategraph.checks import is_name
+from stategraph.code_version import is_told
 from stategraph.edges import Edge, Predicate, is_predicate
 from stategraph.errors import GraphError, SchemaError, UnknownNodeError, shorten
 from stategraph.frozen import check_mapping, freeze_items
@@ -278,8 +279,12 @@ class Blueprint:
 def _cache_problems(name: str, node: Node, policy: CachePolicy) -> Iterator[str]:
     if isinstance(node, InterruptNode):
         yield f"node {name!r} pauses runs: what somebody answers cannot be cached"
-    elif policy.version is None and node.made_of() is None:
+    elif policy.version is None and not _is_told(node.made_of()):
         yield f"node {name!r} does more than its code tells: cache it with CachePolicy(version=...)"
+
+
+def _is_told(made_of: tuple[Any, ...] | None) -> bool:
+    return made_of is not None and is_told(made_of)
 
 
 def _as_given(node: Node) -> NodeFunction | Node:

@@ -73,6 +73,11 @@ class NodeCache:
         """-> a kept result, or what the node returns after its attempts."""
         if visit.is_answered:
             return (yield from attempts())
+        if visit.state.keys().isdisjoint(self.policy.inputs):  # as where their names are misspelled
+            reason = f"none of its inputs is in the State: {', '.join(self.policy.inputs)}"
+            self._warn(reason)
+            yield from visit.tell(EventType.CACHE_MISS, key=None, reason=reason)
+            return (yield from attempts())
         found: Found = yield (Cache, self._find, visit.state)
         if found.changes is not None:
             yield from visit.tell(EventType.CACHE_HIT, key=found.key)

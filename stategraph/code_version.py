@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from functools import partial
-from types import CodeType, FunctionType, MethodType
+from types import BuiltinFunctionType, CodeType, FunctionType, MethodType
 from typing import Any
 
 _ATOMS = (type(None), bool, int, float, complex, str, bytes, type(Ellipsis))
@@ -20,6 +20,17 @@ def version_of(things: Iterable[Any]) -> str:
     import hashlib  # imported when used: OpenSSL takes 4 ms
 
     return hashlib.sha256("\n".join(_told(tuple(things), set())).encode("utf-8", "backslashreplace")).hexdigest()[:32]
+
+
+def is_told(thing: Any) -> bool:
+    """Whether the code of a thing tells what it does: where it belongs to an object, what that holds decides, too."""
+    while isinstance(thing, partial):
+        thing = thing.func
+    if isinstance(thing, tuple):
+        return all(map(is_told, thing))
+    if isinstance(thing, MethodType):
+        return isinstance(thing.__self__, type)
+    return not callable(thing) or isinstance(thing, FunctionType | BuiltinFunctionType | type)
 
 
 def _told(value: Any, seen: set[int]) -> Iterator[str]:

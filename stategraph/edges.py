@@ -82,6 +82,8 @@ def is_true(answer: object) -> bool:
         if hasattr(answer, "close"):
             answer.close()  # or Python warns that nobody awaited it
         raise TypeError("it is async; a predicate answers at once")
+    if callable(answer):
+        raise TypeError(f"it returned {name_of(answer)}, a function, and not what that would answer: call it")
     return bool(answer)
 
 

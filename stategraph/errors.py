@@ -186,7 +186,7 @@ class AsyncNodeError(StateGraphError, RuntimeError):
     def __str__(self) -> str:
         return (
             f"node {self.node_name!r} is async and an event loop is running in this thread: "
-            "use 'await graph.aexecute(...)' or 'await graph.aresume(...)'"
+            "use 'await graph.aexecute(...)' or 'await graph.aresume(...)', and for streams astream or astream_resume"
         )
 
 

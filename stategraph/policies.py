@@ -32,6 +32,10 @@ def _seconds(key: str, *, at_least: float = 0) -> Any:
     return check(f"retry.{key}", f"a finite number from {at_least} on", is_allowed)
 
 
+def _listed(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
+
+
 def _is_retry_on(value: Any) -> bool:
     if isinstance(value, type | tuple):
         types = value if isinstance(value, tuple) else (value,)
@@ -72,6 +76,7 @@ class RetryPolicy:
     jitter: float = attrs.field(default=0.0, validator=_seconds("jitter"))
     retry_on: RetryOn = attrs.field(
         default=Exception,
+        converter=_listed,
         validator=check(
             "retry.retry_on", "an exception class, several of them, or a function of the exception", _is_retry_on
         ),

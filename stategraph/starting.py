@@ -26,6 +26,7 @@ from stategraph.errors import (
     RunCancelledError,
     RunExistsError,
     describe_exception,
+    shorten,
 )
 from stategraph.events import STATE_EVENTS, EventType
 from stategraph.fitting import awake, check_fits, moved
@@ -136,7 +137,7 @@ class Start(Run):
             updates = {**updates, cast(str, key): asked.otherwise}
         elif key is not None:
             if key not in updates:
-                raise AnswerError(saved.run_id, pause, "there is none")
+                raise AnswerError(saved.run_id, pause, _none_among(updates))
             try:
                 # Without a schema it is kept as it was given: the node that asked makes of it what it will be.
                 fitting = self._fitting({key: asked.accepted(updates[key])}, saved)
@@ -295,3 +296,8 @@ def _changes(saved: State | None, state: State) -> dict[str, Any]:
         for key, value in data_of(state).items()
         if key not in saved or type(saved[key]) is not type(value) or saved[key] != value
     }
+
+
+def _none_among(updates: Mapping[str, Any]) -> str:
+    """-> that no answer is given, with what is given."""
+    return f"there is none among {', '.join(map(shorten, updates))}" if updates else "there is none"

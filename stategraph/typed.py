@@ -1,8 +1,5 @@
-"""Values made to fit types, as cattrs does it.
-
-`structured` is cattrs as it comes: it makes an int of ``"5"``. `hook_for` is strict, for values that are to stay what
-they are: what fits a type already is the same object afterwards, and nothing is guessed.
-"""
+"""Values made to fit types by cattrs, strictly: what fits a type already is the same object afterwards, and nothing is
+guessed, as "no" is no bool, and "5" no int."""
 
 from __future__ import annotations
 
@@ -18,8 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, Union, get_args, get_
 
 import attrs
 
-from stategraph.errors import shorten
-from stategraph.mismatches import MismatchError, describe, describe_type
+from stategraph.mismatches import MismatchError, describe, describe_type, mismatches
 
 if TYPE_CHECKING:
     from cattrs import Converter
@@ -29,14 +25,12 @@ Hook: TypeAlias = Callable[[Any, Any], Any]
 
 
 def structured(path: str, value: Any, expected: Any) -> Any:
-    """-> the value as one of this type. Raises ValueError if it does not fit."""
-    import cattrs  # imported when used: 60 ms
-
+    """-> the value as one of this type. Raises ValueError if it does not fit; the text says where."""
+    hook = hook_for(expected)
     try:
-        return cattrs.structure(value, expected)
+        return hook(value, expected)
     except Exception as error:
-        name = getattr(expected, "__name__", expected)
-        raise ValueError(f"{path!r}: {shorten(value)} is no {name}: {error}") from error
+        raise ValueError("; ".join(map(str, mismatches(error, path, expected)))) from error
 
 
 def hook_for(expected: Any) -> Hook:

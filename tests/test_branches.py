@@ -223,8 +223,10 @@ class TestHowMany:
     def test_processes_that_fail(self) -> None:
         """As branches do anywhere; what no process can be given is refused."""
         with pytest.raises(ExecutionError) as caught:
-            call_sync(parallel({"fail": fail, "gone": lambda state: {}}, 1, processes=True), "execute", State())
+            call_sync(parallel({"fail": fail, "square": square}, 1, processes=True), "execute", State())
         assert errors_of(caught)[-1] == "in a process"
+        with pytest.raises(ExecutionError, match="define it at the top of a module"):
+            call_sync(parallel({"gone": lambda state: {}}, processes=True), "execute", State())
         refused: list[Any] = [as_async(trace("a")), lambda state, context: {}]
         for branch in refused:
             with pytest.raises(TypeError, match="processes"):

@@ -75,7 +75,7 @@ class TestAnswering:
             play.resume(graph, {"verdict": "x"})
         assert play.store.load(RUN) == paused
 
-        assert play.resume(graph, {"verdict": "7"})["verdict"] == 7
+        assert play.resume(graph, {"verdict": 7})["verdict"] == 7
 
     def test_two_questions(self, play: Scene, names: tuple[str, ...]) -> None:
         """Of one key, one after the other: each has its own answer."""

@@ -204,6 +204,35 @@ class TestAnswering:
         given = State({"verdict": Decision(True)}, run_id="given")
         assert memory_play.execute(graph, given)["verdict"] == Decision(True)
 
+    @pytest.mark.parametrize(
+        ("schema", "answer"), [(bool, "no"), (bool, None), (str, None), (int, "5"), (int, 3.9), (list[str], "abc")]
+    )
+    def test_nothing_is_guessed(self, memory_play: Scene, schema: Any, answer: Any) -> None:
+        """What is not of the type is refused, not made to fit: "no" is no approval."""
+        graph = reviewed(memory_play.store, InterruptNode("draft", "verdict", schema=schema))
+        memory_play.execute(graph)
+
+        with pytest.raises(AnswerError, match="expected"):
+            memory_play.resume(graph, {"verdict": answer})
+
+    def test_a_validator_that_does_not_decide(self, memory_play: Scene) -> None:
+        """One that is async is refused at once; one that returns neither a bool nor None refuses all."""
+
+        async def later(verdict: Any) -> bool:
+            return False
+
+        with pytest.raises(TypeError, match="validator"):
+            InterruptNode("draft", "verdict", validator=later)
+        graph = reviewed(memory_play.store, InterruptNode("draft", "verdict", validator=lambda verdict: "yes"))
+        memory_play.execute(graph)
+        with pytest.raises(AnswerError, match="no bool"):
+            memory_play.resume(graph, {"verdict": "good"})
+
+    def test_a_schema_that_is_none(self) -> None:
+        """It is found where the node is made."""
+        with pytest.raises(TypeError, match="schema: 5"):
+            InterruptNode("draft", "verdict", schema=5)
+
     def test_the_input_answers(self, any_play: Scene) -> None:
         """A value that the run was given answers the first visit: it does not pause."""
         final = any_play.execute(reviewed(any_play.store), State({"verdict": "good"}, run_id=RUN))
@@ -216,7 +245,7 @@ class TestAnswering:
         with pytest.raises(ExecutionError, match="verdict"):
             memory_play.execute(graph, State({"verdict": "x"}, run_id=RUN))
 
-        assert memory_play.resume(graph, {"verdict": "4"})["verdict"] == 4
+        assert memory_play.resume(graph, {"verdict": 4})["verdict"] == 4
 
     @pytest.mark.parametrize("given", [{}, {"verdict": "again"}])
     def test_every_visit_asks_anew(self, any_play: Scene, given: dict[str, Any]) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
+from stategraph.callables import is_async_callable
 from stategraph.commands import Task
 from stategraph.errors import describe_exception, shorten
 from stategraph.nodes.base import NOTHING, Node
@@ -16,8 +17,8 @@ if TYPE_CHECKING:
 
 
 def _is_optional_callable(node: object, attribute: attrs.Attribute[Any], value: object) -> None:
-    if value is not None and not callable(value):
-        raise TypeError(f"{attribute.name}: {shorten(value)} is not callable; a function of the answer is")
+    if value is not None and (not callable(value) or is_async_callable(value)):
+        raise TypeError(f"{attribute.name}: {shorten(value)} is not allowed; a sync function of the answer is")
 
 
 @attrs.frozen
@@ -32,8 +33,9 @@ class InterruptNode(Node):
         input_param: The key of what is shown to whoever answers; None to show nothing.
         response_param: The key of the answer.
         reason: Why the run waits, for people.
-        schema: A type that the answer is made into, as cattrs does it; an answer that does not fit is refused.
-        validator: Called with the answer; it is refused if this returns False or raises.
+        schema: A type that the answer has to fit, by the rules of a graph's schema; one that does not is refused.
+        validator: Called with the answer; it is refused if this returns False or raises, accepted if it returns True or
+            None. Anything else is an error of the validator.
         deadline: Seconds from the pause in which it can be answered; None for ever.
         otherwise: The answer once the deadline has passed. Without it a run that is resumed too late fails with a
             TimeoutError; resumed once more, it asks anew.
@@ -53,6 +55,8 @@ class InterruptNode(Node):
     pauses = True
 
     def __attrs_post_init__(self) -> None:
+        if self.schema is not None:
+            self._check_schema()
         seconds = self.deadline
         if seconds is not None and (type(seconds) not in (int, float) or not seconds > 0):
             raise ValueError(f"deadline: {shorten(seconds)} is not allowed; a number of seconds above 0 is")
@@ -91,11 +95,19 @@ class InterruptNode(Node):
             raise ValueError(f"{self.response_param!r}: {shorten(answer)}: {describe_exception(error)}") from error
         if verdict is False:
             raise ValueError(f"{self.response_param!r}: {shorten(answer)} is refused by its validator")
+        if verdict is not True and verdict is not None:
+            raise ValueError(f"{self.response_param!r}: its validator returned {shorten(verdict)}, which is no bool")
         return answer
 
+    def _check_schema(self) -> None:
+        from stategraph.typed import hook_for  # imported when used: cattrs takes 60 ms
+
+        try:
+            hook_for(self.schema)
+        except Exception as error:
+            raise TypeError(f"schema: {shorten(self.schema)} is no type that an answer can fit: {error}") from error
+
     def _structured(self, answer: Any) -> Any:
-        if isinstance(self.schema, type) and isinstance(answer, self.schema):
-            return answer
         from stategraph.typed import structured  # imported when used: cattrs takes 60 ms
 
         return structured(self.response_param, answer, self.schema)

@@ -6,11 +6,13 @@ import contextvars
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Protocol
 
 import attrs
+
+from stategraph.callables import name_of
 
 if TYPE_CHECKING:
     import asyncio
@@ -141,12 +143,27 @@ def _end_with_parent() -> None:
     threading.Thread(target=watch, name="stategraph parent", daemon=True).start()
 
 
+def _check_importable(functions: Iterable[Callable[[Any], Any]]) -> None:
+    """Raise TypeError where a function cannot be sent to a process: before one is started, which may wait for ever."""
+    import pickle
+
+    for function in functions:
+        try:
+            pickle.dumps(function)
+        except Exception as error:
+            raise TypeError(
+                f"processes: {name_of(function)} cannot be sent to a process ({error}): "
+                "define it at the top of a module that can be imported"
+            ) from error
+
+
 class ProcessPool:
     """Sync functions in processes: they, their arguments and their results go there and back by pickle."""
 
     is_async = False
 
     def __init__(self, jobs: Sequence[Job], workers: int) -> None:
+        _check_importable({job.function for job in jobs})
         self._jobs = deque(jobs)
         self._workers = min(workers, len(jobs))
         self._running: dict[Future[Any], str] = {}

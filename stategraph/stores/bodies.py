@@ -103,5 +103,6 @@ def _zstandard() -> Any:
     try:
         import zstandard  # imported when used: an extra
     except ImportError as error:
-        raise ConfigError("checkpoint.options.compress", True, "pip install stategraph[zstd] comes first") from error
+        way_out = "the package zstandard comes first, as the extra stategraph[zstd] brings it"
+        raise ConfigError("checkpoint.options.compress", True, way_out) from error
     return zstandard
