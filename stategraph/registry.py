@@ -115,14 +115,24 @@ class Registry(Generic[_Thing]):
             signature.bind(**options)
         except TypeError as error:
             taken = ", ".join(signature.parameters) or "none"
+            problem = _unexpected(signature, options) or str(error)
             raise ConfigError(
-                f"options of the {self._kind} {name!r}", dict(options), f"{error} (it takes: {taken})"
+                f"options of the {self._kind} {name!r}", dict(options), f"{problem} (it takes: {taken})"
             ) from None
 
     def _checked(self, name: str, made: Any) -> _Thing:
         if not self._is_instance(made):
             raise ConfigError(f"{self._kind} {name!r}", made, f"its factory returns a {self._kind}")
         return made  # type: ignore[no-any-return]
+
+
+def _unexpected(signature: inspect.Signature, options: Mapping[str, Any]) -> str:
+    """-> what is wrong with the first option that is not taken, empty if all are: a name that is misspelt says more
+    than the one that is missing because of it."""
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in signature.parameters.values()):
+        return ""
+    extra = [name for name in options if name not in signature.parameters]
+    return f"got an unexpected keyword argument {extra[0]!r}" if extra else ""
 
 
 def _comparable(value: object) -> str:

@@ -283,6 +283,20 @@ class TestKeeping:
 
         assert found == [(1, [RUN], 1)] * 3
 
+    @pytest.mark.parametrize(("interval", "seen"), [(1, [0, 0]), (2, [2, 0])])
+    def test_they_are_gone_once_their_step_is_saved(self, play: Scene, interval: int, seen: list[int]) -> None:
+        """And not before: until then, a run that is killed makes that step again."""
+        found: list[int] = []
+
+        def look(state: State) -> dict[str, Any]:
+            found.append(len(play.store.load_parts(RUN, 1, "w")))
+            return {}
+
+        nodes = {"w": MapNode(lambda item: item, "l", "out", 1), "look": look, "again": look}
+        play.execute(make_graph(nodes, store=play.store, interval=interval), State({"l": [1, 2]}, run_id=RUN))
+
+        assert found == seen
+
     def test_exit_saves_nothing_of_a_run_that_completes(self, play: Scene) -> None:
         """Neither its States nor its parts."""
         found: Any = []

@@ -27,7 +27,7 @@ class Mutant:
     Attributes:
         title: What is broken.
         file: Where, below the package.
-        old: What stands there once.
+        old: What stands there.
         new: What is put in its place.
         tests: What pytest is to run; the whole suite would take too long.
     """
@@ -121,8 +121,8 @@ MUTANTS = (
     Mutant(
         "steps are counted from the beginning after a resume",
         "engine.py",
-        "if interval and state.step % interval == 0:",
-        "if interval and (plan.max_iterations - left) % interval == 0:",
+        "if interval == 1 or (interval and state.step % interval == 0):",
+        "if interval == 1 or (interval and (plan.max_iterations - left) % interval == 0):",
         ("tests/test_runs.py",),
     ),
     Mutant(
@@ -139,6 +139,91 @@ MUTANTS = (
         "        if False:\n",
         ("tests/test_resume.py",),
     ),
+    Mutant(
+        "parts stay when what they were made of changes",
+        "starting.py",
+        "self.services.drop_parts, (run_id, saved.step, bool(updates)))",
+        "self.services.drop_parts, (run_id, saved.step, False))",
+        ("tests/test_parts.py",),
+    ),
+    Mutant(
+        "parts stay when the step that joins them is saved",
+        "engine.py",
+        "                if self._joined:\n                    yield from self._drop_parts()\n            elif",
+        "            elif",
+        ("tests/test_parts.py", "tests/test_left_behind.py"),
+    ),
+    Mutant(
+        "an answer answers twice",
+        "nodes/interrupt.py",
+        "            visit.take_answers([key])\n",
+        "",
+        ("tests/test_pauses.py",),
+    ),
+    Mutant(
+        "a pause is not saved",
+        "engine.py",
+        "            yield from self._save((Save, self.services.save, state), state)\n"
+        "            yield from self._flush(state)\n        else:",
+        "            yield from self._flush(state)\n        else:",
+        ("tests/test_pauses.py",),
+    ),
+    Mutant(
+        "a pause has no seal",
+        "stores/rows.py",
+        "waits = () if pause is None else (pause,)",
+        "waits: tuple[str, ...] = ()",
+        ("tests/stores",),
+    ),
+    Mutant(
+        "runs within runs are shown",
+        "stores/sqlite_rows.py",
+        """IS_SHOWN = f"policy NOT LIKE '%{_IS_PART}'\"""",
+        """IS_SHOWN = "policy IS NOT NULL\"""",
+        (STORES,),
+    ),
+    Mutant(
+        "a copy is made without the parts of the step that it stands before",
+        "stores/row_store.py",
+        "self._begin([self._copy_of(head, forked, policy), *inner])",
+        "self._begin([self._copy_of(head, forked, policy)])",
+        (STORES,),
+    ),
+    Mutant(
+        "a rollback leaves the parts of later steps",
+        "stores/row_store.py",
+        "        self._inner_runs.drop(run_id)\n        self._commit(",
+        "        self._commit(",
+        (STORES,),
+    ),
+    Mutant(
+        "what is within a deleted run stays",
+        "stores/row_store.py",
+        "        self._inner_runs.drop(check_run_id(run_id))\n        self._remove(run_id)",
+        "        self._remove(check_run_id(run_id))",
+        (STORES,),
+    ),
+    Mutant(
+        "a lost checkpoint is one that never was",
+        "stores/row_store.py",
+        "        if head is not None and not rows:\n",
+        "        if False:\n",
+        ("tests/stores/test_damage.py",),
+    ),
+    Mutant(
+        "a load that is overtaken by a write is taken for the newest",
+        "stores/row_store.py",
+        "            self._remember(head, self._rows.tail(state, rows))",
+        "            self._remember(self._head(run_id) or head, self._rows.tail(state, rows))",
+        ("tests/stores/test_damage.py",),
+    ),
+    Mutant(
+        "prune believes what has no seal",
+        "stores/pruning.py",
+        " or not _is_sealed(store, head)",
+        "",
+        ("tests/stores/test_damage.py",),
+    ),
 )
 
 
@@ -154,7 +239,7 @@ def caught_by(mutant: Mutant | None, folder: Path) -> str:
     if mutant is not None:
         file = folder / "stategraph" / mutant.file
         text = file.read_text(encoding="utf-8")
-        if text.count(mutant.old) < 1:
+        if mutant.old not in text:
             raise SystemExit(f"mutant {mutant.title!r}: what it changes is not in {mutant.file} any more")
         file.write_text(text.replace(mutant.old, mutant.new), encoding="utf-8")
     return next(filter(None, (_first_failure(folder, selection) for selection in selections)), "")
@@ -177,16 +262,18 @@ def try_one(mutant: Mutant) -> tuple[Mutant, str]:
 
 
 def main() -> int:
-    """Try every mutant and print the table -> 1 if one is not caught."""
+    """Try every mutant, or those that were asked for, and print the table -> 1 if one is not caught."""
     parser = argparse.ArgumentParser()
+    parser.add_argument("titles", nargs="*", metavar="TEXT", help="only those with this in their title")
     parser.add_argument("--jobs", type=int, default=2)
     given = parser.parse_args()
+    chosen = [one for one in MUTANTS if not given.titles or any(text in one.title for text in given.titles)]
     survived = 0
     with ThreadPoolExecutor(given.jobs) as pool:
-        for mutant, test in pool.map(try_one, MUTANTS):
+        for mutant, test in pool.map(try_one, chosen):
             survived += not test
-            print(f"{'caught  ' if test else 'SURVIVED'}  {mutant.title:60}  {test}", flush=True)
-    print(f"{len(MUTANTS) - survived} of {len(MUTANTS)} planted bugs are caught")
+            print(f"{'caught  ' if test else 'SURVIVED'}  {mutant.title:66}  {test}", flush=True)
+    print(f"{len(chosen) - survived} of {len(chosen)} planted bugs are caught")
     return 1 if survived else 0
 
 

@@ -108,7 +108,10 @@ class CheckpointStore(ABC):
         raise NotImplementedError
 
     def history(self, run_id: str) -> builtins.list[Summary]:
-        """-> the checkpoints of a run that are kept, in order, without their data; none for a run that is not there."""
+        """-> the checkpoints of a run that are kept, in order, without their data; none for a run that is not there.
+
+        What is not read is not checked: only `load` finds out all damage.
+        """
         try:
             return [Summary.of(self.load(run_id))]
         except CheckpointNotFoundError:
@@ -125,7 +128,8 @@ class CheckpointStore(ABC):
             limit: At most so many.
             after: Go on behind the summary that has this cursor.
 
-        Here all runs are loaded, in the order of their ids, because the order in which they began is not known.
+        As with `history`, only `load` finds out all damage. Here all runs are loaded, in the order of their ids,
+        because the order in which they began is not known.
         """
         check_status(status)
         first = from_cursor(after) or 0

@@ -12,8 +12,8 @@ from typing import Any
 
 import attrs
 
-from stategraph import clock
 from stategraph.errors import (
+    CheckpointCorruptError,
     CheckpointError,
     CheckpointNotFoundError,
     NotSerializableError,
@@ -30,8 +30,9 @@ from stategraph.stores.commit import SharedCommits
 from stategraph.stores.inner_runs import InnerRuns
 from stategraph.stores.pauses import pause_text
 from stategraph.stores.policy import Policy
+from stategraph.stores.pruning import prune
 from stategraph.stores.row_operations import RowOperations
-from stategraph.stores.rows import Head, Row, Sealer, SigningKey, Write, signing_key
+from stategraph.stores.rows import Head, Row, Sealer, SigningKey, Write, is_of, signing_key
 from stategraph.stores.summaries import Pruned, Summary
 from stategraph.stores.tails import Rows, Tail
 
@@ -82,6 +83,8 @@ class RowStore(RowOperations):
 
     def save_many(self, states: Sequence[State]) -> None:
         """Save several States of one run in few transactions; of a run that keeps the newest only, the newest."""
+        if not states:
+            return
         run_id = states[0].run_id
         known = self._tails.get(run_id)
         if known is not None and (self._policies.get(run_id) or known[0].policy).visible == 1:
@@ -159,7 +162,10 @@ class RowStore(RowOperations):
             head = self._head(state.run_id)
             if head is None or head.step < state.step:
                 return head, self._next_head(head, state), row, tail
-            self.load(state.run_id)
+            try:
+                self.load(state.run_id)
+            except CheckpointNotFoundError:  # it was deleted meanwhile
+                return None
             known = self._tails.get(state.run_id)
             if known is None:
                 return None
@@ -253,15 +259,26 @@ class RowStore(RowOperations):
     # ------------------------------------------------------------------ loading
 
     def load(self, run_id: str, step: int | None = None) -> State:
-        rows = self._chain(check_run_id(run_id), step)
-        if not rows or (step is not None and not self._is_visible(run_id, step)):
+        head = self._head(check_run_id(run_id))  # first: a write before the rows are read makes its version an old one
+        rows = [] if head is None else self._chain(run_id, step)
+        if head is not None and not rows:
+            self._check_absent(head, step)
+        if head is None or not rows or (step is not None and not self._is_visible(head, step)):
             raise CheckpointNotFoundError(run_id, str(self), step)
         state = self._rows.state(run_id, rows)
-        if step is None:
-            head = self._head(run_id)
-            if head is not None and _is_of(head, rows[-1]):
-                self._remember(head, self._rows.tail(state, rows))
+        if step is None and is_of(head, rows[-1]):
+            self._remember(head, self._rows.tail(state, rows))
         return state
+
+    def _check_absent(self, head: Head, step: int | None) -> None:
+        """Raise CheckpointCorruptError if a step that is not there was not removed, but lost."""
+        if step is None or step == head.step:
+            if not self._is_stale(head):
+                raise CheckpointCorruptError(head.run_id, f"its newest step {head.step} is missing")
+            return
+        later = next((row for row in self._index(head.run_id) if row.step > step), None)
+        if later is not None and later.base < step:  # what builds on it shows that it was there
+            self._rows.check(head.run_id, self._chain(head.run_id, later.step))
 
     def list(self) -> builtins.list[str]:
         return sorted(head.run_id for head in self._heads(None, None, -1, None))
@@ -276,15 +293,14 @@ class RowStore(RowOperations):
         check_status(status)
         return [head.summary() for head in self._heads(status, graph, check_limit(limit), from_cursor(after))]
 
-    def _is_visible(self, run_id: str, step: int) -> bool:
-        head = self._head(run_id)
-        if head is None or head.policy.visible is None:
-            return head is not None
-        return any(row.step == step for row in self._visible(head))
+    def _is_visible(self, head: Head, step: int) -> bool:
+        return head.policy.visible is None or any(row.step == step for row in self._visible(head))
 
     def _visible(self, head: Head) -> builtins.list[Row]:
         """-> the checkpoints of a run that retention keeps; more rows may be there, which these build on."""
         rows = self._index(head.run_id)
+        if not (rows and is_of(head, rows[-1])) and not self._is_stale(head):
+            raise CheckpointCorruptError(head.run_id, f"its newest step {head.step} is missing, or is another")
         return rows[-head.policy.visible :] if head.policy.visible else rows
 
     # ------------------------------------------------------------------ time travel, and forgetting
@@ -322,7 +338,11 @@ class RowStore(RowOperations):
         return Write(attrs.evolve(self._next_head(None, copy), policy=policy), None, (*earlier, row))
 
     def _begin(self, writes: Sequence[Write]) -> None:
-        """Make writes that begin runs: all of them in one transaction, or none."""
+        """Make writes that begin runs, in one transaction. Where another process begins one of them at the same time,
+        the others are taken back."""
+        for write in writes:
+            if self._head(write.head.run_id) is not None:
+                raise RunExistsError(write.head.run_id, str(self))
         made = self._apply(writes)
         if all(made):
             return
@@ -352,33 +372,7 @@ class RowStore(RowOperations):
         self._policies[check_run_id(run_id)] = policy
 
     def prune(self) -> Pruned:
-        now = clock.now_ns()
-        removed, cut = [], 0
-        for head in self._heads(None, None, -1, None):
-            if head.policy.is_over(head.status, head.time_ns, now):
-                if self._is_stale(head):  # it went on meanwhile
-                    continue
-                self._inner_runs.drop(head.run_id)  # first: nothing of it is to be found by a run that takes its id
-                if self._remove(head.run_id, head.version):
-                    self._forget_all(head.run_id)
-                    removed.append(head.run_id)
-            else:
-                cut += self._cut_now(head)
-        return Pruned(tuple(removed), cut)
-
-    def _cut_now(self, head: Head) -> int:
-        """Remove the rows of a run that no visible checkpoint builds on -> how many."""
-        lowest = min((row.base for row in self._visible(head)), default=0)
-        superfluous = sum(row.step < lowest for row in self._index(head.run_id))
-        if superfluous:
-            self._commit(Write(attrs.evolve(head, version=head.version + 1), head, cut_below=lowest))
-            self._forget(head.run_id)
-        return superfluous
-
-
-def _is_of(head: Head, row: Row) -> bool:
-    """Whether a head and the newest row were read at one time."""
-    return (head.step, head.node, head.time_ns, head.status) == (row.step, row.node, row.time_ns, row.status)
+        return prune(self)
 
 
 def _ascending(states: Sequence[State]) -> Iterator[builtins.list[State]]:

@@ -141,6 +141,11 @@ class Write:
     cut_above: int | None = None
 
 
+def is_of(head: Head, row: Row) -> bool:
+    """Whether the newest row of a run is the one that its head tells of."""
+    return (head.step, head.node, head.time_ns, head.status) == (row.step, row.node, row.time_ns, row.status)
+
+
 def checked_row(run_id: str, row: Row) -> Row:
     """-> a row that a store holds. Raises CheckpointCorruptError if there are values of other types in it."""
     if tuple(map(type, row)) not in _TYPES_OF_ROWS:

@@ -91,10 +91,10 @@ class SqliteStore(RowStore):
         try:
             _check(database, self.path)
             if self._read_only:
-                supplement(database)
+                supplement(database, self.path)
                 database.execute("PRAGMA query_only = 1")
             else:
-                _prepare(database)
+                _prepare(database, self.path)
                 self._grow_log(database)
         except BaseException:
             database.close()
@@ -294,11 +294,8 @@ def _is_damage(error: Exception) -> bool:
     code = getattr(error, "sqlite_errorcode", None)
     if code is None:  # an error of the module itself, which has found text that is none
         return isinstance(error, sqlite3.OperationalError) and "decode to UTF-8" in str(error)
-    return code & 0xFF in (
-        sqlite3.SQLITE_CORRUPT,
-        sqlite3.SQLITE_NOTADB,
-        sqlite3.SQLITE_ERROR,
-    )  # the last: no such table
+    no_such_table = sqlite3.SQLITE_ERROR
+    return code & 0xFF in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, no_such_table)
 
 
 # --------------------------------------------------------------------------- the file
@@ -322,8 +319,8 @@ def _file(path: str | os.PathLike[str], must_exist: bool) -> Path:
     return file
 
 
-def _prepare(database: sqlite3.Connection) -> None:
-    """Make a connection durable, and the tables if they are not there."""
+def _prepare(database: sqlite3.Connection, path: Path) -> None:
+    """Make a connection durable, and the tables if they are not there or of an older version."""
     _to_log_mode(database)
     database.execute("PRAGMA synchronous = FULL")
     if database.execute("PRAGMA user_version").fetchone() == (SCHEMA_VERSION,):
@@ -331,6 +328,7 @@ def _prepare(database: sqlite3.Connection) -> None:
     database.execute("BEGIN IMMEDIATE")
     try:
         (version,) = database.execute("PRAGMA user_version").fetchone()  # somebody may have been faster
+        _check_version(version, path)
         for statement in (statement for migration in MIGRATIONS[version:] for statement in migration):
             database.execute(statement)
         database.execute(f"PRAGMA application_id = {APPLICATION_ID}")
@@ -372,15 +370,20 @@ def _check(database: sqlite3.Connection, path: Path) -> None:
     names = [str(name) for name, _, _ in parts]
     if names and application != APPLICATION_ID:
         raise FormatError("", f"{path} is not a database of stategraph (it has {', '.join(names[:5])})")
-    if version > SCHEMA_VERSION:
-        raise FormatError(
-            "", f"{path} has schema {version} and this version of stategraph reads up to {SCHEMA_VERSION}; update it"
-        )
+    _check_version(version, path)
     foreign = [
         str(name) for name, kind, sql in parts if kind == "trigger" or _made_by_us(version).get(name, sql) != sql
     ]
     if foreign:  # views and indexes for other tools may be added; a trigger, or a table made otherwise, runs something
         raise FormatError("", f"{path} was changed by others than stategraph ({', '.join(foreign[:5])})")
+
+
+def _check_version(version: int, path: Path) -> None:
+    """Raise FormatError if this version of stategraph is too old for a version of the schema."""
+    if version > SCHEMA_VERSION:
+        raise FormatError(
+            "", f"{path} has schema {version} and this version of stategraph reads up to {SCHEMA_VERSION}; update it"
+        )
 
 
 @cache

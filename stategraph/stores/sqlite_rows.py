@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
-from stategraph.errors import CheckpointCorruptError
+from stategraph.errors import CheckpointCorruptError, FormatError
 from stategraph.provenance import ErrorInfo, ParentStep
 from stategraph.stores.columns import Columns
 from stategraph.stores.policy import Policy
@@ -75,13 +76,18 @@ _SUPPLEMENTS = {
 }
 
 
-def supplement(database: sqlite3.Connection) -> None:
+def supplement(database: sqlite3.Connection, path: Path) -> None:
     """Let this connection, and nobody else, see an older version of the schema as if it were the newest.
 
     A view goes before the table of its name. Once another process has migrated the database, the column of the table
     comes before the one that the view adds.
+
+    Raises:
+        FormatError: there are no tables yet.
     """
     (version,) = database.execute("PRAGMA user_version").fetchone()
+    if version == 0:
+        raise FormatError("", f"{path} is empty: no store was made in it yet; one that is not read-only makes it")
     database.execute("PRAGMA temp_store = MEMORY")
     for statement in _SUPPLEMENTS.get(version, ()):
         database.execute(statement)

@@ -736,7 +736,7 @@ def test_a_load_sees_the_rows_of_one_time(folder: Path, store: DiskStore, policy
 
         def get(key: str, *arguments: Any) -> Any:
             reads.append(key)
-            if len(reads) == 2:
+            if len(reads) == 3:  # the first is of the head, before the rows
                 other.rollback("a", 5)
                 for state in states[5:30]:
                     other.save(state.set("big", f"{state.step}" * 9000))
@@ -747,7 +747,7 @@ def test_a_load_sees_the_rows_of_one_time(folder: Path, store: DiskStore, policy
         monkeypatch.setattr(store._cache, "get", get)
 
         assert store.load("a") == loaded
-        assert len(reads) >= 2
+        assert len(reads) >= 3
 
 
 def test_a_rollback_leaves_no_rows_behind(folder: Path, store: DiskStore) -> None:

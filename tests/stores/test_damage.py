@@ -1,0 +1,338 @@
+"""What is lost or was tampered with, and how each store tells that it is."""
+
+import os
+import sqlite3
+import stat
+from contextlib import closing
+
+import pytest
+
+from stategraph import ConfigError, State, get_checkpoint_store
+from stategraph.errors import CheckpointCorruptError, CheckpointNotFoundError, FormatError, RunExistsError
+from stategraph.provenance import ParentStep, Part
+from stategraph.state import evolve
+from stategraph.stores import bodies
+from stategraph.stores.disk import DiskStore
+from stategraph.stores.files import make_private
+from stategraph.stores.policy import Policy
+from stategraph.stores.sqlite import SqliteStore
+from stategraph.stores.sqlite_rows import SCHEMA_VERSION
+
+OVER = Policy(ttl=1e-9)
+
+
+def sql(path, statement):
+    with closing(sqlite3.connect(path)) as database, database:
+        database.execute(statement)
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "runs.db"
+
+
+@pytest.fixture
+def store(path):
+    with SqliteStore(path) as store:
+        yield store
+
+
+@pytest.fixture(params=["sqlite", "disk"])
+def any_store(request, tmp_path):
+    kinds = {"sqlite": lambda: SqliteStore(tmp_path / "runs.db"), "disk": lambda: DiskStore(tmp_path / "runs")}
+    with kinds[request.param]() as store:
+        yield store
+
+
+def saved(store, *steps, run_id="a", policy=None, **provenance):
+    if policy is not None:
+        store.retain(run_id, policy)
+    for step in steps:
+        store.save(State({"n": step}, run_id=run_id, step=step, checkpoint_node="node", **provenance))
+
+
+def lose(store, step, run_id="a"):
+    """Take a row away, as damage may."""
+    if isinstance(store, DiskStore):
+        store._cache.delete(f"row:{run_id}@{step}")
+    else:
+        number = store._head(run_id).number
+        sql(store.path, f"DELETE FROM checkpoint WHERE id = {number << 32 | step}")
+
+
+class TestLostRows:
+    @pytest.mark.parametrize("policy", [Policy(), Policy("full"), Policy("windowed", window=2)])
+    @pytest.mark.parametrize("asked", [None, 3])
+    def test_the_newest_one(self, any_store, policy, asked):
+        """The run is there: it is damaged, and not unknown; and an earlier checkpoint does not pass for its newest."""
+        saved(any_store, 1, 2, 3, policy=policy)
+
+        lose(any_store, 3)
+
+        with pytest.raises(CheckpointCorruptError, match="step 3 is missing"):
+            any_store.load("a", asked)
+        with pytest.raises(CheckpointCorruptError, match="'a'"):
+            any_store.history("a")
+
+    def test_the_only_one(self, store):
+        """A run of which nothing is left but that it was there."""
+        saved(store, 3)
+        lose(store, 3)
+
+        for ask in (store.load, store.history, lambda run_id: store.rollback(run_id, 3), lambda a: store.fork(a, "b")):
+            with pytest.raises(CheckpointCorruptError, match="step 3 is missing"):
+                ask("a")
+
+    def test_a_run_goes_on_behind_it(self, any_store):
+        """What is saved next holds everything."""
+        saved(any_store, 1, 2)
+        lose(any_store, 2)
+        any_store._forget_all("a")
+
+        if isinstance(any_store, SqliteStore):
+            saved(any_store, 3)
+            assert any_store.load("a")["n"] == 3
+
+    def test_one_that_others_build_on(self, store):
+        """They tell that it was there, whoever asks for it."""
+        saved(store, 1, 2, 3, policy=Policy("full"))
+        lose(store, 2)
+
+        with pytest.raises(CheckpointCorruptError):
+            store.load("a", 2)
+
+    def test_one_that_never_was(self, any_store):
+        """Nothing is lost where steps were not saved."""
+        saved(any_store, 2, 4, 6, policy=Policy("full"))
+
+        for step in (1, 3, 5, 7):
+            with pytest.raises(CheckpointNotFoundError):
+                any_store.load("a", step)
+
+
+def test_a_run_that_is_deleted_while_it_is_loaded(any_store, monkeypatch):
+    """It is not found: nothing of it is damaged."""
+    saved(any_store, 1)
+    chain = any_store._chain
+
+    def deleted(*asked):
+        any_store.delete("a")
+        return chain(*asked)
+
+    monkeypatch.setattr(any_store, "_chain", deleted)
+
+    with pytest.raises(CheckpointNotFoundError):
+        any_store.load("a")
+
+
+def test_a_run_that_is_deleted_while_its_step_is_saved_again(any_store, monkeypatch):
+    """It begins anew."""
+    saved(any_store, 1)
+    any_store._forget_all("a")
+    chain = any_store._chain
+
+    def deleted(*asked):
+        any_store.delete("a")
+        return chain(*asked)
+
+    monkeypatch.setattr(any_store, "_chain", deleted)
+    saved(any_store, 1)
+    monkeypatch.undo()
+
+    assert any_store.load("a").step == 1
+
+
+def test_a_run_that_is_written_while_it_is_loaded(any_store, monkeypatch):
+    """What the loader saves next builds on what is there by then."""
+    saved(any_store, 1, 2, policy=Policy("full"))
+    any_store._forget("a")
+    chain = any_store._chain
+
+    def read_before_it_is_written(*asked):
+        rows = chain(*asked)
+        monkeypatch.undo()
+        any_store.rollback("a", 2)
+        return rows
+
+    monkeypatch.setattr(any_store, "_chain", read_before_it_is_written)
+    state = any_store.load("a")
+    any_store.save(evolve(state.set("n", 3), step=3))
+
+    assert any_store.load("a")["n"] == 3
+    assert any_store.load("a", 2).generation == 1
+
+
+class TestPrune:
+    @pytest.mark.parametrize("change", ["status = 'completed'", "status = 'completed', timestamp_ns = 0"])
+    def test_a_run_is_over_when_its_checkpoint_says_so(self, store, path, change):
+        """And not when the list of runs says so, which has no seal."""
+        saved(store, 1, policy=OVER)
+        sql(path, f"UPDATE run SET {change}")
+
+        assert store.prune().runs == ()
+        assert store.load("a").status == "active"
+
+    def test_what_is_damaged_stays(self, store, path):
+        """And keeps no other from going."""
+        for run_id in ("a", "b", "c"):
+            saved(store, 1, run_id=run_id, policy=OVER if run_id < "c" else None, status="completed")
+        sql(path, "UPDATE checkpoint SET body = x'00' WHERE id >> 32 = 1")
+        lose(store, 1, "c")
+
+        assert store.prune().runs == ("b",)
+        assert store.list() == ["a", "c"]
+
+
+def test_a_fork_finds_out_beforehand_what_is_in_its_way(any_store, monkeypatch):
+    """Not even for a moment is a half of it there."""
+    saved(any_store, 1)
+    saved(any_store, 1, run_id="a/child", policy=Policy(is_part=True), parent=ParentStep("a", 1))
+    saved(any_store, 1, run_id="b/child")
+    monkeypatch.setattr(any_store, "_apply", None)
+
+    with pytest.raises(RunExistsError, match="b/child"):
+        any_store.fork("a", "b")
+
+
+def test_nothing_is_saved_together(any_store):
+    """No State at all is no error."""
+    any_store.save_many([])
+
+    assert any_store.list() == []
+
+
+class TestOpening:
+    @pytest.mark.parametrize("table", ["run", "checkpoint"])
+    @pytest.mark.parametrize("when", ["AFTER INSERT", "BEFORE UPDATE", "AFTER DELETE"])
+    @pytest.mark.parametrize("read_only", [True, False])
+    def test_a_trigger_that_was_planted(self, store, path, table, when, read_only):
+        """It would run when a run is saved: the database is refused, and the error names it."""
+        store.close()
+        sql(path, f"CREATE TRIGGER spy {when} ON {table} BEGIN SELECT 1; END")
+
+        with pytest.raises(FormatError, match=r"changed by others than stategraph .*spy"):
+            SqliteStore(path, read_only=read_only)
+
+    def test_a_name_that_is_no_text(self, store, path):
+        """Damage in the schema is damage of the file."""
+        store.close()
+        with closing(sqlite3.connect(path)) as database, database:
+            database.execute("PRAGMA writable_schema = 1")
+            database.execute("UPDATE sqlite_master SET sql = CAST(x'ff' || sql AS TEXT) WHERE name = 'checkpoints'")
+
+        with pytest.raises((FormatError, CheckpointCorruptError), match="damaged"):
+            SqliteStore(path)
+
+    def test_an_empty_file_is_not_read_only(self, path):
+        """There is nothing to read yet, which is no damage; and nothing is made."""
+        path.touch()
+
+        with pytest.raises(FormatError, match="is empty"):
+            SqliteStore(path, read_only=True)
+
+        assert path.read_bytes() == b""
+
+    def test_a_newer_version_that_migrates_at_the_same_time(self, path, monkeypatch):
+        """Its schema is not taken back to ours."""
+        from stategraph.stores import sqlite as module
+
+        def overtaken(database, _):
+            database.execute(f"PRAGMA user_version = {SCHEMA_VERSION + 1}")
+
+        monkeypatch.setattr(module, "_check", overtaken)
+
+        with pytest.raises(FormatError, match="update it"):
+            SqliteStore(path)
+
+        with closing(sqlite3.connect(path)) as database:
+            assert database.execute("PRAGMA user_version").fetchone() == (SCHEMA_VERSION + 1,)
+
+
+class TestOptions:
+    @pytest.mark.parametrize("name", ["sqlite", "disk"])
+    def test_one_that_is_misspelt_is_named(self, name):
+        """And not the one that is missing because of it."""
+        with pytest.raises(ConfigError, match=r"unexpected keyword argument 'pth' \(it takes: path"):
+            get_checkpoint_store(name, pth="runs")
+
+    def test_one_that_is_missing_is_named(self):
+        """Where all that are given are known."""
+        with pytest.raises(ConfigError, match="missing a required argument: 'path'"):
+            get_checkpoint_store("sqlite", read_only=True)
+
+
+class TestPrivateFiles:
+    def test_a_new_one(self, tmp_path):
+        """Only its owner may read it, whatever the umask allows."""
+        before = os.umask(0)
+        try:
+            make_private(tmp_path / "new")
+        finally:
+            os.umask(before)
+
+        assert stat.S_IMODE((tmp_path / "new").stat().st_mode) == 0o600
+
+    def test_one_that_is_there_is_not_opened(self, tmp_path, monkeypatch):
+        """To close it again would end the locks of this process; what is in it and who may read it stays."""
+        file = tmp_path / "there"
+        file.write_bytes(b"content")
+        file.chmod(0o640)
+        closed: list[int] = []
+        monkeypatch.setattr(os, "close", closed.append)
+
+        make_private(file)
+        monkeypatch.undo()
+
+        assert closed == []
+        assert file.read_bytes() == b"content"
+        assert stat.S_IMODE(file.stat().st_mode) == 0o640
+
+    def test_a_folder_in_its_place(self, tmp_path):
+        """It is an error that says so."""
+        with pytest.raises(IsADirectoryError):
+            make_private(tmp_path)
+
+    def test_one_that_may_not_be_written(self, tmp_path, monkeypatch):
+        """Whoever asks is not allowed to."""
+        file = tmp_path / "locked"
+        file.touch()
+        monkeypatch.setattr(os, "access", lambda *_: False)
+
+        with pytest.raises(PermissionError, match="locked"):
+            make_private(file)
+
+
+class TestBombs:
+    def test_what_is_worth_too_much_is_left_as_it_is(self, path):
+        """A State of zeros is kept, uncompressed, and comes back."""
+        pytest.importorskip("zstandard")
+        state = State({"text": "0" * (bodies._UNASKED + 1)}, run_id="a", step=1)
+        with SqliteStore(path, compress=True) as store:
+            store.save(state)
+            (row,) = store._chain("a", None)
+
+            assert row.encoding == "msgpack"
+            assert store.load("a") == state
+
+    @pytest.mark.parametrize(("size", "is_refused"), [(bodies._UNASKED, False), (bodies._UNASKED + 1, True)])
+    def test_the_limit(self, size, is_refused):
+        """A small body may become 4 MB, and not one byte more."""
+        zstandard = pytest.importorskip("zstandard")
+        bomb = zstandard.ZstdCompressor().compress(bytes(size))
+
+        if is_refused:
+            with pytest.raises(ValueError, match=f"claim to be {size} bytes; at most {bodies._UNASKED}"):
+                bodies._decompressed(bomb)
+        else:
+            assert bodies._decompressed(bomb) == bytes(size)
+
+
+def test_parts_of_a_run_that_is_gone(any_store):
+    """They are found no more, and dropping them again is no error."""
+    saved(any_store, 1)
+    any_store.save_parts("a", [Part(2, "map", "x", 1)])
+    any_store.delete("a")
+
+    any_store.drop_parts("a", 2, newer_too=True)
+
+    assert any_store.load_parts("a", 2, "map") == {}
