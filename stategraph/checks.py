@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -9,6 +10,9 @@ from stategraph.errors import ConfigError
 
 Validator = Callable[[Any, Any, Any], None]
 """As attrs calls it: with the instance, the attribute and the value."""
+
+MOST = sys.float_info.max
+"""A whole number beyond it is finite, and yet too large to count with."""
 
 
 def check(key: str, allowed: str, is_allowed: Callable[[Any], bool]) -> Validator:
@@ -32,5 +36,5 @@ def is_count(value: object, at_least: int) -> bool:
 
 
 def is_seconds(value: object) -> bool:
-    """Whether it is a positive, finite number."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < float("inf")
+    """Whether it is a number above 0 that can be counted with."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value <= MOST

@@ -109,6 +109,11 @@ class Expired(BaseException):
     as a node of a graph within, may retry or handle that."""
 
 
+class CannotAwait(BaseException):
+    """Raised where something is to be awaited by a driver that blocks, while an event loop is running in its thread
+    (``__cause__`` is an AsyncNodeError): a mistake of the caller, no failure of the node, nothing to be tried again."""
+
+
 class StoreFailed(BaseException):
     """Raised while a node is visited, to say that the store could not do what the visit takes (``__cause__``): no
     failure of the node, and nothing to be tried again."""

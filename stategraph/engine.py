@@ -13,17 +13,8 @@ from typing import Any, cast
 
 import attrs
 
-from stategraph.commands import (
-    Await,
-    Delete,
-    Parts,
-    Save,
-    Task,
-)
+from stategraph.commands import Await, Delete, Parts, Save, Task
 from stategraph.edges import NoWay, choose
-from stategraph.errors import (
-    AsyncNodeError,
-)
 from stategraph.events import STEP_EVENTS, EventType
 from stategraph.frozen import lay_over
 from stategraph.nodes.context import NodeContext
@@ -101,7 +92,7 @@ class Engine(Start):
                 else:
                     if type(result) is not State and isawaitable(result):
                         result = yield (Await, result, name)
-                    if type(result) is State and result.pause is not None:
+                    if type(result) is State and result.pause is not None and result.run_id == state.run_id:
                         pause = result.pause
                         break
                     data = data_from(result, state)
@@ -109,7 +100,7 @@ class Engine(Start):
                 visit = Visit(self, stage, state) if visit is None else visit
                 yield from visit.tell_failure(error)
                 failure = self._failed(visit, error)
-                if stage.policies.on_error is None or isinstance(error, AsyncNodeError):
+                if stage.policies.on_error is None:
                     raise failure from error
                 following = stage.policies.on_error
                 data = lay_over(data_of(state), self._fitting(error_data(failure), state, name))
@@ -152,15 +143,14 @@ class Engine(Start):
 
     def _pause(self, stage: Stage, pause: Pause) -> Task[None]:
         """Save the run as one that waits."""
+        if not self.plan.saves:
+            raise self._failure(stage.name, "cannot pause: the graph saves nothing (checkpoint.interval is 0)")
         pause = attrs.evolve(pause, node=stage.name)
         self.state = state = evolve(self.state, status=RunStatus.PAUSED, pause=pause)
-        if self.plan.saves:
-            yield from self._save((Save, self.services.save, state), state)
-            yield from self._flush(state)
-        else:
-            self.state = evolve(state, status=RunStatus.ACTIVE, pause=None)
-            raise self._failure(stage.name, "cannot pause: the graph saves nothing (checkpoint.interval is 0)")
-        yield from self._emit(EventType.GRAPH_PAUSE, state, reason=pause.reason, response_param=pause.response_param)
+        about = {"pause_node": pause.node, "reason": pause.reason, "response_param": pause.response_param}
+        yield from self._save((Save, self.services.save, state), state)
+        yield from self._flush(state)
+        yield from self._emit(EventType.GRAPH_PAUSE, state, **about)
 
     def _function(self, stage: Stage) -> Callable[[State], Any]:
         """-> the function of a node that wants a context, with the context of the step that is being made."""

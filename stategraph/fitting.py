@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import attrs
 
-from stategraph.errors import GraphMismatchError, RunCompleteError
+from stategraph.errors import CheckpointCorruptError, GraphMismatchError, RunCompleteError
 from stategraph.plan import Plan
 from stategraph.provenance import Pause, Progress, RunStatus, evolved
 from stategraph.state import State, evolve
@@ -19,6 +19,12 @@ def check_fits(plan: Plan, saved: State, allow_changed: bool) -> None:
         raise GraphMismatchError(saved.run_id, (change,), "Resume it with that graph.")
     if saved.status is RunStatus.COMPLETED:
         raise RunCompleteError(saved.run_id, saved.checkpoint_node)
+    if saved.status is RunStatus.PAUSED and (saved.pause is None or not saved.pause.node):
+        raise CheckpointCorruptError(
+            saved.run_id,
+            "its status is paused, but its pause names no node to go on at: save a State made by hand with "
+            'status="active", or with pause=Pause(...) and the node in it',
+        )
     for node in _nodes_of(saved):
         if node not in plan.stages:
             change = f"it stands at node {node!r}, which the graph does not have"

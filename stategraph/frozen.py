@@ -290,6 +290,12 @@ def lay_over(data: dict[str, Any], updates: Mapping[str, Any]) -> dict[str, Any]
     return {**data, **updates}  # most updates are numbers and texts, which are taken as they are
 
 
+def changed_items(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
+    """-> what is in `after` under new keys, or as other objects than in `before`; frozen values that did not change are
+    the same objects."""
+    return {key: value for key, value in after.items() if key not in before or before[key] is not value}
+
+
 def freeze_at(key: str, value: Any) -> Any:
     """-> the value frozen; an error names the key that it was meant for."""
     if type(value) in SETTLED:

@@ -15,6 +15,7 @@ from typing import Any
 import attrs
 
 from stategraph.errors import shorten
+from stategraph.frozen import changed_items
 from stategraph.provenance import Origin, evolved
 from stategraph.state import State, data_of, evolve, with_data
 
@@ -46,8 +47,7 @@ class Written:
     @classmethod
     def between(cls, before: Mapping[str, Any], after: Mapping[str, Any], named: Iterable[str] = ()) -> Written:
         """-> what is different; keys that are named count as set even if their values are the same."""
-        changed = {key for key, value in after.items() if key not in before or before[key] is not value}
-        return cls(changed.union(named), before.keys() - after.keys())
+        return cls({*changed_items(before, after), *named}, before.keys() - after.keys())
 
     def check_one_kind(self, persist: AbstractSet[str]) -> None:
         """Raise ValueError if keys that are not saved were made together with a change of keys that are.

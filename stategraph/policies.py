@@ -3,23 +3,15 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable, Iterable
 from typing import Any, TypeAlias
 
 import attrs
 
-from stategraph.checks import check, is_count
+from stategraph.checks import MOST, check, is_count, is_seconds
 from stategraph.errors import AsyncNodeError, ConfigError, shorten
 
 RetryOn: TypeAlias = type[Exception] | tuple[type[Exception], ...] | Callable[[Exception], bool]
-
-_MOST = sys.float_info.max  # a whole number beyond it is finite, and yet too large to count with
-
-
-def is_timeout(value: object) -> bool:
-    """Whether it is a number of seconds above 0."""
-    return type(value) in (int, float) and 0 < value <= _MOST  # type: ignore[operator]
 
 
 # --------------------------------------------------------------------------- trying again
@@ -27,7 +19,7 @@ def is_timeout(value: object) -> bool:
 
 def _seconds(key: str, *, at_least: float = 0) -> Any:
     def is_allowed(value: Any) -> bool:
-        return type(value) in (int, float) and at_least <= value <= _MOST
+        return type(value) in (int, float) and at_least <= value <= MOST
 
     return check(f"retry.{key}", f"a finite number from {at_least} on", is_allowed)
 
@@ -178,7 +170,7 @@ class CachePolicy:
         default=None,
         kw_only=True,
         validator=check(
-            "cache.ttl", "a number of seconds above 0, or None", lambda value: value is None or is_timeout(value)
+            "cache.ttl", "a number of seconds above 0, or None", lambda value: value is None or is_seconds(value)
         ),
     )
     version: str | int | None = attrs.field(
@@ -215,7 +207,7 @@ class NodePolicies:
         return self.retry is not None or self.timeout is not None or self.cache is not None
 
     def __attrs_post_init__(self) -> None:
-        if self.timeout is not None and not is_timeout(self.timeout):
+        if self.timeout is not None and not is_seconds(self.timeout):
             raise ConfigError("timeout", self.timeout, "a number of seconds above 0")
         if self.retry is not None and not isinstance(self.retry, RetryPolicy):
             raise ConfigError("retry", self.retry, "a RetryPolicy")

@@ -10,9 +10,11 @@ from typing import Any
 
 import attrs
 
-from stategraph.errors import shorten
+from stategraph.errors import describe_exception, shorten
 from stategraph.frozen import freeze, freeze_at
 from stategraph.ids import check_run_id
+
+_MESSAGE_LENGTH = 2000  # characters of an exception's text that are kept
 
 
 def check_step(value: int) -> int:
@@ -38,6 +40,17 @@ class ErrorInfo:
     type: str = attrs.field(validator=attrs.validators.instance_of(str))
     message: str = attrs.field(validator=attrs.validators.instance_of(str))
     node: str = attrs.field(validator=attrs.validators.instance_of(str))
+
+    @classmethod
+    def of(cls, error: Exception, node: str) -> ErrorInfo:
+        """-> what is kept of an exception that came from a node."""
+        name = type(error).__name__
+        return cls.said(name, describe_exception(error).removeprefix(f"{name}: "), node)
+
+    @classmethod
+    def said(cls, type: str, message: str, node: str) -> ErrorInfo:
+        """-> the same with a text of ours: cut, and without what cannot be stored as UTF-8."""
+        return cls(type, message[:_MESSAGE_LENGTH].encode("utf-8", "backslashreplace").decode(), node)
 
 
 @attrs.frozen

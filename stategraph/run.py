@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import attrs
 
 from stategraph.commands import (
+    CannotAwait,
     Command,
     Escaped,
     Flush,
@@ -23,12 +24,12 @@ from stategraph.commands import (
 )
 from stategraph.edges import Edge, NoWay, describe_predicate
 from stategraph.errors import (
-    CheckpointError,
     CheckpointSaveError,
     ExecutionError,
     MaxIterationsError,
     NotSerializableError,
     RunCancelledError,
+    StateGraphError,
     StepConflictError,
     describe_exception,
 )
@@ -39,9 +40,9 @@ from stategraph.services import Services
 from stategraph.state import State, evolve
 from stategraph.visit import Visit
 
+_Error = TypeVar("_Error", bound=BaseException)
 _RECENT = 100  # States behind the last saved one that are tried if the newest of them cannot be saved
 PATH_LENGTH = 100  # nodes that the path of an error tells: a run of a million steps does not grow
-_MESSAGE_LENGTH = 2000  # characters of an exception's text that a failed run keeps
 
 
 @attrs.define(eq=False)
@@ -124,16 +125,16 @@ class Run:
     def _end_early(self, error: BaseException) -> Task[None]:
         """Save what is to be saved, and raise what an exception that only drivers and visits know stands for."""
         if isinstance(error, Stopped):
-            stop = RunCancelledError(self.state, str(error))
+            stop = with_notes(RunCancelledError(self.state, str(error)), error)
             yield from self._rescue(stop)
             raise stop from error.__cause__
         if isinstance(error, Escaped):
             yield from self._rescue(error)
             raise cast(BaseException, error.__cause__) from None
-        if isinstance(error, StoreFailed):
-            lost = cast(CheckpointError, error.__cause__)
-            yield from self._rescue(lost)
-            raise lost from lost.__cause__
+        if isinstance(error, StoreFailed | CannotAwait):
+            cause = cast(StateGraphError, error.__cause__)
+            yield from self._rescue(cause)
+            raise cause from cause.__cause__
         yield from self._rescue(error)
 
     def _endless(self, name: str) -> ExecutionError:
@@ -170,7 +171,7 @@ class Run:
         self, name: str, reason: str, cause: Exception | None = None, kind: type[ExecutionError] = ExecutionError
     ) -> ExecutionError:
         """-> the error for a node or engine that failed, with the State as it is to be left."""
-        info = ErrorInfo((kind if cause is None else type(cause)).__name__, _message(cause, reason), name)
+        info = ErrorInfo.said(kind.__name__, reason, name) if cause is None else ErrorInfo.of(cause, name)
         path = tuple(self.path) if self.path and self.path[-1] == name else (*self.path, name)[-PATH_LENGTH:]
         return kind(name, evolve(self.state, status=RunStatus.FAILED, error=info), path, reason)
 
@@ -250,10 +251,11 @@ _SAVE_ERRORS = (CheckpointSaveError, NotSerializableError, StepConflictError)
 """What a save ends with when trying it again would end the same."""
 
 
-def _message(cause: Exception | None, reason: str) -> str:
-    """-> what a failed run keeps of an exception: its text, cut, and without what cannot be stored as UTF-8."""
-    text = reason if cause is None else describe_exception(cause).removeprefix(f"{type(cause).__name__}: ")
-    return text[:_MESSAGE_LENGTH].encode("utf-8", "backslashreplace").decode()
+def with_notes(error: _Error, other: BaseException) -> _Error:
+    """-> the error with the notes of another one that it stands for: failures that came on top of it."""
+    for note in getattr(other, "__notes__", ()):
+        error.add_note(note)
+    return error
 
 
 def error_data(failure: ExecutionError) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from typing import Any
 import attrs
 
 from stategraph.errors import ConfigError, SchemaError, describe_exception
-from stategraph.frozen import freeze, is_settled, lay_over
+from stategraph.frozen import changed_items, freeze, is_settled, lay_over
 from stategraph.mismatches import Mismatch, describe_type, mismatches
 from stategraph.state import State, data_of, with_data
 from stategraph.typed import Hook, classes_in, hook_for
@@ -96,8 +96,7 @@ class Schema:
         if isinstance(result, State):
             if result.pause is not None or result.run_id != state.run_id:  # none of its data are used
                 return result
-            before = data_of(state)
-            changed = {key: value for key, value in result.items() if key not in before or before[key] is not value}
+            changed = changed_items(data_of(state), result)
             return with_data(result, lay_over(data_of(result), self.checked(node, changed, result)))
         return self.checked(node, result, state) if isinstance(result, Mapping) else result
 

@@ -8,17 +8,10 @@ from typing import Any, cast
 
 import attrs
 
-from stategraph.commands import (
-    Amend,
-    Load,
-    Parts,
-    Retain,
-    Stopped,
-    StoreFailed,
-    Task,
-)
+from stategraph.commands import Amend, CannotAwait, Load, Parts, Retain, Stopped, StoreFailed, Task
 from stategraph.errors import (
     AnswerError,
+    AsyncNodeError,
     CheckpointError,
     CheckpointingDisabledError,
     CheckpointNotFoundError,
@@ -37,7 +30,7 @@ from stategraph.persist import Written, accounted
 from stategraph.plan import Plan, Stage
 from stategraph.provenance import ParentStep, Pause, Progress, RunStatus, evolved
 from stategraph.recompute import restored
-from stategraph.run import Run
+from stategraph.run import Run, with_notes
 from stategraph.state import State, data_of, evolve, with_data
 from stategraph.visit import Visit, is_late
 
@@ -64,10 +57,11 @@ class Start(Run):
         check_run_id(run_id)
         if not self.plan.saves:
             raise CheckpointingDisabledError(self.plan.graph)
-        saved = yield (Load, self.services.load, run_id)
-        yield from self._emit(EventType.CHECKPOINT_LOAD, saved)
-        check_fits(self.plan, moved(saved, migrate or {}, self.plan), allow_changed)
-        return (yield from self._go_on(moved(saved, migrate or {}, self.plan), updates, is_same=not migrate))
+        loaded = yield (Load, self.services.load, run_id)
+        yield from self._emit(EventType.CHECKPOINT_LOAD, loaded)
+        saved = moved(loaded, migrate or {}, self.plan)
+        check_fits(self.plan, saved, allow_changed)
+        return (yield from self._go_on(saved, updates, is_same=not migrate))
 
     def _go_on(
         self, saved: State, updates: Mapping[str, Any], inputs: Mapping[str, Any] = _NOTHING, *, is_same: bool = True
@@ -127,7 +121,10 @@ class Start(Run):
         """
         pause = cast(Pause, saved.pause)
         key, stage = pause.response_param, self.plan.stages[pause.node]
-        asked = yield from stage.node.asked(Visit(self, stage, saved))
+        try:
+            asked = yield from stage.node.asked(Visit(self, stage, saved))
+        except StoreFailed as failed:
+            raise cast(BaseException, failed.__cause__) from None
         if is_late(pause):
             if asked.otherwise is NOTHING:
                 self.state = self.saved = saved
@@ -162,13 +159,15 @@ class Start(Run):
         """-> the State that the run of a graph within ends with: begun with inputs, or gone on with updates."""
         services = self.services.within(plan.graph, plan.persist)
         child = type(self)(plan, services, self.wanted)
-        child.state = saved or child.begun_within(visit, inputs)
+        child.state = child.begun_within(visit, inputs) if saved is None else saved
         try:
             return (yield from child.run_within(visit, saved, inputs, updates))
         except RunCancelledError as error:
-            raise Stopped(error.reason) from error.__cause__
+            raise with_notes(Stopped(error.reason), error) from error.__cause__
         except CheckpointError as error:
             raise StoreFailed from error
+        except AsyncNodeError as error:
+            raise CannotAwait from error
         finally:  # whatever comes of it: what has answered within answers nothing out here any more
             visit.take_answers(key for key in child.answered if visit.shares(key, inputs))
 
@@ -193,7 +192,7 @@ class Start(Run):
                 yield (Retain, self.services.retain, self.state.run_id)
             return (yield from self._run(None))
         if saved.status is RunStatus.COMPLETED:  # and the step that it is part of was not saved any more
-            return saved
+            return (yield from self._whole(saved, _NOTHING, inputs))[0]
         check_fits(self.plan, saved, allow_changed=True)
         pause, updates = saved.pause, {**updates}
         if pause is not None and visit.answers(pause):
@@ -244,7 +243,7 @@ class Start(Run):
         left = evolved(progress, next_node="", woken=None, partial=None, answered=answered)
         # Where it is not what was saved last, all keys are new.
         is_newest = newest is not None and newest.step == state.step
-        saved = evolve(newest if newest and is_newest else with_data(state, {}), progress=left)
+        saved = evolve(newest if newest is not None and is_newest else with_data(state, {}), progress=left)
         whole, changes = yield from self._whole(saved, _changes(saved, state))
         made = {key: value for key, value in data_of(whole).items() if key not in saved and key not in state}
         state = evolve(with_data(state, {**data_of(state), **made}), progress=whole.progress)

@@ -17,7 +17,6 @@ from stategraph.commands import (
     Limit,
     Load,
     Parts,
-    RunNode,
     Save,
     Sleep,
     StoreFailed,
@@ -186,8 +185,8 @@ class Visit:
         return NodeContext(state.run_id, graph, self.stage.name, state.step + 1, self.attempt, state.generation, part)
 
     def call(self, function: Callable[[Any], Any], argument: Any) -> Task[Any]:
-        """-> what a function that may take long returns, sync or async."""
-        result = yield (RunNode, function, argument)
+        """-> what a function returns that may take long: sync or async, as the node is."""
+        result = yield (self.stage.kind, function, argument)
         if type(result) is not State and isawaitable(result):
             result = yield (Await, result, self.stage.name)
         return result
@@ -260,12 +259,10 @@ class Visit:
         persist, node = engine.plan.persist, self.stage.node
         if persist is not None:
             parts = [part for part in parts if persist.issuperset(node.part_writes(part.value))]
-        if not parts:
-            pass
-        elif engine.plan.keeps_parts:
-            yield from self._stored((Parts, engine.services.save_parts, (engine.state, parts)))
-        else:
+        if not engine.plan.keeps_parts:
             engine.unsaved_parts += parts
+        elif parts:
+            yield from self._stored((Parts, engine.services.save_parts, (engine.state, parts)))
         if EventType.PART_COMPLETE in engine.wanted:
             for label in finished:
                 yield from self.tell(EventType.PART_COMPLETE, part=label)

@@ -258,7 +258,7 @@ class TestNothingIsLeft:
                 "node": waits,
             }[at]
             graph = make_graph({"end": lambda state: {}}, (), store=store)
-            graph.add_node("node", node, timeout=0.05)
+            graph.add_node("node", node, timeout=0.3)
             graph.add_edge("node", "end")
             graph._entry = "node"
             with pytest.raises(ExecutionError, match="TimeoutError"):

@@ -6,7 +6,18 @@ from typing import Any
 
 import pytest
 
-from stategraph import AnswerError, ExecutionError, GraphError, InterruptNode, RunStatus, State, StateGraph, key_equals
+from stategraph import (
+    AnswerError,
+    CheckpointError,
+    ExecutionError,
+    GraphError,
+    InterruptNode,
+    RunStatus,
+    State,
+    StateGraph,
+    key_equals,
+)
+from stategraph.stores.memory import MemoryStore
 from tests.scenarios import (
     RUN,
     FourMethodStore,
@@ -195,3 +206,26 @@ class TestWhatElse:
         """It would forget where the graph within stands: refused beforehand."""
         with pytest.raises(GraphError, match="'inner' pauses runs within a graph"):
             within(reviewed(FourMethodStore())).validate()
+
+    def test_a_store_that_cannot_tell_who_asked(self, memory_play: Scene) -> None:
+        """It fails as the store does, and the run stays paused."""
+        store = _Forgetful()
+        graph = within(make_graph({"ask": InterruptNode(None, "ok"), "b": trace("b")}, store=store))
+        memory_play.execute(graph)
+        store.is_broken = True
+        with pytest.raises(CheckpointError, match="the disk is gone"):
+            memory_play.resume(graph, {"ok": 1})
+        store.is_broken = False
+
+        assert memory_play.resume(graph, {"ok": 1}).status is RunStatus.COMPLETED
+
+
+class _Forgetful(MemoryStore):
+    """Cannot load the runs of graphs within, while it is broken."""
+
+    is_broken = False
+
+    def load(self, run_id: str, step: int | None = None) -> State:
+        if self.is_broken and "/" in run_id:
+            raise CheckpointError(run_id, "the disk is gone")
+        return super().load(run_id, step)

@@ -11,6 +11,7 @@ import pytest
 from stategraph import (
     AnswerError,
     CheckpointConfig,
+    CheckpointCorruptError,
     CheckpointSaveError,
     CheckpointStore,
     EventType,
@@ -131,6 +132,23 @@ class TestAsking:
 
         assert [event.type for event in recorder.events] == [EventType.GRAPH_PAUSE]
         assert (data["run_id"], data["reason"], data["response_param"]) == (RUN, "needs a review", "verdict")
+        assert (data["node"], data["pause_node"]) == ("write", "ask")  # completed last; where it goes on
+
+    def test_a_state_of_another_run(self, memory_scene: Scene) -> None:
+        """That one waits does not make the run wait that returns it."""
+        other = State(run_id="other").paused("waits for an answer", response_param="ok")
+        graph = make_graph({"a": lambda state: other, **traces("b")}, store=memory_scene.store)
+
+        with pytest.raises(ExecutionError, match="returned a State of run 'other'"):
+            memory_scene.execute(graph)
+
+    @pytest.mark.parametrize("state", [State(run_id=RUN), State(run_id=RUN).paused("by hand")], ids=["none", "no node"])
+    def test_a_state_that_is_paused_by_hand(self, memory_scene: Scene, state: State) -> None:
+        """A status without a pause, or a pause without a node, cannot be answered; it is said how it could."""
+        memory_scene.store.save(attrs.evolve(state, status="paused", checkpoint_node="a", step=1))
+
+        with pytest.raises(CheckpointCorruptError, match=r"run 'run': its status is paused, but .* status=\"active\""):
+            memory_scene.resume(make_graph(traces("ab"), store=memory_scene.store))
 
     def test_without_checkpoints(self, memory_play: Scene) -> None:
         """Nothing could be resumed: an InterruptNode is refused beforehand, other nodes fail if they pause."""

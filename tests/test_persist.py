@@ -40,7 +40,18 @@ from stategraph.stores.disk import DiskStore
 from stategraph.stores.memory import MemoryStore
 from stategraph.stores.sqlite import SqliteStore
 from stategraph.watching import Reads, WatchedState, unwatched, watched
-from tests.scenarios import DRIVERS, RUN, Scene, WatchedStore, broken_first, make_graph, raises
+from tests.scenarios import (
+    DRIVERS,
+    RUN,
+    Killed,
+    MortalStore,
+    Scene,
+    WatchedStore,
+    broken_first,
+    make_graph,
+    raises,
+    reopened,
+)
 
 STORES: dict[str, Callable[[Path], CheckpointStore]] = {
     "memory": lambda _: MemoryStore(),
@@ -472,6 +483,31 @@ class TestGiven:
 
         assert scene.resume(graph)["z"] == 2
         assert log == ["x", "z"]
+
+    def test_a_graph_within_that_is_complete(self, play: Scene) -> None:
+        """If the process dies before the step is saved that it is, what comes out of it is all there."""
+
+        class Deadly(MortalStore):
+            def save(self, state: State) -> None:
+                if (state.run_id, state.step) == (RUN, 2):
+                    self.die()
+                super().save(state)
+
+        steps: Log = []
+        inner = make_graph(
+            logged({"x": lambda _: {"kept": 1}, "y": lambda state: {"lost": state["kept"] + 1}}, steps),
+            store=MemoryStore(),
+            name="in",
+            persist=["kept"],
+        )
+        nodes = {"first": lambda _: {}, "inner": inner.as_node(outputs=["kept", "lost"]), "end": lambda _: {}}
+        with pytest.raises(Killed):
+            play.execute(make_graph(nodes, store=Deadly(play.store)))
+        steps.clear()
+
+        final = play.resume(make_graph(nodes, store=reopened(play.store)))
+
+        assert (final["kept"], final["lost"], steps) == (1, 2, ["y"])
 
 
 # --------------------------------------------------------------------------- refusals

@@ -291,7 +291,7 @@ class TestRetries:
         )
 
         async def main() -> None:
-            with pytest.raises(ExecutionError, match="aexecute"):
+            with pytest.raises(AsyncNodeError, match="aexecute"):
                 graph.execute(State(run_id=RUN))
 
         asyncio.run(main())

@@ -17,6 +17,7 @@ import pytest
 from stategraph import ExecutionError, MapNode, ParallelNode, State
 from stategraph.nodes.pools import Job, make_pool
 from stategraph.stores.memory import MemoryStore
+from stategraph.stores.sqlite import SqliteStore
 from tests.scenarios import DRIVERS, NODES, RUN, Node, make_graph
 
 PARAMETERS = pytest.mark.parametrize("call", DRIVERS.values(), ids=list(DRIVERS))
@@ -171,3 +172,69 @@ def test_processes_end_with_the_one_that_started_them(tmp_path: Path) -> None:
 
     assert process.wait() == -signal.SIGKILL
     wait_until(are_gone)
+
+
+@PARAMETERS
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda function: ParallelNode({"x": function}),
+        lambda function: MapNode(function, over="items", into="results"),
+        lambda function: MapNode(function, over="items", into="results", on_error="collect"),
+    ],
+    ids=["branch", "item", "collected item"],
+)
+def test_a_sync_function_that_returns_a_coroutine(call: Callable[..., State], make: Callable[[Node], Any]) -> None:
+    """A thread cannot await it, and says so."""
+
+    async def later() -> dict[str, Any]:
+        return {}
+
+    def function(_: Any) -> Any:
+        return later()
+
+    with pytest.raises(ExecutionError, match="no async function: define it with async def"):
+        call(make_graph({"a": make(function)}, store=MemoryStore()), "execute", State({"items": [1]}, run_id=RUN))
+
+
+TOO_LONG = """
+import time
+from stategraph import ExecutionError, GraphConfig, ParallelNode, State, StateGraph
+
+def hold(data):
+    time.sleep(3600)
+
+if __name__ == "__main__":
+    graph = StateGraph(GraphConfig(name="hold", observer="noop"))
+    graph.add_node("hold", ParallelNode({"a": hold, "b": hold}, processes=True), timeout=0.5)
+    graph.set_entry_point("hold")
+    graph.set_exit_point("hold")
+    try:
+        graph.execute(State())
+    except ExecutionError as error:
+        print(repr(error.__cause__))
+"""
+
+
+def test_processes_end_when_the_time_of_their_node_is_up(tmp_path: Path) -> None:
+    """A function in a process can be stopped, and does not keep the program from ending."""
+    (tmp_path / "program.py").write_text(TOO_LONG, encoding="utf-8")
+
+    done = subprocess.run(
+        [sys.executable, "program.py"], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True
+    )
+
+    assert done.stdout.startswith("TimeoutError")
+
+
+def test_a_collected_error_can_be_saved(tmp_path: Path) -> None:
+    """Whatever its text is."""
+
+    def broken(item: int) -> None:
+        raise ValueError("\udc80")
+
+    node = MapNode(broken, over="items", into="results", on_error="collect")
+    with SqliteStore(tmp_path / "runs.db") as store:
+        final = make_graph({"map": node}, store=store).execute(State({"items": [1]}))
+
+    assert final["results"][0].message == "\\udc80"

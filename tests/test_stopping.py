@@ -22,6 +22,9 @@ from stategraph import (
     AsyncNodeError,
     ConfigError,
     ExecutionError,
+    MapNode,
+    ParallelNode,
+    RetryPolicy,
     RunCancelledError,
     RunStatus,
     State,
@@ -110,6 +113,74 @@ class TestCancelEvent:
         """It is refused."""
         with pytest.raises(ConfigError, match="cancel"):
             memory_scene.execute(memory_scene.graph(traces("a")), cancel=cancel)
+
+    @pytest.mark.parametrize("is_async", [False, True])
+    def test_it_stops_between_items(self, memory_play: Scene, is_async: bool) -> None:
+        """Sync or async: those that have finished are saved, and are not done again."""
+        cancel, done = threading.Event(), []
+
+        def item(number: int) -> int:
+            done.append(number)
+            if number == 2:
+                cancel.set()
+            return number
+
+        node = MapNode(as_async(item) if is_async else item, over="items", into="results", max_workers=1)
+        graph = make_graph({"map": node, **traces("b")}, store=memory_play.store)
+        with pytest.raises(RunCancelledError):
+            memory_play.execute(graph, State({"items": [*range(20)]}, run_id=RUN), cancel=cancel)
+        assert len(done) < 10
+
+        memory_play.resume(graph)
+
+        assert done == [*range(20)]
+
+    @pytest.mark.parametrize("policies", [{"on_error": "b"}, {"retry": RetryPolicy(initial_delay=0)}], ids=str)
+    def test_a_generator_that_fails_when_it_is_closed(self, memory_play: Scene, policies: dict[str, Any]) -> None:
+        """The run is stopped, and that is no failure to be handled or tried again; what it raised is a note."""
+        cancel = threading.Event()
+
+        def talks(state: State) -> Iterator[str]:
+            try:
+                yield "a"
+                cancel.set()
+                yield "b"
+                yield "c"
+            finally:
+                raise ValueError("cannot close")
+
+        graph = make_graph({"a": talks, **traces("b")}, store=memory_play.store, policies={"a": policies})
+        with pytest.raises(RunCancelledError) as raised:
+            memory_play.execute(graph, cancel=cancel)
+
+        assert raised.value.state.step == 0
+        assert "cannot close" in raised.value.__notes__[0]
+
+    @pytest.mark.parametrize("is_within", [False, True])
+    def test_a_part_that_cannot_be_saved_any_more(self, memory_play: Scene, is_within: bool) -> None:
+        """The run is stopped all the same; that a part is lost that was still being done is a note."""
+        cancel, gate = threading.Event(), Gate()
+
+        class Full(MemoryStore):
+            def save_parts(self, run_id: str, parts: Any) -> None:
+                if cancel.is_set():
+                    raise OSError("the disk is full")
+                super().save_parts(run_id, parts)
+                cancel.set()
+                threading.Timer(0.1, gate.opened.set).start()
+
+        def slow(state: State) -> dict[str, Any]:
+            gate.wait()
+            return {}
+
+        node: Any = ParallelNode({"quick": trace("quick"), "slow": slow})
+        if is_within:
+            node = make_graph({"parts": node}, store=MemoryStore(), name="inner").as_node()
+        graph = make_graph({"a": node, **traces("b")}, store=Full())
+        with pytest.raises(RunCancelledError) as raised:
+            memory_play.execute(graph, cancel=cancel)
+
+        assert "the disk is full" in raised.value.__notes__[0]
 
 
 class TestTimeout:
@@ -313,6 +384,28 @@ class TestAsyncioCancellation:
         asyncio.run(main())
         assert store.load(RUN)["trace"] == (["a", "b"] if kind == "sync" else ["a"])
 
+    def test_a_cancellation_is_not_lost_when_a_graph_within_is_forgotten(self) -> None:
+        """With durability "exit" its run is deleted as it completes; the outer answer is in the store all the same."""
+        gate, store = Gate(), MemoryStore()
+        inner = make_graph(traces("x"), store=store, name="inner")
+
+        def wait(state: State) -> dict[str, Any]:
+            gate.wait()
+            return {}
+
+        nodes = {"inner": inner.as_node(), "z": wait}
+        graph = make_graph(nodes, store=store, durability="exit", preserve=True)
+
+        async def main() -> None:
+            task = asyncio.create_task(graph.aexecute(State(run_id=RUN)))
+            await cancel_at(gate, task)
+            with pytest.raises(asyncio.CancelledError):
+                await task
+
+        asyncio.run(main())
+
+        assert store.load(RUN).status is RunStatus.COMPLETED
+
 
 class TestEventLoops:
     """Sync calls where an event loop is running."""
@@ -365,6 +458,57 @@ class TestEventLoops:
 
         assert len(set(loops)) == 1
         assert loops[0].is_closed()
+
+    def test_a_sync_function_that_returns_a_coroutine(self) -> None:
+        """It cannot be awaited here either; no node has failed, and the run goes on elsewhere."""
+        store = MemoryStore()
+        function = as_async(trace("b"))
+
+        def later(state: State) -> Any:
+            return function(state)
+
+        nodes = {**traces("a"), "b": later, **traces("c")}
+        graph = make_graph(nodes, store=store, policies={"b": {"on_error": "c"}})
+
+        async def main() -> None:
+            with pytest.raises(AsyncNodeError, match=r"'b'.*aexecute"):
+                graph.execute(State(run_id=RUN))
+            assert store.load(RUN).status is RunStatus.ACTIVE
+            assert (await graph.aresume(RUN))["trace"] == [*"abc"]
+
+        asyncio.run(main())
+
+    def test_it_is_the_same_in_a_graph_within(self) -> None:
+        """But what a node brings on itself, by a run of its own, is its failure."""
+        function = as_async(trace("b"))
+
+        def later(state: State) -> Any:
+            return function(state)
+
+        inner = make_graph({"b": later}, store=MemoryStore(), name="inner")
+        outer = make_graph({"inner": inner.as_node()}, store=MemoryStore())
+
+        async def misused(state: State) -> State:
+            return inner.execute(State())
+
+        async def main() -> None:
+            with pytest.raises(AsyncNodeError, match="'b'"):
+                outer.execute(State())
+            with pytest.raises(ExecutionError, match=r"'a'.*AsyncNodeError"):
+                await make_graph({"a": misused}, store=MemoryStore()).aexecute(State())
+
+        asyncio.run(main())
+
+    def test_async_branches_of_a_stream_that_was_made_elsewhere(self) -> None:
+        """That it cannot be iterated over in an event loop shows when it is."""
+        graph = make_graph({"a": ParallelNode({"x": as_async(trace("x"))})}, store=MemoryStore())
+        states = graph.stream(State(run_id=RUN))
+
+        async def main() -> None:
+            with pytest.raises(AsyncNodeError, match="'a'"):
+                list(states)
+
+        asyncio.run(main())
 
 
 class TestNothingIsLeft:

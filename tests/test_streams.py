@@ -22,7 +22,7 @@ from stategraph import (
     StateGraph,
 )
 from stategraph.stores.memory import MemoryStore
-from tests.scenarios import RUN, Scene, call_async, make_graph, raises, reopened, traces
+from tests.scenarios import RUN, Scene, WatchedStore, call_async, make_graph, raises, reopened, traces
 from tests.test_events import Recorder
 
 pytestmark = pytest.mark.timeout(60)
@@ -137,6 +137,19 @@ class TestSteps:
         assert any_play.store.load(RUN) == states[-1]
         assert any_play.store.load(RUN).status is RunStatus.ACTIVE
         assert any_play.resume(make_graph(traces("abcd"), store=reopened(any_play.store)))["trace"] == [*"abcd"]
+
+    def test_leaving_when_nothing_can_be_saved(self, memory_play: Scene) -> None:
+        """It is not left in silence: that the last step is lost is a note on what is raised."""
+
+        def before(method: str, argument: Any) -> None:
+            if method == "save":
+                raise OSError("the disk is full")
+
+        graph = make_graph(traces("abc"), store=WatchedStore(MemoryStore(), before), interval=5)
+        with pytest.raises(RunCancelledError) as raised:
+            stream(memory_play, graph, "stream", State(run_id=RUN), most=1)
+
+        assert "the disk is full" in raised.value.__notes__[0]
 
     def test_leaving_at_the_end(self, any_play: Scene) -> None:
         """The run is complete all the same."""

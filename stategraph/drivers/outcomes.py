@@ -7,7 +7,8 @@ import threading
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
-from stategraph.commands import Escaped
+from stategraph.commands import Escaped, Stopped
+from stategraph.errors import RunCancelledError
 
 Outcome: TypeAlias = tuple[Any, BaseException | None]
 """What a call returns, or what it raises."""
@@ -27,6 +28,16 @@ def escaped(error: BaseException) -> BaseException:
     wrapper = Escaped()
     wrapper.__cause__ = error
     return wrapper
+
+
+def left() -> Stopped:
+    """-> what to throw into a task when nobody asks for its next State any more."""
+    return Stopped("nobody iterates over it any more")
+
+
+def is_plain_stop(error: BaseException | None) -> bool:
+    """Whether a task that was left has ended as it should: without another failure, which would be a note."""
+    return isinstance(error, RunCancelledError | Stopped) and not hasattr(error, "__notes__")
 
 
 def outcome_of(function: Callable[[Any], Any], argument: Any) -> Outcome:

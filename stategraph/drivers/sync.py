@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypeVar, cast
 from stategraph.commands import (
     BLOCKING,
     Await,
+    CannotAwait,
     Command,
     Finish,
     Kind,
@@ -23,13 +24,12 @@ from stategraph.commands import (
     Show,
     Sleep,
     StartNode,
-    Stopped,
     Task,
     Unlimit,
 )
-from stategraph.drivers.outcomes import Outcome, answer_of, call_apart, escaped
+from stategraph.drivers.outcomes import Outcome, answer_of, call_apart, escaped, is_plain_stop, left
 from stategraph.drivers.stop import Limits, MakeError, StopSignal
-from stategraph.errors import AsyncNodeError, RunCancelledError
+from stategraph.errors import AsyncNodeError
 from stategraph.state import State
 
 if TYPE_CHECKING:
@@ -68,11 +68,11 @@ def iterate(task: Task[_Answer], signal: StopSignal | None) -> Generator[State, 
                     go_on, value = send, None
                 except GeneratorExit:
                     is_left = True
-                    go_on, value = task.throw, Stopped("nobody iterates over it any more")
+                    go_on, value = task.throw, left()
             except BaseException as error:
                 if getgeneratorstate(task) != GEN_CLOSED:
                     go_on, value = task.throw, escaped(error)
-                elif is_left and isinstance(error, RunCancelledError | Stopped) and not hasattr(error, "__notes__"):
+                elif is_left and is_plain_stop(error):
                     raise GeneratorExit from None
                 else:  # it was the task itself that ended
                     return cast(_Answer, answer_of(error))
@@ -162,7 +162,7 @@ class _Performer:
         if is_loop_running():
             if isinstance(awaitable, Coroutine):
                 awaitable.close()  # or Python warns that nobody awaited it
-            raise AsyncNodeError(node_name)
+            raise CannotAwait from AsyncNodeError(node_name)
         from stategraph.drivers.waiting import wait_for
 
         return self._run(wait_for(awaitable, self._limits))

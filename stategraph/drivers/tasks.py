@@ -26,7 +26,7 @@ from stategraph.commands import (
     Task,
     Unlimit,
 )
-from stategraph.drivers.outcomes import Outcome, answer_of, call_apart, escaped, outcome_of
+from stategraph.drivers.outcomes import Outcome, answer_of, call_apart, escaped, is_plain_stop, left, outcome_of
 from stategraph.drivers.stop import Limits, MakeError, StopSignal
 from stategraph.drivers.waiting import wait_for
 from stategraph.state import State
@@ -52,7 +52,7 @@ async def adrive(task: Task[_Answer], signal: StopSignal | None, show: _Show | N
         except BaseException as error:
             if getgeneratorstate(task) == GEN_CLOSED:  # it was the task itself that ended
                 answer = cast(_Answer, answer_of(error))
-                workers.check_cancelled_at_the_end()
+                workers.check_cancelled_at_the_end(answer)
                 return answer
             go_on, value = task.throw, error
 
@@ -61,12 +61,15 @@ async def aiterate(task: Task[_Answer], signal: StopSignal | None) -> AsyncGener
     """Run a task on this event loop, yielding what it shows. To leave the iteration stops the run."""
     shown: asyncio.Queue[State | None] = asyncio.Queue()
     seen = asyncio.Event()
+    is_left = False
 
     async def show(state: State) -> None:
         """Wait until the next State is asked for: the run is never ahead of whoever iterates over it."""
         seen.clear()
         shown.put_nowait(state)
         await seen.wait()
+        if is_left:
+            raise left()
 
     run = asyncio.create_task(adrive(task, signal, show))
     run.add_done_callback(lambda _: shown.put_nowait(None))
@@ -75,6 +78,13 @@ async def aiterate(task: Task[_Answer], signal: StopSignal | None) -> AsyncGener
             yield state
             seen.set()
         await run
+    except GeneratorExit:
+        is_left = True
+        seen.set()
+        await asyncio.wait([run])
+        if not run.cancelled() and not is_plain_stop(run.exception()):
+            raise cast(BaseException, run.exception()) from None
+        raise
     finally:
         if not run.done():
             run.cancel()
@@ -94,7 +104,7 @@ class _Workers:
         self._task = asyncio.current_task()
         self._cancellations = self._task.cancelling() if self._task else 0
         self._cancelled: asyncio.CancelledError | None = None
-        self._has_deleted = False
+        self._deleted: object = None
         self.perform: dict[type[Kind], Callable[[Any, Any], Awaitable[Any]]] = {
             **dict.fromkeys(BLOCKING, self._in_thread),
             RunNode: self._run_node,
@@ -194,7 +204,7 @@ class _Workers:
         """A run that completes although it was cancelled stays in the store: its result would be nowhere else."""
         self._check_cancelled()
         await self._in_thread(function, argument)
-        self._has_deleted = True
+        self._deleted = argument
 
     async def _notify(self, function: _Function, argument: Any) -> None:
         function(argument)
@@ -210,9 +220,10 @@ class _Workers:
         if self._task is not None and self._task.cancelling() > self._cancellations:
             raise asyncio.CancelledError
 
-    def check_cancelled_at_the_end(self) -> None:
-        """Raise a cancellation that came when the last node had begun, unless the answer would be lost with it."""
-        if not self._has_deleted:
+    def check_cancelled_at_the_end(self, answer: object) -> None:
+        """Raise a cancellation that came when the last node had begun, unless the answer would be lost with it: it is
+        the State whose run was deleted. The run of a graph within is deleted as well, but it is not the answer."""
+        if answer is not self._deleted:
             self._check_cancelled()
 
 

@@ -9,6 +9,7 @@ import attrs
 
 from stategraph.commands import Task
 from stategraph.errors import GraphError, shorten
+from stategraph.frozen import changed_items
 from stategraph.nodes.base import Node
 from stategraph.provenance import RunStatus
 from stategraph.state import State, evolve
@@ -74,6 +75,7 @@ class GraphNode(Node):
             plan,
             interval=outer.interval if outer.loads_parts else 0,
             saves=outer.loads_parts,
+            store=outer.store,
             saves_behind=False,  # what its saves wait in is waited for by the outer run
             loads_parts=outer.loads_parts,
             keeps_parts=outer.keeps_parts,
@@ -85,7 +87,7 @@ class GraphNode(Node):
             return evolve(state, pause=final.pause)
         if self._outputs is not None:
             return _selected("outputs", self._outputs, final)
-        changed = {key: value for key, value in final.items() if key not in given or given[key] is not value}
+        changed = changed_items(given, final)
         gone = [key for key in given if key not in final] if self._inputs is None else []
         return state.update(changed) if not gone else _without(state.update(changed), gone)
 
@@ -104,7 +106,7 @@ class GraphNode(Node):
             old = self._given(before)
         except Exception:  # noqa: BLE001 - this may be what the updates have mended
             old = {}
-        return {key: value for key, value in given.items() if key not in old or old[key] is not value}
+        return changed_items(old, given)
 
     def asked(self, visit: Visit) -> Task[Node]:
         """-> the node within that asked."""

@@ -6,7 +6,8 @@ from collections.abc import AsyncGenerator, Generator, Mapping
 from inspect import GEN_RUNNING, getgeneratorstate, isasyncgen
 from typing import TYPE_CHECKING, Any, Final
 
-from stategraph.commands import Finish, Task
+from stategraph.commands import CannotAwait, Finish, Task
+from stategraph.errors import describe_exception
 from stategraph.state import State
 
 if TYPE_CHECKING:
@@ -36,10 +37,13 @@ def take_chunks(visit: Visit, generator: Any) -> Task[Any]:
                 held = item
             else:
                 yield from visit.show_chunk(item)
-    except GeneratorExit:
+    except (GeneratorExit, CannotAwait):  # there is no driver that could close it
         raise
-    except BaseException:
-        yield (Finish, _aclose if isasyncgen(generator) else _close, generator)
+    except BaseException as error:
+        try:
+            yield (Finish, _aclose if isasyncgen(generator) else _close, generator)
+        except Exception as second:  # noqa: BLE001 - must not stand for what the generator is closed for
+            error.add_note(f"While its generator was being closed: {describe_exception(second)}")
         raise
 
 

@@ -11,7 +11,7 @@ import attrs
 from stategraph.callables import is_async_callable, is_generator_callable
 from stategraph.commands import Task
 from stategraph.errors import shorten
-from stategraph.frozen import lay_over, plain_key
+from stategraph.frozen import changed_items, lay_over, plain_key
 from stategraph.nodes.base import Node
 from stategraph.nodes.chunks import take_chunks
 from stategraph.nodes.context import NodeContext
@@ -121,7 +121,7 @@ def changes_from(result: object, state: State) -> tuple[dict[str, Any], list[str
     """
     before, after = data_of(state), data_from(result, state)
     if isinstance(result, State):
-        changed = {key: value for key, value in after.items() if key not in before or before[key] is not value}
+        changed = changed_items(before, after)
     else:
         changed = {key: after[key] for key in map(plain_key, cast(Mapping[str, Any], result))}
     return changed, [key for key in before if key not in after]

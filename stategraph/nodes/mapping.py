@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any
 
 from stategraph.commands import Task
-from stategraph.errors import describe_exception, shorten
+from stategraph.errors import shorten
 from stategraph.nodes.base import Node
 from stategraph.nodes.function import FunctionNode
 from stategraph.nodes.parts import Workers, do_parts
@@ -111,14 +111,10 @@ class _Collected:
         try:
             return self._function(item)
         except Exception as error:  # noqa: BLE001 - collected
-            return self._info(error)
+            return ErrorInfo.of(error, self._node)
 
     async def _acall(self, item: Any) -> Any:
         try:
             return await self._function(item)
         except Exception as error:  # noqa: BLE001 - collected
-            return self._info(error)
-
-    def _info(self, error: Exception) -> ErrorInfo:
-        message = describe_exception(error).removeprefix(f"{type(error).__name__}: ")
-        return ErrorInfo(type(error).__name__, message, self._node)
+            return ErrorInfo.of(error, self._node)

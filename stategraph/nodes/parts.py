@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import attrs
 
 from stategraph.callables import is_async_callable
-from stategraph.commands import Await, Expired, Finish, RunNode, Task
+from stategraph.commands import Await, CannotAwait, Expired, Finish, RunNode, StartNode, StoreFailed, Task
 from stategraph.errors import describe_exception, shorten
 from stategraph.nodes.pools import Job, Outcome, Pool, default_workers, make_pool
 
@@ -56,11 +56,10 @@ def do_parts(visit: Visit, jobs: Sequence[Job], workers: Workers, accept: Accept
     work = _Work(visit, pool, accept, finished)
     try:
         yield from work.do(len(left), stops=workers.stops)
-    except GeneratorExit:  # the driver is gone
+    except (GeneratorExit, CannotAwait):  # the driver is gone, or cannot await: then nothing has begun
         raise
     except BaseException as error:
-        # A function that is cut off by a timeout may never end: its thread is left to itself.
-        yield from work.stop(wait=not isinstance(error, Expired))
+        yield from work.stop_after(error)
         raise
     yield from work.stop(wait=True)
     if work.failed:
@@ -82,9 +81,9 @@ class _Work:
         """Take what comes until nothing is left or, where one failure stops the others, one has failed."""
         pool = self.pool
         while left and not (stops and self.failed):
-            outcomes = (
-                yield (Await, pool.next(), self.visit.stage.name) if pool.is_async else (RunNode, pool.next, None)
-            )
+            outcomes = yield (StartNode if pool.is_async else RunNode, pool.next, None)
+            if pool.is_async:
+                outcomes = yield (Await, outcomes, self.visit.stage.name)
             left -= len(outcomes)
             yield from self._take(outcomes)
 
@@ -92,6 +91,16 @@ class _Work:
         """Let no more parts begin, and keep those that finish all the same."""
         outcomes = yield (Finish, self.pool.stop, wait)
         yield from self._take(outcomes)
+
+    def stop_after(self, error: BaseException) -> Task[None]:
+        """As `stop`, after what was raised; a failure to keep the parts is a note on it."""
+        try:
+            # A function that is cut off by a timeout may never end: its thread is left to itself.
+            yield from self.stop(wait=not isinstance(error, Expired))
+        except StoreFailed as second:
+            if isinstance(error, StoreFailed):
+                return
+            error.add_note(f"While its parts were being stopped: {describe_exception(second.__cause__ or second)}")
 
     def _take(self, outcomes: Sequence[Outcome]) -> Task[None]:
         """Save the parts that have finished, and note those that have failed."""

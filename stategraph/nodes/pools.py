@@ -7,16 +7,18 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from inspect import isawaitable
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Protocol
 
 import attrs
 
-from stategraph.callables import name_of
+from stategraph.callables import is_async_callable, name_of
 
 if TYPE_CHECKING:
     import asyncio
     from concurrent.futures import Future, ProcessPoolExecutor
+    from multiprocessing.connection import Connection
 
 
 @attrs.frozen
@@ -43,7 +45,7 @@ class Pool(Protocol):
     A failing job is an outcome as well; where failures stop the others, no job begins once one has failed, but for
     those that wait in the queue of a process already. To ask for the next outcomes says that those before are saved: at
     most twice as many jobs as there are workers have begun and are not saved, so that a crash repeats no more than
-    these. No thread, task or process is left once `stop` has returned, unless it was told not to wait.
+    these. No thread, task or process is left once `stop` has returned; if it was told not to wait, threads may be.
     """
 
     is_async: bool
@@ -65,6 +67,16 @@ def _outcome(job: Job) -> Outcome:
         return Outcome(job.label, job.function(job.argument))
     except BaseException as error:  # noqa: BLE001 - raised in the thread of the run
         return Outcome(job.label, error=error)
+
+
+def _at_once(outcome: Outcome) -> Outcome:
+    """-> the outcome, or the error if it has to be awaited, for which there is no event loop."""
+    if not isawaitable(outcome.result):
+        return outcome
+    if hasattr(outcome.result, "close"):
+        outcome.result.close()  # or Python warns that nobody awaited it
+    reason = "it returned something to be awaited, but it is no async function: define it with async def"
+    return Outcome(outcome.label, error=TypeError(reason))
 
 
 def _drained(done: SimpleQueue[Outcome]) -> list[Outcome]:
@@ -120,25 +132,22 @@ class ThreadPool:
                 job = self._jobs.popleft()
             except IndexError:
                 return
-            outcome = _outcome(job)
+            outcome = _at_once(_outcome(job))
             if self._stops and outcome.error is not None:  # before the thread of the run hears of it
                 self._jobs.clear()
             self._done.put(outcome)
 
 
-def _end_with_parent() -> None:
-    """In a process that does jobs: let it end when the one that started it is gone.
+def _end_with_pool(wanted: Connection) -> None:
+    """In a process that does jobs: let it end, even amid a job, when the other end of this connection is closed.
 
-    Else it would wait for ever for work from a process that was killed."""
-    import multiprocessing
+    The pool closes it when it does not wait; and so does the end of the process that has the pool, even if it is
+    killed. Else this one would wait for ever for work from there."""
     from multiprocessing.connection import wait
 
-    parent = multiprocessing.parent_process()
-
     def watch() -> None:
-        if parent is not None:
-            wait([parent.sentinel])
-            os._exit(1)
+        wait([wanted])
+        os._exit(1)
 
     threading.Thread(target=watch, name="stategraph parent", daemon=True).start()
 
@@ -168,19 +177,23 @@ class ProcessPool:
         self._workers = min(workers, len(jobs))
         self._running: dict[Future[Any], str] = {}
         self._executor: ProcessPoolExecutor | None = None
+        self._ends: tuple[Connection, ...] = ()
 
     def next(self, _: object = None) -> list[Outcome]:
         from concurrent.futures import FIRST_COMPLETED, wait
 
         self._fill()
         done, _rest = wait(self._running, return_when=FIRST_COMPLETED)
-        return [self._outcome_of(future) for future in done]
+        return self._outcomes_of(done)
 
     def stop(self, wait: bool) -> list[Outcome]:
         self._jobs.clear()
         if self._executor is not None:
             self._executor.shutdown(wait=wait, cancel_futures=True)
-        return [self._outcome_of(future) for future in list(self._running) if future.done() and not future.cancelled()]
+        outcomes = self._outcomes_of([one for one in list(self._running) if one.done() and not one.cancelled()])
+        for end in self._ends:  # what is still being done ends now
+            end.close()
+        return outcomes
 
     def _fill(self) -> None:
         """Have a job for each process, and one more in its queue."""
@@ -190,15 +203,20 @@ class ProcessPool:
 
             # Not forked: a lock that another thread of this process holds would stay locked in the child.
             context = multiprocessing.get_context("spawn")
-            self._executor = ProcessPoolExecutor(self._workers, context, _end_with_parent)
+            self._ends = context.Pipe(duplex=False)
+            self._executor = ProcessPoolExecutor(self._workers, context, _end_with_pool, self._ends[:1])
         while self._jobs and len(self._running) < 2 * self._workers:
             job = self._jobs.popleft()
             self._running[self._executor.submit(job.function, job.argument)] = job.label
 
-    def _outcome_of(self, future: Future[Any]) -> Outcome:
-        label = self._running.pop(future)
-        error = future.exception()
-        return Outcome(label, error=error) if error is not None else Outcome(label, future.result())
+    def _outcomes_of(self, done: Iterable[Future[Any]]) -> list[Outcome]:
+        outcomes = []
+        for future in done:
+            label = self._running.pop(future, None)
+            if label is not None:  # else a thread that was left in `next` when the time was up has taken it
+                error = future.exception()
+                outcomes.append(Outcome(label, None if error else future.result(), error))
+        return outcomes
 
 
 class TaskPool:
@@ -261,10 +279,6 @@ class TaskPool:
             self._changed.set()
 
     async def _do(self, job: Job) -> Outcome:
-        from inspect import isawaitable
-
-        from stategraph.callables import is_async_callable
-
         try:
             if is_async_callable(job.function):
                 return Outcome(job.label, await job.function(job.argument))
