@@ -144,7 +144,8 @@ class Engine(Start):
     def _pause(self, stage: Stage, pause: Pause) -> Task[None]:
         """Save the run as one that waits."""
         if not self.plan.saves:
-            raise self._failure(stage.name, "cannot pause: the graph saves nothing (checkpoint.interval is 0)")
+            why = "checkpoint.interval is 0 or, within a graph, the store keeps no parts"
+            raise self._failure(stage.name, f"cannot pause: nothing is saved ({why})")
         pause = attrs.evolve(pause, node=stage.name)
         self.state = state = evolve(self.state, status=RunStatus.PAUSED, pause=pause)
         about = {"pause_node": pause.node, "reason": pause.reason, "response_param": pause.response_param}

@@ -163,9 +163,9 @@ MUTANTS = (
     Mutant(
         "a pause is not saved",
         "engine.py",
-        "            yield from self._save((Save, self.services.save, state), state)\n"
-        "            yield from self._flush(state)\n        else:",
-        "            yield from self._flush(state)\n        else:",
+        "        yield from self._save((Save, self.services.save, state), state)\n"
+        "        yield from self._flush(state)\n        yield from self._emit(EventType.GRAPH_PAUSE",
+        "        yield from self._flush(state)\n        yield from self._emit(EventType.GRAPH_PAUSE",
         ("tests/test_pauses.py",),
     ),
     Mutant(
