@@ -205,7 +205,7 @@ class MemoryStore(CheckpointStore):
     def fork(self, run_id: str, new_run_id: str, step: int | None = None) -> State:
         with self._lock:
             forked = forked_from(self.load(run_id, step), new_run_id)
-            policy = attrs.evolve(self._runs[run_id].policy, is_part=False)
+            policy = self._policies.get(new_run_id) or attrs.evolve(self._runs[run_id].policy, is_part=False)
             copies = list(self._copies(run_id, forked, policy))
             for copy in copies:
                 if copy.run_id in self._runs:

@@ -110,6 +110,15 @@ class HistoryContract:
             assert is_same(dict(loaded), dict(state))
             assert loaded.checkpoint_node == state.checkpoint_node
 
+    def test_a_fork_keeps_what_its_id_was_told(self, long_run: CheckpointStore) -> None:
+        """A policy that was there before the run is: its own, not that of the source."""
+        long_run.save(State(run_id="source", step=1))
+        long_run.retain("copy", Policy("full"))
+        long_run.fork("source", "copy")
+        long_run.save(State(run_id="copy", step=2))
+
+        assert [row.step for row in long_run.history("copy")] == [1, 2]
+
     def test_history_lists_every_step(self, long_run: CheckpointStore) -> None:
         """In order, without loading data."""
         history = long_run.history("a")
