@@ -29,6 +29,8 @@ from tests.lives import (
 )
 from tests.orders import misplaced
 
+pytestmark = pytest.mark.unmeasured
+
 KINDS = ("store", "work", "call")
 DURABILITIES: dict[str, dict[str, Any]] = {
     "every step": {},

@@ -22,6 +22,8 @@ from tests.everything import INPUTS, answer, builds_everything, expected
 from tests.lives import Everything, Journal, Life, World, live
 from tests.scenarios import RUN
 
+pytestmark = pytest.mark.unmeasured
+
 PROGRAM = """
 import os, signal, sys
 from tests.lives import Life

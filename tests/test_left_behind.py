@@ -28,6 +28,8 @@ from tests.everything import INPUTS, answer, build_everything, expected
 from tests.lives import CALLS, STORES, Everything, Journal, Life, Tool
 from tests.scenarios import RUN, make_graph
 
+pytestmark = pytest.mark.unmeasured
+
 RELEASE = 10.0  # seconds until a test gives up waiting
 
 

@@ -4,6 +4,8 @@ import pytest
 
 from proof.__main__ import names, run
 
+pytestmark = pytest.mark.unmeasured
+
 SHARE = 0.02
 
 

@@ -233,7 +233,7 @@ def interrupted_at(number, place):
     return interrupter.lines, sum(thread.is_alive() for thread in threads)
 
 
-@pytest.mark.skipif(sys.gettrace() is not None, reason="who traces already, such as coverage, would be in the way")
+@pytest.mark.unmeasured
 @pytest.mark.parametrize(("place", "least"), [(0, 15), (1, 30), (2, 10), (3, 10)])
 def test_an_interrupt_at_any_line_leaves_nobody_waiting(place, least):
     """Wherever it comes, those who wait are served or told, and the next commit is made."""

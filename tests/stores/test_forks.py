@@ -13,7 +13,10 @@ from stategraph.stores.disk import DiskStore
 from stategraph.stores.memory import MemoryStore
 from stategraph.stores.sqlite import SqliteStore
 
-pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+pytestmark = [
+    pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork"),
+    pytest.mark.unmeasured,  # coverage has a lock that a fork leaves locked
+]
 
 MAKE = {
     "sqlite": lambda folder: SqliteStore(folder / "runs.db"),
