@@ -12,7 +12,15 @@ from stategraph import CheckpointStore
 from stategraph.stores.disk import DiskStore
 from stategraph.stores.memory import MemoryStore
 from stategraph.stores.sqlite import SqliteStore
-from tests.scenarios import DRIVERS, NODES, FourMethodStore, Scene, as_sync
+from tests.scenarios import DRIVERS, HANDLES, NODES, FourMethodStore, Scene, as_sync
+
+
+@pytest.fixture(autouse=True)
+def no_open_handles() -> Iterator[None]:
+    """Close what `reopened` has opened."""
+    yield
+    while HANDLES:
+        HANDLES.pop().close()
 
 
 @pytest.fixture(params=DRIVERS)

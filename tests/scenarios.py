@@ -188,10 +188,17 @@ class MortalStore(CheckpointStore):
         return self.inner
 
 
+HANDLES: list[CheckpointStore] = []
+"""What `reopened` has opened; a fixture closes it when the test is over."""
+
+
 def reopened(store: CheckpointStore) -> CheckpointStore:
     """-> another handle to the same store, as another process has it; the store itself where it lives in memory."""
     path = getattr(store, "path", None)
-    return store if path is None else type(store)(path)  # type: ignore[call-arg]
+    if path is None:
+        return store
+    HANDLES.append(type(store)(path))  # type: ignore[call-arg]
+    return HANDLES[-1]
 
 
 # --------------------------------------------------------------------------- drivers
