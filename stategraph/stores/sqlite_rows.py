@@ -8,9 +8,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from stategraph.errors import CheckpointCorruptError, FormatError
+from stategraph.errors import CheckpointCorruptError, FormatError, InvalidRunIdError
+from stategraph.ids import check_run_id
 from stategraph.provenance import ErrorInfo, ParentStep
-from stategraph.stores.columns import Columns
+from stategraph.stores.columns import Columns, no_run
+from stategraph.stores.inner_runs import outer_id
 from stategraph.stores.policy import Policy
 from stategraph.stores.rows import Head, Row
 
@@ -174,6 +176,10 @@ def head_values(head: Head) -> tuple[Any, ...]:
 
 def head_of(found: tuple[Any, ...]) -> Head:
     """-> the head in these columns. Raises CheckpointCorruptError if they hold none."""
+    try:
+        check_run_id(outer_id(found[0]))
+    except (InvalidRunIdError, AttributeError) as error:
+        raise no_run(found[0], error) from error
     return _COLUMNS.head(found[0], found[1:])
 
 
