@@ -125,7 +125,7 @@ class Engine(Start):
             if watched and (following or not stage.is_exit):
                 yield from self.show(state)
             name = following
-        if stage is not None and pause is not None:  # out here: what cannot be saved is no failure of the node
+        if pause is not None:  # out here: what cannot be saved is no failure of the node
             yield from self._pause(stage, pause)
 
     def _after(self, visit: Visit, state: State, following: str) -> State:

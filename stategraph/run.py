@@ -210,7 +210,7 @@ class Run:
             yield (Notify, self.services.notify, (type, {"run_id": run_id, "step": step, "node": node, **about}))
 
     def show(self, state: State) -> Task[None]:
-        """Show a State to whoever iterates over the run. Those of a graph within have a run_id of their own."""
+        """Show a State to whoever iterates over the run; a graph within shows nothing, being one step."""
         if self.shows:
             yield (Show, None, state)
 
