@@ -50,7 +50,6 @@ class Case:
     driver: str
     store: str
     checkpoint: dict[str, Any]
-    is_typed: bool
 
 
 _CASES = st.builds(
@@ -61,7 +60,6 @@ _CASES = st.builds(
     st.sampled_from(list(CALLS)),
     st.sampled_from(["memory"] * 8 + list(STORES)),
     st.sampled_from(_CHECKPOINTS),
-    st.booleans(),
 )
 
 
@@ -103,7 +101,7 @@ def _lived(case: Case, world: World, report: Report) -> tuple[State, list[Life]]
 
 def _live(case: Case, world: World, life: Life) -> State:
     """-> the final State of a life; whatever that is, the run goes on where it stands in the world."""
-    build = builds(case.program, is_typed=case.is_typed, **case.checkpoint)
+    build = builds(case.program, **case.checkpoint)
     return live(world, build, {}, partial(replies, salt=case.salt), driver=case.driver, life=life)
 
 
@@ -123,7 +121,7 @@ def prove(share: float, first_seed: int) -> list[Report]:
 
     def check(case: Case) -> None:
         found = problems_of(case, report)
-        features.update({step.kind for step in case.program.steps} | ({"schema"} if case.is_typed else set()))
+        features.update({step.kind for step in case.program.steps})
         if found:
             raise AssertionError("\n".join(found))
 

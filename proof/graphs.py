@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import tempfile
-from collections.abc import AsyncGenerator, Callable, Generator, Iterator
+from collections.abc import AsyncGenerator, Callable, Generator
 from typing import Any, cast
-
-import attrs
 
 from proof.programs import BORDER, DEFAULTS, REDUCED, Program, Step, changed, item_result, reduced, seen
 from stategraph import (
-    CachePolicy,
     CheckpointStore,
     InterruptNode,
     MapNode,
@@ -22,11 +18,9 @@ from stategraph import (
     State,
     StateGraph,
 )
-from stategraph.schema import schema_of
 from tests.lives import Build, Life, Tool
 from tests.scenarios import make_graph
 
-_CACHE = tempfile.TemporaryDirectory(prefix="stategraph-proof-")  # one for all runs: a wrong result would be found
 _AT_ONCE = RetryPolicy(max_attempts=3, initial_delay=0)
 _Function = Callable[..., Any]
 
@@ -44,8 +38,8 @@ class _Builder:
     def __init__(self, store: CheckpointStore, life: Life, tool: Tool) -> None:
         self._store, self._life, self._tool = store, life, tool
 
-    def graph(self, program: Program, *, is_typed: bool = False, **checkpoint: Any) -> StateGraph:
-        """-> the graph of a program, and those within; the outermost one with a schema if it is typed."""
+    def graph(self, program: Program, **checkpoint: Any) -> StateGraph:
+        """-> the graph of a program, and those within."""
         names = [program.name(place) for place in range(len(program.steps))]
         last = names[-1]
         end = self._node(program.steps[-1], last)
@@ -62,8 +56,6 @@ class _Builder:
             graph.add_edge(name, names[place + 1])
         graph._entry = names[0]
         graph.set_defaults(DEFAULTS)
-        if is_typed:
-            graph._schema = schema_of(_schema_for(program))
         return graph
 
     def _policies(self, program: Program, step: Step, place: int) -> dict[str, Any]:
@@ -71,7 +63,6 @@ class _Builder:
         again = again or (step.kind in {"map", "child", "hopeless child"} and step.number == 2)
         return {
             "retry": _AT_ONCE if again else None,
-            "cache": CachePolicy(["n"], path=_CACHE.name) if step.kind == "cached" else None,
             "timeout": 60 if step.kind == "timed" else None,
             "on_error": program.name(program.handler(place)) if step.is_hopeless else None,
         }
@@ -88,8 +79,6 @@ class _Builder:
             case "child" | "hopeless child":
                 keys = BORDER if step.flag else None
                 return self.graph(cast(Program, step.within)).as_node(keys, keys)
-            case "cached":
-                return _made(_cached(name), step)
             case "stream":
                 return _stream(self._function(step, name), step)
         return _made(self._function(step, name), step)
@@ -144,33 +133,6 @@ class _Builder:
             return item_result(value)
 
         return _made(item, step)
-
-
-def _cached(name: str) -> _Function:
-    """-> a function of the key "n" alone."""
-
-    def cached(state: State) -> dict[str, Any]:
-        return {"n": (state["n"] * 3 + len(name)) % 1009}
-
-    return cached
-
-
-def _schema_for(program: Program) -> type:
-    """-> a class with all keys that a run of the program may have."""
-    types: dict[str, Any] = {"n": int, "items": list[int], "trace": list[str], "mark": str, "lost": int}
-    types |= {"a": int, "b": int, "mapped": list[Any], "error": dict[str, Any]}
-    types |= dict.fromkeys(_loops(program), int)
-    fields = {name: attrs.field(type=kind, kw_only=True) for name, kind in types.items()}
-    return attrs.make_class("Everything", fields, frozen=True)
-
-
-def _loops(program: Program) -> Iterator[str]:
-    """-> the names of the nodes that count their rounds, those of graphs within too."""
-    for place, step in enumerate(program.steps):
-        if step.kind == "loop":
-            yield program.name(place)
-        if step.within is not None:
-            yield from _loops(step.within)
 
 
 def _result(state: State, new: dict[str, Any], gone: list[str], *, as_state: bool) -> Any:

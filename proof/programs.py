@@ -195,9 +195,6 @@ class Interpreter:
             case "child" | "hopeless child":
                 self._child(level, step, name)
                 return
-        if step.kind == "cached":  # it does nothing but to set a key, so that nobody can tell whether it was called
-            self._apply(data, *changed("mix", name, data))
-            return
         self._work(level, name)
         if step.kind in {"hopeless", "failing"}:
             raise FailedError("ValueError")
@@ -264,7 +261,7 @@ class Interpreter:
 
 _CHANGES = st.sampled_from(["mix", "trace", "grow", "mark", "unmark", "propose"])
 _BRANCHES = st.lists(st.sampled_from(["mix", "trace", "grow", "unmark"]), min_size=1, max_size=3).map(tuple)
-_PLAIN_KINDS = ["plain", "cached", "transient", "retry", "hopeless", "timed", "stream", "skip", "ask within"]
+_PLAIN_KINDS = ["plain", "transient", "retry", "hopeless", "timed", "stream", "skip", "ask within"]
 _PLAIN_KINDS += ["ask"] * 4 + ["loop"] * 2  # what most of the rest depends on
 _PART_KINDS = ["parallel", "hopeless branch", "map"]
 
@@ -315,7 +312,7 @@ def _named(program: Program, prefix: str = "n", *, end: str = "plain", is_caught
     for place, step in enumerate(program.steps):
         is_lost, inner_caught = step.kind == "hopeless child", is_caught or step.kind == "hopeless child"
         inner = step.within and _named(
-            step.within, f"{prefix}{place}_", end="failing" if is_lost else "plain", is_caught=inner_caught
+            step.within, f"{prefix}{place}-", end="failing" if is_lost else "plain", is_caught=inner_caught
         )
         steps.append(attrs.evolve(_lasting(step) if is_caught else step, within=inner))
     return Program((*steps, Step(end, "")), prefix)
