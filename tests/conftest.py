@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,9 @@ from stategraph.stores.disk import DiskStore
 from stategraph.stores.memory import MemoryStore
 from stategraph.stores.sqlite import SqliteStore
 from tests.scenarios import DRIVERS, HANDLES, NODES, FourMethodStore, Scene, as_sync
+
+# A shell that runs the tests in the background has them ignore interrupts, and with them all that they start.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)
