@@ -176,11 +176,12 @@ def head_values(head: Head) -> tuple[Any, ...]:
 
 def head_of(found: tuple[Any, ...]) -> Head:
     """-> the head in these columns. Raises CheckpointCorruptError if they hold none."""
+    run_id = found[0]
     try:
-        check_run_id(outer_id(found[0]))
-    except (InvalidRunIdError, AttributeError) as error:
-        raise no_run(found[0], error) from error
-    return _COLUMNS.head(found[0], found[1:])
+        check_run_id(outer_id(run_id) if type(run_id) is str else run_id)
+    except InvalidRunIdError as error:
+        raise no_run(run_id, error) from error
+    return _COLUMNS.head(run_id, found[1:])
 
 
 def head_if_whole(found: tuple[Any, ...]) -> Head | None:

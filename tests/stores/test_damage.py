@@ -338,12 +338,13 @@ def test_parts_of_a_run_that_is_gone(any_store):
     assert any_store.load_parts("a", 2, "map") == {}
 
 
-def test_an_id_that_no_run_can_have(tmp_path):
+@pytest.mark.parametrize("run_id", ["w\0ndow", "", ".window", b"window"])
+def test_an_id_that_no_run_can_have(tmp_path, run_id):
     """It is damage, and not a run that is listed."""
     with SqliteStore(tmp_path / "runs.db") as store:
         store.save(State(run_id="window", step=1))
     with closing(sqlite3.connect(tmp_path / "runs.db")) as database:
-        database.execute("UPDATE run SET run_id = ?", ("w\0ndow",))
+        database.execute("UPDATE run SET run_id = ?", (run_id,))
         database.commit()
 
     with SqliteStore(tmp_path / "runs.db") as store:
