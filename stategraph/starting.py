@@ -61,12 +61,13 @@ class Start(Run):
         yield from self._emit(EventType.CHECKPOINT_LOAD, loaded)
         saved = moved(loaded, migrate or {}, self.plan)
         check_fits(self.plan, saved, allow_changed)
-        return (yield from self._go_on(saved, updates, is_same=not migrate))
+        behind = yield from self._revive(saved, updates, is_same=not migrate)
+        return (yield from self._run(behind))
 
-    def _go_on(
-        self, saved: State, updates: Mapping[str, Any], inputs: Mapping[str, Any] = _NOTHING, *, is_same: bool = True
-    ) -> Task[State]:
-        """Bring a saved State back to life, durably if it changes, and run on from it.
+    def _revive(
+        self, saved: State, updates: Mapping[str, Any], inputs: Mapping[str, Any] = _NOTHING, *, is_same: bool
+    ) -> Task[Stage | None]:
+        """Bring a saved State back to life, durably if it changes -> the stage that it stands behind.
 
         `inputs` are what the run began with, where that is known.
         """
@@ -88,7 +89,7 @@ class Start(Run):
         if updates or not is_same:
             yield from self._save((Amend, self.services.amend, self.state), self.state)
         yield from self._emit(EventType.CHECKPOINT_RESUME, self.state)
-        return (yield from self._run(self.plan.stages.get(saved.checkpoint_node)))
+        return self.plan.stages.get(saved.checkpoint_node)
 
     def _whole(
         self, saved: State, updates: Mapping[str, Any], inputs: Mapping[str, Any] = _NOTHING
@@ -190,6 +191,7 @@ class Start(Run):
         if saved is None:
             if self.plan.saves:
                 yield (Retain, self.services.retain, self.state.run_id)
+            visit.hand_on_updates()
             return (yield from self._run(None))
         if saved.status is RunStatus.COMPLETED:  # and the step that it is part of was not saved any more
             return (yield from self._whole(saved, _NOTHING, inputs))[0]
@@ -202,7 +204,10 @@ class Start(Run):
         elif pause is not None and not is_late(pause):
             return saved
         # A pause whose deadline has passed unanswered begins anew.
-        return (yield from self._go_on(evolve(saved, status=RunStatus.ACTIVE), updates, inputs, is_same=pause is None))
+        saved = evolve(saved, status=RunStatus.ACTIVE)
+        behind = yield from self._revive(saved, updates, inputs, is_same=pause is None)
+        visit.hand_on_updates()
+        return (yield from self._run(behind))
 
     def _admit(self, state: State) -> Task[State]:
         """-> the State as it enters the graph; a State with a past is brought back to life durably."""

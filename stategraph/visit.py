@@ -316,6 +316,10 @@ class Visit:
         before = self.engine.before
         return before if before is not None and before.step == self.state.step else None
 
+    def hand_on_updates(self) -> None:
+        """The run of a graph in this step has the updates now: another attempt does not lay them over its work."""
+        self.engine.before = None
+
     def run_child(self, plan: Plan, inputs: Mapping[str, Any], updates: Mapping[str, Any]) -> Task[State]:
         """-> the State that the run of a graph in this step ends with: completed or, if it waits for an answer, paused.
 

@@ -16,6 +16,7 @@ from stategraph import (
     GraphError,
     ParallelNode,
     ParentStep,
+    RetryPolicy,
     RunCancelledError,
     RunStatus,
     State,
@@ -259,6 +260,28 @@ class TestTheRunWithin:
         final = play.resume(graph, {"by": 5, "new": 1})
 
         assert (final["result"], final["by"], final["new"], final["trace"].count("a")) == (2, 5, 1, 1)
+
+    @pytest.mark.parametrize("is_begun", [False, True])
+    def test_updates_reach_it_once(self, play: Scene, is_begun: bool) -> None:
+        """Another attempt goes on from what had come of them by then."""
+
+        def check(state: State) -> dict[str, Any]:
+            return {"n": state["n"], "checked": 10 / state["n"]}
+
+        inner = inner_graph(
+            {
+                "check": check if is_begun else trace("check"),
+                "count": lambda state: {"n": state["n"] + 1},
+                "last": broken_first(trace("last"), ConnectionError("busy")),
+            }
+        )
+        retry = {"inner": {"retry": RetryPolicy(initial_delay=0)}}
+        node = inner.as_node() if is_begun else inner.as_node(check, ["n"])
+        outer = make_graph({"inner": node}, store=play.store, name="outer", policies=retry)
+        with pytest.raises(ExecutionError):
+            play.execute(outer, State({"n": 0}, run_id=RUN))
+
+        assert play.resume(outer, {"n": 5})["n"] == 6
 
     def test_updates_of_what_is_handed_in(self, play: Scene) -> None:
         """Under the name that it has there."""
