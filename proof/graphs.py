@@ -4,11 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import AsyncGenerator, Callable, Generator
+import tempfile
+from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Sequence
 from typing import Any, cast
 
-from proof.programs import BORDER, DEFAULTS, REDUCED, Program, Step, changed, item_result, reduced, seen
+import attrs
+
+from proof.programs import (
+    BORDER,
+    DEFAULTS,
+    DERIVED,
+    REDUCED,
+    Program,
+    Step,
+    changed,
+    derived,
+    item_result,
+    reduced,
+    seen,
+)
 from stategraph import (
+    CachePolicy,
     CheckpointStore,
     InterruptNode,
     MapNode,
@@ -21,31 +37,40 @@ from stategraph import (
 from tests.lives import Build, Life, Tool
 from tests.scenarios import make_graph
 
+_CACHE = tempfile.TemporaryDirectory(prefix="stategraph-proof-")  # one for all runs: a wrong result would be found
 _AT_ONCE = RetryPolicy(max_attempts=3, initial_delay=0)
 _Function = Callable[..., Any]
 
 
-def builds(program: Program, **checkpoint: Any) -> Build:
-    """-> what builds the graph of a program."""
+def builds(program: Program, *, is_typed: bool = False, is_selective: bool = False, **checkpoint: Any) -> Build:
+    """-> what builds the graph of a program.
+
+    Args:
+        program: The program.
+        is_typed: Whether the outermost graph has a schema.
+        is_selective: Whether keys that can be derived again are not saved.
+        checkpoint: Other options of the outermost graph's CheckpointConfig.
+    """
 
     def build(store: CheckpointStore, life: Life, tool: Tool) -> StateGraph:
-        return _Builder(store, life, tool).graph(program, **checkpoint)
+        schema = _schema_for(program) if is_typed else None
+        return _Builder(store, life, tool, is_selective).graph(program, schema=schema, **checkpoint)
 
     return build
 
 
 class _Builder:
-    def __init__(self, store: CheckpointStore, life: Life, tool: Tool) -> None:
-        self._store, self._life, self._tool = store, life, tool
+    def __init__(self, store: CheckpointStore, life: Life, tool: Tool, is_selective: bool) -> None:
+        self._store, self._life, self._tool, self._is_selective = store, life, tool, is_selective
 
-    def graph(self, program: Program, **checkpoint: Any) -> StateGraph:
-        """-> the graph of a program, and those within."""
+    def graph(self, program: Program, *, is_alone: bool = True, **options: Any) -> StateGraph:
+        """-> the graph of a program, and those within; unless it is alone with its data, it saves all of it."""
         names = [program.name(place) for place in range(len(program.steps))]
         last = names[-1]
         end = self._node(program.steps[-1], last)
-        graph = make_graph(
-            {last: end}, (), store=self._store, observer=self._life, name=f"graph {program.prefix}", **checkpoint
-        )
+        persist = _kept(program) if self._is_selective and is_alone else None
+        options |= {"store": self._store, "observer": self._life, "persist": persist}
+        graph = make_graph({last: end}, (), name=f"graph {program.prefix}", **options)
         for place, (step, name) in enumerate(zip(program.steps[:-1], names, strict=False)):
             graph.add_node(name, self._node(step, name), **self._policies(program, step, place))
         for place, (step, name) in enumerate(zip(program.steps[:-1], names, strict=False)):
@@ -63,6 +88,7 @@ class _Builder:
         again = again or (step.kind in {"map", "child", "hopeless child"} and step.number == 2)
         return {
             "retry": _AT_ONCE if again else None,
+            "cache": _cache_of(step),
             "timeout": 60 if step.kind == "timed" else None,
             "on_error": program.name(program.handler(place)) if step.is_hopeless else None,
         }
@@ -78,7 +104,11 @@ class _Builder:
                 return MapNode(item, "items", "mapped", on_error="collect" if step.flag else "raise")
             case "child" | "hopeless child":
                 keys = BORDER if step.flag else None
-                return self.graph(cast(Program, step.within)).as_node(keys, keys)
+                return self.graph(cast(Program, step.within), is_alone=step.flag).as_node(keys, keys)
+            case "cached":
+                return _made(_cached(name), step)
+            case "derive":
+                return _made(_deriving(name, step.sources), step)
             case "stream":
                 return _stream(self._function(step, name), step)
         return _made(self._function(step, name), step)
@@ -133,6 +163,54 @@ class _Builder:
             return item_result(value)
 
         return _made(item, step)
+
+
+def _cached(name: str) -> _Function:
+    """-> a function of the key "n" alone."""
+
+    def cached(state: State) -> dict[str, Any]:
+        return {"n": (state["n"] * 3 + len(name)) % 1009}
+
+    return cached
+
+
+def _deriving(name: str, sources: Sequence[str]) -> _Function:
+    """-> a function of keys that never change."""
+    return lambda state: derived(name, sources, state)
+
+
+def _cache_of(step: Step) -> CachePolicy | None:
+    if step.kind == "cached" or (step.kind == "derive" and step.flag):
+        return CachePolicy(["n"] if step.kind == "cached" else ["base", *step.sources], path=_CACHE.name)
+    return None
+
+
+def _types(program: Program) -> dict[str, Any]:
+    """-> all keys that are saved of a run of the program, with their types."""
+    types: dict[str, Any] = {"n": int, "base": int, "items": list[int], "trace": list[str], "mark": str, "lost": int}
+    types |= {"a": int, "b": int, "mapped": list[Any], "error": dict[str, Any]}
+    return types | dict.fromkeys(_loops(program), int)
+
+
+def _kept(program: Program) -> list[str]:
+    return list(_types(program))
+
+
+def _schema_for(program: Program) -> type:
+    """-> a class with all keys that a run of the program may have."""
+    names = [DERIVED + program.name(place) for place in range(len(program.steps))]
+    types = _types(program) | dict.fromkeys(names, int)
+    fields = {name: attrs.field(type=kind, kw_only=True) for name, kind in types.items()}
+    return attrs.make_class("Everything", fields, frozen=True)
+
+
+def _loops(program: Program) -> Iterator[str]:
+    """-> the names of the nodes that count their rounds, those of graphs within too."""
+    for place, step in enumerate(program.steps):
+        if step.kind == "loop":
+            yield program.name(place)
+        if step.within is not None:
+            yield from _loops(step.within)
 
 
 def _result(state: State, new: dict[str, Any], gone: list[str], *, as_state: bool) -> Any:

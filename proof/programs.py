@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 import attrs
@@ -12,11 +12,13 @@ from stategraph.provenance import ErrorInfo, Pause
 
 KEYS = ("a", "a", "b")
 """The keys of answers; the first more often, so that several nodes ask for it."""
-DEFAULTS: dict[str, Any] = {"n": 1, "items": [2, 3], "trace": []}
+DEFAULTS: dict[str, Any] = {"n": 1, "items": [2, 3], "trace": [], "base": 7}
 REDUCED = ("n", "trace", "items")
 """The keys that several branches may write."""
 BORDER = ("n", "items", "trace")
 """What goes in and out of a graph within, where that is not everything."""
+DERIVED = "derived_"
+"""What the keys begin with that need not be saved."""
 
 
 @attrs.frozen
@@ -32,6 +34,7 @@ class Step:
         branches: What its branches do to the data.
         within: The graph that it runs.
         flag: Another choice, whatever that means to the kind.
+        sources: The keys of other nodes that it derives its own from.
     """
 
     kind: str
@@ -42,6 +45,7 @@ class Step:
     branches: tuple[str, ...] = ()
     within: Program | None = None
     flag: bool = False
+    sources: tuple[str, ...] = ()
 
     @property
     def is_hopeless(self) -> bool:
@@ -83,8 +87,15 @@ def changed(change: str, name: str, data: Mapping[str, Any]) -> tuple[dict[str, 
             return {}, [key for key in ("mark",) if key in data]
         case "propose":
             return {"a": data["n"] % 10}, []
+        case "use":
+            return {"n": (data["n"] + sum(data[key] for key in sorted(data) if key.startswith(DERIVED))) % 1009}, []
         case _:
             return {}, []
+
+
+def derived(name: str, sources: Sequence[str], data: Mapping[str, Any]) -> dict[str, Any]:
+    """-> what a node of that kind sets: a key of its own, made of others that never change."""
+    return {DERIVED + name: (data["base"] * len(name) + sum(data.get(key, 1) for key in sources)) % 1009}
 
 
 def item_result(item: int) -> int:
@@ -195,6 +206,10 @@ class Interpreter:
             case "child" | "hopeless child":
                 self._child(level, step, name)
                 return
+        if step.kind in {"derive", "cached"}:  # nobody can tell how often these are called
+            new = derived(name, step.sources, data) if step.kind == "derive" else changed("mix", name, data)[0]
+            data.update(new)
+            return
         self._work(level, name)
         if step.kind in {"hopeless", "failing"}:
             raise FailedError("ValueError")
@@ -242,7 +257,8 @@ class Interpreter:
     def _child(self, level: Level, step: Step, name: str) -> None:
         again = f":{level.step + 1}" if name in level.visited else ""
         level.visited.add(name)
-        given = {key: level.data[key] for key in BORDER if key in level.data} if step.flag else dict(level.data)
+        handed = {key: level.data[key] for key in BORDER if key in level.data}
+        given = {**DEFAULTS, **handed} if step.flag else dict(level.data)
         inner = Level(cast(Program, step.within), f"{level.run_id}/{name}{again}", given, level.answered & given.keys())
         try:
             self.run(inner)
@@ -259,9 +275,9 @@ class Interpreter:
 
 # --------------------------------------------------------------------------- random ones
 
-_CHANGES = st.sampled_from(["mix", "trace", "grow", "mark", "unmark", "propose"])
-_BRANCHES = st.lists(st.sampled_from(["mix", "trace", "grow", "unmark"]), min_size=1, max_size=3).map(tuple)
-_PLAIN_KINDS = ["plain", "transient", "retry", "hopeless", "timed", "stream", "skip", "ask within"]
+_CHANGES = st.sampled_from(["mix", "trace", "grow", "mark", "unmark", "propose", "use"])
+_BRANCHES = st.lists(st.sampled_from(["mix", "trace", "grow", "unmark", "use"]), min_size=1, max_size=3).map(tuple)
+_PLAIN_KINDS = ["plain", "cached", "derive", "transient", "retry", "hopeless", "timed", "stream", "skip", "ask within"]
 _PLAIN_KINDS += ["ask"] * 4 + ["loop"] * 2  # what most of the rest depends on
 _PART_KINDS = ["parallel", "hopeless branch", "map"]
 
@@ -303,18 +319,32 @@ def programs() -> st.SearchStrategy[Program]:
     return _programs(_leaves() | _leaves() | _with_children(middle), 8).map(_named)
 
 
-def _named(program: Program, prefix: str = "n", *, end: str = "plain", is_caught: bool = False) -> Program:
+def _named(
+    program: Program, prefix: str = "n", *, end: str = "plain", is_caught: bool = False, is_alone: bool = True
+) -> Program:
     """-> the program with names that differ, and a last node of this kind.
 
     Where failures are caught, nothing fails once only: what comes of that is another run, not the same one later.
+    Only graphs that are alone with their data derive keys: a node that hands on everything would write both those that
+    are saved and those that are not.
     """
-    steps = []
+    steps: list[Step] = []
+    loops = any(step.kind == "loop" for step in program.steps)
     for place, step in enumerate(program.steps):
         is_lost, inner_caught = step.kind == "hopeless child", is_caught or step.kind == "hopeless child"
         inner = step.within and _named(
-            step.within, f"{prefix}{place}-", end="failing" if is_lost else "plain", is_caught=inner_caught
+            step.within,
+            f"{prefix}{place}_",
+            end="failing" if is_lost else "plain",
+            is_caught=inner_caught,
+            is_alone=step.flag,
         )
-        steps.append(attrs.evolve(_lasting(step) if is_caught else step, within=inner))
+        named = attrs.evolve(_lasting(step) if is_caught else step, within=inner)
+        if named.kind == "derive":
+            before = [DERIVED + f"{prefix}{other}" for other in range(place) if steps[other].kind == "derive"]
+            # In a loop they would be written again after others were made of them.
+            named = attrs.evolve(named, sources=() if loops else tuple(before), kind="derive" if is_alone else "plain")
+        steps.append(named)
     return Program((*steps, Step(end, "")), prefix)
 
 

@@ -78,7 +78,7 @@ class NodeCache:
             self._warn(reason)
             yield from visit.tell(EventType.CACHE_MISS, key=None, reason=reason)
             return (yield from attempts())
-        found: Found = yield (Cache, self._find, visit.state)
+        found: Found = yield (Cache, self._find, visit.handed)
         if found.changes is not None:
             yield from visit.tell(EventType.CACHE_HIT, key=found.key)
             return _changed(visit.state, found.changes)

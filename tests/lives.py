@@ -25,6 +25,7 @@ from stategraph import (
     State,
     StateGraph,
 )
+from stategraph.persist import persisted
 from stategraph.stores.disk import DiskStore
 from stategraph.stores.memory import MemoryStore
 from stategraph.stores.sqlite import SqliteStore
@@ -305,6 +306,7 @@ def live(
         if world.is_prompt:
             life.told = world.journal.trust
         graph = build(MortalStore(store, life, world.journal), life, Tool(life, world.journal))
+        keys = None if (persist := graph.config.checkpoint.persist) is None else frozenset(persist)
         arguments: tuple[Any, ...]
         for _ in range(MOST_CALLS):
             try:
@@ -321,7 +323,7 @@ def live(
                 final = CALLS[driver](graph, life, method, *arguments)
                 if final.status is RunStatus.COMPLETED:
                     return final
-                assert store.load(RUN) == final, "a pause that is not saved as it is returned"
+                assert store.load(RUN) == persisted(final, keys), "a pause that is not saved as it is returned"
                 life.point("call", f"after {method}")
             except (ExecutionError, RunCancelledError, KeyboardInterrupt, asyncio.CancelledError) as error:
                 life.stopped.append(error)

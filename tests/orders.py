@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import attrs
 
@@ -11,6 +12,7 @@ from stategraph import Event
 _OPENING = {"checkpoint.load", "checkpoint.save", "checkpoint.resume", "graph.start"}
 _CLOSING = {"graph.complete", "graph.pause", "graph.error"}
 _WITHIN = {"node.error", "node.retry", "node.chunk", "part.complete", "node.complete", "cache.hit", "cache.miss"}
+_WITHIN_AGAIN = {"node.error", "node.retry", "cache.hit", "cache.miss"}
 
 
 @attrs.define
@@ -29,7 +31,7 @@ class _Order:
         if not self.runs:
             if kind == "graph.start":
                 self.runs, self.open, self.step = True, None, step
-            return None if kind in _OPENING else "while the run is not under way"
+            return None if kind in _OPENING or self._is_again(kind, (step, node)) else "while the run is not under way"
         if kind in _CLOSING:
             self.runs = False
         elif kind == "graph.start":
@@ -51,6 +53,12 @@ class _Order:
         elif kind == "checkpoint.save" and step != self.step:
             return f"while step {self.step} is the last"
         return None
+
+    def _is_again(self, kind: str, at: tuple[Any, Any]) -> bool:
+        """Whether this is of a step that is computed again before the run goes on."""
+        if kind == "node.recompute":
+            self.open = at
+        return kind == "node.recompute" or (kind in _WITHIN_AGAIN and at == self.open)
 
 
 def misplaced(events: Sequence[Event]) -> list[str]:

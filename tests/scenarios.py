@@ -324,13 +324,15 @@ def make_graph(
     policies: Mapping[str, Mapping[str, Any]] | None = None,
     max_iterations: int = 1000,
     interval: int = 1,
+    schema: type | None = None,
     **checkpoint: Any,
 ) -> StateGraph:
     """-> a graph from the first node to the last, along a chain unless there are edges."""
     config = GraphConfig(
         name, max_iterations=max_iterations, checkpoint=CheckpointConfig(interval=interval, **checkpoint)
     )
-    graph = StateGraph(config, store=store, observer=get_observer("noop") if observer is None else observer)
+    observer = get_observer("noop") if observer is None else observer
+    graph = StateGraph(config, store=store, observer=observer, schema=schema)
     for node, function in nodes.items():
         graph.add_node(node, function, **(policies or {}).get(node, {}))
     for edge in chain(nodes) if edges is None else edges:

@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stategraph import (
+    CachePolicy,
     CheckpointConfig,
     CheckpointStore,
     ConfigError,
@@ -89,6 +90,11 @@ def count(state: State) -> dict[str, Any]:
 def answer(state: State) -> dict[str, Any]:
     """Saved, made of what is not."""
     return {"answer": f"{state['size']}: {state['index'][-1]}"}
+
+
+def answer_by_index(state: State) -> dict[str, Any]:
+    """Saved, made of one key that is not."""
+    return {"answer": state["index"][-1]}
 
 
 STEPS: dict[str, Any] = {"fetch": fetch, "index": index, "count": count, "answer": answer}
@@ -239,6 +245,17 @@ class TestGoingOn:
 
         assert log == ["draft", "polish", "tail"]
         assert (final["final"], final.step) == ("draft 2", 7)
+
+    def test_a_result_from_a_cache(self, scene: Scene, tmp_path: Path) -> None:
+        """It was made of the inputs that its policy names; other keys may be overwritten."""
+        steps = {"fetch": fetch, "index": index, "touch": lambda _: {"answer": "?"}, "answer": answer_by_index}
+        policies = {"index": {"cache": CachePolicy(["text"], path=tmp_path / "cache", version="1")}}
+        data = {"topic": "states", "answer": ""}
+        scene.execute(scene.graph(steps, persist=PERSIST, policies=policies), State(data, run_id="warm"))
+
+        graph = begin(scene, fails_in(steps, "answer"), data, policies=policies)
+
+        assert scene.resume(graph)["answer"] == "states"
 
     def test_a_key_that_was_not_there(self, scene: Scene) -> None:
         """A node may look for what it writes, as long as it did not find it."""
