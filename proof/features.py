@@ -20,7 +20,19 @@ from proof.graphs import builds
 from proof.programs import DEFAULTS, DERIVED, Interpreter, Level, Program, programs, replies
 from proof.report import Report
 from stategraph import State
-from tests.lives import CALLS, STORES, Crash, Life, World, cancels, cancels_task, interrupts, live
+from tests.lives import (
+    CALLS,
+    ITERATIONS,
+    STORES,
+    TURN,
+    Crash,
+    Life,
+    World,
+    cancels,
+    cancels_task,
+    interrupts,
+    live,
+)
 from tests.orders import misplaced
 from tests.scenarios import RUN
 
@@ -52,6 +64,7 @@ class Case:
     checkpoint: dict[str, Any]
     is_typed: bool
     is_selective: bool
+    turns: list[dict[str, int]]
 
 
 _CASES = st.builds(
@@ -59,11 +72,12 @@ _CASES = st.builds(
     programs(),
     st.integers(0, 9),
     st.lists(st.tuples(st.floats(0, 0.999), st.sampled_from(["crash", "crash", *_ACTS])), min_size=1, max_size=4),
-    st.sampled_from(list(CALLS)),
+    st.sampled_from([*CALLS, *ITERATIONS]),
     st.sampled_from(["memory"] * 8 + list(STORES)),
     st.sampled_from(_CHECKPOINTS),
     st.booleans(),
     st.booleans(),
+    st.lists(st.dictionaries(st.sampled_from(["a", "b", "n"]), st.integers(0, 9)), max_size=2),
 )
 
 
@@ -71,6 +85,8 @@ def problems_of(case: Case, report: Report) -> list[str]:
     """-> in what a run differs from what the interpreter makes of its graph."""
     interpreter = Interpreter(case.salt)
     plain = interpreter.run(Level(case.program, RUN, dict(DEFAULTS), set()))
+    for number, more in enumerate(_turns(case), 1):
+        interpreter.go_on(plain, {**more, TURN: number})
     with tempfile.TemporaryDirectory() as folder:
         world = World(case.store, Path(folder), is_prompt=case.checkpoint["durability"] == "sync")
         final, lives = _lived(case, world, report)
@@ -109,12 +125,18 @@ def _lived(case: Case, world: World, report: Report) -> tuple[State, list[Life]]
 def _live(case: Case, world: World, life: Life) -> State:
     """-> the final State of a life; whatever that is, the run goes on where it stands in the world."""
     build = builds(case.program, is_typed=case.is_typed, is_selective=case.is_selective, **case.checkpoint)
-    return live(world, build, {}, partial(replies, salt=case.salt), driver=case.driver, life=life)
+    answer = partial(replies, salt=case.salt)
+    return live(world, build, {}, answer, driver=case.driver, life=life, turns=_turns(case))
+
+
+def _turns(case: Case) -> list[dict[str, int]]:
+    """-> the further inputs of a run; one that is deleted when it completes has none."""
+    return case.turns if case.checkpoint["preserve"] else []
 
 
 def _features(case: Case) -> set[str]:
     used = {step.kind for step in case.program.steps}
-    chosen = {"schema": case.is_typed, "persist": case.is_selective}
+    chosen = {"schema": case.is_typed, "persist": case.is_selective, "conversation": bool(_turns(case))}
     return used | {name for name, is_chosen in chosen.items() if is_chosen}
 
 

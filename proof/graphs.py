@@ -34,7 +34,7 @@ from stategraph import (
     State,
     StateGraph,
 )
-from tests.lives import Build, Life, Tool
+from tests.lives import TURN, Build, Life, Tool
 from tests.scenarios import make_graph
 
 _CACHE = tempfile.TemporaryDirectory(prefix="stategraph-proof-")  # one for all runs: a wrong result would be found
@@ -188,6 +188,7 @@ def _cache_of(step: Step) -> CachePolicy | None:
 def _types(program: Program) -> dict[str, Any]:
     """-> all keys that are saved of a run of the program, with their types."""
     types: dict[str, Any] = {"n": int, "base": int, "items": list[int], "trace": list[str], "mark": str, "lost": int}
+    types[TURN] = int
     types |= {"a": int, "b": int, "mapped": list[Any], "error": dict[str, Any]}
     return types | dict.fromkeys(_loops(program), int)
 

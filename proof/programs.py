@@ -168,6 +168,12 @@ class Interpreter:
         finally:
             self._levels.pop()
 
+    def go_on(self, level: Level, more: Mapping[str, Any]) -> Level:
+        """Run it once more, with further input: values that are new can be answers again."""
+        level.answered -= {key for key, value in more.items() if key not in level.data or level.data[key] != value}
+        level.data.update(more)
+        return self.run(level)
+
     def _next(self, level: Level, place: int) -> int:
         """Make one step -> the place of the next."""
         program = level.program

@@ -167,7 +167,7 @@ class Engine(Start):
             if self._joined:
                 yield from self._drop_parts()
             yield from self._flush(state)
-        elif self.plan.saves:
+        elif self.plan.saves and self.plan.forgets:
             yield (Delete, self.services.delete, state)
             yield from self._emit(EventType.CHECKPOINT_DELETE, state)
         yield from self._emit(EventType.GRAPH_COMPLETE, state)

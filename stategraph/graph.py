@@ -286,6 +286,7 @@ class StateGraph(Blueprint):
             loads_parts=keeps and any(stage.node.has_parts for stage in stages.values()),
             keeps_parts=keeps and checkpoint.durability != "exit",
             preserve=checkpoint.preserve,
+            forgets=not checkpoint.preserve,
             max_iterations=self.config.max_iterations,
             store=str(self.store),
             defaults=self._checked_defaults(),

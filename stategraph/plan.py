@@ -73,7 +73,8 @@ class Plan:
         saves_behind: Whether a Save may be done later, and is waited for at the end.
         loads_parts: Whether finished parts of a step that did not complete are looked for in the store.
         keeps_parts: Whether they are saved as they finish.
-        preserve: Whether a completed run stays in the store.
+        preserve: Whether a run is saved when it completes.
+        forgets: Whether it is deleted then, if it is not.
         max_iterations: How many nodes one call may enter.
         store: The store in words, for errors.
         defaults: Values for keys that a run has no value for.
@@ -92,6 +93,7 @@ class Plan:
     loads_parts: bool
     keeps_parts: bool
     preserve: bool
+    forgets: bool
     max_iterations: int
     store: str
     defaults: Mapping[str, Any] = attrs.field(factory=dict)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import builtins
+import contextlib
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from inspect import isfunction
@@ -289,15 +290,58 @@ def call_async(graph: StateGraph, life: Life, method: str, *arguments: Any) -> S
     return asyncio.run(run())
 
 
+class LeftError(Exception):
+    """Somebody left an iteration over a run before it ended."""
+
+
+def iterate_sync(graph: StateGraph, life: Life, method: str, *arguments: Any) -> State:
+    """Iterate with `stream` or `stream_resume` -> the last State; leave it when the cancel event is set."""
+    name = {"execute": "stream", "resume": "stream_resume"}[method]
+    seen: list[State] = []
+    with contextlib.closing(getattr(graph, name)(*arguments)) as states:
+        for state in states:
+            seen.append(state)
+            if life.cancel.is_set():
+                raise LeftError
+    return seen[-1]
+
+
+def iterate_async(graph: StateGraph, life: Life, method: str, *arguments: Any) -> State:
+    """Iterate with `astream` or `astream_resume`, likewise."""
+    name = {"execute": "astream", "resume": "astream_resume"}[method]
+
+    async def run() -> State:
+        seen: list[State] = []
+        async with contextlib.aclosing(getattr(graph, name)(*arguments)) as states:
+            async for state in states:
+                seen.append(state)
+                if life.cancel.is_set():
+                    raise LeftError
+        return seen[-1]
+
+    return asyncio.run(run())
+
+
 CALLS: dict[str, Callable[..., State]] = {"sync": call_sync, "async": call_async}
+ITERATIONS: dict[str, Callable[..., State]] = {"stream": iterate_sync, "astream": iterate_async}
+TURN = "turn"
+"""The key of the number of a further input, from 1."""
 
 
 def live(
-    world: World, build: Build, data: Mapping[str, Any], answer: Answer, *, driver: str = "sync", life: Life
+    world: World,
+    build: Build,
+    data: Mapping[str, Any],
+    answer: Answer,
+    *,
+    driver: str = "sync",
+    life: Life,
+    turns: Sequence[Mapping[str, Any]] = (),
 ) -> State:
     """In one process, begin the run or go on with it, answering what it asks, until it completes -> its final State.
 
-    What stops a call without ending the process is followed by another call.
+    What stops a call without ending the process is followed by another call. Each of the turns is a further input to
+    the run when it is complete.
 
     Raises:
         Crash: the life is over.
@@ -314,18 +358,22 @@ def live(
             except CheckpointNotFoundError:
                 method, arguments = "execute", (State(data, run_id=RUN),)
             else:
-                if saved.status is RunStatus.COMPLETED:
+                done = saved.get(TURN, 0)
+                if saved.status is not RunStatus.COMPLETED:
+                    method, arguments = "resume", (RUN, _answers(saved, answer))
+                elif done == len(turns):
                     return saved
-                method, arguments = "resume", (RUN, _answers(saved, answer))
+                else:
+                    method, arguments = "execute", (saved.update(turns[done], **{TURN: done + 1}),)
             life.events.append([])
             try:
                 life.point("call", f"before {method}")
-                final = CALLS[driver](graph, life, method, *arguments)
-                if final.status is RunStatus.COMPLETED:
+                final = {**CALLS, **ITERATIONS}[driver](graph, life, method, *arguments)
+                if final.status is RunStatus.COMPLETED and final.get(TURN, 0) == len(turns):
                     return final
                 assert store.load(RUN) == persisted(final, keys), "a pause that is not saved as it is returned"
                 life.point("call", f"after {method}")
-            except (ExecutionError, RunCancelledError, KeyboardInterrupt, asyncio.CancelledError) as error:
+            except (ExecutionError, RunCancelledError, KeyboardInterrupt, asyncio.CancelledError, LeftError) as error:
                 life.stopped.append(error)
                 life.cancel = threading.Event()
         raise AssertionError(f"the run did not complete within {MOST_CALLS} calls") from life.stopped[-1]

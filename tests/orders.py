@@ -12,7 +12,6 @@ from stategraph import Event
 _OPENING = {"checkpoint.load", "checkpoint.save", "checkpoint.resume", "graph.start"}
 _CLOSING = {"graph.complete", "graph.pause", "graph.error"}
 _WITHIN = {"node.error", "node.retry", "node.chunk", "part.complete", "node.complete", "cache.hit", "cache.miss"}
-_WITHIN_AGAIN = {"node.error", "node.retry", "cache.hit", "cache.miss"}
 
 
 @attrs.define
@@ -55,10 +54,12 @@ class _Order:
         return None
 
     def _is_again(self, kind: str, at: tuple[Any, Any]) -> bool:
-        """Whether this is of a step that is computed again before the run goes on."""
+        """Whether this is of a step that is computed again before the run goes on, or the end of that."""
         if kind == "node.recompute":
             self.open = at
-        return kind == "node.recompute" or (kind in _WITHIN_AGAIN and at == self.open)
+        return kind == "node.recompute" or (
+            self.open is not None and (kind == "graph.error" or (kind in _WITHIN and at == self.open))
+        )
 
 
 def misplaced(events: Sequence[Event]) -> list[str]:

@@ -79,7 +79,8 @@ class GraphNode(Node):
             saves_behind=False,  # what its saves wait in is waited for by the outer run
             loads_parts=outer.loads_parts,
             keeps_parts=outer.keeps_parts,
-            preserve=outer.keeps_parts,  # until the step that it is part of is saved
+            preserve=outer.keeps_parts,
+            forgets=False,  # until the step that it is part of is saved, it may have to go on once more
             persist=plan.persist if outer.loads_parts else None,
         )
         final = yield from visit.run_child(inner, given, self._updates(visit.before, given))
