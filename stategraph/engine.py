@@ -59,12 +59,12 @@ class Engine(Start):
         left = plan.max_iterations
         pause: Pause | None = None
         recent, keeps_recent = self.recent, plan.saves and interval != 1
-        name = following
+        data, name = data_of(state), following
         if stage is None:
             name, stage = following or plan.entry, stages[plan.entry]
         while name or not stage.is_exit:
             if not name:
-                edge = choose(stage.edges, state)
+                edge = stage.sure_edge or choose(stage.edges, state)
                 if watched:
                     yield from self._announce_edges(stage, edge)
                 if type(edge) is NoWay:
@@ -88,7 +88,7 @@ class Engine(Start):
                     visit = Visit(self, stage, state)
                     result = yield from visit.result()
                 if type(result) is dict:  # the most frequent case by far
-                    data = lay_over(data_of(state), result)
+                    data = lay_over(data, result)
                 else:
                     if type(result) is not State and isawaitable(result):
                         result = yield (Await, result, name)
@@ -103,7 +103,7 @@ class Engine(Start):
                 if stage.policies.on_error is None:
                     raise failure from error
                 following = stage.policies.on_error
-                data = lay_over(data_of(state), self._fitting(error_data(failure), state, name))
+                data = lay_over(data, self._fitting(error_data(failure), state, name))
             self.state = state = completed_by(name, state, data)
             if visit is not None:
                 self.state = state = self._after(visit, state, following)

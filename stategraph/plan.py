@@ -29,6 +29,7 @@ class Stage:
         is_plain: Whether it is a function that is called once, as most are. The engine calls these itself.
         kind: The kind of the command that calls a plain one.
         function: What is called, where it is plain; None if it takes a NodeContext as well.
+        sure_edge: The first edge, if it is always taken; None if edges have to be tried.
         cache: What looks after its results: ``visit(visit, attempts)`` is a part of the run.
     """
 
@@ -40,6 +41,7 @@ class Stage:
     is_plain: bool
     kind: type[Kind]
     function: NodeFunction | None
+    sure_edge: Edge | None
     cache: Any = None
 
     @classmethod
@@ -55,10 +57,12 @@ class Stage:
     ) -> Stage:
         """-> the stage of a node; where what it returns is to be checked, it is not plain."""
         kind = StartNode if node.is_async else RunNode
+        sure_edge = edges[0] if edges and edges[0].predicate is None else None
         if not isinstance(node, FunctionNode):
-            return cls(name, node, policies, edges, is_exit, False, kind, None)
+            return cls(name, node, policies, edges, is_exit, False, kind, None, sure_edge)
         is_plain = not node.is_generator and not policies.is_at_work and not is_checked
-        return cls(name, node, policies, edges, is_exit, is_plain, kind, None if node.wants_context else node.function)
+        function = None if node.wants_context else node.function
+        return cls(name, node, policies, edges, is_exit, is_plain, kind, function, sure_edge)
 
 
 @attrs.frozen

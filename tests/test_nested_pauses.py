@@ -140,6 +140,24 @@ class TestAnswering:
 
         assert play.call(graph, "resume", "copy", {"verdict": "good"})["verdict"] == "good"
 
+    def test_what_is_done_before_the_answer(self, play: Scene, names: tuple[str, ...]) -> None:
+        """It is not done again after a crash, not even where the nested run is over and its step is not saved yet."""
+        drafts: list[int] = []
+        mortal = MortalStore(play.store)
+
+        def make(store: Any, end: Any) -> StateGraph:
+            nodes = {"write": counted(trace("write"), drafts), "ask": InterruptNode(None, "ok"), "publish": trace("p")}
+            inner = within(make_graph(nodes, store=store), *names)
+            return make_graph({"in": inner.as_node(), "end": end}, store=store, name="outermost", durability="exit")
+
+        play.execute(make(play.store, trace("end")))
+        with pytest.raises(Killed):
+            play.resume(make(mortal, lambda state: mortal.die()), {"ok": 1})
+
+        final = play.resume(make(reopened(play.store), trace("end")))
+
+        assert (drafts, final["trace"].count("p"), play.store.list()) == ([1], 1, [])
+
 
 class TestWhatElse:
     """Where a pause within meets other things."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import threading
 from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from typing import Any
@@ -124,6 +125,18 @@ class TestSteps:
             stream(any_play, graph, "stream_resume", RUN)
 
         assert any_play.store.load(RUN).status is RunStatus.FAILED
+
+    def test_an_interrupt(self, any_play: Scene, caplog: pytest.LogCaptureFixture) -> None:
+        """It comes out, and nothing else is reported."""
+        graph = any_play.graph({"a": raises(KeyboardInterrupt())})
+        gc.collect()
+        caplog.clear()
+
+        with pytest.raises(KeyboardInterrupt):
+            stream(any_play, graph, "stream", State(run_id=RUN))
+        gc.collect()
+
+        assert caplog.messages == []
 
     @pytest.mark.parametrize("durability", ["sync", "async", "exit"])
     @pytest.mark.parametrize("interval", [1, 3])

@@ -89,6 +89,8 @@ async def aiterate(task: Task[_Answer], signal: StopSignal | None) -> AsyncGener
         if not run.done():
             run.cancel()
             await asyncio.wait([run])
+        if not run.cancelled():
+            run.exception()  # has been raised, here or by the loop itself: asyncio need not report it as lost
 
 
 class _Workers:

@@ -246,9 +246,10 @@ class MemoryStore(CheckpointStore):
 def _as_kept(state: State) -> State | _Encoded:
     if state.observer is not None:
         state = evolve(state, observer=None)
+    if not are_settled(data_of(state).values()):
+        return _encoded(state)
     waits = state.pause is not None or state.progress is not None
-    is_settled = are_settled(data_of(state).values()) and not (waits and _waits_with_objects(state))
-    return state if is_settled else _encoded(state)
+    return _encoded(state) if waits and _waits_with_objects(state) else state
 
 
 def _waits_with_objects(state: State) -> bool:
