@@ -165,6 +165,8 @@ class Progress:
         visited: Nodes with a run of their own that have been completed before.
         partial: What the node that is running has put out so far.
         origins: For keys that are not saved, where their values come from.
+        replaced: For keys that a resume has given since the last step, the values that they had, as tuples: empty where
+            they had none. Runs of graphs within that were begun with these are still to be given the new ones.
     """
 
     next_node: str = ""
@@ -173,12 +175,13 @@ class Progress:
     visited: frozenset[str] = attrs.field(default=_NONE, converter=frozenset)
     partial: Partial | None = None
     origins: Mapping[str, Origin] = attrs.field(factory=dict)
+    replaced: Mapping[str, tuple[Any, ...]] = attrs.field(factory=dict, converter=freeze)
 
     def after_step(self) -> Progress | None:
         """-> what is left of it once a node has completed."""
-        if not self.next_node and self.partial is None:
+        if not self.next_node and self.partial is None and not self.replaced:
             return self
-        return some(attrs.evolve(self, next_node="", woken=None, partial=None))
+        return some(attrs.evolve(self, next_node="", woken=None, partial=None, replaced={}))
 
 
 def some(progress: Progress) -> Progress | None:

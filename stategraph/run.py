@@ -59,7 +59,6 @@ class Run:
         path: The last nodes entered.
         completed: The nodes completed in this call, while an observer wants events.
         recent: The last States that are not saved, where not every step is.
-        before: The State that was resumed as it was without the updates, if there are any.
         unsaved_parts: Finished parts of the step that is being made, which are saved only if the run ends early.
     """
 
@@ -73,7 +72,6 @@ class Run:
     completed: set[str] = attrs.field(factory=set, init=False)
     unsaved_parts: list[Part] = attrs.field(factory=list, init=False)
     recent: deque[State] = attrs.field(factory=lambda: deque(maxlen=_RECENT), init=False)
-    before: State | None = attrs.field(default=None, init=False)
     _joined: bool = attrs.field(default=False, init=False)
 
     # ------------------------------------------------------------------ saving

@@ -23,7 +23,7 @@ from stategraph.errors import (
 )
 from stategraph.events import STATE_EVENTS, EventType
 from stategraph.fitting import awake, check_fits, moved
-from stategraph.frozen import freeze_items, lay_over
+from stategraph.frozen import changed_items, freeze_items, lay_over
 from stategraph.ids import check_run_id
 from stategraph.nodes.base import NOTHING
 from stategraph.persist import Written, accounted
@@ -76,14 +76,14 @@ class Start(Run):
             saved, updates = yield from self._woken(saved, updates)
             is_same = False
         saved = _with_answers(saved, updates)
-        self.before = saved if updates else None
         updates = self._fitting(updates, saved)
         whole, changes = yield from self._whole(saved, updates, inputs)
         yield (Retain, self.services.retain, run_id)
         data = lay_over(data_of(whole), changes)
         if self.plan.persist is not None:  # those that are not saved come again
             data = self._completed_data(data)
-        self.state = self._accounted(self._stamp(with_data(whole, data)), whole, Written(changes))
+        state = self._accounted(self._stamp(with_data(whole, data)), whole, Written(changes))
+        self.state = self._noting_replaced(state, data_of(whole)) if changes else state
         if self.plan.loads_parts:  # first: parts that were made of other data must never be found behind these
             yield (Parts, self.services.drop_parts, (run_id, saved.step, bool(updates)))
         if updates or not is_same:
@@ -114,6 +114,20 @@ class Start(Run):
     def _accounted(self, state: State, before: State, written: Written) -> State:
         """-> the State with the origins of its keys, after something else than a node has written."""
         return accounted(state, before, written, self.plan.persist, self.plan.defaults)
+
+    def _noting_replaced(self, state: State, before: dict[str, Any]) -> State:
+        """-> the State with what is different from before, if there may be runs within that know the old values only.
+
+        What was noted when it was resumed the last time stays, for that may not have come to them either.
+        """
+        if not self.plan.loads_parts:
+            return state
+        persist = self.plan.persist
+        values = before if persist is None else {key: before[key] for key in before.keys() & persist}
+        given = changed_items(before, data_of(state))
+        replaced = {key: (values[key],) if key in values else () for key in given}
+        earlier = state.progress.replaced if state.progress else {}
+        return evolve(state, progress=evolved(state.progress, replaced={**replaced, **earlier}))
 
     def _woken(self, saved: State, updates: Mapping[str, Any]) -> Task[tuple[State, Mapping[str, Any]]]:
         """-> a paused State as one that goes on at the node that paused, and updates with an answer that will do.
@@ -191,7 +205,7 @@ class Start(Run):
         if saved is None:
             if self.plan.saves:
                 yield (Retain, self.services.retain, self.state.run_id)
-            visit.hand_on_updates()
+            yield from visit.hand_on_updates()
             return (yield from self._run(None))
         if saved.status is RunStatus.COMPLETED:  # and the step that it is part of was not saved any more
             return (yield from self._whole(saved, _NOTHING, inputs))[0]
@@ -206,7 +220,7 @@ class Start(Run):
         # A pause whose deadline has passed unanswered begins anew.
         saved = evolve(saved, status=RunStatus.ACTIVE)
         behind = yield from self._revive(saved, updates, inputs, is_same=pause is None)
-        visit.hand_on_updates()
+        yield from visit.hand_on_updates()
         return (yield from self._run(behind))
 
     def _admit(self, state: State) -> Task[State]:
@@ -245,7 +259,7 @@ class Start(Run):
         progress, newest = cast(Progress, state.progress), (yield from self._newest_of(state))
         new = set() if newest is None else _changes(newest, state).keys()
         answered = progress.answered - new
-        left = evolved(progress, next_node="", woken=None, partial=None, answered=answered)
+        left = evolved(progress, next_node="", woken=None, partial=None, answered=answered, replaced={})
         # Where it is not what was saved last, all keys are new.
         is_newest = newest is not None and newest.step == state.step
         saved = evolve(newest if newest is not None and is_newest else with_data(state, {}), progress=left)

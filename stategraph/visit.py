@@ -11,6 +11,7 @@ import attrs
 
 from stategraph import clock
 from stategraph.commands import (
+    Amend,
     Await,
     Command,
     Expired,
@@ -312,13 +313,23 @@ class Visit:
 
     @property
     def before(self) -> State | None:
-        """The State of this step as it was without the updates that it was resumed with; None if there are none."""
-        before = self.engine.before
-        return before if before is not None and before.step == self.state.step else None
+        """The State as it was without the updates that the run of a graph in this step has not been given yet; None if
+        there are none."""
+        replaced = self.state.progress.replaced if self.state.progress else None
+        if not replaced:
+            return None
+        data = {key: value for key, value in data_of(self.state).items() if key not in replaced}
+        return with_data(self.state, {**data, **{key: old[0] for key, old in replaced.items() if old}})
 
-    def hand_on_updates(self) -> None:
-        """The run of a graph in this step has the updates now: another attempt does not lay them over its work."""
-        self.engine.before = None
+    def hand_on_updates(self) -> Task[None]:
+        """Note, durably, that the run of a graph in this step has the updates: from now on it may overwrite them."""
+        engine = self.engine
+        if engine.state.progress is None or not engine.state.progress.replaced:
+            return
+        engine.state = evolve(engine.state, progress=evolved(engine.state.progress, replaced={}))
+        self.state = engine.state
+        yield from self._stored((Amend, engine.services.amend, engine.state))
+        engine.saved = engine.state
 
     def run_child(self, plan: Plan, inputs: Mapping[str, Any], updates: Mapping[str, Any]) -> Task[State]:
         """-> the State that the run of a graph in this step ends with: completed or, if it waits for an answer, paused.

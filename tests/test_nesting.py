@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from stategraph import (
     AsyncNodeError,
+    CheckpointStore,
     EventType,
     ExecutionError,
     GraphConfig,
@@ -23,6 +26,8 @@ from stategraph import (
     StateGraph,
 )
 from stategraph.stores.memory import MemoryStore
+from tests.lives import Crash, Life, World
+from tests.lives import MortalStore as MortalTo
 from tests.scenarios import (
     RUN,
     Killed,
@@ -282,6 +287,38 @@ class TestTheRunWithin:
             play.execute(outer, State({"n": 0}, run_id=RUN))
 
         assert play.resume(outer, {"n": 5})["n"] == 6
+
+    @pytest.mark.parametrize("depth", [1, 2])
+    def test_updates_reach_it_whenever_the_process_dies(self, tmp_path: Path, depth: int) -> None:
+        """The resume with updates is cut off at every point of it, and followed by one without."""
+
+        def build(store: CheckpointStore) -> StateGraph:
+            nodes = {"check": lambda state: {"result": [10 / by for by in state["by"]]}, "count": add_one}
+            graph = make_graph(nodes, store=store)
+            for _ in range(depth):
+                graph = outer_graph(graph.as_node(), store, preserve=True)
+            return graph
+
+        def add_one(state: State) -> dict[str, Any]:
+            return {"by": [*state["by"], 1]}
+
+        for until in itertools.count(1):
+            world = World("memory", tmp_path)
+            with pytest.raises(ExecutionError):
+                build(world.opened()).execute(State({"by": [0]}, run_id=RUN))
+            life = Life(until)
+            try:
+                build(MortalTo(world.opened(), life, world.journal)).resume(RUN, {"by": [5]})
+            except Crash:
+                saved = world.opened().load(RUN)
+                if saved.status is not RunStatus.COMPLETED:
+                    build(world.opened()).resume(RUN, {"by": [5]} if saved["by"] == [0] else {})
+            final = world.opened().load(RUN)
+            assert (final["result"], final["by"]) == ([2], [5, 1]), life.passed
+            if len(life.passed) < until:
+                break
+
+        assert until > 10 * depth
 
     def test_updates_of_what_is_handed_in(self, play: Scene) -> None:
         """Under the name that it has there."""

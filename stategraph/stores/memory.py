@@ -7,6 +7,7 @@ import itertools
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
+from itertools import chain
 from typing import Any
 
 import attrs
@@ -253,10 +254,11 @@ def _as_kept(state: State) -> State | _Encoded:
 
 
 def _waits_with_objects(state: State) -> bool:
-    """Whether there are objects that may change in what it waits for, or in what a node has put out so far."""
+    """Whether there are objects that may change in what it waits for, has put out so far, or was given anew."""
     shown = () if state.pause is None else (state.pause.value,)
     chunks = () if state.partial is None else state.partial.chunks
-    return not are_settled((*shown, *chunks))
+    replaced = {} if state.progress is None else state.progress.replaced
+    return not are_settled((*shown, *chunks, *chain.from_iterable(replaced.values())))
 
 
 def _encoded(state: State) -> _Encoded:

@@ -30,6 +30,7 @@ PROGRESSES: dict[str, Progress] = {
     "chunks": Progress(partial=Partial("write", ("Once ", {"upon": (1, None)}, b"\0", 2**70))),
     "no chunks yet": Progress(partial=Partial("write")),
     "origins": Progress(origins={"index": Origin("build", 3, _keys("a", "b")), "n": Origin("", 0, _keys())}),
+    "what was replaced": Progress(replaced={"n": (), "orders": ([{"id": (1, None)}],), "note": ("\0",)}),
     "all of it": Progress(
         next_node="review",
         woken=_NOON,
@@ -37,6 +38,7 @@ PROGRESSES: dict[str, Progress] = {
         visited=_keys("b"),
         partial=Partial("w", (1,)),
         origins={"k": Origin("n", 1, _keys("a"))},
+        replaced={"k": (1,)},
     ),
 }
 """What a State knows of how far its run is, by what there is to know."""
@@ -185,6 +187,17 @@ class WaitingContract:
         assert partial is not None
         assert is_same(partial.chunks, (value, 1))
 
+    @pytest.mark.parametrize("name", KEPT_VALUES)
+    def test_replaced_values_are_kept_exactly(self, store: CheckpointStore, name: str) -> None:
+        """Those that a run within may still have to be told of."""
+        value = KEPT_VALUES[name]
+        store.save(State(run_id="a", step=1, progress=Progress(replaced={"k": (value,)})))
+
+        progress = store.load("a").progress
+
+        assert progress is not None
+        assert is_same(progress.replaced["k"], (value,))
+
     @pytest.mark.parametrize("name", UNKEPT_VALUES)
     def test_chunks_that_cannot_be_kept_are_refused(self, store: CheckpointStore, name: str) -> None:
         """And what was saved before is still there."""
@@ -200,12 +213,15 @@ class WaitingContract:
         assert store.load("a").step == 1
 
     def test_chunks_never_change(self, store: CheckpointStore) -> None:
-        """Whatever happens to objects among them."""
-        order = Order(1, ["tea"])
+        """Nor replaced values, whatever happens to objects among them."""
+        order, other = Order(1, ["tea"]), Order(2, ["tea"])
         store.save(State(run_id="a", step=1, progress=Progress(partial=Partial("write", (order,)))))
+        store.save(State(run_id="b", step=1, progress=Progress(replaced={"k": (other,)})))
 
         order.items.append("milk")
+        other.items.append("milk")
 
-        partial = store.load("a").partial
+        partial, progress = store.load("a").partial, store.load("b").progress
         assert partial is not None
-        assert partial.chunk.items == ["tea"]
+        assert progress is not None
+        assert (partial.chunk.items, progress.replaced["k"][0].items) == (["tea"], ["tea"])
