@@ -130,8 +130,11 @@ def _live(case: Case, world: World, life: Life) -> State:
 
 
 def _turns(case: Case) -> list[dict[str, int]]:
-    """-> the further inputs of a run. One that is deleted when it completes has none, nor has one with keys derived from
-    keys that would be derived once more: between the two, the former could not be computed again, and are refused."""
+    """-> the further inputs of a run. One that is deleted when it completes has none.
+
+    Nor has one with keys derived from keys that would be derived once more: between the two, the former could not be
+    computed again, and are refused.
+    """
     refused = case.is_selective and any(step.sources for step in case.program.steps)
     return case.turns if case.checkpoint["preserve"] and not refused else []
 

@@ -115,5 +115,5 @@ class CannotAwait(BaseException):
 
 
 class StoreFailed(BaseException):
-    """Raised while a node is visited, to say that the store could not do what the visit takes (``__cause__``): no
-    failure of the node, and nothing to be tried again."""
+    """Raised while a node is visited, to say that the store could not do what the visit takes, or holds what does not
+    fit (``__cause__``): no failure of the node, and nothing to be tried again."""

@@ -12,8 +12,8 @@ from stategraph.provenance import Pause, Progress, RunStatus, evolved
 from stategraph.state import State, evolve
 
 
-def check_fits(plan: Plan, saved: State, allow_changed: bool) -> None:
-    """Raise unless the saved State can go on in this graph."""
+def check_fits(plan: Plan, saved: State, allow_changed: bool, path: str = "") -> None:
+    """Raise unless the saved State can go on in this graph; `path` leads to it from the outermost one."""
     if saved.graph is not None and saved.graph != plan.graph:
         change = f"it is a run of graph {saved.graph!r}, not of {plan.graph!r}"
         raise GraphMismatchError(saved.run_id, (change,), "Resume it with that graph.")
@@ -28,9 +28,8 @@ def check_fits(plan: Plan, saved: State, allow_changed: bool) -> None:
     for node in _nodes_of(saved):
         if node not in plan.stages:
             change = f"it stands at node {node!r}, which the graph does not have"
-            way_out = (
-                f'Its nodes are {", ".join(plan.stages)}; if it was renamed, resume with migrate={{{node!r}: "..."}}.'
-            )
+            names = f'{{{path + node!r}: "{path}..."}}'
+            way_out = f"Its nodes are {', '.join(plan.stages)}; if it was renamed, resume with migrate={names}."
             raise GraphMismatchError(saved.run_id, (change,), way_out)
     if saved.structure is not None and not allow_changed and saved.fingerprint != plan.structure.fingerprint:
         raise GraphMismatchError(
@@ -48,29 +47,49 @@ def _nodes_of(saved: State) -> list[str]:
     return [node for node in nodes if node]
 
 
+def by_graph(migrate: Mapping[str, str], plan: Plan) -> tuple[dict[str, str], dict[str, dict[str, str]]]:
+    """-> the new names of the graph's own nodes, and by the node that runs it those of each graph within."""
+    own: dict[str, str] = {}
+    within: dict[str, dict[str, str]] = {}
+    for old, new in migrate.items():
+        node, _, inner_new = new.partition("/")
+        _, _, inner_old = old.partition("/")
+        if new not in plan.stages and inner_new and inner_old and node in plan.stages:
+            within.setdefault(node, {})[inner_old] = inner_new
+        else:
+            own[old] = new
+    return own, within
+
+
 def moved(saved: State, migrate: Mapping[str, str], plan: Plan) -> State:
     """-> a saved State with its nodes renamed.
 
     Raises:
-        GraphMismatchError: the graph has no node of a new name.
+        GraphMismatchError: the graph has no node of a new name, or had none of an old one.
     """
     if not migrate:
         return saved
     missing = [new for new in migrate.values() if new not in plan.stages]
-    if missing:
-        changes = tuple(f"migrate names node {new!r}, which the graph does not have" for new in missing)
-        raise GraphMismatchError(saved.run_id, changes, f"Its nodes are {', '.join(plan.stages)}.")
+    problems = [f"migrate names node {new!r}, which the graph does not have" for new in missing]
+    had = saved.structure.nodes if saved.structure is not None else migrate
+    # What has its new name already was renamed before: resuming can be repeated as it was.
+    unknown = [old for old, new in migrate.items() if old not in had and new not in had]
+    problems += [f"migrate names node {old!r}, which the graph did not have" for old in unknown]
+    if problems:
+        nodes = f"Its nodes are {', '.join(plan.stages)}, and were {', '.join(had)}."
+        raise GraphMismatchError(saved.run_id, tuple(problems), nodes)
     pause = saved.pause and attrs.evolve(saved.pause, node=migrate.get(saved.pause.node, saved.pause.node))
     return evolve(
         saved,
         checkpoint_node=migrate.get(saved.checkpoint_node, saved.checkpoint_node),
         structure=saved.structure and saved.structure.renamed(migrate),
         pause=pause,
-        progress=saved.progress and _moved_progress(saved.progress, migrate),
+        progress=_moved_progress(saved.progress or Progress(), migrate),
     )
 
 
 def _moved_progress(progress: Progress, migrate: Mapping[str, str]) -> Progress | None:
+    """-> the progress with new names. What is kept of the step that is being made stays where it is."""
     return evolved(
         progress,
         next_node=migrate.get(progress.next_node, progress.next_node),
@@ -78,6 +97,10 @@ def _moved_progress(progress: Progress, migrate: Mapping[str, str]) -> Progress 
         origins={
             key: attrs.evolve(origin, node=migrate.get(origin.node, origin.node))
             for key, origin in progress.origins.items()
+        },
+        renamed={
+            **{migrate.get(new, new): old for new, old in progress.renamed.items()},
+            **{new: progress.renamed.get(old, old) for old, new in migrate.items()},
         },
     )
 

@@ -11,7 +11,7 @@ from stategraph.config import GraphConfig
 from stategraph.drivers.stop import StopSignal
 from stategraph.drivers.sync import drive, is_loop_running, iterate
 from stategraph.engine import Engine
-from stategraph.errors import AsyncNodeError, ConfigError, GraphError
+from stategraph.errors import AsyncNodeError, ConfigError, GraphError, shorten
 from stategraph.events import Listener, wanted_events
 from stategraph.frozen import freeze_items
 from stategraph.nodes.child import GraphNode, Keys
@@ -124,7 +124,8 @@ class StateGraph(Blueprint):
             updates: Laid over the data of the checkpoint, and saved before the next node runs. Of a paused run: the
                 answer under the key that it waits for, and whatever else.
             allow_changed: Go on even if nodes or edges of the graph have changed since.
-            migrate: New names of nodes that were renamed since, by their old ones.
+            migrate: New names of nodes that were renamed since, by their old ones; of a node of a graph within, both
+                with the node that runs the graph and a slash before them.
             cancel: As for `execute`.
             timeout: As for `execute`.
 
@@ -140,7 +141,7 @@ class StateGraph(Blueprint):
             GraphMismatchError: it is a run of another graph, or of this one before it changed; it names the changes.
             And all that `execute` raises.
         """
-        task = self._sync_engine().resume(run_id, _updates(updates), allow_changed, _migrated(migrate))
+        task = self._sync_engine().resume(run_id, *_changes(updates, allow_changed, migrate))
         return drive(task, _signal(cancel, timeout))
 
     async def aresume(
@@ -156,7 +157,7 @@ class StateGraph(Blueprint):
         """As `resume`, on the running event loop; see `aexecute`."""
         from stategraph.drivers.tasks import adrive  # imported when used: asyncio takes 20 ms
 
-        task = self._engine().resume(run_id, _updates(updates), allow_changed, _migrated(migrate))
+        task = self._engine().resume(run_id, *_changes(updates, allow_changed, migrate))
         return await adrive(task, _signal(cancel, timeout))
 
     # ------------------------------------------------------------------ step by step
@@ -183,7 +184,7 @@ class StateGraph(Blueprint):
     ) -> Iterator[State]:
         """As `resume`, yielding as `stream` does."""
         engine = self._sync_engine(shows=True)
-        task = engine.resume(run_id, _updates(updates), allow_changed, _migrated(migrate))
+        task = engine.resume(run_id, *_changes(updates, allow_changed, migrate))
         return iterate(task, _signal(cancel, timeout))
 
     def astream(
@@ -208,7 +209,7 @@ class StateGraph(Blueprint):
         """As `resume`, yielding as `astream` does."""
         from stategraph.drivers.tasks import aiterate  # imported when used: asyncio takes 20 ms
 
-        task = self._engine(shows=True).resume(run_id, _updates(updates), allow_changed, _migrated(migrate))
+        task = self._engine(shows=True).resume(run_id, *_changes(updates, allow_changed, migrate))
         return aiterate(task, _signal(cancel, timeout))
 
     # ------------------------------------------------------------------ within another
@@ -352,16 +353,20 @@ def _checked(state: object) -> State:
     return state
 
 
-def _updates(updates: Mapping[str, Any] | None) -> Mapping[str, Any]:
+def _changes(
+    updates: Mapping[str, Any] | None, allow_changed: bool, migrate: Mapping[str, str] | None
+) -> tuple[Mapping[str, Any], bool, Mapping[str, str]]:
+    """-> what a run is resumed with, if it is of the right types."""
     if updates is not None and not isinstance(updates, Mapping):
         raise TypeError(f"updates are a mapping, not {type(updates).__name__}")
-    return updates or {}
-
-
-def _migrated(names: Mapping[str, str] | None) -> Mapping[str, str]:
-    if names is not None and not isinstance(names, Mapping):
-        raise TypeError(f"migrate is a mapping of old names to new ones, not {type(names).__name__}")
-    return names or {}
+    if not isinstance(allow_changed, bool):
+        raise TypeError(f"allow_changed is True or False, not {shorten(allow_changed)}")
+    if migrate is not None and not isinstance(migrate, Mapping):
+        raise TypeError(f"migrate is a mapping of old names to new ones, not {type(migrate).__name__}")
+    wrong = [name for pair in (migrate or {}).items() for name in pair if not isinstance(name, str)]
+    if wrong:
+        raise TypeError(f"migrate: {shorten(wrong[0])} is not allowed; names of nodes are")
+    return updates or {}, allow_changed, migrate or {}
 
 
 def _signal(cancel: threading.Event | None, timeout: float | None) -> StopSignal | None:

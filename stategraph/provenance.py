@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from datetime import UTC, datetime
@@ -104,6 +105,12 @@ class Partial:
         """The newest chunk."""
         return self.chunks[-1]
 
+    def and_chunk(self, chunk: Any) -> Partial:
+        """-> this with one chunk more. Those before it are frozen already, and are not looked at again."""
+        more = copy.copy(self)
+        object.__setattr__(more, "chunks", (*self.chunks, freeze(chunk)))
+        return more
+
 
 @attrs.frozen
 class Part:
@@ -167,6 +174,7 @@ class Progress:
         origins: For keys that are not saved, where their values come from.
         replaced: For keys that a resume has given since the last step, the values that they had, as tuples: empty where
             they had none. Runs of graphs within that were begun with these are still to be given the new ones.
+        renamed: For nodes that were renamed since the last step, the names under which their parts are kept.
     """
 
     next_node: str = ""
@@ -176,12 +184,17 @@ class Progress:
     partial: Partial | None = None
     origins: Mapping[str, Origin] = attrs.field(factory=dict)
     replaced: Mapping[str, tuple[Any, ...]] = attrs.field(factory=dict, converter=freeze)
+    renamed: Mapping[str, str] = attrs.field(factory=dict)
 
     def after_step(self) -> Progress | None:
         """-> what is left of it once a node has completed."""
-        if not self.next_node and self.partial is None and not self.replaced:
+        if not (self.next_node or self.partial or self.replaced or self.renamed):
             return self
-        return some(attrs.evolve(self, next_node="", woken=None, partial=None, replaced={}))
+        return some(self.without_step())
+
+    def without_step(self) -> Progress:
+        """-> it without what is about the step that is being made."""
+        return attrs.evolve(self, next_node="", woken=None, partial=None, replaced={}, renamed={})
 
 
 def some(progress: Progress) -> Progress | None:

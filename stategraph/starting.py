@@ -16,13 +16,14 @@ from stategraph.errors import (
     CheckpointingDisabledError,
     CheckpointNotFoundError,
     ExecutionError,
+    GraphMismatchError,
     RunCancelledError,
     RunExistsError,
     describe_exception,
     shorten,
 )
 from stategraph.events import STATE_EVENTS, EventType
-from stategraph.fitting import awake, check_fits, moved
+from stategraph.fitting import awake, by_graph, check_fits, moved
 from stategraph.frozen import changed_items, freeze_items, lay_over
 from stategraph.ids import check_run_id
 from stategraph.nodes.base import NOTHING
@@ -51,7 +52,7 @@ class Start(Run):
         return (yield from self._run(None))
 
     def resume(
-        self, run_id: str, updates: Mapping[str, Any], allow_changed: bool, migrate: Mapping[str, str] | None = None
+        self, run_id: str, updates: Mapping[str, Any], allow_changed: bool, migrate: Mapping[str, str] = _NOTHING
     ) -> Task[State]:
         """Run on from the newest saved State of a run, with its data updated."""
         check_run_id(run_id)
@@ -59,10 +60,15 @@ class Start(Run):
             raise CheckpointingDisabledError(self.plan.graph)
         loaded = yield (Load, self.services.load, run_id)
         yield from self._emit(EventType.CHECKPOINT_LOAD, loaded)
-        saved = moved(loaded, migrate or {}, self.plan)
+        saved = self._moved(loaded, migrate)
         check_fits(self.plan, saved, allow_changed)
         behind = yield from self._revive(saved, updates, is_same=not migrate)
         return (yield from self._run(behind))
+
+    def _moved(self, saved: State, migrate: Mapping[str, str]) -> State:
+        """-> a saved State with its nodes renamed; those of graphs within wait for these."""
+        own, self.renamed_within = by_graph(migrate, self.plan)
+        return moved(saved, own, self.plan)
 
     def _revive(
         self, saved: State, updates: Mapping[str, Any], inputs: Mapping[str, Any] = _NOTHING, *, is_same: bool
@@ -174,12 +180,13 @@ class Start(Run):
         """-> the State that the run of a graph within ends with: begun with inputs, or gone on with updates."""
         services = self.services.within(plan.graph, plan.persist)
         child = type(self)(plan, services, self.wanted)
+        child.within = f"{self.within}{visit.stage.name}/"
         child.state = child.begun_within(visit, inputs) if saved is None else saved
         try:
             return (yield from child.run_within(visit, saved, inputs, updates))
         except RunCancelledError as error:
             raise with_notes(Stopped(error.reason), error) from error.__cause__
-        except CheckpointError as error:
+        except (CheckpointError, GraphMismatchError) as error:
             raise StoreFailed from error
         except AsyncNodeError as error:
             raise CannotAwait from error
@@ -209,7 +216,8 @@ class Start(Run):
             return (yield from self._run(None))
         if saved.status is RunStatus.COMPLETED:  # and the step that it is part of was not saved any more
             return (yield from self._whole(saved, _NOTHING, inputs))[0]
-        check_fits(self.plan, saved, allow_changed=True)
+        saved = self._moved(saved, visit.renames)
+        check_fits(self.plan, saved, True, self.within)
         pause, updates = saved.pause, {**updates}
         if pause is not None and visit.answers(pause):
             saved = awake(saved, pause)
@@ -219,7 +227,7 @@ class Start(Run):
             return saved
         # A pause whose deadline has passed unanswered begins anew.
         saved = evolve(saved, status=RunStatus.ACTIVE)
-        behind = yield from self._revive(saved, updates, inputs, is_same=pause is None)
+        behind = yield from self._revive(saved, updates, inputs, is_same=pause is None and not visit.renames)
         yield from visit.hand_on_updates()
         return (yield from self._run(behind))
 
@@ -259,7 +267,7 @@ class Start(Run):
         progress, newest = cast(Progress, state.progress), (yield from self._newest_of(state))
         new = set() if newest is None else _changes(newest, state).keys()
         answered = progress.answered - new
-        left = evolved(progress, next_node="", woken=None, partial=None, answered=answered, replaced={})
+        left = evolved(progress.without_step(), answered=answered)
         # Where it is not what was saved last, all keys are new.
         is_newest = newest is not None and newest.step == state.step
         saved = evolve(newest if newest is not None and is_newest else with_data(state, {}), progress=left)

@@ -25,6 +25,7 @@ from stategraph.commands import (
 )
 from stategraph.errors import CheckpointError, CheckpointNotFoundError, RunExistsError, describe_exception
 from stategraph.events import EventType
+from stategraph.fitting import by_graph, moved
 from stategraph.frozen import plain_key
 from stategraph.nodes.context import NodeContext
 from stategraph.nodes.function import data_from
@@ -57,6 +58,7 @@ class Visit:
     stage: Stage
     state: State
     attempt: int = 1
+    _renames: Mapping[str, str] | None = None
     written: Written = attrs.field(factory=Written, init=False)
     _progress: dict[str, Any] = attrs.field(factory=dict, init=False)
     _reads: Reads | None = attrs.field(default=None, init=False)
@@ -199,9 +201,8 @@ class Visit:
     def show_chunk(self, chunk: Any) -> Task[None]:
         """Put out a chunk: it is seen at once, and kept with the run while the node has not finished."""
         chunk = unwatched(chunk)
-        before = self.engine.state.partial
-        chunks = () if before is None else before.chunks
-        self._show_partial(Partial(self.stage.name, (*chunks, chunk)))
+        before = self.engine.state.partial or Partial(self.stage.name)
+        self._show_partial(before.and_chunk(chunk))
         yield from self.tell(EventType.NODE_CHUNK, chunk=chunk)
         yield from self.engine.show(self.engine.state)
 
@@ -234,6 +235,12 @@ class Visit:
 
     # ------------------------------------------------------------------ parts
 
+    @property
+    def kept_name(self) -> str:
+        """The name under which parts of this step, and a run within it, are kept: that of the node when it began."""
+        name, progress = self.stage.name, self.state.progress
+        return name if progress is None else progress.renamed.get(name, name)
+
     def keep_incoming(self) -> Task[None]:
         """Save the State that is visited, unless it is saved: what is kept of parts builds on it."""
         engine = self.engine
@@ -245,10 +252,10 @@ class Visit:
         """-> the values of the parts of this step that were finished before, by their labels."""
         engine, at = self.engine, self.state.step + 1
         found = {
-            part.label: part.value for part in engine.unsaved_parts if (part.step, part.node) == (at, self.stage.name)
+            part.label: part.value for part in engine.unsaved_parts if (part.step, part.node) == (at, self.kept_name)
         }
         if engine.plan.loads_parts:
-            question = (self.state.run_id, at, self.stage.name)
+            question = (self.state.run_id, at, self.kept_name)
             loaded = yield from self._stored((Parts, engine.services.load_parts, question))
             found = {**loaded, **found}
         return found
@@ -256,7 +263,7 @@ class Visit:
     def keep_parts(self, finished: Mapping[str, Any]) -> Task[None]:
         """Save parts of this step that have finished, but not those of keys that are not saved."""
         engine = self.engine
-        parts = [Part(self.state.step + 1, self.stage.name, label, value) for label, value in finished.items()]
+        parts = [Part(self.state.step + 1, self.kept_name, label, value) for label, value in finished.items()]
         persist, node = engine.plan.persist, self.stage.node
         if persist is not None:
             parts = [part for part in parts if persist.issuperset(node.part_writes(part.value))]
@@ -283,7 +290,7 @@ class Visit:
         """-> the id of the run of a graph in this step."""
         progress, name = self.state.progress, self.stage.name
         again = f":{self.state.step + 1}" if progress is not None and name in progress.visited else ""
-        return f"{self.state.run_id}/{name}{again}"
+        return f"{self.state.run_id}/{self.kept_name}{again}"
 
     def shares(self, key: str, inputs: Mapping[str, Any]) -> bool:
         """Whether a key means the same in the run of a graph in this step, which begins with these inputs."""
@@ -295,9 +302,17 @@ class Visit:
         answered = self.state.progress.answered if self.state.progress else ()
         return evolved(None, answered={key for key in answered if key in inputs and self.shares(key, inputs)})
 
-    def within(self, state: State, stage: Stage) -> Visit:
-        """-> a look at a node of the graph in this step."""
-        return Visit(self.engine, stage, state)
+    @property
+    def renames(self) -> Mapping[str, str]:
+        """New names of nodes of the graph in this step, by old ones."""
+        return self.engine.renamed_within.get(self.stage.name, {}) if self._renames is None else self._renames
+
+    def within(self, state: State, plan: Plan) -> Visit | None:
+        """-> a look at the node of the graph in this step that pauses it; None if it is not there any more."""
+        own, further = by_graph(self.renames, plan)
+        state = moved(state, own, plan)
+        stage = plan.stages.get(state.pause.node) if state.pause else None
+        return None if stage is None else Visit(self.engine, stage, state, renames=further.get(stage.name, {}))
 
     def load_child(self) -> Task[State | None]:
         """-> the newest saved State of the run of a graph in this step, None if there is none."""

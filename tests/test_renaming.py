@@ -6,7 +6,17 @@ from typing import Any
 
 import pytest
 
-from stategraph import ExecutionError, GraphMismatchError, InterruptNode, MapNode, RunStatus, State, key_equals
+from stategraph import (
+    AnswerError,
+    ExecutionError,
+    GraphMismatchError,
+    InterruptNode,
+    MapNode,
+    RunStatus,
+    State,
+    StateGraph,
+    key_equals,
+)
 from tests.scenarios import RUN, Scene, make_graph, raises, trace, traces
 
 
@@ -83,6 +93,88 @@ class TestMigrate:
 
         assert ids == [f"{RUN}/old", f"{RUN}/new:3"]
 
+    def test_a_node_whose_items_are_half_done(self, play: Scene) -> None:
+        """What is finished of its step stays finished."""
+        done: list[int] = []
+        broken = [1]
+
+        def double(n: int) -> int:
+            if n == 2 and broken.pop():
+                raise ValueError("not yet")
+            done.append(n)
+            return n * 2
+
+        def make(name: str) -> StateGraph:
+            return make_graph({name: MapNode(double, "items", "out", 1), "end": trace("end")}, store=play.store)
+
+        with pytest.raises(ExecutionError):
+            play.execute(make("old"), State({"items": [0, 1, 2, 3]}, run_id=RUN))
+        broken.append(0)
+
+        final = play.resume(make("new"), migrate={"old": "new"})
+
+        assert (final["out"], sorted(done)) == ([0, 2, 4, 6], [0, 1, 2, 3])
+
+    @pytest.mark.parametrize("depth", [1, 2])
+    def test_a_graph_that_is_under_way(self, play: Scene, depth: int) -> None:
+        """It goes on within, in the next step as well as after a crash; nodes within are named by their paths."""
+        log: Any = []
+        failing: Any = []
+
+        def make(names: list[str], old: str, ask: str) -> StateGraph:
+            nodes = {
+                old: lambda state: log.append(state.run_id) or {},
+                ask: InterruptNode(None, "ok"),
+                "c": lambda state: failing.pop() if failing else {"c": 1},
+            }
+            graph = make_graph(nodes, store=play.store)
+            for level, name in enumerate(names):
+                nodes = {name: graph.as_node(), "end": trace("end")}
+                graph = make_graph(nodes, store=play.store, name=f"level {level}")
+            return graph
+
+        olds, news = ["a", "b"][:depth], ["x", "y"][:depth]
+        play.execute(make(olds, "first", "ask"))
+        renamed, before, after = make(news, "new first", "approve"), "/".join(reversed(olds)), "/".join(reversed(news))
+        migrate = {f"{before}/first": f"{after}/new first", f"{before}/ask": f"{after}/approve"}
+        if depth == 2:
+            migrate[f"{olds[1]}/{olds[0]}"] = f"{news[1]}/{news[0]}"
+        migrate[olds[-1]] = news[-1]
+        with pytest.raises(AnswerError):
+            play.resume(renamed, migrate=migrate)
+        failing.append("no mapping")
+        with pytest.raises(ExecutionError):
+            play.resume(renamed, {"ok": 5}, migrate=migrate)
+
+        final = play.resume(renamed)
+
+        assert (final["ok"], final["c"], log) == (5, 1, [f"{RUN}/{before}"])
+
+    def test_a_node_within_that_is_gone(self, play: Scene) -> None:
+        """It is named, with the way out, and nothing is lost."""
+
+        def make(inner: str) -> StateGraph:
+            graph = make_graph({inner: trace("a"), "ask": InterruptNode(None, "ok")}, store=play.store)
+            return make_graph({"in": graph.as_node()}, store=play.store, name="outer")
+
+        play.execute(make("old"))
+        with pytest.raises(GraphMismatchError, match=r"'old'.*migrate=\{'in/old': \"in/...\"\}."):
+            play.resume(make("new"), {"ok": 1})
+
+        assert play.resume(make("new"), {"ok": 1}, migrate={"in/old": "in/new"})["trace"] == ["a"]
+
+    def test_a_name_that_the_graph_did_not_have(self, any_play: Scene) -> None:
+        """A slip of the pen is no renaming; but one that was made already can be made again."""
+        with pytest.raises(ExecutionError):
+            any_play.execute(make_graph({**traces("ab"), "c": raises(ValueError())}, store=any_play.store))
+        graph = make_graph({**traces("ax"), "c": raises(ValueError())}, store=any_play.store)
+
+        with pytest.raises(GraphMismatchError, match=r"'bb', which the graph did not have.*were a, b, c"):
+            any_play.resume(graph, migrate={"bb": "x"})
+        for _ in range(2):
+            with pytest.raises(ExecutionError):
+                any_play.resume(graph, migrate={"b": "x"})
+
     def test_a_name_that_the_graph_does_not_have(self, any_play: Scene) -> None:
         """The error names it, and the nodes that there are."""
         with pytest.raises(ExecutionError):
@@ -92,7 +184,7 @@ class TestMigrate:
             any_play.resume(make_graph(traces("axc"), store=any_play.store), migrate={"b": "nowhere"})
         assert any_play.store.load(RUN).status is RunStatus.FAILED
 
-    @pytest.mark.parametrize("migrate", [["b"], "b", 1])
+    @pytest.mark.parametrize("migrate", [["b"], "b", 1, {"a": 1}, {1: "a"}])
     def test_no_mapping(self, memory_play: Scene, migrate: Any) -> None:
         """It is refused before anything is read."""
         with pytest.raises(TypeError, match="migrate"):

@@ -114,10 +114,8 @@ class GraphNode(Node):
         saved = yield from visit.load_child()
         if saved is None or saved.pause is None:
             return self
-        stage = self._plan().stages.get(saved.pause.node)
-        if stage is None:
-            return self
-        return (yield from stage.node.asked(visit.within(saved, stage)))
+        look = visit.within(saved, self._plan())
+        return self if look is None else (yield from look.stage.node.asked(look))
 
     def problems(self, name: str) -> Iterator[str]:
         """-> what keeps it from working: a name that cannot be part of a run id, cycles, depth, its own problems."""

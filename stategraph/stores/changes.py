@@ -184,6 +184,7 @@ def _progress_parts(progress: Progress) -> dict[str, Any]:
         "partial": None if partial is None else [partial.node, _chunks(partial)],
         "origins": origins,
         "replaced": {key: [_plain_or_encoded(value, f"replaced.{key}") for value in old] for key, old in replaced},
+        "renamed": dict(progress.renamed),
     }
     return {name: part for name, part in parts.items() if part}
 
