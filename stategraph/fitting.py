@@ -8,7 +8,7 @@ import attrs
 
 from stategraph.errors import CheckpointCorruptError, GraphMismatchError, RunCompleteError
 from stategraph.plan import Plan
-from stategraph.provenance import Pause, Progress, RunStatus, evolved
+from stategraph.provenance import Progress, RunStatus, evolved
 from stategraph.state import State, evolve
 
 
@@ -103,12 +103,3 @@ def _moved_progress(progress: Progress, migrate: Mapping[str, str]) -> Progress 
             **{new: progress.renamed.get(old, old) for old, new in migrate.items()},
         },
     )
-
-
-def awake(paused: State, pause: Pause) -> State:
-    """-> a paused State as one that goes on at the node that paused; the answer that it awaits can be given now."""
-    answered = paused.progress.answered if paused.progress else frozenset()
-    progress = evolved(
-        paused.progress, next_node=pause.node, woken=pause.at, answered=answered - {pause.response_param}
-    )
-    return evolve(paused, status=RunStatus.ACTIVE, pause=None, progress=progress)

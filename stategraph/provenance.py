@@ -175,6 +175,7 @@ class Progress:
         replaced: For keys that a resume has given since the last step, the values that they had, as tuples: empty where
             they had none. Runs of graphs within that were begun with these are still to be given the new ones.
         renamed: For nodes that were renamed since the last step, the names under which their parts are kept.
+        answer: The key of the answer to the pause that began at `woken`, with what it replaced, as in `replaced`.
     """
 
     next_node: str = ""
@@ -185,6 +186,7 @@ class Progress:
     origins: Mapping[str, Origin] = attrs.field(factory=dict)
     replaced: Mapping[str, tuple[Any, ...]] = attrs.field(factory=dict, converter=freeze)
     renamed: Mapping[str, str] = attrs.field(factory=dict)
+    answer: Mapping[str, tuple[Any, ...]] = attrs.field(factory=dict, converter=freeze)
 
     def after_step(self) -> Progress | None:
         """-> what is left of it once a node has completed."""
@@ -194,7 +196,7 @@ class Progress:
 
     def without_step(self) -> Progress:
         """-> it without what is about the step that is being made."""
-        return attrs.evolve(self, next_node="", woken=None, partial=None, replaced={}, renamed={})
+        return attrs.evolve(self, next_node="", woken=None, answer={}, partial=None, replaced={}, renamed={})
 
 
 def some(progress: Progress) -> Progress | None:

@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import attrs
 
+from stategraph.answers import awake
 from stategraph.commands import Amend, CannotAwait, Load, Parts, Retain, Stopped, StoreFailed, Task
 from stategraph.errors import (
     AnswerError,
@@ -23,7 +24,7 @@ from stategraph.errors import (
     shorten,
 )
 from stategraph.events import STATE_EVENTS, EventType
-from stategraph.fitting import awake, by_graph, check_fits, moved
+from stategraph.fitting import by_graph, check_fits, moved
 from stategraph.frozen import changed_items, freeze_items, lay_over
 from stategraph.ids import check_run_id
 from stategraph.nodes.base import NOTHING

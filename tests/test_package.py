@@ -100,7 +100,7 @@ LAYERS = [
     ["ids", "structure", "events", "frozen", "registry", "commands", "nodes.context", "checks", "typed"],
     ["provenance"],
     ["state"],
-    ["persist", "watching"],
+    ["persist", "watching", "answers"],
     ["edges", "nodes", "schema", "services", "config", "policies"],
     ["stores", "observers", "plan", "validation", "fitting", "visit"],
     ["blueprint", "caching", "recompute"],
@@ -117,14 +117,14 @@ LAYERS = [
 ALLOWED: dict[str, set[str]] = {
     "config": {"checks", "errors"},
     "observers": {"errors", "events", "registry"},
-    "stores": {"clock", "errors", "frozen", "ids", "provenance", "registry", "state", "structure"},
+    "stores": {"answers", "clock", "errors", "frozen", "ids", "provenance", "registry", "state", "structure"},
     "run": {
         *("commands", "edges", "errors", "events", "frozen", "nodes", "nodes.context", "plan", "provenance", "schema"),
         *("services", "state", "visit"),
     },
     "starting": {
-        *("commands", "errors", "events", "fitting", "frozen", "ids", "nodes", "persist", "plan", "provenance"),
-        *("recompute", "run", "state", "visit"),
+        *("answers", "commands", "errors", "events", "fitting", "frozen", "ids", "nodes", "persist", "plan"),
+        *("provenance", "recompute", "run", "state", "visit"),
     },
     "engine": {
         *("commands", "edges", "errors", "events", "frozen", "nodes", "nodes.context", "plan", "provenance", "run"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from datetime import datetime
 from typing import Any
 
@@ -320,6 +321,67 @@ class TestAnswering:
             any_play.resume(make_graph(nodes, store=any_play.store), {"verdict": "good"})
 
         assert any_play.resume(reviewed(any_play.store))["trace"] == ["publish"]
+
+
+def asks_itself(state: State) -> Any:
+    """Pause unless there is an answer."""
+    return {} if "ok" in state else state.paused("sure?", response_param="ok")
+
+
+def going_back(play: Scene, how: str, step: int = 1) -> State:
+    """-> the State of the run that goes on from a step."""
+    return play.store.rollback(RUN, step) if how == "rollback" else play.store.fork(RUN, "copy", step)
+
+
+@pytest.mark.parametrize("goes_back", ["rollback", "fork"])
+class TestGoingBack:
+    """To the step behind which a run had paused: the answer came later."""
+
+    @pytest.mark.parametrize("ask", [InterruptNode("draft", "ok"), asks_itself], ids=["node", "from inside"])
+    @pytest.mark.parametrize("has_completed", [False, True])
+    def test_it_asks_again(self, play: Scene, goes_back: str, ask: Any, has_completed: bool) -> None:
+        """An approval is good for what it approved."""
+        publish = trace("publish") if has_completed else raises(ValueError("down"))
+        nodes = {"write": lambda _: {"draft": "x"}, "ask": ask, "publish": publish}
+        graph = make_graph(nodes, store=play.store, retention="full", preserve=True)
+        play.execute(graph)
+        with contextlib.nullcontext() if has_completed else pytest.raises(ExecutionError):
+            play.resume(graph, {"ok": "yes", "note": "quick"})
+        back = going_back(play, goes_back)
+
+        paused = play.call(graph, "resume", back.run_id)
+
+        assert (paused.status, "ok" in back, paused["note"]) == (RunStatus.PAUSED, False, "quick")
+        assert paused.pause is not None
+        assert paused.pause.response_param == "ok"
+
+    def test_what_the_answer_replaced(self, play: Scene, goes_back: str) -> None:
+        """It is there again."""
+        nodes = {"ask": InterruptNode(None, "ok"), "check": trace("check"), "end": trace("end")}
+        edges = [("ask", "check"), ("check", "ask", key_equals("trace", ["check"])), ("check", "end")]
+        graph = make_graph(nodes, edges, store=play.store, retention="full", preserve=True)
+        play.execute(graph)
+        play.resume(graph, {"ok": [1]})
+        play.resume(graph, {"ok": [2]})
+
+        back = going_back(play, goes_back, 2)
+
+        assert back["ok"] == [1]
+        assert play.call(graph, "resume", back.run_id).status is RunStatus.PAUSED
+
+    def test_within_a_graph(self, play: Scene, goes_back: str) -> None:
+        """It asks again as well."""
+        inner = make_graph({"ask": InterruptNode(None, "ok"), "b": trace("b")}, store=play.store)
+        nodes = {"a": trace("a"), "in": inner.as_node(), "end": trace("end")}
+        graph = make_graph(nodes, store=play.store, name="outer", retention="full", preserve=True)
+        play.execute(graph)
+        play.resume(graph, {"ok": 1})
+        back = going_back(play, goes_back)
+
+        paused = play.call(graph, "resume", back.run_id)
+
+        assert paused.status is RunStatus.PAUSED
+        assert play.call(graph, "resume", back.run_id, {"ok": 2})["ok"] == 2
 
 
 class Dying(InterruptNode):

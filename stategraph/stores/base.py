@@ -8,9 +8,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, Self
 
+from stategraph.answers import asking_again, awake
 from stategraph.errors import CheckpointNotFoundError, RunExistsError, StepConflictError, shorten
 from stategraph.ids import check_run_id
-from stategraph.provenance import ParentStep, Part, RunStatus, evolved
+from stategraph.provenance import ParentStep, Part, RunStatus
 from stategraph.state import State, evolve
 from stategraph.stores.policy import Policy
 from stategraph.stores.summaries import Difference, Pruned, Summary
@@ -204,19 +205,14 @@ class CheckpointStore(ABC):
 def forked_from(source: State, new_run_id: str) -> State:
     """-> the State of a run that is forked off at `source`."""
     is_over = source.status is RunStatus.COMPLETED
-    pause, progress = source.pause, source.progress
+    pause = source.pause
     if pause is not None:  # the copy goes on, or waits again, where the source waits
-        key = pause.response_param
-        answered = progress.answered if progress else frozenset()
-        answered = answered if key is None else answered | {key}
-        progress = evolved(progress, next_node=pause.node, woken=pause.at, answered=answered)
+        source = awake(source, pause)
     return evolve(
-        source,
+        asking_again(source),
         run_id=check_run_id(new_run_id),
         status=source.status if is_over else RunStatus.ACTIVE,
         error=None,
-        pause=None,
-        progress=progress,
         parent=ParentStep(source.run_id, source.step),
     )
 

@@ -8,7 +8,7 @@ bytes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from operator import eq, is_
 from typing import Any
 
@@ -175,15 +175,15 @@ def _progress_parts(progress: Progress) -> dict[str, Any]:
     """-> what is in a progress, without what is not."""
     partial = progress.partial
     origins = {key: _origin_parts(origin) for key, origin in progress.origins.items()}
-    replaced = progress.replaced.items()
     parts = {
         "next_node": progress.next_node,
         "woken": progress.woken,
+        "answer": _old_values("answer", progress.answer),
         "answered": sorted(progress.answered),
         "visited": sorted(progress.visited),
         "partial": None if partial is None else [partial.node, _chunks(partial)],
         "origins": origins,
-        "replaced": {key: [_plain_or_encoded(value, f"replaced.{key}") for value in old] for key, old in replaced},
+        "replaced": _old_values("replaced", progress.replaced),
         "renamed": dict(progress.renamed),
     }
     return {name: part for name, part in parts.items() if part}
@@ -198,16 +198,21 @@ def _chunks(partial: Partial) -> list[Any]:
     return [_plain_or_encoded(chunk, f"partial.chunks[{place}]") for place, chunk in enumerate(partial.chunks)]
 
 
+def _old_values(name: str, values: Mapping[str, tuple[Any, ...]]) -> dict[str, list[Any]]:
+    return {key: [_plain_or_encoded(value, f"{name}.{key}") for value in old] for key, old in values.items()}
+
+
 def _plain_or_encoded(value: Any, path: str) -> Any:
     return value if is_settled(value) else Encoded(codec.encode_value(value, path))
 
 
 def _progress_of(parts: dict[str, Any]) -> Progress:
     partial, origins = parts.pop("partial", None), parts.pop("origins", {})
-    replaced = parts.pop("replaced", {})
+    answer, replaced = parts.pop("answer", {}), parts.pop("replaced", {})
     return Progress(
         partial=None if partial is None else Partial(partial[0], tuple(partial[1])),
         origins={key: Origin(*origin) for key, origin in origins.items()},
+        answer={key: tuple(old) for key, old in answer.items()},
         replaced={key: tuple(old) for key, old in replaced.items()},
         **parts,
     )

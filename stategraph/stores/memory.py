@@ -13,6 +13,7 @@ from typing import Any
 import attrs
 
 from stategraph import clock
+from stategraph.answers import asking_again
 from stategraph.errors import CheckpointNotFoundError, RunExistsError
 from stategraph.frozen import are_settled
 from stategraph.ids import check_run_id
@@ -196,7 +197,7 @@ class MemoryStore(CheckpointStore):
     def rollback(self, run_id: str, step: int) -> State:
         with self._lock:  # from the look to the change: whoever deletes the run meanwhile waits
             state = self.load(run_id, step)
-            state = evolve(state, generation=state.generation + 1)
+            state = evolve(asking_again(state), generation=state.generation + 1)
             kept = self._runs[run_id].kept
             kept[:] = [*(one for one in kept if one.step < step), _as_kept(state)]
             self._runs[run_id].parts.clear()
@@ -228,7 +229,9 @@ class MemoryStore(CheckpointStore):
             if run is not None and _begun_at(run) == newest.step:
                 parent = ParentStep(newest.run_id, newest.step)
                 new_id = check_run_id(newest.run_id + inner.removeprefix(run_id))
-                yield from self._copies(inner, evolve(self.load(inner), run_id=new_id, parent=parent), run.policy)
+                yield from self._copies(
+                    inner, evolve(asking_again(self.load(inner)), run_id=new_id, parent=parent), run.policy
+                )
 
     def prune(self) -> Pruned:
         now = clock.now_ns()
@@ -257,8 +260,9 @@ def _waits_with_objects(state: State) -> bool:
     """Whether there are objects that may change in what it waits for, has put out so far, or was given anew."""
     shown = () if state.pause is None else (state.pause.value,)
     chunks = () if state.partial is None else state.partial.chunks
-    replaced = {} if state.progress is None else state.progress.replaced
-    return not are_settled((*shown, *chunks, *chain.from_iterable(replaced.values())))
+    progress = state.progress
+    old = () if progress is None else chain(*progress.replaced.values(), *progress.answer.values())
+    return not are_settled((*shown, *chunks, *old))
 
 
 def _encoded(state: State) -> _Encoded:

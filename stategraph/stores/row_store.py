@@ -12,6 +12,7 @@ from typing import Any
 
 import attrs
 
+from stategraph.answers import asking_again
 from stategraph.errors import (
     CheckpointCorruptError,
     CheckpointError,
@@ -310,7 +311,7 @@ class RowStore(RowOperations):
         head = self._head(run_id)
         if head is None:
             raise CheckpointNotFoundError(run_id, str(self), step)
-        state = evolve(state, generation=state.generation + 1)
+        state = evolve(asking_again(state), generation=state.generation + 1)
         row, tail = self._rows.snapshot(state)
         back = self._next_head(head, state)
         # Dropped first: parts of a later step must not be left for another way to come to that step.

@@ -24,7 +24,7 @@ def _keys(*keys: str) -> Any:  # mypy cannot tell of what a converter makes a fr
 
 PROGRESSES: dict[str, Progress] = {
     "the next node": Progress(next_node="review"),
-    "the answer to a pause": Progress(next_node="review", woken=_NOON),
+    "the answer to a pause": Progress(next_node="review", woken=_NOON, answer={"verdict": ()}),
     "keys that were answers": Progress(answered=_keys("verdict", "name")),
     "nodes with a run of their own": Progress(visited=_keys("research", "write")),
     "chunks": Progress(partial=Partial("write", ("Once ", {"upon": (1, None)}, b"\0", 2**70))),
@@ -35,6 +35,7 @@ PROGRESSES: dict[str, Progress] = {
     "all of it": Progress(
         next_node="review",
         woken=_NOON,
+        answer={"a": (0,)},
         answered=_keys("a"),
         visited=_keys("b"),
         partial=Partial("w", (1,)),
