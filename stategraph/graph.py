@@ -266,7 +266,10 @@ class StateGraph(Blueprint):
     @property
     def _persist(self) -> frozenset[str] | None:
         keys = self.config.checkpoint.persist
-        return None if keys is None else frozenset(keys)
+        if keys is None:
+            return None
+        handled = any(policies.on_error is not None for policies in self._policies.values())
+        return frozenset([*keys, "error"] if handled else keys)  # nothing could compute that again
 
     def _make_plan(self, persist: frozenset[str] | None) -> Plan:
         checkpoint = self.config.checkpoint

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeAlias
 
 import attrs
 
 from stategraph.checks import MOST, check, is_count, is_seconds
-from stategraph.errors import AsyncNodeError, ConfigError, shorten
+from stategraph.errors import AsyncNodeError, ConfigError, ExecutionError, shorten
 
 RetryOn: TypeAlias = type[Exception] | tuple[type[Exception], ...] | Callable[[Exception], bool]
 
@@ -46,7 +46,8 @@ class RetryPolicy:
         max_delay: Seconds that no delay exceeds.
         jitter: Up to so many seconds, at random, are added to each delay.
         retry_on: What is tried again: exception classes, or a function of the exception. The parts of a node fail
-            together, as an ExceptionGroup: classes fit one if they fit all that is in it.
+            together, as an ExceptionGroup: classes fit one if they fit all that is in it. A graph within fails with
+            an ExecutionError: classes fit one if they fit what it came from.
         random: Where the jitter comes from: a function that gives numbers from 0 up to 1, such as
             ``random.Random(7).random``. By default it is that of the module random.
 
@@ -113,14 +114,23 @@ class RetryPolicy:
         if isinstance(error, AsyncNodeError):  # it would be the same again
             return False
         if isinstance(self.retry_on, type | tuple):
-            if isinstance(error, self.retry_on):
-                return True
-            return isinstance(error, ExceptionGroup) and error.split(self.retry_on)[1] is None
+            return any(_fits(one, self.retry_on) for one in _causes(error))
         try:
             return bool(self.retry_on(error))
         except Exception as broken:  # noqa: BLE001 - the user's code may raise anything
             error.add_note(f"It was not tried again: retry_on raised {type(broken).__name__}: {shorten(broken)}")
             return False
+
+
+def _fits(error: BaseException, classes: Any) -> bool:
+    return isinstance(error, classes) or (isinstance(error, ExceptionGroup) and error.split(classes)[1] is None)
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    """-> the error and, where that is one of a graph within, what it came from."""
+    while error is not None:
+        yield error
+        error = error.__cause__ if isinstance(error, ExecutionError) else None
 
 
 # --------------------------------------------------------------------------- keeping results

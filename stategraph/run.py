@@ -35,7 +35,7 @@ from stategraph.errors import (
 )
 from stategraph.events import EventType
 from stategraph.plan import Plan, Stage
-from stategraph.provenance import ErrorInfo, Part, RunStatus
+from stategraph.provenance import ErrorInfo, Part, RunStatus, evolved
 from stategraph.services import Services
 from stategraph.state import State, evolve
 from stategraph.visit import Visit
@@ -95,13 +95,18 @@ class Run:
             state = evolve(kept, status=state.status, error=state.error)
             yield from self._save((Save, self.services.save, state), state)
         except NotSerializableError:
-            yield from self._save_newest_that_can_be()
+            yield from self._keep_what_can_be(state)
             raise
 
-    def _save_newest_that_can_be(self) -> Task[None]:
-        """Of the steps since the last save, keep as many as can be kept."""
-        while self.recent:
-            state = self.recent.pop()
+    def _keep_what_can_be(self, last: State) -> Task[None]:
+        """Where the last State cannot be kept, keep as many of the steps before it as can be, and how the run ended."""
+        ends = {"status": last.status, "error": last.error}
+        tried = [*self.recent, *([] if self.saved is None else [self.saved])]
+        if last.partial is not None:
+            tried.append(evolve(last, progress=evolved(last.progress, partial=None)))
+        self.recent.clear()
+        while tried:
+            state = evolve(tried.pop(), **ends)
             try:
                 yield from self._save((Save, self.services.save, state), state)
             except NotSerializableError:
@@ -185,7 +190,8 @@ class Run:
             if unsaved:
                 yield from self._save_last(state)
             elif isinstance(error, NotSerializableError):
-                yield from self._save_newest_that_can_be()
+                info = ErrorInfo.of(error, state.checkpoint_node)
+                yield from self._keep_what_can_be(evolve(state, status=RunStatus.FAILED, error=info))
             if self.unsaved_parts and self.plan.loads_parts:
                 yield (Parts, self.services.save_parts, (state, self.unsaved_parts))
         except BaseException as second:

@@ -203,7 +203,10 @@ class Start(Run):
         """-> the State with which a run begins that is a step of another."""
         parent, progress = ParentStep(visit.state.run_id, visit.state.step), visit.progress_within(inputs)
         data = self._completed_data(freeze_items(self._fitting(inputs, {})))
-        begun = self._stamp(State(data, run_id=visit.child_run_id(), parent=parent, progress=progress))
+        again = visit.state.generation  # steps of a run that was rolled back are others than before, within as well
+        begun = self._stamp(
+            State(data, run_id=visit.child_run_id(), parent=parent, progress=progress, generation=again)
+        )
         return self._accounted(begun, begun, Written())
 
     def run_within(

@@ -117,7 +117,8 @@ class Visit:
         except BaseException as error:
             yield (Unlimit, None, None)
             if error is expired:
-                raise TimeoutError(f"it took longer than its timeout of {seconds} s") from None
+                left = "" if self.stage.node.is_async else "; its thread cannot be stopped, and goes on by itself"
+                raise TimeoutError(f"it took longer than its timeout of {seconds} s{left}") from None
             raise
         yield (Unlimit, None, None)
         return answer

@@ -17,6 +17,7 @@ from stategraph import (
     ExecutionError,
     GraphConfig,
     GraphError,
+    NodeContext,
     ParallelNode,
     ParentStep,
     RetryPolicy,
@@ -244,6 +245,22 @@ class TestTheRunWithin:
 
         assert (found, own.list()) == ([2], [])
         assert call_sync(inner, "execute", State(run_id="alone")) == own.load("alone")
+
+    def test_a_run_that_was_rolled_back(self, play: Scene) -> None:
+        """Its steps are others than before, and so are those within: they have other idempotency keys."""
+        keys: list[str] = []
+
+        def note(state: State, context: NodeContext) -> dict[str, Any]:
+            keys.append(context.idempotency_key)
+            return {}
+
+        graph = outer_graph(inner_graph({"a": note}).as_node(), play.store, retention="full", preserve=True)
+        play.execute(graph)
+        play.store.rollback(RUN, 1)
+
+        play.resume(graph)
+
+        assert keys == [f"{RUN}/rag/1/a", f"{RUN}/rag/1~1/a"]
 
     def test_without_checkpoints(self, memory_play: Scene) -> None:
         """Nothing is saved of it either."""

@@ -372,10 +372,14 @@ class TestKeeping:
             assert play.store.list() == []
 
     def test_a_result_that_cannot_be_kept(self, tmp_path: Any) -> None:
-        """It is no failure of the node: the run stays resumable, and the error names the value."""
+        """It is no failure of the node, but the run has failed all the same, and goes on once that is mended."""
         with SqliteStore(tmp_path / "runs.db") as store:
             graph = make_graph({"w": MapNode(lambda item: object(), "l", "out", 1)}, store=store)
             with pytest.raises(NotSerializableError):
                 graph.execute(State({"l": [1, 2]}, run_id=RUN))
 
-            assert store.load(RUN).status is RunStatus.ACTIVE
+            (failed,) = store.runs(status="failed")
+            assert failed.error is not None
+            assert failed.error.type == "NotSerializableError"
+            mended = make_graph({"w": MapNode(lambda item: item, "l", "out", 1)}, store=store)
+            assert mended.resume(RUN)["out"] == [1, 2]

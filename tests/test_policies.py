@@ -53,6 +53,13 @@ SOON = 0.05  # seconds: a timeout for what never ends
 TIME_TO_WORK = 0.4  # seconds: a timeout for what ends at once in another attempt
 
 
+def failed_within(cause: Exception) -> ExecutionError:
+    """-> how a graph within fails."""
+    error = ExecutionError("a", State(run_id=RUN), ("a",), "failed")
+    error.__cause__ = cause
+    return error
+
+
 class Recorder:
     """An observer that keeps events."""
 
@@ -185,10 +192,14 @@ class TestDelays:
             (ValueError, ExceptionGroup("parts", [ValueError(), ExceptionGroup("", [ValueError()])]), True),
             (ValueError, ExceptionGroup("parts", [ValueError(), TypeError()]), False),
             (Exception, AsyncNodeError("a"), False),
+            (ConnectionError, failed_within(failed_within(ConnectionResetError())), True),
+            (ConnectionError, failed_within(ExceptionGroup("parts", [ConnectionResetError()])), True),
+            (ConnectionError, failed_within(ValueError()), False),
         ],
     )
     def test_retry_on(self, retry_on: Any, error: Exception, is_retried: bool) -> None:
-        """Classes, or a function; a group fits classes if all that is in it does. Misuse is not tried again."""
+        """Classes, or a function; a group fits classes if all that is in it does, the failure of a graph within if what
+        it came from does. Misuse is not tried again."""
         assert (RetryPolicy(retry_on=retry_on).delay_after(1, error) is not None) == is_retried
 
     def test_a_retry_on_that_raises(self) -> None:

@@ -615,6 +615,9 @@ class TestStoresThatFail:
 
         assert caught.value.state is not None
         assert (caught.value.state.step, caught.value.state["orders"][0]["total"]) == (2, lock)
+        (failed,) = store.runs(status="failed")
+        assert failed.error is not None
+        assert (failed.error.type, failed.error.node, failed.step) == ("NotSerializableError", "b", 1)
         assert scene.resume(scene.graph(traces("abc")))["trace"] == [*"abc"]
         store.close()
 

@@ -282,6 +282,22 @@ class TestResults:
         with pytest.raises(ExecutionError, match=r"returned None.*returns \{\}"):
             memory_play.execute(make_graph({"a": node}, store=memory_play.store))
 
+    @pytest.mark.parametrize("before", [[], ["a"]])
+    def test_chunks_that_cannot_be_kept(self, play: Scene, before: list[str]) -> None:
+        """They cost themselves, and not what is known of the failure."""
+
+        def fails(state: State) -> Iterator[object]:
+            yield threading.Lock()
+            raise ValueError("no")
+
+        graph = make_graph({**traces(before), "talk": fails}, store=play.store)
+        with pytest.raises(ExecutionError, match="no"):
+            play.execute(graph)
+
+        saved = play.store.load(RUN)
+        assert saved.error is not None
+        assert (saved.status, saved.error.type, saved.partial) == (RunStatus.FAILED, "ValueError", None)
+
     @pytest.mark.parametrize("is_async", [True, False])
     def test_a_failure_keeps_what_was_put_out(self, any_play: Scene, is_async: bool) -> None:
         """In the error, and in the store until the run goes on."""
