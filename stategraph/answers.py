@@ -6,6 +6,15 @@ from stategraph.provenance import Pause, RunStatus, evolved
 from stategraph.state import State, data_of, evolve, with_data
 
 
+def awaited(state: State) -> Pause | None:
+    """-> what a State waits for, or had waited for where it stands now; None if neither."""
+    progress = state.progress
+    if state.pause is not None or progress is None or progress.woken is None or not progress.answer:
+        return state.pause
+    (key,) = progress.answer
+    return Pause("it has to be answered anew", progress.next_node, None, key, progress.woken)
+
+
 def awake(paused: State, pause: Pause) -> State:
     """-> a paused State as one that goes on at the node that paused; the answer that it awaits can be given now."""
     answered = paused.progress.answered if paused.progress else frozenset()

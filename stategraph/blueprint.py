@@ -238,7 +238,10 @@ class Blueprint:
         schema = self._schema
         if schema is None:
             return []
-        known = {key: f"node {name!r} writes" for name, node in self._nodes.items() for key in node.writes}
+        known = {
+            key: f"node {name!r} takes an answer under" for name, node in self._nodes.items() for key in node.asks_for
+        }
+        known |= {key: f"node {name!r} writes" for name, node in self._nodes.items() for key in node.writes}
         handled = [name for name, policies in self._policies.items() if policies.on_error is not None]
         if handled:
             known["error"] = f"node {handled[0]!r} has on_error, which writes"

@@ -146,6 +146,10 @@ class Engine(Start):
         if not self.plan.saves:
             why = "checkpoint.interval is 0 or, within a graph, the store keeps no parts"
             raise self._failure(stage.name, f"cannot pause: nothing is saved ({why})")
+        schema, key = self.plan.schema, pause.response_param
+        if schema is not None and key is not None and key not in schema.fields:
+            why = f"the answer is to come under {key!r}, which is no field of {schema.name}"
+            raise self._failure(stage.name, f"cannot pause: {why}")
         pause = attrs.evolve(pause, node=stage.name)
         self.state = state = evolve(self.state, status=RunStatus.PAUSED, pause=pause)
         about = {"pause_node": pause.node, "reason": pause.reason, "response_param": pause.response_param}

@@ -268,8 +268,9 @@ class AnswerError(StateGraphError, ValueError):
         until = f" until {pause.deadline}" if pause.deadline else ""
         how = f"resume({self.run_id!r}, {{{pause.response_param!r}: ...}})"
         return (
-            f"run {self.run_id!r} is paused at node {shorten(pause.node)} ({_cut(pause.reason)}) and waits{until} for "
-            f"an answer under {pause.response_param!r}, as {how}, to {shorten(pause.value)}; {_cut(self.problem, 500)}"
+            f"run {self.run_id!r} waits{until} at node {shorten(pause.node)} for an answer under "
+            f"{pause.response_param!r} ({_cut(pause.reason)}), as {how}, to {shorten(pause.value)}; "
+            f"{_cut(self.problem, 500)}"
         )
 
 

@@ -60,6 +60,7 @@ class Run:
         completed: The nodes completed in this call, while an observer wants events.
         recent: The last States that are not saved, where not every step is.
         within: What leads to its graph from the outermost one: names of nodes, each with a slash behind it.
+        allow_changed: Whether runs go on although the graph, or one within, has changed since they were saved.
         renamed_within: The new names of nodes of graphs within, by the node that runs the graph.
         unsaved_parts: Finished parts of the step that is being made, which are saved only if the run ends early.
     """
@@ -73,10 +74,17 @@ class Run:
     path: deque[str] = attrs.field(factory=lambda: deque(maxlen=PATH_LENGTH), init=False)
     completed: set[str] = attrs.field(factory=set, init=False)
     within: str = attrs.field(default="", init=False)
+    allow_changed: bool = attrs.field(default=False, init=False)
     renamed_within: dict[str, dict[str, str]] = attrs.field(factory=dict, init=False)
     unsaved_parts: list[Part] = attrs.field(factory=list, init=False)
     recent: deque[State] = attrs.field(factory=lambda: deque(maxlen=_RECENT), init=False)
     _joined: bool = attrs.field(default=False, init=False)
+
+    def run_child(
+        self, visit: Visit, plan: Plan, saved: State | None, inputs: Mapping[str, Any], updates: Mapping[str, Any]
+    ) -> Task[State]:
+        """-> the State that the run of a graph within ends with: begun with inputs, or gone on with updates."""
+        raise NotImplementedError
 
     # ------------------------------------------------------------------ saving
 

@@ -9,38 +9,34 @@ from typing import Any, cast
 import attrs
 
 from stategraph.answers import awake
-from stategraph.commands import Amend, CannotAwait, Load, Parts, Retain, Stopped, StoreFailed, Task
+from stategraph.commands import Amend, CannotAwait, Load, Parts, Retain, Save, Stopped, StoreFailed, Task
 from stategraph.errors import (
-    AnswerError,
     AsyncNodeError,
     CheckpointError,
     CheckpointingDisabledError,
     CheckpointNotFoundError,
-    ExecutionError,
     GraphMismatchError,
     RunCancelledError,
     RunExistsError,
-    describe_exception,
-    shorten,
 )
 from stategraph.events import STATE_EVENTS, EventType
 from stategraph.fitting import by_graph, check_fits, moved
 from stategraph.frozen import changed_items, freeze_items, lay_over
 from stategraph.ids import check_run_id
-from stategraph.nodes.base import NOTHING
 from stategraph.persist import Written, accounted
 from stategraph.plan import Plan, Stage
-from stategraph.provenance import ParentStep, Pause, Progress, RunStatus, evolved
+from stategraph.provenance import ParentStep, Progress, RunStatus, evolved
 from stategraph.recompute import restored
-from stategraph.run import Run, with_notes
+from stategraph.run import with_notes
 from stategraph.state import State, data_of, evolve, with_data
 from stategraph.visit import Visit, is_late
+from stategraph.waking import Waking
 
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
 @attrs.define(eq=False)
-class Start(Run):
+class Start(Waking):
     """The beginnings of a run. Each ends where the run goes on behind a stage."""
 
     def _run(self, stage: Stage | None) -> Task[State]:
@@ -61,6 +57,7 @@ class Start(Run):
             raise CheckpointingDisabledError(self.plan.graph)
         loaded = yield (Load, self.services.load, run_id)
         yield from self._emit(EventType.CHECKPOINT_LOAD, loaded)
+        self.allow_changed = allow_changed
         saved = self._moved(loaded, migrate)
         check_fits(self.plan, saved, allow_changed)
         behind = yield from self._revive(saved, updates, is_same=not migrate)
@@ -79,9 +76,12 @@ class Start(Run):
         `inputs` are what the run began with, where that is known.
         """
         run_id = saved.run_id
+        step = saved.step
         if saved.status is RunStatus.PAUSED:
             saved, updates = yield from self._woken(saved, updates)
             is_same = False
+        else:
+            updates = yield from self._answered_anew(saved, updates)
         saved = _with_answers(saved, updates)
         updates = self._fitting(updates, saved)
         whole, changes = yield from self._whole(saved, updates, inputs)
@@ -94,7 +94,8 @@ class Start(Run):
         if self.plan.loads_parts:  # first: parts that were made of other data must never be found behind these
             yield (Parts, self.services.drop_parts, (run_id, saved.step, bool(updates)))
         if updates or not is_same:
-            yield from self._save((Amend, self.services.amend, self.state), self.state)
+            kind, save = (Amend, self.services.amend) if saved.step == step else (Save, self.services.save)
+            yield from self._save((kind, save, self.state), self.state)
         yield from self._emit(EventType.CHECKPOINT_RESUME, self.state)
         return self.plan.stages.get(saved.checkpoint_node)
 
@@ -136,52 +137,13 @@ class Start(Run):
         earlier = state.progress.replaced if state.progress else {}
         return evolve(state, progress=evolved(state.progress, replaced={**replaced, **earlier}))
 
-    def _woken(self, saved: State, updates: Mapping[str, Any]) -> Task[tuple[State, Mapping[str, Any]]]:
-        """-> a paused State as one that goes on at the node that paused, and updates with an answer that will do.
-
-        A run whose deadline has passed, with no answer for that case, fails here.
-        """
-        pause = cast(Pause, saved.pause)
-        key, stage = pause.response_param, self.plan.stages[pause.node]
-        try:
-            asked = yield from stage.node.asked(Visit(self, stage, saved))
-        except StoreFailed as failed:
-            raise cast(BaseException, failed.__cause__) from None
-        if is_late(pause):
-            if asked.otherwise is NOTHING:
-                self.state = self.saved = saved
-                raise (yield from self._expired(pause))
-            if key in updates:
-                raise AnswerError(saved.run_id, pause, "it comes too late: resume without an answer goes on")
-            updates = {**updates, cast(str, key): asked.otherwise}
-        elif key is not None:
-            if key not in updates:
-                raise AnswerError(saved.run_id, pause, _none_among(updates))
-            try:
-                # Without a schema it is kept as it was given: the node that asked makes of it what it will be.
-                fitting = self._fitting({key: asked.accepted(updates[key])}, saved)
-                updates = updates if self.plan.schema is None else {**updates, **fitting}
-            except ValueError as error:
-                raise AnswerError(saved.run_id, pause, str(error)) from error
-        return awake(saved, pause), updates
-
-    def _expired(self, pause: Pause) -> Task[ExecutionError]:
-        """-> the error for a run that waited until its deadline; it is saved as failed."""
-        cause = TimeoutError(f"nobody answered until {pause.deadline}")
-        self.path.append(pause.node)
-        error = self._failure(pause.node, f"failed: {describe_exception(cause)}", cause)
-        error.state = evolve(error.state, pause=None)
-        error.__cause__ = cause
-        yield from self._rescue(error)
-        return error
-
     def run_child(
         self, visit: Visit, plan: Plan, saved: State | None, inputs: Mapping[str, Any], updates: Mapping[str, Any]
     ) -> Task[State]:
         """-> the State that the run of a graph within ends with: begun with inputs, or gone on with updates."""
         services = self.services.within(plan.graph, plan.persist)
         child = type(self)(plan, services, self.wanted)
-        child.within = f"{self.within}{visit.stage.name}/"
+        child.within, child.allow_changed = f"{self.within}{visit.stage.name}/", self.allow_changed
         child.state = child.begun_within(visit, inputs) if saved is None else saved
         try:
             return (yield from child.run_within(visit, saved, inputs, updates))
@@ -221,7 +183,7 @@ class Start(Run):
         if saved.status is RunStatus.COMPLETED:  # and the step that it is part of was not saved any more
             return (yield from self._whole(saved, _NOTHING, inputs))[0]
         saved = self._moved(saved, visit.renames)
-        check_fits(self.plan, saved, True, self.within)
+        check_fits(self.plan, saved, self.allow_changed, self.within)
         pause, updates = saved.pause, {**updates}
         if pause is not None and visit.answers(pause):
             saved = awake(saved, pause)
@@ -326,8 +288,3 @@ def _changes(saved: State | None, state: State) -> dict[str, Any]:
         for key, value in data_of(state).items()
         if key not in saved or type(saved[key]) is not type(value) or saved[key] != value
     }
-
-
-def _none_among(updates: Mapping[str, Any]) -> str:
-    """-> that no answer is given, with what is given."""
-    return f"there is none among {', '.join(map(shorten, updates))}" if updates else "there is none"

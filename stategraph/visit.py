@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import attrs
 
 from stategraph import clock
+from stategraph.answers import awaited
 from stategraph.commands import (
     Amend,
     Await,
@@ -25,7 +26,7 @@ from stategraph.commands import (
 )
 from stategraph.errors import CheckpointError, CheckpointNotFoundError, RunExistsError, describe_exception
 from stategraph.events import EventType
-from stategraph.fitting import by_graph, moved
+from stategraph.fitting import by_graph, check_fits, moved
 from stategraph.frozen import plain_key
 from stategraph.nodes.context import NodeContext
 from stategraph.nodes.function import data_from
@@ -37,7 +38,7 @@ from stategraph.watching import Reads, unwatched, watched
 if TYPE_CHECKING:
     from stategraph.commands import Task
     from stategraph.plan import Plan, Stage
-    from stategraph.starting import Start
+    from stategraph.run import Run
 
 _Answer = TypeVar("_Answer")
 
@@ -54,11 +55,12 @@ class Visit:
         written: The keys that it has written, where some are not saved.
     """
 
-    engine: Start
+    engine: Run
     stage: Stage
     state: State
     attempt: int = 1
     _renames: Mapping[str, str] | None = None
+    _path: str = ""
     written: Written = attrs.field(factory=Written, init=False)
     _progress: dict[str, Any] = attrs.field(factory=dict, init=False)
     _reads: Reads | None = attrs.field(default=None, init=False)
@@ -309,11 +311,17 @@ class Visit:
         return self.engine.renamed_within.get(self.stage.name, {}) if self._renames is None else self._renames
 
     def within(self, state: State, plan: Plan) -> Visit | None:
-        """-> a look at the node of the graph in this step that pauses it; None if it is not there any more."""
+        """-> a look at the node at which the graph in this step waits; None if it does not.
+
+        Raises GraphMismatchError if the graph has changed."""
         own, further = by_graph(self.renames, plan)
         state = moved(state, own, plan)
-        stage = plan.stages.get(state.pause.node) if state.pause else None
-        return None if stage is None else Visit(self.engine, stage, state, renames=further.get(stage.name, {}))
+        pause, path = awaited(state), f"{self._path or self.engine.within}{self.stage.name}/"
+        if pause is None:
+            return None
+        check_fits(plan, state, self.engine.allow_changed, path)
+        stage = plan.stages[pause.node]
+        return Visit(self.engine, stage, state, renames=further.get(stage.name, {}), path=path)
 
     def load_child(self) -> Task[State | None]:
         """-> the newest saved State of the run of a graph in this step, None if there is none."""

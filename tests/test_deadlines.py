@@ -9,10 +9,15 @@ import pytest
 
 from stategraph import AnswerError, ExecutionError, InterruptNode, RunStatus, State
 from stategraph.testing.fixed import fixed
-from tests.scenarios import RUN, Scene, make_graph, trace
+from tests.scenarios import RUN, Scene, broken_first, make_graph, trace
 from tests.test_pauses import reviewed
 
 LATER = datetime(2021, 1, 1, tzinfo=UTC)  # than fixed() begins
+
+
+def handler(state: State) -> dict[str, Any]:
+    """Note what was handled."""
+    return {"trace": [state["error"]["type"], state["error"]["node"]]}
 
 
 class TestDeadlines:
@@ -64,6 +69,34 @@ class TestDeadlines:
         assert (failed.status, failed.pause, failed.error.type) == (RunStatus.FAILED, None, "TimeoutError")
         assert again.pause.at > LATER
         assert final["verdict"] == "good"
+
+    @pytest.mark.parametrize("persist", [None, ["trace"]])
+    @pytest.mark.parametrize("is_within", [False, True])
+    def test_a_handler(self, play: Scene, is_within: bool, persist: Any) -> None:
+        """Where failures of the node are handled, this is one, and counts as a step."""
+        ask: Any = InterruptNode(None, "ok", deadline=60)
+        if is_within:
+            ask = make_graph({"question": ask}, store=play.store).as_node()
+        nodes = {"a": trace("a"), "ask": ask, "late": broken_first(handler, ValueError("busy"))}
+        policies = {"ask": {"on_error": "late"}}
+        options = {
+            "name": "outer",
+            "policies": policies,
+            "exits": ["ask", "late"],
+            "preserve": True,
+            "persist": persist,
+        }
+        graph = make_graph(nodes, [("a", "ask")], store=play.store, **options)
+        with fixed():
+            play.execute(graph)
+        with fixed(LATER):
+            with pytest.raises(ExecutionError, match="busy"):
+                play.resume(graph)
+            assert play.store.load(RUN).step == 2
+
+            final = play.resume(graph)
+
+        assert (final["trace"], final.step) == (["TimeoutError", "ask"], 3)
 
     def test_of_a_node_that_pauses_from_inside(self, any_play: Scene) -> None:
         """The same."""

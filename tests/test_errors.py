@@ -115,7 +115,7 @@ ERRORS: list[tuple[StateGraphError, type[BaseException], dict[str, Any], str]] =
         AnswerError("review-42", Pause("to be approved", "ask", "a draft", "decision", NOON), "there is none"),
         ValueError,
         {"run_id": "review-42", "problem": "there is none"},
-        "(to be approved) and waits for an answer under 'decision', as resume('review-42', {'decision': ...}), to 'a",
+        "for an answer under 'decision' (to be approved), as resume('review-42', {'decision': ...}), to 'a",
     ),
     (RunCompleteError("review-42", "publish"), StateGraphError, {"node": "publish"}, "(it ended at 'publish')"),
     (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import attrs
 import pytest
 
 from stategraph import (
@@ -40,6 +41,14 @@ def within(graph: StateGraph, *names: str, **options: Any) -> StateGraph:
         nodes = {f"before {name}": trace(f"before {name}"), name: graph.as_node(), "end": trace("end")}
         graph = make_graph(nodes, **{"store": graph.store, "name": f"around {name}", **options})
     return graph
+
+
+@attrs.frozen
+class Answered:
+    """What a graph knows."""
+
+    trace: list[str]
+    ok: int | None = None
 
 
 @pytest.mark.parametrize("names", [("inner",), ("inner", "middle")], ids=["one deep", "two deep"])
@@ -87,6 +96,27 @@ class TestAnswering:
         assert play.store.load(RUN) == paused
 
         assert play.resume(graph, {"verdict": 7})["verdict"] == 7
+
+    def test_the_schema_there(self, play: Scene, names: tuple[str, ...]) -> None:
+        """An answer has to fit that, too."""
+        inner = make_graph({"ask": InterruptNode(None, "ok"), "b": trace("b")}, store=play.store, schema=Answered)
+        graph = within(inner, *names)
+        paused = play.execute(graph, State({"trace": []}, run_id=RUN))
+
+        with pytest.raises(AnswerError, match=r"'ok'.*int"):
+            play.resume(graph, {"ok": "yes"})
+        assert play.store.load(RUN) == paused
+
+        assert play.resume(graph, {"ok": 7})["ok"] == 7
+
+    def test_a_schema_on_the_way_without_the_key(self, play: Scene, names: tuple[str, ...]) -> None:
+        """Nobody could give the answer: that is said before anything runs or, where only the run shows it, then."""
+        for node in (InterruptNode(None, "other"), lambda state: state.paused("sure?", response_param="other")):
+            inner = within(make_graph({"ask": node}, store=play.store), *names)
+            outer = make_graph({"in": inner.as_node()}, store=play.store, name="typed", schema=Answered)
+
+            with pytest.raises((GraphError, ExecutionError), match=r"'other'.*Answered"):
+                play.execute(outer)
 
     def test_two_questions(self, play: Scene, names: tuple[str, ...]) -> None:
         """Of one key, one after the other: each has its own answer."""

@@ -105,6 +105,7 @@ LAYERS = [
     ["stores", "observers", "plan", "validation", "fitting", "visit"],
     ["blueprint", "caching", "recompute"],
     ["run"],
+    ["waking"],
     ["starting"],
     ["engine"],
     ["drivers"],
@@ -123,8 +124,8 @@ ALLOWED: dict[str, set[str]] = {
         *("services", "state", "visit"),
     },
     "starting": {
-        *("answers", "commands", "errors", "events", "fitting", "frozen", "ids", "nodes", "persist", "plan"),
-        *("provenance", "recompute", "run", "state", "visit"),
+        *("answers", "commands", "errors", "events", "fitting", "frozen", "ids", "persist", "plan"),
+        *("provenance", "waking", "recompute", "run", "state", "visit"),
     },
     "engine": {
         *("commands", "edges", "errors", "events", "frozen", "nodes", "nodes.context", "plan", "provenance", "run"),
@@ -132,6 +133,7 @@ ALLOWED: dict[str, set[str]] = {
     },
     "nodes": {
         *(
+            "answers",
             "callables",
             "checks",
             "commands",

@@ -355,6 +355,26 @@ class TestGoingBack:
         assert paused.pause is not None
         assert paused.pause.response_param == "ok"
 
+    @pytest.mark.parametrize("is_within", [False, True])
+    def test_an_answer_that_will_not_do(self, play: Scene, goes_back: str, is_within: bool) -> None:
+        """It is refused as the first time, whether or not the run has asked again yet."""
+        ask: Any = InterruptNode(None, "ok", validator=lambda ok: ok == "yes")
+        if is_within and goes_back == "fork":  # a rollback lets a run within begin anew: then it is input that it gets
+            ask = make_graph({"question": ask}, store=play.store).as_node()
+        nodes = {"a": trace("a"), "ask": ask, "end": trace("end")}
+        graph = make_graph(nodes, store=play.store, name="outer", retention="full", preserve=True)
+        play.execute(graph)
+        if goes_back == "rollback":
+            play.resume(graph, {"ok": "yes"})
+        back = going_back(play, goes_back)
+
+        for _ in range(2):
+            with pytest.raises(AnswerError, match="refused"):
+                play.call(graph, "resume", back.run_id, {"ok": "no"})
+            back = play.call(graph, "resume", back.run_id) if back.pause is None else back
+
+        assert play.call(graph, "resume", back.run_id, {"ok": "yes"})["ok"] == "yes"
+
     def test_what_the_answer_replaced(self, play: Scene, goes_back: str) -> None:
         """It is there again."""
         nodes = {"ask": InterruptNode(None, "ok"), "check": trace("check"), "end": trace("end")}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import pytest
@@ -149,6 +150,31 @@ class TestMigrate:
         final = play.resume(renamed)
 
         assert (final["ok"], final["c"], log) == (5, 1, [f"{RUN}/{before}"])
+
+    @pytest.mark.parametrize("pauses", [True, False])
+    @pytest.mark.parametrize("depth", [1, 2])
+    def test_what_has_changed_within_is_told(self, play: Scene, depth: int, pauses: bool) -> None:
+        """As of the graph itself; and nothing happens before that."""
+        last = InterruptNode(None, "ok") if pauses else raises(ValueError("not yet"))
+
+        def make(names: str, end: Any) -> StateGraph:
+            graph = make_graph({**traces(names), "end": end}, store=play.store)
+            for level in range(depth):
+                graph = make_graph({"in": graph.as_node()}, store=play.store, name=f"level {level}")
+            return graph
+
+        with contextlib.nullcontext() if pauses else pytest.raises(ExecutionError):
+            play.execute(make("a", last))
+        saved = play.store.load(RUN)
+        changed = make("ab", last if pauses else trace("end"))
+
+        with pytest.raises(GraphMismatchError, match="node 'b' was added"):
+            play.resume(changed, {"ok": 1})
+        if pauses:
+            assert play.store.load(RUN) == saved
+
+        final = play.resume(changed, {"ok": 1}, allow_changed=True)
+        assert (final.status, final["trace"]) == (RunStatus.COMPLETED, ["a"] if pauses else ["a", "b", "end"])
 
     def test_a_node_within_that_is_gone(self, play: Scene) -> None:
         """It is named, with the way out, and nothing is lost."""

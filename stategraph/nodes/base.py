@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import TYPE_CHECKING, Any, Final
+
+import attrs
 
 from stategraph.commands import Task
 
@@ -18,6 +20,31 @@ class _Nothing:
 
 
 NOTHING: Final = _Nothing()
+
+
+@attrs.frozen
+class Question:
+    """What a run that paused was asked.
+
+    Attributes:
+        node: The node that asked.
+        fits: What else makes an answer fit, or raises ValueError: the schemas of the graphs that it goes through.
+    """
+
+    node: Node
+    fits: tuple[Callable[[Any], Any], ...] = ()
+
+    @property
+    def otherwise(self) -> Any:
+        """The answer once the deadline has passed; NOTHING if there is none."""
+        return self.node.otherwise
+
+    def accepted(self, answer: Any) -> Any:
+        """-> an answer as the node makes it part of the State. Raises ValueError if it will not do."""
+        answer = self.node.accepted(answer)
+        for fit in self.fits:
+            answer = fit(answer)
+        return answer
 
 
 class Node:
@@ -36,6 +63,11 @@ class Node:
     """The answer to a pause once its deadline has passed; NOTHING if there is none."""
 
     @property
+    def asks_for(self) -> frozenset[str]:
+        """The keys under which it is known to take answers."""
+        return frozenset()
+
+    @property
     def writes(self) -> frozenset[str]:
         """The keys that it is known to write; what else it writes shows when it runs."""
         return frozenset()
@@ -48,10 +80,10 @@ class Node:
         """Do the work of one step -> a State made from the one visited, or a mapping of updates to it."""
         raise NotImplementedError
 
-    def asked(self, visit: Visit) -> Task[Node]:
-        """-> the node that asked, when a run paused here: this one or, where it runs a graph, one of that."""
+    def asked(self, visit: Visit) -> Task[Question]:
+        """-> what was asked, when a run paused here: by this node or, where it runs a graph, by one of that."""
         yield from ()
-        return self
+        return Question(self)
 
     def accepted(self, answer: Any) -> Any:
         """-> an answer to a pause, as the node makes it part of the State. Raises ValueError if it will not do."""

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import attrs
 
+from stategraph.answers import awaited
 from stategraph.commands import Task
 from stategraph.errors import GraphError, shorten
 from stategraph.frozen import changed_items
-from stategraph.nodes.base import Node
+from stategraph.nodes.base import Node, Question
 from stategraph.provenance import RunStatus
 from stategraph.state import State, evolve
 
 if TYPE_CHECKING:
     from stategraph.plan import Plan
+    from stategraph.schema import Schema
     from stategraph.visit import Visit
 
 MAX_DEPTH = 16
@@ -109,13 +112,23 @@ class GraphNode(Node):
             old = {}
         return changed_items(old, given)
 
-    def asked(self, visit: Visit) -> Task[Node]:
-        """-> the node within that asked."""
-        saved = yield from visit.load_child()
-        if saved is None or saved.pause is None:
-            return self
-        look = visit.within(saved, self._plan())
-        return self if look is None else (yield from look.stage.node.asked(look))
+    @property
+    def asks_for(self) -> frozenset[str]:
+        """The keys of its nodes."""
+        return frozenset().union(*(stage.node.asks_for for stage in self._plan().stages.values()))
+
+    def asked(self, visit: Visit) -> Task[Question]:
+        """-> what a node within asked; an answer has to fit the schema there as well."""
+        saved, plan = (yield from visit.load_child()), self._plan()
+        look = None if saved is None else visit.within(saved, plan)
+        if look is None:
+            return Question(self)
+        question = yield from look.stage.node.asked(look)
+        schema, pause = plan.schema, awaited(look.state)
+        if schema is None or pause is None or pause.response_param is None:
+            return question
+        fit = functools.partial(_fitting, schema, pause.response_param, look.state)
+        return attrs.evolve(question, fits=(*question.fits, fit))
 
     def problems(self, name: str) -> Iterator[str]:
         """-> what keeps it from working: a name that cannot be part of a run id, cycles, depth, its own problems."""
@@ -131,6 +144,10 @@ class GraphNode(Node):
             self._plan()
         except GraphError as error:
             yield from (f"in graph {error.graph!r} of node {name!r}: {problem}" for problem in error.problems)
+
+
+def _fitting(schema: Schema, key: str, state: State, answer: Any) -> Any:
+    return schema.checked("", {key: answer}, state)[key]
 
 
 def _nesting(graph: Inner, names: tuple[str, ...], above: tuple[int, ...]) -> Iterator[str]:

@@ -71,6 +71,11 @@ class InterruptNode(Node):
         """The key of the answer."""
         return frozenset([self.response_param])
 
+    @property
+    def asks_for(self) -> frozenset[str]:
+        """The key of the answer."""
+        return self.writes
+
     def visit(self, visit: Visit) -> Task[Any]:
         """Take the answer that is there, or pause."""
         state, key = visit.state, self.response_param
