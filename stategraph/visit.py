@@ -31,7 +31,7 @@ from stategraph.frozen import plain_key
 from stategraph.nodes.context import NodeContext
 from stategraph.nodes.function import data_from
 from stategraph.persist import GIVEN, Written, origins_after
-from stategraph.provenance import Origin, Part, Partial, Pause, Progress, evolved
+from stategraph.provenance import Origin, Part, Partial, Pause, Progress, RunStatus, evolved
 from stategraph.state import State, data_of, evolve, with_data
 from stategraph.watching import Reads, unwatched, watched
 
@@ -52,6 +52,7 @@ class Visit:
         stage: The node.
         state: The State that it is given.
         attempt: Which try it is, from 1.
+        is_done_before: Whether all that it takes was finished before this attempt, and had only to be put together.
         written: The keys that it has written, where some are not saved.
     """
 
@@ -61,6 +62,7 @@ class Visit:
     attempt: int = 1
     _renames: Mapping[str, str] | None = None
     _path: str = ""
+    is_done_before: bool = attrs.field(default=False, init=False)
     written: Written = attrs.field(factory=Written, init=False)
     _progress: dict[str, Any] = attrs.field(factory=dict, init=False)
     _reads: Reads | None = attrs.field(default=None, init=False)
@@ -78,6 +80,16 @@ class Visit:
         return result if persist is None else self._of_one_kind(result, persist)
 
     def _checked_attempts(self) -> Task[Any]:
+        """-> what the node returns at last. What was done before and does not fit any more is done once more: the code
+        that it came from may have been mended since."""
+        try:
+            return self.checked(unwatched((yield from self._attempts())))
+        except Exception as error:
+            if not self.is_done_before:
+                raise
+            yield from self.tell_failure(error)
+        yield from self._forget_parts()
+        self._start_over()
         return self.checked(unwatched((yield from self._attempts())))
 
     def _of_one_kind(self, result: Any, persist: AbstractSet[str]) -> Any:
@@ -95,7 +107,7 @@ class Visit:
             try:
                 return (yield from self._limited(self.stage.node.visit(self)))
             except Exception as error:
-                delay = None if retry is None else retry.delay_after(self.attempt, error)
+                delay = None if retry is None or self.is_done_before else retry.delay_after(self.attempt, error)
                 if delay is None:
                     raise
                 yield from self.tell_failure(error)
@@ -127,6 +139,7 @@ class Visit:
 
     def _start_over(self) -> None:
         self._progress.clear()
+        self.is_done_before = False
         if self.engine.state.partial is not None:
             self._show_partial(None)
 
@@ -278,6 +291,13 @@ class Visit:
             for label in finished:
                 yield from self.tell(EventType.PART_COMPLETE, part=label)
 
+    def _forget_parts(self) -> Task[None]:
+        """Forget what is kept of parts of this step, and the run of a graph in it."""
+        engine, at = self.engine, self.state.step + 1
+        engine.unsaved_parts[:] = [part for part in engine.unsaved_parts if part.step != at]
+        if engine.plan.loads_parts:
+            yield from self._stored((Parts, engine.services.drop_parts, (self.state.run_id, at, True)))
+
     def _stored(self, command: Command) -> Task[Any]:
         """-> the answer to a command to the store, whose failure is not one of the node."""
         try:
@@ -361,6 +381,7 @@ class Visit:
         A run of it that was begun before goes on, with its data updated."""
         yield from self.keep_incoming()
         saved = yield from self.load_child()
+        self.is_done_before = saved is not None and saved.status is RunStatus.COMPLETED
         self._progress["visited"] = {self.stage.name}
         return (yield from self.engine.run_child(self, plan, saved, inputs, updates))
 

@@ -37,9 +37,11 @@ from tests.scenarios import (
     as_async,
     broken_first,
     call_sync,
+    counted,
     make_graph,
     raises,
     reopened,
+    returns,
     shorter_than,
     trace,
     traces,
@@ -345,6 +347,23 @@ class TestTheRunWithin:
             play.execute(graph, State({"by": 0}, run_id=RUN))
 
         assert play.resume(graph, {"by": 5})["result"] == 2
+
+    def test_what_it_ended_with_does_not_fit(self, play: Scene) -> None:
+        """It is done again once it was mended, but not if the border was."""
+        calls: list[int] = []
+
+        def make(key: str, outputs: Any) -> StateGraph:
+            nodes = {"a": counted(returns({key: 1}), calls)}
+            return outer_graph(inner_graph(nodes).as_node(None, outputs), play.store)
+
+        with pytest.raises(ExecutionError, match="named in its outputs"):
+            play.execute(make("typo", ["y"]))
+        play.store.fork(RUN, "copy")
+
+        assert play.call(make("typo", {"y": "typo"}), "resume", "copy")["y"] == 1
+        assert calls == [1]
+        assert play.resume(make("y", ["y"]))["y"] == 1
+        assert calls == [1, 1]
 
     def test_max_iterations(self, memory_play: Scene) -> None:
         """Each graph has its own."""

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import attrs
 import pytest
 
 from stategraph import (
@@ -17,6 +18,7 @@ from stategraph import (
     MapNode,
     NotSerializableError,
     ParallelNode,
+    RetryPolicy,
     RunCancelledError,
     RunStatus,
     State,
@@ -32,9 +34,11 @@ from tests.scenarios import (
     as_async,
     as_sync,
     broken_first,
+    counted,
     make_graph,
     raises,
     reopened,
+    returns,
     trace,
 )
 
@@ -53,6 +57,19 @@ def nothing_is_left_behind() -> Iterator[None]:
     before = set(threading.enumerate())
     yield
     assert set(threading.enumerate()) <= before
+
+
+def _differ(_: object, __: object, items: list[int]) -> None:
+    if len(set(items)) < len(items):
+        raise ValueError("two are the same")
+
+
+@attrs.frozen
+class Different:
+    """What a graph of different items knows."""
+
+    items: list[int]
+    out: list[int] = attrs.field(factory=list, validator=_differ)
 
 
 class Told:
@@ -370,6 +387,49 @@ class TestKeeping:
             assert kept(play.store) == set()
             play.store.delete(RUN)
             assert play.store.list() == []
+
+    @pytest.mark.parametrize("retry", [None, RetryPolicy(initial_delay=0)])
+    def test_what_does_not_fit_together(self, play: Scene, retry: Any) -> None:
+        """What is finished is not done again as long as it may fit; once it does not, it is, in case it was mended."""
+        calls: list[int] = []
+
+        def make(key: str, **options: Any) -> StateGraph:
+            branches = {"a": counted(returns({"k": 1}), calls), "b": counted(returns({key: 1}), calls)}
+            node = ParallelNode(branches, 1, **options)
+            return make_graph({"w": node}, store=play.store, policies={"w": {"retry": retry}})
+
+        with pytest.raises(ExecutionError, match="both write 'k'"):
+            play.execute(make("k"))
+        first = len(calls)
+        with pytest.raises(ExecutionError, match="both write 'k'"):
+            play.resume(make("k"))
+        again = len(calls)
+
+        final = play.resume(make("other"))
+
+        assert (dict(final), first >= 2, again > first) == ({"k": 1, "other": 1}, True, True)
+
+    def test_what_fits_together_at_last(self, play: Scene) -> None:
+        """Nothing of it is done again."""
+        calls: list[int] = []
+        branches = {name: counted(returns({"k": 1}), calls) for name in "ab"}
+        with pytest.raises(ExecutionError, match="both write 'k'"):
+            play.execute(make_graph({"w": ParallelNode(branches, 1)}, store=play.store))
+
+        node = ParallelNode(branches, 1, reducers={"k": lambda one, other: one + other})
+        assert (play.resume(make_graph({"w": node}, store=play.store))["k"], len(calls)) == (2, 2)
+
+    def test_a_list_that_does_not_fit_as_a_whole(self, play: Scene) -> None:
+        """As with branches: its items are done again once they were mended."""
+
+        def make(function: Any) -> StateGraph:
+            node = MapNode(function, "items", "out", 1)
+            return make_graph({"w": node}, store=play.store, schema=Different)
+
+        with pytest.raises(ExecutionError, match="out"):
+            play.execute(make(lambda n: 0), State({"items": [1, 2]}, run_id=RUN))
+
+        assert play.resume(make(lambda n: n))["out"] == [1, 2]
 
     def test_a_result_that_cannot_be_kept(self, tmp_path: Any) -> None:
         """It is no failure of the node, but the run has failed all the same, and goes on once that is mended."""

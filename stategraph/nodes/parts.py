@@ -49,6 +49,7 @@ def do_parts(visit: Visit, jobs: Sequence[Job], workers: Workers, accept: Accept
     finished = yield from visit.finished_parts()
     left = [job for job in jobs if job.label not in finished]
     if not left:
+        visit.is_done_before = bool(jobs)
         return finished
     is_async = any(map(is_async_callable, {job.function for job in left}))
     most, processes, stops = workers.most or default_workers(), workers.processes, workers.stops
