@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import gc
 import threading
+import time
 from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from typing import Any
 
@@ -367,6 +368,28 @@ class TestResults:
         assert isinstance(caught.value.__cause__, TimeoutError)
         for thread in set(threading.enumerate()) - before:
             thread.join()
+
+    def test_time_of_whoever_looks_is_not_that_of_the_node(self, any_play: Scene) -> None:
+        """However long somebody looks at a chunk."""
+
+        def node(state: State) -> Iterator[Any]:
+            yield "one"
+            yield "two"
+            yield {"n": 1}
+
+        graph = make_graph({"talks": node}, store=any_play.store, policies={"talks": {"timeout": 0.2}})
+        seen: list[State] = []
+        for state in graph.stream(State(run_id=RUN)):
+            time.sleep(0.25)
+            seen.append(state)
+
+        async def main() -> None:
+            async for state in graph.astream(State(run_id=RUN)):
+                await asyncio.sleep(0.25)
+                seen.append(state)
+
+        asyncio.run(main())
+        assert [dict(state) for state in seen] == [{}, {}, {"n": 1}] * 2
 
 
 def _alone(node: Any, **policies: Any) -> StateGraph:

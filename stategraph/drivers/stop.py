@@ -81,6 +81,10 @@ class Limits:
         """Limit what follows."""
         self.stack.append(TimeLimit(time.monotonic() + seconds, seconds, error))
 
+    def prolong(self, seconds: float) -> None:
+        """Give nodes so much longer: they were not at work, for somebody was looking at what they had put out."""
+        self.stack[:] = [attrs.evolve(limit, deadline=limit.deadline + seconds) for limit in self.stack]
+
     def check(self) -> None:
         """Raise if the run is to stop, or the time of a node is up."""
         if self.signal is not None:

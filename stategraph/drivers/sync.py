@@ -63,8 +63,10 @@ def iterate(task: Task[_Answer], signal: StopSignal | None) -> Generator[State, 
                     value = perform[kind](function, argument)
                     kind, function, argument = send(value)
             except _Shown as shown:
+                begun = time.monotonic()
                 try:
                     yield shown.state
+                    performer.prolong(time.monotonic() - begun)
                     go_on, value = send, None
                 except GeneratorExit:
                     is_left = True
@@ -113,6 +115,10 @@ class _Performer:
     def __exit__(self, *exception: object) -> None:
         if self._runner is not None:
             self._runner.close()
+
+    def prolong(self, seconds: float) -> None:
+        """Give nodes so much longer."""
+        self._limits.prolong(seconds)
 
     def _run_checked(self, function: Callable[[Any], Any], argument: Any) -> Any:
         self._limits.check()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from contextlib import suppress
 from inspect import GEN_CLOSED, getgeneratorstate
@@ -200,7 +201,9 @@ class _Workers:
 
     async def _show_state(self, _: None, state: State) -> None:
         if self._show is not None:
+            begun = time.monotonic()
             await self._show(state)
+            self._limits.prolong(time.monotonic() - begun)
 
     async def _delete(self, function: _Function, argument: Any) -> None:
         """A run that completes although it was cancelled stays in the store: its result would be nowhere else."""
