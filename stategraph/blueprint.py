@@ -216,7 +216,8 @@ class Blueprint:
                 problems.append(f"node {name!r} goes to {policies.on_error!r} on error, which is not there")
             if policies.cache is not None:
                 problems += _cache_problems(name, self._nodes[name], policies.cache)
-        problems += self._schema_problems()
+        if not problems:  # or graphs within could not tell what they ask for
+            problems += self._schema_problems(persist or frozenset())
         if problems or self._entry is None:
             raise GraphError(self._name, tuple(problems))
         stages = {name: self._stage(name) for name in self._nodes}
@@ -233,19 +234,13 @@ class Blueprint:
         is_exit = name in self._exits
         return Stage.of(name, node, self._policies[name], edges, is_exit=is_exit, is_checked=schema is not None)
 
-    def _schema_problems(self) -> list[str]:
-        """-> why nodes and defaults do not fit the schema."""
+    def _schema_problems(self, persist: AbstractSet[str]) -> list[str]:
+        """-> why nodes, policies and defaults do not fit the schema."""
         schema = self._schema
         if schema is None:
             return []
-        known = {
-            key: f"node {name!r} takes an answer under" for name, node in self._nodes.items() for key in node.asks_for
-        }
-        known |= {key: f"node {name!r} writes" for name, node in self._nodes.items() for key in node.writes}
-        handled = [name for name, policies in self._policies.items() if policies.on_error is not None]
-        if handled:
-            known["error"] = f"node {handled[0]!r} has on_error, which writes"
-        problems = list(schema.problems(known))
+        handled = any(policies.on_error is not None for policies in self._policies.values())
+        problems = list(schema.problems(self._keys_named(persist)))
         written = {"error": dict.fromkeys(("type", "message", "node"), "")} if handled and not problems else {}
         for what, data in (("its defaults", self._defaults), ("what on_error writes", written)):
             try:
@@ -253,6 +248,21 @@ class Blueprint:
             except SchemaError as error:
                 problems.append(f"{what}: {error}")
         return problems
+
+    def _keys_named(self, persist: AbstractSet[str]) -> dict[str, str]:
+        """-> the keys that are named anywhere, each with one place that names it."""
+        known = dict.fromkeys(sorted(persist), "checkpoint.persist names")
+        for name, policies in self._policies.items():
+            if policies.cache is not None:
+                known |= dict.fromkeys(policies.cache.inputs, f"the cache of node {name!r} names")
+        for name, node in self._nodes.items():
+            known |= dict.fromkeys(node.asks_for, f"node {name!r} takes an answer under")
+            known |= dict.fromkeys(node.reads, f"node {name!r} reads")
+            known |= dict.fromkeys(node.writes, f"node {name!r} writes")
+        for name, policies in self._policies.items():
+            if policies.on_error is not None:
+                known["error"] = f"node {name!r} has on_error, which writes"
+        return known
 
     def _handlers(self) -> list[tuple[str, str]]:
         """-> pairs of a node and the one that handles its failures."""

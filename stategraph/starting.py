@@ -201,8 +201,10 @@ class Start(Waking):
         """-> the State as it enters the graph; a State with a past is brought back to life durably."""
         is_new = state.step == 0 and state.graph is None
         before, written = state, Written()
+        newest = None if is_new else (yield from self._newest_of(state))
+        self._check_not_of_another(newest)
         if not is_new and state.progress is not None:
-            before, state, written = yield from self._continued(state)
+            before, state, written = yield from self._continued(state, newest)
         given = data_of(state)
         if self.plan.schema is not None:
             given = freeze_items(self._fitting(given, {}))
@@ -220,17 +222,25 @@ class Start(Waking):
             yield from self._save((Amend, self.services.amend, started), started)
         return started
 
+    def _check_not_of_another(self, newest: State | None) -> None:
+        """Raise GraphMismatchError if a run of another graph, which could still go on there, would be lost."""
+        if newest is None or newest.graph in (None, self.plan.graph) or newest.status is RunStatus.COMPLETED:
+            return
+        change = f"it is a run of graph {newest.graph!r} that is not complete, not of {self.plan.graph!r}"
+        way_out = "Resume it with that graph, or execute the State under a run_id of its own (store.fork makes a copy)."
+        raise GraphMismatchError(newest.run_id, (change,), way_out)
+
     def _completed_data(self, data: dict[str, Any]) -> dict[str, Any]:
         """-> the data, with the graph's defaults where they have no value."""
         defaults = self.plan.defaults
         return data if defaults.keys() <= data.keys() else lay_over(dict(defaults), data)
 
-    def _continued(self, state: State) -> Task[tuple[State, State, Written]]:
+    def _continued(self, state: State, newest: State | None) -> Task[tuple[State, State, Written]]:
         """-> of a State with a past: what was saved, the State, each with all of its keys, and what is different.
 
         Values that are new to the run can be answers again; of one that was deleted when it completed, none is known.
         """
-        progress, newest = cast(Progress, state.progress), (yield from self._newest_of(state))
+        progress = cast(Progress, state.progress)
         new = set() if newest is None else _changes(newest, state).keys()
         answered = progress.answered - new
         left = evolved(progress.without_step(), answered=answered)

@@ -8,6 +8,7 @@ import pytest
 
 from stategraph import (
     ExecutionError,
+    GraphMismatchError,
     InterruptNode,
     MapNode,
     ParallelNode,
@@ -137,6 +138,21 @@ class TestTurns:
 
         assert (paused.status, paused.step) == (RunStatus.PAUSED, 2)
         assert any_play.resume(graph, {"ok": 2})["asked"] == ["one", "two"]
+
+    def test_a_run_of_another_graph(self, any_play: Scene) -> None:
+        """One that is not complete is not taken over, for it could not go on any more; a complete one is handed on."""
+        orders = make_graph({**traces("a"), "b": raises(ValueError("no"))}, store=any_play.store, name="orders")
+        mails = make_graph(traces("z"), store=any_play.store, name="mails", preserve=True)
+        with pytest.raises(ExecutionError):
+            any_play.execute(orders)
+        failed = any_play.store.load(RUN)
+
+        with pytest.raises(GraphMismatchError, match=r"'orders'.*not complete.*'mails'"):
+            any_play.execute(mails, failed)
+        assert any_play.store.load(RUN) == failed
+
+        done = any_play.resume(make_graph(traces("ab"), store=any_play.store, name="orders", preserve=True))
+        assert any_play.execute(mails, done)["trace"] == ["a", "b", "z"]
 
     def test_a_paused_run_that_starts_over(self, any_play: Scene) -> None:
         """Executing it leaves the question behind and begins at the entry point."""

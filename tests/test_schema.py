@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 
 from stategraph import (
     AnswerError,
+    CachePolicy,
     CheckpointConfig,
     CheckpointNotFoundError,
     CheckpointStore,
@@ -138,10 +139,12 @@ def make(
     *,
     store: CheckpointStore | None = None,
     interval: int = 1,
+    persist: list[str] | None = None,
     **policies: Any,
 ) -> StateGraph:
     """-> a chain of nodes with a schema; policies are those of the first node."""
-    config = GraphConfig("flow", checkpoint=CheckpointConfig(interval=interval, preserve=True))
+    checkpoint = CheckpointConfig(interval=interval, preserve=True, persist=persist)
+    config = GraphConfig("flow", checkpoint=checkpoint)
     graph = StateGraph(config, store=store or MemoryStore(), observer=get_observer("noop"), schema=schema)
     for number, (name, node) in enumerate(nodes.items()):
         graph.add_node(name, node, **(policies if number == 0 else {}))
@@ -724,6 +727,23 @@ def test_nodes_that_write_what_is_no_field_are_refused() -> None:
         make({"a": MapNode(lambda item: item, over="items", into="itms")}).validate()
     with pytest.raises(GraphError, match=r"node 'a' writes 'answer', which is no field of FrozenAttrs"):
         make({"a": InterruptNode(None, "answer")}).validate()
+
+
+def test_what_is_named_and_is_no_field_is_refused(tmp_path: Path) -> None:
+    """Wherever it is named: what a node reads, a graph within asks for, is saved, or decides about a cached result."""
+    asking = make({"ask": InterruptNode(None, "okay")}, None)
+    for node, text in (
+        (MapNode(lambda item: item, over="itms", into="items"), "node 'a' reads 'itms'"),
+        (InterruptNode("statsu", "status"), "node 'a' reads 'statsu'"),
+        (asking.as_node(inputs={"x": "idd"}), "node 'a' reads 'idd'"),
+        (asking.as_node(), "node 'a' takes an answer under 'okay'"),
+    ):
+        with pytest.raises(GraphError, match=f"{text}, which is no field of FrozenAttrs"):
+            make({"a": node}).validate()
+    with pytest.raises(GraphError, match=r"checkpoint.persist names 'itms', which is no field.*did you mean 'items'"):
+        make({"a": returning({})}, persist=["itms"]).validate()
+    with pytest.raises(GraphError, match="the cache of node 'a' names 'itms', which is no field"):
+        make({"a": returning({})}, cache=CachePolicy(["itms"], path=tmp_path, version="1")).validate()
 
 
 def test_answers_are_checked(call: Call) -> None:

@@ -369,7 +369,7 @@ class TestResults:
         for thread in set(threading.enumerate()) - before:
             thread.join()
 
-    def test_time_of_whoever_looks_is_not_that_of_the_node(self, any_play: Scene) -> None:
+    def test_time_of_whoever_looks_is_not_that_of_the_node(self, memory_play: Scene) -> None:
         """However long somebody looks at a chunk."""
 
         def node(state: State) -> Iterator[Any]:
@@ -377,7 +377,7 @@ class TestResults:
             yield "two"
             yield {"n": 1}
 
-        graph = make_graph({"talks": node}, store=any_play.store, policies={"talks": {"timeout": 0.2}})
+        graph = make_graph({"talks": node}, store=memory_play.store, policies={"talks": {"timeout": 0.2}})
         seen: list[State] = []
         for state in graph.stream(State(run_id=RUN)):
             time.sleep(0.25)

@@ -68,6 +68,11 @@ class Node:
         return frozenset()
 
     @property
+    def reads(self) -> frozenset[str]:
+        """The keys that it is known to take from the State."""
+        return frozenset()
+
+    @property
     def writes(self) -> frozenset[str]:
         """The keys that it is known to write; what else it writes shows when it runs."""
         return frozenset()

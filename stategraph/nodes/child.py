@@ -64,6 +64,11 @@ class GraphNode(Node):
         return any(stage.node.pauses for stage in self._plan().stages.values())
 
     @property
+    def reads(self) -> frozenset[str]:
+        """The keys that go in, where they are named."""
+        return frozenset(self._inputs.values()) if isinstance(self._inputs, Mapping) else frozenset()
+
+    @property
     def writes(self) -> frozenset[str]:
         """The keys that come out, where they are named."""
         return frozenset(self._outputs) if isinstance(self._outputs, Mapping) else frozenset()

@@ -67,6 +67,11 @@ class InterruptNode(Node):
             self.accepted(self.otherwise)
 
     @property
+    def reads(self) -> frozenset[str]:
+        """The key of what is shown."""
+        return frozenset([] if self.input_param is None else [self.input_param])
+
+    @property
     def writes(self) -> frozenset[str]:
         """The key of the answer."""
         return frozenset([self.response_param])

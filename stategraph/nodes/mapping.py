@@ -68,6 +68,11 @@ class MapNode(Node):
         return self._function.given
 
     @property
+    def reads(self) -> frozenset[str]:
+        """The key of the list of items."""
+        return frozenset([self.over])
+
+    @property
     def writes(self) -> frozenset[str]:
         """The key of the list of results."""
         return frozenset([self.into])
