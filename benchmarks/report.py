@@ -53,7 +53,7 @@ def cells_of(result: Result) -> list[Cells]:
 
 
 def _line(row: Row, figure: Figure) -> Cells:
-    value = figure.problem if figure.value is None else _quantity(figure.value, row.unit)
+    value = figure.problem if figure.value is None else quantity(figure.value, row.unit)
     ratio = "" if figure.ratio is None else _digits(figure.ratio)
     mark = {None: "", True: "pass", False: "MISS"}[figure.met]
     return ("", figure.contender.name, value, ratio, "", mark)
@@ -65,7 +65,8 @@ def _goal(goal: Goal | None, unit: Unit) -> str:
     return f"<= {goal.limit:g} {unit.symbol if goal.absolute else 'x floor'}"
 
 
-def _quantity(value: float, unit: Unit) -> str:
+def quantity(value: float, unit: Unit) -> str:
+    """-> a value as it is shown."""
     return f"{_digits(value * unit.factor)} {unit.symbol}"
 
 
