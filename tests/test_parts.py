@@ -371,11 +371,18 @@ class TestKeeping:
             play.store.delete(RUN)
             assert play.store.list() == []
 
-    def test_a_result_that_cannot_be_kept(self, tmp_path: Any) -> None:
-        """It is no failure of the node: the run stays resumable, and the error names the value."""
+    @pytest.mark.parametrize("durability", ["sync", "async"])
+    def test_a_result_that_cannot_be_kept(self, tmp_path: Any, durability: str) -> None:
+        """It is no failure of the node: the run stays resumable, and the error names the item, and the value in it."""
+
+        def work(item: int) -> Any:
+            return {"x": [item, object()]} if item == 2 else item
+
         with SqliteStore(tmp_path / "runs.db") as store:
-            graph = make_graph({"w": MapNode(lambda item: object(), "l", "out", 1)}, store=store)
-            with pytest.raises(NotSerializableError):
+            graph = make_graph({"w": MapNode(work, "l", "out", 1)}, store=store, durability=durability)
+            with pytest.raises(
+                NotSerializableError, match=r"x\[1\] in part '1' of node 'w' cannot be saved: .* object"
+            ):
                 graph.execute(State({"l": [1, 2]}, run_id=RUN))
 
             assert store.load(RUN).status is RunStatus.ACTIVE

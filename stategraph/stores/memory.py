@@ -13,12 +13,20 @@ from typing import Any
 import attrs
 
 from stategraph import clock
-from stategraph.errors import CheckpointNotFoundError, RunExistsError
+from stategraph.errors import CheckpointNotFoundError, NotSerializableError, RunExistsError
 from stategraph.frozen import are_settled
 from stategraph.ids import check_run_id
 from stategraph.provenance import ParentStep, Part
 from stategraph.state import State, data_of, evolve, time_ns_of, with_data
-from stategraph.stores.base import CheckpointStore, check_limit, check_status, check_step, forked_from, from_cursor
+from stategraph.stores.base import (
+    CheckpointStore,
+    check_limit,
+    check_number,
+    check_status,
+    check_step,
+    forked_from,
+    from_cursor,
+)
 from stategraph.stores.forks import take_care_of
 from stategraph.stores.policy import Policy
 from stategraph.stores.summaries import Pruned, Summary
@@ -129,7 +137,7 @@ class MemoryStore(CheckpointStore):
     keeps_parts = True
 
     def save_parts(self, run_id: str, parts: Sequence[Part]) -> None:
-        kept = {(part.step, part.node, part.label): _as_kept(State({"value": part.value})) for part in parts}
+        kept = {(part.step, part.node, part.label): _part_as_kept(part, run_id) for part in parts}
         with self._lock:
             if run_id in self._runs:
                 self._runs[run_id].parts.update(kept)
@@ -160,6 +168,8 @@ class MemoryStore(CheckpointStore):
             self._drop_runs_within(inner)
 
     def load(self, run_id: str, step: int | None = None) -> State:
+        if step is not None:
+            check_number(step)
         run = self._runs.get(check_run_id(run_id))
         found = [] if run is None else [kept for kept in tuple(run.kept) if step in (None, kept.step)]
         if not found:
@@ -251,6 +261,15 @@ def _as_kept(state: State) -> State | _Encoded:
         return _encoded(state)
     waits = state.pause is not None or state.progress is not None
     return _encoded(state) if waits and _waits_with_objects(state) else state
+
+
+def _part_as_kept(part: Part, run_id: str) -> State | _Encoded:
+    try:
+        return _as_kept(State({"value": part.value}))
+    except NotSerializableError as error:
+        from stategraph.stores.inner_runs import named_by_part  # imported when used: 20 ms
+
+        raise named_by_part(error, [part], run_id) from error.__cause__
 
 
 def _waits_with_objects(state: State) -> bool:
