@@ -312,8 +312,11 @@ class CheckpointNotFoundError(CheckpointError, LookupError):
     reason: str = attrs.field(default="not found", init=False)
 
     def __str__(self) -> str:
-        what = f"run {shorten(self.run_id)}" + ("" if self.step is None else f" at step {self.step}")
-        return f"no checkpoint of {what} in the {self.store}; store.list() names the runs it holds"
+        run_id, step = shorten(self.run_id), self.step
+        if step is None:
+            return f"no checkpoint of run {run_id} in the {self.store}; store.list() names the runs it holds"
+        way_out = f"store.history({run_id}) tells of the steps that it holds"
+        return f"no checkpoint of run {run_id} at step {step} in the {self.store}; {way_out}"
 
 
 class CheckpointSaveError(CheckpointError):

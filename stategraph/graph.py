@@ -340,10 +340,9 @@ def _not_registered(schema: str, cls: type) -> str:
 def _check_arguments(config: object, observer: object, store: object) -> None:
     if not isinstance(config, GraphConfig):
         raise ConfigError("config", config, "a GraphConfig; GraphConfig.from_dict makes one of a mapping")
-    if observer is not None and not callable(getattr(observer, "on_event", None)):
-        raise ConfigError(
-            "observer", observer, "an object with on_event(event); names go into GraphConfig(observer=...)"
-        )
+    if observer is not None and (isinstance(observer, type) or not callable(getattr(observer, "on_event", None))):
+        what = "an object with on_event(event), not a class; names go into GraphConfig(observer=...)"
+        raise ConfigError("observer", observer, what)
     if store is not None and not isinstance(store, CheckpointStore):
         raise ConfigError(
             "store", store, "a CheckpointStore; names go into CheckpointConfig(store=...), classes derive from it"

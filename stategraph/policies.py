@@ -145,7 +145,9 @@ def _are_keys(value: Any) -> bool:
 
 
 def _is_path(value: Any) -> bool:
-    return isinstance(value, str | os.PathLike) and isinstance(os.fspath(value), str) and bool(os.fspath(value))
+    if not isinstance(value, str | os.PathLike) or not isinstance(os.fspath(value), str):
+        return False
+    return os.fspath(value) not in ("", ":memory:")
 
 
 @attrs.frozen
@@ -159,8 +161,8 @@ class CachePolicy:
 
     Attributes:
         inputs: The keys that the node reads. One that is missing differs from one that is None.
-        path: The folder of the cache; nodes, graphs and processes may share it. What is in it stays until somebody
-            deletes the folder.
+        path: The folder of the cache, with ``~`` for the user's home; nodes, graphs and processes may share it. What
+            is in it stays until somebody deletes the folder.
         ttl: Seconds for which a result is used; None for ever.
         version: Names the version of what the node does. By default it comes from its code: its own functions, those
             that they contain or close over, and their constants and defaults; but not what they call by global names.

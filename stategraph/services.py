@@ -125,7 +125,8 @@ class Services:
             raise self._unsaved(state, error)  # noqa: B904 - sets the cause itself
 
     def delete(self, state: State) -> None:
-        """Delete the run of a completed State; raises a CheckpointError if that fails."""
+        """Delete the run of a completed State; raises a CheckpointError if that fails, or a save before it has."""
+        self.flush(state)  # or a save behind the run that has failed would seem to be a failure to delete
         try:
             self.store.delete(state.run_id)
         except Exception as error:

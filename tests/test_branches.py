@@ -20,6 +20,7 @@ from stategraph import (
     State,
     StateGraph,
 )
+from stategraph.errors import shorten
 from stategraph.stores.memory import MemoryStore
 from tests.scenarios import RUN, Scene, as_async, as_sync, call_sync, make_graph, raises, returns, trace
 from tests.test_events import Recorder
@@ -171,6 +172,15 @@ class TestMerging:
 
         assert (final["a"], final["b"]) == ("run/1/both/a", "run/1/both/b")
         assert final["out"] == ["7 run/2/each/0", "8 run/2/each/1"]
+
+
+@pytest.mark.parametrize("given", [[trace("a")], {}, trace("a"), None, "a"], ids=lambda given: type(given).__name__)
+def test_what_are_no_branches(given: Any) -> None:
+    """They are refused, and the error shows what was given."""
+    with pytest.raises(TypeError) as caught:
+        ParallelNode(given)
+
+    assert str(caught.value) == f"branches: {shorten(given)} is not allowed; a mapping of names to functions is"
 
 
 class TestHowMany:

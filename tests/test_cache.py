@@ -642,3 +642,20 @@ class TestVersions:
         }
 
         assert len(versions) == 1
+
+
+@pytest.mark.parametrize("path", ["", ":memory:", b"cache", 5, None], ids=repr)
+def test_what_is_no_folder_is_refused(path: Any) -> None:
+    """Before anything is made of it."""
+    with pytest.raises(ConfigError, match=r"cache\.path: .* the path of a folder"):
+        CachePolicy(("x",), path=path)
+
+
+def test_a_folder_in_the_home_of_the_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Is what ~ stands for at the start."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("USERPROFILE", str(tmp_path))
+
+    KeptResults("~/cache").find([1], None)
+
+    assert [path.name for path in tmp_path.iterdir()] == ["cache"]

@@ -21,6 +21,7 @@ from stategraph import (
     key_equals,
 )
 from stategraph import events as events_module
+from stategraph.errors import ConfigError
 from stategraph.observers.logging import StructlogObserver
 from stategraph.stores.memory import MemoryStore
 from tests.scenarios import (
@@ -413,3 +414,10 @@ def collect(lines: list[dict[str, Any]]) -> Any:
         raise structlog.DropEvent
 
     return process
+
+
+@pytest.mark.parametrize("given", [BrokenObserver, [BrokenObserver]], ids=["itself", "in a list"])
+def test_a_class_is_no_observer_of_several(given: Any) -> None:
+    """Whoever forgets the brackets is told at once."""
+    with pytest.raises(ConfigError, match=r"BrokenObserver\(\) makes one"):
+        MultiObserver(given)

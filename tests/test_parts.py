@@ -431,11 +431,19 @@ class TestKeeping:
 
         assert play.resume(make(lambda n: n))["out"] == [1, 2]
 
-    def test_a_result_that_cannot_be_kept(self, tmp_path: Any) -> None:
-        """It is no failure of the node, but the run has failed all the same, and goes on once that is mended."""
+    @pytest.mark.parametrize("durability", ["sync", "async"])
+    def test_a_result_that_cannot_be_kept(self, tmp_path: Any, durability: str) -> None:
+        """It is no failure of the node, but the run has failed all the same, and goes on once that is mended; the error
+        names the item, and the value in it."""
+
+        def work(item: int) -> Any:
+            return {"x": [item, object()]} if item == 2 else item
+
         with SqliteStore(tmp_path / "runs.db") as store:
-            graph = make_graph({"w": MapNode(lambda item: object(), "l", "out", 1)}, store=store)
-            with pytest.raises(NotSerializableError):
+            graph = make_graph({"w": MapNode(work, "l", "out", 1)}, store=store, durability=durability)
+            with pytest.raises(
+                NotSerializableError, match=r"x\[1\] in part '1' of node 'w' cannot be saved: .* object"
+            ):
                 graph.execute(State({"l": [1, 2]}, run_id=RUN))
 
             (failed,) = store.runs(status="failed")

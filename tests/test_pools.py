@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 
 from stategraph import ExecutionError, MapNode, ParallelNode, State
-from stategraph.nodes.pools import Job, make_pool
+from stategraph.nodes.jobs import Job
+from stategraph.nodes.pools import make_pool
 from stategraph.stores.memory import MemoryStore
 from stategraph.stores.sqlite import SqliteStore
 from tests.scenarios import DRIVERS, NODES, RUN, Node, make_graph

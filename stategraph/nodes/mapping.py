@@ -10,8 +10,8 @@ from stategraph.commands import Task
 from stategraph.errors import shorten
 from stategraph.nodes.base import Node
 from stategraph.nodes.function import FunctionNode
+from stategraph.nodes.jobs import Job
 from stategraph.nodes.parts import Workers, do_parts
-from stategraph.nodes.pools import Job
 from stategraph.provenance import ErrorInfo
 
 if TYPE_CHECKING:
@@ -98,28 +98,5 @@ class MapNode(Node):
     def _job(self, visit: Visit, label: str, item: Any) -> Job:
         node = self._function
         function = node.bound(visit.context(label)) if node.wants_context else node.function
-        if self.on_error == "raise":
-            return Job(label, function, item)
-        return Job(label, _Collected(function, visit.stage.name).wrapped(node.is_async), item)
-
-
-class _Collected:
-    """A function whose error is its result."""
-
-    def __init__(self, function: Callable[[Any], Any], node: str) -> None:
-        self._function, self._node = function, node
-
-    def wrapped(self, is_async: bool) -> Callable[[Any], Any]:
-        return self._acall if is_async else self._call
-
-    def _call(self, item: Any) -> Any:
-        try:
-            return self._function(item)
-        except Exception as error:  # noqa: BLE001 - collected
-            return ErrorInfo.of(error, self._node)
-
-    async def _acall(self, item: Any) -> Any:
-        try:
-            return await self._function(item)
-        except Exception as error:  # noqa: BLE001 - collected
-            return ErrorInfo.of(error, self._node)
+        collect = functools.partial(ErrorInfo.of, node=visit.stage.name) if self.on_error == "collect" else None
+        return Job(label, function, item, collect)

@@ -12,8 +12,8 @@ from stategraph.commands import Task
 from stategraph.errors import shorten
 from stategraph.nodes.base import Node
 from stategraph.nodes.function import FunctionNode, NodeFunction, changes_from
+from stategraph.nodes.jobs import Job
 from stategraph.nodes.parts import Workers, do_parts
-from stategraph.nodes.pools import Job
 from stategraph.state import State
 from stategraph.watching import unwatched
 
@@ -56,7 +56,7 @@ class ParallelNode(Node):
         processes: bool = False,
     ) -> None:
         if not isinstance(branches, Mapping) or not branches:
-            raise TypeError("branches: a mapping of names to functions, not an empty one")
+            raise TypeError(f"branches: {shorten(branches)} is not allowed; a mapping of names to functions is")
         self._branches = {_checked_name(name): _branch(name, function) for name, function in branches.items()}
         self._reducers = dict(reducers or {})
         for key, reducer in self._reducers.items():

@@ -10,7 +10,8 @@ import attrs
 from stategraph.callables import is_async_callable
 from stategraph.commands import Await, CannotAwait, Expired, Finish, RunNode, StartNode, StoreFailed, Task
 from stategraph.errors import describe_exception, shorten
-from stategraph.nodes.pools import Job, Outcome, Pool, default_workers, make_pool
+from stategraph.nodes.jobs import Job, Outcome
+from stategraph.nodes.pools import Pool, default_workers, make_pool
 
 if TYPE_CHECKING:
     from stategraph.visit import Visit

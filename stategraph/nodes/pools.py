@@ -1,4 +1,4 @@
-"""Pools: where the parts of a step are done at the same time, in threads, on an event loop, or in processes."""
+"""Pools: where the parts of a step are done at the same time, in threads or on an event loop."""
 
 from __future__ import annotations
 
@@ -6,46 +6,25 @@ import contextvars
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from inspect import isawaitable
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Protocol
 
-import attrs
-
-from stategraph.callables import is_async_callable, name_of
+from stategraph.callables import is_async_callable
+from stategraph.nodes.jobs import Job, Outcome, outcome_of_error
 
 if TYPE_CHECKING:
     import asyncio
-    from concurrent.futures import Future, ProcessPoolExecutor
-    from multiprocessing.connection import Connection
-
-
-@attrs.frozen
-class Job:
-    """A part to be done: what to call with what."""
-
-    label: str
-    function: Callable[[Any], Any]
-    argument: Any
-
-
-@attrs.frozen
-class Outcome:
-    """What came of a job: a result, or what was raised."""
-
-    label: str
-    result: Any = None
-    error: BaseException | None = None
 
 
 class Pool(Protocol):
     """Does jobs. `next` and `stop` block or, where `is_async`, have to be awaited.
 
-    A failing job is an outcome as well; where failures stop the others, no job begins once one has failed, but for
-    those that wait in the queue of a process already. To ask for the next outcomes says that those before are saved: at
-    most twice as many jobs as there are workers have begun and are not saved, so that a crash repeats no more than
-    these. No thread, task or process is left once `stop` has returned; if it was told not to wait, threads may be.
+    A failing job is an outcome as well; where failures stop the others, no job begins once one has failed. To ask for
+    the next outcomes says that those before are saved: at most twice as many jobs as there are workers have begun and
+    are not saved, so that a crash repeats no more than these. No thread, task or process is left once `stop` has
+    returned; if it was told not to wait, threads may be.
     """
 
     is_async: bool
@@ -66,7 +45,7 @@ def _outcome(job: Job) -> Outcome:
     try:
         return Outcome(job.label, job.function(job.argument))
     except BaseException as error:  # noqa: BLE001 - raised in the thread of the run
-        return Outcome(job.label, error=error)
+        return outcome_of_error(job, error)
 
 
 def _at_once(outcome: Outcome) -> Outcome:
@@ -138,87 +117,6 @@ class ThreadPool:
             self._done.put(outcome)
 
 
-def _end_with_pool(wanted: Connection) -> None:
-    """In a process that does jobs: let it end, even amid a job, when the other end of this connection is closed.
-
-    The pool closes it when it does not wait; and so does the end of the process that has the pool, even if it is
-    killed. Else this one would wait for ever for work from there."""
-    from multiprocessing.connection import wait
-
-    def watch() -> None:
-        wait([wanted])
-        os._exit(1)
-
-    threading.Thread(target=watch, name="stategraph parent", daemon=True).start()
-
-
-def _check_importable(functions: Iterable[Callable[[Any], Any]]) -> None:
-    """Raise TypeError where a function cannot be sent to a process: before one is started, which may wait for ever."""
-    import pickle
-
-    for function in functions:
-        try:
-            pickle.dumps(function)
-        except Exception as error:
-            raise TypeError(
-                f"processes: {name_of(function)} cannot be sent to a process ({error}): "
-                "define it at the top of a module that can be imported"
-            ) from error
-
-
-class ProcessPool:
-    """Sync functions in processes: they, their arguments and their results go there and back by pickle."""
-
-    is_async = False
-
-    def __init__(self, jobs: Sequence[Job], workers: int) -> None:
-        _check_importable({job.function for job in jobs})
-        self._jobs = deque(jobs)
-        self._workers = min(workers, len(jobs))
-        self._running: dict[Future[Any], str] = {}
-        self._executor: ProcessPoolExecutor | None = None
-        self._ends: tuple[Connection, ...] = ()
-
-    def next(self, _: object = None) -> list[Outcome]:
-        from concurrent.futures import FIRST_COMPLETED, wait
-
-        self._fill()
-        done, _rest = wait(self._running, return_when=FIRST_COMPLETED)
-        return self._outcomes_of(done)
-
-    def stop(self, wait: bool) -> list[Outcome]:
-        self._jobs.clear()
-        if self._executor is not None:
-            self._executor.shutdown(wait=wait, cancel_futures=True)
-        outcomes = self._outcomes_of([one for one in list(self._running) if one.done() and not one.cancelled()])
-        for end in self._ends:  # what is still being done ends now
-            end.close()
-        return outcomes
-
-    def _fill(self) -> None:
-        """Have a job for each process, and one more in its queue."""
-        if self._executor is None:
-            import multiprocessing  # imported when used
-            from concurrent.futures import ProcessPoolExecutor
-
-            # Not forked: a lock that another thread of this process holds would stay locked in the child.
-            context = multiprocessing.get_context("spawn")
-            self._ends = context.Pipe(duplex=False)
-            self._executor = ProcessPoolExecutor(self._workers, context, _end_with_pool, self._ends[:1])
-        while self._jobs and len(self._running) < 2 * self._workers:
-            job = self._jobs.popleft()
-            self._running[self._executor.submit(job.function, job.argument)] = job.label
-
-    def _outcomes_of(self, done: Iterable[Future[Any]]) -> list[Outcome]:
-        outcomes = []
-        for future in done:
-            label = self._running.pop(future, None)
-            if label is not None:  # else a thread that was left in `next` when the time was up has taken it
-                error = future.exception()
-                outcomes.append(Outcome(label, None if error else future.result(), error))
-        return outcomes
-
-
 class TaskPool:
     """Async functions as tasks of the running event loop; sync ones among them in threads."""
 
@@ -287,7 +185,7 @@ class TaskPool:
         except BaseException as error:
             if _is_cancellation(error):
                 raise
-            return Outcome(job.label, error=error)
+            return outcome_of_error(job, error)
 
     async def _in_thread(self, job: Job) -> Outcome:
         """-> what comes of a sync function. It counts even if this is cancelled: a thread cannot be stopped."""
@@ -322,5 +220,7 @@ def _is_cancellation(error: BaseException) -> bool:
 def make_pool(jobs: Sequence[Job], workers: int, *, is_async: bool, processes: bool, stops: bool) -> Pool:
     """-> what does these jobs."""
     if processes:
+        from stategraph.nodes.processes import ProcessPool  # imported when used
+
         return ProcessPool(jobs, workers)
     return (TaskPool if is_async else ThreadPool)(jobs, workers, stops=stops)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import cast
 
+from stategraph.errors import ConfigError
 from stategraph.events import Event, EventType, Listener, notify_of, wants
 
 
@@ -31,6 +32,9 @@ class MultiObserver(Observer):
 
     Args:
         observers: The observers, or one iterable of them.
+
+    Raises:
+        ConfigError: one of them is a class.
     """
 
     def __init__(self, *observers: Listener | Iterable[Listener]) -> None:
@@ -46,4 +50,10 @@ class MultiObserver(Observer):
 
 
 def _each(given: Listener | Iterable[Listener]) -> Iterable[Listener]:
-    return (cast(Listener, given),) if hasattr(given, "on_event") else given
+    observers = (cast(Listener, given),) if hasattr(given, "on_event") else given
+    for observer in observers:
+        if isinstance(observer, type):
+            raise ConfigError(
+                "observer", observer, f"an object that hears of events is: {observer.__name__}() makes one"
+            )
+        yield observer

@@ -44,6 +44,7 @@ class CheckpointStore(ABC):
         """-> the newest State of a run, or the one at a step; equal to what was saved, in values and in types.
 
         Raises:
+            ValueError: the step is no whole number from 0 on.
             CheckpointNotFoundError: there is none.
             CheckpointCorruptError: it is damaged.
             FormatError: a newer version of stategraph wrote it, or it holds a type that is not registered here.
@@ -91,7 +92,11 @@ class CheckpointStore(ABC):
     not complete is made again from its start."""
 
     def save_parts(self, run_id: str, parts: Sequence[Part]) -> None:
-        """Keep finished parts of the step after the newest State of a run, which has been saved."""
+        """Keep finished parts of the step after the newest State of a run, which has been saved.
+
+        Raises:
+            NotSerializableError: the value of one cannot be kept exactly; the error names the part.
+        """
         raise NotImplementedError
 
     def load_parts(self, run_id: str, step: int, node: str) -> dict[str, Any]:
@@ -175,8 +180,11 @@ class CheckpointStore(ABC):
         """-> how the data of step `b` of a run differ from those of step `a`.
 
         Raises:
+            ValueError: one of them is no whole number from 0 on.
             CheckpointNotFoundError: one of them is not kept.
         """
+        for name, step in (("a", a), ("b", b)):
+            check_number(step, name)
         return Difference.between(self.load(run_id, a), self.load(run_id, b))
 
     def prune(self) -> Pruned:
@@ -221,6 +229,12 @@ def check_status(status: str | None) -> None:
     """Raise ValueError unless a run can have this status, or it is None."""
     if status is not None and status not in builtins.list(RunStatus):
         raise ValueError(f"status: {shorten(status)} is not allowed; {', '.join(RunStatus)} are")
+
+
+def check_number(step: object, name: str = "step") -> None:
+    """Raise ValueError unless it is the number of a step; `name` is that of the argument."""
+    if type(step) is not int or step < 0:
+        raise ValueError(f"{name}: {shorten(step)} is not allowed; a whole number from 0 on is")
 
 
 def check_limit(limit: int) -> int:

@@ -21,7 +21,7 @@ import diskcache
 from diskcache.core import DBNAME, DEFAULT_SETTINGS, METADATA, MODE_RAW, UNKNOWN
 
 from stategraph.errors import CheckpointCorruptError, ConfigError, FormatError
-from stategraph.stores.files import make_private
+from stategraph.stores.files import absolute, make_private
 
 _SETTINGS: dict[str, Any] = {
     "cull_limit": 0,
@@ -198,9 +198,7 @@ def is_busy(error: BaseException) -> bool:
 
 def cache_folder(path: str | os.PathLike[str]) -> Path:
     """-> the folder, which is there and, if it was made here, is its owner's only."""
-    if not isinstance(path, str | os.PathLike):
-        raise ConfigError("checkpoint.options.path", path, "the path of a folder")
-    folder = Path(os.path.abspath(path))
+    folder = Path(absolute(path, "checkpoint.options.path", "a folder"))
     if os.path.expandvars(os.path.expanduser(folder)) != str(folder):  # noqa: PTH111 - what diskcache does
         raise ConfigError("checkpoint.options.path", str(path), "a path without $ variables")
     try:

@@ -38,7 +38,7 @@ class DiskStore(RowStore):
     Each row has a key of its own and names the row before it; the head of a run names the newest.
 
     Args:
-        path: The folder. It is made if it is not there, for its owner only.
+        path: The folder, with ``~`` for the user's home. It is made if it is not there, for its owner only.
         options: As for RowStore.
 
     Raises:
@@ -202,13 +202,20 @@ class DiskStore(RowStore):
     @contextmanager
     def _transaction(self) -> Iterator[None]:
         """All or nothing, with the rest of the world kept out."""
+        failure: BaseException | None = None
         with self._cache.in_use:
             self._cache.between_transactions()
             try:
                 with self._cache.transact():
-                    yield
-            except BaseException:
+                    try:
+                        yield
+                    except BaseException as error:
+                        failure = error
+                        raise
+            except BaseException as error:
                 self._cache.between_transactions()  # it may be the end itself that failed, or was interrupted
+                if failure is not None and error is not failure:  # where a disk is full, SQLite has rolled back itself
+                    raise failure from failure.__cause__
                 raise
 
     @contextmanager

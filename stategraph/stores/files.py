@@ -6,6 +6,22 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
+from stategraph.errors import ConfigError
+
+
+def absolute(path: object, key: str, what: str) -> str:
+    """-> a path as it means the same in every working directory; a ``~`` at its start is the home of the user.
+
+    Raises:
+        ConfigError: there is none. `key` says what it was given for, `what` of what it is to be the path.
+    """
+    text = os.fspath(path) if isinstance(path, str | os.PathLike) else None
+    if not isinstance(text, str) or not text:
+        raise ConfigError(key, path, f"the path of {what}")
+    if text == ":memory:":
+        raise ConfigError(key, path, f'the path of {what}; store "memory" keeps runs in memory')
+    return os.path.abspath(os.path.expanduser(text))  # noqa: PTH111 - as PTH100
+
 
 def make_private(file: Path) -> None:
     """Make a file for its owner only, before SQLite makes one that all can read.

@@ -17,6 +17,7 @@ from stategraph.errors import CheckpointError, CheckpointNotFoundError, NotSeria
 from stategraph.ids import check_run_id
 from stategraph.provenance import ParentStep, Part
 from stategraph.state import State, evolve
+from stategraph.stores.codec import encode_value
 from stategraph.stores.policy import Policy
 from stategraph.stores.rows import Head, Write
 
@@ -62,9 +63,12 @@ class InnerRuns:
     def save_parts(self, run_id: str, parts: Sequence[Part]) -> None:
         """As `CheckpointStore.save_parts`."""
         for (step, node), some in groupby(parts, lambda part: (part.step, part.node)):
-            values = {part.label: part.value for part in some}
+            together = list(some)
+            values = {part.label: part.value for part in together}
             try:
                 self._add(_parts_id(run_id, step, node), State(values, parent=ParentStep(run_id, step - 1)))
+            except NotSerializableError as error:
+                raise named_by_part(error, together, run_id) from error.__cause__
             except CheckpointError as error:
                 raise _of_outer(error, run_id) from error.__cause__
 
@@ -144,8 +148,20 @@ def _step_of(parts_id: str) -> int:
     return int(step) if step.isascii() and step.isdecimal() else 0
 
 
+def named_by_part(error: NotSerializableError, parts: Sequence[Part], run_id: str) -> NotSerializableError:
+    """-> the error for parts of a run that cannot be kept, with the name of the first one of which that is true."""
+    for part in parts:
+        try:
+            encode_value(part.value, "")
+        except NotSerializableError as found:
+            of = f"part {part.label!r} of node {part.node!r}"
+            return NotSerializableError(f"{found.path} in {of}" if found.path else of, found.reason, run_id)
+    error.run_id = run_id
+    return error
+
+
 def _of_outer(error: CheckpointError, run_id: str) -> CheckpointError:
     """-> the error as one of the run that somebody can load or delete."""
-    if isinstance(error, NotSerializableError) or error.run_id:
+    if error.run_id:
         error.run_id = run_id
     return error

@@ -14,12 +14,20 @@ import attrs
 
 from stategraph import clock
 from stategraph.answers import asking_again
-from stategraph.errors import CheckpointNotFoundError, RunExistsError
+from stategraph.errors import CheckpointNotFoundError, NotSerializableError, RunExistsError
 from stategraph.frozen import are_settled
 from stategraph.ids import check_run_id
 from stategraph.provenance import ParentStep, Part
 from stategraph.state import State, data_of, evolve, time_ns_of, with_data
-from stategraph.stores.base import CheckpointStore, check_limit, check_status, check_step, forked_from, from_cursor
+from stategraph.stores.base import (
+    CheckpointStore,
+    check_limit,
+    check_number,
+    check_status,
+    check_step,
+    forked_from,
+    from_cursor,
+)
 from stategraph.stores.forks import take_care_of
 from stategraph.stores.policy import Policy
 from stategraph.stores.summaries import Pruned, Summary
@@ -130,7 +138,7 @@ class MemoryStore(CheckpointStore):
     keeps_parts = True
 
     def save_parts(self, run_id: str, parts: Sequence[Part]) -> None:
-        kept = {(part.step, part.node, part.label): _as_kept(State({"value": part.value})) for part in parts}
+        kept = {(part.step, part.node, part.label): _part_as_kept(part, run_id) for part in parts}
         with self._lock:
             if run_id in self._runs:
                 self._runs[run_id].parts.update(kept)
@@ -161,6 +169,8 @@ class MemoryStore(CheckpointStore):
             self._drop_runs_within(inner)
 
     def load(self, run_id: str, step: int | None = None) -> State:
+        if step is not None:
+            check_number(step)
         run = self._runs.get(check_run_id(run_id))
         found = [] if run is None else [kept for kept in tuple(run.kept) if step in (None, kept.step)]
         if not found:
@@ -195,6 +205,7 @@ class MemoryStore(CheckpointStore):
         return builtins.list(itertools.islice(wanted, check_limit(limit)))
 
     def rollback(self, run_id: str, step: int) -> State:
+        check_number(step)
         with self._lock:  # from the look to the change: whoever deletes the run meanwhile waits
             state = self.load(run_id, step)
             state = evolve(asking_again(state), generation=state.generation + 1)
@@ -254,6 +265,15 @@ def _as_kept(state: State) -> State | _Encoded:
         return _encoded(state)
     waits = state.pause is not None or state.progress is not None
     return _encoded(state) if waits and _waits_with_objects(state) else state
+
+
+def _part_as_kept(part: Part, run_id: str) -> State | _Encoded:
+    try:
+        return _as_kept(State({"value": part.value}))
+    except NotSerializableError as error:
+        from stategraph.stores.inner_runs import named_by_part  # imported when used: 20 ms
+
+        raise named_by_part(error, [part], run_id) from error.__cause__
 
 
 def _waits_with_objects(state: State) -> bool:

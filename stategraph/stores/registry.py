@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from stategraph.registry import Registry
 from stategraph.stores.base import CheckpointStore
+from stategraph.stores.files import absolute
 
 if TYPE_CHECKING:
     from stategraph.stores.rows import SigningKey
@@ -27,12 +28,9 @@ def _disk(
     return DiskStore(path, sign_with=sign_with, serializer=serializer, compress=compress)
 
 
-def _with_absolute_path(options: Mapping[str, Any]) -> Mapping[str, Any]:
+def _with_absolute_path(what: str, options: Mapping[str, Any]) -> Mapping[str, Any]:
     """-> the options as they mean the same in every working directory."""
-    try:
-        return {**options, "path": os.path.abspath(options["path"])}
-    except TypeError:
-        return options  # no path: for the store to refuse
+    return {**options, "path": absolute(options["path"], "checkpoint.options.path", what)}
 
 
 def _sqlite(
@@ -54,8 +52,8 @@ _stores: Registry[CheckpointStore] = Registry(
     is_usable=lambda store: not store.closed,
 )
 _stores.register("memory", _memory)
-_stores.register("disk", _disk, _with_absolute_path)
-_stores.register("sqlite", _sqlite, _with_absolute_path)
+_stores.register("disk", _disk, partial(_with_absolute_path, "a folder"))
+_stores.register("sqlite", _sqlite, partial(_with_absolute_path, "a file"))
 
 
 def register_checkpoint_store(name: str, store: CheckpointStore | Callable[..., CheckpointStore]) -> None:

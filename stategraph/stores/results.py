@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from stategraph import clock
 from stategraph.errors import NotSerializableError, describe_exception
 from stategraph.stores.cache import SafeCache, cache_folder, check_database
 from stategraph.stores.codec import decode, encode
+from stategraph.stores.files import absolute
 
 _FORMAT = b"stategraph result 1\n"
 _DIGEST = 32  # bytes of a SHA-256
@@ -45,7 +45,7 @@ class KeptResults:
     """
 
     def __init__(self, path: Any) -> None:
-        self._path = os.path.abspath(path)  # the working directory may change until it is opened
+        self._path = absolute(path, "cache.path", "a folder")  # the working directory may change until it is opened
         self._cache: SafeCache | None = None
 
     def find(self, parts: Sequence[Any], ttl: float | None) -> FoundResult:

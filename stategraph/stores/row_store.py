@@ -24,7 +24,7 @@ from stategraph.errors import (
 from stategraph.ids import check_run_id
 from stategraph.provenance import Part
 from stategraph.state import State, evolve, time_ns_of
-from stategraph.stores.base import check_limit, check_status, check_step, forked_from, from_cursor
+from stategraph.stores.base import check_limit, check_number, check_status, check_step, forked_from, from_cursor
 from stategraph.stores.bodies import Bodies
 from stategraph.stores.changes import have_same_data, is_about_same
 from stategraph.stores.commit import SharedCommits
@@ -260,6 +260,8 @@ class RowStore(RowOperations):
     # ------------------------------------------------------------------ loading
 
     def load(self, run_id: str, step: int | None = None) -> State:
+        if step is not None:
+            check_number(step)
         head = self._head(check_run_id(run_id))  # first: a write before the rows are read makes its version an old one
         rows = [] if head is None else self._chain(run_id, step)
         if head is not None and not rows:
@@ -307,6 +309,7 @@ class RowStore(RowOperations):
     # ------------------------------------------------------------------ time travel, and forgetting
 
     def rollback(self, run_id: str, step: int) -> State:
+        check_number(step)
         state = self.load(run_id, step)
         head = self._head(run_id)
         if head is None:

@@ -210,6 +210,7 @@ class _Hidden:
         return f"<a {self.type} that is not shown>"
 
 
+_SIGNATURE, _CHECKSUM = 32, 16  # bytes of a seal, by which the two are told apart
 _pack, _blake2b = ormsgpack.packb, hashlib.blake2b
 
 
@@ -247,7 +248,7 @@ class Sealer:
         before = b""
         for row in rows:
             if not hmac.compare_digest(row.seal, self._seal(run_id, row, before)):
-                what = "is not signed with this key" if self._key else "is damaged: its checksum does not match"
+                what = _mismatch(is_signed=len(row.seal) == _SIGNATURE, has_key=self._key is not None)
                 raise CheckpointCorruptError(run_id, f"its checkpoint at step {row.step} {what}")
             before = row.seal
 
@@ -263,8 +264,8 @@ class Sealer:
         if self._key is not None:
             return hmac.digest(self._checked(self._key()), packed + body, "sha256")
         if len(body) < _SMALL:
-            return _blake2b(packed + body, digest_size=16).digest()
-        digest = _blake2b(packed, digest_size=16)
+            return _blake2b(packed + body, digest_size=_CHECKSUM).digest()
+        digest = _blake2b(packed, digest_size=_CHECKSUM)
         digest.update(body)
         return digest.digest()
 
@@ -272,3 +273,15 @@ class Sealer:
         if type(key) is not bytes or not key:
             raise _no_key(key, "a function that gives the key: bytes, and not none")
         return key
+
+
+def _mismatch(*, is_signed: bool, has_key: bool) -> str:
+    """-> what is wrong with a row whose seal is not right, and what may be done about it."""
+    if is_signed and not has_key:
+        return "is signed, and this store has no key: open it with sign_with, as it was when this was saved"
+    if is_signed:
+        why = "sign_with gives another one than when it was saved, or it is damaged or forged"
+        return f"is not signed with this key: {why}"
+    if has_key:
+        return "is not signed: it was saved without sign_with, or forged"
+    return "is damaged: its checksum does not match"

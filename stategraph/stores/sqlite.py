@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from stategraph.errors import CheckpointCorruptError, CheckpointError, CheckpointSaveError, ConfigError, FormatError
-from stategraph.stores.files import make_private
+from stategraph.stores.files import absolute, make_private
 from stategraph.stores.forks import take_care_of
 from stategraph.stores.row_operations import ids_within
 from stategraph.stores.row_store import RowStore
@@ -62,7 +62,7 @@ class SqliteStore(RowStore):
     share one. Processes may share the file.
 
     Args:
-        path: The file. It is made if it is not there, for its owner only.
+        path: The file, with ``~`` for the user's home. It is made if it is not there, for its owner only.
         read_only: Look into a database that others write to, and change nothing; it may be of an older version.
         options: As for RowStore.
 
@@ -303,9 +303,7 @@ def _is_damage(error: Exception) -> bool:
 
 def _file(path: str | os.PathLike[str], must_exist: bool) -> Path:
     """-> the file, which is there and, if it was made here, its owner's only."""
-    if not isinstance(path, str | os.PathLike):
-        raise ConfigError("checkpoint.options.path", path, "the path of a file")
-    file = Path(os.path.abspath(path))
+    file = Path(absolute(path, "checkpoint.options.path", "a file"))
     try:
         if not must_exist:
             file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

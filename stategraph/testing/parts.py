@@ -71,12 +71,12 @@ class PartsContract:
 
     @pytest.mark.parametrize("name", UNKEPT_VALUES)
     def test_values_of_parts_that_cannot_be_kept_are_refused(self, run: CheckpointStore, name: str) -> None:
-        """And what was saved before is still there."""
+        """And what was saved before is still there. The error names the part, and the place in it."""
         value = UNKEPT_VALUES[name]()
         run.save_parts("a", parts_of(3, x=1))
         try:
-            with pytest.raises(NotSerializableError, match=r"orders\[1\]\.total"):
-                run.save_parts("a", parts_of(3, y={"orders": [1, {"total": value}]}))
+            with pytest.raises(NotSerializableError, match=r"orders\[1\]\.total.* in part 'y' of node 'map' cannot"):
+                run.save_parts("a", parts_of(3, z=1, y={"orders": [1, {"total": value}]}))
         finally:
             if hasattr(value, "close"):
                 value.close()

@@ -7,7 +7,6 @@ import pytest
 
 from stategraph import CheckpointConfig, GraphConfig, State, StateGraph
 from stategraph.errors import (
-    CheckpointError,
     CheckpointSaveError,
     ExecutionError,
     NotSerializableError,
@@ -364,13 +363,24 @@ class TestAsyncRuns:
 
     @pytest.mark.parametrize("preserve", [True, False])
     def test_a_failed_write_is_raised_at_the_end(self, store, preserve):
-        """A run that was too quick to be stopped does not seem to be well."""
+        """As itself. A run that was too quick to be stopped does not seem to be well, and its history has no gap: what
+        comes behind the write that failed is not saved either."""
+        save, left = store.save, [3]
+
+        def fails_once(state):
+            if state.step in left:
+                left.remove(state.step)
+                raise CheckpointSaveError(state.run_id, "the disk is full")
+            save(state)
+
+        store.save = fails_once
         store.may_save.clear()
-        store.fails_at = 3
         threading.Timer(0.1, store.may_save.set).start()
 
-        with pytest.raises(CheckpointError, match="full"):
-            graph_on(store, preserve=preserve).execute(State(run_id="a"))
+        with pytest.raises(CheckpointSaveError, match="full"):
+            graph_on(store, preserve=preserve, retention="full").execute(State(run_id="a"))
+
+        assert [row.step for row in store.history("a")] == [1, 2]
 
     def test_a_node_and_a_write_that_fail(self, store):
         """The node's error is raised; that of the write is a note on it."""

@@ -179,9 +179,9 @@ def test_a_path_may_be_relative(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.parametrize("name", ["~", "~root", "$NOT_A_VARIABLE", "${", "a b", "a%20b", "ä", "?", "a;b", "'", "-"])
 def test_a_folder_may_have_any_name(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is made under that very name."""
+    """It is made under that very name; a ~ at the start of a path is another matter."""
     monkeypatch.chdir(tmp_path)
-    with closing(DiskStore(name)) as store:
+    with closing(DiskStore(f"./{name}")) as store:
         store.save(State(run_id="a", step=1))
 
         assert [path.name for path in tmp_path.iterdir()] == [name]
@@ -856,3 +856,35 @@ def test_a_locked_database_is_an_error_that_says_so(
     assert isinstance(caught.value, StateGraphError)
     store.save(State(run_id="a", step=1))
     assert store.list() == ["a"]
+
+
+FULL = """
+import resource, signal, sys
+from stategraph import CheckpointSaveError, State
+from stategraph.stores.disk import DiskStore
+
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+with DiskStore(sys.argv[1]) as store:
+    store.save(State(run_id="a", step=1))
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, limits[1]))
+    try:
+        store.save(State({"large": "x" * 10_000_000}, run_id="a", step=2))
+    except CheckpointSaveError as error:
+        print(error)
+    resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert store.load("a").step == 1
+    store.save(State({"large": "x" * 10_000_000}, run_id="a", step=2))
+    print(store.load("a").step)
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="limits of POSIX make a disk that is full")
+def test_what_fills_the_disk_is_named_as_the_cause(tmp_path: Path) -> None:
+    """Though SQLite has rolled back by then. The store goes on when there is room."""
+    command = [sys.executable, "-c", FULL, str(tmp_path / "runs")]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+
+    failure, step = done.stdout.splitlines()
+    assert failure.endswith("failed: disk I/O error")
+    assert step == "2"

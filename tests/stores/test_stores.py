@@ -1,8 +1,12 @@
+from pathlib import Path
+from typing import Any
+
 import pytest
 
-from stategraph.errors import CheckpointNotFoundError
+from stategraph import State, get_checkpoint_store
+from stategraph.errors import CheckpointNotFoundError, ConfigError
 from stategraph.ids import check_run_id
-from stategraph.stores import CheckpointStore
+from stategraph.stores import CheckpointStore, Policy
 from stategraph.stores.disk import DiskStore
 from stategraph.stores.memory import MemoryStore
 from stategraph.stores.sqlite import SqliteStore
@@ -66,3 +70,55 @@ class TestFourMethods(CheckpointStoreContract):
     @pytest.fixture
     def store(self):
         return FourMethods()
+
+
+@pytest.mark.parametrize("step", ["1", True, 1.0, -1, b"1", [1]], ids=repr)
+@pytest.mark.parametrize("make", [MemoryStore, DiskStore, SqliteStore])
+def test_a_step_that_is_none_is_refused(make: Any, step: Any, tmp_path: Path) -> None:
+    """Wherever one is asked for; the error names the argument, and nothing happens to the run."""
+    with make(*[tmp_path / "runs"] * (make is not MemoryStore)) as store:
+        store.retain("a", Policy("full"))
+        for number in (1, 2):
+            store.save(State(run_id="a", step=number))
+
+        for ask in (store.load, store.rollback, lambda run_id, step: store.fork(run_id, "b", step)):
+            with pytest.raises(ValueError, match=r"step: .* is not allowed; a whole number from 0 on is"):
+                ask("a", step)
+        with pytest.raises(ValueError, match=r"^a: "):
+            store.diff("a", step, 1)
+        with pytest.raises(ValueError, match=r"^b: "):
+            store.diff("a", 1, step)
+
+        assert store.list() == ["a"]
+        assert [row.step for row in store.history("a")] == [1, 2]
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "disk"])
+class TestPaths:
+    """Of stores that are files."""
+
+    def test_the_home_of_the_user(self, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Is what ~ stands for at the start, by name and as an object, in a str and in a Path."""
+        monkeypatch.setenv("HOME", str(tmp_path / "home"))
+        monkeypatch.setenv("USERPROFILE", str(tmp_path / "home"))
+        monkeypatch.chdir(tmp_path)
+
+        with get_checkpoint_store(kind, path="~/runs") as store:
+            assert store.path == tmp_path / "home" / "runs"  # type: ignore[attr-defined]
+            assert get_checkpoint_store(kind, path=str(tmp_path / "home" / "runs")) is store
+        with CLASSES[kind](Path("~/others")) as other:
+            assert other.path == tmp_path / "home" / "others"
+        assert [file.name for file in tmp_path.iterdir()] == ["home"]
+
+    @pytest.mark.parametrize("path", [":memory:", "", b"runs", 5, None], ids=repr)
+    def test_what_is_no_path(self, kind: str, path: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """It is refused, and nothing is made; who wants a store in memory is told its name."""
+        monkeypatch.chdir(tmp_path)
+        for make in (lambda: get_checkpoint_store(kind, path=path), lambda: CLASSES[kind](path)):
+            with pytest.raises(ConfigError, match=r"checkpoint\.options\.path: .* the path of a") as caught:
+                make()
+            assert ('store "memory"' in str(caught.value)) == (path == ":memory:")
+        assert list(tmp_path.iterdir()) == []
+
+
+CLASSES: dict[str, Any] = {"sqlite": SqliteStore, "disk": DiskStore}

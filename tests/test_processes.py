@@ -1,0 +1,244 @@
+"""Parts in processes: what cannot be sent there or back, or ends its process, is an error of that part alone."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from concurrent.futures.process import BrokenProcessPool
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stategraph import ErrorInfo, ExecutionError, MapNode, ParallelNode, State
+from stategraph.stores.memory import MemoryStore
+from tests.scenarios import DRIVERS, RUN, make_graph
+
+pytestmark = pytest.mark.timeout(60)
+DRIVER = pytest.mark.parametrize("call", DRIVERS.values(), ids=list(DRIVERS))
+
+
+class TwoArgumentsError(Exception):
+    """Cannot be made again of its own arguments, which are one."""
+
+    def __init__(self, a: int, b: int) -> None:
+        super().__init__(f"{a} and {b}")
+
+
+class MadeOfACodeError(Exception):
+    """Would be made again of the text that it has made of its argument."""
+
+    def __init__(self, code: int) -> None:
+        super().__init__(f"code {code}")
+
+
+class HoldsALockError(Exception):
+    """Cannot be pickled."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.lock = threading.Lock()
+
+
+class NotMadeAgain:
+    """Can be pickled, and never be made again."""
+
+    def __reduce__(self) -> Any:
+        return _refuse, ()
+
+
+class Unsent:
+    """Cannot be pickled."""
+
+    def __reduce__(self) -> Any:
+        raise ValueError("no")
+
+
+def _refuse() -> None:
+    raise ValueError("never again")
+
+
+def trouble(kind: str) -> Any:
+    """Make the trouble of this kind; an item of which nothing is known is done."""
+    match kind:
+        case "two arguments":
+            raise TwoArgumentsError(1, 2)
+        case "code":
+            raise MadeOfACodeError(5)
+        case "holds a lock":
+            raise HoldsALockError("locked")
+        case "lock":
+            return [threading.Lock()]
+        case "not made again":
+            return NotMadeAgain()
+        case "death":
+            os.kill(os.getpid(), signal.SIGKILL)
+    return kind
+
+
+def branch_with_two_arguments(data: dict[str, Any]) -> Any:
+    """Fail as an item does."""
+    return trouble("two arguments")
+
+
+def branch_with_a_lock(data: dict[str, Any]) -> Any:
+    """Return what cannot be sent."""
+    return {"lock": trouble("lock")}
+
+
+def branch_that_dies(data: dict[str, Any]) -> Any:
+    """Take its process with it."""
+    return trouble("death")
+
+
+def good_branch(data: dict[str, Any]) -> dict[str, Any]:
+    """Change a key."""
+    return {"good": 1}
+
+
+def noted(about: tuple[str, str]) -> str:
+    """Note in a file that an item was begun, and do it."""
+    folder, item = about
+    with (Path(folder) / item).open("a") as file:
+        file.write("x")
+    return str(trouble("death" if item == "3" else item))
+
+
+def mapping(kinds: list[Any], call: Any, function: Any = trouble, **options: Any) -> State:
+    """-> what comes of a MapNode in processes that goes over these."""
+    node = MapNode(function, over="items", into="out", processes=True, **{"max_workers": 2, **options})
+    graph = make_graph({"work": node}, store=MemoryStore(), interval=0)
+    final: State = call(graph, "execute", State({"items": kinds}, run_id=RUN))
+    return final
+
+
+def errors_of(caught: Any) -> list[Exception]:
+    """-> the errors of the parts."""
+    return list(caught.value.__cause__.exceptions)
+
+
+TROUBLES = pytest.mark.parametrize(
+    ("kind", "name", "text"),
+    [
+        ("two arguments", "TwoArgumentsError", "1 and 2"),
+        ("holds a lock", "HoldsALockError", "locked"),
+        ("code", "MadeOfACodeError", "code 5"),
+        ("lock", "TypeError", "its result, [<unlocked _thread.lock"),
+        ("not made again", "TypeError", "its result cannot be made again"),
+    ],
+)
+
+
+@TROUBLES
+@DRIVER
+def test_trouble_is_collected_as_that_of_its_item(call: Any, kind: str, name: str, text: str) -> None:
+    """By the type and the text that the exception had; the others have results."""
+    out = mapping(["a", kind, "b"], call, on_error="collect")["out"]
+
+    assert (out[0], out[2]) == ("a", "b")
+    assert (type(out[1]), out[1].type, out[1].node) == (ErrorInfo, name, "work")
+    assert out[1].message.startswith(text)
+
+
+@TROUBLES
+@DRIVER
+def test_trouble_is_raised_as_that_of_its_item(call: Any, kind: str, name: str, text: str) -> None:
+    """Alone in its group, with a note of its item; the error of the run tells it as well."""
+    with pytest.raises(ExecutionError) as caught:
+        mapping(["a", kind], call)
+
+    (error,) = errors_of(caught)
+    assert type(error).__name__ == name
+    assert str(error).startswith(text)
+    assert "in part '1' of node 'work'" in error.__notes__
+    assert f"1: {name}: {text}" in str(caught.value)
+
+
+@pytest.mark.parametrize("kind", ["two arguments", "holds a lock"])
+def test_what_stands_for_an_exception_says_why(kind: str) -> None:
+    """In a note; and its cause is the traceback of the one it stands for."""
+    with pytest.raises(ExecutionError) as caught:
+        mapping([kind], DRIVERS["sync"])
+
+    (error,) = errors_of(caught)
+    assert "cannot be sent from its process: TypeError: " in error.__notes__[0]
+    assert "in trouble" in str(error.__cause__)
+
+
+def test_an_exception_that_can_be_sent_is_itself() -> None:
+    """It can be caught by its class."""
+    with pytest.raises(ExecutionError) as caught:
+        mapping(["code"], DRIVERS["sync"])
+
+    assert type(errors_of(caught)[0]) is MadeOfACodeError
+
+
+@DRIVER
+@pytest.mark.parametrize(
+    ("branch", "text"),
+    [
+        (branch_with_two_arguments, "bad: TwoArgumentsError: 1 and 2"),
+        (branch_with_a_lock, "bad: TypeError: its result"),
+        (branch_that_dies, "bad: BrokenProcessPool: the process that did it died"),
+    ],
+)
+def test_trouble_of_a_branch(call: Any, branch: Any, text: str) -> None:
+    """Is that of the branch, and of no other one."""
+    node = ParallelNode({"bad": branch, "good": good_branch}, 2, processes=True, on_failure="finish")
+    store = MemoryStore()
+
+    with pytest.raises(ExecutionError) as caught:
+        call(make_graph({"work": node}, store=store), "execute", State(run_id=RUN))
+
+    assert len(errors_of(caught)) == 1
+    assert text in str(caught.value)
+    assert list(store.load_parts(RUN, 1, "work")) == ["good"]
+
+
+@pytest.mark.parametrize("on_error", ["raise", "collect"])
+def test_an_item_that_cannot_be_sent(on_error: str) -> None:
+    """Is an error of that item: neither is the process harmed that was to do it, nor those beside it."""
+    given = ["a", Unsent(), NotMadeAgain(), "b"]
+    if on_error == "collect":
+        out = mapping(given, DRIVERS["sync"], on_error=on_error)["out"]
+        assert (out[0], out[3]) == ("a", "b")
+        assert out[1].message.startswith("its argument, ")
+        assert (out[2].type, out[2].message) == ("ValueError", "never again")
+    else:
+        with pytest.raises(ExecutionError, match="1: TypeError: its argument"):
+            mapping(given, DRIVERS["sync"], on_error=on_error)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there is no SIGKILL")
+class TestDeath:
+    """Of a process, in which an item may have any part."""
+
+    @DRIVER
+    @pytest.mark.parametrize("workers", [1, 3])
+    def test_it_is_collected_as_that_of_its_item(self, call: Any, workers: int, tmp_path: Path) -> None:
+        """Those beside it go on, and no item is begun twice."""
+        items = [(str(tmp_path), str(number)) for number in range(10)]
+
+        out = mapping(items, call, noted, on_error="collect", max_workers=workers)["out"]
+
+        assert [one for one in out if type(one) is str] == [str(number) for number in range(10) if number != 3]
+        assert (out[3].type, out[3].node) == ("BrokenProcessPool", "work")
+        assert "the process that did it died (signal 9)" in out[3].message
+        begun = {file.name: file.read_text() for file in tmp_path.iterdir()}
+        assert begun == {str(number): "x" for number in range(10)}
+
+    @DRIVER
+    def test_it_is_raised_as_that_of_its_item(self, call: Any) -> None:
+        """What was being done beside it is finished, and only it has failed."""
+        with pytest.raises(ExecutionError, match="1: BrokenProcessPool: the process that did it died") as caught:
+            mapping(["a", "death", "b"], call)
+
+        assert [type(error) for error in errors_of(caught)] == [BrokenProcessPool]
+
+    def test_the_death_of_every_item_is_collected(self) -> None:
+        """Each has its own error, and the run ends."""
+        out = mapping(["death"] * 4, DRIVERS["sync"], on_error="collect")["out"]
+
+        assert ["the process that did it died" in one.message for one in out] == [True] * 4
