@@ -24,6 +24,7 @@ from stategraph.commands import (
 )
 from stategraph.edges import Edge, NoWay, describe_predicate
 from stategraph.errors import (
+    CheckpointNotFoundError,
     CheckpointSaveError,
     ExecutionError,
     MaxIterationsError,
@@ -109,7 +110,7 @@ class Run:
     def _keep_what_can_be(self, last: State) -> Task[None]:
         """Where the last State cannot be kept, keep as many of the steps before it as can be, and how the run ended."""
         ends = {"status": last.status, "error": last.error}
-        tried = [*self.recent, *([] if self.saved is None else [self.saved])]
+        tried = [*self.recent]
         if last.partial is not None:
             tried.append(evolve(last, progress=evolved(last.progress, partial=None)))
         self.recent.clear()
@@ -117,9 +118,17 @@ class Run:
             state = evolve(tried.pop(), **ends)
             try:
                 yield from self._save((Save, self.services.save, state), state)
+                yield from self._flush(state)
             except NotSerializableError:
                 continue
             return
+        try:
+            kept = yield (Load, self.services.load, last.run_id)
+        except CheckpointNotFoundError:
+            return
+        if kept.step <= last.step:
+            state = evolve(kept, **ends)
+            yield from self._save((Save, self.services.save, state), state)
 
     def _save(self, command: Command, state: State) -> Task[None]:
         yield command
