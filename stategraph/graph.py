@@ -89,6 +89,7 @@ class StateGraph(Blueprint):
             GraphError: the graph is not valid.
             SchemaError: the State does not fit the schema.
             RunExistsError: the State is new and the store already has a run of its run_id.
+            GraphMismatchError: the State is of a run of another graph that is not complete.
             ExecutionError: a node or a predicate raised, a node returned something else than a State or a mapping, or
                 no edge passed. The last completed State is in it and, unless the interval is 0, in the store.
             MaxIterationsError: the call ran as many nodes as the config allows.

@@ -27,8 +27,8 @@ class InterruptNode(Node):
     """Pauses the run until somebody answers.
 
     The run is saved with status paused, and `State.pause` shows the value of `input_param`; `execute` returns.
-    ``graph.resume(run_id, {response_param: answer})`` goes on. The first visit is also answered by a value that the
-    State brought along; every later one asks anew.
+    ``graph.resume(run_id, {response_param: answer})`` goes on. A value that is there already, wherever it came from, is
+    an answer as well, but each value once only: every later visit asks anew.
 
     Args:
         input_param: The key of what is shown to whoever answers; None to show nothing.
@@ -38,8 +38,8 @@ class InterruptNode(Node):
         validator: Called with the answer; it is refused if this returns False or raises, accepted if it returns True or
             None. Anything else is an error of the validator.
         deadline: Seconds from the pause in which it can be answered; None for ever.
-        otherwise: The answer once the deadline has passed. Without it a run that is resumed too late fails with a
-            TimeoutError; resumed once more, it asks anew.
+        otherwise: The answer once the deadline has passed. Without it the node has failed then, with a TimeoutError: a
+            run that is resumed goes on at its `on_error` or fails; resumed once more, it asks anew.
 
     Raises:
         TypeError, ValueError: an argument is not what it should be, or `otherwise` is an answer that will not do.
