@@ -110,7 +110,9 @@ def main() -> None:
             )
     given = parser.parse_args()
     try:
-        given.do(approval_graph(given.store), given)
+        graph = approval_graph(given.store)
+        with graph.store:
+            given.do(graph, given)
     except StateGraphError as error:
         raise SystemExit(str(error)) from error
 

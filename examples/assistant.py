@@ -108,9 +108,10 @@ def main() -> None:
     parser.add_argument("--chat", default="chat-1", help="which of them to go on with")
     given = parser.parse_args()
     graph = assistant_graph(given.store)
-    for said in lines():
-        state = say(graph, given.chat, said)
-        print(f"{state['answer']} [step {state.step}]")
+    with graph.store:
+        for said in lines():
+            state = say(graph, given.chat, said)
+            print(f"{state['answer']} [step {state.step}]")
 
 
 if __name__ == "__main__":

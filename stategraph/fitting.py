@@ -36,7 +36,7 @@ def check_fits(plan: Plan, saved: State, allow_changed: bool, path: str = "") ->
             saved.run_id,
             plan.structure.changes_since(saved.structure),
             "If it may go on all the same, resume it with allow_changed=True; nodes that were renamed are named by "
-            "migrate={old: new}.",
+            + (f"migrate={{'{path}old': '{path}new'}}." if path else "migrate={old: new}."),
         )
 
 

@@ -88,7 +88,8 @@ class Start(Waking):
         yield (Retain, self.services.retain, run_id)
         data = lay_over(data_of(whole), changes)
         if self.plan.persist is not None:  # those that are not saved come again
-            data = self._completed_data(data)
+            unsaved = {key: value for key, value in self.plan.defaults.items() if key not in self.plan.persist}
+            data = lay_over(unsaved, data)
         state = self._accounted(self._stamp(with_data(whole, data)), whole, Written(changes))
         self.state = self._noting_replaced(state, data_of(whole)) if changes else state
         if self.plan.loads_parts:  # first: parts that were made of other data must never be found behind these

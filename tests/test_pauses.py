@@ -333,6 +333,19 @@ def going_back(play: Scene, how: str, step: int = 1) -> State:
     return play.store.rollback(RUN, step) if how == "rollback" else play.store.fork(RUN, "copy", step)
 
 
+def test_a_store_of_four_methods_takes_an_answer_back(memory_play: Scene) -> None:
+    """As any other does, at the one step that it has."""
+    nodes = {"ask": lambda state: raises(ValueError("no"))(state) if "ok" in state else asks_itself(state)}
+    graph = make_graph(nodes, store=FourMethodStore())
+    memory_play.execute(graph)
+    with pytest.raises(ExecutionError, match="no"):
+        memory_play.resume(graph, {"ok": "yes"})
+
+    graph.store.rollback(RUN, 0)
+
+    assert memory_play.resume(graph).status is RunStatus.PAUSED
+
+
 @pytest.mark.parametrize("goes_back", ["rollback", "fork"])
 class TestGoingBack:
     """To the step behind which a run had paused: the answer came later."""

@@ -279,6 +279,16 @@ class TestGoingOn:
         assert dict(scene.resume(graph)) == {"words": ["a", "b"]}
         assert log == ["use"]
 
+    def test_a_default_of_a_saved_key(self, scene: Scene) -> None:
+        """It does not come back once a node has removed it."""
+        steps = {"drop": lambda state: state.remove("n"), "look": lambda state: {"found": "n" in state}}
+        graph = scene.graph(fails_in(steps, "look"), persist=["n", "found"])
+        graph.set_defaults({"n": 1, "unsaved": 2})
+        with pytest.raises(ExecutionError):
+            scene.execute(graph)
+
+        assert dict(scene.resume(graph)) == {"found": False, "unsaved": 2}
+
     def test_defaults_come_by_themselves(self, scene: Scene) -> None:
         """They are part of the graph, not of the run."""
         graph = scene.graph(fails_in(STEPS, "count"), persist=PERSIST)

@@ -172,7 +172,7 @@ class CheckpointStore(ABC):
             CheckpointNotFoundError: the run, or this step of it, is not kept.
         """
         state = self.load(run_id, step)
-        state = evolve(state, generation=state.generation + 1)
+        state = evolve(asking_again(state), generation=state.generation + 1)
         self.amend(state)
         return state
 
