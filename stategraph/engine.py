@@ -160,7 +160,9 @@ class Engine(Start):
     def _function(self, stage: Stage) -> Callable[[State], Any]:
         """-> the function of a node that wants a context, with the context of the step that is being made."""
         state, function = self.state, cast(FunctionNode, stage.node).function
-        context = NodeContext(state.run_id, self.plan.graph, stage.name, state.step + 1, generation=state.generation)
+        name, at, progress = stage.name, state.step + 1, state.progress
+        kept = name if progress is None else progress.kept_name(name)
+        context = NodeContext(state.run_id, self.plan.graph, name, at, generation=state.generation, kept_name=kept)
         return lambda state: function(state, context)
 
     def _complete(self) -> Task[None]:

@@ -54,7 +54,8 @@ def by_graph(migrate: Mapping[str, str], plan: Plan) -> tuple[dict[str, str], di
     for old, new in migrate.items():
         node, _, inner_new = new.partition("/")
         _, _, inner_old = old.partition("/")
-        if new not in plan.stages and inner_new and inner_old and node in plan.stages:
+        runs_graph = node in plan.stages and plan.stages[node].node.runs_graph
+        if new not in plan.stages and inner_new and inner_old and runs_graph:
             within.setdefault(node, {})[inner_old] = inner_new
         else:
             own[old] = new
@@ -69,15 +70,20 @@ def moved(saved: State, migrate: Mapping[str, str], plan: Plan) -> State:
     """
     if not migrate:
         return saved
-    missing = [new for new in migrate.values() if new not in plan.stages]
-    problems = [f"migrate names node {new!r}, which the graph does not have" for new in missing]
-    had = saved.structure.nodes if saved.structure is not None else migrate
-    # What has its new name already was renamed before: resuming can be repeated as it was.
+    is_done = saved.structure == plan.structure  # it was renamed before: resuming can be repeated as it was
+    had = migrate if is_done or saved.structure is None else saved.structure.nodes
+    problems = [
+        f"migrate names node {new!r}, which the graph does not have"
+        for new in migrate.values()
+        if new not in plan.stages
+    ]
     unknown = [old for old, new in migrate.items() if old not in had and new not in had]
     problems += [f"migrate names node {old!r}, which the graph did not have" for old in unknown]
     if problems:
         nodes = f"Its nodes are {', '.join(plan.stages)}, and were {', '.join(had)}."
         raise GraphMismatchError(saved.run_id, tuple(problems), nodes)
+    if is_done:
+        return saved
     pause = saved.pause and attrs.evolve(saved.pause, node=migrate.get(saved.pause.node, saved.pause.node))
     return evolve(
         saved,

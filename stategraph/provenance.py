@@ -175,7 +175,8 @@ class Progress:
         replaced: For keys that a resume has given since the last step, the values that they had, as tuples: empty where
             they had none. Runs of graphs within that were begun with these are still to be given the new ones.
         renamed: For nodes that were renamed since the last step, the names under which their parts are kept.
-        answer: The key of the answer to the pause that began at `woken`, with what it replaced, as in `replaced`.
+        answer: The keys of answers that were given since the last step, with what they replaced, as in `replaced`. The
+            last one is that of the pause that began at `woken`.
     """
 
     next_node: str = ""
@@ -193,6 +194,10 @@ class Progress:
         if not (self.next_node or self.partial or self.replaced or self.renamed):
             return self
         return some(self.without_step())
+
+    def kept_name(self, node: str) -> str:
+        """-> the name under which is kept what there is of the step of a node: that which it had when this began."""
+        return self.renamed.get(node, node)
 
     def without_step(self) -> Progress:
         """-> it without what is about the step that is being made."""

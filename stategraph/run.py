@@ -111,8 +111,7 @@ class Run:
         """Where the last State cannot be kept, keep as many of the steps before it as can be, and how the run ended."""
         ends = {"status": last.status, "error": last.error}
         tried = [*self.recent]
-        if last.partial is not None:
-            tried.append(evolve(last, progress=evolved(last.progress, partial=None)))
+        tried.append(evolve(last, pause=None, progress=evolved(last.progress, partial=None)))  # or only these cannot be
         self.recent.clear()
         while tried:
             state = evolve(tried.pop(), **ends)
@@ -207,7 +206,7 @@ class Run:
             if unsaved:
                 yield from self._save_last(state)
             elif isinstance(error, NotSerializableError):
-                info = ErrorInfo.of(error, state.checkpoint_node)
+                info = ErrorInfo.of(error, self.path[-1] if self.path else state.checkpoint_node)
                 yield from self._keep_what_can_be(evolve(state, status=RunStatus.FAILED, error=info))
             if self.unsaved_parts and self.plan.loads_parts:
                 yield (Parts, self.services.save_parts, (state, self.unsaved_parts))

@@ -21,7 +21,7 @@ from stategraph.errors import (
 )
 from stategraph.events import STATE_EVENTS, EventType
 from stategraph.fitting import by_graph, check_fits, moved
-from stategraph.frozen import changed_items, freeze_items, lay_over
+from stategraph.frozen import differing_items, freeze_items, lay_over
 from stategraph.ids import check_run_id
 from stategraph.persist import Written, accounted
 from stategraph.plan import Plan, Stage
@@ -133,7 +133,7 @@ class Start(Waking):
             return state
         persist = self.plan.persist
         values = before if persist is None else {key: before[key] for key in before.keys() & persist}
-        given = changed_items(before, data_of(state))
+        given = differing_items(before, data_of(state))
         replaced = {key: (values[key],) if key in values else () for key in given}
         earlier = state.progress.replaced if state.progress else {}
         return evolve(state, progress=evolved(state.progress, replaced={**replaced, **earlier}))
@@ -242,13 +242,13 @@ class Start(Waking):
         Values that are new to the run can be answers again; of one that was deleted when it completed, none is known.
         """
         progress = cast(Progress, state.progress)
-        new = set() if newest is None else _changes(newest, state).keys()
+        new = set() if newest is None else differing_items(newest, state).keys()
         answered = progress.answered - new
         left = evolved(progress.without_step(), answered=answered)
         # Where it is not what was saved last, all keys are new.
         is_newest = newest is not None and newest.step == state.step
         saved = evolve(newest if newest is not None and is_newest else with_data(state, {}), progress=left)
-        whole, changes = yield from self._whole(saved, _changes(saved, state))
+        whole, changes = yield from self._whole(saved, differing_items(saved, state))
         made = {key: value for key, value in data_of(whole).items() if key not in saved and key not in state}
         state = evolve(with_data(state, {**data_of(state), **made}), progress=whole.progress)
         return whole, state, Written(changes, saved.keys() - state.keys())
@@ -288,14 +288,3 @@ def _with_answers(saved: State, updates: Mapping[str, Any]) -> State:
     if progress is None or progress.answered.isdisjoint(updates):
         return saved
     return evolve(saved, progress=evolved(progress, answered=progress.answered - updates.keys()))
-
-
-def _changes(saved: State | None, state: State) -> dict[str, Any]:
-    """-> what a State has that was not saved, or with another value."""
-    if saved is None:
-        return dict(data_of(state))
-    return {
-        key: value
-        for key, value in data_of(state).items()
-        if key not in saved or type(saved[key]) is not type(value) or saved[key] != value
-    }

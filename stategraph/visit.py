@@ -52,7 +52,7 @@ class Visit:
         stage: The node.
         state: The State that it is given.
         attempt: Which try it is, from 1.
-        is_done_before: Whether all that it takes was finished before this attempt, and had only to be put together.
+        is_done_before: Whether all that it takes was finished before this visit, and had only to be put together.
         written: The keys that it has written, where some are not saved.
     """
 
@@ -201,7 +201,8 @@ class Visit:
     def context(self, part: str = "") -> NodeContext:
         """-> what the node may know of its step, or a part of it of its part."""
         state, graph = self.state, self.engine.plan.graph
-        return NodeContext(state.run_id, graph, self.stage.name, state.step + 1, self.attempt, state.generation, part)
+        name, at, kept = self.stage.name, state.step + 1, self.kept_name
+        return NodeContext(state.run_id, graph, name, at, self.attempt, state.generation, part, kept_name=kept)
 
     def call(self, function: Callable[[Any], Any], argument: Any) -> Task[Any]:
         """-> what a function returns that may take long: sync or async, as the node is."""
@@ -255,7 +256,7 @@ class Visit:
     def kept_name(self) -> str:
         """The name under which parts of this step, and a run within it, are kept: that of the node when it began."""
         name, progress = self.stage.name, self.state.progress
-        return name if progress is None else progress.renamed.get(name, name)
+        return name if progress is None else progress.kept_name(name)
 
     def keep_incoming(self) -> Task[None]:
         """Save the State that is visited, unless it is saved: what is kept of parts builds on it."""
@@ -381,7 +382,10 @@ class Visit:
         A run of it that was begun before goes on, with its data updated."""
         yield from self.keep_incoming()
         saved = yield from self.load_child()
-        self.is_done_before = saved is not None and saved.status is RunStatus.COMPLETED
+        if saved is not None and saved.status is RunStatus.COMPLETED and updates:
+            yield from self._forget_parts()  # it was made of other data
+            saved = None
+        self.is_done_before = saved is not None and saved.status is RunStatus.COMPLETED and self.attempt == 1
         self._progress["visited"] = {self.stage.name}
         return (yield from self.engine.run_child(self, plan, saved, inputs, updates))
 

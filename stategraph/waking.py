@@ -36,7 +36,7 @@ class Waking(Run):
                 return (yield from self._expired(saved, pause)), updates
             if key in updates:
                 raise AnswerError(saved.run_id, pause, "it comes too late: resume without an answer goes on")
-            updates = {**updates, cast(str, key): question.otherwise}
+            updates = self._with_answer(saved, pause, question, {**updates, cast(str, key): question.otherwise})
         elif key is not None:
             if key not in updates:
                 raise AnswerError(saved.run_id, pause, _none_among(updates))

@@ -339,6 +339,34 @@ class TestTheRunWithin:
 
         assert until > 10 * depth
 
+    @pytest.mark.parametrize("outputs", [None, ["n", "result"]])
+    def test_updates_for_one_that_is_over(self, play: Scene, outputs: Any) -> None:
+        """Its step is not: as it was made of other data, it is done once more."""
+        mortal = MortalStore(play.store)
+        inner = inner_graph({"a": lambda state: {"result": state["n"] + 1}})
+
+        def make(store: Any, after: Any) -> StateGraph:
+            nodes = {"rag": inner.as_node(None, outputs), "after": after}
+            return make_graph(nodes, store=store, name="outer", interval=2)
+
+        with pytest.raises(Killed):
+            play.execute(make(mortal, lambda state: mortal.die()), State({"n": 1}, run_id=RUN))
+
+        final = play.resume(make(reopened(play.store), trace("after")), {"n": 5})
+
+        assert (final["n"], final["result"]) == (5, 6)
+
+    def test_updates_beside_what_a_function_makes_of_it(self, play: Scene) -> None:
+        """What is the same as before is no update, even if it is another object: what was done with it stays done."""
+        work = broken_first(lambda state: {"todo": state["todo"]}, ValueError("once"))
+        inner = inner_graph({"pop": lambda state: {"todo": state["todo"][1:]}, "work": work})
+        node = inner.as_node(lambda state: {"todo": list(state["docs"])}, ["todo"])
+        graph = outer_graph(node, play.store)
+        with pytest.raises(ExecutionError):
+            play.execute(graph, State({"docs": [1, 2]}, run_id=RUN))
+
+        assert play.resume(graph, {"note": 1})["todo"] == [2]
+
     def test_updates_of_what_is_handed_in(self, play: Scene) -> None:
         """Under the name that it has there."""
         inner = inner_graph({"a": trace("a"), "b": lambda state: {"result": 10 / state["x"]}})

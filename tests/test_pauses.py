@@ -402,6 +402,24 @@ class TestGoingBack:
         assert back["ok"] == [1]
         assert play.call(graph, "resume", back.run_id).status is RunStatus.PAUSED
 
+    @pytest.mark.parametrize("answers", [1, 2])
+    def test_several_answers_in_one_step(self, play: Scene, goes_back: str, answers: int) -> None:
+        """All of them are taken back, though a fork of a run that waits for one of them goes on waiting for that."""
+        nodes = {"one": InterruptNode(None, "a"), "two": InterruptNode(None, "b")}
+        inner = make_graph(nodes, store=play.store)
+        nodes_outside = {"in": inner.as_node(), "end": trace("end")}
+        graph = make_graph(nodes_outside, store=play.store, name="outer", retention="full", preserve=True)
+        play.execute(graph)
+        for key in "ab"[:answers]:
+            play.resume(graph, {key: 1})
+        back = going_back(play, goes_back, 0)
+
+        paused = play.call(graph, "resume", back.run_id)
+
+        assert paused.pause is not None
+        goes_on_waiting = answers == 1 and goes_back == "fork"
+        assert (dict(paused), paused.pause.response_param) == (({"a": 1}, "b") if goes_on_waiting else ({}, "a"))
+
     def test_within_a_graph(self, play: Scene, goes_back: str) -> None:
         """It asks again as well."""
         inner = make_graph({"ask": InterruptNode(None, "ok"), "b": trace("b")}, store=play.store)

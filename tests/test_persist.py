@@ -508,6 +508,22 @@ class TestGiven:
         assert scene.resume(graph)["z"] == 2
         assert log == ["x", "z"]
 
+    def test_keys_that_a_graph_within_leaves_alone(self, scene: Scene) -> None:
+        """It has not written them, though it hands them back after a resume as other objects."""
+        inner = make_graph(
+            {"a": scene.as_node(lambda _: {"done": 1}), "b": scene.as_node(broken_first(lambda _: {}, OSError("x")))},
+            store=scene.store,
+            name="inner",
+        )
+        nodes = {"make": scene.as_node(lambda _: {"big": [[1], {"k": {1}}]}), "in": inner.as_node()}
+        graph = make_graph(nodes, store=scene.store, persist=["docs", "done"])
+        with pytest.raises(ExecutionError):
+            scene.execute(graph, State({"docs": [["a"]]}, run_id=RUN))
+
+        final = scene.resume(graph)
+
+        assert dict(final) == {"docs": [["a"]], "big": [[1], {"k": {1}}], "done": 1}
+
     def test_a_graph_within_that_is_complete(self, play: Scene) -> None:
         """If the process dies before the step is saved that it is, what comes out of it is all there."""
 

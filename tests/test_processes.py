@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
 import sys
@@ -49,11 +50,35 @@ class NotMadeAgain:
         return _refuse, ()
 
 
+class EndsWhoeverMakesIt:
+    """Can be pickled; whoever makes it again is to exit, or is interrupted."""
+
+    def __init__(self, error: type[BaseException]) -> None:
+        self.error = error
+
+    def __reduce__(self) -> Any:
+        return _raise, (self.error,)
+
+
 class Unsent:
     """Cannot be pickled."""
 
     def __reduce__(self) -> Any:
         raise ValueError("no")
+
+
+def _raise(error: type[BaseException]) -> None:
+    raise error
+
+
+def exiting(item: int) -> Any:
+    """-> something whose arrival ends the process."""
+    return EndsWhoeverMakesIt(SystemExit) if item == 2 else item
+
+
+def interrupting(item: int) -> Any:
+    """-> something whose arrival is an interrupt."""
+    return EndsWhoeverMakesIt(KeyboardInterrupt) if item == 2 else item
 
 
 def _refuse() -> None:
@@ -242,3 +267,23 @@ class TestDeath:
         out = mapping(["death"] * 4, DRIVERS["sync"], on_error="collect")["out"]
 
         assert ["the process that did it died" in one.message for one in out] == [True] * 4
+
+
+@DRIVER
+def test_a_result_that_ends_whoever_receives_it(call: Any) -> None:
+    """It is an error of its part; an interrupt comes out, and no process is left behind."""
+    store = MemoryStore()
+    with pytest.raises(ExecutionError, match=r"1: TypeError: its result cannot be made again.*SystemExit"):
+        call(
+            make_graph({"w": MapNode(exiting, "l", "out", 2, processes=True)}, store=store),
+            "execute",
+            State({"l": [1, 2]}, run_id=RUN),
+        )
+    with pytest.raises(KeyboardInterrupt):
+        call(
+            make_graph({"w": MapNode(interrupting, "l", "out", 2, processes=True)}, store=store),
+            "execute",
+            State({"l": [1, 2, 3]}, run_id="other"),
+        )
+
+    assert multiprocessing.active_children() == []

@@ -13,6 +13,7 @@ from stategraph import (
     GraphMismatchError,
     InterruptNode,
     MapNode,
+    NodeContext,
     RunStatus,
     State,
     StateGraph,
@@ -150,6 +151,34 @@ class TestMigrate:
         final = play.resume(renamed)
 
         assert (final["ok"], final["c"], log) == (5, 1, [f"{RUN}/{before}"])
+
+    def test_the_step_under_way_keeps_its_idempotency_key(self, any_play: Scene) -> None:
+        """What was paid under the old name is not paid once more under the new one."""
+        keys: list[str] = []
+
+        def pay(state: State, context: NodeContext) -> dict[str, Any]:
+            keys.append(context.idempotency_key)
+            if len(keys) == 1:
+                raise ValueError("the answer was lost")
+            return {}
+
+        with pytest.raises(ExecutionError):
+            any_play.execute(make_graph({"a": trace("a"), "pay": pay}, store=any_play.store))
+        any_play.resume(make_graph({"a": trace("a"), "charge": pay}, store=any_play.store), migrate={"pay": "charge"})
+
+        assert keys == [f"{RUN}/2/pay"] * 2
+
+    def test_names_that_move_on(self, any_play: Scene) -> None:
+        """The same call again does the same again."""
+        names = {"a": "b", "b": "c"}
+        with pytest.raises(ExecutionError):
+            any_play.execute(make_graph({**traces("a"), "b": raises(ValueError())}, store=any_play.store))
+        graph = make_graph({**traces("b"), "c": raises(ValueError())}, store=any_play.store)
+        for _ in range(2):
+            with pytest.raises(ExecutionError):
+                any_play.resume(graph, migrate=names, allow_changed=True)
+
+        assert any_play.store.load(RUN).checkpoint_node == "b"
 
     @pytest.mark.parametrize("pauses", [True, False])
     @pytest.mark.parametrize("depth", [1, 2])

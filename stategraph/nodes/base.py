@@ -59,6 +59,9 @@ class Node:
     has_parts: bool = False
     """Whether it does its work in parts, which are saved as they finish."""
 
+    runs_graph: bool = False
+    """Whether it runs a graph."""
+
     otherwise: Any = NOTHING
     """The answer to a pause once its deadline has passed; NOTHING if there is none."""
 

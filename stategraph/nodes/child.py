@@ -11,7 +11,7 @@ import attrs
 from stategraph.answers import awaited
 from stategraph.commands import Task
 from stategraph.errors import GraphError, shorten
-from stategraph.frozen import changed_items
+from stategraph.frozen import differing_items
 from stategraph.nodes.base import Node, Question
 from stategraph.provenance import RunStatus
 from stategraph.state import State, evolve
@@ -48,6 +48,7 @@ class GraphNode(Node):
     """
 
     has_parts = True
+    runs_graph = True
 
     def __init__(self, graph: Inner, plan: Callable[[], Plan], inputs: Keys = None, outputs: Keys = None) -> None:
         self.graph, self._plan = graph, plan
@@ -96,7 +97,7 @@ class GraphNode(Node):
             return evolve(state, pause=final.pause)
         if self._outputs is not None:
             return _selected("outputs", self._outputs, final)
-        changed = changed_items(given, final)
+        changed = differing_items(given, final)
         gone = [key for key in given if key not in final] if self._inputs is None else []
         return state.update(changed) if not gone else _without(state.update(changed), gone)
 
@@ -111,11 +112,14 @@ class GraphNode(Node):
         """-> what is given otherwise than before, for a run that was begun then."""
         if before is None:
             return {}
+        if isinstance(self._inputs, Mapping):  # some of these may not have been there, or are not saved
+            known = {name: key for name, key in self._inputs.items() if key in before}
+            return differing_items(_selected("inputs", known, before), given)
         try:
             old = self._given(before)
         except Exception:  # noqa: BLE001 - this may be what the updates have mended
             old = {}
-        return changed_items(old, given)
+        return differing_items(old, given)
 
     @property
     def asks_for(self) -> frozenset[str]:

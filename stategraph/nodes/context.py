@@ -26,6 +26,7 @@ class NodeContext:
     attempt: int = 1
     generation: int = 0
     part: str = ""
+    _kept_name: str = attrs.field(default="", kw_only=True)  # of a node that was renamed while its step was open
 
     @property
     def idempotency_key(self) -> str:
@@ -35,4 +36,4 @@ class NodeContext:
         """
         generation = f"~{self.generation}" if self.generation else ""
         part = f"/{self.part}" if self.part else ""
-        return f"{self.run_id}/{self.step}{generation}/{self.node}{part}"
+        return f"{self.run_id}/{self.step}{generation}/{self._kept_name or self.node}{part}"

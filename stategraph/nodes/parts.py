@@ -50,9 +50,9 @@ def do_parts(visit: Visit, jobs: Sequence[Job], workers: Workers, accept: Accept
     finished = yield from visit.finished_parts()
     left = [job for job in jobs if job.label not in finished]
     if not left:
-        visit.is_done_before = bool(jobs)
+        visit.is_done_before = bool(jobs) and visit.attempt == 1
         return finished
-    is_async = any(map(is_async_callable, {job.function for job in left}))
+    is_async = any(map(is_async_callable, {id(job.function): job.function for job in left}.values()))
     most, processes, stops = workers.most or default_workers(), workers.processes, workers.stops
     pool = make_pool(left, most, is_async=is_async, processes=processes, stops=stops)
     work = _Work(visit, pool, accept, finished)

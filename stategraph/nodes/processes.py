@@ -29,11 +29,30 @@ _PATIENCE = 5  # seconds for a process to end that has closed its connection
 
 @attrs.define(eq=False)
 class _Worker:
-    """A process, the connection to it, and the job that it does, if any."""
+    """A process, the connection to it, and the job that it does, if any.
+
+    Attributes:
+        is_sound: Whether nobody was interrupted while something went over the connection.
+    """
 
     process: BaseProcess
     connection: Connection
     job: Job | None = None
+    is_sound: bool = True
+
+    def send(self, packed: bytes) -> None:
+        """Send a message as a whole; unless that is done, nothing is to be had from this process any more."""
+        self.is_sound = False
+        with suppress(OSError):  # it has died: that is found out where it is waited for
+            self.connection.send_bytes(packed)
+        self.is_sound = True
+
+    def receive(self) -> bytes:
+        """-> a message, likewise. Raises EOFError or OSError if the process has died."""
+        self.is_sound = False
+        packed = self.connection.recv_bytes()
+        self.is_sound = True
+        return packed
 
 
 class ProcessPool:
@@ -46,7 +65,7 @@ class ProcessPool:
     is_async = False
 
     def __init__(self, jobs: Sequence[Job], workers: int) -> None:
-        _check_importable({job.function for job in jobs})
+        _check_importable({id(job.function): job.function for job in jobs}.values())
         self._jobs, self._most = deque(jobs), min(workers, len(jobs))
         self._workers: list[_Worker] = []
         self._ends: tuple[Connection, ...] = ()
@@ -64,25 +83,36 @@ class ProcessPool:
 
     def stop(self, wait: bool) -> list[Outcome]:
         outcomes: list[Outcome] = []
-        with self._lock:  # a thread that was left in `next` when the time was up begins and takes nothing from now on
-            self._is_stopped = True
-            while wait and self._busy():
-                outcomes += self._taken(self._ready())
-            outcomes += self._taken(self._busy())
-            for worker in self._workers:
-                if worker.job is None:  # to close the connection would not do while such a thread waits for it
-                    with suppress(OSError):
-                        worker.connection.send_bytes(_END)
-                else:
+        self._is_stopped = True
+        try:
+            if not wait:  # first: a thread that was left in `next` may be amid sending something to one of these
+                for worker in [worker for worker in self._workers if worker.job is not None]:
                     worker.process.kill()
+            with self._lock:  # such a thread begins and takes nothing from now on
+                while wait and self._busy():
+                    outcomes += self._taken(self._ready())
+                outcomes += self._taken(self._busy())
+        finally:
+            self._end()
+        return outcomes
+
+    def _end(self) -> None:
+        """Let all processes end: those that do nothing by themselves, the others at once."""
         for worker in self._workers:
+            if worker.job is None and worker.is_sound:  # to close the connection would not do while such a thread waits
+                with suppress(OSError):
+                    worker.connection.send_bytes(_END)
+            else:
+                worker.process.kill()
+        for worker in self._workers:
+            worker.process.join(_PATIENCE)  # longer, where a job has left a thread of its own that does not end
+            worker.process.kill()
             worker.process.join()
         for end in (*self._ends, *(worker.connection for worker in self._workers)):
             end.close()
-        return outcomes
 
     def _busy(self) -> list[_Worker]:
-        return [worker for worker in self._workers if worker.job is not None]
+        return [worker for worker in self._workers if worker.job is not None and worker.is_sound]
 
     def _fill(self) -> list[Outcome]:
         """Have a job for each process -> outcomes of those that cannot be sent to one."""
@@ -127,11 +157,13 @@ class ProcessPool:
             try:
                 if not worker.connection.poll():
                     continue
-                outcomes.append(_outcome(job, _unpickled(worker.connection.recv_bytes())))
+                packed = worker.receive()
             except (EOFError, OSError):
                 outcomes.append(outcome_of_error(job, _death(worker)))
                 self._workers.remove(worker)
+                continue
             worker.job = None
+            outcomes.append(_outcome(job, _unpickled(packed)))
         return outcomes
 
 
@@ -143,8 +175,7 @@ def _give(worker: _Worker, job: Job) -> list[Outcome]:
         what = f"its argument, {shorten(job.argument)}, cannot be sent to a process: {describe_exception(error)}"
         return [outcome_of_error(job, _caused(TypeError(what), error))]
     worker.job = job
-    with suppress(OSError):  # it has died: that is found out where it is waited for
-        worker.connection.send_bytes(packed)
+    worker.send(packed)
     return []
 
 
@@ -252,7 +283,7 @@ def _outcome(job: Job, reply: _Reply) -> Outcome:
         return outcome_of_error(job, _exception(reply))
     try:
         return Outcome(job.label, _unpickled(reply.packed))
-    except Exception as error:  # noqa: BLE001 - an error of the job
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - an error of the job
         what = f"its result cannot be made again of what its process sent: {describe_exception(error)}"
         return outcome_of_error(job, _caused(TypeError(what), error))
 
@@ -265,7 +296,7 @@ def _exception(raised: _Raised) -> BaseException:
         try:
             error, args = _unpickled(raised.packed)
             error.args = args  # its text: an __init__ that made the arguments has made something of them again
-        except Exception as failure:  # noqa: BLE001 - told in a note
+        except (Exception, SystemExit) as failure:  # noqa: BLE001 - told in a note
             problem = describe_exception(failure)
     if problem or not isinstance(error, BaseException):
         error = type(raised.name, (StandInError,), {"__module__": __name__})(raised.text)

@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, Self
 
-from stategraph.answers import asking_again, awake
+from stategraph.answers import asking_again, waiting_anew
 from stategraph.errors import CheckpointNotFoundError, RunExistsError, StepConflictError, shorten
 from stategraph.ids import check_run_id
 from stategraph.provenance import ParentStep, Part, RunStatus
@@ -172,7 +172,7 @@ class CheckpointStore(ABC):
             CheckpointNotFoundError: the run, or this step of it, is not kept.
         """
         state = self.load(run_id, step)
-        state = evolve(asking_again(state), generation=state.generation + 1)
+        state = rolled_back(state)
         self.amend(state)
         return state
 
@@ -213,16 +213,20 @@ class CheckpointStore(ABC):
 def forked_from(source: State, new_run_id: str) -> State:
     """-> the State of a run that is forked off at `source`."""
     is_over = source.status is RunStatus.COMPLETED
-    pause = source.pause
-    if pause is not None:  # the copy goes on, or waits again, where the source waits
-        source = awake(source, pause)
+    # The copy of a run that waits goes on, or waits again, where that waits.
+    copy = asking_again(source) if source.pause is None else waiting_anew(source, source.pause)
     return evolve(
-        asking_again(source),
+        copy,
         run_id=check_run_id(new_run_id),
         status=source.status if is_over else RunStatus.ACTIVE,
         error=None,
         parent=ParentStep(source.run_id, source.step),
     )
+
+
+def rolled_back(state: State) -> State:
+    """-> the State of a run that is taken back to it."""
+    return evolve(asking_again(state), generation=state.generation + 1)
 
 
 def check_status(status: str | None) -> None:

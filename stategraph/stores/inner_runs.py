@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import attrs
 
-from stategraph.answers import asking_again
 from stategraph.errors import CheckpointError, CheckpointNotFoundError, NotSerializableError, StepConflictError
 from stategraph.ids import check_run_id
 from stategraph.provenance import ParentStep, Part
@@ -127,9 +126,7 @@ class InnerRuns:
             state = self._store.load(head.run_id)
         except CheckpointNotFoundError:  # its last step was joined meanwhile
             return
-        yield self._store._copy_of(
-            head, evolve(asking_again(state), run_id=check_run_id(new_id), parent=parent), head.policy
-        )
+        yield self._store._copy_of(head, evolve(state, run_id=check_run_id(new_id), parent=parent), head.policy)
         yield from self.copies(head.run_id, state.step, new_id)
 
     def _within(self, run_id: str) -> Iterator[_Inner]:

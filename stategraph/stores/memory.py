@@ -13,7 +13,7 @@ from typing import Any
 import attrs
 
 from stategraph import clock
-from stategraph.answers import asking_again
+from stategraph.answers import gives_back
 from stategraph.errors import CheckpointNotFoundError, NotSerializableError, RunExistsError
 from stategraph.frozen import are_settled
 from stategraph.ids import check_run_id
@@ -27,6 +27,7 @@ from stategraph.stores.base import (
     check_step,
     forked_from,
     from_cursor,
+    rolled_back,
 )
 from stategraph.stores.forks import take_care_of
 from stategraph.stores.policy import Policy
@@ -208,7 +209,7 @@ class MemoryStore(CheckpointStore):
         check_number(step)
         with self._lock:  # from the look to the change: whoever deletes the run meanwhile waits
             state = self.load(run_id, step)
-            state = evolve(asking_again(state), generation=state.generation + 1)
+            state = rolled_back(state)
             kept = self._runs[run_id].kept
             kept[:] = [*(one for one in kept if one.step < step), _as_kept(state)]
             self._runs[run_id].parts.clear()
@@ -217,9 +218,12 @@ class MemoryStore(CheckpointStore):
 
     def fork(self, run_id: str, new_run_id: str, step: int | None = None) -> State:
         with self._lock:
-            forked = forked_from(self.load(run_id, step), new_run_id)
+            source = self.load(run_id, step)
+            forked = forked_from(source, new_run_id)
             policy = self._policies.get(new_run_id) or attrs.evolve(self._runs[run_id].policy, is_part=False)
-            copies = list(self._copies(run_id, forked, policy))
+            # What is within a step whose answers are taken back was made with these.
+            is_kept = source.pause is not None or not gives_back(source)
+            copies = list(self._copies(run_id, forked, policy, is_kept=is_kept))
             for copy in copies:
                 if copy.run_id in self._runs:
                     raise RunExistsError(copy.run_id, str(self))
@@ -228,21 +232,19 @@ class MemoryStore(CheckpointStore):
                 self._begin(copy)
         return forked
 
-    def _copies(self, run_id: str, newest: State, policy: Policy) -> Iterator[_Run]:
+    def _copies(self, run_id: str, newest: State, policy: Policy, *, is_kept: bool = True) -> Iterator[_Run]:
         """-> a run with the history that another has up to this State of it, and copies of what is within the step
         after."""
         source = self._runs[run_id]
         earlier = [_renamed(kept, newest.run_id) for kept in source.kept if kept.step < newest.step]
-        parts = {key: part for key, part in source.parts.items() if key[0] == newest.step + 1}
+        parts = {key: part for key, part in source.parts.items() if key[0] == newest.step + 1 and is_kept}
         yield _Run(0, policy, [*earlier, _as_kept(newest)], parts)
-        for inner in self._inner.get(run_id, ()):
+        for inner in self._inner.get(run_id, ()) if is_kept else ():
             run = self._runs.get(inner)
             if run is not None and _begun_at(run) == newest.step:
                 parent = ParentStep(newest.run_id, newest.step)
                 new_id = check_run_id(newest.run_id + inner.removeprefix(run_id))
-                yield from self._copies(
-                    inner, evolve(asking_again(self.load(inner)), run_id=new_id, parent=parent), run.policy
-                )
+                yield from self._copies(inner, evolve(self.load(inner), run_id=new_id, parent=parent), run.policy)
 
     def prune(self) -> Pruned:
         now = clock.now_ns()

@@ -12,7 +12,7 @@ from typing import Any
 
 import attrs
 
-from stategraph.answers import asking_again
+from stategraph.answers import gives_back
 from stategraph.errors import (
     CheckpointCorruptError,
     CheckpointError,
@@ -23,8 +23,16 @@ from stategraph.errors import (
 )
 from stategraph.ids import check_run_id
 from stategraph.provenance import Part
-from stategraph.state import State, evolve, time_ns_of
-from stategraph.stores.base import check_limit, check_number, check_status, check_step, forked_from, from_cursor
+from stategraph.state import State, time_ns_of
+from stategraph.stores.base import (
+    check_limit,
+    check_number,
+    check_status,
+    check_step,
+    forked_from,
+    from_cursor,
+    rolled_back,
+)
 from stategraph.stores.bodies import Bodies
 from stategraph.stores.changes import have_same_data, is_about_same
 from stategraph.stores.commit import SharedCommits
@@ -314,7 +322,7 @@ class RowStore(RowOperations):
         head = self._head(run_id)
         if head is None:
             raise CheckpointNotFoundError(run_id, str(self), step)
-        state = evolve(asking_again(state), generation=state.generation + 1)
+        state = rolled_back(state)
         row, tail = self._rows.snapshot(state)
         back = self._next_head(head, state)
         # Dropped first: parts of a later step must not be left for another way to come to that step.
@@ -331,7 +339,9 @@ class RowStore(RowOperations):
         if head is None:
             raise CheckpointNotFoundError(run_id, str(self), step)
         policy = attrs.evolve(head.policy, is_part=False)
-        inner = self._inner_runs.copies(run_id, source.step, new_run_id)
+        # What is within a step whose answers are taken back was made with these.
+        is_kept = source.pause is not None or not gives_back(source)
+        inner = self._inner_runs.copies(run_id, source.step, new_run_id) if is_kept else ()
         self._begin([self._copy_of(head, forked, policy), *inner])
         return forked
 
