@@ -26,7 +26,9 @@ class NodeContext:
     attempt: int = 1
     generation: int = 0
     part: str = ""
-    _kept_name: str = attrs.field(default="", kw_only=True)  # of a node that was renamed while its step was open
+    _kept_name: str = attrs.field(
+        default="", kw_only=True, eq=False, repr=False
+    )  # of a node that was renamed while its step was open
 
     @property
     def idempotency_key(self) -> str:
