@@ -104,8 +104,8 @@ def _moved_progress(progress: Progress, migrate: Mapping[str, str]) -> Progress 
             key: attrs.evolve(origin, node=migrate.get(origin.node, origin.node))
             for key, origin in progress.origins.items()
         },
-        renamed={
-            **{migrate.get(new, new): old for new, old in progress.renamed.items()},
-            **{new: progress.renamed.get(old, old) for old, new in migrate.items()},
+        kept_names={
+            **{migrate.get(new, new): old for new, old in progress.kept_names.items()},
+            **{new: progress.kept_names.get(old, old) for old, new in migrate.items()},
         },
     )

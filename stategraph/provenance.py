@@ -174,7 +174,7 @@ class Progress:
         origins: For keys that are not saved, where their values come from.
         replaced: For keys that a resume has given since the last step, the values that they had, as tuples: empty where
             they had none. Runs of graphs within that were begun with these are still to be given the new ones.
-        renamed: For nodes that were renamed since the last step, the names under which their parts are kept.
+        kept_names: For nodes that were renamed since the last step, the names under which their parts are kept.
         answer: The keys of answers that were given since the last step, with what they replaced, as in `replaced`. The
             last one is that of the pause that began at `woken`.
     """
@@ -186,22 +186,22 @@ class Progress:
     partial: Partial | None = None
     origins: Mapping[str, Origin] = attrs.field(factory=dict)
     replaced: Mapping[str, tuple[Any, ...]] = attrs.field(factory=dict, converter=freeze)
-    renamed: Mapping[str, str] = attrs.field(factory=dict)
+    kept_names: Mapping[str, str] = attrs.field(factory=dict)
     answer: Mapping[str, tuple[Any, ...]] = attrs.field(factory=dict, converter=freeze)
 
     def after_step(self) -> Progress | None:
         """-> what is left of it once a node has completed."""
-        if not (self.next_node or self.partial or self.replaced or self.renamed):
+        if not (self.next_node or self.partial or self.replaced or self.kept_names):
             return self
         return some(self.without_step())
 
     def kept_name(self, node: str) -> str:
         """-> the name under which is kept what there is of the step of a node: that which it had when this began."""
-        return self.renamed.get(node, node)
+        return self.kept_names.get(node, node)
 
     def without_step(self) -> Progress:
         """-> it without what is about the step that is being made."""
-        return attrs.evolve(self, next_node="", woken=None, answer={}, partial=None, replaced={}, renamed={})
+        return attrs.evolve(self, next_node="", woken=None, answer={}, partial=None, replaced={}, kept_names={})
 
 
 def some(progress: Progress) -> Progress | None:

@@ -82,7 +82,7 @@ class Start(Waking):
             is_same = False
         else:
             updates = yield from self._answered_anew(saved, updates)
-        saved = _with_answers(saved, updates)
+        saved = _open_to_answers(saved, updates)
         updates = self._fitting(updates, saved)
         whole, changes = yield from self._whole(saved, updates, inputs)
         yield (Retain, self.services.retain, run_id)
@@ -282,7 +282,7 @@ class Start(Waking):
         return evolve(state, graph=plan.graph, structure=plan.structure, **fresh)
 
 
-def _with_answers(saved: State, updates: Mapping[str, Any]) -> State:
+def _open_to_answers(saved: State, updates: Mapping[str, Any]) -> State:
     """-> the State, in which the values that are given now can be answers."""
     progress = saved.progress
     if progress is None or progress.answered.isdisjoint(updates):

@@ -36,11 +36,11 @@ class Waking(Run):
                 return (yield from self._expired(saved, pause)), updates
             if key in updates:
                 raise AnswerError(saved.run_id, pause, "it comes too late: resume without an answer goes on")
-            updates = self._with_answer(saved, pause, question, {**updates, cast(str, key): question.otherwise})
+            updates = self._with_checked_answer(saved, pause, question, {**updates, cast(str, key): question.otherwise})
         elif key is not None:
             if key not in updates:
                 raise AnswerError(saved.run_id, pause, _none_among(updates))
-            updates = self._with_answer(saved, pause, question, updates)
+            updates = self._with_checked_answer(saved, pause, question, updates)
         return awake(saved, pause), updates
 
     def _answered_anew(self, saved: State, updates: Mapping[str, Any]) -> Task[Mapping[str, Any]]:
@@ -50,7 +50,7 @@ class Waking(Run):
         if pause is None or pause.response_param not in updates or pause.node not in self.plan.stages:
             return updates
         question = yield from self._question(saved, pause)
-        return self._with_answer(saved, pause, question, updates)
+        return self._with_checked_answer(saved, pause, question, updates)
 
     def _question(self, saved: State, pause: Pause) -> Task[Question]:
         stage = self.plan.stages[pause.node]
@@ -59,7 +59,7 @@ class Waking(Run):
         except StoreFailed as failed:
             raise cast(BaseException, failed.__cause__) from None
 
-    def _with_answer(
+    def _with_checked_answer(
         self, saved: State, pause: Pause, question: Question, updates: Mapping[str, Any]
     ) -> Mapping[str, Any]:
         """-> updates with an answer that will do. Raises AnswerError if theirs will not."""

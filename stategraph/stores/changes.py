@@ -184,7 +184,7 @@ def _progress_parts(progress: Progress) -> dict[str, Any]:
         "partial": None if partial is None else [partial.node, _chunks(partial)],
         "origins": origins,
         "replaced": _old_values("replaced", progress.replaced),
-        "renamed": dict(progress.renamed),
+        "kept_names": dict(progress.kept_names),
     }
     return {name: part for name, part in parts.items() if part}
 

@@ -30,7 +30,7 @@ PROGRESSES: dict[str, Progress] = {
     "chunks": Progress(partial=Partial("write", ("Once ", {"upon": (1, None)}, b"\0", 2**70))),
     "no chunks yet": Progress(partial=Partial("write")),
     "origins": Progress(origins={"index": Origin("build", 3, _keys("a", "b")), "n": Origin("", 0, _keys())}),
-    "other names": Progress(renamed={"write": "draft", "draft": "write"}),
+    "other names": Progress(kept_names={"write": "draft", "draft": "write"}),
     "what was replaced": Progress(replaced={"n": (), "orders": ([{"id": (1, None)}],), "note": ("\0",)}),
     "all of it": Progress(
         next_node="review",
@@ -41,7 +41,7 @@ PROGRESSES: dict[str, Progress] = {
         partial=Partial("w", (1,)),
         origins={"k": Origin("n", 1, _keys("a"))},
         replaced={"k": (1,)},
-        renamed={"new": "old"},
+        kept_names={"new": "old"},
     ),
 }
 """What a State knows of how far its run is, by what there is to know."""
