@@ -267,10 +267,10 @@ class AnswerError(StateGraphError, ValueError):
         pause = self.pause
         until = f" until {pause.deadline}" if pause.deadline else ""
         how = f"resume({self.run_id!r}, {{{pause.response_param!r}: ...}})"
+        shown = "" if pause.value is None else f", to {shorten(pause.value)}"
         return (
             f"run {self.run_id!r} waits{until} at node {shorten(pause.node)} for an answer under "
-            f"{pause.response_param!r} ({_cut(pause.reason)}), as {how}, to {shorten(pause.value)}; "
-            f"{_cut(self.problem, 500)}"
+            f"{pause.response_param!r} ({_cut(pause.reason)}), as {how}{shown}; {_cut(self.problem, 500)}"
         )
 
 

@@ -71,13 +71,13 @@ def moved(saved: State, migrate: Mapping[str, str], plan: Plan) -> State:
     if not migrate:
         return saved
     is_done = saved.structure == plan.structure  # it was renamed before: resuming can be repeated as it was
-    had = migrate if is_done or saved.structure is None else saved.structure.nodes
+    had = tuple(migrate) if saved.structure is None else saved.structure.nodes
     problems = [
         f"migrate names node {new!r}, which the graph does not have"
         for new in migrate.values()
         if new not in plan.stages
     ]
-    unknown = [old for old, new in migrate.items() if old not in had and new not in had]
+    unknown = [old for old, new in migrate.items() if old not in had and new not in had and not is_done]
     problems += [f"migrate names node {old!r}, which the graph did not have" for old in unknown]
     if problems:
         nodes = f"Its nodes are {', '.join(plan.stages)}, and were {', '.join(had)}."

@@ -191,6 +191,9 @@ class Start(Waking):
             if pause.response_param is not None:
                 updates[pause.response_param] = visit.state[pause.response_param]
         elif pause is not None and not is_late(pause):
+            if saved.structure != self.plan.structure or visit.renames:  # it may be: the next resume need not say so
+                saved = evolve(saved, structure=self.plan.structure)
+                yield from self._save((Amend, self.services.amend, saved), saved)
             return saved
         # A pause whose deadline has passed unanswered begins anew.
         saved = evolve(saved, status=RunStatus.ACTIVE)

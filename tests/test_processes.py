@@ -287,3 +287,17 @@ def test_a_result_that_ends_whoever_receives_it(call: Any) -> None:
         )
 
     assert multiprocessing.active_children() == []
+
+
+def leaving(item: int) -> int:
+    """Exit, if it is 2."""
+    return sys.exit(3) if item == 2 else item
+
+
+@DRIVER
+def test_an_item_that_exits(call: Any) -> None:
+    """It ends its process, and not that of the run."""
+    node = MapNode(leaving, "l", "out", 2, processes=True, on_error="collect")
+    final = call(make_graph({"w": node}, store=MemoryStore()), "execute", State({"l": [1, 2, 3]}, run_id=RUN))
+
+    assert (final["out"][0], final["out"][1].type, final["out"][2]) == (1, "BrokenProcessPool", 3)

@@ -205,6 +205,22 @@ class TestMigrate:
         final = play.resume(changed, {"ok": 1}, allow_changed=True)
         assert (final.status, final["trace"]) == (RunStatus.COMPLETED, ["a"] if pauses else ["a", "b", "end"])
 
+    def test_a_question_that_is_asked_again(self, play: Scene) -> None:
+        """A run within that goes on waiting has its new names from then on, as the outer one has."""
+
+        def make(ask: str, more: str) -> StateGraph:
+            inner = make_graph({ask: InterruptNode(None, "ok"), **traces(more)}, store=play.store)
+            return make_graph({"in": inner.as_node()}, store=play.store, name="outer")
+
+        play.execute(make("ask", "b"))
+        play.store.fork(RUN, "copy")
+        changed = make("approve", "bc")
+        migrate = {"in/ask": "in/approve"}
+        asked = play.call(changed, "resume", "copy", migrate=migrate, allow_changed=True)
+
+        assert asked.status is RunStatus.PAUSED
+        assert play.call(changed, "resume", "copy", {"ok": 1})["trace"] == ["b", "c"]
+
     def test_a_node_within_that_is_gone(self, play: Scene) -> None:
         """It is named, with the way out, and nothing is lost."""
 
@@ -226,6 +242,8 @@ class TestMigrate:
 
         with pytest.raises(GraphMismatchError, match=r"'bb', which the graph did not have.*were a, b, c"):
             any_play.resume(graph, migrate={"bb": "x"})
+        with pytest.raises(GraphMismatchError, match=r"'nowhere', which the graph does not have.*were a, b, c"):
+            any_play.resume(graph, migrate={"bb": "nowhere"})
         for _ in range(2):
             with pytest.raises(ExecutionError):
                 any_play.resume(graph, migrate={"b": "x"})

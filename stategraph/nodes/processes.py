@@ -298,6 +298,10 @@ def _exception(raised: _Raised) -> BaseException:
             error.args = args  # its text: an __init__ that made the arguments has made something of them again
         except (Exception, SystemExit) as failure:  # noqa: BLE001 - told in a note
             problem = describe_exception(failure)
+    if isinstance(error, SystemExit):
+        from concurrent.futures.process import BrokenProcessPool
+
+        error = BrokenProcessPool(f"what it did was to end its process: {describe_exception(error)}")
     if problem or not isinstance(error, BaseException):
         error = type(raised.name, (StandInError,), {"__module__": __name__})(raised.text)
         error.add_note(f"it stands for the exception of that name, which cannot be sent from its process: {problem}")
