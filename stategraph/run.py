@@ -110,8 +110,8 @@ class Run:
     def _keep_what_can_be(self, last: State) -> Task[None]:
         """Where the last State cannot be kept, keep as many of the steps before it as can be, and how the run ended."""
         ends = {"status": last.status, "error": last.error}
-        tried = [*self.recent]
-        tried.append(evolve(last, pause=None, progress=evolved(last.progress, partial=None)))  # or only these cannot be
+        bare = evolve(last, pause=None, progress=evolved(last.progress, partial=None))  # it may be these that cannot be
+        tried = [*self.recent, bare]
         self.recent.clear()
         while tried:
             state = evolve(tried.pop(), **ends)

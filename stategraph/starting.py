@@ -75,8 +75,7 @@ class Start(Waking):
 
         `inputs` are what the run began with, where that is known.
         """
-        run_id = saved.run_id
-        step = saved.step
+        run_id, step = saved.run_id, saved.step
         if saved.status is RunStatus.PAUSED:
             saved, updates = yield from self._woken(saved, updates)
             is_same = False
@@ -191,7 +190,9 @@ class Start(Waking):
             if pause.response_param is not None:
                 updates[pause.response_param] = visit.state[pause.response_param]
         elif pause is not None and not is_late(pause):
-            if saved.structure != self.plan.structure or visit.renames:  # it may be: the next resume need not say so
+            if (
+                saved.structure != self.plan.structure or visit.renames
+            ):  # allowed: the next resume need not say so again
                 saved = evolve(saved, structure=self.plan.structure)
                 yield from self._save((Amend, self.services.amend, saved), saved)
             return saved

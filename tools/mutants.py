@@ -112,6 +112,20 @@ MUTANTS = (
         ("tests/test_engine.py",),
     ),
     Mutant(
+        "updates are laid over the work of a nested run again",
+        "visit.py",
+        "yield from self._stored((Amend, engine.services.amend, engine.state))",
+        "yield from ()",
+        ("tests/test_nesting.py",),
+    ),
+    Mutant(
+        "an approval outlives a rollback",
+        "stores/base.py",
+        "return evolve(asking_again(state), generation=state.generation + 1)",
+        "return evolve(state, generation=state.generation + 1)",
+        ("tests/test_pauses.py",),
+    ),
+    Mutant(
         "resume runs the completed node again",
         "starting.py",
         "return self.plan.stages.get(saved.checkpoint_node)",
