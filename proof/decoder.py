@@ -29,7 +29,8 @@ from stategraph.stores.bodies import Bodies
 from stategraph.stores.kinds import DecodeError
 from stategraph.stores.packing import pack_head, pack_row, unpack_head, unpack_row
 from stategraph.stores.policy import Policy
-from stategraph.stores.rows import Head, Row, Sealer
+from stategraph.stores.rows import Head, Row
+from stategraph.stores.seals import Sealer
 from stategraph.stores.tails import Rows
 from stategraph.stores.toolkit import state_from_bytes, state_to_bytes
 from stategraph.testing.corpus import KEPT_VALUES

@@ -18,7 +18,8 @@ import ormsgpack
 
 from proof.workload import open_store
 from stategraph.stores.row_store import RowStore
-from stategraph.stores.rows import Sealer, Write
+from stategraph.stores.rows import Write
+from stategraph.stores.seals import Sealer
 
 FILES = {"sqlite": "runs.db", "disk": "cache.db"}
 SIDE_FILE = "payload.val"

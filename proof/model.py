@@ -65,9 +65,9 @@ class Model:
         return state.step < run.newest.step or not same_data
 
     def save(self, handle: int, state: State) -> None:
-        """Keep a State that is not refused."""
+        """Keep a State that is not refused. What this handle was told counts from now on for all of them."""
         state = copy.deepcopy(state)
-        told = self._told.get(handle, {}).get(state.run_id)
+        told = self._told.get(handle, {}).pop(state.run_id, None)
         run = self.runs.get(state.run_id)
         if run is None:
             run = self.runs[state.run_id] = Run(told or Policy(), {}, [])

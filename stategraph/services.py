@@ -9,8 +9,6 @@ from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any, Protocol, cast
 
-import attrs
-
 from stategraph.errors import (
     CheckpointCorruptError,
     CheckpointError,
@@ -155,7 +153,7 @@ class Services:
 
     def within(self, source: str, persist: AbstractSet[str] | None) -> Services:
         """-> the services for the run of a graph within this one, which has keys of its own that are saved."""
-        return Services(self._whole, self.observer, source, attrs.evolve(self._policy, is_part=True), persist)
+        return Services(self._whole, self.observer, source, self._policy, persist)
 
     def _asked(self, run_id: str, what: str, ask: Callable[[], Any]) -> Any:
         """-> what the store answers; raises a CheckpointError if it fails."""

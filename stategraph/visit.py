@@ -24,10 +24,11 @@ from stategraph.commands import (
     StoreFailed,
     Unlimit,
 )
-from stategraph.errors import CheckpointError, CheckpointNotFoundError, RunExistsError, describe_exception
+from stategraph.errors import CheckpointError, CheckpointNotFoundError, describe_exception
 from stategraph.events import EventType
 from stategraph.fitting import by_graph, check_fits, moved
 from stategraph.frozen import plain_key
+from stategraph.ids import nested_id
 from stategraph.nodes.context import NodeContext
 from stategraph.nodes.function import data_from
 from stategraph.persist import GIVEN, Written, origins_after
@@ -312,9 +313,7 @@ class Visit:
 
     def child_run_id(self) -> str:
         """-> the id of the run of a graph in this step."""
-        progress, name = self.state.progress, self.stage.name
-        again = f":{self.state.step + 1}" if progress is not None and name in progress.visited else ""
-        return f"{self.state.run_id}/{self.kept_name}{again}"
+        return nested_id(self.state.run_id, self.state.step + 1, self.kept_name)
 
     def shares(self, key: str, inputs: Mapping[str, Any]) -> bool:
         """Whether a key means the same in the run of a graph in this step, which begins with these inputs."""
@@ -352,8 +351,6 @@ class Visit:
             state: State = yield from self._stored((Load, self.engine.services.load, self.child_run_id()))
         except CheckpointNotFoundError:
             return None
-        if state.parent is None or state.parent.run_id != self.state.run_id:  # somebody named a run of their own so
-            raise RunExistsError(state.run_id, self.engine.plan.store)
         return state
 
     @property
@@ -386,7 +383,6 @@ class Visit:
             yield from self._forget_parts()  # it was made of other data
             saved = None
         self.is_done_before = saved is not None and saved.status is RunStatus.COMPLETED and self.attempt == 1
-        self._progress["visited"] = {self.stage.name}
         return (yield from self.engine.run_child(self, plan, saved, inputs, updates))
 
 

@@ -142,7 +142,7 @@ class TestTheRunWithin:
     """It has an id and checkpoints of its own, in the store of the outer graph."""
 
     def test_ids(self, any_play: Scene) -> None:
-        """That of the outer run and the node; of a further visit, with the step as well."""
+        """That of the outer run, the step and the node."""
         ids: Any = []
         inner = inner_graph({"a": lambda state: ids.append(state.run_id) or {}})
         edges = [("rag", "t"), ("t", "rag", shorter_than(3)), ("t", "end")]
@@ -150,14 +150,14 @@ class TestTheRunWithin:
 
         any_play.execute(make_graph(nodes, edges, store=any_play.store))
 
-        assert ids == ["run/rag", "run/rag:3", "run/rag:5"]
+        assert ids == ["run/#1/rag", "run/#3/rag", "run/#5/rag"]
 
     def test_its_checkpoints_are_hidden(self, play: Scene) -> None:
         """They are there while it runs, with the step it belongs to; nobody is shown them, and they go with it."""
         found: Any = []
 
         def look(state: State) -> dict[str, Any]:
-            child = play.store.load("run/rag")
+            child = play.store.load("run/#2/rag")
             found.append((child.step, child.parent, play.store.list(), [run.run_id for run in play.store.runs()]))
             return {}
 
@@ -167,7 +167,7 @@ class TestTheRunWithin:
         assert found == [(1, ParentStep(RUN, 1), [RUN], [RUN])]
         assert play.store.list() == [RUN]
         with pytest.raises(LookupError):
-            play.store.load("run/rag")
+            play.store.load("run/#2/rag")
 
     @pytest.mark.parametrize("depth", [1, 2])
     @pytest.mark.parametrize("durability", ["sync", "async", "exit"])
@@ -240,7 +240,7 @@ class TestTheRunWithin:
         """Those that the inner graph has for itself are for runs of its own."""
         own = MemoryStore()
         found: Any = []
-        nodes = {**traces("ab"), "look": lambda state: found.append(len(play.store.history("run/rag"))) or {}}
+        nodes = {**traces("ab"), "look": lambda state: found.append(len(play.store.history("run/#2/rag"))) or {}}
         inner = inner_graph(nodes, store=own, interval=1, preserve=True)
 
         play.execute(outer_graph(inner.as_node(), play.store, retention="full"))
@@ -262,7 +262,7 @@ class TestTheRunWithin:
 
         play.resume(graph)
 
-        assert keys == [f"{RUN}/rag/1/a", f"{RUN}/rag/1~1/a"]
+        assert keys == [f"{RUN}/#2/rag/1/a", f"{RUN}/#2/rag/1~1/a"]
 
     def test_without_checkpoints(self, memory_play: Scene) -> None:
         """Nothing is saved of it either."""
@@ -474,5 +474,5 @@ class TestValidation:
     def test_a_failure_without_a_checkpoint(self) -> None:
         """The error shows both runs all the same."""
         graph = outer_graph(inner_graph({"a": raises(ValueError("no"))}).as_node(), MemoryStore(), interval=0)
-        with pytest.raises(ExecutionError, match=r"'rag'.*'a' of run 'run/rag'.*no"):
+        with pytest.raises(ExecutionError, match=r"'rag'.*'a' of run 'run/#2/rag'.*no"):
             call_sync(graph, "execute", State(run_id=RUN))

@@ -13,7 +13,7 @@ from stategraph.stores.policy import Policy
 from stategraph.stores.rows import Head, Row, checked_head, checked_row
 
 _STATUS = {status.value: status for status in RunStatus}
-_NOT_READ = (TypeError, ValueError, LookupError, AttributeError)  # what comes of reading what nobody wrote
+_NOT_READ = (TypeError, ValueError, LookupError, AttributeError, RecursionError, OverflowError)  # of what nobody wrote
 
 
 @attrs.frozen
@@ -41,7 +41,8 @@ class Columns:
     def head(self, run_id: str, found: Sequence[Any]) -> Head:
         """-> the head in these columns. Raises CheckpointCorruptError if they hold none."""
         try:
-            number, version, step, node, time_ns, status, error, graph, parent, policy, pause = found
+            number, version, step, node, time_ns, status, error, graph, parent, policy, pause, *sealed = found
+            incarnation, tip, seal = sealed
             head = Head(
                 run_id=run_id,
                 number=number,
@@ -55,6 +56,9 @@ class Columns:
                 parent=None if parent is None else self.parent(parent),
                 policy=self.policy(policy),
                 pause=pause,
+                incarnation=incarnation,
+                tip=tip,
+                seal=seal,
             )
         except _NOT_READ as wrong:
             raise no_run(run_id, wrong) from wrong

@@ -22,14 +22,12 @@ from stategraph.errors import (
     CheckpointSaveError,
     FormatError,
 )
-from stategraph.ids import check_run_id
+from stategraph.ids import bounds_within, check_run_id, is_within, outermost
 from stategraph.stores.cache import TIMEOUT, SafeCache, cache_folder, check_database, is_busy
 from stategraph.stores.forks import take_care_of
-from stategraph.stores.inner_runs import outer_id
 from stategraph.stores.packing import pack_head, pack_row, unpack_head, unpack_row
-from stategraph.stores.row_operations import ids_within
 from stategraph.stores.row_store import RowStore
-from stategraph.stores.rows import Head, Row, Write
+from stategraph.stores.rows import Head, Row, Unreadable, Write
 
 
 class DiskStore(RowStore):
@@ -53,7 +51,14 @@ class DiskStore(RowStore):
         check_database(self.path / DBNAME)
         with self._explained("", damaged=FormatError):
             self._cache = SafeCache(str(self.path))
+            self._sealer.store_id = self._store_id()
         take_care_of(self)
+
+    def _store_id(self) -> bytes:
+        """Return what tells this store from all others; a new store gets it here."""
+        self._cache.add(_ID_KEY, os.urandom(16))
+        found: bytes = self._cache.get(_ID_KEY)
+        return found
 
     def close(self) -> None:
         self._closed = True
@@ -140,17 +145,21 @@ class DiskStore(RowStore):
         kept = self._cache.get(_head_key(run_id))
         return None if kept is None else unpack_head(run_id, kept)
 
-    def _heads(self, status: str | None, graph: str | None, limit: int, before: int | None) -> builtins.list[Head]:
-        found = [self._found_head(*row) for row in self._found_heads(*_range(_HEAD_PREFIX))]
+    def _heads(
+        self, status: str | None, graph: str | None, limit: int, before: int | None
+    ) -> builtins.list[Head | Unreadable]:
+        found = [self._found_head(*row) for row in self._found_heads(*_range(_HEAD_PREFIX)) if not is_within(row[0])]
         wanted = [
             head
             for head in found
-            if not head.policy.is_part
-            and status in (None, head.status)
-            and graph in (None, head.graph)
-            and (before is None or head.number < before)
+            if isinstance(head, Unreadable)
+            or (
+                status in (None, head.status)
+                and graph in (None, head.graph)
+                and (before is None or head.number < before)
+            )
         ]
-        wanted.sort(key=lambda head: head.number, reverse=True)
+        wanted.sort(key=lambda head: head.number or 0, reverse=True)
         return wanted if limit < 0 else wanted[:limit]
 
     def _found_heads(self, first: str, last: str) -> builtins.list[tuple[str, Any, Any, Any]]:
@@ -159,21 +168,17 @@ class DiskStore(RowStore):
         with self._explained(""), self._cache.in_use:
             return self._cache._con.execute(select, (len(_HEAD_PREFIX) + 1, first, last)).fetchall()
 
-    def _found_head(self, run_id: str, mode: Any, filename: Any, value: Any) -> Head:
-        with self._explained(""):
-            check_run_id(outer_id(run_id))
-            return unpack_head(run_id, self._cache.disk.fetch(mode, filename, value, read=False))
-
-    def _inner(self, run_id: str) -> builtins.list[tuple[str, Head | None]]:
-        first, last = ids_within(run_id)
-        found = self._found_heads(f"{_HEAD_PREFIX}{first}", f"{_HEAD_PREFIX}{last}")
-        return [(row[0], self._head_if_whole(*row)) for row in found]
-
-    def _head_if_whole(self, *found: Any) -> Head | None:
+    def _found_head(self, run_id: str, mode: Any, filename: Any, value: Any) -> Head | Unreadable:
         try:
-            return self._found_head(*found)
-        except CheckpointCorruptError:
-            return None
+            with self._explained(run_id):
+                check_run_id(outermost(run_id))
+                return unpack_head(run_id, self._cache.disk.fetch(mode, filename, value, read=False))
+        except CheckpointCorruptError as error:
+            return Unreadable(run_id, None, error)
+
+    def _ids_within(self, run_id: str) -> builtins.list[str]:
+        first, last = bounds_within(run_id)
+        return [row[0] for row in self._found_heads(f"{_HEAD_PREFIX}{first}", f"{_HEAD_PREFIX}{last}")]
 
     def _chain(self, run_id: str, step: int | None) -> builtins.list[Row]:
         rows: builtins.list[Row] = []
@@ -255,6 +260,7 @@ class DiskStore(RowStore):
 
 _HEAD_PREFIX = "run:"
 _NUMBER_KEY = "number of runs"
+_ID_KEY = "id"
 
 
 def _head_key(run_id: str) -> str:

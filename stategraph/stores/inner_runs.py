@@ -1,54 +1,31 @@
-"""Runs within runs: the graphs within a step of a run, and the parts of a step that are finished.
+"""What is within runs: the runs of graphs within a step, and the parts of a step that are finished.
 
-Both are runs of the store that nobody is shown: their ids begin with that of the run they belong to, and their policy
-says that they are parts. The parts of a step are the checkpoints of one such run, some at a time, as they came.
+Both are runs of the store that nobody is shown: their ids say in what they are (see `stategraph.ids`). They share the
+incarnation of the run that they are within, so that what a deleted run has left is never taken for a part of one that
+has begun anew. The parts of a step are the checkpoints of one such run, some at a time, as they came.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from stategraph.errors import CheckpointError, CheckpointNotFoundError, NotSerializableError, StepConflictError
-from stategraph.ids import check_run_id
+from stategraph.errors import CheckpointError, NotSerializableError, StepConflictError
+from stategraph.ids import outermost, parts_id, place_within
 from stategraph.provenance import ParentStep, Part
 from stategraph.state import State, evolve
 from stategraph.stores.codec import encode_value
 from stategraph.stores.policy import Policy
-from stategraph.stores.rows import Head, Write
+from stategraph.stores.rows import Write
 
 if TYPE_CHECKING:
     from stategraph.stores.row_store import RowStore
 
-_MARK = "/#"  # stands in no id that anybody may give a run
-_KEPT_WHOLE = Policy("full", is_part=True)
+_KEPT_WHOLE = Policy("full")
 _TRIES = 5  # of a save, while others write
-
-
-def _parts_id(run_id: str, step: int, node: str) -> str:
-    """-> the id of the run that holds the finished parts of a step."""
-    return f"{run_id}{_MARK}{step}#{node}"
-
-
-def is_parts_id(run_id: str) -> bool:
-    """Whether a run holds parts of a step."""
-    return _MARK in run_id
-
-
-def outer_id(run_id: str) -> str:
-    """-> the id that somebody has given: of a run that holds parts, that of the run it is within."""
-    return run_id.partition(_MARK)[0]
-
-
-class _Inner(NamedTuple):
-    """A run within a run: its id, the step of the outer run after which it began, and its head if it can be read."""
-
-    run_id: str
-    begun: int
-    head: Head | None
 
 
 class InnerRuns:
@@ -65,31 +42,34 @@ class InnerRuns:
             together = list(some)
             values = {part.label: part.value for part in together}
             try:
-                self._add(_parts_id(run_id, step, node), State(values, parent=ParentStep(run_id, step - 1)))
+                self._add(parts_id(run_id, step, node), State(values, parent=ParentStep(run_id, step - 1)))
             except NotSerializableError as error:
                 raise named_by_part(error, together, run_id) from error.__cause__
             except CheckpointError as error:
                 raise _of_outer(error, run_id) from error.__cause__
 
-    def _add(self, parts_id: str, parts: State) -> None:
+    def _add(self, kept_at: str, parts: State) -> None:
         store = self._store
         for _ in range(_TRIES):
-            head = store._head(parts_id)
-            added = evolve(parts, run_id=parts_id, step=head.step + 1 if head else 1)
-            row, _tail = store._rows.snapshot(added)
-            new = attrs.evolve(store._next_head(head, added), policy=_KEPT_WHOLE)
-            if store._made(Write(new, head, (row,))):
+            head = store._heads_of.find(kept_at)
+            incarnation = head.incarnation if head else store._heads_of.incarnation_for(kept_at)
+            added = evolve(parts, run_id=kept_at, step=head.step + 1 if head else 1)
+            row, _tail = store._rows.snapshot(added, incarnation)
+            new = attrs.evolve(store._next_head(head, added, row, incarnation), policy=_KEPT_WHOLE)
+            if store._made(Write(store._sealer.sealed_head(new), head, (row,))):
                 return
-        raise StepConflictError(outer_id(parts_id), "its parts were not saved: others keep writing them")
+            store._heads_of.remove_left_over(kept_at)
+        raise StepConflictError(outermost(kept_at), "its parts were not saved: others keep writing them")
 
     def load_parts(self, run_id: str, step: int, node: str) -> dict[str, Any]:
         """As `CheckpointStore.load_parts`."""
-        parts_id, found = _parts_id(run_id, step, node), {}
+        kept_at, found = parts_id(run_id, step, node), {}
         try:
-            for row in self._store._index(parts_id):
-                rows = self._store._chain(parts_id, row.step)
-                if rows:  # not if they were dropped meanwhile
-                    found.update(self._store._rows.data(parts_id, rows)[0])
+            head = self._store._heads_of.find(kept_at)
+            for row in self._store._visible(head) if head else ():
+                rows = self._store._chain(kept_at, row.step)
+                if head and rows:  # not if they were dropped meanwhile
+                    found.update(self._store._rows.data(kept_at, rows, head.incarnation)[0])
         except CheckpointError as error:
             raise _of_outer(error, run_id) from error.__cause__
         return found
@@ -98,51 +78,12 @@ class InnerRuns:
 
     def drop(self, run_id: str, up_to: int | None = None, *, newer_parts: bool = False) -> None:
         """Forget what is within a run: within the steps up to one, and all parts if `newer_parts`; or everything."""
-        for inner in self._within(run_id):
-            if up_to is None or inner.begun < up_to or (newer_parts and is_parts_id(inner.run_id)):
-                self.drop(inner.run_id)
-                self._store._remove(inner.run_id)
-                self._store._forget_all(inner.run_id)
-
-    def copies(self, run_id: str, step: int, new_run_id: str) -> Iterator[Write]:
-        """-> the writes that copy what is within the step after this one of a run, for a copy of that run."""
-        for inner in self._within(run_id):
-            if inner.begun == step and inner.head is not None:
-                new_id, parent = new_run_id + inner.run_id.removeprefix(run_id), ParentStep(new_run_id, step)
-                copied = self._copied_parts if is_parts_id(new_id) else self._copied_run
-                yield from copied(inner.head, new_id, parent)
-
-    def _copied_parts(self, head: Head, new_id: str, parent: ParentStep) -> Iterator[Write]:
-        store = self._store
-        copies = []
-        for at in store._index(head.run_id):
-            rows = store._chain(head.run_id, at.step)
-            store._rows.check(head.run_id, rows)  # a copy is sealed anew: damage would not be found any more
-            copies += store._rows.resealed(new_id, rows)
-        yield Write(attrs.evolve(head, run_id=new_id, number=0, parent=parent), None, tuple(copies))
-
-    def _copied_run(self, head: Head, new_id: str, parent: ParentStep) -> Iterator[Write]:
-        try:
-            state = self._store.load(head.run_id)
-        except CheckpointNotFoundError:  # its last step was joined meanwhile
-            return
-        yield self._store._copy_of(head, evolve(state, run_id=check_run_id(new_id), parent=parent), head.policy)
-        yield from self.copies(head.run_id, state.step, new_id)
-
-    def _within(self, run_id: str) -> Iterator[_Inner]:
-        """-> the runs directly within a run. What holds parts is known by its id, even where its head is damaged."""
-        for inner_id, head in self._store._inner(run_id):
-            if is_parts_id(inner_id):
-                if outer_id(inner_id) == run_id:
-                    yield _Inner(inner_id, _step_of(inner_id) - 1, head)
-            elif head is not None and head.policy.is_part and head.parent and head.parent.run_id == run_id:
-                yield _Inner(inner_id, head.parent.step, head)
-
-
-def _step_of(parts_id: str) -> int:
-    """-> the step whose parts a run holds; 0 if the id was damaged, which makes them parts of a step long past."""
-    step = parts_id.partition(_MARK)[2].partition("#")[0]
-    return int(step) if step.isascii() and step.isdecimal() else 0
+        for inner_id in self._store._ids_within(run_id):
+            place = place_within(run_id, inner_id)
+            is_over = up_to is None or (place is not None and place.step <= up_to)
+            if is_over or (newer_parts and place is not None and place.are_parts):
+                self._store._remove(inner_id)
+                self._store._forget_all(inner_id)
 
 
 def named_by_part(error: NotSerializableError, parts: Sequence[Part], run_id: str) -> NotSerializableError:

@@ -16,7 +16,7 @@ from stategraph import clock
 from stategraph.answers import gives_back
 from stategraph.errors import CheckpointNotFoundError, NotSerializableError, RunExistsError
 from stategraph.frozen import are_settled
-from stategraph.ids import check_run_id
+from stategraph.ids import check_run_id, is_within
 from stategraph.provenance import ParentStep, Part
 from stategraph.state import State, data_of, evolve, time_ns_of, with_data
 from stategraph.stores.base import (
@@ -133,7 +133,7 @@ class MemoryStore(CheckpointStore):
     def _begin(self, run: _Run) -> None:
         newest = _provenance_of(run.kept[-1])
         self._runs[newest.run_id] = run
-        if run.policy.is_part and newest.parent is not None:
+        if is_within(newest.run_id) and newest.parent is not None:
             self._inner.setdefault(newest.parent.run_id, set()).add(newest.run_id)
 
     keeps_parts = True
@@ -185,7 +185,7 @@ class MemoryStore(CheckpointStore):
             self._drop_runs_within(run_id)
 
     def list(self) -> builtins.list[str]:
-        return sorted(run_id for run_id, run in tuple(self._runs.items()) if not run.policy.is_part)
+        return sorted(run_id for run_id in tuple(self._runs) if not is_within(run_id))
 
     def history(self, run_id: str) -> builtins.list[Summary]:
         run = self._runs.get(check_run_id(run_id))
@@ -200,7 +200,7 @@ class MemoryStore(CheckpointStore):
         found = (
             Summary.of(_told(run.kept[-1]), str(run.number))
             for run in newest_first
-            if not run.policy.is_part and (before is None or run.number < before)
+            if not is_within(run.run_id) and (before is None or run.number < before)
         )
         wanted = (run for run in found if status in (None, run.status) and graph in (None, run.graph))
         return builtins.list(itertools.islice(wanted, check_limit(limit)))
@@ -220,7 +220,7 @@ class MemoryStore(CheckpointStore):
         with self._lock:
             source = self.load(run_id, step)
             forked = forked_from(source, new_run_id)
-            policy = self._policies.get(new_run_id) or attrs.evolve(self._runs[run_id].policy, is_part=False)
+            policy = self._policies.get(new_run_id) or self._runs[run_id].policy
             # What is within a step whose answers are taken back was made with these.
             is_kept = source.pause is not None or not gives_back(source)
             copies = list(self._copies(run_id, forked, policy, is_kept=is_kept))
@@ -249,7 +249,7 @@ class MemoryStore(CheckpointStore):
     def prune(self) -> Pruned:
         now = clock.now_ns()
         with self._lock:
-            over = [run_id for run_id, run in self._runs.items() if run.is_over(now) and not run.policy.is_part]
+            over = [run_id for run_id, run in self._runs.items() if run.is_over(now) and not is_within(run_id)]
             for run_id in over:
                 del self._runs[run_id]
                 self._policies.pop(run_id, None)

@@ -14,9 +14,6 @@ _COLUMNS = Columns(
 )
 
 
-_ROW, _HEAD = 11, 11  # how many columns they have
-
-
 def pack_row(row: Row, previous: int | None) -> bytes:
     """-> a row as bytes, with the step of the row before it in its run."""
     return ormsgpack.packb(
@@ -35,7 +32,6 @@ def unpack_row(run_id: str, kept: bytes) -> tuple[Row, int | None]:
     """
     try:
         previous, *columns = ormsgpack.unpackb(kept)
-        columns += [None] * (_ROW - len(columns))  # before there were pauses
     except (TypeError, ValueError) as error:
         raise no_checkpoint(run_id, error) from error
     return _COLUMNS.row(run_id, columns), previous
@@ -48,7 +44,8 @@ def pack_head(head: Head) -> bytes:
         [
             *(head.number, head.version, head.step, head.node, head.time_ns, head.status.value),
             *(_error_parts(head.error), head.graph, None if parent is None else [parent.run_id, parent.step]),
-            *([policy.retention, policy.window, policy.ttl, policy.is_part], head.pause),
+            *([policy.retention, policy.window, policy.ttl], head.pause),
+            *(head.incarnation, head.tip, head.seal),
         ]
     )
 
@@ -61,7 +58,6 @@ def unpack_head(run_id: str, kept: bytes) -> Head:
     """
     try:
         columns = list(ormsgpack.unpackb(kept))
-        columns += [None] * (_HEAD - len(columns))  # before there were pauses
     except (TypeError, ValueError) as error:
         raise no_run(run_id, error) from error
     return _COLUMNS.head(run_id, columns)

@@ -6,16 +6,17 @@ import attrs
 
 from stategraph.provenance import RunStatus
 
+RETENTIONS = ("latest", "full", "windowed")
+
 
 @attrs.frozen
 class Policy:
     """What is kept of a run: which of its checkpoints (`retention`, `window`), and for how many seconds after its
-    completion (`ttl`). A run that is part of another (`is_part`) is listed nowhere."""
+    completion (`ttl`)."""
 
     retention: str = "latest"
     window: int | None = None
     ttl: float | None = None
-    is_part: bool = False
 
     def is_over(self, status: RunStatus, time_ns: int, now_ns: int) -> bool:
         """Whether a run with a newest checkpoint of this status and time completed longer ago than it is to be kept."""

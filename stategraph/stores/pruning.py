@@ -8,7 +8,7 @@ import attrs
 
 from stategraph import clock
 from stategraph.errors import CheckpointCorruptError, FormatError
-from stategraph.stores.rows import Head, Write, is_of
+from stategraph.stores.rows import Head, Write
 from stategraph.stores.summaries import Pruned
 
 if TYPE_CHECKING:
@@ -19,19 +19,27 @@ def prune(store: RowStore) -> Pruned:
     """As `CheckpointStore.prune`."""
     now = clock.now_ns()
     removed, cut = [], 0
-    for head in store._heads(None, None, -1, None):
-        if head.policy.is_over(head.status, head.time_ns, now):
-            if _is_removed(store, head):
+    runs = store._heads_of.listing(lambda head: head)
+    for head in runs.told:
+        try:
+            if not head.policy.is_over(head.status, head.time_ns, now):
+                cut += _cut(store, head)
+            elif _is_removed(store, head):
                 removed.append(head.run_id)
-        else:
-            cut += _cut(store, head)
-    return Pruned(tuple(removed), cut)
+        except (CheckpointCorruptError, FormatError) as error:
+            runs.damaged.append(head.run_id)
+            store._heads_of.report(head.run_id, error)
+    return Pruned(tuple(removed), cut, tuple(runs.damaged))
 
 
 def _is_removed(store: RowStore, head: Head) -> bool:
-    """Remove a run whose time is over -> whether it was removed."""
-    if store._is_stale(head) or not _is_sealed(store, head):  # it went on meanwhile; or the head is wrong
+    """Remove a run whose time is over -> whether it was removed. What is damaged stays, for whoever loads it to see."""
+    rows = store._chain(head.run_id, None)
+    if store._is_stale(head):  # it went on meanwhile
         return False
+    if not rows or not store._is_newest(head, rows[-1]):
+        raise CheckpointCorruptError(head.run_id, f"its newest step {head.step} is missing")
+    store._rows.check(head.run_id, rows, head.incarnation)
     store._inner_runs.drop(head.run_id)  # first: nothing of it is to be found by a run that takes its id
     is_removed = store._remove(head.run_id, head.version)
     if is_removed:
@@ -39,24 +47,14 @@ def _is_removed(store: RowStore, head: Head) -> bool:
     return is_removed
 
 
-def _is_sealed(store: RowStore, head: Head) -> bool:
-    """Whether the newest checkpoint, which has a seal, says of the run what its head says, which has none."""
-    try:
-        rows = store._chain(head.run_id, None)
-        store._rows.check(head.run_id, rows)
-    except (CheckpointCorruptError, FormatError):
-        return False
-    return bool(rows) and is_of(head, rows[-1])
-
-
 def _cut(store: RowStore, head: Head) -> int:
-    """Remove the rows of a run that no visible checkpoint builds on -> how many."""
-    try:
-        lowest = min((row.base for row in store._visible(head)), default=0)
-        superfluous = sum(row.step < lowest for row in store._index(head.run_id))
-    except CheckpointCorruptError:
+    """Remove the rows of a run that no visible checkpoint builds on -> how many; none if it goes on meanwhile."""
+    lowest = min((row.base for row in store._visible(head)), default=0)
+    superfluous = sum(row.step < lowest for row in store._index(head.run_id))
+    if not superfluous:
         return 0
-    if superfluous:
-        store._commit(Write(attrs.evolve(head, version=head.version + 1), head, cut_below=lowest))
-        store._forget(head.run_id)
+    shorter = store._sealer.sealed_head(attrs.evolve(head, version=head.version + 1))
+    if not store._made(Write(shorter, head, cut_below=lowest)):
+        return 0
+    store._known.forget(head.run_id)
     return superfluous

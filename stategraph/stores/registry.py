@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +11,7 @@ from stategraph.stores.base import CheckpointStore
 from stategraph.stores.files import absolute
 
 if TYPE_CHECKING:
-    from stategraph.stores.rows import SigningKey
+    from stategraph.stores.seals import SigningKey
 
 
 def _memory() -> CheckpointStore:
@@ -21,11 +21,15 @@ def _memory() -> CheckpointStore:
 
 
 def _disk(
-    path: str, sign_with: SigningKey | str | None = None, serializer: str = "msgpack", compress: bool = False
+    path: str,
+    sign_with: SigningKey | str | None = None,
+    verify_with: Sequence[SigningKey | str] = (),
+    serializer: str = "msgpack",
+    compress: bool = False,
 ) -> CheckpointStore:
     from stategraph.stores.disk import DiskStore  # imported when used: diskcache takes 60 ms
 
-    return DiskStore(path, sign_with=sign_with, serializer=serializer, compress=compress)
+    return DiskStore(path, sign_with=sign_with, verify_with=verify_with, serializer=serializer, compress=compress)
 
 
 def _with_absolute_path(what: str, options: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -37,12 +41,14 @@ def _sqlite(
     path: str,
     read_only: bool = False,
     sign_with: SigningKey | str | None = None,
+    verify_with: Sequence[SigningKey | str] = (),
     serializer: str = "msgpack",
     compress: bool = False,
 ) -> CheckpointStore:
     from stategraph.stores.sqlite import SqliteStore
 
-    return SqliteStore(path, read_only=read_only, sign_with=sign_with, serializer=serializer, compress=compress)
+    keys = {"sign_with": sign_with, "verify_with": verify_with}
+    return SqliteStore(path, read_only=read_only, serializer=serializer, compress=compress, **keys)
 
 
 _stores: Registry[CheckpointStore] = Registry(

@@ -7,11 +7,14 @@ from abc import abstractmethod
 from collections.abc import Sequence
 
 from stategraph.stores.base import CheckpointStore
-from stategraph.stores.rows import Head, Row, Write
+from stategraph.stores.rows import Head, Row, Unreadable, Write
 
 
 class RowOperations(CheckpointStore):
-    """Seven operations. `stategraph.stores.row_store.RowStore` makes a store of them."""
+    """Seven operations. `stategraph.stores.row_store.RowStore` makes a store of them.
+
+    They give what is there: whether it is as it was written is for the seals to tell.
+    """
 
     @abstractmethod
     def _apply(self, writes: Sequence[Write]) -> Sequence[bool]:
@@ -26,12 +29,17 @@ class RowOperations(CheckpointStore):
         """-> a run as a whole."""
 
     @abstractmethod
-    def _heads(self, status: str | None, graph: str | None, limit: int, before: int | None) -> builtins.list[Head]:
-        """-> runs with this status and graph (None: any), with a number below `before`; the highest number first."""
+    def _heads(
+        self, status: str | None, graph: str | None, limit: int, before: int | None
+    ) -> builtins.list[Head | Unreadable]:
+        """-> runs with this status and graph (None: any), with a number below `before`; the highest number first.
+
+        What is within runs is left out. At most `limit` of them, all if it is negative.
+        """
 
     @abstractmethod
-    def _inner(self, run_id: str) -> builtins.list[tuple[str, Head | None]]:
-        """-> the ids of runs between those of `ids_within`, each with the run as a whole; None if that is damaged."""
+    def _ids_within(self, run_id: str) -> builtins.list[str]:
+        """-> the ids of all that is within a run, however deep."""
 
     @abstractmethod
     def _chain(self, run_id: str, step: int | None) -> builtins.list[Row]:
@@ -45,8 +53,3 @@ class RowOperations(CheckpointStore):
     @abstractmethod
     def _remove(self, run_id: str, version: int | None = None) -> bool:
         """Remove a run and all of its rows, if it has this version (None: whichever) -> whether it was removed."""
-
-
-def ids_within(run_id: str) -> tuple[str, str]:
-    """-> the bounds between which the ids of runs within a run are, and those of runs that somebody named so."""
-    return f"{run_id}/", f"{run_id}0"  # in the order of texts, 0 comes next behind the slash

@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import builtins
 import os
-import threading
-from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
-
-import attrs
 
 from stategraph.answers import gives_back
 from stategraph.errors import (
@@ -18,12 +14,11 @@ from stategraph.errors import (
     CheckpointError,
     CheckpointNotFoundError,
     NotSerializableError,
-    RunExistsError,
     StepConflictError,
 )
-from stategraph.ids import check_run_id
+from stategraph.ids import check_given_id, check_run_id
 from stategraph.provenance import Part
-from stategraph.state import State, time_ns_of
+from stategraph.state import State
 from stategraph.stores.base import (
     check_limit,
     check_number,
@@ -36,17 +31,20 @@ from stategraph.stores.base import (
 from stategraph.stores.bodies import Bodies
 from stategraph.stores.changes import have_same_data, is_about_same
 from stategraph.stores.commit import SharedCommits
+from stategraph.stores.copies import Copies
+from stategraph.stores.heads import Heads
 from stategraph.stores.inner_runs import InnerRuns
-from stategraph.stores.pauses import pause_text
+from stategraph.stores.known import KnownRuns
 from stategraph.stores.policy import Policy
 from stategraph.stores.pruning import prune
 from stategraph.stores.row_operations import RowOperations
-from stategraph.stores.rows import Head, Row, Sealer, SigningKey, Write, is_of, signing_key
+from stategraph.stores.rows import Head, Row, Write
+from stategraph.stores.seals import Sealer, SigningKey, former_keys, signing_key
 from stategraph.stores.summaries import Pruned, Summary
 from stategraph.stores.tails import Rows, Tail
 
 _TRIES = 5  # of a save, while others write to the same run
-_MOST_TAILS = 1_000  # runs whose last saved State is remembered; the next save of another one is a snapshot
+_LOADS = 100  # of a run that others write to: a load is over long before the next save is
 
 
 class RowStore(RowOperations):
@@ -54,7 +52,10 @@ class RowStore(RowOperations):
 
     Args:
         sign_with: Rows are signed (HMAC-SHA-256) with the key that this function gives, or that the environment
-            variable of this name holds. Unsigned or otherwise signed rows are refused.
+            variable of this name holds: at least 16 bytes. Unsigned or otherwise signed rows are refused. What that
+            promises, and what it cannot, stands in docs/security.md.
+        verify_with: Keys that rows were signed with before, each as for `sign_with`. They are still read; new rows are
+            signed with the new one.
         serializer: Name of the serializer of new rows: "msgpack", "json", or one that was registered. All that are
             known are read.
         compress: Whether new rows are compressed where that pays; it takes the extra ``stategraph[zstd]``.
@@ -65,14 +66,19 @@ class RowStore(RowOperations):
     """
 
     def __init__(
-        self, *, sign_with: SigningKey | str | None = None, serializer: str = "msgpack", compress: bool = False
+        self,
+        *,
+        sign_with: SigningKey | str | None = None,
+        verify_with: Sequence[SigningKey | str] = (),
+        serializer: str = "msgpack",
+        compress: bool = False,
     ) -> None:
-        self._rows = Rows(Sealer(signing_key(sign_with)), Bodies(serializer, compress))
+        self._sealer = Sealer(signing_key(sign_with), former_keys(verify_with))
+        self._rows = Rows(self._sealer, Bodies(serializer, compress))
         self._commits = SharedCommits(self._apply)
-        self._inner_runs = InnerRuns(self)
-        self._tails: OrderedDict[str, tuple[Head, Tail]] = OrderedDict()
-        self._policies: dict[str, Policy] = {}
-        self._lock = threading.Lock()
+        self._heads_of = Heads(self, self._sealer)
+        self._inner_runs, self._copies = InnerRuns(self), Copies(self)
+        self._known = KnownRuns()
 
     def at_rest(self) -> AbstractContextManager[object]:
         """-> keeps other threads out while the process is forked (see `stategraph.stores.forks`)."""
@@ -80,7 +86,8 @@ class RowStore(RowOperations):
 
     def renew(self) -> None:
         """In a forked child: have locks of its own. Those who committed in the parent are not here."""
-        self._commits, self._lock = SharedCommits(self._apply), threading.Lock()
+        self._commits = SharedCommits(self._apply)
+        self._known.renew()
 
     # ------------------------------------------------------------------ saving
 
@@ -92,32 +99,35 @@ class RowStore(RowOperations):
 
     def save_many(self, states: Sequence[State]) -> None:
         """Save several States of one run in few transactions; of a run that keeps the newest only, the newest."""
-        if not states:
+        if not states or self._save_newest(states):
             return
         run_id = states[0].run_id
-        known = self._tails.get(run_id)
-        if known is not None and (self._policies.get(run_id) or known[0].policy).visible == 1:
-            self._save_newest(states)
-            return
         for ascending in _ascending(states):
             first, *others = ascending
-            known = self._tails.get(run_id)
+            known = self._known.get(run_id)
             if known is None or first.step <= known[0].step:
                 self.save(first)
-                known = self._tails.get(run_id)
+                known = self._known.get(run_id)
             else:
                 others = ascending
             if others and (known is None or not self._save_together(*known, others)):
                 for state in others:
                     self.save(state)
 
-    def _save_newest(self, states: Sequence[State]) -> None:
+    def _save_newest(self, states: Sequence[State]) -> bool:
+        """Save the newest State only, if the run keeps no other and this is known for sure -> whether it was saved.
+
+        What is remembered of the run may be out of date: another handle may have said that all of it is to be kept.
+        The save finds out, for it is made only if nobody else has written to the run.
+        """
+        known = self._known.get(states[-1].run_id)
+        if known is None or self._known.policy_of(states[-1].run_id, known[0]).visible != 1:
+            return False
         try:
-            self.save(states[-1])
-        except NotSerializableError:  # what came before it can be kept, and is
-            for state in states[:-1]:
-                self.save(state)
-            raise
+            following = self._next(known, states[-1], may_change_data=False)
+        except (NotSerializableError, StepConflictError):  # one by one: what came before it can be kept, and is
+            return False
+        return following is not None and self._is_saved(*following)
 
     def _save_together(self, head: Head, tail: Tail, states: Sequence[State]) -> bool:
         """Save later States of a run in one transaction -> False if somebody else has written to the run."""
@@ -131,10 +141,10 @@ class RowStore(RowOperations):
             error.run_id = head.run_id
             refused = error
         if rows:
-            new = self._next_head(head, tail.state)
+            new = self._next_head(head, tail.state, rows[-1])
             cut = max((self._cut(new, row) for row in rows if row.is_snapshot), default=0)
             if not self._made(Write(new, head, tuple(rows), cut_below=cut)):
-                self._forget(head.run_id)
+                self._known.forget(head.run_id)
                 return False
             self._remember(new, tail)
         if refused is not None:
@@ -143,7 +153,7 @@ class RowStore(RowOperations):
 
     def _keep(self, state: State, may_change_data: bool) -> None:
         for _ in range(_TRIES):
-            known = self._tails.get(state.run_id)
+            known = self._known.get(state.run_id)
             try:
                 following = self._next(known, state, may_change_data)
             except NotSerializableError as error:
@@ -152,63 +162,83 @@ class RowStore(RowOperations):
             except StepConflictError:
                 if known is None or not self._is_stale(known[0]):
                     raise
-                following = None
-            if following is not None:
-                old, head, row, tail = following
-                cut = self._cut(head, row) if row.is_snapshot else 0
-                if self._made(Write(head, old, (row,), cut_below=cut)):
-                    self._remember(head, tail)
-                    return
-            self._forget(state.run_id)  # somebody else has written: compare with what there is now
+                self._known.forget(state.run_id)
+                continue
+            if following is not None and self._is_saved(*following):
+                return
+            self._known.forget(state.run_id)  # somebody else has written: compare with what there is now
+            self._heads_of.remove_left_over(state.run_id)
         raise StepConflictError(state.run_id, f"step {state.step} was not saved: others keep writing to the run")
+
+    def _is_saved(self, old: Head | None, head: Head, row: Row, tail: Tail) -> bool:
+        """Save a State -> whether it was saved: not if somebody else has written to the run."""
+        cut = self._cut(head, row) if row.is_snapshot else 0
+        is_made = self._made(Write(head, old, (row,), cut_below=cut))
+        if is_made:
+            self._remember(head, tail)
+        return is_made
 
     def _next(
         self, known: tuple[Head, Tail] | None, state: State, may_change_data: bool
     ) -> tuple[Head | None, Head, Row, Tail] | None:
         """-> the head before; head, row and tail with a State; None if somebody else writes to the run meanwhile."""
         if known is None:
-            row, tail = self._rows.snapshot(state)  # what cannot be kept is found out before the store is asked
-            head = self._head(state.run_id)
-            if head is None or head.step < state.step:
-                return head, self._next_head(head, state), row, tail
+            begun = self._heads_of.incarnation_for(state.run_id)
+            row, tail = self._rows.snapshot(state, begun)  # what cannot be kept is found out before the store is asked
+            head = self._heads_of.find(state.run_id)
+            if head is None:
+                return None, self._next_head(None, state, row, begun), row, tail
+            if head.step < state.step:
+                row, tail = self._rows.snapshot(state, head.incarnation)
+                return head, self._next_head(head, state, row), row, tail
             try:
                 self.load(state.run_id)
             except CheckpointNotFoundError:  # it was deleted meanwhile
                 return None
-            known = self._tails.get(state.run_id)
+            known = self._known.get(state.run_id)
             if known is None:
                 return None
         head, tail = known
         if state.step > head.step:
-            return head, self._next_head(head, state), *self._rows.following(tail, state)
+            row, tail = self._rows.following(tail, state)
+            return head, self._next_head(head, state, row), row, tail
         same_data = have_same_data(tail.state, state, tail.encoded)
         check_step(state.run_id, head.step, state.step, may_change_data or same_data)
         if not (same_data and is_about_same(tail.state, state)):
-            return head, self._next_head(head, state), *self._rows.snapshot(state)
+            row, tail = self._rows.snapshot(state, head.incarnation)
+            return head, self._next_head(head, state, row), row, tail
         saved = self._chain(state.run_id, state.step)
         if not saved or saved[-1].seal != tail.seal:
-            return None
-        return head, self._next_head(head, state), *self._rows.again(tail, saved[-1], state)
+            if self._is_stale(head):
+                return None
+            raise CheckpointCorruptError(state.run_id, f"its newest step {head.step} is missing, or is another")
+        row, tail = self._rows.again(tail, saved[-1], state)
+        return head, self._next_head(head, state, row), row, tail
 
     def _is_stale(self, head: Head) -> bool:
         """Whether somebody else has written to the run since."""
         now = self._head(head.run_id)
         return now is None or now.version != head.version
 
-    def _next_head(self, head: Head | None, state: State) -> Head:
-        return Head(
-            run_id=state.run_id,
-            number=head.number if head else 0,
-            version=head.version + 1 if head else int.from_bytes(os.urandom(6)),
-            step=state.step,
-            node=state.checkpoint_node,
-            time_ns=time_ns_of(state),
-            status=state.status,
-            error=state.error,
-            graph=state.graph,
-            parent=state.parent,
-            policy=self._policies.get(state.run_id) or (head.policy if head else Policy()),
-            pause=None if state.pause is None else pause_text(state.pause),
+    def _next_head(self, old: Head | None, state: State, row: Row, incarnation: bytes = b"") -> Head:
+        """-> the head of a run whose newest State is this one, in this row; of one that begins if there is no old."""
+        return self._sealer.sealed_head(
+            Head(
+                run_id=state.run_id,
+                number=old.number if old else 0,
+                version=old.version + 1 if old else int.from_bytes(os.urandom(6)),
+                step=state.step,
+                node=state.checkpoint_node,
+                time_ns=row.time_ns,
+                status=state.status,
+                error=state.error,
+                graph=state.graph,
+                parent=state.parent,
+                policy=self._known.policy_of(state.run_id, old),
+                pause=row.pause,
+                incarnation=old.incarnation if old else incarnation,
+                tip=row.seal,
+            )
         )
 
     def _cut(self, head: Head, snapshot: Row) -> int:
@@ -231,26 +261,17 @@ class RowStore(RowOperations):
 
     def _commit(self, write: Write) -> None:
         if not self._made(write):
-            self._forget(write.head.run_id)
+            self._known.forget(write.head.run_id)
             raise StepConflictError(write.head.run_id, "others wrote to the run at the same time")
 
     def _remember(self, head: Head, tail: Tail) -> None:
-        with self._lock:
-            self._tails[head.run_id] = head, tail
-            self._tails.move_to_end(head.run_id)
-            while len(self._tails) > _MOST_TAILS:
-                run_id, (saved, _) = self._tails.popitem(last=False)
-                if self._policies.get(run_id) == saved.policy:
-                    del self._policies[run_id]  # the store itself knows it
-
-    def _forget(self, run_id: str) -> None:
-        with self._lock:
-            self._tails.pop(run_id, None)
+        self._known.remember(head, tail)
+        self._heads_of.forget(head.run_id)
 
     def _forget_all(self, run_id: str) -> None:
         """Forget a run that is not there any more."""
-        self._forget(run_id)
-        self._policies.pop(run_id, None)
+        self._known.forget_all(run_id)
+        self._heads_of.forget(run_id)
 
     # ------------------------------------------------------------------ runs within runs
 
@@ -270,16 +291,36 @@ class RowStore(RowOperations):
     def load(self, run_id: str, step: int | None = None) -> State:
         if step is not None:
             check_number(step)
-        head = self._head(check_run_id(run_id))  # first: a write before the rows are read makes its version an old one
-        rows = [] if head is None else self._chain(run_id, step)
-        if head is not None and not rows:
-            self._check_absent(head, step)
-        if head is None or not rows or (step is not None and not self._is_visible(head, step)):
-            raise CheckpointNotFoundError(run_id, str(self), step)
-        state = self._rows.state(run_id, rows)
-        if step is None and is_of(head, rows[-1]):
-            self._remember(head, self._rows.tail(state, rows))
+        check_run_id(run_id)
+        for _ in range(_LOADS):
+            head = self._heads_of.find(run_id)  # first: a write before the rows are read makes its version an old one
+            rows = [] if head is None else self._chain(run_id, step)
+            if head is not None and not rows:
+                self._check_absent(head, step)
+            if head is None or not rows or (step is not None and not self._is_visible(head, step)):
+                raise CheckpointNotFoundError(run_id, str(self), step)
+            if self._is_newest(head, rows[-1]) or (step is not None and rows[-1].step < head.step):
+                break
+        else:
+            raise CheckpointError(run_id, f"it was not loaded from the {self}: others keep writing to it")
+        state = self._rows.state(run_id, rows, head.incarnation)
+        if rows[-1].seal == head.tip:
+            self._remember(head, self._rows.tail(state, rows, head.incarnation))
         return state
+
+    def _is_newest(self, head: Head, row: Row) -> bool:
+        """Whether a row is the newest of a run -> False if somebody else has written since the head was read.
+
+        Raises:
+            CheckpointCorruptError: it stands in the place of the newest one, and nobody has.
+        """
+        if row.seal == head.tip:
+            return True
+        if row.step >= head.step and not self._is_stale(head):
+            raise CheckpointCorruptError(
+                head.run_id, f"its newest step {head.step} is another than the one that was saved"
+            )
+        return False
 
     def _check_absent(self, head: Head, step: int | None) -> None:
         """Raise CheckpointCorruptError if a step that is not there was not removed, but lost."""
@@ -289,20 +330,27 @@ class RowStore(RowOperations):
             return
         later = next((row for row in self._index(head.run_id) if row.step > step), None)
         if later is not None and later.base < step:  # what builds on it shows that it was there
-            self._rows.check(head.run_id, self._chain(head.run_id, later.step))
+            self._rows.check(head.run_id, self._chain(head.run_id, later.step), head.incarnation)
 
     def list(self) -> builtins.list[str]:
-        return sorted(head.run_id for head in self._heads(None, None, -1, None))
+        return sorted(self._heads_of.listing(lambda head: head.run_id).told)
 
     def history(self, run_id: str) -> builtins.list[Summary]:
-        head = self._head(check_run_id(run_id))
-        return [] if head is None else [head.summary_of(row) for row in self._visible(head)]
+        head = self._heads_of.find(check_run_id(run_id))
+        if head is None:
+            return []
+        rows = self._visible(head)
+        if self._sealer.signs:  # which covers the bodies: who signs wants to be sure rather than fast
+            for chain in self._chains(head, rows):
+                self._rows.check(run_id, chain, head.incarnation)
+        return [head.summary_of(row) for row in rows]
 
     def runs(
         self, status: str | None = None, graph: str | None = None, limit: int = 100, after: str | None = None
     ) -> builtins.list[Summary]:
         check_status(status)
-        return [head.summary() for head in self._heads(status, graph, check_limit(limit), from_cursor(after))]
+        found = self._heads_of.listing(Head.summary, status, graph, check_limit(limit), from_cursor(after))
+        return found.told
 
     def _is_visible(self, head: Head, step: int) -> bool:
         return head.policy.visible is None or any(row.step == step for row in self._visible(head))
@@ -310,21 +358,26 @@ class RowStore(RowOperations):
     def _visible(self, head: Head) -> builtins.list[Row]:
         """-> the checkpoints of a run that retention keeps; more rows may be there, which these build on."""
         rows = self._index(head.run_id)
-        if not (rows and is_of(head, rows[-1])) and not self._is_stale(head):
+        if not (rows and rows[-1].seal == head.tip) and not self._is_stale(head):
             raise CheckpointCorruptError(head.run_id, f"its newest step {head.step} is missing, or is another")
         return rows[-head.policy.visible :] if head.policy.visible else rows
+
+    def _chains(self, head: Head, visible: Sequence[Row]) -> Iterator[builtins.list[Row]]:
+        """-> snapshots with all that builds on them, which together hold these checkpoints of a run."""
+        newest_on = {row.base: row.step for row in visible}  # the last one builds on all that have the same base
+        return (self._chain(head.run_id, step) for step in newest_on.values())
 
     # ------------------------------------------------------------------ time travel, and forgetting
 
     def rollback(self, run_id: str, step: int) -> State:
         check_number(step)
         state = self.load(run_id, step)
-        head = self._head(run_id)
+        head = self._heads_of.find(run_id)
         if head is None:
             raise CheckpointNotFoundError(run_id, str(self), step)
         state = rolled_back(state)
-        row, tail = self._rows.snapshot(state)
-        back = self._next_head(head, state)
+        row, tail = self._rows.snapshot(state, head.incarnation)
+        back = self._next_head(head, state, row)
         # Dropped first: parts of a later step must not be left for another way to come to that step.
         self._inner_runs.drop(run_id)
         self._commit(Write(back, head, (row,), cut_above=step))
@@ -332,50 +385,16 @@ class RowStore(RowOperations):
         return state
 
     def fork(self, run_id: str, new_run_id: str, step: int | None = None) -> State:
-        check_run_id(new_run_id)
+        check_given_id(new_run_id)
         source = self.load(run_id, step)
         forked = forked_from(source, new_run_id)
-        head = self._head(run_id)
+        head = self._heads_of.find(run_id)
         if head is None:
             raise CheckpointNotFoundError(run_id, str(self), step)
-        policy = attrs.evolve(head.policy, is_part=False)
         # What is within a step whose answers are taken back was made with these.
         is_kept = source.pause is not None or not gives_back(source)
-        inner = self._inner_runs.copies(run_id, source.step, new_run_id) if is_kept else ()
-        self._begin([self._copy_of(head, forked, policy), *inner])
+        self._copies.make(head, forked, is_within_kept=is_kept)
         return forked
-
-    def _copy_of(self, source: Head, copy: State, policy: Policy) -> Write:
-        """-> the write that keeps a State as the newest of a new run, with the history of another run up to there."""
-        earlier = self._copied(source.run_id, copy.run_id, copy.step)
-        row, _ = self._rows.snapshot(copy)
-        return Write(attrs.evolve(self._next_head(None, copy), policy=policy), None, (*earlier, row))
-
-    def _begin(self, writes: Sequence[Write]) -> None:
-        """Make writes that begin runs, in one transaction. Where another process begins one of them at the same time,
-        the others are taken back."""
-        for write in writes:
-            if self._head(write.head.run_id) is not None:
-                raise RunExistsError(write.head.run_id, str(self))
-        made = self._apply(writes)
-        if all(made):
-            return
-        for write, is_made in zip(writes, made, strict=True):
-            if is_made:
-                self._remove(write.head.run_id, write.head.version)
-        raise RunExistsError(writes[made.index(False)].head.run_id, str(self))
-
-    def _copied(self, run_id: str, new_run_id: str, below: int) -> builtins.list[Row]:
-        """-> the checkpoints of a run before a step, and what they build on, sealed for another run."""
-        head = self._head(run_id)
-        visible = [row for row in self._visible(head) if row.step < below] if head else []
-        newest_on = {row.base: row.step for row in visible}  # the last one builds on all that have the same base
-        copies: builtins.list[Row] = []
-        for step in newest_on.values():
-            rows = self._chain(run_id, step)
-            self._rows.check(run_id, rows)
-            copies += self._rows.resealed(new_run_id, rows)
-        return copies
 
     def delete(self, run_id: str) -> None:
         self._inner_runs.drop(check_run_id(run_id))
@@ -383,7 +402,7 @@ class RowStore(RowOperations):
         self._forget_all(run_id)
 
     def retain(self, run_id: str, policy: Policy) -> None:
-        self._policies[check_run_id(run_id)] = policy
+        self._known.retain(check_run_id(run_id), policy)
 
     def prune(self) -> Pruned:
         return prune(self)

@@ -18,16 +18,15 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from stategraph.errors import CheckpointCorruptError, CheckpointError, CheckpointSaveError, ConfigError, FormatError
+from stategraph.ids import bounds_within
 from stategraph.stores.files import absolute, make_private
 from stategraph.stores.forks import take_care_of
-from stategraph.stores.row_operations import ids_within
 from stategraph.stores.row_store import RowStore
-from stategraph.stores.rows import Head, Row, Write
+from stategraph.stores.rows import Head, Row, Unreadable, Write
 from stategraph.stores.sqlite_rows import (
     CHAIN,
     HEAD,
     INDEX,
-    INNER,
     IS_SHOWN,
     LAST_STEP,
     MIGRATIONS,
@@ -38,8 +37,9 @@ from stategraph.stores.sqlite_rows import (
     SCHEMA_VERSION,
     STEP_BITS,
     TOGETHER,
-    head_if_whole,
+    WITHIN,
     head_of,
+    head_or_unreadable,
     head_values,
     is_next_step,
     row_of,
@@ -96,10 +96,12 @@ class SqliteStore(RowStore):
             else:
                 _prepare(database, self.path)
                 self._grow_log(database)
+            store_id = _store_id(database, self.path)
         except BaseException:
             database.close()
             raise
         self._database, self._pid = database, os.getpid()
+        self._sealer.store_id = store_id
 
     def _grow_log(self, database: sqlite3.Connection) -> None:
         """Grow the write-ahead log once, by a transaction that is too large for the cache, and is rolled back.
@@ -197,16 +199,18 @@ class SqliteStore(RowStore):
         found = self._query(run_id, f"SELECT {HEAD} FROM run WHERE run_id = ?", (run_id,))
         return head_of(found[0]) if found else None
 
-    def _heads(self, status: str | None, graph: str | None, limit: int, before: int | None) -> builtins.list[Head]:
+    def _heads(
+        self, status: str | None, graph: str | None, limit: int, before: int | None
+    ) -> builtins.list[Head | Unreadable]:
         conditions = [("status = ?", status), ("graph = ?", graph), ("number < ?", before)]
         asked = [(condition, value) for condition, value in conditions if value is not None]
         where = f"WHERE {' AND '.join([*(condition for condition, _ in asked), IS_SHOWN])}"
         values = [*(value for _, value in asked), limit]
         found = self._query("", f"SELECT {HEAD} FROM run {where} ORDER BY number DESC LIMIT ?", values)
-        return [head_of(row) for row in found]
+        return [head_or_unreadable(row) for row in found]
 
-    def _inner(self, run_id: str) -> builtins.list[tuple[str, Head | None]]:
-        return [(str(row[0]), head_if_whole(row)) for row in self._query(run_id, INNER, ids_within(run_id))]
+    def _ids_within(self, run_id: str) -> builtins.list[str]:
+        return [str(inner_id) for (inner_id,) in self._query(run_id, WITHIN, bounds_within(run_id))]
 
     def _chain(self, run_id: str, step: int | None) -> builtins.list[Row]:
         last = LAST_STEP if step is None else step
@@ -336,6 +340,18 @@ def _prepare(database: sqlite3.Connection, path: Path) -> None:
         if database.in_transaction:
             database.execute("ROLLBACK")
         raise
+
+
+def _store_id(database: sqlite3.Connection, path: Path) -> bytes:
+    """Return what tells this store from all others.
+
+    Raises:
+        FormatError: it is missing, or there are several.
+    """
+    found = database.execute("SELECT id FROM store LIMIT 2").fetchall()
+    if len(found) != 1 or type(found[0][0]) is not bytes:
+        raise FormatError("", f"{path} is damaged: its table store does not have one id")
+    return bytes(found[0][0])
 
 
 def _to_log_mode(database: sqlite3.Connection) -> None:

@@ -9,17 +9,18 @@ from pathlib import Path
 from typing import Any
 
 from stategraph.errors import CheckpointCorruptError, FormatError, InvalidRunIdError
-from stategraph.ids import check_run_id
+from stategraph.ids import check_run_id, outermost
 from stategraph.provenance import ErrorInfo, ParentStep
 from stategraph.stores.columns import Columns, no_run
-from stategraph.stores.inner_runs import outer_id
 from stategraph.stores.policy import Policy
-from stategraph.stores.rows import Head, Row
+from stategraph.stores.rows import Head, Row, Unreadable
 
 STEP_BITS = 32
 LAST_STEP = (1 << STEP_BITS) - 1
 
 _FIRST = f"""
+CREATE TABLE store (id BLOB NOT NULL);
+INSERT INTO store VALUES (randomblob(16));
 CREATE TABLE run (
     number INTEGER PRIMARY KEY,
     run_id TEXT NOT NULL UNIQUE,
@@ -31,7 +32,11 @@ CREATE TABLE run (
     graph TEXT,
     error TEXT,
     parent TEXT,
-    policy TEXT NOT NULL
+    policy TEXT NOT NULL,
+    pause TEXT,
+    incarnation BLOB NOT NULL,
+    tip BLOB NOT NULL,
+    seal BLOB NOT NULL
 );
 CREATE INDEX run_by_status ON run (status, number);
 CREATE INDEX run_by_graph ON run (graph, number);
@@ -42,6 +47,7 @@ CREATE TABLE checkpoint (
     timestamp_ns INTEGER NOT NULL,
     status TEXT NOT NULL,
     error TEXT,
+    pause TEXT,
     format INTEGER NOT NULL,
     encoding TEXT NOT NULL,
     body BLOB NOT NULL,
@@ -49,33 +55,17 @@ CREATE TABLE checkpoint (
 );
 CREATE VIEW checkpoints AS
 SELECT run.run_id, checkpoint.id & {(1 << STEP_BITS) - 1} AS step, checkpoint.checkpoint_node, checkpoint.status,
-    datetime(checkpoint.timestamp_ns / 1000000000, 'unixepoch') AS timestamp, checkpoint.error, checkpoint.base,
-    length(CAST(checkpoint.body AS BLOB)) AS bytes, checkpoint.encoding,
-    CASE checkpoint.encoding WHEN 'json' THEN checkpoint.body END AS json
-FROM checkpoint JOIN run ON run.number = checkpoint.id >> {STEP_BITS};
-"""
-
-_WITH_PAUSES = f"""
-ALTER TABLE run ADD COLUMN pause TEXT;
-ALTER TABLE checkpoint ADD COLUMN pause TEXT;
-DROP VIEW checkpoints;
-CREATE VIEW checkpoints AS
-SELECT run.run_id, checkpoint.id & {(1 << STEP_BITS) - 1} AS step, checkpoint.checkpoint_node, checkpoint.status,
     datetime(checkpoint.timestamp_ns / 1000000000, 'unixepoch') AS timestamp, checkpoint.error, checkpoint.pause,
     checkpoint.base, length(CAST(checkpoint.body AS BLOB)) AS bytes, checkpoint.encoding,
     CASE checkpoint.encoding WHEN 'json' THEN checkpoint.body END AS json
 FROM checkpoint JOIN run ON run.number = checkpoint.id >> {STEP_BITS};
 """
-MIGRATIONS = tuple(tuple(part for part in script.strip().split(";\n") if part) for script in (_FIRST, _WITH_PAUSES))
+MIGRATIONS = tuple(tuple(part for part in script.strip().split(";\n") if part) for script in (_FIRST,))
 """What makes each version of the schema of the one before, as statements."""
 SCHEMA_VERSION = len(MIGRATIONS)
 
-_SUPPLEMENTS = {
-    1: (
-        "CREATE TEMP VIEW run AS SELECT *, NULL AS pause FROM main.run",
-        "CREATE TEMP VIEW checkpoint AS SELECT *, NULL AS pause FROM main.checkpoint",
-    )
-}
+SUPPLEMENTS: dict[int, tuple[str, ...]] = {}
+"""For each older version, statements that make temporary views in which it looks like the newest."""
 
 
 def supplement(database: sqlite3.Connection, path: Path) -> None:
@@ -91,21 +81,24 @@ def supplement(database: sqlite3.Connection, path: Path) -> None:
     if version == 0:
         raise FormatError("", f"{path} is empty: no store was made in it yet; one that is not read-only makes it")
     database.execute("PRAGMA temp_store = MEMORY")
-    for statement in _SUPPLEMENTS.get(version, ()):
+    for statement in SUPPLEMENTS.get(version, ()):
         database.execute(statement)
 
 
-_CHANGING = "version, step, checkpoint_node, timestamp_ns"
-_HEAD_FIELDS = f"{_CHANGING}, status, error, graph, parent, policy, pause"
-HEAD = f"run_id, number, {_HEAD_FIELDS}"
+_CHANGING = "version, step, checkpoint_node, timestamp_ns, tip, seal"
+_HEAD_FIELDS = f"{_CHANGING}, status, error, graph, parent, policy, pause, incarnation"
+HEAD = (
+    "run_id, number, version, step, checkpoint_node, timestamp_ns, "
+    "status, error, graph, parent, policy, pause, incarnation, tip, seal"
+)
 NEW_RUN = (
-    f"INSERT INTO run ({_HEAD_FIELDS}, run_id) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) "
-    "ON CONFLICT DO NOTHING RETURNING number"
+    f"INSERT INTO run ({_HEAD_FIELDS}, run_id) VALUES ({', '.join('?' * 14)}) "
+    "ON CONFLICT (run_id) DO NOTHING RETURNING number"
 )
 _IF_UNCHANGED = "WHERE run_id = ? AND version = ? RETURNING number"
-NEXT_RUN = f"UPDATE run SET ({_HEAD_FIELDS}) = (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) {_IF_UNCHANGED}"
+NEXT_RUN = f"UPDATE run SET ({_HEAD_FIELDS}) = ({', '.join('?' * 13)}) {_IF_UNCHANGED}"
 # SQLite writes an index whenever a column of it is set, to the same value too: twice the bytes of most steps.
-NEXT_STEP = f"UPDATE run SET ({_CHANGING}) = (?, ?, ?, ?) {_IF_UNCHANGED}"
+NEXT_STEP = f"UPDATE run SET ({_CHANGING}) = (?, ?, ?, ?, ?, ?) {_IF_UNCHANGED}"
 _ROW_FIELDS = "base, checkpoint_node, timestamp_ns, status, error, format, encoding, body, seal, pause"
 _ROW_COLUMNS = _ROW_FIELDS.replace("body", "CAST(body AS BLOB)")  # JSON is kept as text, for other tools to read
 TOGETHER = (512, 64, 8, 1)
@@ -130,15 +123,14 @@ ORDER BY id
 """
 INDEX = f"""
 SELECT checkpoint.id & {LAST_STEP}, base, checkpoint.checkpoint_node, checkpoint.timestamp_ns, checkpoint.status,
-    checkpoint.error, format, encoding, x'', seal, checkpoint.pause
+    checkpoint.error, format, encoding, x'', checkpoint.seal, checkpoint.pause
 FROM run JOIN checkpoint ON checkpoint.id BETWEEN number << {STEP_BITS} AND number << {STEP_BITS} | {LAST_STEP}
 WHERE run_id = ? ORDER BY checkpoint.id
 """
 
 
-_IS_PART = " part"
-INNER = f"SELECT {HEAD} FROM run WHERE run_id > ? AND run_id < ?"
-IS_SHOWN = f"policy NOT LIKE '%{_IS_PART}'"
+WITHIN = "SELECT run_id FROM run WHERE run_id > ? AND run_id < ?"
+IS_SHOWN = "instr(run_id, '/#') = 0"
 
 
 def row_values(first: int, row: Row) -> tuple[Any, ...]:
@@ -164,32 +156,33 @@ def is_next_step(old: Head, new: Head) -> bool:
 
 def step_values(head: Head) -> tuple[Any, ...]:
     """-> the columns of a head that change at every step."""
-    return head.version, head.step, head.node, head.time_ns
+    return head.version, head.step, head.node, head.time_ns, head.tip, head.seal
 
 
 def head_values(head: Head) -> tuple[Any, ...]:
     """-> the columns of a head."""
     error = None if head.error is None else _error_text(head.error)
     parent = None if head.parent is None else f"{head.parent.run_id}@{head.parent.step}"
-    return *step_values(head), head.status._value_, error, head.graph, parent, _policy_text(head.policy), head.pause
+    about = head.status._value_, error, head.graph, parent, _policy_text(head.policy), head.pause, head.incarnation
+    return *step_values(head), *about
 
 
 def head_of(found: tuple[Any, ...]) -> Head:
     """-> the head in these columns. Raises CheckpointCorruptError if they hold none."""
     run_id = found[0]
     try:
-        check_run_id(outer_id(run_id) if type(run_id) is str else run_id)
+        check_run_id(outermost(run_id) if type(run_id) is str else run_id)
     except InvalidRunIdError as error:
         raise no_run(run_id, error) from error
     return _COLUMNS.head(run_id, found[1:])
 
 
-def head_if_whole(found: tuple[Any, ...]) -> Head | None:
-    """-> the head in these columns, None if they hold none."""
+def head_or_unreadable(found: tuple[Any, ...]) -> Head | Unreadable:
+    """-> the head in these columns, or what says that they hold none."""
     try:
         return head_of(found)
-    except CheckpointCorruptError:
-        return None
+    except CheckpointCorruptError as error:
+        return Unreadable(str(found[0]), found[1], error)
 
 
 def _parent_of(text: str) -> ParentStep:
@@ -207,13 +200,13 @@ def _error_of(text: str) -> ErrorInfo:
 
 def _policy_text(policy: Policy) -> str:
     parts = (policy.retention, policy.window, policy.ttl)
-    return " ".join("-" if part is None else str(part) for part in parts) + (_IS_PART if policy.is_part else "")
+    return " ".join("-" if part is None else str(part) for part in parts)
 
 
 def _policy_of(text: str) -> Policy:
-    retention, window, ttl = text.removesuffix(_IS_PART).split(" ")
+    retention, window, ttl = text.split(" ")
     numbers = None if window == "-" else int(window), None if ttl == "-" else float(ttl)
-    return Policy(retention, *numbers, is_part=text.endswith(_IS_PART))
+    return Policy(retention, *numbers)
 
 
 _COLUMNS = Columns(error=_error_of, parent=_parent_of, policy=_policy_of)

@@ -88,7 +88,9 @@ class Pruned:
     Attributes:
         runs: The ids of runs whose time was over.
         checkpoints: How many checkpoints of other runs went.
+        damaged: The ids of runs that were left as they are, for they are damaged.
     """
 
     runs: tuple[str, ...] = ()
     checkpoints: int = 0
+    damaged: tuple[str, ...] = ()

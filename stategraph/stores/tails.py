@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import attrs
 
@@ -13,10 +13,23 @@ from stategraph.stores.bodies import Bodies
 from stategraph.stores.changes import Change, assembled, encoded_of
 from stategraph.stores.kinds import DecodeError, NotRegisteredError
 from stategraph.stores.pauses import pause_of, pause_text
-from stategraph.stores.rows import FORMAT, MAX_STEP, Row, Sealer
+from stategraph.stores.rows import FORMAT, MAX_STEP, Row
+from stategraph.stores.seals import Sealer
 
 _ROW_WEIGHT = 512  # bytes that a row costs besides its body, when changes are weighed against a snapshot
 _LIGHT = 16_384  # bytes of changes that are always allowed: below, a snapshot saves nothing
+
+
+class Source(Protocol):
+    """What is to be known of a run whose rows are copied."""
+
+    @property
+    def run_id(self) -> str:
+        """Its id."""
+
+    @property
+    def incarnation(self) -> bytes:
+        """Its incarnation."""
 
 
 @attrs.frozen
@@ -31,6 +44,7 @@ class Tail:
         encoded: The bytes of its values that are not settled, by key.
         snapshot: Bytes of the snapshot that it builds on.
         since: Bytes of the rows since that snapshot.
+        incarnation: That of its run.
     """
 
     state: State
@@ -40,6 +54,7 @@ class Tail:
     encoded: dict[str, bytes]
     snapshot: int
     since: int
+    incarnation: bytes = b""
 
 
 class Rows:
@@ -52,16 +67,16 @@ class Rows:
     def __init__(self, sealer: Sealer, bodies: Bodies | None = None) -> None:
         self._sealer, self._bodies = sealer, bodies or Bodies()
 
-    def snapshot(self, state: State) -> tuple[Row, Tail]:
-        """-> a row with all data of a State, and the tail that it makes.
+    def snapshot(self, state: State, incarnation: bytes = b"") -> tuple[Row, Tail]:
+        """-> a row with all data of a State, for this incarnation of its run, and the tail that it makes.
 
         Raises:
             NotSerializableError: a value cannot be kept exactly.
         """
         whole = Change.between(None, state, {})
         encoding, body = self._bodies.encode(whole.parts())
-        row = self._sealed(state, state.step, encoding, body, b"")
-        return row, Tail(state, row.base, row.seal, b"", whole.encoded, len(row.body), 0)
+        row = self._sealed(state, state.step, encoding, body, b"", incarnation)
+        return row, Tail(state, row.base, row.seal, b"", whole.encoded, len(row.body), 0, incarnation)
 
     def following(self, tail: Tail, state: State) -> tuple[Row, Tail]:
         """-> the row of a later step: what changed, or a snapshot where that has become the lighter way; and the tail.
@@ -73,25 +88,37 @@ class Rows:
         encoding, body = self._bodies.encode(change.parts())
         since = tail.since + len(body) + _ROW_WEIGHT
         if since > tail.snapshot + _LIGHT:
-            return self.snapshot(state)
-        row = self._sealed(state, tail.base, encoding, body, tail.seal)
-        return row, Tail(state, row.base, row.seal, tail.seal, change.encoded, tail.snapshot, since)
+            return self.snapshot(state, tail.incarnation)
+        row = self._sealed(state, tail.base, encoding, body, tail.seal, tail.incarnation)
+        return row, Tail(state, row.base, row.seal, tail.seal, change.encoded, tail.snapshot, since, tail.incarnation)
 
     def again(self, tail: Tail, saved: Row, state: State) -> tuple[Row, Tail]:
-        """-> the row of the tail with another node, time, status or error, and the tail with it."""
-        row = self._sealed(state, saved.base, saved.encoding, saved.body, tail.before)
+        """-> the row of the tail with another node, time, status or error, and the tail with it.
+
+        `saved` is that row as the store has it now. It is sealed anew only if it is still what was sealed before.
+
+        Raises:
+            CheckpointCorruptError: it is not.
+        """
+        self._sealer.check(state.run_id, [saved], tail.incarnation, tail.before)
+        row = self._sealed(state, saved.base, saved.encoding, saved.body, tail.before, tail.incarnation)
         return row, attrs.evolve(tail, state=state, base=row.base, seal=row.seal)
 
-    def resealed(self, run_id: str, rows: Sequence[Row]) -> list[Row]:
-        """-> a snapshot and the rows that build on it, for another run."""
-        resealed: list[Row] = []
+    def copied(self, source: Source, run_id: str, incarnation: bytes, rows: Sequence[Row]) -> list[Row]:
+        """-> a snapshot and the rows that build on it, for another run.
+
+        Raises:
+            CheckpointCorruptError: they are damaged, which would not be found any more in the copy.
+        """
+        self.check(source.run_id, rows, source.incarnation)
+        copies: list[Row] = []
         before = b""
         for row in rows:
-            resealed.append(self._sealer.seal(run_id, row, before))
-            before = resealed[-1].seal
-        return resealed
+            copies.append(self._sealer.seal(run_id, row, before, incarnation))
+            before = copies[-1].seal
+        return copies
 
-    def state(self, run_id: str, rows: Sequence[Row]) -> State:
+    def state(self, run_id: str, rows: Sequence[Row], incarnation: bytes = b"") -> State:
         """-> the State that a snapshot and its changes make.
 
         Raises:
@@ -100,7 +127,7 @@ class Rows:
                 registered here.
             ConfigError: they are compressed, and what that takes is not installed.
         """
-        self.check(run_id, rows)
+        self.check(run_id, rows, incarnation)
         newest = rows[-1]
         try:
             data, about = self._assembled(run_id, rows)
@@ -122,9 +149,9 @@ class Rows:
         except (DecodeError, StateGraphError, TypeError, ValueError, LookupError, AttributeError) as error:
             raise CheckpointCorruptError(run_id, f"its step {newest.step} cannot be restored: {error}") from error
 
-    def data(self, run_id: str, rows: Sequence[Row]) -> tuple[dict[str, Any], dict[str, Any]]:
+    def data(self, run_id: str, rows: Sequence[Row], incarnation: bytes = b"") -> tuple[dict[str, Any], dict[str, Any]]:
         """-> the data of the State that these rows make, and what else was kept with it; raises as `state`."""
-        self.check(run_id, rows)
+        self.check(run_id, rows, incarnation)
         try:
             return self._assembled(run_id, rows)
         except NotRegisteredError as error:
@@ -135,14 +162,14 @@ class Rows:
     def _assembled(self, run_id: str, rows: Sequence[Row]) -> tuple[dict[str, Any], dict[str, Any]]:
         return assembled([self._bodies.decode(run_id, row) for row in rows])
 
-    def tail(self, state: State, rows: Sequence[Row]) -> Tail:
+    def tail(self, state: State, rows: Sequence[Row], incarnation: bytes = b"") -> Tail:
         """-> the tail of a State that these rows made."""
         *earlier, newest = rows
         before = earlier[-1].seal if earlier else b""
         since = sum(len(row.body) + _ROW_WEIGHT for row in rows[1:])
-        return Tail(state, newest.base, newest.seal, before, encoded_of(state), len(rows[0].body), since)
+        return Tail(state, newest.base, newest.seal, before, encoded_of(state), len(rows[0].body), since, incarnation)
 
-    def check(self, run_id: str, rows: Sequence[Row]) -> None:
+    def check(self, run_id: str, rows: Sequence[Row], incarnation: bytes = b"") -> None:
         """Raise unless these are a snapshot and all rows up to the last of them, as they were written."""
         for row in rows:
             if row.format > FORMAT:
@@ -151,15 +178,14 @@ class Rows:
                 )
             if row.base != rows[0].step:
                 raise CheckpointCorruptError(run_id, f"its step {row.step} builds on step {row.base}, which is missing")
-        self._sealer.check(run_id, rows)
+        self._sealer.check(run_id, rows, incarnation)
 
-    def _sealed(self, state: State, base: int, encoding: str, body: bytes, before: bytes) -> Row:
+    def _sealed(self, state: State, base: int, encoding: str, body: bytes, before: bytes, incarnation: bytes) -> Row:
         if state.step > MAX_STEP:
             raise CheckpointSaveError(state.run_id, f"step {state.step} is above {MAX_STEP}, the last that can be kept")
         pause = None if state.pause is None else pause_text(state.pause)
-        version = FORMAT if pause or state.progress else 1
         about = (
             *(state.step, base, state.checkpoint_node, time_ns_of(state), state.status, state.error),
-            *(version, encoding),
+            *(FORMAT, encoding),
         )
-        return Row(*about, body, self._sealer.seal_of(state.run_id, about, body, before, pause), pause)
+        return Row(*about, body, self._sealer.seal_of(state.run_id, about, body, before, pause, incarnation), pause)

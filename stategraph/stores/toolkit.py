@@ -7,7 +7,7 @@ from stategraph.state import State
 from stategraph.stores.base import check_step
 from stategraph.stores.changes import have_same_data
 from stategraph.stores.packing import pack_row, unpack_row
-from stategraph.stores.rows import Sealer
+from stategraph.stores.seals import Sealer
 from stategraph.stores.tails import Rows
 
 __all__ = ["check_follows", "check_run_id", "state_from_bytes", "state_to_bytes"]

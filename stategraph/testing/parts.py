@@ -9,14 +9,12 @@ from typing import Any
 import attrs
 import pytest
 
-from stategraph.errors import CheckpointNotFoundError, NotSerializableError, RunExistsError
+from stategraph.errors import CheckpointNotFoundError, NotSerializableError
 from stategraph.provenance import ParentStep, Part, RunStatus
 from stategraph.state import State
 from stategraph.stores import CheckpointStore
 from stategraph.stores.policy import Policy
 from stategraph.testing.corpus import KEPT_VALUES, UNKEPT_VALUES, Order, is_same
-
-_INNER = Policy("latest", is_part=True)
 
 
 def parts_of(step: int, node: str = "map", **values: Any) -> list[Part]:
@@ -31,7 +29,6 @@ def numbered(number: int) -> list[Part]:
 
 def save_inner(store: CheckpointStore, run_id: str, parent: ParentStep, step: int = 1, **data: Any) -> None:
     """Save a State of the run of a graph within a step, as the engine does."""
-    store.retain(run_id, _INNER)
     store.save(State(data, run_id=run_id, step=step, parent=parent))
 
 
@@ -129,8 +126,8 @@ class PartsContract:
         before = run.load("a"), run.history("a"), run.runs(), run.list()
 
         run.save_parts("a", parts_of(3, x=1))
-        save_inner(run, "a/child", ParentStep("a", 2))
-        run.save_parts("a/child", parts_of(2, x=1))
+        save_inner(run, "a/#3/child", ParentStep("a", 2))
+        run.save_parts("a/#3/child", parts_of(2, x=1))
 
         assert (run.load("a"), run.history("a"), run.runs(), run.list()) == before
         assert run.runs(status="active", limit=1) == before[2]
@@ -145,15 +142,15 @@ class PartsContract:
 
     def test_prune_leaves_what_is_within_runs_that_stay(self, run: CheckpointStore) -> None:
         """However old it is, and whether it is completed: it goes with the run that it is within."""
-        save_inner(run, "a/child", ParentStep("a", 2), n=1)
-        run.retain("a/child", Policy(ttl=1, is_part=True))
+        save_inner(run, "a/#3/child", ParentStep("a", 2), n=1)
+        run.retain("a/#3/child", Policy(ttl=1))
         long_ago = datetime(2020, 1, 1, tzinfo=UTC)
-        over = State({"n": 2}, run_id="a/child", step=2, status="completed", timestamp=long_ago)
+        over = State({"n": 2}, run_id="a/#3/child", step=2, status="completed", timestamp=long_ago)
         run.save(attrs.evolve(over, parent=ParentStep("a", 2)))
         run.save_parts("a", parts_of(3, x=1))
 
         assert run.prune().runs == ()
-        assert run.load("a/child")["n"] == 2
+        assert run.load("a/#3/child")["n"] == 2
         assert run.load_parts("a", 3, "map") == {"x": 1}
 
     # ------------------------------------------------------------------ dropped
@@ -162,16 +159,16 @@ class PartsContract:
         """With the runs of graphs within these steps, and all that is within those; later ones stay."""
         for step in (2, 3, 4):
             run.save_parts("a", parts_of(step, x=step))
-            save_inner(run, f"a/child:{step}", ParentStep("a", step - 1))
-            run.save_parts(f"a/child:{step}", parts_of(2, x=step))
+            save_inner(run, f"a/#{step}/child", ParentStep("a", step - 1))
+            run.save_parts(f"a/#{step}/child", parts_of(2, x=step))
 
         run.drop_parts("a", 3)
 
         assert [run.load_parts("a", step, "map") for step in (2, 3, 4)] == [{}, {}, {"x": 4}]
-        assert run.load_parts("a/child:3", 2, "map") == {}
-        assert run.load_parts("a/child:4", 2, "map") == {"x": 4}
-        assert run.load("a/child:4").step == 1
-        for gone in ("a/child:2", "a/child:3"):
+        assert run.load_parts("a/#3/child", 2, "map") == {}
+        assert run.load_parts("a/#4/child", 2, "map") == {"x": 4}
+        assert run.load("a/#4/child").step == 1
+        for gone in ("a/#2/child", "a/#3/child"):
             with pytest.raises(CheckpointNotFoundError):
                 run.load(gone)
         run.drop_parts("nobody", 3)
@@ -179,24 +176,24 @@ class PartsContract:
     def test_newer_parts_are_dropped_where_their_data_have_changed(self, run: CheckpointStore) -> None:
         """All parts of the run then; the runs of graphs within later steps stay, with their parts."""
         run.save_parts("a", parts_of(4, x=1))
-        save_inner(run, "a/child", ParentStep("a", 3))
-        run.save_parts("a/child", parts_of(2, x=1))
+        save_inner(run, "a/#4/child", ParentStep("a", 3))
+        run.save_parts("a/#4/child", parts_of(2, x=1))
 
         run.drop_parts("a", 2, newer_too=True)
 
         assert run.load_parts("a", 4, "map") == {}
-        assert run.load("a/child").step == 1
-        assert run.load_parts("a/child", 2, "map") == {"x": 1}
+        assert run.load("a/#4/child").step == 1
+        assert run.load_parts("a/#4/child", 2, "map") == {"x": 1}
 
     @pytest.mark.parametrize("how", ["delete", "rollback", "prune"])
     def test_what_is_within_a_run_goes_with_it(self, run: CheckpointStore, how: str) -> None:
         """To the last: a run that takes the id finds nothing of it."""
         run.retain("a", Policy(ttl=1))
         run.save_parts("a", parts_of(3, x=1))
-        save_inner(run, "a/child", ParentStep("a", 2))
-        run.save_parts("a/child", parts_of(2, x=1))
-        save_inner(run, "a/child/inner", ParentStep("a/child", 1))
-        run.save_parts("a/child/inner", parts_of(2, x=1))
+        save_inner(run, "a/#3/child", ParentStep("a", 2))
+        run.save_parts("a/#3/child", parts_of(2, x=1))
+        save_inner(run, "a/#3/child/#2/inner", ParentStep("a/#3/child", 1))
+        run.save_parts("a/#3/child/#2/inner", parts_of(2, x=1))
         if how == "delete":
             run.delete("a")
         elif how == "rollback":
@@ -210,7 +207,7 @@ class PartsContract:
             run.save(State(run_id="a", step=2))
 
         assert run.load_parts("a", 3, "map") == {}
-        for gone in ("a/child", "a/child/inner"):
+        for gone in ("a/#3/child", "a/#3/child/#2/inner"):
             with pytest.raises(CheckpointNotFoundError):
                 run.load(gone)
             assert run.load_parts(gone, 2, "map") == {}
@@ -248,42 +245,31 @@ class PartsContract:
 
     def test_a_fork_has_the_runs_of_graphs_within_the_step_after(self, run: CheckpointStore) -> None:
         """With all that is within them, as runs within the copy; hidden, and gone with it."""
-        save_inner(run, "a/child", ParentStep("a", 2), step=3, n=1)
-        run.save_parts("a/child", parts_of(4, x=1))
-        save_inner(run, "a/child/inner", ParentStep("a/child", 3), n=2)
-        save_inner(run, "a/earlier", ParentStep("a", 1))
+        save_inner(run, "a/#3/child", ParentStep("a", 2), step=3, n=1)
+        run.save_parts("a/#3/child", parts_of(4, x=1))
+        save_inner(run, "a/#3/child/#4/inner", ParentStep("a/#3/child", 3), n=2)
+        save_inner(run, "a/#2/earlier", ParentStep("a", 1))
 
         run.fork("a", "b")
         run.delete("a")
 
         assert run.list() == ["b"]
-        child, inner = run.load("b/child"), run.load("b/child/inner")
+        child, inner = run.load("b/#3/child"), run.load("b/#3/child/#4/inner")
         assert (dict(child), child.step, child.parent) == ({"n": 1}, 3, ParentStep("b", 2))
-        assert (dict(inner), inner.parent) == ({"n": 2}, ParentStep("b/child", 3))
-        assert run.load_parts("b/child", 4, "map") == {"x": 1}
+        assert (dict(inner), inner.parent) == ({"n": 2}, ParentStep("b/#3/child", 3))
+        assert run.load_parts("b/#3/child", 4, "map") == {"x": 1}
         run.save(attrs.evolve(child, step=4))
         assert run.list() == ["b"]
         run.delete("b")
-        for gone in ("b/child", "b/child/inner", "b/earlier"):
+        for gone in ("b/#3/child", "b/#3/child/#4/inner", "b/#2/earlier"):
             with pytest.raises(CheckpointNotFoundError):
                 run.load(gone)
 
-    def test_a_fork_never_takes_the_place_of_a_run_for_what_is_within(self, run: CheckpointStore) -> None:
-        """Where a run has the id that a run within the copy would get, nothing is copied."""
-        save_inner(run, "a/child", ParentStep("a", 2), n="inner")
-        run.save(State({"n": "own"}, run_id="b/child", step=1))
-
-        with pytest.raises(RunExistsError, match="'b/child'"):
-            run.fork("a", "b")
-
-        assert run.load("b/child")["n"] == "own"
-        assert run.list() == ["a", "b/child"]
-
     def test_a_fork_of_a_run_within_is_a_run_of_its_own(self, run: CheckpointStore) -> None:
         """Somebody has named it, so it is shown, and stays when the outer run goes."""
-        save_inner(run, "a/child", ParentStep("a", 2), n=1)
+        save_inner(run, "a/#3/child", ParentStep("a", 2), n=1)
 
-        forked = run.fork("a/child", "b")
+        forked = run.fork("a/#3/child", "b")
         run.delete("a")
 
         assert run.list() == ["b"]

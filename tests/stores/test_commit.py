@@ -322,7 +322,7 @@ class TestWithAStore:
             ]
             rows = [store._rows.snapshot(state)[0] for state in states]
             writes = [
-                Write(store._next_head(None, state), None, (row,)) for state, row in zip(states, rows, strict=True)
+                Write(store._next_head(None, state, row), None, (row,)) for state, row in zip(states, rows, strict=True)
             ]
 
             late, early = store._commits._outcomes(writes)

@@ -19,7 +19,6 @@ from stategraph import (
 from stategraph.provenance import ParentStep, Part
 from stategraph.stores.disk import DiskStore
 from stategraph.stores.memory import MemoryStore
-from stategraph.stores.policy import Policy
 from stategraph.stores.sqlite import SqliteStore
 
 OPENERS = {"sqlite": lambda folder: SqliteStore(folder / "runs.db"), "disk": lambda folder: DiskStore(folder / "runs")}
@@ -60,8 +59,7 @@ def fill(store):
     store.save(State({"n": 2}, run_id="a", step=2))
     for label in "xyz":
         store.save_parts("a", [Part(3, "map", label, f"value of {label}" * 10)])
-    store.retain("a/child", Policy(is_part=True))
-    store.save(State({"inner": 1}, run_id="a/child", step=4, parent=ParentStep("a", 2)))
+    store.save(State({"inner": 1}, run_id="a/#3/child", step=4, parent=ParentStep("a", 2)))
 
 
 def test_another_process_finds_them(opened):
@@ -72,7 +70,7 @@ def test_another_process_finds_them(opened):
 
     store = opened()
     assert store.load_parts("a", 3, "map") == {label: f"value of {label}" * 10 for label in "xyz"}
-    assert store.load("a/child")["inner"] == 1
+    assert store.load("a/#3/child")["inner"] == 1
     assert store.list() == ["a"]
     store.save_parts("a", [Part(3, "map", "x", "newer")])
     store.close()
@@ -82,7 +80,7 @@ def test_another_process_finds_them(opened):
     store.delete("a")
     assert store.load_parts("a", 3, "map") == {}
     with pytest.raises(CheckpointNotFoundError):
-        store.load("a/child")
+        store.load("a/#3/child")
 
 
 BODY_OF_PARTS = {
@@ -96,8 +94,8 @@ ROW_OF_PARTS = {
     "disk": "DELETE FROM Cache WHERE instr(value, CAST('value of y' AS BLOB))",
 }
 HEAD_OF_PARTS = {
-    "sqlite": "UPDATE run SET status = 'what' WHERE run_id LIKE '%#%'",
-    "disk": "UPDATE Cache SET value = CAST('what' AS BLOB) WHERE key LIKE 'run:%#%'",
+    "sqlite": "UPDATE run SET status = 'what' WHERE run_id LIKE '%#3#%'",
+    "disk": "UPDATE Cache SET value = CAST('what' AS BLOB) WHERE key LIKE 'run:%#3#%'",
 }
 HEAD_OF_OTHER = {
     "sqlite": "UPDATE run SET status = 'what' WHERE run_id = 'a/other'",
@@ -158,7 +156,7 @@ class TestDamage:
         store.drop_parts("a", 3)
         store.delete("a")
 
-        assert store.load("b/child")["inner"] == 1
+        assert store.load("b/#3/child")["inner"] == 1
         with pytest.raises(CheckpointNotFoundError):
             store.load("a")
 

@@ -13,12 +13,18 @@ from hypothesis import strategies as st
 from stategraph import CheckpointCorruptError, CheckpointError, ErrorInfo, FormatError, RunStatus, State
 from stategraph.frozen import is_settled
 from stategraph.stores.changes import Change
-from stategraph.stores.rows import FORMAT, Row, Sealer
+from stategraph.stores.rows import FORMAT, Row
+from stategraph.stores.seals import Sealer
 from stategraph.stores.tails import Rows, Tail
 from stategraph.testing.corpus import Order, is_same
 
 ROWS = Rows(Sealer())
 BIG = os.urandom(200_000)
+
+
+def KEY() -> bytes:  # noqa: N802 - what a store is given as its key
+    """-> the key."""
+    return b"k" * 32
 
 
 def run_of(*datas: dict[str, Any]) -> list[State]:
@@ -347,12 +353,37 @@ def test_a_newer_format_is_refused(place: int) -> None:
         ROWS.state("a", rows)
 
 
-def test_resealed_rows_are_those_of_the_other_run() -> None:
-    """As a fork needs them."""
-    rows = ROWS.resealed("b", MADE)
+@attrs.frozen
+class Source:
+    """What a copy has to know of the run that it is made of."""
 
-    assert ROWS.state("b", rows) == attrs.evolve(STATES[-1], run_id="b")
+    run_id: str = "a"
+    incarnation: bytes = b""
+
+
+def test_copied_rows_are_those_of_the_other_run() -> None:
+    """As a fork needs them: of its id, and of its incarnation."""
+    rows = ROWS.copied(Source(), "b", b"copy", MADE)
+
+    assert ROWS.state("b", rows, b"copy") == attrs.evolve(STATES[-1], run_id="b")
     assert refused(rows)
+    with pytest.raises(CheckpointCorruptError):
+        ROWS.state("b", rows)
+
+
+def test_damage_is_not_copied() -> None:
+    """Sealed anew it would not be found any more."""
+    with pytest.raises(CheckpointCorruptError):
+        ROWS.copied(Source(), "b", b"", [*MADE[:-1], MADE[-1]._replace(node="other")])
+
+
+def test_what_was_damaged_meanwhile_is_not_sealed_again() -> None:
+    """A step whose status changes keeps its body, if that is still the one that was sealed."""
+    row, tail = ROWS.snapshot(STATES[0])
+    failed = attrs.evolve(STATES[0], status="failed")
+
+    with pytest.raises(CheckpointCorruptError, match="damaged"):
+        ROWS.again(tail, row._replace(body=MADE[1].body), failed)
 
 
 # --------------------------------------------------------------------------- signing
@@ -361,7 +392,7 @@ def test_resealed_rows_are_those_of_the_other_run() -> None:
 class TestSigning:
     """With a key, rows that somebody else made are found out as well."""
 
-    signing = Rows(Sealer(lambda: b"secret"))
+    signing = Rows(Sealer(KEY))
     signed = rows_of(STATES, signing)
 
     def test_who_has_the_key_reads_them(self) -> None:
@@ -369,7 +400,7 @@ class TestSigning:
         for number, state in enumerate(STATES, 1):
             assert self.signing.state("a", self.signed[:number]) == state
 
-    @pytest.mark.parametrize("key", [None, lambda: b"other", lambda: b"secret2"])
+    @pytest.mark.parametrize("key", [None, lambda: b"o" * 32, lambda: b"k" * 33])
     def test_rows_of_another_key_are_refused(self, key: Any) -> None:
         """Signed otherwise, or not at all; and signed ones where nobody signs."""
         assert refused(rows_of(STATES, Rows(Sealer(key))), reader=self.signing)
@@ -382,13 +413,13 @@ class TestSigning:
 
     def test_the_key_is_asked_for_when_it_is_needed(self) -> None:
         """So it may change its place, and stays out of objects that are printed."""
-        keys = [b"old"]
+        keys = [b"old" * 8]
         rows = Rows(Sealer(lambda: keys[-1]))
         made = rows_of(STATES, rows)
-        keys.append(b"new")
+        keys.append(b"new" * 8)
 
         assert refused(made, reader=rows)
-        keys.append(b"old")
+        keys.append(b"old" * 8)
         assert rows.state("a", made) == STATES[-1]
 
 

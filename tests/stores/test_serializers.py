@@ -372,7 +372,7 @@ def test_what_does_not_become_smaller_is_left_as_it_is(path):
 
 def tampered(path, body):
     """Put another body into the only row, with a checksum that fits: anyone who can write to the file can make one."""
-    from stategraph.stores.rows import Sealer
+    from stategraph.stores.seals import Sealer
 
     with SqliteStore(path) as store:
         (row,) = store._chain("a", None)
@@ -421,7 +421,7 @@ def test_the_key_may_come_from_the_environment(path, monkeypatch):
     saved(path, {"n": 1}, sign_with="RUNS_KEY")
 
     assert loaded(path, sign_with=lambda: b"k" * 32)["n"] == 1
-    monkeypatch.setenv("RUNS_KEY", "another")
+    monkeypatch.setenv("RUNS_KEY", "another" * 5)
     for options in ({}, {"sign_with": "RUNS_KEY"}):
         with pytest.raises(CheckpointCorruptError):
             loaded(path, **options)

@@ -31,12 +31,12 @@ def saved(store, *steps, run_id="a", **data):
 class TestSigning:
     @pytest.fixture
     def store(self, path):
-        store = SqliteStore(path, sign_with=lambda: b"secret")
+        store = SqliteStore(path, sign_with=lambda: b"secret" * 4)
         store.retain("a", Policy("full"))
         yield store
         store.close()
 
-    def opened(self, path, key=b"secret"):
+    def opened(self, path, key=b"secret" * 4):
         return SqliteStore(path, sign_with=lambda: key)
 
     def test_what_was_signed_is_loaded(self, store, path):
@@ -61,7 +61,7 @@ class TestSigning:
         """As forged, or as signed with a key that is not the one given."""
         saved(store, 1)
         way_out = "not signed with this key: sign_with gives another one"
-        with self.opened(path, b"guess") as other, pytest.raises(CheckpointCorruptError, match=way_out):
+        with self.opened(path, b"guess" * 4) as other, pytest.raises(CheckpointCorruptError, match=way_out):
             other.load("a")
 
     def test_signed_rows_are_refused_without_a_key(self, store, path):

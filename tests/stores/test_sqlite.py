@@ -72,7 +72,7 @@ class TestTheFile:
         store.close()
 
         assert {name for (name,) in sql(path, "SELECT name FROM sqlite_master WHERE type = 'table'")} == {
-            *("run", "checkpoint")
+            *("store", "run", "checkpoint")
         }
         assert path.stat().st_size < 500_000
 
@@ -165,13 +165,19 @@ class TestWhatOthersMade:
     @pytest.mark.parametrize(
         "change", ["status = 'unheard of'", "policy = 'x'", "parent = 'x'", "error = 'x'", "policy = 'windowed x -'"]
     )
-    def test_a_run_that_was_changed_is_refused(self, store, path, change):
-        """Where its row cannot be read, that is an error of stategraph's."""
+    def test_a_run_that_was_changed_is_refused(self, store, path, change, caplog):
+        """It is left out of lists, and reported; all others are told of."""
         saved(store, 5)
         sql(path, f"UPDATE run SET {change}")
+        saved(store, 5, run_id="b")
 
         with pytest.raises(CheckpointError):
-            store.runs()
+            store.load("a")
+        for _ in range(2):
+            assert [run.run_id for run in store.runs(limit=1)] == store.list() == ["b"]
+        assert store.prune().damaged == ("a",)
+        (record,) = caplog.records
+        assert "run 'a' in the sqlite store" in record.getMessage()
 
     def test_pages_that_are_damaged(self, store, path):
         """Are an error that says so."""
@@ -352,7 +358,9 @@ class TestWhatIsWritten:
         store.retain("a", Policy("windowed", window=2))
         saved(store, 2)
         with SqliteStore(path) as other:
-            assert [head.policy for head in other._heads(None, None, 1, None)] == [Policy("windowed", window=2)]
+            head = other._head("a")
+        assert head is not None
+        assert head.policy == Policy("windowed", window=2)
 
 
 class TestOneStoreForMany:

@@ -27,7 +27,8 @@ from stategraph import (
 from stategraph.state import time_ns_of
 from stategraph.stores import codec
 from stategraph.stores.packing import pack_row, unpack_row
-from stategraph.stores.rows import FORMAT, Row, Sealer
+from stategraph.stores.rows import FORMAT, Row
+from stategraph.stores.seals import Sealer
 from stategraph.stores.toolkit import check_follows, state_from_bytes, state_to_bytes
 from stategraph.structure import EdgeStructure, GraphStructure
 from stategraph.testing.corpus import Order

@@ -8,7 +8,7 @@ import pytest
 
 from stategraph import State
 from stategraph.errors import StepConflictError
-from stategraph.stores import row_store
+from stategraph.stores import known
 from stategraph.stores.disk import DiskStore
 from stategraph.stores.policy import Policy
 from stategraph.stores.sqlite import SqliteStore
@@ -160,13 +160,13 @@ def test_threads_that_end_leave_nothing_open(store):
 
 def test_policies_of_many_runs_are_not_remembered_for_ever(store, other, monkeypatch):
     """A run that was saved has its own in the store; one that was not keeps it until it is."""
-    monkeypatch.setattr(row_store, "_MOST_TAILS", 5)
+    monkeypatch.setattr(known, "_MOST_TAILS", 5)
     store.retain("waits", Policy("full"))
     for number in range(50):
         store.retain(f"run-{number}", Policy("windowed", window=2))
         store.save(State(run_id=f"run-{number}", step=1))
 
-    assert len(store._policies) <= 6
+    assert len(store._known._policies) == 1
     for run_id, kept in (("run-0", 2), ("waits", 4)):
         for step in range(2, 6):
             store.save(State({"n": step}, run_id=run_id, step=step))
