@@ -42,6 +42,48 @@ class Mutant:
 STORES = "tests/stores/test_stores.py"
 MUTANTS = (
     Mutant(
+        "what is saved again is signed unseen",
+        "stores/tails.py",
+        "        self._sealer.check(state.run_id, [saved], tail.incarnation, tail.before)\n",
+        "",
+        ("tests/stores/test_forgery.py",),
+    ),
+    Mutant(
+        "heads are not checked",
+        "stores/heads.py",
+        "        self._sealer.check_head(head)\n        return head if",
+        "        return head if",
+        ("tests/stores/test_forgery.py",),
+    ),
+    Mutant(
+        "a chain may be cut",
+        "stores/row_store.py",
+        "        if row.seal == head.tip:\n            return True\n        if",
+        "        if True:\n            return True\n        if",
+        ("tests/stores/test_forgery.py", "tests/stores/test_damage.py"),
+    ),
+    Mutant(
+        "parts of a run that was deleted are taken for those of another",
+        "stores/heads.py",
+        "        return head.incarnation == (",
+        "        return head.incarnation != b'' or (",
+        ("tests/stores/test_forgery.py",),
+    ),
+    Mutant(
+        "rows of another store are taken",
+        "stores/seals.py",
+        "        return _pack([self.store_id, run_id, incarnation, *parts])",
+        "        return _pack([run_id, incarnation, *parts])",
+        ("tests/stores/test_forgery.py", "tests/stores/test_golden.py"),
+    ),
+    Mutant(
+        "several saves go by what is remembered of a policy",
+        "stores/row_store.py",
+        "        return following is not None and self._is_saved(*following)",
+        "        self.save(states[-1])\n        return True",
+        ("tests/stores/test_two_handles.py",),
+    ),
+    Mutant(
         "commits are not synced",
         "stores/sqlite.py",
         'execute("PRAGMA synchronous = FULL")',
@@ -50,9 +92,9 @@ MUTANTS = (
     ),
     Mutant(
         "the checksum is not compared",
-        "stores/rows.py",
-        "if not hmac.compare_digest(",
-        "if False and not hmac.compare_digest(",
+        "stores/seals.py",
+        "if hmac.compare_digest(",
+        "if True or hmac.compare_digest(",
         ("tests/stores",),
     ),
     Mutant(
@@ -184,23 +226,23 @@ MUTANTS = (
     ),
     Mutant(
         "a pause has no seal",
-        "stores/rows.py",
-        "waits = () if pause is None else (pause,)",
-        "waits: tuple[str, ...] = ()",
+        "stores/seals.py",
+        "version, encoding, before, pause]",
+        "version, encoding, before]",
         ("tests/stores",),
     ),
     Mutant(
         "runs within runs are shown",
         "stores/sqlite_rows.py",
-        """IS_SHOWN = f"policy NOT LIKE '%{_IS_PART}'\"""",
+        """IS_SHOWN = "instr(run_id, '/#') = 0\"""",
         """IS_SHOWN = "policy IS NOT NULL\"""",
         (STORES,),
     ),
     Mutant(
         "a copy is made without the parts of the step that it stands before",
-        "stores/row_store.py",
-        "self._begin([self._copy_of(head, forked, policy), *inner])",
-        "self._begin([self._copy_of(head, forked, policy)])",
+        "stores/copies.py",
+        "self._begin([self._copied_run(source, copy, incarnation), *inner])",
+        "self._begin([self._copied_run(source, copy, incarnation)])",
         (STORES,),
     ),
     Mutant(
@@ -227,15 +269,8 @@ MUTANTS = (
     Mutant(
         "a load that is overtaken by a write is taken for the newest",
         "stores/row_store.py",
-        "            self._remember(head, self._rows.tail(state, rows))",
-        "            self._remember(self._head(run_id) or head, self._rows.tail(state, rows))",
-        ("tests/stores/test_damage.py",),
-    ),
-    Mutant(
-        "prune believes what has no seal",
-        "stores/pruning.py",
-        " or not _is_sealed(store, head)",
-        "",
+        "            self._remember(head, self._rows.tail(state, rows, head.incarnation))",
+        "            self._remember(self._head(run_id) or head, self._rows.tail(state, rows, head.incarnation))",
         ("tests/stores/test_damage.py",),
     ),
 )

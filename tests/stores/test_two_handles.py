@@ -158,6 +158,57 @@ def test_threads_that_end_leave_nothing_open(store):
     assert len(list(Path("/proc/self/fd").iterdir())) < before + 10
 
 
+@pytest.mark.parametrize("states", [1, 3])
+def test_several_saves_of_one_go_by_what_another_was_told(store, other, states):
+    """One keeps the newest checkpoint, as it was told; the other was told since that all are to be kept."""
+    saved(store, 1)
+    other.retain("a", Policy("full"))
+    saved(other, 2)
+
+    store.save_many([State({"n": step}, run_id="a", step=step) for step in range(3, 3 + states)])
+    store.save_many([State({"n": step}, run_id="a", step=step) for step in range(10, 13)])
+
+    assert [row.step for row in other.history("a")] == [1, 2, *range(3, 3 + states), 10, 11, 12]
+
+
+def test_what_was_told_last_counts(store, other):
+    """From the next save on, whoever makes it."""
+    store.retain("a", Policy("full"))
+    saved(store, 1, 2)
+    other.retain("a", Policy("windowed", window=2))
+    saved(other, 3)
+
+    saved(store, 4, 5)
+
+    assert [row.step for row in store.history("a")] == [4, 5]
+
+
+def test_a_run_that_is_at_work_does_not_end_a_prune(store, other, monkeypatch):
+    """What is due of it goes another time; all others lose what is due, and that is told."""
+    for run_id in ("a", "b", "c"):
+        store.retain(run_id, Policy("full"))
+        for step in range(1, 9):
+            store.save(State({"big": str(step) * 20_000}, run_id=run_id, step=step))
+        store.retain(run_id, Policy("windowed", window=2))
+        store.save(attrs.evolve(store.load(run_id), status="failed"))
+    index = store._index
+
+    def then_it_goes_on(run_id):
+        rows = index(run_id)
+        if run_id == "b":
+            other.save(attrs.evolve(other.load("b").set("n", 1), step=other.load("b").step + 1))
+        return rows
+
+    monkeypatch.setattr(store, "_index", then_it_goes_on)
+    pruned = store.prune()
+    monkeypatch.undo()
+
+    assert (pruned.runs, pruned.damaged) == ((), ())
+    assert pruned.checkpoints == 2 * 6
+    assert [row.step for row in other.history("b")][-1] > 8
+    assert store.prune().checkpoints > 0
+
+
 def test_policies_of_many_runs_are_not_remembered_for_ever(store, other, monkeypatch):
     """A run that was saved has its own in the store; one that was not keeps it until it is."""
     monkeypatch.setattr(known, "_MOST_TAILS", 5)
