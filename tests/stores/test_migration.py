@@ -1,4 +1,7 @@
-"""Databases of an older version of the schema: what becomes of them when they are opened, and when that goes wrong."""
+"""Databases of an older version of the schema: what becomes of them when they are opened, and when that goes wrong.
+
+There is one version so far. So a second one is made up here, with a column more, as a later release may have it.
+"""
 
 import os
 import shutil
@@ -7,39 +10,45 @@ import sqlite3
 import subprocess
 import sys
 from contextlib import closing
-from datetime import UTC, datetime
 from pathlib import Path
 
-import attrs
 import pytest
 
 import stategraph
 from stategraph import State
-from stategraph.provenance import Pause
+from stategraph.errors import CheckpointError, FormatError
+from stategraph.stores import sqlite, sqlite_rows
 from stategraph.stores.sqlite import SqliteStore
 
 SCHEMA_1 = Path(__file__).parents[1] / "golden" / "format-1.db"
-PAUSE = Pause("approve it", "review", [1], "verdict", datetime(2024, 5, 29, tzinfo=UTC))
+SECOND = (
+    "ALTER TABLE run ADD COLUMN owner TEXT",
+    "ALTER TABLE checkpoint ADD COLUMN took INTEGER",
+    "CREATE INDEX run_by_owner ON run (owner)",
+)
+SUPPLEMENT = "CREATE TEMP VIEW run AS SELECT *, NULL AS owner FROM main.run"
 
-OPEN = """
-import sys
-from stategraph.stores.sqlite import SqliteStore
+NEXT_VERSION = f"""
+import os, signal, sys
+from stategraph.stores import sqlite
+second = {SECOND!r}
+sqlite.MIGRATIONS = (*sqlite.MIGRATIONS, second)
+sqlite.SCHEMA_VERSION = 2
+"""
+
+OPEN = f"""{NEXT_VERSION}
 sys.stdin.readline()
-with SqliteStore(sys.argv[1]) as store:
+with sqlite.SqliteStore(sys.argv[1]) as store:
     print(len(store.list()))
 """
 
-DIE = """
-import os, signal, sys
-from stategraph.stores import sqlite
-first, second = sqlite.MIGRATIONS
-
+DIE = f"""{NEXT_VERSION}
 def dying():
     yield from second[:int(sys.argv[2])]
     os.kill(os.getpid(), signal.SIGKILL)
 
 sqlite._check = lambda database, path: None  # it would take the statements as well
-sqlite.MIGRATIONS = (first, dying())
+sqlite.MIGRATIONS = (sqlite.MIGRATIONS[0], dying())
 sqlite.SqliteStore(sys.argv[1])
 """
 
@@ -47,7 +56,20 @@ sqlite.SqliteStore(sys.argv[1])
 @pytest.fixture
 def path(tmp_path):
     """-> a database of schema 1, with runs in it."""
-    return Path(shutil.copy(SCHEMA_1, tmp_path / "runs.db"))
+    copy = Path(shutil.copy(SCHEMA_1, tmp_path / "runs.db"))
+    copy.chmod(0o600)
+    return copy
+
+
+@pytest.fixture
+def next_version(monkeypatch):
+    """This process has the next version."""
+    monkeypatch.setattr(sqlite, "MIGRATIONS", (*sqlite.MIGRATIONS, SECOND))
+    monkeypatch.setattr(sqlite, "SCHEMA_VERSION", 2)
+    monkeypatch.setitem(sqlite_rows.SUPPLEMENTS, 1, (SUPPLEMENT,))
+    sqlite._made_by_us.cache_clear()
+    yield
+    sqlite._made_by_us.cache_clear()
 
 
 def process(program, *arguments):
@@ -57,86 +79,84 @@ def process(program, *arguments):
 
 
 def schema_of(path):
+    """-> the version of the schema, and the columns that version 2 has."""
     with closing(sqlite3.connect(path)) as database:
         (version,) = database.execute("PRAGMA user_version").fetchone()
-        columns = {table: [row[1] for row in database.execute(f"PRAGMA table_info({table})")] for table in TABLES}
-        return version, columns
+        columns = {row[1] for table in ("run", "checkpoint") for row in database.execute(f"PRAGMA table_info({table})")}
+        return version, columns & {"owner", "took"}
 
 
-TABLES = ("run", "checkpoint", "checkpoints")
+OLD, NEW = (1, set()), (2, {"owner", "took"})
 
 
-@pytest.fixture(scope="module")
-def newest(tmp_path_factory):
-    """-> the schema of a database that is made now."""
-    path = tmp_path_factory.mktemp("new") / "runs.db"
-    SqliteStore(path).close()
-    return schema_of(path)
-
-
-def test_it_is_migrated_when_it_is_opened_for_writing(path, newest):
-    """It has the newest schema then, all its runs, and keeps pauses."""
-    assert schema_of(path)[0] == 1
-    paused = State(run_id="new", step=1, status="paused", pause=PAUSE)
+def test_it_is_migrated_when_it_is_opened_for_writing(path, next_version):
+    """It has the newest schema then, and all its runs."""
     with SqliteStore(path) as store:
         before = store.list()
-        store.save(paused)
+        store.save(State(run_id="new", step=1))
 
-    assert schema_of(path) == newest
+    assert schema_of(path) == NEW
     with SqliteStore(path) as store:
         assert store.list() == sorted([*before, "new"])
-        assert store.load("new") == paused
         assert store.load("history/json").step == 12
 
 
-def test_processes_that_open_it_at_once_migrate_it_once(path, newest):
+def test_a_new_one_has_all_versions_at_once(tmp_path, next_version):
+    """It is made by the same statements."""
+    SqliteStore(tmp_path / "new.db").close()
+
+    assert schema_of(tmp_path / "new.db") == NEW
+
+
+def test_a_newer_one_is_refused(path):
+    """Nothing is changed; the error says to update."""
+    killed = process(OPEN, path)
+    killed.communicate("\n")
+    before = path.read_bytes()
+
+    for read_only in (False, True):
+        with pytest.raises(FormatError, match=r"schema 2 .* reads up to 1; update it"):
+            SqliteStore(path, read_only=read_only)
+    assert path.read_bytes() == before
+
+
+def test_processes_that_open_it_at_once_migrate_it_once(path):
     """Whoever comes second finds it done."""
     processes = [process(OPEN, path) for _ in range(4)]
     told = [one.communicate("\n")[0] for one in processes]
 
     assert [one.returncode for one in processes] == [0] * 4
     assert len(set(told)) == 1
-    assert schema_of(path) == newest
+    assert schema_of(path) == NEW
 
 
-@pytest.mark.parametrize("statements", [0, 1, 3, 4])
-def test_a_process_that_is_killed_while_it_migrates_leaves_it_as_it_was(path, newest, statements):
+@pytest.mark.parametrize("statements", [0, 1, 3])
+def test_a_process_that_is_killed_while_it_migrates_leaves_it_as_it_was(path, statements):
     """The next one migrates it."""
-    before = schema_of(path)
     killed = process(DIE, path, statements)
     killed.communicate("\n")
 
     assert killed.returncode == -signal.SIGKILL
-    assert schema_of(path) == before
+    assert schema_of(path) == OLD
     with SqliteStore(path) as store:
         assert store.load("history/json").step == 12
-    assert schema_of(path) == newest
+    assert process(OPEN, path).communicate("\n")[0]
+    assert schema_of(path) == NEW
 
 
-class TestReadOnly:
-    def test_it_is_read_as_it_is(self, path):
-        """Nothing is written, and no run waits for anything."""
-        before = path.read_bytes()
-        with SqliteStore(path, read_only=True) as store:
-            assert store.load("history/json", 5).step == 5
-            assert [row.pause for row in store.runs()] == [None] * len(store.list())
-            assert [row.pause for row in store.history("history/json")] == [None] * 12
-            assert store.load_parts("history/json", 13, "map") == {}
-
+def test_it_is_read_as_it_is_by_who_only_reads(path, next_version):
+    """Nothing is written, and it looks like the newest; another process may migrate it meanwhile."""
+    before = path.read_bytes()
+    with SqliteStore(path, read_only=True) as reader:
+        assert reader.load("history/json", 5).step == 5
+        assert len(reader.history("history/json")) == 12
+        with pytest.raises(CheckpointError):
+            reader.save(State(run_id="new", step=1))
         assert path.read_bytes() == before
-        assert schema_of(path)[0] == 1
+        assert schema_of(path) == OLD
 
-    def test_another_process_may_migrate_it_meanwhile(self, path):
-        """The reader goes on, and sees what is new."""
-        with SqliteStore(path, read_only=True) as reader:
-            before = reader.runs()
-            with SqliteStore(path) as writer:
-                paused = State(run_id="new", step=1, status="paused", pause=PAUSE)
-                writer.save(paused)
-                writer.save(attrs.evolve(paused, run_id="other", status="active", pause=None))
-
-                assert reader.runs()[2:] == before
-                assert reader.load("new") == paused
-                assert [row.pause for row in reader.runs(status="paused")] == [PAUSE]
-                assert reader.history("new")[0].pause == PAUSE
-                assert reader.load("other").pause is None
+        runs = reader.runs()
+        with SqliteStore(path) as writer:
+            writer.save(State(run_id="new", step=1))
+        assert [run.run_id for run in reader.runs()] == ["new", *(run.run_id for run in runs)]
+        assert reader.load("new").step == 1
