@@ -99,7 +99,6 @@ def _moved_progress(progress: Progress, migrate: Mapping[str, str]) -> Progress 
     return evolved(
         progress,
         next_node=migrate.get(progress.next_node, progress.next_node),
-        visited={migrate.get(node, node) for node in progress.visited},
         origins={
             key: attrs.evolve(origin, node=migrate.get(origin.node, origin.node))
             for key, origin in progress.origins.items()

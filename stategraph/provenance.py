@@ -169,7 +169,6 @@ class Progress:
             goes to a handler. No edge is asked then.
         woken: When the pause began that was answered last, if that is what the run goes on from.
         answered: Keys whose values have served as answers, and answer no further pause.
-        visited: Nodes with a run of their own that have been completed before.
         partial: What the node that is running has put out so far.
         origins: For keys that are not saved, where their values come from.
         replaced: For keys that a resume has given since the last step, the values that they had, as tuples: empty where
@@ -182,7 +181,6 @@ class Progress:
     next_node: str = ""
     woken: datetime | None = None
     answered: frozenset[str] = attrs.field(default=_NONE, converter=frozenset)
-    visited: frozenset[str] = attrs.field(default=_NONE, converter=frozenset)
     partial: Partial | None = None
     origins: Mapping[str, Origin] = attrs.field(factory=dict)
     replaced: Mapping[str, tuple[Any, ...]] = attrs.field(factory=dict, converter=freeze)

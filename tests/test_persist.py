@@ -502,7 +502,7 @@ class TestGiven:
         graph = make_graph(nodes, store=scene.store, persist=["z"])
         with pytest.raises(ExecutionError):
             scene.execute(graph)
-        assert dict(scene.store.load(f"{RUN}/inner")) == {}
+        assert dict(scene.store.load(f"{RUN}/#2/inner")) == {}
         log.clear()
 
         assert scene.resume(graph)["z"] == 2

@@ -78,9 +78,8 @@ def progress_state(run_id: str) -> State:
     partial = Partial("write", ("Once ", {"upon": (1, None)}, b"\0", 2**70))
     read: Any = frozenset({"a", "b"})  # mypy cannot tell of what a converter makes a frozenset
     answered: Any = frozenset({"name", "verdict"})
-    visited: Any = frozenset({"research"})
     origins = {"index": Origin("build", 3, read)}
-    progress = Progress("write", NOON, answered, visited, partial, origins)
+    progress = Progress("write", NOON, answered, partial, origins)
     return State({"n": 1}, run_id=run_id, step=4, status="failed", graph="golden", progress=progress)
 
 
@@ -99,7 +98,7 @@ def fill_waiting(store: RowStore, serializer: str) -> None:
     """Save what came with format 2: a pause, progress, parts, and a run within a run, which has parts as well."""
     store.save(paused_state(f"paused/{serializer}"))
     store.save(progress_state(f"progress/{serializer}"))
-    outer, child = f"outer-{serializer}", f"outer-{serializer}/child"
+    outer, child = f"outer-{serializer}", f"outer-{serializer}/#3/child"
     store.save(State({"n": 2}, run_id=outer, step=2, graph="golden"))
     store.save_parts(outer, parts()[:5])
     store.save_parts(outer, parts()[5:])

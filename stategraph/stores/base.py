@@ -10,7 +10,7 @@ from typing import Any, Self
 
 from stategraph.answers import asking_again, waiting_anew
 from stategraph.errors import CheckpointNotFoundError, RunExistsError, StepConflictError, shorten
-from stategraph.ids import check_run_id
+from stategraph.ids import check_given_id
 from stategraph.provenance import ParentStep, Part, RunStatus
 from stategraph.state import State, evolve
 from stategraph.stores.policy import Policy
@@ -217,7 +217,7 @@ def forked_from(source: State, new_run_id: str) -> State:
     copy = asking_again(source) if source.pause is None else waiting_anew(source, source.pause)
     return evolve(
         copy,
-        run_id=check_run_id(new_run_id),
+        run_id=check_given_id(new_run_id),
         status=source.status if is_over else RunStatus.ACTIVE,
         error=None,
         parent=ParentStep(source.run_id, source.step),

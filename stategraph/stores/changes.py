@@ -180,7 +180,6 @@ def _progress_parts(progress: Progress) -> dict[str, Any]:
         "woken": progress.woken,
         "answer": _old_values("answer", progress.answer),
         "answered": sorted(progress.answered),
-        "visited": sorted(progress.visited),
         "partial": None if partial is None else [partial.node, _chunks(partial)],
         "origins": origins,
         "replaced": _old_values("replaced", progress.replaced),

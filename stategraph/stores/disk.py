@@ -22,12 +22,10 @@ from stategraph.errors import (
     CheckpointSaveError,
     FormatError,
 )
-from stategraph.ids import check_run_id
+from stategraph.ids import check_stored_id, ids_within
 from stategraph.stores.cache import TIMEOUT, SafeCache, cache_folder, check_database, is_busy
 from stategraph.stores.forks import take_care_of
-from stategraph.stores.inner_runs import outer_id
 from stategraph.stores.packing import pack_head, pack_row, unpack_head, unpack_row
-from stategraph.stores.row_operations import ids_within
 from stategraph.stores.row_store import RowStore
 from stategraph.stores.rows import Head, Row, Write
 
@@ -161,7 +159,7 @@ class DiskStore(RowStore):
 
     def _found_head(self, run_id: str, mode: Any, filename: Any, value: Any) -> Head:
         with self._explained(""):
-            check_run_id(outer_id(run_id))
+            check_stored_id(run_id)
             return unpack_head(run_id, self._cache.disk.fetch(mode, filename, value, read=False))
 
     def _inner(self, run_id: str) -> builtins.list[tuple[str, Head | None]]:

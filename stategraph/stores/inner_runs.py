@@ -1,7 +1,8 @@
 """Runs within runs: the graphs within a step of a run, and the parts of a step that are finished.
 
-Both are runs of the store that nobody is shown: their ids begin with that of the run they belong to, and their policy
-says that they are parts. The parts of a step are the checkpoints of one such run, some at a time, as they came.
+Both are runs of the store that nobody is shown: their ids, which nobody can give, tell what they belong to (see
+`stategraph.ids`), and their policy says that they are parts. The parts of a step are the checkpoints of one such run,
+some at a time, as they came.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import attrs
 
 from stategraph.errors import CheckpointError, CheckpointNotFoundError, NotSerializableError, StepConflictError
-from stategraph.ids import check_run_id
+from stategraph.ids import is_parts_id, outer_id, parts_id, step_of
 from stategraph.provenance import ParentStep, Part
 from stategraph.state import State, evolve
 from stategraph.stores.codec import encode_value
@@ -23,24 +24,8 @@ from stategraph.stores.rows import Head, Write
 if TYPE_CHECKING:
     from stategraph.stores.row_store import RowStore
 
-_MARK = "/#"  # stands in no id that anybody may give a run
 _KEPT_WHOLE = Policy("full", is_part=True)
 _TRIES = 5  # of a save, while others write
-
-
-def _parts_id(run_id: str, step: int, node: str) -> str:
-    """-> the id of the run that holds the finished parts of a step."""
-    return f"{run_id}{_MARK}{step}#{node}"
-
-
-def is_parts_id(run_id: str) -> bool:
-    """Whether a run holds parts of a step."""
-    return _MARK in run_id
-
-
-def outer_id(run_id: str) -> str:
-    """-> the id that somebody has given: of a run that holds parts, that of the run it is within."""
-    return run_id.partition(_MARK)[0]
 
 
 class _Inner(NamedTuple):
@@ -65,31 +50,31 @@ class InnerRuns:
             together = list(some)
             values = {part.label: part.value for part in together}
             try:
-                self._add(_parts_id(run_id, step, node), State(values, parent=ParentStep(run_id, step - 1)))
+                self._add(parts_id(run_id, step, node), State(values, parent=ParentStep(run_id, step - 1)))
             except NotSerializableError as error:
                 raise named_by_part(error, together, run_id) from error.__cause__
             except CheckpointError as error:
                 raise _of_outer(error, run_id) from error.__cause__
 
-    def _add(self, parts_id: str, parts: State) -> None:
+    def _add(self, kept_id: str, parts: State) -> None:
         store = self._store
         for _ in range(_TRIES):
-            head = store._head(parts_id)
-            added = evolve(parts, run_id=parts_id, step=head.step + 1 if head else 1)
+            head = store._head(kept_id)
+            added = evolve(parts, run_id=kept_id, step=head.step + 1 if head else 1)
             row, _tail = store._rows.snapshot(added)
             new = attrs.evolve(store._next_head(head, added), policy=_KEPT_WHOLE)
             if store._made(Write(new, head, (row,))):
                 return
-        raise StepConflictError(outer_id(parts_id), "its parts were not saved: others keep writing them")
+        raise StepConflictError(outer_id(kept_id), "its parts were not saved: others keep writing them")
 
     def load_parts(self, run_id: str, step: int, node: str) -> dict[str, Any]:
         """As `CheckpointStore.load_parts`."""
-        parts_id, found = _parts_id(run_id, step, node), {}
+        kept_id, found = parts_id(run_id, step, node), {}
         try:
-            for row in self._store._index(parts_id):
-                rows = self._store._chain(parts_id, row.step)
+            for row in self._store._index(kept_id):
+                rows = self._store._chain(kept_id, row.step)
                 if rows:  # not if they were dropped meanwhile
-                    found.update(self._store._rows.data(parts_id, rows)[0])
+                    found.update(self._store._rows.data(kept_id, rows)[0])
         except CheckpointError as error:
             raise _of_outer(error, run_id) from error.__cause__
         return found
@@ -126,23 +111,14 @@ class InnerRuns:
             state = self._store.load(head.run_id)
         except CheckpointNotFoundError:  # its last step was joined meanwhile
             return
-        yield self._store._copy_of(head, evolve(state, run_id=check_run_id(new_id), parent=parent), head.policy)
+        yield self._store._copy_of(head, evolve(state, run_id=new_id, parent=parent), head.policy)
         yield from self.copies(head.run_id, state.step, new_id)
 
     def _within(self, run_id: str) -> Iterator[_Inner]:
-        """-> the runs directly within a run. What holds parts is known by its id, even where its head is damaged."""
+        """-> what is directly within a run. Its ids say so, even where its heads are damaged."""
         for inner_id, head in self._store._inner(run_id):
-            if is_parts_id(inner_id):
-                if outer_id(inner_id) == run_id:
-                    yield _Inner(inner_id, _step_of(inner_id) - 1, head)
-            elif head is not None and head.policy.is_part and head.parent and head.parent.run_id == run_id:
-                yield _Inner(inner_id, head.parent.step, head)
-
-
-def _step_of(parts_id: str) -> int:
-    """-> the step whose parts a run holds; 0 if the id was damaged, which makes them parts of a step long past."""
-    step = parts_id.partition(_MARK)[2].partition("#")[0]
-    return int(step) if step.isascii() and step.isdecimal() else 0
+            if outer_id(inner_id) == run_id:
+                yield _Inner(inner_id, step_of(inner_id) - 1, head)
 
 
 def named_by_part(error: NotSerializableError, parts: Sequence[Part], run_id: str) -> NotSerializableError:

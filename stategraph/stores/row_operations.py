@@ -45,8 +45,3 @@ class RowOperations(CheckpointStore):
     @abstractmethod
     def _remove(self, run_id: str, version: int | None = None) -> bool:
         """Remove a run and all of its rows, if it has this version (None: whichever) -> whether it was removed."""
-
-
-def ids_within(run_id: str) -> tuple[str, str]:
-    """-> the bounds between which the ids of runs within a run are, and those of runs that somebody named so."""
-    return f"{run_id}/", f"{run_id}0"  # in the order of texts, 0 comes next behind the slash

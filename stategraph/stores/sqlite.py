@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from stategraph.errors import CheckpointCorruptError, CheckpointError, CheckpointSaveError, ConfigError, FormatError
+from stategraph.ids import ids_within
 from stategraph.stores.files import absolute, make_private
 from stategraph.stores.forks import take_care_of
-from stategraph.stores.row_operations import ids_within
 from stategraph.stores.row_store import RowStore
 from stategraph.stores.rows import Head, Row, Write
 from stategraph.stores.sqlite_rows import (

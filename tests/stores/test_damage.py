@@ -186,11 +186,11 @@ class TestPrune:
 def test_a_fork_finds_out_beforehand_what_is_in_its_way(any_store, monkeypatch):
     """Not even for a moment is a half of it there."""
     saved(any_store, 1)
-    saved(any_store, 1, run_id="a/child", policy=Policy(is_part=True), parent=ParentStep("a", 1))
-    saved(any_store, 1, run_id="b/child")
+    saved(any_store, 1, run_id="a/#2/child", policy=Policy(is_part=True), parent=ParentStep("a", 1))
+    saved(any_store, 1, run_id="b/#2/child", policy=Policy(is_part=True), parent=ParentStep("b", 1))
     monkeypatch.setattr(any_store, "_apply", None)
 
-    with pytest.raises(RunExistsError, match="b/child"):
+    with pytest.raises(RunExistsError, match="b/#2/child"):
         any_store.fork("a", "b")
 
 

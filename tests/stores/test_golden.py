@@ -150,10 +150,10 @@ def test_parts_and_a_run_within_a_run(store_with_parts, serializer):
         loaded = store.load_parts(run_id, 3, "map")
         assert loaded.keys() == expected.keys()
         assert all(is_same(loaded[label], value) for label, value in expected.items())
-        assert is_same(dict(store.load(f"{run_id}/child")), {"inner": (1,)})
-        assert store.load(f"{run_id}/child").parent == ParentStep(run_id, 2)
-        assert store.load_parts(f"{run_id}/child", 2, "map") == {"x": [1]}
+        assert is_same(dict(store.load(f"{run_id}/#3/child")), {"inner": (1,)})
+        assert store.load(f"{run_id}/#3/child").parent == ParentStep(run_id, 2)
+        assert store.load_parts(f"{run_id}/#3/child", 2, "map") == {"x": [1]}
     assert store.load_parts(outer, 4, "other") == {"x": "later"}
     assert not any("child" in run_id or "#" in run_id for run_id in store.list())
     store.delete(outer)
-    assert store.load_parts(outer, 3, "map") == store.load_parts(f"{outer}/child", 2, "map") == {}
+    assert store.load_parts(outer, 3, "map") == store.load_parts(f"{outer}/#3/child", 2, "map") == {}

@@ -60,8 +60,8 @@ def fill(store):
     store.save(State({"n": 2}, run_id="a", step=2))
     for label in "xyz":
         store.save_parts("a", [Part(3, "map", label, f"value of {label}" * 10)])
-    store.retain("a/child", Policy(is_part=True))
-    store.save(State({"inner": 1}, run_id="a/child", step=4, parent=ParentStep("a", 2)))
+    store.retain("a/#3/child", Policy(is_part=True))
+    store.save(State({"inner": 1}, run_id="a/#3/child", step=4, parent=ParentStep("a", 2)))
 
 
 def test_another_process_finds_them(opened):
@@ -72,7 +72,7 @@ def test_another_process_finds_them(opened):
 
     store = opened()
     assert store.load_parts("a", 3, "map") == {label: f"value of {label}" * 10 for label in "xyz"}
-    assert store.load("a/child")["inner"] == 1
+    assert store.load("a/#3/child")["inner"] == 1
     assert store.list() == ["a"]
     store.save_parts("a", [Part(3, "map", "x", "newer")])
     store.close()
@@ -82,7 +82,7 @@ def test_another_process_finds_them(opened):
     store.delete("a")
     assert store.load_parts("a", 3, "map") == {}
     with pytest.raises(CheckpointNotFoundError):
-        store.load("a/child")
+        store.load("a/#3/child")
 
 
 BODY_OF_PARTS = {
@@ -95,7 +95,7 @@ ROW_OF_PARTS = {
     "sqlite": "DELETE FROM checkpoint WHERE instr(body, CAST('value of y' AS BLOB))",
     "disk": "DELETE FROM Cache WHERE instr(value, CAST('value of y' AS BLOB))",
 }
-HEAD_OF_PARTS = {
+HEADS_WITHIN = {
     "sqlite": "UPDATE run SET status = 'what' WHERE run_id LIKE '%#%'",
     "disk": "UPDATE Cache SET value = CAST('what' AS BLOB) WHERE key LIKE 'run:%#%'",
 }
@@ -135,15 +135,17 @@ class TestDamage:
         assert all(value == f"value of {label}" * 10 for label, value in found.items())
 
     def test_a_run_is_deleted_whose_parts_are_damaged(self, opened, change):
-        """That is the way out, and a run that takes the id finds nothing of them."""
+        """With what is nested in it. That is the way out, and a run that takes the id finds nothing of them."""
         store = opened()
         fill(store)
-        assert change(HEAD_OF_PARTS) == 1
+        assert change(HEADS_WITHIN) == 2
 
         store.delete("a")
 
         store.save(State(run_id="a", step=2))
         assert store.load_parts("a", 3, "map") == {}
+        with pytest.raises(CheckpointNotFoundError):
+            store.load("a/#3/child")
         store.save_parts("a", [Part(3, "map", "x", 1)])
         assert store.load_parts("a", 3, "map") == {"x": 1}
 
@@ -158,7 +160,7 @@ class TestDamage:
         store.drop_parts("a", 3)
         store.delete("a")
 
-        assert store.load("b/child")["inner"] == 1
+        assert store.load("b/#3/child")["inner"] == 1
         with pytest.raises(CheckpointNotFoundError):
             store.load("a")
 
