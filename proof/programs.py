@@ -139,7 +139,6 @@ class Level:
     data: dict[str, Any]
     answered: set[str]
     step: int = 0
-    visited: set[str] = attrs.field(factory=set)
 
 
 @attrs.define
@@ -148,7 +147,7 @@ class Interpreter:
 
     Attributes:
         salt: What answers depend on besides what is shown.
-        effects: What its functions did: idempotency keys, and what they had seen.
+        effects: What its functions did: keys of steps, and what they had seen.
         asked: How many answers it took.
     """
 
@@ -224,7 +223,7 @@ class Interpreter:
     def _work(self, level: Level, name: str, part: str = "", what: object = None) -> None:
         suffix = f"/{part}" if part else ""
         told = repr(seen(level.data) if what is None else what)
-        self.effects.add((f"{level.run_id}/{level.step + 1}/{name}{suffix}", told))
+        self.effects.add((f"{level.run_id}/#{level.step + 1}/{name}{suffix}", told))
 
     def _apply(self, data: dict[str, Any], new: dict[str, Any], gone: list[str]) -> None:
         data.update(new)
@@ -261,11 +260,10 @@ class Interpreter:
         level.data["mapped"] = results
 
     def _child(self, level: Level, step: Step, name: str) -> None:
-        again = f":{level.step + 1}" if name in level.visited else ""
-        level.visited.add(name)
         handed = {key: level.data[key] for key in BORDER if key in level.data}
         given = {**DEFAULTS, **handed} if step.flag else dict(level.data)
-        inner = Level(cast(Program, step.within), f"{level.run_id}/{name}{again}", given, level.answered & given.keys())
+        run_id = f"{level.run_id}/#{level.step + 1}/{name}"
+        inner = Level(cast(Program, step.within), run_id, given, level.answered & given.keys())
         try:
             self.run(inner)
         except FailedError:

@@ -160,9 +160,10 @@ class Engine(Start):
     def _function(self, stage: Stage) -> Callable[[State], Any]:
         """-> the function of a node that wants a context, with the context of the step that is being made."""
         state, function = self.state, cast(FunctionNode, stage.node).function
-        name, at, progress = stage.name, state.step + 1, state.progress
+        name, progress = stage.name, state.progress
         kept = name if progress is None else progress.kept_name(name)
-        context = NodeContext(state.run_id, self.plan.graph, name, at, generation=state.generation, kept_name=kept)
+        step = (state.run_id, self.plan.graph, name, state.step + 1, 1, state.generation)
+        context = NodeContext(*step, kept_name=kept, outermost=self.outermost)
         return lambda state: function(state, context)
 
     def _complete(self) -> Task[None]:

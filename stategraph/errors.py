@@ -111,13 +111,14 @@ class InvalidRunIdError(StateGraphError, ValueError):
     """A run id is not 1 to 200 characters of ``A-Z a-z 0-9 . _ : / -``, or looks like a path out of its folder."""
 
     run_id: object
+    reason: str = ""
 
     def __str__(self) -> str:
         size = f" ({len(self.run_id):,} characters)" if isinstance(self.run_id, str) else ""
-        return (
-            f"run_id: {shorten(self.run_id)}{size} is not allowed; use 1 to 200 of A-Z a-z 0-9 . _ : / - "
-            "with no part between slashes that is empty or begins with a dot"
+        reason = self.reason or (
+            "use 1 to 200 of A-Z a-z 0-9 . _ : / - with no part between slashes that is empty or begins with a dot"
         )
+        return f"run_id: {shorten(self.run_id)}{size} is not allowed; {_cut(reason, 500)}"
 
 
 # --------------------------------------------------------------------------- running

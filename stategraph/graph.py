@@ -14,7 +14,6 @@ from stategraph.engine import Engine
 from stategraph.errors import AsyncNodeError, ConfigError, GraphError, shorten
 from stategraph.events import Listener, wanted_events
 from stategraph.frozen import freeze_items
-from stategraph.ids import check_given_id
 from stategraph.nodes.child import GraphNode, Keys
 from stategraph.observers import get_observer
 from stategraph.plan import Plan, Stage
@@ -354,7 +353,6 @@ def _check_arguments(config: object, observer: object, store: object) -> None:
 def _checked(state: object) -> State:
     if not isinstance(state, State):
         raise TypeError(f"a graph runs a State, not {type(state).__name__}: State({{...}}) makes one of a mapping")
-    check_given_id(state.run_id)
     return state
 
 

@@ -1,94 +1,128 @@
-"""The grammar of run ids: what may name a run can never be a path out of a folder, nor part of a query."""
+"""The grammar of run ids: what may name a run can never be a path out of a folder, nor part of a query.
+
+Most ids are given by somebody. What the engine keeps within a run has ids that nobody can give, because a ``#`` stands
+in them: that of the run around it, the step, and the node::
+
+    order-1                 a run
+    order-1/#3/pay          the run of the graph that node "pay" runs in step 3 of it
+    order-1/#3~1/pay        the same, after the run was rolled back once: its steps are others than before
+    order-1/#3/pay/#2#send  the finished parts of node "send" in step 2 of that
+
+So an id tells the whole way to what it names, and two different ways never give the same id.
+"""
 
 import re
-from typing import NamedTuple
 
 from stategraph.errors import InvalidRunIdError
 
 MAX_LENGTH = 200
+"""Characters of an id that somebody gives."""
+
+_MARK = "/#"
 _PART = r"[A-Za-z0-9_:-][A-Za-z0-9._:-]*"
-_GIVEN = re.compile(rf"{_PART}(?:/{_PART})*")
-_NESTED = re.compile(rf"{_PART}(?:/{_PART})*(?:/#[1-9][0-9]{{0,9}}/{_PART})+")
+_NUMBER = r"[1-9][0-9]{0,17}"
+_STEP = rf"/#{_NUMBER}(?:~{_NUMBER})?"
+_NODE = r"(?:[A-Za-z0-9_~-]|%[0-9A-F]{2})(?:[A-Za-z0-9._~-]|%[0-9A-F]{2})*"
+_OF_RUN = rf"{_PART}(?:/{_PART})*(?:{_STEP}/{_NODE})*"
+_RUN_ID = re.compile(_OF_RUN)
+_STORED_ID = re.compile(rf"{_OF_RUN}(?:{_STEP}#{_NODE})?")
 
 
 def check_run_id(run_id: str) -> str:
-    """Return the id, if it is one: given by somebody, or that of the run of a graph within a step of such a run.
+    """Return the id of a run, whether somebody has given it or it is that of a nested run.
+
+    What somebody gives is 1 to 200 of ``A-Z a-z 0-9 . _ : / -`` with no empty part and none that begins with a dot.
 
     Raises:
-        InvalidRunIdError: otherwise.
+        InvalidRunIdError: it is no such id.
     """
-    if type(run_id) is str and (_is_given(run_id) or _NESTED.fullmatch(run_id)):
-        return run_id
-    raise InvalidRunIdError(run_id)
+    return _checked(run_id, _RUN_ID)
 
 
 def check_given_id(run_id: str) -> str:
-    """Return the id, if it is 1 to 200 of ``A-Z a-z 0-9 . _ : / -`` with no empty part and none that begins with a dot.
+    """Return an id that somebody gives to a run, or names a run by to go on with it.
 
     Raises:
-        InvalidRunIdError: otherwise.
+        InvalidRunIdError: it is none, or that of a nested run, which goes on with the run around it.
     """
-    if type(run_id) is str and _is_given(run_id):
+    if _MARK in check_run_id(run_id):
+        raise InvalidRunIdError(run_id, f"it names a nested run, which goes on with run {given_id(run_id)!r}")
+    return run_id
+
+
+def check_stored_id(run_id: str) -> str:
+    """Return the id of anything that a store keeps: of a run, or of the finished parts of a step.
+
+    Raises:
+        InvalidRunIdError: it is neither.
+    """
+    return _checked(run_id, _STORED_ID)
+
+
+def _checked(run_id: str, grammar: re.Pattern[str]) -> str:
+    if type(run_id) is str and len(given_id(run_id)) <= MAX_LENGTH and grammar.fullmatch(run_id):
         return run_id
     raise InvalidRunIdError(run_id)
 
 
-def _is_given(run_id: str) -> bool:
-    return len(run_id) <= MAX_LENGTH and _GIVEN.fullmatch(run_id) is not None
+# --------------------------------------------------------------------------- what is within a run
 
 
-# --------------------------------------------------------------------------- within a run
+def nested_id(run_id: str, step: int, node: str, generation: int = 0) -> str:
+    """Return the id of the run of a graph that a node runs in a step of a run.
 
-_WITHIN = "/#"
-"""Begins what follows the id of a run in the ids of all that is within it. No id that anybody gives a run has it."""
-
-_PLACE = re.compile(r"/#([0-9]{1,10})([/#])")
-
-
-def nested_id(run_id: str, step: int, node: str) -> str:
-    """Return the id of the run of a graph within a step of a run."""
-    return f"{run_id}{_WITHIN}{step}/{node}"
+    Args:
+        run_id: The run around it.
+        step: The number that the step will have.
+        node: The name under which the step is kept.
+        generation: How often the run around it was rolled back.
+    """
+    again = f"~{generation}" if generation else ""
+    return f"{run_id}{_MARK}{step}{again}/{escaped(node)}"
 
 
 def parts_id(run_id: str, step: int, node: str) -> str:
-    """Return the id under which the finished parts of a step are kept."""
-    return f"{run_id}{_WITHIN}{step}#{node}"
+    """Return the id under which the finished parts of a step of a run are kept."""
+    return f"{run_id}{_MARK}{step}#{escaped(node)}"
 
 
-def is_within(run_id: str) -> bool:
-    """Return whether an id is that of something within a run."""
-    return _WITHIN in run_id
+def escaped(name: str) -> str:
+    """Return a name as a part of an id: with none of the characters that separate the parts, and all of it ASCII.
 
-
-def outermost(run_id: str) -> str:
-    """Return the id that somebody has given: that of the run in which everything else is."""
-    return run_id.partition(_WITHIN)[0]
-
-
-def bounds_within(run_id: str) -> tuple[str, str]:
-    """Return the bounds between which the ids of all that is within a run are, and no others, in the order of texts."""
-    return f"{run_id}{_WITHIN}", f"{run_id}/$"  # the dollar sign comes next after the number sign
-
-
-class Place(NamedTuple):
-    """Where something is within a run.
-
-    Attributes:
-        step: The step of the run, by the number that it has or will have.
-        are_parts: Whether it is finished parts of that step; else the run of a graph in it, or something within that.
-        is_direct: Whether it is within no other run in that one.
+    Two different names are never escaped to the same text.
     """
+    from urllib.parse import quote  # imported when used: 2 ms
 
-    step: int
-    are_parts: bool
-    is_direct: bool
+    text = quote(name, safe="")
+    return f"%2E{text[1:]}" if text.startswith(".") else text
 
 
-def place_within(run_id: str, inner_id: str) -> Place | None:
-    """Return where in a run something is by its id; None if it is nowhere in it."""
-    rest = inner_id.removeprefix(run_id)
-    found = _PLACE.match(rest) if inner_id.startswith(run_id) else None
-    if found is None:
-        return None
-    are_parts = found[2] == "#"
-    return Place(int(found[1]), are_parts, are_parts or _WITHIN not in rest[1:])
+def is_nested_id(run_id: str) -> bool:
+    """Whether an id is that of something within a run: a nested run, or the finished parts of a step."""
+    return _MARK in run_id
+
+
+def is_parts_id(run_id: str) -> bool:
+    """Whether an id is that of the finished parts of a step."""
+    return "#" in run_id.rpartition(_MARK)[2]
+
+
+def outer_id(run_id: str) -> str:
+    """Return the id of the run around a nested run or the finished parts of a step; an id that was given, as it is."""
+    return run_id.rpartition(_MARK)[0] or run_id
+
+
+def given_id(run_id: str) -> str:
+    """Return the id that somebody has given to the outermost run around; an id that was given, as it is."""
+    return run_id.partition(_MARK)[0]
+
+
+def step_of(run_id: str) -> int:
+    """Return the step of the run around it that an id is about; 0, a step long past, where the id was damaged."""
+    found = re.match(_NUMBER, run_id.rpartition(_MARK)[2])
+    return int(found[0]) if found else 0
+
+
+def ids_within(run_id: str) -> tuple[str, str]:
+    """Return the bounds between which are the ids of all that is within a run, at any depth, and no others."""
+    return f"{run_id}{_MARK}", f"{run_id}/$"  # in the order of texts, $ comes next after #

@@ -61,6 +61,7 @@ class Run:
         completed: The nodes completed in this call, while an observer wants events.
         recent: The last States that are not saved, where not every step is.
         within: What leads to its graph from the outermost one: names of nodes, each with a slash behind it.
+        outermost: The name of that one; empty if it is its own.
         allow_changed: Whether runs go on although the graph, or one within, has changed since they were saved.
         renamed_within: The new names of nodes of graphs within, by the node that runs the graph.
         unsaved_parts: Finished parts of the step that is being made, which are saved only if the run ends early.
@@ -75,6 +76,7 @@ class Run:
     path: deque[str] = attrs.field(factory=lambda: deque(maxlen=PATH_LENGTH), init=False)
     completed: set[str] = attrs.field(factory=set, init=False)
     within: str = attrs.field(default="", init=False)
+    outermost: str = attrs.field(default="", init=False)
     allow_changed: bool = attrs.field(default=False, init=False)
     renamed_within: dict[str, dict[str, str]] = attrs.field(factory=dict, init=False)
     unsaved_parts: list[Part] = attrs.field(factory=list, init=False)

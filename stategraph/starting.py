@@ -22,7 +22,7 @@ from stategraph.errors import (
 from stategraph.events import STATE_EVENTS, EventType
 from stategraph.fitting import by_graph, check_fits, moved
 from stategraph.frozen import differing_items, freeze_items, lay_over
-from stategraph.ids import check_run_id
+from stategraph.ids import check_given_id
 from stategraph.persist import Written, accounted
 from stategraph.plan import Plan, Stage
 from stategraph.provenance import ParentStep, Progress, RunStatus, evolved
@@ -52,7 +52,7 @@ class Start(Waking):
         self, run_id: str, updates: Mapping[str, Any], allow_changed: bool, migrate: Mapping[str, str] = _NOTHING
     ) -> Task[State]:
         """Run on from the newest saved State of a run, with its data updated."""
-        check_run_id(run_id)
+        check_given_id(run_id)
         if not self.plan.saves:
             raise CheckpointingDisabledError(self.plan.graph)
         loaded = yield (Load, self.services.load, run_id)
@@ -144,6 +144,7 @@ class Start(Waking):
         services = self.services.within(plan.graph, plan.persist)
         child = type(self)(plan, services, self.wanted)
         child.within, child.allow_changed = f"{self.within}{visit.stage.name}/", self.allow_changed
+        child.outermost = self.outermost or self.plan.graph
         child.state = child.begun_within(visit, inputs) if saved is None else saved
         try:
             return (yield from child.run_within(visit, saved, inputs, updates))
@@ -204,6 +205,7 @@ class Start(Waking):
 
     def _admit(self, state: State) -> Task[State]:
         """-> the State as it enters the graph; a State with a past is brought back to life durably."""
+        check_given_id(state.run_id)
         is_new = state.step == 0 and state.graph is None
         before, written = state, Written()
         newest = None if is_new else (yield from self._newest_of(state))

@@ -10,10 +10,10 @@ from typing import Any, NoReturn, Protocol, TypeVar, overload
 import attrs
 
 from stategraph import clock
-from stategraph.errors import shorten
+from stategraph.errors import InvalidRunIdError, shorten
 from stategraph.events import EventType, Listener, notify, wants
 from stategraph.frozen import are_settled, check_mapping, freeze_at, freeze_items, lay_over, plain_key
-from stategraph.ids import check_run_id
+from stategraph.ids import check_run_id, is_nested_id, outer_id, step_of
 from stategraph.provenance import ErrorInfo, ParentStep, Partial, Pause, Progress, RunStatus, check_step
 from stategraph.structure import GraphStructure
 
@@ -131,7 +131,7 @@ class State(_Draft, Mapping[str, Any]):
         observer: Hears of what is done with this State and its successors; neither compared nor saved.
 
     Raises:
-        InvalidRunIdError: run_id breaks its grammar.
+        InvalidRunIdError: run_id breaks its grammar, or is that of a nested run.
         NotSerializableError: containers nested too deep, or containing themselves.
         TypeError, ValueError: a key is not a str, a provenance field is not what it should be.
     """
@@ -152,8 +152,17 @@ class State(_Draft, Mapping[str, Any]):
     observer: Listener | None = attrs.field(default=None, kw_only=True, eq=False)
 
     def __attrs_post_init__(self) -> None:
+        if is_nested_id(self.run_id):
+            self._check_place()
         if self.observer is not None:
             self._tell(EventType.STATE_CREATE)
+
+    def _check_place(self) -> None:
+        """Raise InvalidRunIdError unless it belongs to the step that the id of a nested run tells of."""
+        step = step_of(self.run_id)
+        if self.parent is None or self.parent.step + 1 != step:  # in the history of a copy, it is a step of the source
+            reason = f"it names a nested run, which begins by itself in step {step} of run {outer_id(self.run_id)!r}"
+            raise InvalidRunIdError(self.run_id, reason)
 
     # ------------------------------------------------------------------ reading
 

@@ -65,7 +65,7 @@ class Visit:
     _path: str = ""
     is_done_before: bool = attrs.field(default=False, init=False)
     written: Written = attrs.field(factory=Written, init=False)
-    _progress: dict[str, Any] = attrs.field(factory=dict, init=False)
+    _answered: set[str] = attrs.field(factory=set, init=False)
     _reads: Reads | None = attrs.field(default=None, init=False)
 
     # ------------------------------------------------------------------ the visit as a whole
@@ -139,7 +139,7 @@ class Visit:
         return answer
 
     def _start_over(self) -> None:
-        self._progress.clear()
+        self._answered.clear()
         self.is_done_before = False
         if self.engine.state.partial is not None:
             self._show_partial(None)
@@ -151,10 +151,9 @@ class Visit:
     def progress_after(self, after: State, *, is_failed: bool) -> Progress | None:
         """-> the progress of the run once this step is completed, with that State; by its handler, if it failed."""
         progress, persist = after.progress, self.engine.plan.persist
-        if self._progress:
-            before = progress or Progress()
-            added = {name: getattr(before, name) | keys for name, keys in self._progress.items()}
-            progress = evolved(before, **added)
+        if self._answered:
+            answered = progress.answered if progress else frozenset[str]()
+            progress = evolved(progress, answered=answered | self._answered)
         if persist is None:
             return progress
         origin = Origin(self.stage.name, after.step, self._read)
@@ -201,9 +200,9 @@ class Visit:
 
     def context(self, part: str = "") -> NodeContext:
         """-> what the node may know of its step, or a part of it of its part."""
-        state, graph = self.state, self.engine.plan.graph
-        name, at, kept = self.stage.name, state.step + 1, self.kept_name
-        return NodeContext(state.run_id, graph, name, at, self.attempt, state.generation, part, kept_name=kept)
+        state, name, engine = self.state, self.stage.name, self.engine
+        step = (state.run_id, engine.plan.graph, name, state.step + 1, self.attempt, state.generation, part)
+        return NodeContext(*step, kept_name=self.kept_name, outermost=engine.outermost)
 
     def call(self, function: Callable[[Any], Any], argument: Any) -> Task[Any]:
         """-> what a function returns that may take long: sync or async, as the node is."""
@@ -244,12 +243,12 @@ class Visit:
     def is_answered(self) -> bool:
         """Whether the visit goes on from a pause, or has taken an answer: its inputs alone do not decide then."""
         progress = self.state.progress
-        return bool(self._progress.get("answered")) or (progress is not None and progress.woken is not None)
+        return bool(self._answered) or (progress is not None and progress.woken is not None)
 
     def take_answers(self, keys: Iterable[str]) -> None:
         """Let the values of some keys be answers to this step, and to no other."""
         used = self.state.progress.answered if self.state.progress else frozenset[str]()
-        self._progress.setdefault("answered", set()).update(set(keys) - used)
+        self._answered.update(set(keys) - used)
 
     # ------------------------------------------------------------------ parts
 
@@ -313,7 +312,8 @@ class Visit:
 
     def child_run_id(self) -> str:
         """-> the id of the run of a graph in this step."""
-        return nested_id(self.state.run_id, self.state.step + 1, self.kept_name)
+        state = self.state
+        return nested_id(state.run_id, state.step + 1, self.kept_name, state.generation)
 
     def shares(self, key: str, inputs: Mapping[str, Any]) -> bool:
         """Whether a key means the same in the run of a graph in this step, which begins with these inputs."""

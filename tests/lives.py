@@ -114,6 +114,11 @@ def interrupts(life: Life) -> None:
 # --------------------------------------------------------------------------- what outlives a process
 
 
+def key_of(context: NodeContext) -> str:
+    """-> the idempotency key of a step without the graph, which a store is not told when it keeps parts."""
+    return context.idempotency_key.partition("/")[2]
+
+
 class Everything(set[str]):
     """All that may fail once has failed before."""
 
@@ -126,7 +131,7 @@ class Journal:
     """What nodes and parts have done to the world, and what the store has acknowledged.
 
     Attributes:
-        done: Every effect: its idempotency key, and a text of what went into it.
+        done: Every effect: the key of its step, and a text of what went into it.
         repeated: Effects of steps and parts that were saved already, which must not be.
         failed: Effects that have failed once.
     """
@@ -139,7 +144,7 @@ class Journal:
 
     def note(self, context: NodeContext, what: str) -> None:
         """Take down an effect."""
-        key = context.idempotency_key
+        key = key_of(context)
         if context.step <= self._steps.get(context.run_id, 0) or key in self._parts:
             self.repeated.append(key)
         self.done.append((key, what))
@@ -147,14 +152,12 @@ class Journal:
     def acknowledge(self, method: str, arguments: tuple[Any, ...]) -> None:
         """Learn of an operation of the store that has succeeded."""
         if method in {"save", "amend"}:
-            self._reach(arguments[0])
+            self.reach(arguments[0].run_id, arguments[0].step)
         elif method == "save_many":
-            self._reach(arguments[0][-1])
+            self.reach(arguments[0][-1].run_id, arguments[0][-1].step)
         elif method == "save_parts":
             run_id, parts = arguments
-            self._parts.update(
-                NodeContext(run_id, "", part.node, part.step, part=part.label).idempotency_key for part in parts
-            )
+            self._parts.update(key_of(NodeContext(run_id, "", part.node, part.step, part=part.label)) for part in parts)
         elif method == "delete":
             (gone,) = arguments
             self._steps = {run: step for run, step in self._steps.items() if not f"{run}/".startswith(f"{gone}/")}
@@ -164,13 +167,13 @@ class Journal:
         """Take an event at its word: a part that it calls complete, and a step that it calls saved, are safe."""
         data = event.data
         if event.type is EventType.PART_COMPLETE:
-            key = NodeContext(data["run_id"], "", data["node"], data["step"], part=data["part"]).idempotency_key
-            self._parts.add(key)
+            self._parts.add(key_of(NodeContext(data["run_id"], "", data["node"], data["step"], part=data["part"])))
         elif event.type is EventType.CHECKPOINT_SAVE:
-            self._steps[data["run_id"]] = max(data["step"], self._steps.get(data["run_id"], 0))
+            self.reach(data["run_id"], data["step"])
 
-    def _reach(self, state: State) -> None:
-        self._steps[state.run_id] = max(state.step, self._steps.get(state.run_id, 0))
+    def reach(self, run_id: str, step: int) -> None:
+        """Learn that a step of a run is safe."""
+        self._steps[run_id] = max(step, self._steps.get(run_id, 0))
 
 
 class MortalStore(CheckpointStore):
@@ -249,14 +252,14 @@ class Tool:
 
     def work(self, context: NodeContext, what: object = "") -> None:
         """Have an effect."""
-        key = context.idempotency_key
+        key = key_of(context)
         self._life.point("work", f"before {key}")
         self._life.alive(lambda: self._journal.note(context, repr(what)))
         self._life.point("work", f"after {key}")
 
     def fail_once(self, context: NodeContext) -> None:
         """Fail, the first time in the world."""
-        key, failed = context.idempotency_key, self._journal.failed
+        key, failed = key_of(context), self._journal.failed
         if key not in failed:
             self._life.alive(lambda: failed.add(key))
             raise ConnectionError(key)

@@ -71,8 +71,8 @@ def misplaced(events: Sequence[Event]) -> list[str]:
             continue
         run_id = event.data["run_id"]
         problem = orders.setdefault(run_id, _Order()).problem(event)
-        outer, _, inner = run_id.rpartition("/#")
-        if inner and outer and event.type == "graph.start" and orders.get(outer, _Order()).open is None:
+        outer, mark, _ = run_id.rpartition("/#")
+        if mark and event.type == "graph.start" and orders.get(outer, _Order()).open is None:
             problem = "while no step of the outer run is under way"
         if problem:
             found.append(f"{event.type} {dict(event.data)} came {problem}")

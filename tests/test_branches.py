@@ -170,8 +170,8 @@ class TestMerging:
         nodes = {"both": ParallelNode({"a": kind(branch), "b": kind(branch)}), "each": MapNode(kind(item), "l", "out")}
         final = any_play.execute(make_graph(nodes, store=any_play.store), State({"l": [7, 8]}, run_id=RUN))
 
-        assert (final["a"], final["b"]) == ("run/1/both/a", "run/1/both/b")
-        assert final["out"] == ["7 run/2/each/0", "8 run/2/each/1"]
+        assert (final["a"], final["b"]) == ("flow/run/#1/both/a", "flow/run/#1/both/b")
+        assert final["out"] == ["7 flow/run/#2/each/0", "8 flow/run/#2/each/1"]
 
 
 @pytest.mark.parametrize("given", [[trace("a")], {}, trace("a"), None, "a"], ids=lambda given: type(given).__name__)

@@ -83,7 +83,7 @@ def journal_of(folder: Path) -> Journal:
             node, part, what = about
             journal.note(NodeContext(run_id, "", node, step, part=part), what)
         elif kind == "save":
-            journal.acknowledge("save", (State(run_id=run_id, step=step),))
+            journal.reach(run_id, step)
         else:
             node, label = about
             journal.acknowledge("save_parts", (run_id, [Part(step, node, label, None)]))
@@ -135,26 +135,26 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 BOUNDARIES = {
-    "a node": "before run/1/begin#1",
-    "behind a node": "after run/3/compute#1",
-    "a retry": "after run/2/fetch#2",
-    "a failure that is handled": "after run/4/risk#1",
-    "its handler": "before run/5/mend#1",
-    "a branch": "before run/6/fan/right#1",
-    "behind a branch": "after run/6/fan/left#1",
-    "an item": "after run/7/spread/2#1",
-    "an item of a child": "before run/#8/child/1/weigh/3#1",
-    "behind a node of a child": "after run/#8/child/3/judge#1",
+    "a node": "before run/#1/begin#1",
+    "behind a node": "after run/#3/compute#1",
+    "a retry": "after run/#2/fetch#2",
+    "a failure that is handled": "after run/#4/risk#1",
+    "its handler": "before run/#5/mend#1",
+    "a branch": "before run/#6/fan/right#1",
+    "behind a branch": "after run/#6/fan/left#1",
+    "an item": "after run/#7/spread/2#1",
+    "an item of a child": "before run/#8/child/#1/weigh/3#1",
+    "behind a node of a child": "after run/#8/child/#3/judge#1",
     "between the end of a child and that of its step": "graph.complete#1",
-    "a generator": "after run/9/report#1",
+    "a generator": "after run/#9/report#1",
     "between chunks": "node.chunk#2",
     "between pause and return": "graph.pause#1",
     "behind the return of a pause": "after execute#1",
     "between the pauses of a loop": "after resume#2",
     "between an answer and its node": "checkpoint.resume#1",
-    "the second round": "before run/11/begin#1",
-    "the child of the second round": "after run/#17/child/3/judge#1",
-    "the end": "after run/30/end#1",
+    "the second round": "before run/#11/begin#1",
+    "the child of the second round": "after run/#17/child/#3/judge#1",
+    "the end": "after run/#30/end#1",
     "behind the last save": "graph.complete#4",
 }
 

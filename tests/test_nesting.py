@@ -17,6 +17,7 @@ from stategraph import (
     ExecutionError,
     GraphConfig,
     GraphError,
+    InvalidRunIdError,
     NodeContext,
     ParallelNode,
     ParentStep,
@@ -262,7 +263,7 @@ class TestTheRunWithin:
 
         play.resume(graph)
 
-        assert keys == [f"{RUN}/#2/rag/1/a", f"{RUN}/#2/rag/1~1/a"]
+        assert keys == [f"outer/{RUN}/#2/rag/#1/a", f"outer/{RUN}/#2~1/rag/#1~1/a"]
 
     def test_without_checkpoints(self, memory_play: Scene) -> None:
         """Nothing is saved of it either."""
@@ -431,6 +432,100 @@ def test_events_tell_both_graphs(memory_play: Scene) -> None:
         ("graph.complete", "inner"),
         ("graph.complete", "outer"),
     ]
+
+
+class TestIdsThatNobodyGives:
+    """The id of a nested run is nobody's to give, so that no other run is ever in its place."""
+
+    NESTED = f"{RUN}/#2/rag"
+
+    @pytest.mark.parametrize("stranger", [f"{RUN}/rag", f"{RUN}/2/rag", f"{RUN}/rag:2", f"{RUN}/rag/a"])
+    @pytest.mark.parametrize("is_first", [True, False])
+    def test_a_run_that_is_named_alike(self, play: Scene, stranger: str, is_first: bool) -> None:
+        """A run of one's own is not taken for a nested one, nor is that in its way."""
+        graph = outer_graph(inner_graph({"a": broken_first(trace("a"), ValueError("once"))}).as_node(), play.store)
+        other = make_graph(traces("x"), store=play.store, name="other", preserve=True)
+        if is_first:
+            call_sync(other, "execute", State(run_id=stranger))
+        with pytest.raises(ExecutionError, match="once"):
+            play.execute(graph)
+        if not is_first:
+            call_sync(other, "execute", State(run_id=stranger))
+
+        final = play.resume(graph)
+
+        assert final["trace"] == ["before", "a", "after"]
+        assert play.store.load(stranger)["trace"] == ["x"]
+        assert play.store.list() == [stranger]
+
+    @pytest.mark.parametrize("run_id", [NESTED, f"{NESTED}/#1/x", "a/#1~2/b"])
+    def test_no_state_is_given_one(self, run_id: str) -> None:
+        """The error says what it names."""
+        with pytest.raises(InvalidRunIdError, match="names a nested run, which begins by itself in step"):
+            State(run_id=run_id)
+
+    @pytest.mark.parametrize("run_id", ["a/#b", "a/#0/b", "a/#01/b", "a/#1/.b", "a/#1", "a/#1#b", "a/#1/b c", "a#1/b"])
+    def test_what_names_nothing(self, run_id: str) -> None:
+        """Not even a nested run, nor anything that a store has."""
+        with pytest.raises(InvalidRunIdError, match="use 1 to 200"):
+            State(run_id=run_id, parent=ParentStep("a", 0))
+        with pytest.raises(InvalidRunIdError):
+            MemoryStore().load(run_id)
+
+    @pytest.mark.parametrize("interval", [0, 1])
+    def test_no_run_begins_with_one(self, memory_play: Scene, interval: int) -> None:
+        """Whether anything is saved or not."""
+        graph = make_graph(traces("a"), store=memory_play.store, interval=interval)
+        forged = State(run_id=self.NESTED, parent=ParentStep(RUN, 1))
+
+        with pytest.raises(InvalidRunIdError, match=f"goes on with run '{RUN}'"):
+            memory_play.execute(graph, forged)
+        assert memory_play.store.list() == []
+
+    def test_it_goes_on_with_the_run_around_it(self, play: Scene) -> None:
+        """Not by itself, whose end nobody would wait for; it can be looked at, and a fork of it is a run of its own."""
+        inner = inner_graph({"a": trace("a"), "b": broken_first(trace("b"), ValueError("once"))})
+        graph = outer_graph(inner.as_node(), play.store)
+        alone = make_graph(inner.nodes, store=play.store, name="inner")
+        with pytest.raises(ExecutionError):
+            play.execute(graph)
+        saved = play.store.load(self.NESTED)
+
+        with pytest.raises(InvalidRunIdError, match=f"goes on with run '{RUN}'"):
+            play.call(alone, "resume", self.NESTED)
+        with pytest.raises(InvalidRunIdError, match=f"goes on with run '{RUN}'"):
+            play.execute(alone, saved)
+        with pytest.raises(InvalidRunIdError, match="names a nested run"):
+            play.store.fork(RUN, "other/#2/rag")
+        assert [row.run_id for row in play.store.history(self.NESTED)] == [self.NESTED]
+        assert play.store.list() == [RUN]
+        play.store.fork(self.NESTED, "own")
+        assert play.call(alone, "resume", "own")["trace"] == ["before", "a", "b"]
+        assert play.resume(graph)["trace"] == ["before", "a", "b", "after"]
+
+    def test_long_ids(self, play: Scene) -> None:
+        """An id of 200 characters and names of 200 leave room for what is nested, sixteen deep."""
+        name = "n" * 200
+        graph = inner_graph({name: broken_first(trace("a"), ValueError("once"))})
+        for _ in range(16):
+            graph = make_graph({name: graph.as_node()}, store=play.store)
+        with pytest.raises(ExecutionError):
+            play.execute(graph, State(run_id="x" * 200))
+
+        assert play.call(graph, "resume", "x" * 200)["trace"] == ["a"]
+
+    def test_a_fork_keeps_the_history_of_what_is_nested(self, play: Scene) -> None:
+        """Every step of it can be loaded under its new id."""
+        inner = inner_graph({**traces("ab"), "c": broken_first(trace("c"), ValueError("once"))})
+        graph = outer_graph(inner.as_node(), play.store, retention="full")
+        with pytest.raises(ExecutionError):
+            play.execute(graph)
+
+        play.store.fork(RUN, "copy")
+
+        steps = [row.step for row in play.store.history("copy/#2/rag")]
+        assert steps == [1, 2]
+        assert [play.store.load("copy/#2/rag", step)["trace"][-1] for step in steps] == ["a", "b"]
 
 
 class TestValidation:

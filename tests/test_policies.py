@@ -252,7 +252,7 @@ class TestRetries:
 
         assert (final["done"], final.step) == (True, 2)
         assert [context.attempt for context in node.contexts] == [1, 2, 3]
-        assert {context.idempotency_key for context in node.contexts} == {f"{RUN}/1/a"}
+        assert {context.idempotency_key for context in node.contexts} == {f"flow/{RUN}/#1/a"}
         assert observer.told("node", "attempt", "delay")[:6] == [
             ("node.start", "a", None, None),
             ("node.error", "a", 1, None),
@@ -601,7 +601,7 @@ class TestTimeouts:
             run(driver, graph)
 
         assert type(caught.value.__cause__) is TimeoutError
-        assert (store.load(f"{RUN}/a").status, store.load(f"{RUN}/a").step) == (RunStatus.ACTIVE, 0)
+        assert (store.load(f"{RUN}/#1/a").status, store.load(f"{RUN}/#1/a").step) == (RunStatus.ACTIVE, 0)
         assert store.load(RUN).status is RunStatus.FAILED
 
     @pytest.mark.parametrize("node", [forever, None], ids=["async", "sync"])

@@ -75,7 +75,7 @@ class TestMigrate:
         assert (final["ok"], final["trace"]) == (1, ["b"])
 
     def test_a_graph_that_was_visited_before(self, play: Scene) -> None:
-        """It is not taken for one that never was: its next run gets an id of its own."""
+        """Each of its runs has an id of its own."""
         ids: Any = []
 
         def note(state: State) -> dict[str, Any]:
@@ -93,7 +93,7 @@ class TestMigrate:
 
         play.resume(make("new", trace("b")), migrate={"old": "new"})
 
-        assert ids == [f"{RUN}/old", f"{RUN}/new:3"]
+        assert ids == [f"{RUN}/#1/old", f"{RUN}/#3/new"]
 
     def test_a_node_whose_items_are_half_done(self, play: Scene) -> None:
         """What is finished of its step stays finished."""
@@ -150,7 +150,7 @@ class TestMigrate:
 
         final = play.resume(renamed)
 
-        assert (final["ok"], final["c"], log) == (5, 1, [f"{RUN}/{before}"])
+        assert (final["ok"], final["c"], log) == (5, 1, ["/".join([RUN, *(f"#1/{name}" for name in reversed(olds))])])
 
     def test_the_step_under_way_keeps_its_idempotency_key(self, any_play: Scene) -> None:
         """What was paid under the old name is not paid once more under the new one."""
@@ -166,7 +166,7 @@ class TestMigrate:
             any_play.execute(make_graph({"a": trace("a"), "pay": pay}, store=any_play.store))
         any_play.resume(make_graph({"a": trace("a"), "charge": pay}, store=any_play.store), migrate={"pay": "charge"})
 
-        assert keys == [f"{RUN}/2/pay"] * 2
+        assert keys == [f"flow/{RUN}/#2/pay"] * 2
 
     def test_names_that_move_on(self, any_play: Scene) -> None:
         """The same call again does the same again."""

@@ -273,6 +273,41 @@ MUTANTS = (
         "            self._remember(self._head(run_id) or head, self._rows.tail(state, rows, head.incarnation))",
         ("tests/stores/test_damage.py",),
     ),
+    Mutant(
+        "a nested run that is visited again takes the id of the first",
+        "ids.py",
+        'f"{run_id}{_MARK}{step}{again}/{escaped(node)}"',
+        'f"{run_id}{_MARK}1{again}/{escaped(node)}"',
+        ("tests/test_idempotency.py",),
+    ),
+    Mutant(
+        "names run together in idempotency keys",
+        "ids.py",
+        'quote(name, safe="")',
+        'quote(name, safe="/")',
+        ("tests/test_idempotency.py",),
+    ),
+    Mutant(
+        "the key of a nested step does not tell the outermost graph",
+        "nodes/context.py",
+        "escaped(self._outermost or self.graph)",
+        "escaped(self.graph)",
+        ("tests/test_idempotency.py",),
+    ),
+    Mutant(
+        "a long idempotency key is cut off",
+        "nodes/context.py",
+        'f"{key[: LONGEST_KEY - len(digest) - 2]}##{digest}"',
+        "key[:LONGEST_KEY]",
+        ("tests/test_idempotency.py",),
+    ),
+    Mutant(
+        "somebody can give a run the id of a nested one",
+        "ids.py",
+        "    if _MARK in check_run_id(run_id):\n",
+        "    if _MARK in check_run_id(run_id) and False:\n",
+        ("tests/test_nesting.py",),
+    ),
 )
 
 

@@ -4,6 +4,11 @@ from __future__ import annotations
 
 import attrs
 
+from stategraph.ids import escaped, nested_id
+
+LONGEST_KEY = 255
+"""Characters of an idempotency key: what services take that limit them, such as Stripe."""
+
 
 @attrs.frozen
 class NodeContext:
@@ -29,13 +34,28 @@ class NodeContext:
     _kept_name: str = attrs.field(
         default="", kw_only=True, eq=False, repr=False
     )  # of a node that was renamed while its step was open
+    _outermost: str = attrs.field(default="", kw_only=True, eq=False, repr=False)  # the graph around a nested run
 
     @property
     def idempotency_key(self) -> str:
         """The same whenever this step is repeated, after a crash too, and different for every other step.
 
-        Hand it to services that do a thing once for each key, such as payments.
+        Hand it to services that do a thing once for each key, such as payments. It tells the graph, the run, the step
+        and the node (and the part), as ``orders/order-1/#3/pay``; of a nested run, the outermost graph and the way from
+        there, as ``orders/order-1/#3/pay/#1/charge``. Names are percent-encoded where they hold anything else than
+        ``A-Z a-z 0-9 . _ ~ -``. It is ASCII and has at most 255 characters: the end of a longer one is replaced by
+        ``##`` and the SHA-256 of all of it. Two stores with runs of the same id and graph give the same keys, and so
+        does a run that is deleted and begun anew under its id.
         """
-        generation = f"~{self.generation}" if self.generation else ""
-        part = f"/{self.part}" if self.part else ""
-        return f"{self.run_id}/{self.step}{generation}/{self._kept_name or self.node}{part}"
+        kept = nested_id(self.run_id, self.step, self._kept_name or self.node, self.generation)
+        part = f"/{escaped(self.part)}" if self.part else ""
+        return _shortened(f"{escaped(self._outermost or self.graph)}/{kept}{part}")
+
+
+def _shortened(key: str) -> str:
+    if len(key) <= LONGEST_KEY:
+        return key
+    import hashlib  # imported when used
+
+    digest = hashlib.sha256(key.encode()).hexdigest()
+    return f"{key[: LONGEST_KEY - len(digest) - 2]}##{digest}"  # no other key has ## in it

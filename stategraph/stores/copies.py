@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import attrs
 
 from stategraph.errors import CheckpointNotFoundError, RunExistsError
-from stategraph.ids import place_within
+from stategraph.ids import is_parts_id, outer_id, step_of
 from stategraph.provenance import ParentStep
 from stategraph.state import State, evolve
 from stategraph.stores.rows import Head, Row, Write
@@ -71,13 +71,12 @@ class Copies:
         """Yield the writes that copy what is within the step after this one of a run."""
         store = self._store
         for inner_id in store._ids_within(run_id):
-            place = place_within(run_id, inner_id)
-            if place is None or not place.is_direct or place.step != step + 1:
+            if outer_id(inner_id) != run_id or step_of(inner_id) != step + 1:
                 continue
             head = store._heads_of.find(inner_id)
             if head is not None:
                 new_id, parent = new_run_id + inner_id.removeprefix(run_id), ParentStep(new_run_id, step)
-                copied = self._copied_parts if place.are_parts else self._copied_nested
+                copied = self._copied_parts if is_parts_id(inner_id) else self._copied_nested
                 yield from copied(head, new_id, parent, incarnation)
 
     def _copied_parts(self, head: Head, new_id: str, parent: ParentStep, incarnation: bytes) -> Iterator[Write]:

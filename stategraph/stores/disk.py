@@ -22,7 +22,7 @@ from stategraph.errors import (
     CheckpointSaveError,
     FormatError,
 )
-from stategraph.ids import bounds_within, check_run_id, is_within, outermost
+from stategraph.ids import check_stored_id, ids_within, is_nested_id
 from stategraph.stores.cache import TIMEOUT, SafeCache, cache_folder, check_database, is_busy
 from stategraph.stores.forks import take_care_of
 from stategraph.stores.packing import pack_head, pack_row, unpack_head, unpack_row
@@ -148,7 +148,7 @@ class DiskStore(RowStore):
     def _heads(
         self, status: str | None, graph: str | None, limit: int, before: int | None
     ) -> builtins.list[Head | Unreadable]:
-        found = [self._found_head(*row) for row in self._found_heads(*_range(_HEAD_PREFIX)) if not is_within(row[0])]
+        found = [self._found_head(*row) for row in self._found_heads(*_range(_HEAD_PREFIX)) if not is_nested_id(row[0])]
         wanted = [
             head
             for head in found
@@ -171,13 +171,13 @@ class DiskStore(RowStore):
     def _found_head(self, run_id: str, mode: Any, filename: Any, value: Any) -> Head | Unreadable:
         try:
             with self._explained(run_id):
-                check_run_id(outermost(run_id))
+                check_stored_id(run_id)
                 return unpack_head(run_id, self._cache.disk.fetch(mode, filename, value, read=False))
         except CheckpointCorruptError as error:
             return Unreadable(run_id, None, error)
 
     def _ids_within(self, run_id: str) -> builtins.list[str]:
-        first, last = bounds_within(run_id)
+        first, last = ids_within(run_id)
         return [row[0] for row in self._found_heads(f"{_HEAD_PREFIX}{first}", f"{_HEAD_PREFIX}{last}")]
 
     def _chain(self, run_id: str, step: int | None) -> builtins.list[Row]:

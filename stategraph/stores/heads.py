@@ -10,7 +10,7 @@ from typing import Generic, TypeVar
 import attrs
 
 from stategraph.errors import CheckpointError
-from stategraph.ids import is_within, outermost
+from stategraph.ids import given_id, is_nested_id
 from stategraph.stores.row_operations import RowOperations
 from stategraph.stores.rows import Head, Unreadable
 from stategraph.stores.seals import Sealer
@@ -54,16 +54,16 @@ class Heads:
         if head is None:
             return None
         self._sealer.check_head(head)
-        return head if not is_within(run_id) or self._is_of_its_run(head) else None
+        return head if not is_nested_id(run_id) or self._is_of_its_run(head) else None
 
     def _is_of_its_run(self, head: Head) -> bool:
-        outer_id = outermost(head.run_id)
+        outer_id = given_id(head.run_id)
         outer = self.find(outer_id)
         return head.incarnation == (self._promised.get(outer_id) if outer is None else outer.incarnation)
 
     def remove_left_over(self, run_id: str) -> None:
         """Remove what stands in the place of something within a run, and is not of that run."""
-        head = self._store._head(run_id) if is_within(run_id) else None
+        head = self._store._head(run_id) if is_nested_id(run_id) else None
         if head is not None and not self._is_of_its_run(head):
             self._store._remove(run_id, head.version)
 
@@ -71,9 +71,9 @@ class Heads:
 
     def incarnation_for(self, run_id: str) -> bytes:
         """Return the incarnation with which a run begins; what is within a run has that of the run."""
-        if not is_within(run_id):
+        if not is_nested_id(run_id):
             return self._promised.get(run_id) or os.urandom(_INCARNATION)
-        outer_id = outermost(run_id)
+        outer_id = given_id(run_id)
         outer = self.find(outer_id)
         if outer is not None:
             return outer.incarnation

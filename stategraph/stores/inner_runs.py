@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from stategraph.errors import CheckpointError, NotSerializableError, StepConflictError
-from stategraph.ids import outermost, parts_id, place_within
+from stategraph.ids import given_id, is_parts_id, outer_id, parts_id, step_of
 from stategraph.provenance import ParentStep, Part
 from stategraph.state import State, evolve
 from stategraph.stores.codec import encode_value
@@ -59,7 +59,7 @@ class InnerRuns:
             if store._made(Write(store._sealer.sealed_head(new), head, (row,))):
                 return
             store._heads_of.remove_left_over(kept_at)
-        raise StepConflictError(outermost(kept_at), "its parts were not saved: others keep writing them")
+        raise StepConflictError(given_id(kept_at), "its parts were not saved: others keep writing them")
 
     def load_parts(self, run_id: str, step: int, node: str) -> dict[str, Any]:
         """As `CheckpointStore.load_parts`."""
@@ -79,9 +79,10 @@ class InnerRuns:
     def drop(self, run_id: str, up_to: int | None = None, *, newer_parts: bool = False) -> None:
         """Forget what is within a run: within the steps up to one, and all parts if `newer_parts`; or everything."""
         for inner_id in self._store._ids_within(run_id):
-            place = place_within(run_id, inner_id)
-            is_over = up_to is None or (place is not None and place.step <= up_to)
-            if is_over or (newer_parts and place is not None and place.are_parts):
+            is_direct = outer_id(inner_id) == run_id
+            is_over = is_direct and (up_to is None or step_of(inner_id) <= up_to)
+            if is_over or (is_direct and newer_parts and is_parts_id(inner_id)):
+                self.drop(inner_id)
                 self._store._remove(inner_id)
                 self._store._forget_all(inner_id)
 

@@ -16,7 +16,7 @@ from stategraph import clock
 from stategraph.answers import gives_back
 from stategraph.errors import CheckpointNotFoundError, NotSerializableError, RunExistsError
 from stategraph.frozen import are_settled
-from stategraph.ids import check_run_id, is_within
+from stategraph.ids import check_run_id, is_nested_id, outer_id, step_of
 from stategraph.provenance import ParentStep, Part
 from stategraph.state import State, data_of, evolve, time_ns_of, with_data
 from stategraph.stores.base import (
@@ -85,7 +85,7 @@ class MemoryStore(CheckpointStore):
     def __init__(self) -> None:
         self._runs: dict[str, _Run] = {}
         self._policies: dict[str, Policy] = {}
-        self._inner: dict[str, set[str]] = {}  # the runs directly within a run
+        self._inner: dict[str, set[str]] = {}  # what is directly within a run
         self._numbers = itertools.count(1)
         self._lock = threading.Lock()
         take_care_of(self)
@@ -131,10 +131,11 @@ class MemoryStore(CheckpointStore):
                 run.cut()
 
     def _begin(self, run: _Run) -> None:
-        newest = _provenance_of(run.kept[-1])
-        self._runs[newest.run_id] = run
-        if is_within(newest.run_id) and newest.parent is not None:
-            self._inner.setdefault(newest.parent.run_id, set()).add(newest.run_id)
+        run_id = run.run_id
+        self._runs[run_id] = run
+        while is_nested_id(run_id):
+            self._inner.setdefault(outer_id(run_id), set()).add(run_id)
+            run_id = outer_id(run_id)
 
     keeps_parts = True
 
@@ -159,13 +160,10 @@ class MemoryStore(CheckpointStore):
     def _drop_runs_within(self, run_id: str, up_to: int | None = None) -> None:
         """Forget the runs of graphs within steps of a run, of all of them or up to one."""
         for inner in self._inner.pop(run_id, set()):
-            run = self._runs.get(inner)
-            if run is None:
-                continue
-            if up_to is not None and _begun_at(run) >= up_to:
+            if up_to is not None and step_of(inner) > up_to:
                 self._inner.setdefault(run_id, set()).add(inner)
                 continue
-            del self._runs[inner]
+            self._runs.pop(inner, None)
             self._policies.pop(inner, None)
             self._drop_runs_within(inner)
 
@@ -185,7 +183,7 @@ class MemoryStore(CheckpointStore):
             self._drop_runs_within(run_id)
 
     def list(self) -> builtins.list[str]:
-        return sorted(run_id for run_id in tuple(self._runs) if not is_within(run_id))
+        return sorted(run_id for run_id in tuple(self._runs) if not is_nested_id(run_id))
 
     def history(self, run_id: str) -> builtins.list[Summary]:
         run = self._runs.get(check_run_id(run_id))
@@ -200,7 +198,7 @@ class MemoryStore(CheckpointStore):
         found = (
             Summary.of(_told(run.kept[-1]), str(run.number))
             for run in newest_first
-            if not is_within(run.run_id) and (before is None or run.number < before)
+            if not is_nested_id(run.run_id) and (before is None or run.number < before)
         )
         wanted = (run for run in found if status in (None, run.status) and graph in (None, run.graph))
         return builtins.list(itertools.islice(wanted, check_limit(limit)))
@@ -241,15 +239,15 @@ class MemoryStore(CheckpointStore):
         yield _Run(0, policy, [*earlier, _as_kept(newest)], parts)
         for inner in self._inner.get(run_id, ()) if is_kept else ():
             run = self._runs.get(inner)
-            if run is not None and _begun_at(run) == newest.step:
+            if run is not None and step_of(inner) == newest.step + 1:
                 parent = ParentStep(newest.run_id, newest.step)
-                new_id = check_run_id(newest.run_id + inner.removeprefix(run_id))
+                new_id = newest.run_id + inner.removeprefix(run_id)
                 yield from self._copies(inner, evolve(self.load(inner), run_id=new_id, parent=parent), run.policy)
 
     def prune(self) -> Pruned:
         now = clock.now_ns()
         with self._lock:
-            over = [run_id for run_id, run in self._runs.items() if run.is_over(now) and not is_within(run_id)]
+            over = [run_id for run_id, run in self._runs.items() if run.is_over(now) and not is_nested_id(run_id)]
             for run_id in over:
                 del self._runs[run_id]
                 self._policies.pop(run_id, None)
@@ -328,9 +326,3 @@ def _body_of(kept: State | _Encoded) -> bytes:
     from stategraph.stores.changes import Change  # imported when used: 20 ms
 
     return Change.between(None, kept, {}).to_body()
-
-
-def _begun_at(run: _Run) -> int:
-    """-> the step of the outer run after which a run within it began."""
-    parent = _provenance_of(run.kept[-1]).parent
-    return 0 if parent is None else parent.step

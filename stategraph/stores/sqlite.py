@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from stategraph.errors import CheckpointCorruptError, CheckpointError, CheckpointSaveError, ConfigError, FormatError
-from stategraph.ids import bounds_within
+from stategraph.ids import ids_within
 from stategraph.stores.files import absolute, make_private
 from stategraph.stores.forks import take_care_of
 from stategraph.stores.row_store import RowStore
@@ -210,7 +210,7 @@ class SqliteStore(RowStore):
         return [head_or_unreadable(row) for row in found]
 
     def _ids_within(self, run_id: str) -> builtins.list[str]:
-        return [str(inner_id) for (inner_id,) in self._query(run_id, WITHIN, bounds_within(run_id))]
+        return [str(inner_id) for (inner_id,) in self._query(run_id, WITHIN, ids_within(run_id))]
 
     def _chain(self, run_id: str, step: int | None) -> builtins.list[Row]:
         last = LAST_STEP if step is None else step

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from stategraph.errors import CheckpointCorruptError, FormatError, InvalidRunIdError
-from stategraph.ids import check_run_id, outermost
+from stategraph.ids import check_stored_id
 from stategraph.provenance import ErrorInfo, ParentStep
 from stategraph.stores.columns import Columns, no_run
 from stategraph.stores.policy import Policy
@@ -171,7 +171,7 @@ def head_of(found: tuple[Any, ...]) -> Head:
     """-> the head in these columns. Raises CheckpointCorruptError if they hold none."""
     run_id = found[0]
     try:
-        check_run_id(outermost(run_id) if type(run_id) is str else run_id)
+        check_stored_id(run_id)
     except InvalidRunIdError as error:
         raise no_run(run_id, error) from error
     return _COLUMNS.head(run_id, found[1:])

@@ -9,7 +9,8 @@ from typing import Any
 import attrs
 import pytest
 
-from stategraph.errors import CheckpointNotFoundError, NotSerializableError
+from stategraph.errors import CheckpointNotFoundError, NotSerializableError, RunExistsError
+from stategraph.ids import outer_id, step_of
 from stategraph.provenance import ParentStep, Part, RunStatus
 from stategraph.state import State
 from stategraph.stores import CheckpointStore
@@ -27,9 +28,9 @@ def numbered(number: int) -> list[Part]:
     return [Part(3, "map", str(number), number), Part(3, "map", "newest", number)]
 
 
-def save_inner(store: CheckpointStore, run_id: str, parent: ParentStep, step: int = 1, **data: Any) -> None:
+def save_inner(store: CheckpointStore, run_id: str, step: int = 1, **data: Any) -> None:
     """Save a State of the run of a graph within a step, as the engine does."""
-    store.save(State(data, run_id=run_id, step=step, parent=parent))
+    store.save(State(data, run_id=run_id, step=step, parent=ParentStep(outer_id(run_id), step_of(run_id) - 1)))
 
 
 class PartsContract:
@@ -119,6 +120,15 @@ class PartsContract:
 
         assert all(len(run.load_parts(run_id, 3, "map")) == 21 for run_id in "abc")
 
+    @pytest.mark.parametrize("node", ["a/b", "#3#map", "map/#3#map", "..", "../x", "ä", "with space", "%2F"])
+    def test_nodes(self, run: CheckpointStore, node: str) -> None:
+        """A node has any name; parts of one with another name are never found in place of its own."""
+        run.save_parts("a", [*parts_of(3, node, x=1), *parts_of(3, "map", x="other")])
+
+        assert run.load_parts("a", 3, node) == {"x": 1}
+        run.drop_parts("a", 3)
+        assert run.load_parts("a", 3, node) == {}
+
     # ------------------------------------------------------------------ hidden
 
     def test_what_is_within_a_run_is_not_shown(self, run: CheckpointStore) -> None:
@@ -126,7 +136,7 @@ class PartsContract:
         before = run.load("a"), run.history("a"), run.runs(), run.list()
 
         run.save_parts("a", parts_of(3, x=1))
-        save_inner(run, "a/#3/child", ParentStep("a", 2))
+        save_inner(run, "a/#3/child")
         run.save_parts("a/#3/child", parts_of(2, x=1))
 
         assert (run.load("a"), run.history("a"), run.runs(), run.list()) == before
@@ -142,11 +152,11 @@ class PartsContract:
 
     def test_prune_leaves_what_is_within_runs_that_stay(self, run: CheckpointStore) -> None:
         """However old it is, and whether it is completed: it goes with the run that it is within."""
-        save_inner(run, "a/#3/child", ParentStep("a", 2), n=1)
+        save_inner(run, "a/#3/child", n=1)
         run.retain("a/#3/child", Policy(ttl=1))
         long_ago = datetime(2020, 1, 1, tzinfo=UTC)
-        over = State({"n": 2}, run_id="a/#3/child", step=2, status="completed", timestamp=long_ago)
-        run.save(attrs.evolve(over, parent=ParentStep("a", 2)))
+        over: Any = {"step": 2, "status": "completed", "timestamp": long_ago, "parent": ParentStep("a", 2)}
+        run.save(State({"n": 2}, run_id="a/#3/child", **over))
         run.save_parts("a", parts_of(3, x=1))
 
         assert run.prune().runs == ()
@@ -159,7 +169,7 @@ class PartsContract:
         """With the runs of graphs within these steps, and all that is within those; later ones stay."""
         for step in (2, 3, 4):
             run.save_parts("a", parts_of(step, x=step))
-            save_inner(run, f"a/#{step}/child", ParentStep("a", step - 1))
+            save_inner(run, f"a/#{step}/child")
             run.save_parts(f"a/#{step}/child", parts_of(2, x=step))
 
         run.drop_parts("a", 3)
@@ -176,7 +186,7 @@ class PartsContract:
     def test_newer_parts_are_dropped_where_their_data_have_changed(self, run: CheckpointStore) -> None:
         """All parts of the run then; the runs of graphs within later steps stay, with their parts."""
         run.save_parts("a", parts_of(4, x=1))
-        save_inner(run, "a/#4/child", ParentStep("a", 3))
+        save_inner(run, "a/#4/child")
         run.save_parts("a/#4/child", parts_of(2, x=1))
 
         run.drop_parts("a", 2, newer_too=True)
@@ -190,9 +200,9 @@ class PartsContract:
         """To the last: a run that takes the id finds nothing of it."""
         run.retain("a", Policy(ttl=1))
         run.save_parts("a", parts_of(3, x=1))
-        save_inner(run, "a/#3/child", ParentStep("a", 2))
+        save_inner(run, "a/#3/child")
         run.save_parts("a/#3/child", parts_of(2, x=1))
-        save_inner(run, "a/#3/child/#2/inner", ParentStep("a/#3/child", 1))
+        save_inner(run, "a/#3/child/#2/inner")
         run.save_parts("a/#3/child/#2/inner", parts_of(2, x=1))
         if how == "delete":
             run.delete("a")
@@ -216,6 +226,7 @@ class PartsContract:
         """A run that a user has named "a/b" is shown, and nothing that happens to "a" concerns it."""
         run.save(State({"n": 1}, run_id="a/b", step=2, parent=ParentStep("a", 2)))
         run.save_parts("a/b", parts_of(3, x="own"))
+        save_inner(run, "a/b/#3/child")
         run.save_parts("a", parts_of(3, x="of a"))
 
         forked = run.fork("a", "c")
@@ -225,6 +236,7 @@ class PartsContract:
         assert forked.run_id == "c"
         assert run.list() == ["a/b", "c"]
         assert run.load_parts("a/b", 3, "map") == {"x": "own"}
+        assert run.load("a/b/#3/child").step == 1
 
     # ------------------------------------------------------------------ copied
 
@@ -245,10 +257,10 @@ class PartsContract:
 
     def test_a_fork_has_the_runs_of_graphs_within_the_step_after(self, run: CheckpointStore) -> None:
         """With all that is within them, as runs within the copy; hidden, and gone with it."""
-        save_inner(run, "a/#3/child", ParentStep("a", 2), step=3, n=1)
+        save_inner(run, "a/#3/child", step=3, n=1)
         run.save_parts("a/#3/child", parts_of(4, x=1))
-        save_inner(run, "a/#3/child/#4/inner", ParentStep("a/#3/child", 3), n=2)
-        save_inner(run, "a/#2/earlier", ParentStep("a", 1))
+        save_inner(run, "a/#3/child/#4/inner", n=2)
+        save_inner(run, "a/#2/earlier")
 
         run.fork("a", "b")
         run.delete("a")
@@ -265,9 +277,20 @@ class PartsContract:
             with pytest.raises(CheckpointNotFoundError):
                 run.load(gone)
 
+    def test_a_fork_never_takes_the_place_of_a_run_for_what_is_within(self, run: CheckpointStore) -> None:
+        """Where something is left that has the id of a run within the copy, nothing is copied."""
+        save_inner(run, "a/#3/child", n="inner")
+        save_inner(run, "b/#3/child", n="left")
+
+        with pytest.raises(RunExistsError, match="'b/#3/child'"):
+            run.fork("a", "b")
+
+        assert run.load("b/#3/child")["n"] == "left"
+        assert run.list() == ["a"]
+
     def test_a_fork_of_a_run_within_is_a_run_of_its_own(self, run: CheckpointStore) -> None:
         """Somebody has named it, so it is shown, and stays when the outer run goes."""
-        save_inner(run, "a/#3/child", ParentStep("a", 2), n=1)
+        save_inner(run, "a/#3/child", n=1)
 
         forked = run.fork("a/#3/child", "b")
         run.delete("a")

@@ -3,13 +3,14 @@
 import shutil
 import sqlite3
 from contextlib import closing
+from datetime import UTC, datetime
 
 import attrs
 import pytest
 
 from stategraph import CheckpointConfig, ConfigError, GraphConfig, State, StateGraph
 from stategraph.errors import CheckpointCorruptError, CheckpointNotFoundError, ExecutionError, StateGraphError
-from stategraph.provenance import ParentStep, Part
+from stategraph.provenance import ParentStep, Part, Pause
 from stategraph.stores import get_checkpoint_store
 from stategraph.stores.disk import DiskStore
 from stategraph.stores.policy import Policy
@@ -128,7 +129,7 @@ class TestHeads:
         store = opened()
         store.retain("b", Policy(ttl=1e-9))
         saved(store, 1)
-        asks = attrs.evolve(State(run_id="b").paused("sure?", "pay 9999", response_param="yes").pause, node="ask")
+        asks = Pause("sure?", "ask", "pay 9999", "yes", datetime(2024, 5, 29, tzinfo=UTC))
         saved(store, 2, run_id="b", graph="other", parent=ParentStep("x", 1), status="paused", pause=asks)
         sql('UPDATE run SET error = \'["E", "", ""]\' WHERE run_id = \'b\'')
         sql("UPDATE run SET timestamp_ns = 1, checkpoint_node = 'other' WHERE run_id = 'b'")

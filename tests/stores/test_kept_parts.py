@@ -93,9 +93,9 @@ ROW_OF_PARTS = {
     "sqlite": "DELETE FROM checkpoint WHERE instr(body, CAST('value of y' AS BLOB))",
     "disk": "DELETE FROM Cache WHERE instr(value, CAST('value of y' AS BLOB))",
 }
-HEAD_OF_PARTS = {
-    "sqlite": "UPDATE run SET status = 'what' WHERE run_id LIKE '%#3#%'",
-    "disk": "UPDATE Cache SET value = CAST('what' AS BLOB) WHERE key LIKE 'run:%#3#%'",
+HEADS_WITHIN = {
+    "sqlite": "UPDATE run SET status = 'what' WHERE run_id LIKE '%#%'",
+    "disk": "UPDATE Cache SET value = CAST('what' AS BLOB) WHERE key LIKE 'run:%#%'",
 }
 HEAD_OF_OTHER = {
     "sqlite": "UPDATE run SET status = 'what' WHERE run_id = 'a/other'",
@@ -133,15 +133,17 @@ class TestDamage:
         assert all(value == f"value of {label}" * 10 for label, value in found.items())
 
     def test_a_run_is_deleted_whose_parts_are_damaged(self, opened, change):
-        """That is the way out, and a run that takes the id finds nothing of them."""
+        """With what is nested in it. That is the way out, and a run that takes the id finds nothing of them."""
         store = opened()
         fill(store)
-        assert change(HEAD_OF_PARTS) == 1
+        assert change(HEADS_WITHIN) == 2
 
         store.delete("a")
 
         store.save(State(run_id="a", step=2))
         assert store.load_parts("a", 3, "map") == {}
+        with pytest.raises(CheckpointNotFoundError):
+            store.load("a/#3/child")
         store.save_parts("a", [Part(3, "map", "x", 1)])
         assert store.load_parts("a", 3, "map") == {"x": 1}
 

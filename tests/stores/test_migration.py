@@ -64,7 +64,7 @@ def path(tmp_path):
 @pytest.fixture
 def next_version(monkeypatch):
     """This process has the next version."""
-    monkeypatch.setattr(sqlite, "MIGRATIONS", (*sqlite.MIGRATIONS, SECOND))
+    monkeypatch.setattr(sqlite, "MIGRATIONS", (*sqlite_rows.MIGRATIONS, SECOND))
     monkeypatch.setattr(sqlite, "SCHEMA_VERSION", 2)
     monkeypatch.setitem(sqlite_rows.SUPPLEMENTS, 1, (SUPPLEMENT,))
     sqlite._made_by_us.cache_clear()
@@ -86,7 +86,8 @@ def schema_of(path):
         return version, columns & {"owner", "took"}
 
 
-OLD, NEW = (1, set()), (2, {"owner", "took"})
+OLD: tuple[int, set[str]] = (1, set())
+NEW = (2, {"owner", "took"})
 
 
 def test_it_is_migrated_when_it_is_opened_for_writing(path, next_version):

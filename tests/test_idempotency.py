@@ -1,0 +1,282 @@
+"""Idempotency keys: the same for every repeat of a step, different for every other step, and fit for any service."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stategraph import (
+    ExecutionError,
+    InvalidRunIdError,
+    MapNode,
+    NodeContext,
+    ParallelNode,
+    State,
+    key_equals,
+)
+from stategraph.ids import check_run_id, nested_id
+from stategraph.stores.memory import MemoryStore
+from tests.scenarios import RUN, Scene, broken_first, make_graph, raises, returns, trace
+
+
+class Notes:
+    """Nodes, branches and items that note the keys that they are given."""
+
+    def __init__(self) -> None:
+        self.keys: list[str] = []
+
+    def node(self, state: State, context: NodeContext) -> dict[str, Any]:
+        """Note the key."""
+        self.keys.append(context.idempotency_key)
+        return {}
+
+    def item(self, item: object, context: NodeContext) -> None:
+        """Note the key."""
+        self.keys.append(context.idempotency_key)
+
+
+@pytest.fixture
+def notes() -> Notes:
+    return Notes()
+
+
+# --------------------------------------------------------------------------- what a key is made of
+
+_TEXTS = ["a", "1", "a/b", "a/#1/b", "b/#1", "#1", "1~1", "~1", "a%2Fb", "%2F", ".", "..", "ä", "a b", "##", "a@b", "é"]
+_NAMES = st.sampled_from(_TEXTS) | st.text("a1/#~%. ä", min_size=1, max_size=6)
+_RUNS = st.sampled_from(["r", "1", "r/1", "r/a", "r/a/1", "r:1", "r/1/a/1", "r/a:3"])
+_STEPS = st.integers(1, 12)
+_GENERATIONS = st.integers(0, 3)
+_PLACES = st.tuples(_STEPS, _NAMES, _GENERATIONS)
+_CONTEXTS = st.tuples(
+    _NAMES, _RUNS, st.lists(_PLACES, max_size=2).map(tuple), _STEPS, _GENERATIONS, _NAMES, st.just("") | _NAMES
+)
+
+
+def key_of(graph: str, run: str, path: Any, step: int, generation: int, node: str, part: str) -> str:
+    """-> the key of a step of a run, or of a nested run at the end of a path."""
+    for place in path:
+        run = nested_id(run, *place)
+    assert check_run_id(run) == run
+    return NodeContext(run, graph, node, step, generation=generation, part=part).idempotency_key
+
+
+@given(_CONTEXTS, _CONTEXTS)
+def test_different_steps_have_different_keys(one: Any, other: Any) -> None:
+    """Whatever their graphs, runs, nodes and parts are called."""
+    assert (key_of(*one) == key_of(*other)) == (one == other)
+
+
+@given(_CONTEXTS)
+def test_a_key_goes_into_a_header(context: Any) -> None:
+    """It is printable ASCII without spaces."""
+    key = key_of(*context)
+
+    assert key.isascii()
+    assert key.isprintable()
+    assert " " not in key
+
+
+def test_names_that_would_run_together() -> None:
+    """Separators within a name are not those between names; digits are not steps."""
+    contexts = [
+        ("g", "r/cust", (), 1, 0, "pay", ""),
+        ("g", "r", ((1, "cust", 0),), 1, 0, "pay", ""),
+        ("g", "r", (), 1, 0, "a/b", "c"),
+        ("g", "r", (), 1, 0, "a", "b/c"),
+        ("g", "r/2", (), 3, 0, "4", "5"),
+        ("g", "r/2/3", (), 4, 0, "5", ""),
+        ("g/r", "r", (), 1, 0, "a", ""),
+        ("g", "r/r", (), 1, 0, "a", ""),
+        ("g", "r", (), 1, 1, "a", ""),
+        ("g", "r", (), 1, 0, "~1", "a"),
+        ("g", "r", ((3, "cust", 0),), 1, 0, "pay", ""),
+        ("g", "r/cust:3", (), 1, 0, "pay", ""),
+    ]
+
+    assert len({key_of(*context) for context in contexts}) == len(contexts)
+
+
+def test_a_key_has_at_most_255_characters() -> None:
+    """A longer one is cut, tells its beginning, and is still different for every other step."""
+    names = ["n" * 200, "n" * 199 + "m", "ä" * 200]
+    contexts = [
+        ("graph", run, path, step, 0, node, part)
+        for run, path, step, node, part in itertools.product(
+            ["r" * 200, "r"], [(), ((2, "n" * 200, 0), (3, "n" * 200, 1))], [1, 2], names, ["", *names]
+        )
+    ]
+    keys = [key_of(*context) for context in contexts]
+
+    assert max(map(len, keys)) == 255
+    assert len(set(keys)) == len(keys)
+    assert all(key.startswith("graph/r") for key in keys)
+    assert key_of(*contexts[-1]) == keys[-1]
+
+
+# --------------------------------------------------------------------------- through graphs
+
+
+def test_a_nested_run_and_a_run_that_is_named_alike(memory_play: Scene, notes: Notes) -> None:
+    """Whichever graph they are of, and whatever a user calls a run."""
+    for name in ("outer", "inner"):
+        inner = make_graph({"pay": notes.node}, store=MemoryStore(), name="inner")
+        outer = make_graph({"cust": inner.as_node()}, store=MemoryStore(), name=name)
+        memory_play.execute(outer, State(run_id="r"))
+        for run_id in ("r/cust", "r/1/cust", "r/cust:1"):
+            alone = make_graph({"pay": notes.node}, store=MemoryStore(), name="inner")
+            memory_play.execute(alone, State(run_id=run_id))
+
+    assert len(notes.keys) == 8
+    assert len(set(notes.keys)) == 5  # the runs named alike are those of the same graph, twice
+
+
+def test_runs_of_two_graphs(memory_play: Scene, notes: Notes) -> None:
+    """With the same id in stores of their own, and with the same graph nested in both."""
+    inner = make_graph({"pay": notes.node}, store=MemoryStore(), name="inner")
+    for name in ("orders", "refunds"):
+        nodes = {"first": notes.node, "cust": inner.as_node()}
+        memory_play.execute(make_graph(nodes, store=MemoryStore(), name=name))
+
+    assert notes.keys == [
+        f"{name}/run/{step}" for name in ("orders", "refunds") for step in ("#1/first", "#2/cust/#1/pay")
+    ]
+
+
+def test_nodes_and_parts_that_run_together(memory_play: Scene, notes: Notes) -> None:
+    """A node "a/b" with a part "c" is another than a node "a" with a part "b/c"."""
+    for node, branch in (("a/b", "c"), ("a", "b/c")):
+        parallel = ParallelNode({branch: notes.node})
+        memory_play.execute(make_graph({node: parallel, "end": returns({})}, store=MemoryStore()))
+    memory_play.execute(
+        make_graph({"a": MapNode(notes.item, "items", "out")}, store=MemoryStore()),
+        State({"items": [0, 0]}, run_id=RUN),
+    )
+
+    assert notes.keys == ["flow/run/#1/a%2Fb/c", "flow/run/#1/a/b%2Fc", "flow/run/#1/a/0", "flow/run/#1/a/1"]
+
+
+def test_a_graph_that_a_loop_comes_back_to(any_play: Scene, notes: Notes) -> None:
+    """Each of its runs has keys of its own."""
+    inner = make_graph({"pay": notes.node}, store=MemoryStore(), name="inner")
+    edges = [("cust", "t"), ("t", "cust", lambda state: len(state["trace"]) < 3), ("t", "end")]
+    nodes = {"cust": inner.as_node(), "t": trace("t"), "end": trace("end")}
+
+    any_play.execute(make_graph(nodes, edges, store=any_play.store))
+
+    assert notes.keys == [f"flow/run/#{step}/cust/#1/pay" for step in (1, 3, 5)]
+
+
+@pytest.mark.parametrize("depth", [0, 1, 2])
+def test_a_step_that_is_repeated(any_play: Scene, notes: Notes, depth: int) -> None:
+    """After a failure and a resume, it has the key that it had; nested as well."""
+    once = broken_first(returns({}), ValueError("the answer was lost"))
+
+    def pay(state: State, context: NodeContext) -> Any:
+        notes.node(state, context)
+        return once(state)
+
+    graph = make_graph({"a": trace("a"), "pay": pay}, store=any_play.store)
+    for _ in range(depth):
+        graph = make_graph({"a": trace("a"), "in": graph.as_node()}, store=any_play.store)
+    with pytest.raises(ExecutionError):
+        any_play.execute(graph)
+    any_play.resume(graph)
+
+    assert notes.keys == [f"flow/run/{'#2/in/' * depth}#2/pay"] * 2
+
+
+def test_a_run_that_is_begun_anew(any_play: Scene, notes: Notes) -> None:
+    """Deleted, and executed once more under its id: what was paid is not paid again."""
+    graph = make_graph({"pay": notes.node, "end": returns({})}, store=any_play.store, preserve=True)
+    any_play.execute(graph)
+    any_play.store.delete(RUN)
+    any_play.execute(graph)
+
+    assert notes.keys == ["flow/run/#1/pay"] * 2
+
+
+def test_a_step_of_another_life_of_the_run(play: Scene, notes: Notes) -> None:
+    """A rollback, a fork and a further input make other steps of it."""
+    inner = make_graph({"pay": notes.node}, store=MemoryStore(), name="inner")
+    nodes = {"a": notes.node, "cust": inner.as_node(), "b": notes.node}
+    graph = make_graph(nodes, store=play.store, preserve=True, retention="full")
+    final = play.execute(graph)
+    play.execute(graph, final.set("more", 1))
+    play.store.fork(RUN, "copy", 1)
+    play.call(graph, "resume", "copy")
+    play.store.rollback(RUN, 1)
+    play.resume(graph)
+
+    assert len(notes.keys) == len(set(notes.keys)) == 3 + 3 + 2 + 2
+
+
+def test_a_nested_run_that_is_rolled_back_alone(play: Scene, notes: Notes) -> None:
+    """And after it the run around it: all of that are different steps."""
+    fail = raises(ValueError("no"))
+    inner = make_graph({"a": returns({}), "pay": notes.node, "x": fail}, store=MemoryStore(), name="inner")
+    graph = make_graph({"first": returns({}), "cust": inner.as_node()}, store=play.store, retention="full")
+    with pytest.raises(ExecutionError):
+        play.execute(graph)
+    play.store.rollback("run/#2/cust", 1)
+    with pytest.raises(ExecutionError):
+        play.resume(graph)
+    play.store.rollback(RUN, 1)
+    with pytest.raises(ExecutionError):
+        play.resume(graph)
+
+    assert len(notes.keys) == len(set(notes.keys)) == 3
+
+
+def test_a_graph_whose_node_had_a_name_that_fits_no_id(play: Scene, notes: Notes) -> None:
+    """A step that is under way keeps its old name, even where that is now the name of a graph."""
+    inner = make_graph({"pay": notes.node}, store=MemoryStore(), name="inner")
+    with pytest.raises(ExecutionError):
+        play.execute(make_graph({"a": trace("a"), "pay the bill/!": raises(ValueError("no"))}, store=play.store))
+
+    play.resume(
+        make_graph({"a": trace("a"), "cust": inner.as_node()}, store=play.store), migrate={"pay the bill/!": "cust"}
+    )
+
+    assert notes.keys == ["flow/run/#2/pay%20the%20bill%2F%21/#1/pay"]
+
+
+def test_a_nested_step_that_is_computed_again(play: Scene, notes: Notes) -> None:
+    """For keys that are not saved: it has the keys of the first time, whether the node was visited before or not."""
+
+    def pay(state: State, context: NodeContext) -> dict[str, Any]:
+        notes.node(state, context)
+        return {"index": 1}
+
+    inner = make_graph({"pay": pay}, store=MemoryStore(), name="inner")
+    last = broken_first(lambda state: {"n": state["index"]}, ValueError("once"))
+    graph = make_graph({"cust": inner.as_node(outputs=["index"]), "last": last}, store=play.store, persist=["n"])
+    with pytest.raises(ExecutionError):
+        play.execute(graph)
+    play.resume(graph)
+
+    assert notes.keys == ["flow/run/#1/cust/#1/pay"] * 2
+
+
+def test_a_run_id_cannot_imitate_a_nested_one() -> None:
+    """Or its keys would be those of the nested run."""
+    with pytest.raises(InvalidRunIdError):
+        make_graph({"a": returns({})}, store=MemoryStore()).execute(State(run_id="r/#1/cust"))
+
+
+def test_edges_lead_to_different_nodes(memory_play: Scene, notes: Notes) -> None:
+    """Two nodes that may make the same step have keys of their own."""
+    graph = make_graph(
+        {"a": returns({}), "b": notes.node, "c": notes.node, "end": returns({})},
+        [("a", "b", key_equals("to", "b")), ("a", "c"), ("b", "end"), ("c", "end")],
+        store=MemoryStore(),
+        interval=0,
+    )
+    for to in "bc":
+        memory_play.execute(graph, State({"to": to}, run_id=RUN))
+
+    assert notes.keys == ["flow/run/#2/b", "flow/run/#2/c"]
