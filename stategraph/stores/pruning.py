@@ -25,6 +25,8 @@ def prune(store: RowStore) -> Pruned:
                 removed.append(head.run_id)
         else:
             cut += _cut(store, head)
+    if removed or cut:
+        store._erase()
     return Pruned(tuple(removed), cut)
 
 

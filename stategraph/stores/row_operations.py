@@ -11,7 +11,7 @@ from stategraph.stores.rows import Head, Row, Write
 
 
 class RowOperations(CheckpointStore):
-    """Seven operations. `stategraph.stores.row_store.RowStore` makes a store of them."""
+    """Seven operations, and one that few stores need. `stategraph.stores.row_store.RowStore` makes a store of them."""
 
     @abstractmethod
     def _apply(self, writes: Sequence[Write]) -> Sequence[bool]:
@@ -45,6 +45,9 @@ class RowOperations(CheckpointStore):
     @abstractmethod
     def _remove(self, run_id: str, version: int | None = None) -> bool:
         """Remove a run and all of its rows, if it has this version (None: whichever) -> whether it was removed."""
+
+    def _erase(self) -> None:
+        """Overwrite what was removed where it stands besides, such as in a log. Here it does not."""
 
 
 def ids_within(run_id: str) -> tuple[str, str]:

@@ -6,7 +6,7 @@ import builtins
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -43,7 +43,7 @@ from stategraph.stores.pruning import prune
 from stategraph.stores.row_operations import RowOperations
 from stategraph.stores.rows import Head, Row, Sealer, SigningKey, Write, is_of, signing_key
 from stategraph.stores.summaries import Pruned, Summary
-from stategraph.stores.tails import Rows, Tail
+from stategraph.stores.tails import Rows, Tail, ascending_groups
 
 _TRIES = 5  # of a save, while others write to the same run
 _MOST_TAILS = 1_000  # runs whose last saved State is remembered; the next save of another one is a snapshot
@@ -67,7 +67,8 @@ class RowStore(RowOperations):
     def __init__(
         self, *, sign_with: SigningKey | str | None = None, serializer: str = "msgpack", compress: bool = False
     ) -> None:
-        self._rows = Rows(Sealer(signing_key(sign_with)), Bodies(serializer, compress))
+        self.signing_key = signing_key(sign_with)
+        self._rows = Rows(Sealer(self.signing_key), Bodies(serializer, compress))
         self._commits = SharedCommits(self._apply)
         self._inner_runs = InnerRuns(self)
         self._tails: OrderedDict[str, tuple[Head, Tail]] = OrderedDict()
@@ -99,7 +100,7 @@ class RowStore(RowOperations):
         if known is not None and (self._policies.get(run_id) or known[0].policy).visible == 1:
             self._save_newest(states)
             return
-        for ascending in _ascending(states):
+        for ascending in ascending_groups(states):
             first, *others = ascending
             known = self._tails.get(run_id)
             if known is None or first.step <= known[0].step:
@@ -329,6 +330,7 @@ class RowStore(RowOperations):
         self._inner_runs.drop(run_id)
         self._commit(Write(back, head, (row,), cut_above=step))
         self._remember(back, tail)
+        self._erase()
         return state
 
     def fork(self, run_id: str, new_run_id: str, step: int | None = None) -> State:
@@ -378,6 +380,10 @@ class RowStore(RowOperations):
         return copies
 
     def delete(self, run_id: str) -> None:
+        self.discard(run_id)
+        self._erase()
+
+    def discard(self, run_id: str) -> None:
         self._inner_runs.drop(check_run_id(run_id))
         self._remove(run_id)
         self._forget_all(run_id)
@@ -387,14 +393,3 @@ class RowStore(RowOperations):
 
     def prune(self) -> Pruned:
         return prune(self)
-
-
-def _ascending(states: Sequence[State]) -> Iterator[builtins.list[State]]:
-    """-> the States in groups whose steps go up: a run completes at the step that it saved last."""
-    group: builtins.list[State] = []
-    for state in states:
-        if group and state.step <= group[-1].step:
-            yield group
-            group = []
-        group.append(state)
-    yield group
