@@ -37,7 +37,7 @@ class Found(Protocol):
 
     @property
     def is_broken(self) -> bool:
-        """Whether it is the cache that failed."""
+        """Whether somebody should see to the cache."""
 
 
 class Results(Protocol):
@@ -46,8 +46,8 @@ class Results(Protocol):
     def find(self, parts: Sequence[Any], ttl: float | None, /) -> Found:
         """-> the result that is kept for these values, not older than `ttl` seconds."""
 
-    def keep(self, key: str, changes: Changes, /) -> str:
-        """Keep a result -> why that failed; empty if it did not."""
+    def keep(self, key: str, changes: Changes, ttl: float | None, /) -> str:
+        """Keep a result, for `ttl` seconds -> why that failed; empty if it did not."""
 
 
 @attrs.define(eq=False)
@@ -97,34 +97,36 @@ class NodeCache:
         return found
 
     def _keep(self, result: tuple[str, Changes]) -> None:
-        failure = self.results.keep(*result)
+        failure = self.results.keep(*result, self.policy.ttl)
         if failure:
             self._warn(failure)
 
     def _warn(self, reason: str) -> None:
-        """Say, once, that the cache does not work; the run goes on without it."""
+        """Say, once, that the cache is of no use; the run goes on without it."""
         if not self._has_warned:
             self._has_warned = True
             import logging  # imported when used: 5 ms
 
             logging.getLogger("stategraph").warning(
-                "node %r of graph %r: its results are not cached (this is said once): %s", self.name, self.graph, reason
+                "node %r of graph %r: its cache was not used (this is said once): %s", self.name, self.graph, reason
             )
 
 
-def with_caches(graph: str, stages: Mapping[str, Stage], open_results: Callable[[Any], Results]) -> dict[str, Stage]:
+def with_caches(
+    graph: str, stages: Mapping[str, Stage], open_results: Callable[[CachePolicy], Results]
+) -> dict[str, Stage]:
     """-> the stages of a graph, those of nodes with a CachePolicy with what looks after their results."""
-    opened: dict[str, Results] = {}
+    opened: dict[tuple[str, int], Results] = {}
 
     def made(stage: Stage) -> Stage:
         policy = stage.policies.cache
         if policy is None:
             return stage
-        path = str(policy.path)
-        if path not in opened:
-            opened[path] = open_results(policy.path)
+        place = str(policy.path), id(policy.sign_with)
+        if place not in opened:
+            opened[place] = open_results(policy)
         version = version_of(stage.node.made_of() or ()) if policy.version is None else f"={policy.version!r}"
-        return attrs.evolve(stage, cache=NodeCache(graph, stage.name, version, policy, opened[path]))
+        return attrs.evolve(stage, cache=NodeCache(graph, stage.name, version, policy, opened[place]))
 
     return {name: made(stage) for name, stage in stages.items()}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -38,3 +39,20 @@ def is_count(value: object, at_least: int) -> bool:
 def is_seconds(value: object) -> bool:
     """Whether it is a number above 0 that can be counted with."""
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value <= MOST
+
+
+def encodable(path: str) -> str | None:
+    """-> the path as calls of the system take it; None if no file can have this name.
+
+    Where the locale has fewer characters than Unicode, such as "C", a name is UTF-8 as it is everywhere else.
+    """
+    if "\0" in path:
+        return None
+    try:
+        os.fsencode(path)
+    except UnicodeEncodeError:
+        try:
+            return os.fsdecode(path.encode("utf-8", "surrogateescape"))
+        except UnicodeError:
+            return None
+    return path

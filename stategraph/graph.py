@@ -309,9 +309,9 @@ class StateGraph(Blueprint):
         if all(stage.policies.cache is None for stage in stages.values()):
             return stages
         from stategraph.caching import with_caches  # imported when used: diskcache and the codec take 60 ms
-        from stategraph.stores.results import KeptResults
+        from stategraph.stores.results import results_of
 
-        return with_caches(self.name, stages, KeptResults)
+        return with_caches(self.name, stages, lambda policy: results_of(policy, self.store.signing_key))
 
     def _lacks(self, stages: Mapping[str, Stage]) -> str:
         """-> what runs of the graph cannot do without, if that is not there."""

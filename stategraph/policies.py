@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 import attrs
 
-from stategraph.checks import MOST, check, is_count, is_seconds
+from stategraph.checks import MOST, check, encodable, is_count, is_seconds
 from stategraph.errors import AsyncNodeError, ConfigError, ExecutionError, shorten
 
 RetryOn: TypeAlias = type[Exception] | tuple[type[Exception], ...] | Callable[[Exception], bool]
@@ -147,7 +147,13 @@ def _are_keys(value: Any) -> bool:
 def _is_path(value: Any) -> bool:
     if not isinstance(value, str | os.PathLike) or not isinstance(os.fspath(value), str):
         return False
-    return os.fspath(value) not in ("", ":memory:")
+    return os.fspath(value) not in ("", ":memory:") and encodable(os.fspath(value)) is not None
+
+
+def _is_sign_with(policy: object, attribute: object, value: Any) -> None:
+    if not (value is None or callable(value) or (isinstance(value, str) and value)):
+        allowed = "a function that gives the key, or the name of an environment variable that holds it"
+        raise ConfigError("cache.sign_with", type(value), allowed)  # not the value: it may be the key
 
 
 @attrs.frozen
@@ -161,11 +167,14 @@ class CachePolicy:
 
     Attributes:
         inputs: The keys that the node reads. One that is missing differs from one that is None.
-        path: The folder of the cache, with ``~`` for the user's home; nodes, graphs and processes may share it. What
-            is in it stays until somebody deletes the folder.
-        ttl: Seconds for which a result is used; None for ever.
+        path: The folder of the cache, with ``~`` for the user's home; nodes, graphs and processes may share it.
+        ttl: Seconds for which a result is used, and after which it is removed as others are kept; None for ever, and
+            it stays until somebody deletes the folder.
         version: Names the version of what the node does. By default it comes from its code: its own functions, those
             that they contain or close over, and their constants and defaults; but not what they call by global names.
+        sign_with: Results are signed (HMAC-SHA-256) with the key that this function gives, or that the environment
+            variable of this name holds; others are not used. By default they are signed if the store of the graph
+            signs, with its key.
 
     Raises:
         ConfigError: a value is not allowed.
@@ -191,6 +200,9 @@ class CachePolicy:
         validator=check(
             "cache.version", "a str, a whole number, or None", lambda value: value is None or type(value) in (str, int)
         ),
+    )
+    sign_with: Callable[[], bytes] | str | None = attrs.field(
+        default=None, kw_only=True, repr=False, validator=_is_sign_with
     )
 
 

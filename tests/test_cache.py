@@ -477,6 +477,134 @@ class TestBrokenCaches:
         assert [file.name for file in tmp_path.iterdir()] == ["here"]
 
 
+KEY, OTHER = b"a key of 32 bytes, which is a lot", b"another key, of 32 bytes as well"
+
+
+class TestSignatures:
+    """Results that are signed: what somebody else has put into the folder is not used."""
+
+    def found(self, folder: Path, key: bytes | None) -> Any:
+        """-> what comes of looking for the result that `keep` keeps."""
+        return KeptResults(folder, None if key is None else lambda: key).find([1], None)
+
+    def keep(self, folder: Path, key: bytes | None, value: Any = 1) -> None:
+        """Keep a result."""
+        results = KeptResults(folder, None if key is None else lambda: key)
+        assert results.keep(results.find([1], None).key or "", ({"y": value}, [])) == ""
+
+    def test_with_the_same_key(self, tmp_path: Path) -> None:
+        """They are used."""
+        self.keep(tmp_path, KEY)
+
+        assert self.found(tmp_path, KEY).changes == ({"y": 1}, [])
+
+    @pytest.mark.parametrize(
+        ("kept", "asked", "reason"),
+        [
+            (None, KEY, "it is not signed: it was kept without sign_with, or is forged"),
+            (KEY, OTHER, "it is signed with another key than that of sign_with, or is forged"),
+            (KEY, None, "it is signed and this cache has no sign_with"),
+        ],
+    )
+    def test_with_another(self, tmp_path: Path, kept: bytes | None, asked: bytes | None, reason: str) -> None:
+        """They are as good as missing, with the reason; the next result takes their place."""
+        self.keep(tmp_path, kept)
+
+        found = self.found(tmp_path, asked)
+        assert (found.changes, found.reason, found.is_broken) == (None, reason, True)
+        self.keep(tmp_path, asked, 2)
+        assert self.found(tmp_path, asked).changes == ({"y": 2}, [])
+
+    def test_whatever_is_changed(self, tmp_path: Path) -> None:
+        """The signature covers the format, the key of the entry, and all that is in it."""
+        self.keep(tmp_path, KEY)
+        ((key, entry),) = _entries(tmp_path).items()
+        for place in range(len(entry)):
+            _put(tmp_path, key, entry[:place] + bytes([entry[place] ^ 1]) + entry[place + 1 :])
+            assert self.found(tmp_path, KEY).changes is None
+        _put(tmp_path, key, entry)
+        assert self.found(tmp_path, KEY).changes is not None
+
+    def test_the_entry_of_another_key(self, tmp_path: Path) -> None:
+        """It was signed for that one."""
+        results = KeptResults(tmp_path, lambda: KEY)
+        key, other = (results.find([part], None).key or "" for part in "ab")
+        results.keep(key, ({"y": 1}, []))
+        _put(tmp_path, other, _entries(tmp_path)[key])
+
+        assert results.find(["b"], None).is_broken
+
+    @pytest.mark.parametrize("key", ["text", b"", None])
+    def test_a_function_that_gives_no_key(self, tmp_path: Path, key: Any) -> None:
+        """Nothing is signed with it, and nothing kept."""
+        results = KeptResults(tmp_path, lambda: key)
+        found = results.find([1], None)
+
+        assert found.is_broken
+        assert "sign_with" in found.reason
+        assert "sign_with" in results.keep(found.key or "", ({"y": 1}, []))
+
+    def test_by_a_policy(self, bench: Bench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+        """With the key in an environment variable, or that of a function; why others are not used is said once."""
+        monkeypatch.setenv("CACHE_KEY", KEY.decode())
+        bench.run(bench.graph(), x=1)
+        bench.run(bench.graph(), x=2)
+        signed = bench.graph(sign_with="CACHE_KEY")
+        for value in (1, 2, 1):
+            bench.run(signed, x=value)
+        bench.run(bench.graph(sign_with=lambda: KEY), x=1)
+
+        unsigned = ("cache.miss", "it is not signed: it was kept without sign_with, or is forged")
+        assert bench.told == [NEW, NEW, unsigned, unsigned, HIT, HIT]
+        assert [record.getMessage().partition(": it is not signed")[1] for record in caplog.records] == [
+            ": it is not signed"
+        ]
+
+    def test_by_the_store_of_the_graph(self, driver: Any, tmp_path: Path) -> None:
+        """If it signs, its key is used unless the policy has one of its own."""
+        from stategraph.stores.sqlite import SqliteStore
+
+        observer = Recorder()
+        keys: list[dict[str, Any]] = [{}, {"sign_with": lambda: KEY}, {"sign_with": lambda: OTHER}]
+        with SqliteStore(tmp_path / "runs.db", sign_with=lambda: KEY) as store:
+            for number, options in enumerate(keys):
+                policy = CachePolicy(("x",), path=tmp_path / "cache", version=1, **options)
+                policies = {"a": {"cache": policy}}
+                graph = make_graph({"a": returns({"y": 1})}, store=store, observer=observer, policies=policies)
+                driver(graph, "execute", State({"x": 1}, run_id=f"run-{number}"))
+
+        assert [kind for kind, _ in observer.told] == ["cache.miss", "cache.hit", "cache.miss"]
+
+    def test_two_policies_of_one_folder(self, bench: Bench) -> None:
+        """Each has its own key."""
+        policies = {
+            name: {"cache": CachePolicy(("x",), path=bench.path, version=1, sign_with=lambda key=key: key)}
+            for name, key in {"a": KEY, "b": OTHER}.items()
+        }
+        nodes = dict.fromkeys(policies, bench.node)
+        for _ in range(2):
+            graph = make_graph(nodes, store=MemoryStore(), observer=bench.observer, policies=policies)
+            bench.run(graph, x=1)
+
+        assert bench.told == [NEW, NEW, HIT, HIT]
+
+    def test_a_variable_that_is_not_set(self, bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+        """It is an error of the configuration, not a cache that goes without."""
+        monkeypatch.delenv("CACHE_KEY", raising=False)
+
+        with pytest.raises(ConfigError, match=r"cache\.sign_with: .*environment variable"):
+            bench.run(bench.graph(sign_with="CACHE_KEY"), x=1)
+
+    @pytest.mark.parametrize("secret", [b"hunter2", 5, "", ["hunter2"]])
+    def test_what_is_no_key(self, secret: Any) -> None:
+        """It is refused, and not shown: it may be the key itself."""
+        with pytest.raises(ConfigError, match=r"cache\.sign_with") as caught:
+            CachePolicy(("x",), path="cache", sign_with=secret)
+
+        assert "hunter2" not in str(caught.value)
+        assert "hunter2" not in repr(CachePolicy(("x",), path="cache", sign_with="hunter2"))
+
+
 def _entries(folder: Path) -> dict[str, bytes]:
     """-> what stands in a cache."""
     with closing(sqlite3.connect(folder / "cache.db")) as database:

@@ -118,7 +118,7 @@ LAYERS = [
 ALLOWED: dict[str, set[str]] = {
     "config": {"checks", "errors"},
     "observers": {"errors", "events", "registry"},
-    "stores": {"answers", "clock", "errors", "frozen", "ids", "provenance", "registry", "state", "structure"},
+    "stores": {"answers", "checks", "clock", "errors", "frozen", "ids", "provenance", "registry", "state", "structure"},
     "run": {
         *("commands", "edges", "errors", "events", "frozen", "nodes", "nodes.context", "plan", "provenance", "schema"),
         *("services", "state", "visit"),

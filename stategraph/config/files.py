@@ -3,27 +3,34 @@
 from __future__ import annotations
 
 import json
+import os
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from stategraph.checks import encodable
 from stategraph.errors import ConfigError
 
 _READERS: dict[str, Callable[[str], Any]] = {".toml": tomllib.loads, ".json": json.loads}
 
 
-def read(path: Path) -> Any:
+def read(path: object) -> Any:
     """-> what the file says.
 
     Raises:
-        ConfigError: its name does not end in .toml or .json, or it cannot be read.
+        ConfigError: this is no path, its name does not end in .toml or .json, or it cannot be read.
     """
+    text = os.fspath(path) if isinstance(path, str | os.PathLike) else None
+    name = encodable(text) if isinstance(text, str) else None
+    if name is None:
+        raise ConfigError("file", path, "the path of a file")
+    file = Path(name)
     try:
-        parse = _READERS[path.suffix.lower()]
+        parse = _READERS[file.suffix.lower()]
     except KeyError:
-        raise ConfigError("file", str(path), f"a name that ends in {' or '.join(_READERS)}") from None
+        raise ConfigError("file", name, f"a name that ends in {' or '.join(_READERS)}") from None
     try:
-        return parse(path.read_text(encoding="utf-8"))
+        return parse(file.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
-        raise ConfigError("file", str(path), f"a readable {path.suffix} file ({error})") from error
+        raise ConfigError("file", name, f"a readable {file.suffix} file ({error})") from error

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import attrs
@@ -67,7 +66,7 @@ class GraphConfig:
         """
         from stategraph.config.files import read  # imported when used
 
-        return cls.from_dict(read(Path(path)))
+        return cls.from_dict(read(path))
 
     def to_dict(self) -> dict[str, Any]:
         """-> a mapping that `from_dict` makes an equal configuration of."""

@@ -202,6 +202,11 @@ class BackgroundSaves:
         self.flush()
         self._store.delete(run_id)
 
+    def discard(self, run_id: str) -> None:
+        """As the store's own, once all is saved."""
+        self.flush()
+        self._store.discard(run_id)
+
     @property
     def keeps_parts(self) -> bool:
         """As the store's own."""

@@ -6,7 +6,7 @@ import builtins
 import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from stategraph.answers import asking_again, waiting_anew
 from stategraph.errors import CheckpointNotFoundError, RunExistsError, StepConflictError, shorten
@@ -15,6 +15,9 @@ from stategraph.provenance import ParentStep, Part, RunStatus
 from stategraph.state import State, evolve
 from stategraph.stores.policy import Policy
 from stategraph.stores.summaries import Difference, Pruned, Summary
+
+if TYPE_CHECKING:
+    from stategraph.stores.seals import SigningKey
 
 
 class CheckpointStore(ABC):
@@ -84,8 +87,16 @@ class CheckpointStore(ABC):
     def flush(self) -> None:  # noqa: B027 - a default, as for all that follows
         """Wait until all that was saved before is as durable as the store promises. Here `save` has seen to that."""
 
+    def discard(self, run_id: str) -> None:
+        """Forget a run that has completed and is not to be preserved. Here it is deleted; a store whose `delete` takes
+        its time to leave no trace of a run may take less of it here."""
+        self.delete(run_id)
+
     def retain(self, run_id: str, policy: Policy) -> None:  # noqa: B027
         """Learn what is to be kept of a run, from now on. Here it does nothing: the store keeps what it keeps."""
+
+    signing_key: SigningKey | None = None
+    """Gives the key that the store signs with, if it does. Caches of nodes are signed with it as well."""
 
     keeps_parts: bool = False
     """Whether finished parts of a step, and the runs of graphs within it, are kept. Where they are not, a step that did

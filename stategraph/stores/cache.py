@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import sqlite3
 import threading
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from functools import cache
@@ -21,7 +20,14 @@ import diskcache
 from diskcache.core import DBNAME, DEFAULT_SETTINGS, METADATA, MODE_RAW, UNKNOWN
 
 from stategraph.errors import CheckpointCorruptError, ConfigError, FormatError
-from stategraph.stores.files import absolute, make_private
+from stategraph.stores.files import absolute, own_file, own_folder
+from stategraph.stores.sqlite_file import (
+    BUSY,
+    DURABLE,
+    OpenFiles,
+    erase_log,
+    execute_patiently,
+)
 
 _SETTINGS: dict[str, Any] = {
     "cull_limit": 0,
@@ -34,7 +40,8 @@ _SETTINGS: dict[str, Any] = {
     "sqlite_mmap_size": 0,
     "disk_min_file_size": 2**62,
 }
-TIMEOUT = 60  # seconds to wait for other processes that write
+OLDEST = (3, 31)
+"""The SQLite that it takes: older ones do not know trusted_schema, and let a database run what its schema says."""
 
 
 class _BytesDisk(diskcache.Disk):  # type: ignore[misc]  # diskcache has no types
@@ -94,7 +101,8 @@ class SafeCache(diskcache.Cache):  # type: ignore[misc]
         self._lock = threading.Lock()
         self._pid = os.getpid()
         self._is_shut = False
-        super().__init__(folder, timeout=TIMEOUT, disk=_BytesDisk, **_SETTINGS)
+        self._files: OpenFiles
+        super().__init__(folder, timeout=BUSY, disk=_BytesDisk, **_SETTINGS)
 
     @property
     def _con(self) -> Connection:
@@ -111,18 +119,55 @@ class SafeCache(diskcache.Cache):  # type: ignore[misc]
         makes any number of them."""
         with self._lock:
             ended = next((other for other in self._opened if not other.is_alive()), None)
-            connection = self._connect() if ended is None else self._opened.pop(ended)
+            if ended is not None:
+                connection = self._opened.pop(ended)
+            elif self._opened:
+                self._files.check()  # or there would be an empty database in its place
+                connection = self._connect()
+            else:
+                connection = self._connect()
+                self._files = OpenFiles(Path(self._directory, DBNAME))
             self._opened[thread] = connection
         return connection
 
     def _connect(self) -> Connection:
         file = os.path.join(self._directory, DBNAME)  # noqa: PTH118 - diskcache has it as a str
         connection = sqlite3.connect(
-            file, timeout=TIMEOUT, isolation_level=None, check_same_thread=False, factory=Connection
+            file, timeout=BUSY, isolation_level=None, check_same_thread=False, factory=Connection
         )
-        for pragma in ("journal_mode = wal", "synchronous = FULL", "mmap_size = 0", "trusted_schema = 0"):
-            _execute_patiently(connection, f"PRAGMA {pragma}")
+        for pragma in ("journal_mode = wal", *DURABLE, "mmap_size = 0", "trusted_schema = 0"):
+            execute_patiently(connection, f"PRAGMA {pragma}")
+        execute_patiently(connection, "SELECT count(*) FROM sqlite_master")  # which opens the log
         return connection
+
+    @property
+    def files(self) -> OpenFiles:
+        """What its connections have open."""
+        return self._files
+
+    def find(self, key: str) -> bytes | None:
+        """-> what is kept under a key, whether or not its time is over; None if there is nothing."""
+        with self.in_use:
+            select = "SELECT mode, filename, value FROM Cache WHERE key = ? AND raw = 1"
+            found = self.between_transactions().execute(select, (key,)).fetchone()
+        return None if found is None else self.disk.fetch(*found, read=False)
+
+    def drop(self, key: str) -> None:
+        """Remove what is kept under a key, whether or not its time is over."""
+        with self.in_use:
+            self.between_transactions().execute("DELETE FROM Cache WHERE key = ? AND raw = 1", (key,))
+
+    def drop_expired(self, now: float, limit: int) -> int:
+        """Remove some of what has no more time at `now`, in seconds since 1970 -> how many."""
+        which = "SELECT rowid FROM Cache WHERE expire_time < ? ORDER BY expire_time LIMIT ?"
+        with self.in_use:
+            delete = f"DELETE FROM Cache WHERE rowid IN ({which})"  # noqa: S608 - nothing of it comes from outside
+            return self.between_transactions().execute(delete, (now, limit)).rowcount
+
+    def erase(self) -> None:
+        """Cut off the log, in which what was removed still stands."""
+        with self.in_use:
+            erase_log(self.between_transactions())
 
     @contextmanager
     def at_rest(self) -> Iterator[None]:
@@ -174,39 +219,22 @@ class SafeCache(diskcache.Cache):  # type: ignore[misc]
         return connection
 
 
-def _execute_patiently(connection: sqlite3.Connection, statement: str) -> None:
-    """Execute one of the statements for which SQLite itself does not wait until others are done."""
-    give_up = time.monotonic() + TIMEOUT
-    while True:
-        try:
-            connection.execute(statement)
-        except sqlite3.OperationalError as error:
-            if not is_busy(error) or time.monotonic() > give_up:
-                raise
-            time.sleep(0.001)
-        else:
-            return
-
-
-def is_busy(error: BaseException) -> bool:
-    """Whether others have the database: diskcache calls it a timeout whatever keeps a transaction from beginning."""
-    return getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_BUSY
-
-
 # --------------------------------------------------------------------------- the file
 
 
-def cache_folder(path: str | os.PathLike[str]) -> Path:
-    """-> the folder, which is there and, if it was made here, is its owner's only."""
-    folder = Path(absolute(path, "checkpoint.options.path", "a folder"))
+def cache_folder(path: object, key: str = "checkpoint.options.path") -> Path:
+    """-> the folder, which is there, and which nobody else can write to. Errors name the option by its key.
+
+    Raises:
+        ConfigError: it cannot be used, or others can write to it or to the database in it.
+    """
+    folder = Path(absolute(path, key, "a folder"))
     if os.path.expandvars(os.path.expanduser(folder)) != str(folder):  # noqa: PTH111 - what diskcache does
-        raise ConfigError("checkpoint.options.path", str(path), "a path without $ variables")
+        raise ConfigError(key, str(path), "a path without $ variables")
     try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        make_private(folder / DBNAME)
-    except (OSError, ValueError) as error:  # a path with a NUL in it is a ValueError
-        allowed = f"a folder that can be made and written to ({getattr(error, 'strerror', error)})"
-        raise ConfigError("checkpoint.options.path", str(path), allowed) from error
+        own_file(own_folder(folder) / DBNAME)
+    except OSError as error:
+        raise ConfigError(key, str(path), f"a folder that can be made and written to ({error.strerror})") from error
     return folder
 
 
@@ -217,7 +245,7 @@ def check_database(path: Path) -> None:
     is compared, before diskcache sees it, with what diskcache makes of its own accord.
     """
     try:
-        with closing(sqlite3.connect(path, timeout=TIMEOUT, isolation_level=None)) as database:
+        with closing(sqlite3.connect(path, timeout=BUSY, isolation_level=None)) as database:
             database.execute("PRAGMA query_only = 1")
             database.execute("PRAGMA trusted_schema = 0")
             ours = _schema()

@@ -23,11 +23,12 @@ from stategraph.errors import (
     FormatError,
 )
 from stategraph.ids import check_stored_id, ids_within, is_nested_id
-from stategraph.stores.cache import TIMEOUT, SafeCache, cache_folder, check_database, is_busy
+from stategraph.stores.cache import OLDEST, SafeCache, cache_folder, check_database
 from stategraph.stores.forks import take_care_of
 from stategraph.stores.packing import pack_head, pack_row, unpack_head, unpack_row
 from stategraph.stores.row_store import RowStore
 from stategraph.stores.rows import Head, Row, Unreadable, Write
+from stategraph.stores.sqlite_file import BUSY, check_version, is_busy
 
 
 class DiskStore(RowStore):
@@ -40,11 +41,12 @@ class DiskStore(RowStore):
         options: As for RowStore.
 
     Raises:
-        ConfigError: the path cannot be a folder for a store, or as RowStore.
+        ConfigError: the path cannot be a folder for a store, others can write to it, SQLite is too old, or as RowStore.
         FormatError: what is there is not a store of stategraph.
     """
 
     def __init__(self, path: str | os.PathLike[str], **options: Any) -> None:
+        check_version("checkpoint.store", "disk", OLDEST)
         super().__init__(**options)
         self.path = cache_folder(path)
         self._closed = False
@@ -83,7 +85,9 @@ class DiskStore(RowStore):
     def _apply(self, writes: Sequence[Write]) -> Sequence[bool]:
         run_id = writes[0].head.run_id
         with self._explained(run_id, CheckpointSaveError), self._transaction():
-            return [self._make(write) for write in writes]
+            made = [self._make(write) for write in writes]
+        self._cache.files.check()
+        return made
 
     def _make(self, write: Write) -> bool:
         """Make one write within a transaction -> whether its run had the version for it."""
@@ -136,6 +140,10 @@ class DiskStore(RowStore):
                     return False
             delete = "DELETE FROM Cache WHERE key = ? OR (key > ? AND key < ?)"
             return self._cache._con.execute(delete, (_head_key(run_id), *_range(_row_key(run_id, "")))).rowcount > 0
+
+    def _erase(self) -> None:
+        with self._explained(""):
+            self._cache.erase()
 
     def _head(self, run_id: str) -> Head | None:
         with self._explained(run_id), self._cache.in_use:
@@ -253,7 +261,7 @@ class DiskStore(RowStore):
                 reason = f"the {self} is closed; get_checkpoint_store opens a fresh one"
                 raise CheckpointError(run_id, reason) from cause
             if is_busy(cause):
-                raise failed(run_id, f"the {self} was locked by another process for {TIMEOUT} s") from cause
+                raise failed(run_id, f"the {self} was locked by another process for {BUSY} s") from cause
             kind = failed if isinstance(cause, sqlite3.OperationalError | OSError) else damaged
             raise kind(run_id, f"the {self} failed: {cause}") from cause
 

@@ -29,6 +29,8 @@ def prune(store: RowStore) -> Pruned:
         except (CheckpointCorruptError, FormatError) as error:
             runs.damaged.append(head.run_id)
             store._heads_of.report(head.run_id, error)
+    if removed or cut:
+        store._erase()
     return Pruned(tuple(removed), cut, tuple(runs.damaged))
 
 

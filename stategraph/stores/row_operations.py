@@ -11,7 +11,7 @@ from stategraph.stores.rows import Head, Row, Unreadable, Write
 
 
 class RowOperations(CheckpointStore):
-    """Seven operations. `stategraph.stores.row_store.RowStore` makes a store of them.
+    """Seven operations, and one that few stores need. `stategraph.stores.row_store.RowStore` makes a store of them.
 
     They give what is there: whether it is as it was written is for the seals to tell.
     """
@@ -53,3 +53,6 @@ class RowOperations(CheckpointStore):
     @abstractmethod
     def _remove(self, run_id: str, version: int | None = None) -> bool:
         """Remove a run and all of its rows, if it has this version (None: whichever) -> whether it was removed."""
+
+    def _erase(self) -> None:
+        """Overwrite what was removed where it stands besides, such as in a log. Here it does not."""

@@ -41,7 +41,7 @@ from stategraph.stores.row_operations import RowOperations
 from stategraph.stores.rows import Head, Row, Write
 from stategraph.stores.seals import Sealer, SigningKey, former_keys, signing_key
 from stategraph.stores.summaries import Pruned, Summary
-from stategraph.stores.tails import Rows, Tail
+from stategraph.stores.tails import Rows, Tail, ascending_groups
 
 _TRIES = 5  # of a save, while others write to the same run
 _LOADS = 100  # of a run that others write to: a load is over long before the next save is
@@ -73,7 +73,8 @@ class RowStore(RowOperations):
         serializer: str = "msgpack",
         compress: bool = False,
     ) -> None:
-        self._sealer = Sealer(signing_key(sign_with), former_keys(verify_with))
+        self.signing_key = signing_key(sign_with)
+        self._sealer = Sealer(self.signing_key, former_keys(verify_with))
         self._rows = Rows(self._sealer, Bodies(serializer, compress))
         self._commits = SharedCommits(self._apply)
         self._heads_of = Heads(self, self._sealer)
@@ -102,7 +103,7 @@ class RowStore(RowOperations):
         if not states or self._save_newest(states):
             return
         run_id = states[0].run_id
-        for ascending in _ascending(states):
+        for ascending in ascending_groups(states):
             first, *others = ascending
             known = self._known.get(run_id)
             if known is None or first.step <= known[0].step:
@@ -382,6 +383,7 @@ class RowStore(RowOperations):
         self._inner_runs.drop(run_id)
         self._commit(Write(back, head, (row,), cut_above=step))
         self._remember(back, tail)
+        self._erase()
         return state
 
     def fork(self, run_id: str, new_run_id: str, step: int | None = None) -> State:
@@ -397,6 +399,10 @@ class RowStore(RowOperations):
         return forked
 
     def delete(self, run_id: str) -> None:
+        self.discard(run_id)
+        self._erase()
+
+    def discard(self, run_id: str) -> None:
         self._inner_runs.drop(check_run_id(run_id))
         self._remove(run_id)
         self._forget_all(run_id)
@@ -406,14 +412,3 @@ class RowStore(RowOperations):
 
     def prune(self) -> Pruned:
         return prune(self)
-
-
-def _ascending(states: Sequence[State]) -> Iterator[builtins.list[State]]:
-    """-> the States in groups whose steps go up: a run completes at the step that it saved last."""
-    group: builtins.list[State] = []
-    for state in states:
-        if group and state.step <= group[-1].step:
-            yield group
-            group = []
-        group.append(state)
-    yield group

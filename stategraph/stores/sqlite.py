@@ -10,19 +10,30 @@ import builtins
 import os
 import sqlite3
 import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, closing
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from stategraph.errors import CheckpointCorruptError, CheckpointError, CheckpointSaveError, ConfigError, FormatError
+from stategraph.errors import CheckpointCorruptError, CheckpointError, CheckpointSaveError, FormatError
 from stategraph.ids import ids_within
-from stategraph.stores.files import absolute, make_private
+from stategraph.stores.files import absolute
 from stategraph.stores.forks import take_care_of
 from stategraph.stores.row_store import RowStore
 from stategraph.stores.rows import Head, Row, Unreadable, Write
+from stategraph.stores.sqlite_file import (
+    DURABLE,
+    OpenFiles,
+    check_log,
+    check_version,
+    connect,
+    database_file,
+    erase_log,
+    execute_patiently,
+    grow_log,
+    is_unshareable,
+)
 from stategraph.stores.sqlite_rows import (
     CHAIN,
     HEAD,
@@ -53,8 +64,7 @@ _Result = TypeVar("_Result")
 APPLICATION_ID = 0x53475248
 """What marks a database as one of stategraph, to the ``file`` command too."""
 
-_LOG_SIZE = 4 << 20  # bytes: as far as SQLite lets the log grow before it starts again
-_BUSY = 60  # seconds to wait for other processes that write
+_OLDEST = (3, 35)  # RETURNING
 
 
 class SqliteStore(RowStore):
@@ -67,13 +77,15 @@ class SqliteStore(RowStore):
         options: As for RowStore.
 
     Raises:
-        ConfigError: the path cannot be a database, or as RowStore.
+        ConfigError: the path cannot be a database, others can write to it, SQLite is too old, or as RowStore.
         FormatError: what is there is not a database of stategraph, or one of a newer version.
     """
 
     def __init__(self, path: str | os.PathLike[str], *, read_only: bool = False, **options: Any) -> None:
+        check_version("checkpoint.store", "sqlite", _OLDEST)
         super().__init__(**options)
-        self.path = _file(path, must_exist=read_only)
+        self.path = Path(absolute(path, "checkpoint.options.path", "a file"))
+        self._file = database_file(self.path, must_exist=read_only)
         self._read_only = read_only
         self._closed = False
         self._guard = threading.RLock()  # the connection is one, its callers are many
@@ -84,10 +96,21 @@ class SqliteStore(RowStore):
         take_care_of(self)
 
     def _open(self) -> None:
-        mode = "ro" if self._read_only else "rw"
-        database = sqlite3.connect(
-            f"{self.path.as_uri()}?mode={mode}", uri=True, timeout=_BUSY, isolation_level=None, check_same_thread=False
-        )
+        """Connect to the file. Where a reader may write nothing beside it, it is read as a file that nobody changes."""
+        is_fixed = False
+        try:
+            database = self._connected("ro" if self._read_only else "rw")
+        except sqlite3.OperationalError as error:
+            if not (self._read_only and is_unshareable(error)):
+                raise
+            is_fixed = True
+            check_log(self._file)
+            database = self._connected("ro&immutable=1")
+        self._database, self._pid = database, os.getpid()
+        self._is_fixed, self._files = is_fixed, OpenFiles(self._file, is_fixed=is_fixed)
+
+    def _connected(self, mode: str) -> sqlite3.Connection:
+        database = connect(self._file, mode)
         try:
             _check(database, self.path)
             if self._read_only:
@@ -95,36 +118,12 @@ class SqliteStore(RowStore):
                 database.execute("PRAGMA query_only = 1")
             else:
                 _prepare(database, self.path)
-                self._grow_log(database)
-            store_id = _store_id(database, self.path)
+                grow_log(database, self._file)
+            self._sealer.store_id = _store_id(database, self.path)
         except BaseException:
             database.close()
             raise
-        self._database, self._pid = database, os.getpid()
-        self._sealer.store_id = store_id
-
-    def _grow_log(self, database: sqlite3.Connection) -> None:
-        """Grow the write-ahead log once, by a transaction that is too large for the cache, and is rolled back.
-
-        What does not fit into the cache goes to the log before a commit. Later commits then overwrite blocks that the
-        file has, and a sync has no metadata to write: it takes two thirds of the time. Nothing of this is ever
-        committed, so nothing has to be synced. The log stays that long, until the last connection closes.
-        """
-        log = self.path.with_name(self.path.name + "-wal")
-        if log.exists() and log.stat().st_size >= _LOG_SIZE:
-            return
-        (pages,) = database.execute("PRAGMA cache_size").fetchone()
-        database.execute("PRAGMA cache_size = 10")
-        try:
-            database.execute("BEGIN IMMEDIATE")
-            database.execute("CREATE TABLE filling (bytes BLOB)")
-            database.execute("INSERT INTO filling VALUES (zeroblob(?))", (_LOG_SIZE,))
-        except sqlite3.OperationalError:
-            pass  # there is no room, or another process is at work: commits take longer then, and that is all
-        finally:
-            if database.in_transaction:
-                database.execute("ROLLBACK")
-            database.execute(f"PRAGMA cache_size = {pages}")
+        return database
 
     def close(self) -> None:
         with self._guard:
@@ -141,7 +140,9 @@ class SqliteStore(RowStore):
     # ------------------------------------------------------------------ rows
 
     def _apply(self, writes: Sequence[Write]) -> Sequence[bool]:
-        return self._in_transaction(writes[0].head.run_id, partial(self._make_all, writes), CheckpointSaveError)
+        made = self._in_transaction(writes[0].head.run_id, partial(self._make_all, writes), CheckpointSaveError)
+        self._files.check()
+        return made
 
     def _make_all(self, writes: Sequence[Write]) -> Sequence[bool]:
         return (self._make(writes[0]),) if len(writes) == 1 else [self._make(write) for write in writes]
@@ -153,11 +154,12 @@ class SqliteStore(RowStore):
             return False
         first = number << STEP_BITS
         execute = self._database.execute
-        self._put_rows(first, write.put)
+        # First: what is put then takes the pages that this leaves, which SQLite would write once more to erase them.
         if write.cut_below:
             execute("DELETE FROM checkpoint WHERE id >= ? AND id < ?", (first, first | write.cut_below))
         if write.cut_above is not None:
             execute("DELETE FROM checkpoint WHERE id > ? AND id <= ?", (first | write.cut_above, first | LAST_STEP))
+        self._put_rows(first, write.put)
         return True
 
     def _put_rows(self, first: int, rows: Sequence[Row]) -> None:
@@ -195,6 +197,14 @@ class SqliteStore(RowStore):
             self._database.execute("DELETE FROM checkpoint WHERE id BETWEEN ? AND ?", (first, first | LAST_STEP))
         return found is not None
 
+    def _erase(self) -> None:
+        try:
+            with self._guard:
+                self._check_process()
+                erase_log(self._database)
+        except sqlite3.Error as error:
+            raise self._explained(error, "") from error
+
     def _head(self, run_id: str) -> Head | None:
         found = self._query(run_id, f"SELECT {HEAD} FROM run WHERE run_id = ?", (run_id,))
         return head_of(found[0]) if found else None
@@ -231,6 +241,9 @@ class SqliteStore(RowStore):
         try:
             with self._guard:
                 self._check_process()
+                if self._is_fixed and not self._files.are_there:  # it was changed nevertheless
+                    self._database.close()
+                    self._open()
                 return self._database.execute(statement, values).fetchall()
         except _FAILURES as error:
             raise self._explained(error, run_id) from error
@@ -305,32 +318,17 @@ def _is_damage(error: Exception) -> bool:
 # --------------------------------------------------------------------------- the file
 
 
-def _file(path: str | os.PathLike[str], must_exist: bool) -> Path:
-    """-> the file, which is there and, if it was made here, its owner's only."""
-    file = Path(absolute(path, "checkpoint.options.path", "a file"))
-    try:
-        if not must_exist:
-            file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            make_private(file)
-        elif not file.is_file():
-            raise FileNotFoundError(2, "there is no such file")
-    except OSError as error:
-        raise ConfigError(
-            "checkpoint.options.path", str(path), f"a file that can be used ({error.strerror})"
-        ) from error
-    return file
-
-
 def _prepare(database: sqlite3.Connection, path: Path) -> None:
     """Make a connection durable, and the tables if they are not there or of an older version."""
-    _to_log_mode(database)
-    database.execute("PRAGMA synchronous = FULL")
+    execute_patiently(database, "PRAGMA journal_mode = WAL")
+    for pragma in DURABLE:
+        database.execute(f"PRAGMA {pragma}")
     if database.execute("PRAGMA user_version").fetchone() == (SCHEMA_VERSION,):
         return
     database.execute("BEGIN IMMEDIATE")
     try:
         (version,) = database.execute("PRAGMA user_version").fetchone()  # somebody may have been faster
-        _check_version(version, path)
+        _check_schema_version(version, path)
         for statement in (statement for migration in MIGRATIONS[version:] for statement in migration):
             database.execute(statement)
         database.execute(f"PRAGMA application_id = {APPLICATION_ID}")
@@ -354,20 +352,6 @@ def _store_id(database: sqlite3.Connection, path: Path) -> bytes:
     return bytes(found[0][0])
 
 
-def _to_log_mode(database: sqlite3.Connection) -> None:
-    """Turn on the write-ahead log. SQLite does not wait for others here, whatever its timeout is."""
-    patience = time.monotonic() + _BUSY
-    while True:
-        try:
-            database.execute("PRAGMA journal_mode = WAL")
-        except sqlite3.OperationalError as error:
-            if "locked" not in str(error) or time.monotonic() > patience:
-                raise
-            time.sleep(0.005)
-        else:
-            return
-
-
 def _check(database: sqlite3.Connection, path: Path) -> None:
     """Raise FormatError unless the database is empty or one of stategraph that this version can read."""
     try:
@@ -376,6 +360,7 @@ def _check(database: sqlite3.Connection, path: Path) -> None:
         (application,) = database.execute("PRAGMA application_id").fetchone()
         (version,) = database.execute("PRAGMA user_version").fetchone()
         parts = database.execute("SELECT name, type, sql FROM sqlite_master").fetchall()
+        strict = {name for (name,) in database.execute(_STRICT_INDEXES)}
         database.execute("COMMIT")
     except sqlite3.OperationalError:
         raise
@@ -384,15 +369,27 @@ def _check(database: sqlite3.Connection, path: Path) -> None:
     names = [str(name) for name, _, _ in parts]
     if names and application != APPLICATION_ID:
         raise FormatError("", f"{path} is not a database of stategraph (it has {', '.join(names[:5])})")
-    _check_version(version, path)
+    _check_schema_version(version, path)
+    ours = _made_by_us(version)
     foreign = [
-        str(name) for name, kind, sql in parts if kind == "trigger" or _made_by_us(version).get(name, sql) != sql
+        str(name)
+        for name, kind, sql in parts
+        if kind == "trigger" or ours.get(name, sql) != sql or (name in strict and name not in ours)
     ]
-    if foreign:  # views and indexes for other tools may be added; a trigger, or a table made otherwise, runs something
-        raise FormatError("", f"{path} was changed by others than stategraph ({', '.join(foreign[:5])})")
+    if foreign:  # views and plain indexes for other tools may be added; all else runs something, or refuses rows
+        raise FormatError("", f"{path} was changed by others than stategraph ({', '.join(foreign[:5])}): drop that")
 
 
-def _check_version(version: int, path: Path) -> None:
+_STRICT_INDEXES = """
+SELECT list.name FROM sqlite_master AS made, pragma_index_list(made.name) AS list
+WHERE made.name IN ('run', 'checkpoint') AND list.origin = 'c' AND (list."unique" OR list.partial OR EXISTS (
+    SELECT 1 FROM pragma_index_xinfo(list.name) AS part
+    WHERE part.cid = -2 OR part.coll NOT IN ('BINARY', 'NOCASE', 'RTRIM')))
+"""
+"""Names the indexes that can keep a row from being written: unique ones, and ones that compute something."""
+
+
+def _check_schema_version(version: int, path: Path) -> None:
     """Raise FormatError if this version of stategraph is too old for a version of the schema."""
     if version > SCHEMA_VERSION:
         raise FormatError(

@@ -102,9 +102,12 @@ NEXT_STEP = f"UPDATE run SET ({_CHANGING}) = (?, ?, ?, ?, ?, ?) {_IF_UNCHANGED}"
 _ROW_FIELDS = "base, checkpoint_node, timestamp_ns, status, error, format, encoding, body, seal, pause"
 _ROW_COLUMNS = _ROW_FIELDS.replace("body", "CAST(body AS BLOB)")  # JSON is kept as text, for other tools to read
 TOGETHER = (512, 64, 8, 1)
+# Not INSERT OR REPLACE: by a unique index that others have added, it would delete rows of other runs.
+_INSTEAD = ", ".join(f"{field} = excluded.{field}" for field in _ROW_FIELDS.split(", "))
 PUT_ROWS = {
-    together: f"INSERT OR REPLACE INTO checkpoint (id, {_ROW_FIELDS}) VALUES "
+    together: f"INSERT INTO checkpoint (id, {_ROW_FIELDS}) VALUES "
     + ", ".join(["(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"] * together)
+    + f" ON CONFLICT (id) DO UPDATE SET {_INSTEAD}"
     for together in TOGETHER
 }
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
 import attrs
@@ -189,3 +189,14 @@ class Rows:
             *(FORMAT, encoding),
         )
         return Row(*about, body, self._sealer.seal_of(state.run_id, about, body, before, pause, incarnation), pause)
+
+
+def ascending_groups(states: Sequence[State]) -> Iterator[list[State]]:
+    """-> the States in groups whose steps go up: a run completes at the step that it saved last."""
+    group: list[State] = []
+    for state in states:
+        if group and state.step <= group[-1].step:
+            yield group
+            group = []
+        group.append(state)
+    yield group

@@ -1,0 +1,299 @@
+"""What is deleted is gone: no file of a store holds it any more, at the latest when the store is closed."""
+
+import sqlite3
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stategraph import CachePolicy, State, StateGraph, clock
+from stategraph.provenance import ErrorInfo, Part
+from stategraph.stores import Policy
+from stategraph.stores.disk import DiskStore
+from stategraph.stores.results import KeptResults
+from stategraph.stores.sqlite import SqliteStore
+from tests.scenarios import make_graph, returns
+
+SECRET = "a secret that nobody is to find"
+STORES = {"sqlite": lambda folder: SqliteStore(folder / "runs.db"), "disk": DiskStore}
+
+
+@pytest.fixture(autouse=True)
+def sqlite_that_leaves_traces(monkeypatch: Any) -> None:
+    """Most builds of SQLite leave what is deleted where it is, unless they are told otherwise; some do not."""
+    connect = sqlite3.connect
+
+    def connected(*arguments: Any, **options: Any) -> sqlite3.Connection:
+        connection = connect(*arguments, **options)
+        connection.execute("PRAGMA secure_delete = OFF")
+        return connection
+
+    monkeypatch.setattr(sqlite3, "connect", connected)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """-> where the files are."""
+    return tmp_path / "runs"
+
+
+@pytest.fixture(params=STORES)
+def store(request: Any, folder: Path) -> Iterator[Any]:
+    """-> a store that holds other runs, too."""
+    with STORES[request.param](folder) as store:
+        for number in range(5):
+            store.retain(f"other-{number}", Policy("full"))
+            for step in (1, 2, 3):
+                store.save(State({"text": "x" * 3000 * number}, run_id=f"other-{number}", step=step))
+        yield store
+
+
+def copies(folder: Path, secret: str = SECRET) -> int:
+    """-> how often the secret stands in the files of the folder."""
+    return sum(file.read_bytes().count(secret.encode()) for file in folder.rglob("*") if file.is_file())
+
+
+def saved(store: Any, *run_ids: str, policy: Policy | None = None, **provenance: Any) -> None:
+    """Save runs with secrets of all sizes, some of them in other places than the data."""
+    for run_id in run_ids:
+        store.retain(run_id, policy or Policy("full"))
+        for step in range(1, 13):
+            text = SECRET * (1, 60, 4000)[step % 3]
+            error = ErrorInfo("ValueError", SECRET, "node") if step == 7 else None
+            about = {"error": error, "status": "failed"} if error else provenance
+            store.save(State({"text": text, "n": step}, run_id=run_id, step=step, **about))
+
+
+class TestByHand:
+    """Erased when the call returns, while the store stays open."""
+
+    def test_delete(self, store: Any, folder: Path) -> None:
+        """From the file and from its log."""
+        saved(store, "a", "b")
+        assert copies(folder) > 100
+
+        store.delete("a")
+        store.delete("b")
+
+        assert copies(folder) == 0
+        assert len(store.list()) == 5
+
+    def test_delete_of_a_run_with_parts(self, store: Any, folder: Path) -> None:
+        """They go with it."""
+        saved(store, "a")
+        store.save_parts("a", [Part(13, "map", f"{number}", SECRET) for number in range(50)])
+
+        store.delete("a")
+
+        assert copies(folder) == 0
+
+    def test_prune(self, store: Any, folder: Path) -> None:
+        """Runs whose time is over."""
+        saved(store, "a", policy=Policy("full", ttl=1e-9), status="completed")
+        assert copies(folder) > 0
+
+        assert store.prune().runs == ("a",)
+
+        assert copies(folder) == 0
+
+    def test_prune_of_checkpoints(self, store: Any, folder: Path) -> None:
+        """For which a window has become too small."""
+        saved(store, "a")
+        store.save(State({"text": "harmless" * 9000}, run_id="a", step=13))
+        store.retain("a", Policy("windowed", window=1))
+        store.save(State({"text": "harmless" * 9000, "n": 14}, run_id="a", step=14))
+        assert copies(folder) > 100
+
+        assert store.prune().checkpoints == 12
+
+        assert store.load("a")["n"] == 14
+        assert copies(folder) == 0
+
+    def test_rollback(self, store: Any, folder: Path) -> None:
+        """The steps that are taken back."""
+        store.retain("a", Policy("full"))
+        store.save(State({"text": "harmless"}, run_id="a", step=1))
+        for step in (2, 3, 4):
+            store.save(State({"text": SECRET * step * 500}, run_id="a", step=step))
+
+        store.rollback("a", 1)
+
+        assert store.load("a")["text"] == "harmless"
+        assert copies(folder) == 0
+
+    def test_the_store_goes_on(self, store: Any, folder: Path) -> None:
+        """Other runs are whole, and new ones are saved, here and by another handle."""
+        saved(store, "a")
+        store.delete("a")
+        with type(store)(store.path) as other:
+            other.save(State({"n": 2}, run_id="b", step=1))
+        store.save(State({"n": 3}, run_id="a", step=1))
+
+        assert store.load("b")["n"] == 2
+        assert store.load("a")["n"] == 3
+        assert len(store.history("other-3")) == 3
+
+    def test_while_others_read(self, store: Any, folder: Path) -> None:
+        """The run is deleted, and soon: what they may still see is erased when they are done and the store is closed."""
+        saved(store, "a")
+        file = next(folder.glob("*.db"))
+        with closing(sqlite3.connect(file, isolation_level=None)) as reader:
+            reader.execute("BEGIN")
+            reader.execute("SELECT * FROM sqlite_master").fetchall()
+            thread = threading.Thread(target=store.delete, args=("a",))
+            thread.start()
+            thread.join(30)
+
+            assert not thread.is_alive()
+            assert "a" not in store.list()
+        store.close()
+
+        assert copies(folder) == 0
+
+
+class TestClosed:
+    """Erased when the last handle is closed, however it was deleted."""
+
+    @pytest.mark.parametrize("policy", [Policy(), Policy("full"), Policy("windowed", window=2)], ids=str)
+    def test_a_run_that_completed(self, store: Any, folder: Path, policy: Policy) -> None:
+        """Nobody waits for its traces to be erased."""
+        saved(store, "a", policy=policy)
+
+        store.discard("a")
+        assert "a" not in store.list()
+        store.close()
+
+        assert copies(folder) == 0
+
+    def test_what_retention_removes(self, store: Any, folder: Path) -> None:
+        """Of a run that goes on."""
+        saved(store, "a", policy=Policy())
+        store.save(State({"text": "harmless"}, run_id="a", step=13))
+        store.save(State({"text": "harmless", "n": 14}, run_id="a", step=14))
+        store.save(State({"text": "harmless" * 9000, "n": 15}, run_id="a", step=15))
+        assert [row.base for row in store._index("a")] == [15]
+        store.close()
+
+        assert copies(folder) == 0
+
+    def test_by_a_process_that_was_killed(self, folder: Path) -> None:
+        """Whoever opens and closes the store next does it."""
+        program = (
+            "import os, sys\nfrom stategraph import State\nfrom stategraph.stores.sqlite import SqliteStore\n"
+            "store = SqliteStore(sys.argv[1])\n"
+            f"[store.save(State({{'text': '{SECRET}' * 900}}, run_id='a', step=step)) for step in (1, 2, 3)]\n"
+            "store.discard('a')\nos._exit(0)"
+        )
+        subprocess.run([sys.executable, "-c", program, str(folder / "runs.db")], check=True, timeout=60)
+        assert copies(folder) > 0
+
+        SqliteStore(folder / "runs.db").close()
+
+        assert copies(folder) == 0
+
+    @pytest.mark.parametrize("durability", ["sync", "async"])
+    def test_a_graph_that_does_not_preserve_its_runs(self, store: Any, folder: Path, durability: str) -> None:
+        """The whole way."""
+        graph = make_graph({"a": returns({"text": SECRET * 100}), "b": returns({"text": SECRET * 4000})}, store=store)
+        graph.config = graph.config.merge({"checkpoint": {"preserve": False, "durability": durability}})
+        graph._changed()
+        graph.execute(State(run_id="run"))
+        assert "run" not in store.list()
+        store.close()
+
+        assert copies(folder) == 0
+
+
+class TestCaches:
+    """Results whose time is over."""
+
+    @pytest.fixture
+    def results(self, folder: Path, monkeypatch: Any) -> KeptResults:
+        """-> results with a secret, kept for an hour, in a cache that holds others as well."""
+        results = KeptResults(folder)
+        for number in range(20):
+            results.keep(results.find([number], None).key or "", ({"text": "x" * 300 * number}, []), None)
+        for number in range(20):
+            key = results.find(["secret", number], 3600).key or ""
+            assert results.keep(key, ({"text": SECRET * 30 * number}, []), 3600) == ""
+        return results
+
+    def later(self, monkeypatch: Any, seconds: float) -> None:
+        """Let time go by."""
+        now = clock.now_ns() + int(seconds * 1e9)
+        monkeypatch.setattr(clock, "now_ns", lambda: now)
+
+    def test_they_are_removed_as_others_are_kept(self, results: KeptResults, folder: Path, monkeypatch: Any) -> None:
+        """Now and then, all of them; and from the log, too."""
+        self.later(monkeypatch, 3601)
+        for number in range(200):
+            assert results.keep(results.find(["new", number], None).key or "", ({"y": 1}, [])) == ""
+
+        assert copies(folder) == 0
+        assert results.find([3], None).changes is not None
+
+    def test_by_whoever_opens_the_cache_next(self, results: KeptResults, folder: Path, monkeypatch: Any) -> None:
+        """With the first result that it keeps."""
+        self.later(monkeypatch, 3601)
+        other = KeptResults(folder)
+        assert other.keep(other.find(["new"], None).key or "", ({"y": 1}, [])) == ""
+
+        assert copies(folder) == 0
+
+    def test_one_that_is_looked_for(self, results: KeptResults, folder: Path, monkeypatch: Any) -> None:
+        """It is gone at once; its traces go when the cache is closed."""
+        self.later(monkeypatch, 3601)
+        for number in range(20):
+            assert results.find(["secret", number], 3600).reason == "expired"
+            assert results.find(["secret", number], None).reason == "new"
+        assert results._cache is not None
+        results._cache.close()
+
+        assert copies(folder) == 0
+
+    def test_others_stay(self, results: KeptResults, folder: Path, monkeypatch: Any) -> None:
+        """As long as they have time, or for ever."""
+        self.later(monkeypatch, 3599)
+        for number in range(200):
+            results.keep(results.find(["new", number], None).key or "", ({"y": 1}, []))
+
+        assert all(results.find(["secret", number], 3600).changes for number in range(20))
+        self.later(monkeypatch, 10)
+        for number in range(200):
+            results.keep(results.find(["newer", number], None).key or "", ({"y": 1}, []))
+        assert all(results.find([number], None).changes for number in range(20))
+
+    def test_by_a_graph(self, folder: Path, monkeypatch: Any) -> None:
+        """Which knows how long a result is used."""
+        from stategraph.stores.memory import MemoryStore
+
+        def made(secret: str, **options: Any) -> StateGraph:
+            policy = CachePolicy(("x",), path=folder, version=secret, **options)
+            return make_graph({"a": returns({"text": secret})}, store=MemoryStore(), policies={"a": {"cache": policy}})
+
+        made(SECRET, ttl=3600).execute(State({"x": 1}))
+        assert copies(folder) > 0
+        self.later(monkeypatch, 3601)
+        made("harmless").execute(State({"x": 1}))
+
+        assert copies(folder) == 0
+
+
+@pytest.mark.parametrize("mode", ["sqlite", "disk"])
+def test_what_every_connection_is_told(mode: str, folder: Path) -> None:
+    """To overwrite what is deleted, and to sync down to the medium where a sync alone does not."""
+    with STORES[mode](folder) as store:
+        connections = [store._database] if mode == "sqlite" else [store._cache._con]
+        if mode == "disk":
+            thread = threading.Thread(target=lambda: connections.append(store._cache._con))
+            thread.start()
+            thread.join()
+        for connection in connections:
+            for pragma in ("secure_delete", "fullfsync", "checkpoint_fullfsync"):
+                assert connection.execute(f"PRAGMA {pragma}").fetchone() == (1,)
+            assert connection.execute("PRAGMA synchronous").fetchone() == (2,)
