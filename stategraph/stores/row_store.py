@@ -53,7 +53,7 @@ class RowStore(RowOperations):
     Args:
         sign_with: Rows are signed (HMAC-SHA-256) with the key that this function gives, or that the environment
             variable of this name holds: at least 16 bytes. Unsigned or otherwise signed rows are refused. What that
-            promises, and what it cannot, stands in docs/security.md.
+            promises, and what it cannot, stands in docs/signing.md.
         verify_with: Keys that rows were signed with before, each as for `sign_with`. They are still read; new rows are
             signed with the new one.
         serializer: Name of the serializer of new rows: "msgpack", "json", or one that was registered. All that are
