@@ -57,7 +57,7 @@ MUTANTS = (
     ),
     Mutant(
         "a chain may be cut",
-        "stores/row_store.py",
+        "stores/chains.py",
         "        if row.seal == head.tip:\n            return True\n        if",
         "        if True:\n            return True\n        if",
         ("tests/stores/test_forgery.py", "tests/stores/test_damage.py"),
@@ -106,7 +106,7 @@ MUTANTS = (
     ),
     Mutant(
         "retention removes rows that others build on",
-        "stores/row_store.py",
+        "stores/chains.py",
         "        return min([row.base for row in older[-(visible - 1) :]], default=snapshot.step)",
         "        return older[-(visible - 1)].step if older else snapshot.step",
         (STORES,),
@@ -262,15 +262,15 @@ MUTANTS = (
     Mutant(
         "a lost checkpoint is one that never was",
         "stores/row_store.py",
-        "        if head is not None and not rows:\n",
-        "        if False:\n",
+        "            self._chains.check_absent(head, step)\n",
+        "            pass\n",
         ("tests/stores/test_damage.py",),
     ),
     Mutant(
         "a load that is overtaken by a write is taken for the newest",
         "stores/row_store.py",
         "            self._remember(head, self._rows.tail(state, rows, head.incarnation))",
-        "            self._remember(self._head(run_id) or head, self._rows.tail(state, rows, head.incarnation))",
+        "            self._remember(self._head(head.run_id) or head, self._rows.tail(state, rows, head.incarnation))",
         ("tests/stores/test_damage.py",),
     ),
     Mutant(

@@ -61,8 +61,8 @@ class Copies:
     def _earlier(self, source: Head, copy: State, incarnation: bytes) -> Iterator[Row]:
         """Yield the checkpoints of a run before a step, and what they build on."""
         store = self._store
-        visible = [row for row in store._visible(source) if row.step < copy.step]
-        for chain in store._chains(source, visible):
+        visible = [row for row in store._chains.visible(source) if row.step < copy.step]
+        for chain in store._chains.groups(source, visible):
             yield from store._rows.copied(source, copy.run_id, incarnation, chain)
 
     # ------------------------------------------------------------------ all that is within
@@ -82,7 +82,7 @@ class Copies:
     def _copied_parts(self, head: Head, new_id: str, parent: ParentStep, incarnation: bytes) -> Iterator[Write]:
         store = self._store
         copies: list[Row] = []
-        for at in store._visible(head):
+        for at in store._chains.visible(head):
             copies += store._rows.copied(head, new_id, incarnation, store._chain(head.run_id, at.step))
         tip = copies[-1].seal
         copy = attrs.evolve(head, run_id=new_id, number=0, parent=parent, incarnation=incarnation, tip=tip)

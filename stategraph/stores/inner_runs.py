@@ -66,7 +66,7 @@ class InnerRuns:
         kept_at, found = parts_id(run_id, step, node), {}
         try:
             head = self._store._heads_of.find(kept_at)
-            for row in self._store._visible(head) if head else ():
+            for row in self._store._chains.visible(head) if head else ():
                 rows = self._store._chain(kept_at, row.step)
                 if head and rows:  # not if they were dropped meanwhile
                     found.update(self._store._rows.data(kept_at, rows, head.incarnation)[0])

@@ -37,9 +37,9 @@ def prune(store: RowStore) -> Pruned:
 def _is_removed(store: RowStore, head: Head) -> bool:
     """Remove a run whose time is over -> whether it was removed. What is damaged stays, for whoever loads it to see."""
     rows = store._chain(head.run_id, None)
-    if store._is_stale(head):  # it went on meanwhile
+    if store._chains.is_stale(head):  # it went on meanwhile
         return False
-    if not rows or not store._is_newest(head, rows[-1]):
+    if not rows or not store._chains.is_newest(head, rows[-1]):
         raise CheckpointCorruptError(head.run_id, f"its newest step {head.step} is missing")
     store._rows.check(head.run_id, rows, head.incarnation)
     store._inner_runs.drop(head.run_id)  # first: nothing of it is to be found by a run that takes its id
@@ -51,7 +51,7 @@ def _is_removed(store: RowStore, head: Head) -> bool:
 
 def _cut(store: RowStore, head: Head) -> int:
     """Remove the rows of a run that no visible checkpoint builds on -> how many; none if it goes on meanwhile."""
-    lowest = min((row.base for row in store._visible(head)), default=0)
+    lowest = min((row.base for row in store._chains.visible(head)), default=0)
     superfluous = sum(row.step < lowest for row in store._index(head.run_id))
     if not superfluous:
         return 0

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import builtins
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import Any, TypeVar
 
 from stategraph.answers import gives_back
 from stategraph.errors import (
@@ -29,6 +29,7 @@ from stategraph.stores.base import (
     rolled_back,
 )
 from stategraph.stores.bodies import Bodies
+from stategraph.stores.chains import Chains
 from stategraph.stores.changes import have_same_data, is_about_same
 from stategraph.stores.commit import SharedCommits
 from stategraph.stores.copies import Copies
@@ -44,7 +45,9 @@ from stategraph.stores.summaries import Pruned, Summary
 from stategraph.stores.tails import Rows, Tail, ascending_groups
 
 _TRIES = 5  # of a save, while others write to the same run
-_LOADS = 100  # of a run that others write to: a load is over long before the next save is
+_READS = 100  # of a run that others write to: reading is over long before the next save is
+
+_Read = TypeVar("_Read")
 
 
 class RowStore(RowOperations):
@@ -77,7 +80,7 @@ class RowStore(RowOperations):
         self._sealer = Sealer(self.signing_key, former_keys(verify_with))
         self._rows = Rows(self._sealer, Bodies(serializer, compress))
         self._commits = SharedCommits(self._apply)
-        self._heads_of = Heads(self, self._sealer)
+        self._heads_of, self._chains = Heads(self, self._sealer), Chains(self, self._rows)
         self._inner_runs, self._copies = InnerRuns(self), Copies(self)
         self._known = KnownRuns()
 
@@ -143,7 +146,7 @@ class RowStore(RowOperations):
             refused = error
         if rows:
             new = self._next_head(head, tail.state, rows[-1])
-            cut = max((self._cut(new, row) for row in rows if row.is_snapshot), default=0)
+            cut = max((self._chains.cut_below(new, row) for row in rows if row.is_snapshot), default=0)
             if not self._made(Write(new, head, tuple(rows), cut_below=cut)):
                 self._known.forget(head.run_id)
                 return False
@@ -161,7 +164,7 @@ class RowStore(RowOperations):
                 error.run_id = state.run_id
                 raise
             except StepConflictError:
-                if known is None or not self._is_stale(known[0]):
+                if known is None or not self._chains.is_stale(known[0]):
                     raise
                 self._known.forget(state.run_id)
                 continue
@@ -173,7 +176,7 @@ class RowStore(RowOperations):
 
     def _is_saved(self, old: Head | None, head: Head, row: Row, tail: Tail) -> bool:
         """Save a State -> whether it was saved: not if somebody else has written to the run."""
-        cut = self._cut(head, row) if row.is_snapshot else 0
+        cut = self._chains.cut_below(head, row) if row.is_snapshot else 0
         is_made = self._made(Write(head, old, (row,), cut_below=cut))
         if is_made:
             self._remember(head, tail)
@@ -210,16 +213,11 @@ class RowStore(RowOperations):
             return head, self._next_head(head, state, row), row, tail
         saved = self._chain(state.run_id, state.step)
         if not saved or saved[-1].seal != tail.seal:
-            if self._is_stale(head):
+            if self._chains.is_stale(head):
                 return None
             raise CheckpointCorruptError(state.run_id, f"its newest step {head.step} is missing, or is another")
         row, tail = self._rows.again(tail, saved[-1], state)
         return head, self._next_head(head, state, row), row, tail
-
-    def _is_stale(self, head: Head) -> bool:
-        """Whether somebody else has written to the run since."""
-        now = self._head(head.run_id)
-        return now is None or now.version != head.version
 
     def _next_head(self, old: Head | None, state: State, row: Row, incarnation: bytes = b"") -> Head:
         """-> the head of a run whose newest State is this one, in this row; of one that begins if there is no old."""
@@ -241,16 +239,6 @@ class RowStore(RowOperations):
                 tip=row.seal,
             )
         )
-
-    def _cut(self, head: Head, snapshot: Row) -> int:
-        """-> the step below which rows go, now that a snapshot is written: those no visible checkpoint builds on."""
-        visible = head.policy.visible
-        if visible is None:
-            return 0
-        if visible == 1:
-            return snapshot.step
-        older = [row for row in self._index(head.run_id) if row.step < snapshot.step]
-        return min([row.base for row in older[-(visible - 1) :]], default=snapshot.step)
 
     def _made(self, write: Write) -> bool:
         """Make a write, together with those of other threads -> whether it was made."""
@@ -292,58 +280,64 @@ class RowStore(RowOperations):
     def load(self, run_id: str, step: int | None = None) -> State:
         if step is not None:
             check_number(step)
-        check_run_id(run_id)
-        for _ in range(_LOADS):
-            head = self._heads_of.find(run_id)  # first: a write before the rows are read makes its version an old one
-            rows = [] if head is None else self._chain(run_id, step)
-            if head is not None and not rows:
-                self._check_absent(head, step)
-            if head is None or not rows or (step is not None and not self._is_visible(head, step)):
-                raise CheckpointNotFoundError(run_id, str(self), step)
-            if self._is_newest(head, rows[-1]) or (step is not None and rows[-1].step < head.step):
-                break
-        else:
-            raise CheckpointError(run_id, f"it was not loaded from the {self}: others keep writing to it")
-        state = self._rows.state(run_id, rows, head.incarnation)
-        if rows[-1].seal == head.tip:
-            self._remember(head, self._rows.tail(state, rows, head.incarnation))
-        return state
+        return self._read(check_run_id(run_id), lambda head: self._loaded(head, step), step)
 
-    def _is_newest(self, head: Head, row: Row) -> bool:
-        """Whether a row is the newest of a run -> False if somebody else has written since the head was read.
+    def _read(self, run_id: str, read: Callable[[Head], _Read | None], step: int | None = None) -> _Read:
+        """-> what is read of a run, all of it of one time.
+
+        Args:
+            run_id: The run.
+            read: Reads it, behind the head of the run; None, or CheckpointCorruptError, if others write meanwhile.
+            step: What is asked for, for the error.
 
         Raises:
-            CheckpointCorruptError: it stands in the place of the newest one, and nobody has.
+            CheckpointNotFoundError: there is no such run.
         """
-        if row.seal == head.tip:
-            return True
-        if row.step >= head.step and not self._is_stale(head):
-            raise CheckpointCorruptError(
-                head.run_id, f"its newest step {head.step} is another than the one that was saved"
-            )
-        return False
+        for _ in range(_READS):
+            head = self._heads_of.find(run_id)  # first: a write before the rows are read makes its version an old one
+            if head is None:
+                raise CheckpointNotFoundError(run_id, str(self), step)
+            try:
+                found = read(head)
+            except CheckpointCorruptError:
+                if not self._chains.is_stale(head):
+                    raise
+            else:
+                if found is not None:
+                    return found
+        raise CheckpointError(run_id, f"it was not read from the {self}: others keep writing to it")
 
-    def _check_absent(self, head: Head, step: int | None) -> None:
-        """Raise CheckpointCorruptError if a step that is not there was not removed, but lost."""
-        if step is None or step == head.step:
-            if not self._is_stale(head):
-                raise CheckpointCorruptError(head.run_id, f"its newest step {head.step} is missing")
-            return
-        later = next((row for row in self._index(head.run_id) if row.step > step), None)
-        if later is not None and later.base < step:  # what builds on it shows that it was there
-            self._rows.check(head.run_id, self._chain(head.run_id, later.step), head.incarnation)
+    def _loaded(self, head: Head, step: int | None) -> State | None:
+        """-> the State of a step (None: the newest), None if somebody else writes to the run meanwhile."""
+        rows = self._chain(head.run_id, step)
+        if not rows:
+            self._chains.check_absent(head, step)
+        if not rows or (step is not None and not self._chains.is_visible(head, step)):
+            if self._chains.is_stale(head):
+                return None
+            raise CheckpointNotFoundError(head.run_id, str(self), step)
+        is_newest = self._chains.is_newest(head, rows[-1])
+        if not is_newest and (step is None or step >= head.step):
+            return None
+        state = self._rows.state(head.run_id, rows, head.incarnation)
+        if is_newest:
+            self._remember(head, self._rows.tail(state, rows, head.incarnation))
+        return state
 
     def list(self) -> builtins.list[str]:
         return sorted(self._heads_of.listing(lambda head: head.run_id).told)
 
     def history(self, run_id: str) -> builtins.list[Summary]:
-        head = self._heads_of.find(check_run_id(run_id))
-        if head is None:
+        try:
+            return self._read(check_run_id(run_id), self._told)
+        except CheckpointNotFoundError:
             return []
-        rows = self._visible(head)
+
+    def _told(self, head: Head) -> builtins.list[Summary]:
+        rows = self._chains.visible(head)
         if self._sealer.signs:  # which covers the bodies: who signs wants to be sure rather than fast
-            for chain in self._chains(head, rows):
-                self._rows.check(run_id, chain, head.incarnation)
+            for chain in self._chains.groups(head, rows):
+                self._rows.check(head.run_id, chain, head.incarnation)
         return [head.summary_of(row) for row in rows]
 
     def runs(
@@ -352,21 +346,6 @@ class RowStore(RowOperations):
         check_status(status)
         found = self._heads_of.listing(Head.summary, status, graph, check_limit(limit), from_cursor(after))
         return found.told
-
-    def _is_visible(self, head: Head, step: int) -> bool:
-        return head.policy.visible is None or any(row.step == step for row in self._visible(head))
-
-    def _visible(self, head: Head) -> builtins.list[Row]:
-        """-> the checkpoints of a run that retention keeps; more rows may be there, which these build on."""
-        rows = self._index(head.run_id)
-        if not (rows and rows[-1].seal == head.tip) and not self._is_stale(head):
-            raise CheckpointCorruptError(head.run_id, f"its newest step {head.step} is missing, or is another")
-        return rows[-head.policy.visible :] if head.policy.visible else rows
-
-    def _chains(self, head: Head, visible: Sequence[Row]) -> Iterator[builtins.list[Row]]:
-        """-> snapshots with all that builds on them, which together hold these checkpoints of a run."""
-        newest_on = {row.base: row.step for row in visible}  # the last one builds on all that have the same base
-        return (self._chain(head.run_id, step) for step in newest_on.values())
 
     # ------------------------------------------------------------------ time travel, and forgetting
 
