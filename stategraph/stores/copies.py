@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-import attrs
-
 from stategraph.errors import CheckpointNotFoundError, RunExistsError
 from stategraph.ids import is_parts_id, outer_id, step_of
 from stategraph.provenance import ParentStep
@@ -55,7 +53,7 @@ class Copies:
         """Return the write that keeps a State as the newest of a new run, with what another run has before it."""
         store = self._store
         row, _ = store._rows.snapshot(copy, incarnation)
-        head = attrs.evolve(store._next_head(None, copy, row, incarnation), policy=source.policy)
+        head = store._next_head(None, copy, row, incarnation)._replace(policy=source.policy)
         return Write(store._sealer.sealed_head(head), None, (*self._earlier(source, copy, incarnation), row))
 
     def _earlier(self, source: Head, copy: State, incarnation: bytes) -> Iterator[Row]:
@@ -85,7 +83,7 @@ class Copies:
         for at in store._chains.visible(head):
             copies += store._rows.copied(head, new_id, incarnation, store._chain(head.run_id, at.step))
         tip = copies[-1].seal
-        copy = attrs.evolve(head, run_id=new_id, number=0, parent=parent, incarnation=incarnation, tip=tip)
+        copy = head._replace(run_id=new_id, number=0, parent=parent, incarnation=incarnation, tip=tip)
         yield Write(store._sealer.sealed_head(copy), None, tuple(copies))
 
     def _copied_nested(self, head: Head, new_id: str, parent: ParentStep, incarnation: bytes) -> Iterator[Write]:

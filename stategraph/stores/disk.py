@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
-import attrs
 import diskcache
 from diskcache.core import DBNAME
 
@@ -96,7 +95,7 @@ class DiskStore(RowStore):
         if (old and old.version) != (write.old and write.old.version):
             return False
         number = old.number if old else self._next_number()
-        self._cache.set(_head_key(run_id), pack_head(attrs.evolve(write.head, number=number)))
+        self._cache.set(_head_key(run_id), pack_head(write.head._replace(number=number)))
         newest = old.step if old else None
         highest = write.cut_above
         if highest is not None:

@@ -11,8 +11,6 @@ from collections.abc import Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-import attrs
-
 from stategraph.errors import CheckpointError, NotSerializableError, StepConflictError
 from stategraph.ids import given_id, is_parts_id, outer_id, parts_id, step_of
 from stategraph.provenance import ParentStep, Part
@@ -55,7 +53,7 @@ class InnerRuns:
             incarnation = head.incarnation if head else store._heads_of.incarnation_for(kept_at)
             added = evolve(parts, run_id=kept_at, step=head.step + 1 if head else 1)
             row, _tail = store._rows.snapshot(added, incarnation)
-            new = attrs.evolve(store._next_head(head, added, row, incarnation), policy=_KEPT_WHOLE)
+            new = store._next_head(head, added, row, incarnation)._replace(policy=_KEPT_WHOLE)
             if store._made(Write(store._sealer.sealed_head(new), head, (row,))):
                 return
             store._heads_of.remove_left_over(kept_at)

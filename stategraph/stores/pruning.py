@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import attrs
-
 from stategraph import clock
 from stategraph.errors import CheckpointCorruptError, FormatError
 from stategraph.stores.rows import Head, Write
@@ -55,7 +53,7 @@ def _cut(store: RowStore, head: Head) -> int:
     superfluous = sum(row.step < lowest for row in store._index(head.run_id))
     if not superfluous:
         return 0
-    shorter = store._sealer.sealed_head(attrs.evolve(head, version=head.version + 1))
+    shorter = store._sealer.sealed_head(head._replace(version=head.version + 1))
     if not store._made(Write(shorter, head, cut_below=lowest)):
         return 0
     store._known.forget(head.run_id)

@@ -57,9 +57,8 @@ class Row(NamedTuple):
         return self.base == self.step
 
 
-@attrs.frozen
-class Head:
-    """A run as a whole, as its newest row has it.
+class Head(NamedTuple):
+    """A run as a whole, as its newest row has it. A tuple, because every save makes two of them.
 
     Attributes:
         run_id: The run.

@@ -150,7 +150,7 @@ class Sealer:
 
     def sealed_head(self, head: Head) -> Head:
         """Return a head with its seal."""
-        return attrs.evolve(head, seal=self._digest(self._packed_head(head), b"", self._key))
+        return head._replace(seal=self._digest(self._packed_head(head), b"", self._key))
 
     def check_head(self, head: Head) -> None:
         """Raise CheckpointCorruptError unless the seal of a head is right."""
