@@ -297,7 +297,9 @@ class TestApart:
             return found
 
         node = MapNode(kind(item), over="items", into="results", max_workers=2)
-        final = memory_play.execute(memory_play.graph({"map": node}), State({"items": [*range(20)]}, run_id=RUN))
+        final = memory_play.execute(
+            make_graph({"map": node}, store=memory_play.store), State({"items": [*range(20)]}, run_id=RUN)
+        )
 
         assert set(final["results"]) == {"nobody"}
 
@@ -312,7 +314,9 @@ class TestApart:
             return task is asyncio.current_task()
 
         node = MapNode(item, over="items", into="results", max_workers=2)
-        final = memory_play.execute(memory_play.graph({"map": node}), State({"items": [*range(20)]}, run_id=RUN))
+        final = memory_play.execute(
+            make_graph({"map": node}, store=memory_play.store), State({"items": [*range(20)]}, run_id=RUN)
+        )
 
         assert all(final["results"])
         assert len(set(tasks)) == 20
@@ -330,7 +334,9 @@ class TestApart:
 
         node = MapNode(item, over="items", into="results", max_workers=2)
         with pytest.raises(asyncio.CancelledError):
-            memory_play.execute(memory_play.graph({"map": node}), State({"items": [*range(20)]}, run_id=RUN))
+            memory_play.execute(
+                make_graph({"map": node}, store=memory_play.store), State({"items": [*range(20)]}, run_id=RUN)
+            )
 
 
 class TestKeeping:
