@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Iterator
+from contextvars import ContextVar
 from typing import Any
 
 import attrs
@@ -43,6 +44,7 @@ from tests.scenarios import (
 )
 
 pytestmark = pytest.mark.timeout(60)
+NAME: ContextVar[str] = ContextVar("NAME", default="nobody")
 HOW: dict[str, dict[str, Any]] = {
     "sync": {},
     "async": {"durability": "async"},
@@ -281,6 +283,60 @@ class TestTime:
             memory_play.execute(graph)
 
         assert kept(memory_play.store, 1) == {"slow"}
+
+
+class TestApart:
+    """Parts have nothing in common but the State that they are given."""
+
+    @pytest.mark.parametrize("kind", [as_sync, as_async])
+    def test_context_variables(self, memory_play: Scene, kind: Any) -> None:
+        """What one sets is not set for another that is done after it."""
+
+        def item(number: int) -> str:
+            found, _ = NAME.get(), NAME.set(f"item {number}")
+            return found
+
+        node = MapNode(kind(item), over="items", into="results", max_workers=2)
+        final = memory_play.execute(
+            make_graph({"map": node}, store=memory_play.store), State({"items": [*range(20)]}, run_id=RUN)
+        )
+
+        assert set(final["results"]) == {"nobody"}
+
+    def test_tasks(self, memory_play: Scene) -> None:
+        """Each async one is a task, and the only one that works in it."""
+        tasks: list[Any] = []  # which keeps them: a new one cannot be equal to one that is gone
+
+        async def item(number: int) -> bool:
+            task = asyncio.current_task()
+            tasks.append(task)
+            await asyncio.sleep(0)
+            return task is asyncio.current_task()
+
+        node = MapNode(item, over="items", into="results", max_workers=2)
+        final = memory_play.execute(
+            make_graph({"map": node}, store=memory_play.store), State({"items": [*range(20)]}, run_id=RUN)
+        )
+
+        assert all(final["results"])
+        assert len(set(tasks)) == 20
+
+    def test_one_that_cancels_itself(self, memory_play: Scene) -> None:
+        """The run does not wait for it: the cancellation is what comes of it."""
+
+        async def item(number: int) -> int:
+            if number == 1:
+                task = asyncio.current_task()
+                assert task is not None
+                task.cancel()
+            await asyncio.sleep(0)
+            return number
+
+        node = MapNode(item, over="items", into="results", max_workers=2)
+        with pytest.raises(asyncio.CancelledError):
+            memory_play.execute(
+                make_graph({"map": node}, store=memory_play.store), State({"items": [*range(20)]}, run_id=RUN)
+            )
 
 
 class TestKeeping:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Generator, Mapping
-from inspect import GEN_RUNNING, getgeneratorstate, isasyncgen
+from collections.abc import Mapping
+from inspect import isasyncgen
 from typing import TYPE_CHECKING, Any, Final
 
 from stategraph.commands import CannotAwait, Finish, Task
 from stategraph.errors import describe_exception
+from stategraph.nodes.feeds import Feed, ThreadFeed
 from stategraph.state import State
 
 if TYPE_CHECKING:
@@ -21,11 +22,11 @@ def take_chunks(visit: Visit, generator: Any) -> Task[Any]:
 
     An async generator cannot return anything: what it yields last, a State or a mapping, are its updates.
     """
-    advance = _anext if isasyncgen(generator) else _next
+    feed = _feed_of(generator)
     held: Any = _OVER  # a State or a mapping: a chunk only if something comes behind it
     try:
         while True:
-            is_over, item = yield from visit.call(advance, generator)
+            is_over, item = yield from visit.call(feed.next, None)
             if is_over and item is None and held is not _OVER:
                 return held
             if held is not _OVER:
@@ -41,31 +42,15 @@ def take_chunks(visit: Visit, generator: Any) -> Task[Any]:
         raise
     except BaseException as error:
         try:
-            yield (Finish, _aclose if isasyncgen(generator) else _close, generator)
+            yield (Finish, feed.close, None)
         except Exception as second:  # noqa: BLE001 - must not stand for what the generator is closed for
             error.add_note(f"While its generator was being closed: {describe_exception(second)}")
         raise
 
 
-def _next(generator: Generator[Any, None, Any]) -> tuple[bool, Any]:
-    """-> whether it is over, and what it has yielded or, at its end, returned."""
-    try:
-        return False, next(generator)
-    except StopIteration as end:
-        return True, end.value
+def _feed_of(generator: Any) -> Feed:
+    if isasyncgen(generator):
+        from stategraph.nodes.task_feed import TaskFeed  # imported when used: asyncio takes 20 ms
 
-
-async def _anext(generator: AsyncGenerator[Any, None]) -> tuple[bool, Any]:
-    try:
-        return False, await anext(generator)
-    except StopAsyncIteration:
-        return True, None
-
-
-def _close(generator: Generator[Any, None, Any]) -> None:
-    if getgeneratorstate(generator) != GEN_RUNNING:  # in a thread that was left to itself when the time was up
-        generator.close()
-
-
-async def _aclose(generator: AsyncGenerator[Any, None]) -> None:
-    await generator.aclose()
+        return TaskFeed(generator)
+    return ThreadFeed(generator)

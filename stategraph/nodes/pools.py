@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 class Pool(Protocol):
     """Does jobs. `next` and `stop` block or, where `is_async`, have to be awaited.
 
-    A failing job is an outcome as well; where failures stop the others, no job begins once one has failed. To ask for
+    Every job is done in a context of its own, a copy of that of the run, and an async one in a task of its own. A
+    failing job is an outcome as well; where failures stop the others, no job begins once one has failed. To ask for
     the next outcomes says that those before are saved: at most twice as many jobs as there are workers have begun and
     are not saved, so that a crash repeats no more than these. No thread, task or process is left once `stop` has
     returned; if it was told not to wait, threads may be.
@@ -77,12 +78,11 @@ class ThreadPool:
         self._done: SimpleQueue[Outcome] = SimpleQueue()
         self._room, self._taken = threading.Semaphore(2 * workers), 0
         self._threads = [
-            threading.Thread(
-                target=contextvars.copy_context().run, args=(self._work,), name="stategraph part", daemon=True
-            )
+            threading.Thread(target=self._work, name="stategraph part", daemon=True)
             for _ in range(min(workers, len(jobs)))
         ]
         self._started = False
+        self._context = contextvars.copy_context()
 
     def next(self, _: object = None) -> list[Outcome]:
         if not self._started:
@@ -111,7 +111,7 @@ class ThreadPool:
                 job = self._jobs.popleft()
             except IndexError:
                 return
-            outcome = _at_once(_outcome(job))
+            outcome = _at_once(self._context.copy().run(_outcome, job))
             if self._stops and outcome.error is not None:  # before the thread of the run hears of it
                 self._jobs.clear()
             self._done.put(outcome)
@@ -166,11 +166,15 @@ class TaskPool:
         return taken
 
     async def _work(self) -> None:
+        import asyncio
+
         while self._jobs:
             await self._room.acquire()
             if not self._jobs:
                 return
-            outcome = await self._do(self._jobs.popleft())
+            outcome = await asyncio.create_task(self._do(self._jobs.popleft()))
+            if _is_cancellation(outcome.error):
+                return
             if self._stops and outcome.error is not None:
                 self._jobs.clear()
             self._done.append(outcome)
@@ -182,9 +186,7 @@ class TaskPool:
                 return Outcome(job.label, await job.function(job.argument))
             outcome = await self._in_thread(job)
             return Outcome(job.label, await outcome.result) if isawaitable(outcome.result) else outcome
-        except BaseException as error:
-            if _is_cancellation(error):
-                raise
+        except BaseException as error:  # noqa: BLE001 - raised in the task of the run
             return outcome_of_error(job, error)
 
     async def _in_thread(self, job: Job) -> Outcome:
@@ -209,7 +211,7 @@ class TaskPool:
             return await work
 
 
-def _is_cancellation(error: BaseException) -> bool:
+def _is_cancellation(error: BaseException | None) -> bool:
     """Whether the task is cancelled; a CancelledError may also come from the function itself."""
     import asyncio
 

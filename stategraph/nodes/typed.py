@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import typing
-from collections.abc import AsyncGenerator, Callable, Generator, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping
 from contextlib import aclosing, closing
 from inspect import isawaitable
 from types import SimpleNamespace
@@ -87,8 +87,19 @@ class TypedAsyncGenerator(Typed):
     async def __call__(self, data: Mapping[str, Any], *context: Any) -> AsyncGenerator[Any, None]:
         argument, before = self._given(data)
         async with aclosing(self.function(argument, *context)) as generator:
-            async for chunk in generator:
-                yield self._plain(chunk, before)
+            step: Awaitable[Any] = anext(generator)
+            while True:
+                try:
+                    chunk = self._plain(await step, before)
+                except StopAsyncIteration:
+                    return
+                try:
+                    yield chunk
+                    step = anext(generator)
+                except GeneratorExit:
+                    raise
+                except BaseException as error:  # noqa: BLE001 - a cancellation, which is for the function
+                    step = generator.athrow(error)
 
 
 KINDS: dict[tuple[bool, bool], type[Typed]] = {

@@ -1,0 +1,818 @@
+"""Nodes that are generators: each is one activity from its start to its end, whoever runs it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import decimal
+import signal
+import sqlite3
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextvars import ContextVar
+from decimal import Decimal
+from typing import Any
+
+import attrs
+import pytest
+
+from stategraph import ExecutionError, RetryPolicy, RunCancelledError, State, StateGraph
+from stategraph.stores.memory import MemoryStore
+from tests.scenarios import RUN, Scene, call_async, make_graph
+from tests.test_streams import chunks, stream
+
+pytestmark = pytest.mark.timeout(60)
+NAME: ContextVar[str] = ContextVar("NAME", default="nobody")
+
+
+@attrs.frozen
+class Said:
+    """What a graph with a schema knows."""
+
+    said: list[str] = attrs.field(factory=list)
+
+
+def alone(node: Any, **options: Any) -> StateGraph:
+    """-> a graph of this node."""
+    return make_graph({"talks": node}, store=MemoryStore(), **options)
+
+
+def limited(node: Any) -> StateGraph:
+    """-> the same, with a time limit that is never reached."""
+    return alone(node, policies={"talks": {"timeout": 50}})
+
+
+def typed(node: Any) -> StateGraph:
+    """-> the same, with a schema."""
+    return alone(node, schema=Said)
+
+
+def nested(node: Any) -> StateGraph:
+    """-> the same, within another."""
+    return make_graph({"inner": alone(node, name="inner").as_node()}, store=MemoryStore())
+
+
+def tried_again(node: Any) -> StateGraph:
+    """-> the same, where what fails is tried again."""
+    return alone(node, policies={"talks": {"retry": RetryPolicy(initial_delay=0), "timeout": 50}})
+
+
+@pytest.fixture(params=[alone, limited, typed, nested, tried_again])
+def make(request: pytest.FixtureRequest) -> Any:
+    """Makes a graph of a node."""
+    return request.param
+
+
+@pytest.fixture(params=["execute", "stream"])
+def said(request: pytest.FixtureRequest, memory_play: Scene) -> Callable[[StateGraph], Any]:
+    """-> what a graph has said, run by every driver, with somebody who iterates over the run and without."""
+    if request.param == "execute":
+        return lambda graph: memory_play.execute(graph)["said"]
+    return lambda graph: stream(memory_play, graph, "stream", State(run_id=RUN))[-1]["said"]
+
+
+# --------------------------------------------------------------------------- what is its own while it yields
+
+
+def precise(state: State) -> Iterator[Any]:
+    """Reckon with 50 digits."""
+    with decimal.localcontext(prec=50):
+        yield "one"
+        yield "two"
+        yield {"said": [str(Decimal(1) / 3)]}
+
+
+async def aprecise(state: State) -> AsyncIterator[Any]:
+    """The same."""
+    with decimal.localcontext(prec=50):
+        yield "one"
+        await asyncio.sleep(0)
+        yield "two"
+        yield {"said": [str(Decimal(1) / 3)]}
+
+
+def named(state: State) -> Iterator[Any]:
+    """Have a name for a while."""
+    token = NAME.set("somebody")
+    yield "one"
+    found = NAME.get()
+    NAME.reset(token)
+    yield "two"
+    yield {"said": [found, NAME.get()]}
+
+
+async def anamed(state: State) -> AsyncIterator[Any]:
+    """The same."""
+    token = NAME.set("somebody")
+    yield "one"
+    found = NAME.get()
+    await asyncio.sleep(0)
+    NAME.reset(token)
+    yield "two"
+    yield {"said": [found, NAME.get()]}
+
+
+class TestContext:
+    """The context variables of a generator."""
+
+    @pytest.mark.parametrize("node", [precise, aprecise])
+    def test_a_decimal_context(self, make: Any, said: Any, node: Any) -> None:
+        """It is set until the generator leaves it."""
+        assert said(make(node)) == ["0." + 50 * "3"]
+
+    @pytest.mark.parametrize("node", [named, anamed])
+    def test_a_variable(self, make: Any, said: Any, node: Any) -> None:
+        """It is set until the generator resets it."""
+        assert said(make(node)) == ["somebody", "nobody"]
+
+    @pytest.mark.parametrize("node", [precise, aprecise])
+    def test_whoever_looks_has_their_own(self, memory_play: Scene, node: Any) -> None:
+        """What a generator sets is not set for those who look at its chunks, nor for nodes after it."""
+        seen: list[int] = []
+
+        def after(state: State) -> dict[str, Any]:
+            seen.append(decimal.getcontext().prec)
+            return {}
+
+        graph = make_graph({"talks": node, "after": after}, store=MemoryStore())
+
+        async def main() -> None:
+            async for _ in graph.astream(State()):
+                seen.append(decimal.getcontext().prec)
+
+        if memory_play.call is call_async:
+            asyncio.run(main())
+        else:
+            seen.extend(decimal.getcontext().prec for _ in graph.stream(State()))
+        assert seen == 5 * [28]
+
+    @pytest.mark.parametrize("node", [named, anamed])
+    def test_whatever_thread_asks(self, node: Any) -> None:
+        """As a web server does that hands a stream to its workers."""
+        states: list[State] = []
+        with contextlib.closing(alone(node).stream(State())) as shown:  # type: ignore[type-var]
+
+            def ask() -> None:
+                states.extend([next(shown, State())])
+
+            for _ in range(3):
+                worker = threading.Thread(target=ask)
+                worker.start()
+                worker.join()
+
+        assert states[-1]["said"] == ["somebody", "nobody"]
+
+    @pytest.mark.parametrize("is_async", [False, True])
+    def test_it_begins_with_that_of_the_run(self, memory_play: Scene, is_async: bool) -> None:
+        """What the caller has set is set in the generator."""
+
+        def node(state: State) -> Iterator[Any]:
+            yield {"name": NAME.get()}
+
+        async def anode(state: State) -> AsyncIterator[Any]:
+            yield {"name": NAME.get()}
+
+        token = NAME.set("caller")
+        try:
+            final = memory_play.execute(alone(anode if is_async else node))
+        finally:
+            NAME.reset(token)
+        assert final["name"] == "caller"
+
+    @pytest.mark.parametrize("is_async", [False, True])
+    def test_each_attempt_has_its_own(self, said: Any, is_async: bool) -> None:
+        """One that failed leaves nothing to the next."""
+        found: list[str] = []
+
+        def node(state: State) -> Iterator[Any]:
+            found.append(NAME.get())
+            NAME.set("set by the first")
+            yield "chunk"
+            if len(found) == 1:
+                raise ValueError("once")
+            yield {"said": found}
+
+        async def anode(state: State) -> AsyncIterator[Any]:
+            for chunk in node(state):
+                yield chunk
+
+        assert said(tried_again(anode if is_async else node)) == ["nobody", "nobody"]
+
+    @pytest.mark.parametrize("is_async", [False, True])
+    def test_when_it_is_closed(self, memory_play: Scene, is_async: bool) -> None:
+        """It is still the same."""
+        seen: list[str] = []
+
+        def node(state: State) -> Iterator[Any]:
+            token = NAME.set("somebody")
+            try:
+                yield "one"
+                yield "two"
+            finally:
+                seen.append(NAME.get())
+                NAME.reset(token)
+
+        async def anode(state: State) -> AsyncIterator[Any]:
+            token = NAME.set("somebody")
+            try:
+                yield "one"
+                yield "two"
+            finally:
+                await asyncio.sleep(0)
+                seen.append(NAME.get())
+                NAME.reset(token)
+
+        stream(memory_play, alone(anode if is_async else node), "stream", State(run_id=RUN), most=1)
+
+        assert seen == ["somebody"]
+
+
+class TestThread:
+    """The thread of a sync generator, and the task of an async one."""
+
+    def test_a_connection(self, make: Any, said: Any) -> None:
+        """What may only be used in the thread that has made it can be used to the end."""
+
+        def node(state: State) -> Iterator[Any]:
+            with contextlib.closing(sqlite3.connect(":memory:")) as database:
+                for number in range(5):
+                    yield f"chunk {number}"
+                    database.execute("SELECT 1")
+                yield {"said": ["all"]}
+
+        assert said(make(node)) == ["all"]
+
+    def test_a_lock(self, make: Any, said: Any) -> None:
+        """Likewise what only its thread may give back."""
+
+        def node(state: State) -> Iterator[Any]:
+            lock = threading.RLock()
+            with lock:
+                yield "chunk"
+            yield {"said": ["free"]}
+
+        assert said(make(node)) == ["free"]
+
+    def test_a_task(self, make: Any, said: Any) -> None:
+        """There is one task, and nobody else works in it."""
+
+        async def node(state: State) -> AsyncIterator[Any]:
+            tasks = [asyncio.current_task()]
+            yield "chunk"
+            tasks.append(asyncio.current_task())
+            await asyncio.sleep(0)
+            yield "chunk"
+            tasks.append(asyncio.current_task())
+            yield {"said": [str(len(set(tasks)))]}
+
+        assert said(make(node)) == ["1"]
+
+    @pytest.mark.parametrize("is_failing", [False, True])
+    def test_no_thread_is_left(self, memory_play: Scene, is_failing: bool) -> None:
+        """However the generator ends."""
+
+        def node(state: State) -> Iterator[Any]:
+            yield "chunk"
+            if is_failing:
+                raise ValueError("no")
+            yield {}
+
+        before = set(threading.enumerate())
+        with contextlib.suppress(ExecutionError):
+            memory_play.execute(alone(node, policies={"talks": {"timeout": 50}}))
+        stream(memory_play, limited(node), "stream", State(run_id=RUN), most=1)
+
+        assert {thread for thread in threading.enumerate() if thread.name == "stategraph node"} <= before
+
+    def test_one_that_is_left_at_work(self, memory_play: Scene) -> None:
+        """It is closed where it yields next, in its own context and thread."""
+        opened, closed = threading.Event(), threading.Event()
+        seen: list[Any] = []
+
+        def node(state: State) -> Iterator[Any]:
+            token, thread = NAME.set("somebody"), threading.get_ident()
+            try:
+                yield "one"
+                opened.wait(30)
+                yield "two"
+                seen.append("went on")
+            finally:
+                NAME.reset(token)
+                seen.append(thread == threading.get_ident())
+                closed.set()
+
+        with pytest.raises(ExecutionError, match="took longer than its timeout"):
+            memory_play.execute(alone(node, policies={"talks": {"timeout": 1}}))
+        opened.set()
+
+        assert closed.wait(30)
+        assert seen == [True]
+
+
+# --------------------------------------------------------------------------- what an async one may hold
+
+
+class TestTimeouts:
+    """asyncio.timeout in a generator."""
+
+    def test_around_chunks(self, make: Any, said: Any) -> None:
+        """It cuts off what the generator awaits."""
+
+        async def node(state: State) -> AsyncIterator[Any]:
+            try:
+                async with asyncio.timeout(0.05):
+                    yield "one"
+                    yield "two"
+                    await asyncio.sleep(40)
+            except TimeoutError:
+                yield {"said": ["cut off"]}
+
+        assert said(make(node)) == ["cut off"]
+
+    def test_that_is_never_reached(self, make: Any, said: Any) -> None:
+        """It is without effect."""
+
+        async def node(state: State) -> AsyncIterator[Any]:
+            async with asyncio.timeout(50):
+                yield "one"
+                await asyncio.sleep(0)
+                yield "two"
+            yield {"said": ["in time"]}
+
+        assert said(make(node)) == ["in time"]
+
+
+class TestTaskGroups:
+    """asyncio.TaskGroup in a generator."""
+
+    def test_around_chunks(self, make: Any, said: Any) -> None:
+        """Its tasks work while the generator waits for them."""
+
+        async def node(state: State) -> AsyncIterator[Any]:
+            found: asyncio.Queue[str] = asyncio.Queue()
+
+            async def look(number: int) -> None:
+                await asyncio.sleep(0)
+                await found.put(str(number))
+
+            async with asyncio.TaskGroup() as group:
+                for number in range(3):
+                    group.create_task(look(number))
+                looked = []
+                for _ in range(3):
+                    looked.append(await found.get())
+                    yield looked[-1]
+            yield {"said": sorted(looked)}
+
+        assert said(make(node)) == ["0", "1", "2"]
+
+    def test_a_task_that_fails(self, make: Any, said: Any) -> None:
+        """It cancels what the generator awaits next, and its error comes out of the group."""
+
+        async def fails() -> None:
+            raise ValueError("no")
+
+        async def node(state: State) -> AsyncIterator[Any]:
+            try:
+                async with asyncio.TaskGroup() as group:
+                    yield "one"
+                    group.create_task(fails())
+                    yield "two"
+                    await asyncio.sleep(40)
+            except ExceptionGroup as error:
+                yield {"said": [str(error.exceptions[0])]}
+
+        assert said(make(node)) == ["no"]
+
+    def test_a_failure_of_the_node(self, memory_play: Scene) -> None:
+        """It is the group that fails it, not a cancellation."""
+
+        async def fails() -> None:
+            raise ValueError("no")
+
+        async def node(state: State) -> AsyncIterator[Any]:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(fails())
+                yield "one"
+                await asyncio.sleep(40)
+
+        with pytest.raises(ExecutionError) as raised:
+            memory_play.execute(alone(node))
+
+        assert isinstance(raised.value.__cause__, ExceptionGroup)
+        assert str(raised.value.__cause__.exceptions[0]) == "no"
+
+    @pytest.mark.parametrize("make", [alone, limited, typed])
+    def test_a_task_that_fails_while_somebody_looks(self, memory_play: Scene, make: Any) -> None:
+        """It cancels the generator where it has yielded, as soon as the event loop runs; what comes of that is shown
+        when it is asked for."""
+        is_to_fail: list[asyncio.Event] = []
+        log: list[str] = []
+
+        async def fails() -> None:
+            await is_to_fail[0].wait()
+            raise ValueError("no")
+
+        async def node(state: State) -> AsyncIterator[Any]:
+            is_to_fail.append(asyncio.Event())
+            try:
+                async with asyncio.TaskGroup() as group:
+                    group.create_task(fails())
+                    await asyncio.sleep(0)
+                    yield "one"
+                    yield "never"
+            except ExceptionGroup:
+                log.append("left")
+                yield "failed"
+                log.append("went on")
+            yield {"said": []}
+
+        graph, shown = make(node), list[State]()
+
+        async def main() -> None:
+            async with contextlib.aclosing(graph.astream(State())) as states:
+                async for state in states:
+                    shown.append(state)
+                    is_to_fail[0].set()
+                    for _ in range(20):
+                        await asyncio.sleep(0)
+                    log.append("asked")
+
+        if memory_play.call is call_async:
+            asyncio.run(main())
+            assert log == ["left", "asked", "asked", "went on", "asked"]
+        else:
+            for state in graph.stream(State()):
+                shown.append(state)
+                is_to_fail[0].set()
+                log.append("asked")
+            assert log == ["asked", "left", "asked", "went on", "asked"]
+        assert chunks(shown) == [("one",), ("one", "failed")]
+
+    @pytest.mark.parametrize("make", [alone, limited, typed])
+    def test_that_is_left_early(self, memory_play: Scene, make: Any) -> None:
+        """Its tasks are over when the stream is left, which is no failure."""
+        over: list[str] = []
+
+        async def works() -> None:
+            try:
+                await asyncio.sleep(40)
+            finally:
+                over.append("task")
+
+        async def node(state: State) -> AsyncIterator[Any]:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(works())
+                await asyncio.sleep(0)
+                yield "one"
+                yield "two"
+
+        stream(memory_play, make(node), "stream", State(run_id=RUN), most=1)
+
+        assert over == ["task"]
+
+    def test_a_task_that_fails_when_it_is_left(self, memory_play: Scene) -> None:
+        """That is a note."""
+
+        async def works() -> None:
+            try:
+                await asyncio.sleep(40)
+            finally:
+                raise ValueError("cannot stop")
+
+        async def node(state: State) -> AsyncIterator[Any]:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(works())
+                await asyncio.sleep(0)
+                yield "one"
+                yield "two"
+
+        with pytest.raises(RunCancelledError) as raised:
+            stream(memory_play, alone(node), "stream", State(run_id=RUN), most=1)
+
+        assert "ExceptionGroup" in raised.value.__notes__[0]
+        assert "GeneratorExit" not in raised.value.__notes__[0]
+
+
+class TestAnyio:
+    """Task groups and cancel scopes of anyio, which insist on one task."""
+
+    @pytest.fixture
+    def anyio(self) -> Any:
+        return pytest.importorskip("anyio")
+
+    def test_a_task_group(self, anyio: Any, make: Any, said: Any) -> None:
+        """It is entered and left in one task."""
+
+        async def node(state: State) -> AsyncIterator[Any]:
+            async with anyio.create_task_group() as group:
+                send, receive = anyio.create_memory_object_stream(3)
+                for number in range(3):
+                    group.start_soon(send.send, str(number))
+                with send, receive:
+                    looked = []
+                    for _ in range(3):
+                        looked.append(await receive.receive())
+                        yield looked[-1]
+            yield {"said": sorted(looked)}
+
+        assert said(make(node)) == ["0", "1", "2"]
+
+    def test_a_task_that_fails(self, anyio: Any, make: Any, said: Any) -> None:
+        """It cancels the generator."""
+
+        async def fails() -> None:
+            raise ValueError("no")
+
+        async def node(state: State) -> AsyncIterator[Any]:
+            try:
+                async with anyio.create_task_group() as group:
+                    yield "one"
+                    group.start_soon(fails)
+                    yield "two"
+                    await anyio.sleep(40)
+            except ExceptionGroup as error:
+                yield {"said": [str(error.exceptions[0])]}
+
+        assert said(make(node)) == ["no"]
+
+    def test_a_cancel_scope(self, anyio: Any, make: Any, said: Any) -> None:
+        """Its deadline cuts off the generator, which goes on after it."""
+
+        async def node(state: State) -> AsyncIterator[Any]:
+            with anyio.move_on_after(0.05) as scope:
+                yield "one"
+                yield "two"
+                await anyio.sleep(40)
+            yield {"said": [str(scope.cancelled_caught)]}
+
+        assert said(make(node)) == ["True"]
+
+    @pytest.mark.parametrize("make", [alone, limited, typed])
+    def test_that_is_left_early(self, anyio: Any, memory_play: Scene, make: Any) -> None:
+        """All of it is over when the stream is left."""
+        over: list[str] = []
+
+        async def works() -> None:
+            try:
+                await anyio.sleep(40)
+            finally:
+                over.append("task")
+
+        async def node(state: State) -> AsyncIterator[Any]:
+            with anyio.fail_after(30):
+                async with anyio.create_task_group() as group:
+                    group.start_soon(works)
+                    await anyio.sleep(0)
+                    yield "one"
+                    yield "two"
+
+        stream(memory_play, make(node), "stream", State(run_id=RUN), most=1)
+
+        assert over == ["task"]
+
+    def test_a_scope_around_the_run(self, anyio: Any) -> None:
+        """It cuts off the run, and the generator in it."""
+        scopes: list[Any] = []
+        over: list[str] = []
+
+        async def node(state: State) -> AsyncIterator[Any]:
+            try:
+                yield "one"
+                scopes[0].cancel()
+                await asyncio.sleep(40)
+            finally:
+                over.append("node")
+
+        async def main() -> None:
+            with anyio.CancelScope() as scope:
+                scopes.append(scope)
+                await alone(node).aexecute(State())
+
+        asyncio.run(main())
+        assert scopes[0].cancelled_caught
+        assert over == ["node"]
+
+
+# --------------------------------------------------------------------------- what ends it
+
+
+class TestEnds:
+    """A generator that does not come to its own end."""
+
+    @pytest.mark.parametrize("how", ["left", "cancelled", "out of time"])
+    def test_it_can_clean_up(self, memory_play: Scene, how: str) -> None:
+        """In its own task, with all that takes."""
+        cancel, seen = threading.Event(), list[bool]()
+
+        async def node(state: State) -> AsyncIterator[Any]:
+            task = asyncio.current_task()
+            try:
+                async with asyncio.timeout(50):
+                    yield "one"
+                    if how == "cancelled":
+                        cancel.set()
+                    if how == "out of time":
+                        await asyncio.sleep(40)
+                    yield "two"
+                    yield "three"
+            finally:
+                await asyncio.sleep(0.01)
+                seen.append(task is asyncio.current_task())
+
+        graph = alone(node, policies={"talks": {"timeout": 1 if how == "out of time" else 50}})
+        match how:
+            case "left":
+                stream(memory_play, graph, "stream", State(run_id=RUN), most=1)
+            case "cancelled":
+                with pytest.raises(RunCancelledError):
+                    memory_play.execute(graph, cancel=cancel)
+            case _:
+                with pytest.raises(ExecutionError, match="took longer than its timeout"):
+                    memory_play.execute(graph)
+
+        assert seen == [True]
+
+    def test_what_it_raises_then(self, memory_play: Scene) -> None:
+        """It is a note."""
+
+        async def node(state: State) -> AsyncIterator[Any]:
+            try:
+                yield "one"
+                yield "two"
+            finally:
+                await asyncio.sleep(0)
+                raise ValueError("cannot close")
+
+        with pytest.raises(RunCancelledError) as raised:
+            stream(memory_play, alone(node), "stream", State(run_id=RUN), most=1)
+
+        assert "ValueError: cannot close" in raised.value.__notes__[0]
+
+    @pytest.mark.parametrize("is_async", [False, True])
+    def test_one_that_will_not_be_closed(self, memory_play: Scene, is_async: bool) -> None:
+        """It is said that it goes on yielding."""
+
+        def node(state: State) -> Iterator[Any]:
+            with contextlib.suppress(GeneratorExit):
+                yield "one"
+                yield "two"
+            yield "three"
+
+        async def anode(state: State) -> AsyncIterator[Any]:
+            with contextlib.suppress(GeneratorExit):
+                yield "one"
+                yield "two"
+            yield "three"
+
+        with pytest.raises(RunCancelledError) as raised:
+            stream(memory_play, alone(anode if is_async else node), "stream", State(run_id=RUN), most=1)
+
+        assert "generator ignored GeneratorExit" in raised.value.__notes__[0]
+
+    def test_one_that_swallows_its_cancellation(self, memory_play: Scene) -> None:
+        """Its time is up all the same."""
+
+        async def node(state: State) -> AsyncIterator[Any]:
+            yield "one"
+            while True:
+                with contextlib.suppress(asyncio.CancelledError):
+                    await asyncio.sleep(40)
+                yield "more"
+
+        with pytest.raises(ExecutionError, match="took longer than its timeout") as raised:
+            memory_play.execute(alone(node, policies={"talks": {"timeout": 0.1}}))
+
+        assert isinstance(raised.value.__cause__, TimeoutError)
+
+    def test_one_that_cancels_itself(self, memory_play: Scene) -> None:
+        """That is what comes of the run."""
+
+        async def node(state: State) -> AsyncIterator[Any]:
+            yield "one"
+            task = asyncio.current_task()
+            assert task is not None
+            task.cancel()
+            await asyncio.sleep(40)
+
+        with pytest.raises(asyncio.CancelledError):
+            memory_play.execute(alone(node))
+
+    def test_a_run_that_is_cancelled(self) -> None:
+        """The generator hears of it where it awaits something, and may take its time to clean up."""
+        seen: list[str] = []
+
+        async def main() -> None:
+            waits = asyncio.Event()
+
+            async def node(state: State) -> AsyncIterator[Any]:
+                yield "one"
+                try:
+                    waits.set()
+                    await asyncio.sleep(40)
+                except asyncio.CancelledError as error:
+                    await asyncio.sleep(0.05)
+                    seen.append(str(error))
+                    raise
+
+            run = asyncio.create_task(alone(node).aexecute(State()))
+            await waits.wait()
+            run.cancel("enough")
+            with pytest.raises(asyncio.CancelledError):
+                await run
+
+        asyncio.run(main())
+        assert seen == ["enough"]
+
+    def test_a_run_that_is_abandoned(self) -> None:
+        """Whenever the event loop ends, nothing waits for ever, and a generator that had begun is closed."""
+        ends: list[str] = []
+        runs: list[asyncio.Task[State]] = []
+
+        async def node(state: State) -> AsyncIterator[Any]:
+            ends.append("begun")
+            try:
+                for number in range(5):
+                    yield number
+                    await asyncio.sleep(0)
+            finally:
+                ends.append("closed")
+
+        async def main(turns: int) -> None:
+            run = asyncio.create_task(alone(node).aexecute(State()))
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            runs.append(run)
+
+        for turns in range(40):
+            asyncio.run(main(turns))
+        assert ends.count("begun") == ends.count("closed") > 0
+        assert all(run.done() for run in runs)
+
+    def test_an_interrupt(self, memory_play: Scene) -> None:
+        """From the keyboard: the generator can clean up, and the interrupt comes out."""
+        closed: list[bool] = []
+
+        async def node(state: State) -> AsyncIterator[Any]:
+            task = asyncio.current_task()
+            try:
+                yield "one"
+                signal.raise_signal(signal.SIGINT)
+                await asyncio.sleep(40)
+            finally:
+                await asyncio.sleep(0)
+                closed.append(task is asyncio.current_task())
+
+        with pytest.raises(KeyboardInterrupt):
+            memory_play.execute(alone(node))
+
+        assert closed == [True]
+
+    @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
+    def test_it_raises_what_is_no_exception(self, memory_play: Scene, error: type[BaseException]) -> None:
+        """That comes out, and the chunks before are kept."""
+
+        async def node(state: State) -> AsyncIterator[Any]:
+            yield "one"
+            raise error
+
+        graph = make_graph({"talks": node}, store=memory_play.store)
+        with pytest.raises(error):
+            memory_play.execute(graph)
+
+        partial = memory_play.store.load(RUN).partial
+        assert partial is not None
+        assert partial.chunks == ("one",)
+
+
+class TestNeverAhead:
+    """The generator goes on when its next chunk is asked for."""
+
+    @pytest.mark.parametrize("is_async", [False, True])
+    def test_between_two_chunks(self, memory_play: Scene, is_async: bool) -> None:
+        """However long somebody looks."""
+        log: list[str] = []
+
+        def node(state: State) -> Iterator[Any]:
+            for number in range(3):
+                log.append(f"made {number}")
+                yield number
+            yield {}
+
+        async def anode(state: State) -> AsyncIterator[Any]:
+            for chunk in node(state):
+                yield chunk
+
+        graph = alone(anode if is_async else node)
+
+        async def main() -> None:
+            async for state in graph.astream(State()):
+                await asyncio.sleep(0.02)
+                log.append(f"seen {state.partial.chunk if state.partial else 'the end'}")
+
+        if memory_play.call is call_async:
+            asyncio.run(main())
+        else:
+            for state in graph.stream(State()):
+                log.append(f"seen {state.partial.chunk if state.partial else 'the end'}")
+        assert log == ["made 0", "seen 0", "made 1", "seen 1", "made 2", "seen 2", "seen the end"]
