@@ -267,6 +267,13 @@ MUTANTS = (
         ("tests/test_nesting.py",),
     ),
     Mutant(
+        "the policy of a run that has begun is remembered for ever",
+        "stores/memory.py",
+        "        self._policies.pop(run_id, None)\n        while",
+        "        while",
+        ("tests/test_left_behind.py -k forgets",),
+    ),
+    Mutant(
         "prune believes what has no seal",
         "stores/pruning.py",
         " or not _is_sealed(store, head)",

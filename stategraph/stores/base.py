@@ -85,7 +85,11 @@ class CheckpointStore(ABC):
         """Wait until all that was saved before is as durable as the store promises. Here `save` has seen to that."""
 
     def retain(self, run_id: str, policy: Policy) -> None:  # noqa: B027
-        """Learn what is to be kept of a run, from now on. Here it does nothing: the store keeps what it keeps."""
+        """Learn what is to be kept of a run, from now on. Here it does nothing: the store keeps what it keeps.
+
+        Every call of execute or resume tells it right before its first save, and once more after a save that failed, so
+        a store need not remember it for runs that it does not hold.
+        """
 
     keeps_parts: bool = False
     """Whether finished parts of a step, and the runs of graphs within it, are kept. Where they are not, a step that did
