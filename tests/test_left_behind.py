@@ -25,7 +25,6 @@ from stategraph import (
     RunStatus,
     State,
     StateGraph,
-    StateGraphError,
 )
 from stategraph.stores.memory import MemoryStore
 from tests.everything import INPUTS, answer, build_everything, expected
@@ -311,7 +310,8 @@ def runs_in(root: object) -> set[str]:
     found, seen, ahead = set(), {id(root)}, [root]
     while ahead:
         at = ahead.pop()
-        for one in [*gc.get_referents(at), *(at if isinstance(at, dict) else ())]:  # keys that are str are not referents
+        keys = at if isinstance(at, dict) else ()  # of texts, which are no referents
+        for one in [*gc.get_referents(at), *keys]:
             if isinstance(one, str):
                 found |= {one.partition("/")[0]} if one.startswith("run-") else set()
             elif id(one) not in seen and not isinstance(one, type | types.ModuleType | types.FunctionType):

@@ -33,7 +33,6 @@ from stategraph.stores.forks import take_care_of
 from stategraph.stores.policy import Policy
 from stategraph.stores.summaries import Pruned, Summary
 
-
 _MOST_WAITING = 10_000  # policies of runs that are not saved yet
 
 
