@@ -109,7 +109,7 @@ def _targets() -> dict[str, tuple[Target, list[bytes]]]:
     head = Head(
         _RUN, 1, 5, 3, "node", 1, State().status, ErrorInfo("E", "m", "n"), "g", None, Policy("windowed", 3, 1.5)
     )
-    heads = [pack_head(attrs.evolve(head, parent=parent)) for parent in (None, ParentStep("other", 2))]
+    heads = [pack_head(head._replace(parent=parent)) for parent in (None, ParentStep("other", 2))]
     kept = [state_to_bytes(state) for state in _states()]
     targets: dict[str, tuple[Target, list[bytes]]] = {
         "disk rows": (lambda data: unpack_row(_RUN, data), kept),

@@ -43,10 +43,6 @@ class Delete(Kind):
     """Delete everything that is saved of the run of a State."""
 
 
-class Retain(Kind):
-    """Tell the store what is to be kept of a run."""
-
-
 class Flush(Kind):
     """Wait until all Saves are as durable as the store promises."""
 
@@ -90,7 +86,7 @@ _Answer = TypeVar("_Answer")
 Task: TypeAlias = Generator[Command, Any, _Answer]
 """A part of a run: yields commands, is sent their answers, returns its own."""
 
-BLOCKING: tuple[type[Kind], ...] = (RunNode, Load, Save, Amend, Delete, Retain, Flush, Parts, Cache)
+BLOCKING: tuple[type[Kind], ...] = (RunNode, Load, Save, Amend, Delete, Flush, Parts, Cache)
 """Calls that may take long, and therefore are not made on an event loop."""
 
 

@@ -64,13 +64,14 @@ class SelectiveSaves:
 
 
 class Services:
-    """The store and the observer of a graph. A CheckpointError from here has the State at stake in it.
+    """The store and the observer of a graph, for one run. A CheckpointError from here has the State at stake in it.
 
     Args:
         store: Keeps the States.
         observer: Hears of events.
         source: The name of the graph.
-        policy: What the store is to keep of a run.
+        policy: What the store is to keep of the run: told before the first save, as a run that is never saved must
+            leave nothing in a store.
         persist: The only keys that are saved; None for all.
     """
 
@@ -82,10 +83,13 @@ class Services:
         self.observer = observer
         self._source = source
         self._policy = policy
+        self._is_told = False
 
     def save(self, state: State) -> None:
         """Save a State; raises a CheckpointError if that fails."""
         try:
+            if not self._is_told:
+                self._tell_policy(state.run_id)
             self.store.save(state)
         except Exception as error:
             raise self._unsaved(state, error)  # noqa: B904 - sets the cause itself
@@ -93,6 +97,8 @@ class Services:
     def amend(self, state: State) -> None:
         """Save a State in place of the newest one; raises a CheckpointError if that fails."""
         try:
+            if not self._is_told:
+                self._tell_policy(state.run_id)
             self.store.amend(state)
         except Exception as error:
             raise self._unsaved(state, error)  # noqa: B904 - sets the cause itself
@@ -111,10 +117,6 @@ class Services:
         if type(state) is not State or state.run_id != run_id:
             raise CheckpointCorruptError(run_id, f"the {self.store} gave {shorten(state)} for it")
         return state
-
-    def retain(self, run_id: str) -> None:
-        """Tell the store what is to be kept of the run; raises a CheckpointError if that fails."""
-        self._asked(run_id, "take its policy", lambda: self.store.retain(run_id, self._policy))
 
     def flush(self, state: State) -> None:
         """Wait until all that was saved before is durable; raises a CheckpointError if it will not be."""
@@ -170,8 +172,13 @@ class Services:
         """Tell the observer of an event: its type and its data."""
         notify(self.observer, about[0], self._source, about[1])
 
+    def _tell_policy(self, run_id: str) -> None:
+        self.store.retain(run_id, self._policy)
+        self._is_told = True
+
     def _unsaved(self, state: State, error: Exception) -> CheckpointError:
         """-> the error for a State that could not be saved: the store's own, if it is a CheckpointError."""
+        self._is_told = False  # a store need not remember the policy of a run that it could not begin
         if isinstance(error, CheckpointError):
             failure = error
         else:

@@ -9,7 +9,7 @@ from typing import Any, cast
 import attrs
 
 from stategraph.answers import awake
-from stategraph.commands import Amend, CannotAwait, Load, Parts, Retain, Save, Stopped, StoreFailed, Task
+from stategraph.commands import Amend, CannotAwait, Load, Parts, Save, Stopped, StoreFailed, Task
 from stategraph.errors import (
     AsyncNodeError,
     CheckpointError,
@@ -84,7 +84,6 @@ class Start(Waking):
         saved = _open_to_answers(saved, updates)
         updates = self._fitting(updates, saved)
         whole, changes = yield from self._whole(saved, updates, inputs)
-        yield (Retain, self.services.retain, run_id)
         data = lay_over(data_of(whole), changes)
         if self.plan.persist is not None:  # those that are not saved come again
             unsaved = {key: value for key, value in self.plan.defaults.items() if key not in self.plan.persist}
@@ -177,8 +176,6 @@ class Start(Waking):
     ) -> Task[State]:
         """As execute or, where a State of the run is saved, resume; answers come from the run that it is within."""
         if saved is None:
-            if self.plan.saves:
-                yield (Retain, self.services.retain, self.state.run_id)
             yield from visit.hand_on_updates()
             return (yield from self._run(None))
         if saved.status is RunStatus.COMPLETED:  # and the step that it is part of was not saved any more
@@ -221,9 +218,7 @@ class Start(Waking):
             return started
         if is_new:
             yield from self._check_new(state)
-            yield (Retain, self.services.retain, state.run_id)
         else:
-            yield (Retain, self.services.retain, state.run_id)
             if self.plan.loads_parts:  # what is within the step that did not complete was made of other data
                 yield (Parts, self.services.drop_parts, (state.run_id, state.step + 1, True))
             yield from self._save((Amend, self.services.amend, started), started)

@@ -18,7 +18,7 @@ from stategraph import (
     RunStatus,
     State,
 )
-from stategraph.commands import Amend, Await, Delete, Load, Notify, Retain, RunNode, Save, StartNode, Stopped
+from stategraph.commands import Amend, Await, Delete, Load, Notify, RunNode, Save, StartNode, Stopped
 from stategraph.engine import Engine
 from tests.scenarios import RUN, FourMethodStore, as_async, make_graph, shorter_than, traces
 
@@ -52,9 +52,6 @@ class World:
     def delete(self, state: State) -> None:
         """Forget it."""
         self.kept, self.deleted = None, True
-
-    def retain(self, run_id: str) -> None:
-        """Everything is kept anyway."""
 
     def notify(self, about: tuple[EventType, Mapping[str, Any]]) -> None:
         """Hear of an event."""
@@ -133,8 +130,8 @@ def resume(engine: Engine) -> Any:
 
 
 def names(commands: list[Any]) -> list[str]:
-    """-> the commands in words: what, and which step or event. What is retained is no matter here."""
-    return [" ".join([command[0].__name__, *_about(command)]) for command in commands if command[0] is not Retain]
+    """-> the commands in words: what, and which step or event."""
+    return [" ".join([command[0].__name__, *_about(command)]) for command in commands]
 
 
 def _about(command: Any) -> list[str]:
@@ -203,7 +200,7 @@ class TestCommands:
         drive = Drive(World(), execute, NO_EVENTS, interval=10)
 
         with pytest.raises(ExecutionError):
-            drive.run({4: ValueError()})
+            drive.run({3: ValueError()})
 
         assert names(drive.commands) == ["Load", "RunNode 0", "RunNode 1", "RunNode 2", "Save 2"]
 

@@ -1,4 +1,4 @@
-"""However a run ends, no thread, task or open file is left behind."""
+"""However a run ends, no thread, task, open file or memory is left behind."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import gc
 import threading
+import types
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from stategraph import (
     ExecutionError,
     InterruptNode,
     MapNode,
+    NotSerializableError,
     ParallelNode,
     RetryPolicy,
     RunCancelledError,
@@ -24,9 +26,10 @@ from stategraph import (
     State,
     StateGraph,
 )
+from stategraph.stores.memory import MemoryStore
 from tests.everything import INPUTS, answer, build_everything, expected
 from tests.lives import CALLS, STORES, Everything, Journal, Life, Tool
-from tests.scenarios import RUN, make_graph
+from tests.scenarios import RUN, make_graph, returns, traces
 
 pytestmark = pytest.mark.unmeasured
 
@@ -297,3 +300,66 @@ class TestNothingIsLeft:
             nodes: dict[str, Any] = {"ask": InterruptNode(None, "x"), "end": lambda state: {}}
             graph = make_graph(nodes, store=store, durability=durability)
             assert graph.execute(State(run_id=RUN)).status is RunStatus.PAUSED
+
+
+# --------------------------------------------------------------------------- memory
+
+
+def runs_in(root: object) -> set[str]:
+    """-> the runs whose ids can be reached from an object, as they can be from whatever keeps something of them."""
+    found, seen, ahead = set(), {id(root)}, [root]
+    while ahead:
+        at = ahead.pop()
+        keys = at if isinstance(at, dict) else ()  # of texts, which are no referents
+        for one in [*gc.get_referents(at), *keys]:
+            if isinstance(one, str):
+                found |= {one.partition("/")[0]} if one.startswith("run-") else set()
+            elif id(one) not in seen and not isinstance(one, type | types.ModuleType | types.FunctionType):
+                seen.add(id(one))
+                ahead.append(one)
+    return found
+
+
+def nested_twice(store: CheckpointStore, last: Any, **options: Any) -> StateGraph:
+    """-> a graph in a graph in a graph, whose last node is this."""
+    graph = make_graph({"a": traces("a")["a"], "last": last}, store=store, interval=0, name="in")
+    graph = make_graph({"in": graph.as_node()}, store=store, interval=0, name="middle")
+    return make_graph({"middle": graph.as_node(), "end": returns({})}, store=store, name="out", **options)
+
+
+@pytest.mark.parametrize("durability", ["sync", "async", "exit"])
+def test_a_store_forgets_runs_that_are_over(name: str, tmp_path: Path, durability: str) -> None:
+    """Whatever was nested in them."""
+    with STORES[name](tmp_path) as store:
+        graph = nested_twice(store, returns({}), durability=durability)
+        for number in range(1_000 if name == "memory" else 30):
+            graph.execute(State(run_id=f"run-{number}"))
+
+        assert runs_in(store) == set()
+        assert store.list() == []
+
+
+@pytest.mark.parametrize("durability", ["sync", "exit"])
+def test_a_store_forgets_runs_that_are_deleted(name: str, tmp_path: Path, durability: str) -> None:
+    """Those that failed within, and those that paused there."""
+    with STORES[name](tmp_path) as store:
+        for place, last in enumerate([lambda state: {"n": 1 / 0}, InterruptNode(None, "ok")]):
+            graph = nested_twice(store, last, durability=durability)
+            for number in range(10):
+                with contextlib.suppress(ExecutionError):
+                    graph.execute(State(run_id=f"run-{place}-{number}"))
+                assert store.list() == [f"run-{place}-{number}"]
+                store.delete(f"run-{place}-{number}")
+
+        assert runs_in(store) == set()
+
+
+def test_a_memory_store_forgets_runs_that_it_could_not_begin() -> None:
+    """Sooner or later: it was told of them, but never given a State that it could keep."""
+    store = MemoryStore()
+    graph = nested_twice(store, returns({}))
+    for number in range(10_100):
+        with pytest.raises(NotSerializableError):
+            graph.execute(State({"bad": object()}, run_id=f"run-{number}"))
+
+    assert len(runs_in(store)) <= 10_000

@@ -9,7 +9,6 @@ from stategraph.services import Services
 from stategraph.state import State
 
 ASKED = {
-    "retain": (lambda services: services.retain("a"), "could not take its policy"),
     "load_parts": (lambda services: services.load_parts(("a", 2, "map")), "could not load its parts"),
     "drop_parts": (lambda services: services.drop_parts(("a", 2, True)), "could not drop its parts"),
 }

@@ -371,6 +371,13 @@ MUTANTS = (
         "            outcome = await self._do(self._jobs.popleft())\n",
         ("tests/test_parts.py -k Apart",),
     ),
+    Mutant(
+        "the policy of a run that has begun is remembered for ever",
+        "stores/memory.py",
+        "        self._policies.pop(run_id, None)\n        while",
+        "        while",
+        ("tests/test_left_behind.py -k forgets",),
+    ),
 )
 
 

@@ -93,7 +93,11 @@ class CheckpointStore(ABC):
         self.delete(run_id)
 
     def retain(self, run_id: str, policy: Policy) -> None:  # noqa: B027
-        """Learn what is to be kept of a run, from now on. Here it does nothing: the store keeps what it keeps."""
+        """Learn what is to be kept of a run, from now on. Here it does nothing: the store keeps what it keeps.
+
+        Every call of execute or resume tells it right before its first save, and once more after a save that failed, so
+        a store need not remember it for runs that it does not hold.
+        """
 
     signing_key: SigningKey | None = None
     """Gives the key that the store signs with, if it does. Caches of nodes are signed with it as well."""

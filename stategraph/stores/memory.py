@@ -33,6 +33,8 @@ from stategraph.stores.forks import take_care_of
 from stategraph.stores.policy import Policy
 from stategraph.stores.summaries import Pruned, Summary
 
+_MOST_WAITING = 10_000  # policies of runs that are not saved yet
+
 
 @attrs.frozen
 class _Encoded:
@@ -84,7 +86,7 @@ class MemoryStore(CheckpointStore):
 
     def __init__(self) -> None:
         self._runs: dict[str, _Run] = {}
-        self._policies: dict[str, Policy] = {}
+        self._policies: dict[str, Policy] = {}  # of runs that are still to begin
         self._inner: dict[str, set[str]] = {}  # what is directly within a run
         self._numbers = itertools.count(1)
         self._lock = threading.Lock()
@@ -106,9 +108,13 @@ class MemoryStore(CheckpointStore):
 
     def retain(self, run_id: str, policy: Policy) -> None:
         with self._lock:
-            self._policies[check_run_id(run_id)] = policy
-            if run_id in self._runs:
-                self._runs[run_id].policy = policy
+            run = self._runs.get(check_run_id(run_id))
+            if run is not None:
+                run.policy = policy
+                return
+            self._policies[run_id] = policy
+            while len(self._policies) > _MOST_WAITING:
+                del self._policies[next(iter(self._policies))]
 
     def _keep(self, state: State, may_change_data: bool = False) -> None:
         kept = _as_kept(state)
@@ -116,8 +122,7 @@ class MemoryStore(CheckpointStore):
         with self._lock:
             run = self._runs.get(run_id)
             if run is None:
-                policy = self._policies.get(run_id) or Policy()
-                self._begin(_Run(next(self._numbers), policy, [kept]))
+                self._begin(_Run(next(self._numbers), self._policies.get(run_id) or Policy(), [kept]))
                 return
             newest = run.kept[-1]
             if newest.step >= state.step:
@@ -133,6 +138,7 @@ class MemoryStore(CheckpointStore):
     def _begin(self, run: _Run) -> None:
         run_id = run.run_id
         self._runs[run_id] = run
+        self._policies.pop(run_id, None)
         while is_nested_id(run_id):
             self._inner.setdefault(outer_id(run_id), set()).add(run_id)
             run_id = outer_id(run_id)
@@ -164,7 +170,6 @@ class MemoryStore(CheckpointStore):
                 self._inner.setdefault(run_id, set()).add(inner)
                 continue
             self._runs.pop(inner, None)
-            self._policies.pop(inner, None)
             self._drop_runs_within(inner)
 
     def load(self, run_id: str, step: int | None = None) -> State:
@@ -250,7 +255,6 @@ class MemoryStore(CheckpointStore):
             over = [run_id for run_id, run in self._runs.items() if run.is_over(now) and not is_nested_id(run_id)]
             for run_id in over:
                 del self._runs[run_id]
-                self._policies.pop(run_id, None)
                 self._drop_runs_within(run_id)
             return Pruned(tuple(over), sum(run.cut() for run in self._runs.values()))
 
