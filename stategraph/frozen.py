@@ -187,15 +187,13 @@ def _is_settled_zone(zone: tzinfo | None) -> bool:
 
 def are_settled(values: Collection[object]) -> bool:
     """Whether all of them are."""
-    for value in values:
-        if type(value) not in SETTLED and not is_settled(value):
-            return False
-    return True
+    return SETTLED.issuperset(map(type, values)) or all(map(is_settled, values))
 
 
 _Known: TypeAlias = dict[int, tuple[Any, Any]]
-"""Containers that were frozen already in the same call, by their ids, and what they became; so each is frozen once,
-however often others refer to it. The containers themselves are there so that no other object gets such an id."""
+"""Containers that were frozen already in the same call, by their ids, and what they became: each is frozen once, however
+often it is referred to, for references to references double at every level. Only those with several parts that are to
+be frozen are here: what leads to no more than one part doubles nothing. They are kept, lest another gets such an id."""
 
 
 def freeze(value: Any, depth: int = 0, known: _Known | None = None) -> Any:
@@ -232,9 +230,10 @@ def _freeze_list(value: list[Any], depth: int, known: _Known | None) -> FrozenLi
     first = len(frozen) - length_hint(items) - 1  # before it, all is settled: in a list that grows, all but its end
     rest = _freeze_all(frozen[first:], depth, known)
     list.__setitem__(frozen, slice(first, None), rest)
-    if not (SETTLED.issuperset(map(type, rest)) or are_settled(rest)):
+    if not are_settled(rest):
         frozen.__class__ = UnsettledList
-    known[id(value)] = value, frozen
+    if len(rest) > 1:
+        known[id(value)] = value, frozen
     return frozen
 
 
@@ -259,27 +258,30 @@ def _are_flat_dicts(values: list[Any]) -> bool:
 
 
 def _freeze_dict(value: dict[Any, Any], depth: int, known: _Known | None) -> FrozenDict:
-    kind = FrozenDict
-    items = value
-    is_flat = SETTLED.issuperset(map(type, value.values())) and ATOMS.issuperset(map(type, value))
-    if not is_flat:
-        if known is None:
-            known = {}
-        elif id(value) in known:
-            return known[id(value)][1]  # type: ignore[no-any-return]
-        items = {
-            key: item if type(item) in SETTLED else freeze(item, depth, known) for key, item in value.items()
-        }
-        kind = FrozenDict if are_settled(items.values()) and are_settled(items) else UnsettledDict
-    frozen = kind.__new__(kind)
-    dict.update(frozen, items)
-    if known is not None and not is_flat:
+    frozen = FrozenDict.__new__(FrozenDict)
+    dict.update(frozen, value)
+    if SETTLED.issuperset(map(type, frozen.values())) and ATOMS.issuperset(map(type, frozen)):
+        return frozen
+    if known is None:
+        known = {}
+    elif id(value) in known:
+        return known[id(value)][1]  # type: ignore[no-any-return]
+    settled, inner = are_settled(frozen), 0
+    for key, item in frozen.items():
+        if type(item) not in SETTLED:
+            inner += 1
+            made = freeze(item, depth, known)
+            dict.__setitem__(frozen, key, made)
+            settled = settled and (type(made) in SETTLED or is_settled(made))
+    if not settled:
+        frozen.__class__ = UnsettledDict
+    if inner > 1:
         known[id(value)] = value, frozen
     return frozen
 
 
 def _freeze_set(value: set[Any], depth: int, known: _Known | None) -> FrozenSet:
-    kind = FrozenSet if SETTLED.issuperset(map(type, value)) or are_settled(value) else UnsettledSet
+    kind = FrozenSet if are_settled(value) else UnsettledSet
     frozen = kind.__new__(kind)
     set.update(frozen, value)
     return frozen
@@ -292,9 +294,11 @@ def _freeze_tuple(value: tuple[Any, ...], depth: int, known: _Known | None) -> t
         known = {}
     elif id(value) in known:
         return known[id(value)][1]  # type: ignore[no-any-return]
-    frozen = tuple([freeze(item, depth, known) for item in value])
-    known[id(value)] = value, value if all(map(is_, frozen, value)) else frozen
-    return known[id(value)][1]  # type: ignore[no-any-return]
+    items = tuple([freeze(item, depth, known) for item in value])
+    frozen = value if all(map(is_, items, value)) else items
+    if len(value) > 1:
+        known[id(value)] = value, frozen
+    return frozen
 
 
 _FREEZERS: dict[type, Callable[[Any, int, _Known | None], Any]] = {
