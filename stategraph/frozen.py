@@ -192,8 +192,8 @@ def are_settled(values: Collection[object]) -> bool:
 
 _Known: TypeAlias = dict[int, tuple[Any, Any]]
 """Containers that were frozen already in the same call, by their ids, and what they became: each is frozen once, however
-often it is referred to, for references to references double at every level. Only those with several parts that are to
-be frozen are here: what leads to no more than one part doubles nothing. They are kept, lest another gets such an id."""
+many refer to it, for references may double at every level. Only those with several parts to be frozen are here: one that
+has one doubles nothing. The containers are kept, lest others get their ids."""
 
 
 def freeze(value: Any, depth: int = 0, known: _Known | None = None) -> Any:
