@@ -6,7 +6,7 @@ mean the same.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from enum import Enum
 from inspect import isawaitable
 from typing import Any, TypeAlias, final
@@ -219,21 +219,42 @@ def describe_predicate(predicate: Predicate | None, describe_own: Callable[[Pred
 
 
 def stable_repr(value: object) -> str:
-    """-> a repr that is the same in every process: sets in order, no addresses."""
+    """-> a repr that is the same in every process: sets in order, no addresses.
+
+    Raises:
+        ValueError: it is too long to be kept with every run of the graph.
+    """
+    return _stable_repr(value, {})
+
+
+_LONGEST = 50_000_000  # characters: no value that was written down has as many, but one that shares its parts may
+
+
+_Known: TypeAlias = dict[int, tuple[object, str]]
+"""Containers by their ids, and their texts: each is made once, however often others refer to it."""
+
+
+def _stable_repr(value: object, known: _Known) -> str:
     if type(value) in ATOMS:
         return repr(value)
     if isinstance(value, Enum):
         return f"{type(value).__qualname__}.{value.name}"
-    if isinstance(value, list):
-        return f"[{_listed(value)}]"
-    if isinstance(value, tuple):
-        return f"({_listed(value)})"
-    if isinstance(value, set | frozenset):
-        return f"{{{', '.join(sorted(map(stable_repr, value)))}}}"
+    if not isinstance(value, list | tuple | set | frozenset | Mapping):
+        return f"<{type(value).__qualname__}>"
+    if id(value) not in known:
+        text = _stable_repr_of_container(value, known)
+        if len(text) > _LONGEST:
+            raise ValueError(f"a value of more than {_LONGEST:,} characters is too long to be a part of a graph")
+        known[id(value)] = value, text
+    return known[id(value)][1]
+
+
+def _stable_repr_of_container(value: Collection[object], known: _Known) -> str:
     if isinstance(value, Mapping):
-        return f"{{{', '.join(f'{stable_repr(key)}: {stable_repr(item)}' for key, item in value.items())}}}"
-    return f"<{type(value).__qualname__}>"
-
-
-def _listed(values: Iterable[object]) -> str:
-    return ", ".join(map(stable_repr, values))
+        items = [f"{_stable_repr(key, known)}: {_stable_repr(item, known)}" for key, item in value.items()]
+    else:
+        items = [_stable_repr(item, known) for item in value]
+    if isinstance(value, set | frozenset):
+        items.sort()
+    opening, closing = "[]" if isinstance(value, list) else "()" if isinstance(value, tuple) else "{}"
+    return f"{opening}{', '.join(items)}{closing}"

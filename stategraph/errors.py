@@ -6,7 +6,8 @@ says in its text what is wrong and what to do. The text is made when it is asked
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING
 
 import attrs
@@ -21,11 +22,41 @@ _SHOWN = 80  # characters of a value in an error: enough to recognise it, short 
 def shorten(value: object, limit: int = _SHOWN) -> str:
     """-> the repr of a value, cut to `limit` characters; never raises, whatever the value's own repr does."""
     try:
-        # Cut before repr: the repr of a string of megabytes is megabytes.
-        text = repr(value[:limit]) if isinstance(value, str | bytes) else repr(value)
+        text = _repr_up_to(limit, value)
     except Exception as error:
         return f"<{type(value).__name__} whose repr raises {type(error).__name__}>"
     return text if len(text) <= limit else text[: limit - 3] + "..."
+
+
+def _repr_up_to(limit: int, value: object) -> str:
+    """-> the repr of a value or, where that is longer than `limit`, a beginning of it that is longer as well.
+
+    No more than that of a container is looked at: the repr of megabytes is megabytes, and that of a list which refers
+    to the same lists again and again need not end.
+    """
+    if isinstance(value, str | bytes):
+        return repr(value[: limit + 1])
+    opening, closing = _BRACKETS.get(type(value).__repr__, ("", ""))
+    if not opening or not isinstance(value, Collection) or not value:
+        return repr(value)
+    if isinstance(value, AbstractSet) and type(value) is not set:
+        opening, closing = f"{type(value).__name__}({opening}", f"{closing})"
+    text = opening
+    for item in value.items() if isinstance(value, dict) else ((item,) for item in value):
+        if len(text) > limit:
+            return text
+        text += ": ".join([_repr_up_to(limit - len(text), part) for part in item]) + ", "
+    if isinstance(value, tuple) and len(value) == 1:
+        return f"{text[:-1]}{closing}"
+    return f"{text[:-2]}{closing}"
+
+
+_BRACKETS: dict[object, tuple[str, str]] = {
+    **dict.fromkeys((set.__repr__, frozenset.__repr__, dict.__repr__), ("{", "}")),
+    list.__repr__: ("[", "]"),
+    tuple.__repr__: ("(", ")"),
+}
+"""What the containers of Python write around their items, where a class has no repr of its own."""
 
 
 def _cut(text: str, limit: int = 2 * _SHOWN) -> str:

@@ -17,13 +17,13 @@ from __future__ import annotations
 import copy
 import sys
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import date, datetime, time, timedelta, timezone, tzinfo
 from decimal import Decimal
 from itertools import chain, repeat
-from operator import length_hint
+from operator import is_, length_hint
 from pathlib import PosixPath, PurePosixPath, PureWindowsPath, WindowsPath
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn, TypeAlias, TypeVar
 from uuid import UUID
 
 from stategraph.errors import NotSerializableError, shorten
@@ -158,11 +158,26 @@ def is_settled(value: object) -> bool:
     if kind is datetime or kind is time:
         return _is_settled_zone(value.tzinfo)  # type: ignore[attr-defined]
     if kind is tuple or kind is frozenset:
-        try:
-            return are_settled(value)  # type: ignore[arg-type]
-        except RecursionError:  # too deep to be kept anyway; whoever encodes it will say so
-            return False
+        return SETTLED.issuperset(map(type, value)) or _are_settled_within(value)  # type: ignore[call-overload, arg-type]
     return kind in SETTLED
+
+
+def _are_settled_within(nest: Iterable[object]) -> bool:
+    """Look into tuples and frozensets level by level, into each one once: they may be shared, and deep."""
+    seen: set[int] = set()
+    level = [nest]
+    while level:
+        deeper: list[Iterable[object]] = []
+        for part in chain.from_iterable(level):
+            kind = type(part)
+            if kind is tuple or kind is frozenset:
+                if id(part) not in seen:
+                    seen.add(id(part))
+                    deeper.append(part)  # type: ignore[arg-type]
+            elif kind not in SETTLED and not is_settled(part):
+                return False
+        level = deeper
+    return True
 
 
 def _is_settled_zone(zone: tzinfo | None) -> bool:
@@ -170,18 +185,26 @@ def _is_settled_zone(zone: tzinfo | None) -> bool:
     return zone is None or type(zone) is timezone or (zoneinfo is not None and type(zone) is zoneinfo.ZoneInfo)
 
 
-def are_settled(values: Iterable[object]) -> bool:
+def are_settled(values: Collection[object]) -> bool:
     """Whether all of them are."""
-    for value in values:
-        if type(value) not in SETTLED and not is_settled(value):
-            return False
-    return True
+    return SETTLED.issuperset(map(type, values)) or all(map(is_settled, values))
 
 
-def freeze(value: Any, depth: int = 0) -> Any:
+_Known: TypeAlias = dict[int, tuple[Any, Any]]
+"""Containers that were frozen already in the same call, by their ids, and what they became: each is frozen once, however
+many refer to it, for references may double at every level. Only those with several parts to be frozen are here: one that
+has one doubles nothing. The containers are kept, lest others get their ids."""
+
+
+def freeze(value: Any, depth: int = 0, known: _Known | None = None) -> Any:
     """-> the value with every list, dict and set in it read-only; what is frozen already is shared, not copied.
 
     Other objects, subclasses of the containers among them, are taken as they are.
+
+    Args:
+        value: Any value.
+        depth: How many containers it is in.
+        known: What was frozen already of the value that it is a part of.
 
     Raises:
         NotSerializableError: containers nested deeper than `MAX_DEPTH`, or containing themselves.
@@ -191,30 +214,36 @@ def freeze(value: Any, depth: int = 0) -> Any:
         return value
     if depth >= MAX_DEPTH:
         raise NotSerializableError("", f"it is nested deeper than {MAX_DEPTH} levels, or contains itself")
-    return freezer(value, depth + 1)
+    return freezer(value, depth + 1, known)
 
 
-def _freeze_list(value: list[Any], depth: int) -> FrozenList:
+def _freeze_list(value: list[Any], depth: int, known: _Known | None) -> FrozenList:
     frozen = FrozenList.__new__(FrozenList)
     list.extend(frozen, value)
     items = iter(frozen)
     if SETTLED.issuperset(map(type, items)):
         return frozen
+    if known is None:
+        known = {}
+    elif id(value) in known:
+        return known[id(value)][1]  # type: ignore[no-any-return]
     first = len(frozen) - length_hint(items) - 1  # before it, all is settled: in a list that grows, all but its end
-    rest = _freeze_all(frozen[first:], depth)
+    rest = _freeze_all(frozen[first:], depth, known)
     list.__setitem__(frozen, slice(first, None), rest)
-    if not (SETTLED.issuperset(map(type, rest)) or are_settled(rest)):
+    if not are_settled(rest):
         frozen.__class__ = UnsettledList
+    if len(rest) > 1:
+        known[id(value)] = value, frozen
     return frozen
 
 
-def _freeze_all(values: list[Any], depth: int) -> list[Any]:
+def _freeze_all(values: list[Any], depth: int, known: _Known) -> list[Any]:
     """-> the values frozen: many dicts of atoms, as records are, all at once, which takes half the time."""
     if len(values) > _MANY and depth < MAX_DEPTH and _are_flat_dicts(values):
         frozen = [*map(FrozenDict.__new__, repeat(FrozenDict, len(values)))]
         deque(map(dict.update, frozen, values), maxlen=0)
         return frozen
-    return [value if type(value) in SETTLED else freeze(value, depth) for value in values]
+    return [value if type(value) in SETTLED else freeze(value, depth, known) for value in values]
 
 
 _MANY = 8  # values: for fewer it does not pay
@@ -228,36 +257,51 @@ def _are_flat_dicts(values: list[Any]) -> bool:
     )
 
 
-def _freeze_dict(value: dict[Any, Any], depth: int) -> FrozenDict:
-    kind = FrozenDict
-    if not (SETTLED.issuperset(map(type, value.values())) and ATOMS.issuperset(map(type, value))):
-        value = {key: freeze(item, depth) for key, item in value.items()}
-        settled = are_settled(value.values()) and are_settled(value)
-        kind = FrozenDict if settled else UnsettledDict
-    frozen = kind.__new__(kind)
+def _freeze_dict(value: dict[Any, Any], depth: int, known: _Known | None) -> FrozenDict:
+    frozen = FrozenDict.__new__(FrozenDict)
     dict.update(frozen, value)
+    if SETTLED.issuperset(map(type, frozen.values())) and ATOMS.issuperset(map(type, frozen)):
+        return frozen
+    if known is None:
+        known = {}
+    elif id(value) in known:
+        return known[id(value)][1]  # type: ignore[no-any-return]
+    settled, inner = are_settled(frozen), 0
+    for key, item in frozen.items():
+        if type(item) not in SETTLED:
+            inner += 1
+            made = freeze(item, depth, known)
+            dict.__setitem__(frozen, key, made)
+            settled = settled and (type(made) in SETTLED or is_settled(made))
+    if not settled:
+        frozen.__class__ = UnsettledDict
+    if inner > 1:
+        known[id(value)] = value, frozen
     return frozen
 
 
-def _freeze_set(value: set[Any], depth: int) -> FrozenSet:
+def _freeze_set(value: set[Any], depth: int, known: _Known | None) -> FrozenSet:
     kind = FrozenSet if are_settled(value) else UnsettledSet
     frozen = kind.__new__(kind)
     set.update(frozen, value)
     return frozen
 
 
-def _freeze_tuple(value: tuple[Any, ...], depth: int) -> tuple[Any, ...]:
-    if ATOMS.issuperset(map(type, value)):
+def _freeze_tuple(value: tuple[Any, ...], depth: int, known: _Known | None) -> tuple[Any, ...]:
+    if SETTLED.issuperset(map(type, value)):
         return value
-    frozen = tuple([freeze(item, depth) for item in value])
-    return value if all(map(_same, frozen, value)) else frozen
+    if known is None:
+        known = {}
+    elif id(value) in known:
+        return known[id(value)][1]  # type: ignore[no-any-return]
+    items = tuple([freeze(item, depth, known) for item in value])
+    frozen = value if all(map(is_, items, value)) else items
+    if len(value) > 1:
+        known[id(value)] = value, frozen
+    return frozen
 
 
-def _same(a: object, b: object) -> bool:
-    return a is b
-
-
-_FREEZERS: dict[type, Callable[[Any, int], Any]] = {
+_FREEZERS: dict[type, Callable[[Any, int, _Known | None], Any]] = {
     list: _freeze_list,
     dict: _freeze_dict,
     set: _freeze_set,
@@ -294,18 +338,25 @@ def _kind_of(value: Any) -> type:
     return next((kind for kind in (dict, list, set, frozenset) if isinstance(value, kind)), type(value))
 
 
-def is_same(one: Any, other: Any) -> bool:
+def is_same(one: Any, other: Any, known: dict[tuple[int, int], tuple[Any, Any]] | None = None) -> bool:
     """Whether two values are the same in type and value, all the way down; objects, as they compare.
 
-    That a container is read-only makes no difference."""
+    That a container is read-only makes no difference. `known` are pairs that need not be looked at again: one that is
+    not the same decides it for the whole.
+    """
     if one is other:
         return True
     if _kind_of(one) is not _kind_of(other):
         return False
+    if isinstance(one, dict | list | tuple):
+        known = {} if known is None else known
+        if (id(one), id(other)) in known:
+            return True
+        known[id(one), id(other)] = one, other
     if isinstance(one, dict):
-        return one.keys() == other.keys() and all(is_same(value, other[key]) for key, value in one.items())
+        return one.keys() == other.keys() and all(is_same(value, other[key], known) for key, value in one.items())
     if isinstance(one, list | tuple):
-        return len(one) == len(other) and all(map(is_same, one, other))
+        return len(one) == len(other) and all(map(is_same, one, other, repeat(known)))
     try:
         return bool(one == other)
     except Exception:  # noqa: BLE001 - whatever an object raises or answers
