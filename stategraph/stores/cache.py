@@ -12,7 +12,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from diskcache.core import DBNAME, DEFAULT_SETTINGS, METADATA, MODE_RAW, UNKNOWN
 
 from stategraph.errors import CheckpointCorruptError, ConfigError, FormatError
 from stategraph.stores.files import absolute, make_private
+from stategraph.stores.reentrance import Access
 
 _SETTINGS: dict[str, Any] = {
     "cull_limit": 0,
@@ -72,12 +73,14 @@ class Connection(sqlite3.Connection):
     """A connection that is closed with a store that nobody closed.
 
     Attributes:
-        in_use: Held by the thread that uses it: no other one forks the process meanwhile.
+        access: Of the thread that uses it: no other one forks the process meanwhile.
+        snapshot: Held while that thread reads everything as it was at one time.
     """
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
-        self.in_use = threading.RLock()
+        self.access = Access()
+        self.snapshot = threading.Lock()
 
     def __del__(self) -> None:
         self.close()
@@ -91,7 +94,7 @@ class SafeCache(diskcache.Cache):  # type: ignore[misc]
 
     def __init__(self, folder: str) -> None:
         self._opened: dict[threading.Thread, Connection] = {}
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a finaliser may come while it is held, and use the cache
         self._pid = os.getpid()
         self._is_shut = False
         super().__init__(folder, timeout=TIMEOUT, disk=_BytesDisk, **_SETTINGS)
@@ -129,7 +132,7 @@ class SafeCache(diskcache.Cache):  # type: ignore[misc]
         """No other thread uses a connection, or opens one."""
         with self._lock, ExitStack() as held:
             for connection in self._opened.values():
-                held.enter_context(connection.in_use)
+                held.enter_context(connection.access.guard)
             yield
 
     def renew(self) -> None:
@@ -140,7 +143,7 @@ class SafeCache(diskcache.Cache):  # type: ignore[misc]
     def _leave_to_parent(self) -> None:
         for connection in self._opened.values():
             connection.close()  # or SQLite believes that this process has the locks of its parent
-        self._opened, self._lock, self._local = {}, threading.Lock(), threading.local()
+        self._opened, self._lock, self._local = {}, threading.RLock(), threading.local()
         self._txn_id, self._pid = None, os.getpid()
 
     def close(self) -> None:
@@ -152,26 +155,63 @@ class SafeCache(diskcache.Cache):  # type: ignore[misc]
 
     def shut(self) -> None:
         """Close them for good."""
-        self._is_shut = True
-        self.close()
+        connection = getattr(self._local, "con", None)
+        with nullcontext() if connection is None else connection.access.to_write(self):
+            self._is_shut = True
+            self.close()
 
-    @property
-    def in_use(self) -> AbstractContextManager[bool]:
-        """Keeps the connection of this thread from being forked while it is used."""
-        return self._con.in_use
+    # ------------------------------------------------------------------ reading and writing, for a store
 
-    def between_transactions(self) -> sqlite3.Connection:
-        """-> the connection of this thread, with no transaction open and none believed to be.
+    def reading(self, store: object) -> AbstractContextManager[bool]:
+        """Keeps the connection of this thread from being forked while somebody reads."""
+        return self._con.access.to_read(store)
+
+    @contextmanager
+    def snapshot(self, store: object) -> Iterator[None]:
+        """Everything is read as it was at one time, whoever writes meanwhile."""
+        connection = self._con
+        with connection.access.to_read(store):
+            if connection.snapshot.locked():  # by this thread, further down its stack
+                yield
+                return
+            with connection.snapshot:
+                self._between_transactions(connection)
+                connection.execute("BEGIN")
+                try:
+                    yield
+                finally:
+                    connection.rollback()
+
+    @contextmanager
+    def transaction(self, store: object) -> Iterator[None]:
+        """All or nothing, with the rest of the world kept out."""
+        connection = self._con
+        failure: BaseException | None = None
+        with connection.access.to_write(store), connection.access.transaction:
+            self._between_transactions(connection)
+            try:
+                with self.transact():
+                    try:
+                        yield
+                    except BaseException as error:
+                        failure = error
+                        raise
+            except BaseException as error:
+                self._between_transactions(connection)  # it may be the end itself that failed, or was interrupted
+                if failure is not None and error is not failure:  # where a disk is full, SQLite has rolled back itself
+                    raise failure from failure.__cause__
+                raise
+
+    def _between_transactions(self, connection: Connection) -> None:
+        """Have no transaction open on the connection of this thread, and none believed to be.
 
         An interrupt that comes just after diskcache began a transaction leaves it open, and every later one of the
         thread would be taken for a part of it and never be committed. A mark of the thread that is left without one
         would have the parts of the next transaction committed one by one.
         """
-        connection = self._con
         connection.rollback()
         if self._txn_id == threading.get_ident():
             self._txn_id = None
-        return connection
 
 
 def _execute_patiently(connection: sqlite3.Connection, statement: str) -> None:

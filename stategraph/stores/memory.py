@@ -14,7 +14,8 @@ import attrs
 
 from stategraph import clock
 from stategraph.answers import gives_back
-from stategraph.errors import CheckpointNotFoundError, NotSerializableError, RunExistsError
+from stategraph.dropped import reaper
+from stategraph.errors import CheckpointNotFoundError, CheckpointSaveError, NotSerializableError, RunExistsError
 from stategraph.frozen import are_settled
 from stategraph.ids import check_run_id
 from stategraph.provenance import ParentStep, Part
@@ -31,6 +32,7 @@ from stategraph.stores.base import (
 )
 from stategraph.stores.forks import take_care_of
 from stategraph.stores.policy import Policy
+from stategraph.stores.reentrance import held_here, used_below
 from stategraph.stores.summaries import Pruned, Summary
 
 
@@ -87,7 +89,7 @@ class MemoryStore(CheckpointStore):
         self._policies: dict[str, Policy] = {}
         self._inner: dict[str, set[str]] = {}  # the runs directly within a run
         self._numbers = itertools.count(1)
-        self._lock = threading.Lock()
+        self.renew()
         take_care_of(self)
 
     def at_rest(self) -> AbstractContextManager[object]:
@@ -96,7 +98,18 @@ class MemoryStore(CheckpointStore):
 
     def renew(self) -> None:
         """In a child that was forked: have a lock of its own."""
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
+        self._is_inside = held_here(self._lock)
+
+    @property
+    def _alone(self) -> AbstractContextManager[bool]:
+        """The lock. Raises if this thread holds it: then it is changing the store, further down its stack.
+
+        Nothing is encoded, decoded or compared while it is held: that runs code of whoever made the values.
+        """
+        if self._is_inside():
+            raise used_below(self)
+        return self._lock
 
     def save(self, state: State) -> None:
         self._keep(state)
@@ -105,30 +118,37 @@ class MemoryStore(CheckpointStore):
         self._keep(state, may_change_data=True)
 
     def retain(self, run_id: str, policy: Policy) -> None:
-        with self._lock:
+        with self._alone:
             self._policies[check_run_id(run_id)] = policy
             if run_id in self._runs:
                 self._runs[run_id].policy = policy
 
     def _keep(self, state: State, may_change_data: bool = False) -> None:
-        kept = _as_kept(state)
-        run_id = state.run_id
-        with self._lock:
-            run = self._runs.get(run_id)
-            if run is None:
-                policy = self._policies.get(run_id) or Policy()
-                self._begin(_Run(next(self._numbers), policy, [kept]))
-                return
-            newest = run.kept[-1]
-            if newest.step >= state.step:
-                same_data = may_change_data or _have_same_data(newest, state)
-                check_step(run_id, newest.step, state.step, same_data)
-                run.kept[-1] = kept
-            elif run.policy.retention == "latest":
-                run.kept = [kept]
-            else:
-                run.kept.append(kept)
-                run.cut()
+        kept, run_id = _as_kept(state), state.run_id
+        compared: State | _Encoded | None = None
+        while True:
+            if self._is_inside():
+                raise used_below(self, run_id, CheckpointSaveError)
+            with self._lock:
+                run = self._runs.get(run_id)
+                if run is None:
+                    policy = self._policies.get(run_id) or Policy()
+                    self._begin(_Run(next(self._numbers), policy, [kept]))
+                    return
+                newest = run.kept[-1]
+                if newest is compared:
+                    run.kept[-1] = kept
+                    return
+                if newest.step < state.step:
+                    if run.policy.retention == "latest":
+                        run.kept = [kept]
+                    else:
+                        run.kept.append(kept)
+                        run.cut()
+                    return
+            same_data = may_change_data or _have_same_data(newest, state)
+            check_step(run_id, newest.step, state.step, same_data)
+            compared = newest
 
     def _begin(self, run: _Run) -> None:
         newest = _provenance_of(run.kept[-1])
@@ -140,7 +160,7 @@ class MemoryStore(CheckpointStore):
 
     def save_parts(self, run_id: str, parts: Sequence[Part]) -> None:
         kept = {(part.step, part.node, part.label): _part_as_kept(part, run_id) for part in parts}
-        with self._lock:
+        with self._alone:
             if run_id in self._runs:
                 self._runs[run_id].parts.update(kept)
 
@@ -150,7 +170,7 @@ class MemoryStore(CheckpointStore):
         return {label: _state_of(kept)["value"] for (at, of, label), kept in parts.items() if (at, of) == (step, node)}
 
     def drop_parts(self, run_id: str, step: int, *, newer_too: bool = False) -> None:
-        with self._lock:
+        with self._alone:
             run = self._runs.get(check_run_id(run_id))
             if run is not None:
                 run.parts = {} if newer_too else {key: part for key, part in run.parts.items() if key[0] > step}
@@ -170,25 +190,36 @@ class MemoryStore(CheckpointStore):
             self._drop_runs_within(inner)
 
     def load(self, run_id: str, step: int | None = None) -> State:
+        return _state_of(self._kept(run_id, step))
+
+    def _kept(self, run_id: str, step: int | None) -> State | _Encoded:
+        """-> what is kept of a step."""
         if step is not None:
             check_number(step)
-        run = self._runs.get(check_run_id(run_id))
+        run = self._settled().get(check_run_id(run_id))
         found = [] if run is None else [kept for kept in tuple(run.kept) if step in (None, kept.step)]
         if not found:
             raise CheckpointNotFoundError(run_id, str(self), step)
-        return _state_of(found[-1])
+        return found[-1]
 
     def delete(self, run_id: str) -> None:
-        with self._lock:
+        self._settled()
+        with self._alone:
             self._runs.pop(check_run_id(run_id), None)
             self._policies.pop(run_id, None)
             self._drop_runs_within(run_id)
 
+    def _settled(self) -> dict[str, _Run]:
+        """-> the runs, once those have ended that were dropped."""
+        if not self._is_inside():
+            reaper.settle(self)
+        return self._runs
+
     def list(self) -> builtins.list[str]:
-        return sorted(run_id for run_id, run in tuple(self._runs.items()) if not run.policy.is_part)
+        return sorted(run_id for run_id, run in tuple(self._settled().items()) if not run.policy.is_part)
 
     def history(self, run_id: str) -> builtins.list[Summary]:
-        run = self._runs.get(check_run_id(run_id))
+        run = self._settled().get(check_run_id(run_id))
         return [] if run is None else [Summary.of(_told(kept)) for kept in tuple(run.kept)]
 
     def runs(
@@ -196,7 +227,7 @@ class MemoryStore(CheckpointStore):
     ) -> builtins.list[Summary]:
         check_status(status)
         before = from_cursor(after)
-        newest_first = sorted(self._runs.values(), key=lambda run: run.number, reverse=True)
+        newest_first = sorted(self._settled().values(), key=lambda run: run.number, reverse=True)
         found = (
             Summary.of(_told(run.kept[-1]), str(run.number))
             for run in newest_first
@@ -207,48 +238,61 @@ class MemoryStore(CheckpointStore):
 
     def rollback(self, run_id: str, step: int) -> State:
         check_number(step)
-        with self._lock:  # from the look to the change: whoever deletes the run meanwhile waits
-            state = self.load(run_id, step)
-            state = rolled_back(state)
-            kept = self._runs[run_id].kept
-            kept[:] = [*(one for one in kept if one.step < step), _as_kept(state)]
-            self._runs[run_id].parts.clear()
-            self._drop_runs_within(run_id)
-        return state
+        while True:
+            found = self._kept(run_id, step)
+            state = rolled_back(_state_of(found))
+            again = _as_kept(state)
+            with self._alone:
+                run = self._runs.get(run_id)
+                if run is None or not any(one is found for one in run.kept):
+                    continue  # it was deleted or changed since
+                run.kept[:] = [*(one for one in run.kept if one.step < step), again]
+                run.parts.clear()
+                self._drop_runs_within(run_id)
+                return state
 
     def fork(self, run_id: str, new_run_id: str, step: int | None = None) -> State:
-        with self._lock:
-            source = self.load(run_id, step)
+        while True:
+            found = self._kept(run_id, step)
+            source = _state_of(found)
             forked = forked_from(source, new_run_id)
-            policy = self._policies.get(new_run_id) or attrs.evolve(self._runs[run_id].policy, is_part=False)
+            newest = _as_kept(forked)
             # What is within a step whose answers are taken back was made with these.
             is_kept = source.pause is not None or not gives_back(source)
-            copies = list(self._copies(run_id, forked, policy, is_kept=is_kept))
-            for copy in copies:
-                if copy.run_id in self._runs:
-                    raise RunExistsError(copy.run_id, str(self))
-            for copy in copies:
-                copy.number = next(self._numbers)
-                self._begin(copy)
-        return forked
+            with self._alone:
+                run = self._runs.get(run_id)
+                if run is None or not any(one is found for one in run.kept):
+                    continue  # it was deleted or changed since
+                policy = self._policies.get(new_run_id) or attrs.evolve(run.policy, is_part=False)
+                self._begin_all(list(self._copies(run_id, newest, policy, is_kept=is_kept)))
+                return forked
 
-    def _copies(self, run_id: str, newest: State, policy: Policy, *, is_kept: bool = True) -> Iterator[_Run]:
+    def _begin_all(self, copies: Sequence[_Run]) -> None:
+        for copy in copies:
+            if copy.run_id in self._runs:
+                raise RunExistsError(copy.run_id, str(self))
+        for copy in copies:
+            copy.number = next(self._numbers)
+            self._begin(copy)
+
+    def _copies(self, run_id: str, newest: State | _Encoded, policy: Policy, *, is_kept: bool = True) -> Iterator[_Run]:
         """-> a run with the history that another has up to this State of it, and copies of what is within the step
         after."""
-        source = self._runs[run_id]
-        earlier = [_renamed(kept, newest.run_id) for kept in source.kept if kept.step < newest.step]
+        source, new_id = self._runs[run_id], _provenance_of(newest).run_id
+        earlier = [_renamed(kept, new_id) for kept in source.kept if kept.step < newest.step]
         parts = {key: part for key, part in source.parts.items() if key[0] == newest.step + 1 and is_kept}
-        yield _Run(0, policy, [*earlier, _as_kept(newest)], parts)
+        yield _Run(0, policy, [*earlier, newest], parts)
         for inner in self._inner.get(run_id, ()) if is_kept else ():
             run = self._runs.get(inner)
             if run is not None and _begun_at(run) == newest.step:
-                parent = ParentStep(newest.run_id, newest.step)
-                new_id = check_run_id(newest.run_id + inner.removeprefix(run_id))
-                yield from self._copies(inner, evolve(self.load(inner), run_id=new_id, parent=parent), run.policy)
+                inner_id = check_run_id(new_id + inner.removeprefix(run_id))
+                copy = _renamed(run.kept[-1], inner_id, parent=ParentStep(new_id, newest.step))
+                yield from self._copies(inner, copy, run.policy)
 
     def prune(self) -> Pruned:
         now = clock.now_ns()
-        with self._lock:
+        self._settled()
+        with self._alone:
             over = [run_id for run_id, run in self._runs.items() if run.is_over(now) and not run.policy.is_part]
             for run_id in over:
                 del self._runs[run_id]
@@ -310,8 +354,8 @@ def _told(kept: State | _Encoded) -> State:
     return evolve(kept.state, pause=pause_of(kept.pause))
 
 
-def _renamed(kept: State | _Encoded, run_id: str) -> State | _Encoded:
-    renamed = evolve(_provenance_of(kept), run_id=run_id)
+def _renamed(kept: State | _Encoded, run_id: str, **more: Any) -> State | _Encoded:
+    renamed = evolve(_provenance_of(kept), run_id=run_id, **more)
     return renamed if isinstance(kept, State) else _Encoded(renamed, kept.body, kept.pause)
 
 

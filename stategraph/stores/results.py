@@ -57,7 +57,9 @@ class KeptResults:
         except Exception as error:  # noqa: BLE001 - a cache never fails
             return FoundResult(None, reason=describe_exception(error), is_broken=True)
         try:
-            entry = self._opened().get(key)
+            cache = self._opened()
+            with cache.snapshot(self):
+                entry = cache.get(key)
         except Exception as error:  # noqa: BLE001 - a cache never fails
             return FoundResult(key, reason=f"it cannot be read: {describe_exception(error)}", is_broken=True)
         if entry is None:
@@ -73,7 +75,9 @@ class KeptResults:
     def keep(self, key: str, changes: tuple[Mapping[str, Any], Sequence[str]]) -> str:
         """Keep a result -> why that failed; empty if it did not."""
         try:
-            self._opened().set(key, _packed(key, changes))
+            packed, cache = _packed(key, changes), self._opened()
+            with cache.transaction(self):
+                cache.set(key, packed)
         except Exception as error:  # noqa: BLE001 - a cache never fails
             return describe_exception(error)
         return ""
@@ -85,8 +89,10 @@ class KeptResults:
             cache_folder(self._path)
             check_database(database)
             cache = self._cache = SafeCache(self._path)
-        cache.between_transactions()
         return cache
+
+    def __str__(self) -> str:
+        return f"cache at {self._path}"
 
 
 def _packed(key: str, changes: tuple[Mapping[str, Any], Sequence[str]]) -> bytes:

@@ -72,7 +72,7 @@ class RowStore(RowOperations):
         self._inner_runs = InnerRuns(self)
         self._tails: OrderedDict[str, tuple[Head, Tail]] = OrderedDict()
         self._policies: dict[str, Policy] = {}
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a finaliser may come while it is held, and use the store
 
     def at_rest(self) -> AbstractContextManager[object]:
         """-> keeps other threads out while the process is forked (see `stategraph.stores.forks`)."""
@@ -80,7 +80,7 @@ class RowStore(RowOperations):
 
     def renew(self) -> None:
         """In a forked child: have locks of its own. Those who committed in the parent are not here."""
-        self._commits, self._lock = SharedCommits(self._apply), threading.Lock()
+        self._commits, self._lock = SharedCommits(self._apply), threading.RLock()
 
     # ------------------------------------------------------------------ saving
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import builtins
 import os
 import sqlite3
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, closing
@@ -20,6 +19,7 @@ from typing import Any, TypeVar
 from stategraph.errors import CheckpointCorruptError, CheckpointError, CheckpointSaveError, ConfigError, FormatError
 from stategraph.stores.files import absolute, make_private
 from stategraph.stores.forks import take_care_of
+from stategraph.stores.reentrance import Access
 from stategraph.stores.row_operations import ids_within
 from stategraph.stores.row_store import RowStore
 from stategraph.stores.rows import Head, Row, Write
@@ -76,7 +76,7 @@ class SqliteStore(RowStore):
         self.path = _file(path, must_exist=read_only)
         self._read_only = read_only
         self._closed = False
-        self._guard = threading.RLock()  # the connection is one, its callers are many
+        self._access = Access()  # the connection is one, its callers are many
         try:
             self._open()
         except sqlite3.Error as error:
@@ -125,7 +125,7 @@ class SqliteStore(RowStore):
             database.execute(f"PRAGMA cache_size = {pages}")
 
     def close(self) -> None:
-        with self._guard:
+        with self._access.to_write(self):
             self._closed = True
             self._database.close()
 
@@ -225,7 +225,7 @@ class SqliteStore(RowStore):
 
     def _query(self, run_id: str, statement: str, values: Any) -> builtins.list[Any]:
         try:
-            with self._guard:
+            with self._access.to_read(self, run_id):
                 self._check_process()
                 return self._database.execute(statement, values).fetchall()
         except _FAILURES as error:
@@ -236,7 +236,7 @@ class SqliteStore(RowStore):
     ) -> _Result:
         """-> what the work gives; it is done as a whole, or not at all."""
         try:
-            with self._guard:
+            with self._access.to_write(self, run_id, kind), self._access.transaction:
                 self._check_process()
                 if self._database.in_transaction:  # an interrupt came just after it was begun
                     self._database.execute("ROLLBACK")
@@ -268,11 +268,11 @@ class SqliteStore(RowStore):
             self._open()
 
     def at_rest(self) -> AbstractContextManager[object]:
-        return self._guard
+        return self._access.guard
 
     def renew(self) -> None:
         super().renew()
-        self._guard = threading.RLock()
+        self._access = Access()
 
     def _explained(
         self, error: Exception, run_id: str, kind: type[CheckpointError] = CheckpointError
