@@ -39,7 +39,7 @@ class Engine(Start):
             if self.state.status is not RunStatus.PAUSED:
                 yield from self._complete()
         except GeneratorExit:  # the driver is gone, and this may be a finaliser: another one ends the run
-            self.services.hand_over(self._end_early(Stopped("it was dropped before its end")))
+            self.hand_over(self._end_early(Stopped("it was dropped before its end")))
             raise
         except BaseException as error:
             yield from self._end_early(error)

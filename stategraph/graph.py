@@ -236,8 +236,8 @@ class StateGraph(Blueprint):
         store = BackgroundSaves(self.store) if plan.saves_behind else self.store
         policy = Policy(checkpoint.retention, checkpoint.window, checkpoint.ttl)
         dropped = DroppedRuns(self.store)
-        services = Services(store, self.observer, self.name, policy, plan.persist, dropped)
-        return Engine(plan, services, wanted_events(self.observer), shows)
+        services = Services(store, self.observer, self.name, policy, plan.persist, dropped.settle)
+        return Engine(plan, services, wanted_events(self.observer), shows, dropped.hand_over)
 
     def _sync_engine(self, *, shows: bool = False) -> Engine:
         engine = self._engine(shows=shows)

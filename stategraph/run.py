@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar, cast
 
 import attrs
@@ -57,6 +57,7 @@ class Run:
         state: The last completed State of the run.
         saved: The last State that the store has acknowledged.
         shows: Whether somebody iterates over the run.
+        hand_over: Takes what is left to do of a run whose driver is gone. It is called in finalisers.
         path: The last nodes entered.
         completed: The nodes completed in this call, while an observer wants events.
         recent: The last States that are not saved, where not every step is.
@@ -70,6 +71,7 @@ class Run:
     services: Services
     wanted: frozenset[EventType]
     shows: bool = False
+    hand_over: Callable[[Task[None]], object] = id
     state: State = attrs.field(init=False)
     saved: State | None = attrs.field(default=None, init=False)
     path: deque[str] = attrs.field(factory=lambda: deque(maxlen=PATH_LENGTH), init=False)
@@ -203,7 +205,7 @@ class Run:
         try:
             yield from self._last_saves(error)
         except GeneratorExit:  # the driver is gone: another one begins anew
-            self.services.hand_over(self._last_saves(error))
+            self.hand_over(self._last_saves(error))
             raise
 
     def _last_saves(self, error: BaseException) -> Task[None]:

@@ -11,7 +11,6 @@ from typing import Any, Protocol, cast
 
 import attrs
 
-from stategraph.commands import Task
 from stategraph.errors import (
     CheckpointCorruptError,
     CheckpointError,
@@ -37,16 +36,6 @@ class Store(Protocol):
     def save_parts(self, run_id: str, parts: Sequence[Part], /) -> None: ...
     def load_parts(self, run_id: str, step: int, node: str, /) -> Mapping[str, Any]: ...
     def drop_parts(self, run_id: str, step: int, /, *, newer_too: bool) -> None: ...
-
-
-class DroppedRuns(Protocol):
-    """What becomes of runs whose driver is gone."""
-
-    def hand_over(self, task: Task[Any], /) -> None:
-        """Have it done what is left to do, by another driver. This may be called in a finaliser."""
-
-    def settle(self) -> None:
-        """Wait until all runs of the store have ended that were dropped before."""
 
 
 class SelectiveSaves:
@@ -84,7 +73,7 @@ class Services:
         source: The name of the graph.
         policy: What the store is to keep of a run.
         persist: The only keys that are saved; None for all.
-        dropped: What becomes of a run whose driver is gone; nothing, if there is none.
+        settle: Waits until runs of the store have ended that were dropped before.
     """
 
     def __init__(
@@ -94,10 +83,10 @@ class Services:
         source: str,
         policy: Any = None,
         persist: AbstractSet[str] | None = None,
-        dropped: DroppedRuns | None = None,
+        settle: Callable[[], object] = bool,
     ) -> None:
         self._whole = store
-        self._dropped = dropped
+        self._settle = settle
         self.store: Store = store if persist is None else cast(Store, SelectiveSaves(store, persist))
         self.observer = observer
         self._source = source
@@ -119,8 +108,7 @@ class Services:
 
     def load(self, run_id: str) -> State:
         """-> the newest State of the run; raises a CheckpointError if there is none or something else comes."""
-        if self._dropped is not None:  # it may be this run that was dropped a moment ago
-            self._dropped.settle()
+        self._settle()  # it may be this run that was dropped a moment ago
         try:
             state = self.store.load(run_id)
         except CheckpointError:
@@ -177,12 +165,7 @@ class Services:
     def within(self, source: str, persist: AbstractSet[str] | None) -> Services:
         """-> the services for the run of a graph within this one, which has keys of its own that are saved."""
         policy = attrs.evolve(self._policy, is_part=True)
-        return Services(self._whole, self.observer, source, policy, persist, self._dropped)
-
-    def hand_over(self, task: Task[Any]) -> None:
-        """Have it done what is left to do of a run whose driver is gone."""
-        if self._dropped is not None:
-            self._dropped.hand_over(task)
+        return Services(self._whole, self.observer, source, policy, persist, self._settle)
 
     def _asked(self, run_id: str, what: str, ask: Callable[[], Any]) -> Any:
         """-> what the store answers; raises a CheckpointError if it fails."""

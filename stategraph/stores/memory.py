@@ -103,12 +103,10 @@ class MemoryStore(CheckpointStore):
 
     @property
     def _alone(self) -> AbstractContextManager[bool]:
-        """The lock. Raises if this thread holds it: then it is changing the store, further down its stack.
-
-        Nothing is encoded, decoded or compared while it is held: that runs code of whoever made the values.
-        """
+        """The lock. Raises if this thread holds it: then it is changing the store, further down its stack."""
         if self._is_inside():
             raise used_below(self)
+        reaper.settle(self)
         return self._lock
 
     def save(self, state: State) -> None:
@@ -146,6 +144,7 @@ class MemoryStore(CheckpointStore):
                         run.kept.append(kept)
                         run.cut()
                     return
+            # Out here: whoever made the values may use the store while they are compared.
             same_data = may_change_data or _have_same_data(newest, state)
             check_step(run_id, newest.step, state.step, same_data)
             compared = newest
@@ -190,20 +189,15 @@ class MemoryStore(CheckpointStore):
             self._drop_runs_within(inner)
 
     def load(self, run_id: str, step: int | None = None) -> State:
-        return _state_of(self._kept(run_id, step))
-
-    def _kept(self, run_id: str, step: int | None) -> State | _Encoded:
-        """-> what is kept of a step."""
         if step is not None:
             check_number(step)
         run = self._settled().get(check_run_id(run_id))
         found = [] if run is None else [kept for kept in tuple(run.kept) if step in (None, kept.step)]
         if not found:
             raise CheckpointNotFoundError(run_id, str(self), step)
-        return found[-1]
+        return _state_of(found[-1])
 
     def delete(self, run_id: str) -> None:
-        self._settled()
         with self._alone:
             self._runs.pop(check_run_id(run_id), None)
             self._policies.pop(run_id, None)
@@ -238,60 +232,47 @@ class MemoryStore(CheckpointStore):
 
     def rollback(self, run_id: str, step: int) -> State:
         check_number(step)
-        while True:
-            found = self._kept(run_id, step)
-            state = rolled_back(_state_of(found))
-            again = _as_kept(state)
-            with self._alone:
-                run = self._runs.get(run_id)
-                if run is None or not any(one is found for one in run.kept):
-                    continue  # it was deleted or changed since
-                run.kept[:] = [*(one for one in run.kept if one.step < step), again]
-                run.parts.clear()
-                self._drop_runs_within(run_id)
-                return state
+        with self._alone:  # from the look to the change: whoever deletes the run meanwhile waits
+            state = self.load(run_id, step)
+            state = rolled_back(state)
+            kept = self._runs[run_id].kept
+            kept[:] = [*(one for one in kept if one.step < step), _as_kept(state)]
+            self._runs[run_id].parts.clear()
+            self._drop_runs_within(run_id)
+        return state
 
     def fork(self, run_id: str, new_run_id: str, step: int | None = None) -> State:
-        while True:
-            found = self._kept(run_id, step)
-            source = _state_of(found)
+        with self._alone:
+            source = self.load(run_id, step)
             forked = forked_from(source, new_run_id)
-            newest = _as_kept(forked)
+            policy = self._policies.get(new_run_id) or attrs.evolve(self._runs[run_id].policy, is_part=False)
             # What is within a step whose answers are taken back was made with these.
             is_kept = source.pause is not None or not gives_back(source)
-            with self._alone:
-                run = self._runs.get(run_id)
-                if run is None or not any(one is found for one in run.kept):
-                    continue  # it was deleted or changed since
-                policy = self._policies.get(new_run_id) or attrs.evolve(run.policy, is_part=False)
-                self._begin_all(list(self._copies(run_id, newest, policy, is_kept=is_kept)))
-                return forked
+            copies = list(self._copies(run_id, forked, policy, is_kept=is_kept))
+            for copy in copies:
+                if copy.run_id in self._runs:
+                    raise RunExistsError(copy.run_id, str(self))
+            for copy in copies:
+                copy.number = next(self._numbers)
+                self._begin(copy)
+        return forked
 
-    def _begin_all(self, copies: Sequence[_Run]) -> None:
-        for copy in copies:
-            if copy.run_id in self._runs:
-                raise RunExistsError(copy.run_id, str(self))
-        for copy in copies:
-            copy.number = next(self._numbers)
-            self._begin(copy)
-
-    def _copies(self, run_id: str, newest: State | _Encoded, policy: Policy, *, is_kept: bool = True) -> Iterator[_Run]:
+    def _copies(self, run_id: str, newest: State, policy: Policy, *, is_kept: bool = True) -> Iterator[_Run]:
         """-> a run with the history that another has up to this State of it, and copies of what is within the step
         after."""
-        source, new_id = self._runs[run_id], _provenance_of(newest).run_id
-        earlier = [_renamed(kept, new_id) for kept in source.kept if kept.step < newest.step]
+        source = self._runs[run_id]
+        earlier = [_renamed(kept, newest.run_id) for kept in source.kept if kept.step < newest.step]
         parts = {key: part for key, part in source.parts.items() if key[0] == newest.step + 1 and is_kept}
-        yield _Run(0, policy, [*earlier, newest], parts)
+        yield _Run(0, policy, [*earlier, _as_kept(newest)], parts)
         for inner in self._inner.get(run_id, ()) if is_kept else ():
             run = self._runs.get(inner)
             if run is not None and _begun_at(run) == newest.step:
-                inner_id = check_run_id(new_id + inner.removeprefix(run_id))
-                copy = _renamed(run.kept[-1], inner_id, parent=ParentStep(new_id, newest.step))
-                yield from self._copies(inner, copy, run.policy)
+                parent = ParentStep(newest.run_id, newest.step)
+                new_id = check_run_id(newest.run_id + inner.removeprefix(run_id))
+                yield from self._copies(inner, evolve(self.load(inner), run_id=new_id, parent=parent), run.policy)
 
     def prune(self) -> Pruned:
         now = clock.now_ns()
-        self._settled()
         with self._alone:
             over = [run_id for run_id, run in self._runs.items() if run.is_over(now) and not run.policy.is_part]
             for run_id in over:
@@ -354,8 +335,8 @@ def _told(kept: State | _Encoded) -> State:
     return evolve(kept.state, pause=pause_of(kept.pause))
 
 
-def _renamed(kept: State | _Encoded, run_id: str, **more: Any) -> State | _Encoded:
-    renamed = evolve(_provenance_of(kept), run_id=run_id, **more)
+def _renamed(kept: State | _Encoded, run_id: str) -> State | _Encoded:
+    renamed = evolve(_provenance_of(kept), run_id=run_id)
     return renamed if isinstance(kept, State) else _Encoded(renamed, kept.body, kept.pause)
 
 
