@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import AsyncGenerator, Iterator, Mapping
-from typing import Any, cast
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, cast
 
 from stategraph.blueprint import Blueprint
 from stategraph.config import GraphConfig
 from stategraph.drivers.stop import StopSignal
-from stategraph.drivers.sync import drive, is_loop_running, iterate
+from stategraph.drivers.sync import DroppedRuns, Stream, drive, is_loop_running
 from stategraph.engine import Engine
 from stategraph.errors import AsyncNodeError, ConfigError, GraphError, shorten
 from stategraph.events import Listener, wanted_events
@@ -24,6 +24,9 @@ from stategraph.stores import CheckpointStore, get_checkpoint_store
 from stategraph.stores.background import BackgroundSaves
 from stategraph.stores.policy import Policy
 from stategraph.stores.types import find_by_class
+
+if TYPE_CHECKING:
+    from stategraph.drivers.streams import AsyncStream
 
 
 class StateGraph(Blueprint):
@@ -163,15 +166,14 @@ class StateGraph(Blueprint):
 
     # ------------------------------------------------------------------ step by step
 
-    def stream(
-        self, state: State, *, cancel: threading.Event | None = None, timeout: float | None = None
-    ) -> Iterator[State]:
+    def stream(self, state: State, *, cancel: threading.Event | None = None, timeout: float | None = None) -> Stream:
         """As `execute`, yielding the State after every node and, of a node that is a generator, after every chunk.
 
         After a chunk, `State.partial` holds the chunks so far. The run goes on when the next State is asked for; to
         leave the iteration stops it at a checkpoint, from which `resume` goes on.
         """
-        return iterate(self._sync_engine(shows=True).execute(_checked(state)), _signal(cancel, timeout))
+        task = self._sync_engine(shows=True).execute(_checked(state))
+        return Stream(task, _signal(cancel, timeout), self.store)
 
     def stream_resume(
         self,
@@ -182,20 +184,21 @@ class StateGraph(Blueprint):
         migrate: Mapping[str, str] | None = None,
         cancel: threading.Event | None = None,
         timeout: float | None = None,
-    ) -> Iterator[State]:
+    ) -> Stream:
         """As `resume`, yielding as `stream` does."""
         engine = self._sync_engine(shows=True)
         task = engine.resume(run_id, *_changes(updates, allow_changed, migrate))
-        return iterate(task, _signal(cancel, timeout))
+        return Stream(task, _signal(cancel, timeout), self.store)
 
     def astream(
         self, state: State, *, cancel: threading.Event | None = None, timeout: float | None = None
-    ) -> AsyncGenerator[State, None]:
+    ) -> AsyncStream:
         """As `stream`, on the running event loop. A loop that may be left early is best put into
         ``async with contextlib.aclosing(graph.astream(state)) as states``: then the run has stopped when it is left."""
-        from stategraph.drivers.tasks import aiterate  # imported when used: asyncio takes 20 ms
+        from stategraph.drivers.streams import AsyncStream  # imported when used: asyncio takes 20 ms
 
-        return aiterate(self._engine(shows=True).execute(_checked(state)), _signal(cancel, timeout))
+        task = self._engine(shows=True).execute(_checked(state))
+        return AsyncStream(task, _signal(cancel, timeout), self.store)
 
     def astream_resume(
         self,
@@ -206,12 +209,12 @@ class StateGraph(Blueprint):
         migrate: Mapping[str, str] | None = None,
         cancel: threading.Event | None = None,
         timeout: float | None = None,
-    ) -> AsyncGenerator[State, None]:
+    ) -> AsyncStream:
         """As `resume`, yielding as `astream` does."""
-        from stategraph.drivers.tasks import aiterate  # imported when used: asyncio takes 20 ms
+        from stategraph.drivers.streams import AsyncStream  # imported when used: asyncio takes 20 ms
 
         task = self._engine(shows=True).resume(run_id, *_changes(updates, allow_changed, migrate))
-        return aiterate(task, _signal(cancel, timeout))
+        return AsyncStream(task, _signal(cancel, timeout), self.store)
 
     # ------------------------------------------------------------------ within another
 
@@ -232,8 +235,9 @@ class StateGraph(Blueprint):
         plan, checkpoint = self._runnable(), self.config.checkpoint
         store = BackgroundSaves(self.store) if plan.saves_behind else self.store
         policy = Policy(checkpoint.retention, checkpoint.window, checkpoint.ttl)
-        services = Services(store, self.observer, self.name, policy, plan.persist)
-        return Engine(plan, services, wanted_events(self.observer), shows)
+        dropped = DroppedRuns(self.store)
+        services = Services(store, self.observer, self.name, policy, plan.persist, dropped.settle)
+        return Engine(plan, services, wanted_events(self.observer), shows, dropped.hand_over)
 
     def _sync_engine(self, *, shows: bool = False) -> Engine:
         engine = self._engine(shows=shows)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar, cast
 
 import attrs
@@ -57,6 +57,7 @@ class Run:
         state: The last completed State of the run.
         saved: The last State that the store has acknowledged.
         shows: Whether somebody iterates over the run.
+        hand_over: Takes what is left to do of a run whose driver is gone. It is called in finalisers.
         path: The last nodes entered.
         completed: The nodes completed in this call, while an observer wants events.
         recent: The last States that are not saved, where not every step is.
@@ -71,6 +72,7 @@ class Run:
     services: Services
     wanted: frozenset[EventType]
     shows: bool = False
+    hand_over: Callable[[Task[None]], object] = id
     state: State = attrs.field(init=False)
     saved: State | None = attrs.field(default=None, init=False)
     path: deque[str] = attrs.field(factory=lambda: deque(maxlen=PATH_LENGTH), init=False)
@@ -202,26 +204,27 @@ class Run:
 
     def _rescue(self, error: BaseException) -> Task[None]:
         """Before an error goes up, save what is not saved yet; a second failure becomes a note on the first."""
+        try:
+            yield from self._last_saves(error)
+        except GeneratorExit:  # the driver is gone: another one begins anew
+            self.hand_over(self._last_saves(error))
+            raise
+
+    def _last_saves(self, error: BaseException) -> Task[None]:
         state = error.state if isinstance(error, ExecutionError) else self.state
-        unsaved = self.plan.saves and state is not self.saved and not isinstance(error, _SAVE_ERRORS)
-        try:
-            if unsaved:
-                yield from self._save_last(state)
-            elif isinstance(error, NotSerializableError):
-                info = ErrorInfo.of(error, self.path[-1] if self.path else state.checkpoint_node)
-                yield from self._keep_what_can_be(evolve(state, status=RunStatus.FAILED, error=info))
-            if self.unsaved_parts and self.plan.loads_parts:
-                yield (Parts, self.services.save_parts, (state, self.unsaved_parts))
-        except BaseException as second:
-            error.add_note(f"While the run was being stopped: {describe_exception(second)}")
-        try:
-            yield from self._flush(state)
-        except BaseException as third:
-            error.add_note(f"While its last saves were waited for: {describe_exception(third)}")
-        try:
-            yield from self._emit(EventType.GRAPH_ERROR, state, error=describe_exception(error))
-        except BaseException as fourth:
-            error.add_note(f"While its observer was being told: {describe_exception(fourth)}")
+        yield from _noting(error, "While the run was being stopped", self._save_unsaved(error, state))
+        yield from _noting(error, "While its last saves were waited for", self._flush(state))
+        told = self._emit(EventType.GRAPH_ERROR, state, error=describe_exception(error))
+        yield from _noting(error, "While its observer was being told", told)
+
+    def _save_unsaved(self, error: BaseException, state: State) -> Task[None]:
+        if self.plan.saves and state is not self.saved and not isinstance(error, _SAVE_ERRORS):
+            yield from self._save_last(state)
+        elif isinstance(error, NotSerializableError):
+            info = ErrorInfo.of(error, self.path[-1] if self.path else state.checkpoint_node)
+            yield from self._keep_what_can_be(evolve(state, status=RunStatus.FAILED, error=info))
+        if self.unsaved_parts and self.plan.loads_parts:
+            yield (Parts, self.services.save_parts, (state, self.unsaved_parts))
 
     # ------------------------------------------------------------------ events
 
@@ -275,6 +278,16 @@ class Run:
 
 _SAVE_ERRORS = (CheckpointSaveError, NotSerializableError, StepConflictError)
 """What a save ends with when trying it again would end the same."""
+
+
+def _noting(error: BaseException, when: str, task: Task[None]) -> Task[None]:
+    """Do a task; what it raises becomes a note on an error."""
+    try:
+        yield from task
+    except GeneratorExit:
+        raise
+    except BaseException as second:
+        error.add_note(f"{when}: {describe_exception(second)}")
 
 
 def with_notes(error: _Error, other: BaseException) -> _Error:

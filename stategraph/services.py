@@ -73,12 +73,20 @@ class Services:
         policy: What the store is to keep of the run: told before the first save, as a run that is never saved must
             leave nothing in a store.
         persist: The only keys that are saved; None for all.
+        settle: Waits until runs of the store have ended that were dropped before.
     """
 
     def __init__(
-        self, store: Store, observer: Listener, source: str, policy: Any = None, persist: AbstractSet[str] | None = None
+        self,
+        store: Store,
+        observer: Listener,
+        source: str,
+        policy: Any = None,
+        persist: AbstractSet[str] | None = None,
+        settle: Callable[[], object] = bool,
     ) -> None:
         self._whole = store
+        self._settle = settle
         self.store: Store = store if persist is None else cast(Store, SelectiveSaves(store, persist))
         self.observer = observer
         self._source = source
@@ -105,6 +113,7 @@ class Services:
 
     def load(self, run_id: str) -> State:
         """-> the newest State of the run; raises a CheckpointError if there is none or something else comes."""
+        self._settle()  # it may be this run that was dropped a moment ago
         try:
             state = self.store.load(run_id)
         except CheckpointError:
@@ -156,7 +165,7 @@ class Services:
 
     def within(self, source: str, persist: AbstractSet[str] | None) -> Services:
         """-> the services for the run of a graph within this one, which has keys of its own that are saved."""
-        return Services(self._whole, self.observer, source, self._policy, persist)
+        return Services(self._whole, self.observer, source, self._policy, persist, self._settle)
 
     def _asked(self, run_id: str, what: str, ask: Callable[[], Any]) -> Any:
         """-> what the store answers; raises a CheckpointError if it fails."""

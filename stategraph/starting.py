@@ -141,7 +141,7 @@ class Start(Waking):
     ) -> Task[State]:
         """-> the State that the run of a graph within ends with: begun with inputs, or gone on with updates."""
         services = self.services.within(plan.graph, plan.persist)
-        child = type(self)(plan, services, self.wanted)
+        child = type(self)(plan, services, self.wanted, hand_over=self.hand_over)
         child.within, child.allow_changed = f"{self.within}{visit.stage.name}/", self.allow_changed
         child.outermost = self.outermost or self.plan.graph
         child.state = child.begun_within(visit, inputs) if saved is None else saved

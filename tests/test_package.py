@@ -96,7 +96,7 @@ def test_each_package_lists_its_names(package: str) -> None:
 # --------------------------------------------------------------------------- which way imports point
 
 LAYERS = [
-    ["clock", "errors", "callables", "mismatches", "code_version"],
+    ["clock", "errors", "callables", "mismatches", "code_version", "dropped"],
     ["ids", "structure", "events", "frozen", "registry", "commands", "nodes.context", "checks", "typed"],
     ["provenance"],
     ["state"],
@@ -118,7 +118,10 @@ LAYERS = [
 ALLOWED: dict[str, set[str]] = {
     "config": {"checks", "errors"},
     "observers": {"errors", "events", "registry"},
-    "stores": {"answers", "checks", "clock", "errors", "frozen", "ids", "provenance", "registry", "state", "structure"},
+    "stores": {
+        *("answers", "checks", "clock", "dropped", "errors", "frozen", "ids", "provenance", "registry", "state"),
+        "structure",
+    },
     "run": {
         *("commands", "edges", "errors", "events", "frozen", "nodes", "nodes.context", "plan", "provenance", "schema"),
         *("services", "state", "visit"),
@@ -148,10 +151,11 @@ ALLOWED: dict[str, set[str]] = {
             "watching",
         ),
     },
-    "drivers": {"callables", "commands", "engine", "errors", "state"},
+    "drivers": {"callables", "commands", "dropped", "engine", "errors", "state"},
     "state": {"clock", "errors", "events", "frozen", "ids", "provenance", "structure"},
     "errors": set(),
     "clock": set(),
+    "dropped": set(),
 }
 """What the more important ones may import besides themselves."""
 

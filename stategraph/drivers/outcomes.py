@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any, TypeAlias
 
 from stategraph.commands import Escaped, Stopped
-from stategraph.errors import RunCancelledError
+from stategraph.errors import RunCancelledError, describe_exception
 
 Outcome: TypeAlias = tuple[Any, BaseException | None]
 """What a call returns, or what it raises."""
@@ -38,6 +38,22 @@ def left() -> Stopped:
 def is_plain_stop(error: BaseException | None) -> bool:
     """Whether a task that was left has ended as it should: without another failure, which would be a note."""
     return isinstance(error, RunCancelledError | Stopped) and not hasattr(error, "__notes__")
+
+
+def raised_after(thrown: BaseException, error: BaseException) -> BaseException:
+    """Return what goes up once a task has ended that was stopped because of an error.
+
+    Args:
+        thrown: The error, or what `left` gave if there is none.
+        error: What the task ended with. Where it is more than that the run was stopped, the error gets a note of it.
+    """
+    if is_plain_stop(error) or isinstance(error, StopIteration):
+        return thrown
+    if isinstance(thrown, Stopped):
+        return error
+    for note in getattr(error, "__notes__", [describe_exception(error)]):
+        thrown.add_note(note)
+    return thrown
 
 
 def outcome_of(function: Callable[[Any], Any], argument: Any) -> Outcome:

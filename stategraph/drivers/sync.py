@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Generator
-from inspect import GEN_CLOSED, getgeneratorstate, isawaitable
+from contextlib import suppress
+from functools import partial
+from inspect import GEN_CLOSED, GEN_CREATED, GEN_SUSPENDED, getgeneratorstate, isawaitable
 from operator import call
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypeVar, cast
+
+import attrs
 
 from stategraph.commands import (
     BLOCKING,
@@ -24,11 +29,13 @@ from stategraph.commands import (
     Show,
     Sleep,
     StartNode,
+    Stopped,
     Task,
     Unlimit,
 )
-from stategraph.drivers.outcomes import Outcome, answer_of, call_apart, escaped, is_plain_stop, left
+from stategraph.drivers.outcomes import Outcome, answer_of, call_apart, escaped, is_plain_stop, left, raised_after
 from stategraph.drivers.stop import Limits, MakeError, StopSignal
+from stategraph.dropped import reaper
 from stategraph.errors import AsyncNodeError
 from stategraph.state import State
 
@@ -49,10 +56,14 @@ def drive(task: Task[_Answer], signal: StopSignal | None) -> _Answer:
     raise RuntimeError("a task that nobody iterates over shows nothing")
 
 
-def iterate(task: Task[_Answer], signal: StopSignal | None) -> Generator[State, None, _Answer]:
-    """Run a task in this thread, yielding what it shows -> its answer. To leave the iteration stops the run."""
-    is_left = False
-    with _Performer(signal) as performer:
+def iterate(task: Task[_Answer], signal: StopSignal | None, store: object = None) -> Generator[State, None, _Answer]:
+    """Run a task in this thread, yielding what it shows -> its answer.
+
+    What is thrown in stops the run at a checkpoint, and is raised then. A GeneratorExit is what a finaliser throws, on
+    any thread and at any time: the run is dropped, and ended elsewhere.
+    """
+    thrown: BaseException | None = None
+    with _Performer(signal, store) as performer:
         perform = performer.perform
         send: Callable[[Any], Command] = task.send
         go_on, value = send, None
@@ -69,15 +80,102 @@ def iterate(task: Task[_Answer], signal: StopSignal | None) -> Generator[State, 
                     performer.prolong(time.monotonic() - begun)
                     go_on, value = send, None
                 except GeneratorExit:
-                    is_left = True
+                    try:
+                        task.close()
+                    finally:
+                        performer.drop()
+                    raise
+                except BaseException as error:
+                    thrown = error
                     go_on, value = task.throw, left()
             except BaseException as error:
                 if getgeneratorstate(task) != GEN_CLOSED:
                     go_on, value = task.throw, escaped(error)
-                elif is_left and is_plain_stop(error):
-                    raise GeneratorExit from None
-                else:  # it was the task itself that ended
+                elif thrown is None:  # it was the task itself that ended
                     return cast(_Answer, answer_of(error))
+                else:
+                    thrown = raised_after(thrown, error)
+                    break
+    try:
+        raise thrown
+    finally:
+        del thrown  # or it would hold this frame, which holds it
+
+
+class Stream(Generator[State, None, State]):
+    """A run that goes on when its next State is asked for.
+
+    To close it, to leave its ``with`` or to throw an error into it stops the run at a checkpoint, from which
+    `StateGraph.resume` goes on. One that is merely dropped is stopped soon after, by a thread.
+    """
+
+    def __init__(self, task: Task[State], signal: StopSignal | None, store: object) -> None:
+        self._states = iterate(task, signal, store)
+        reaper.watch(self)
+
+    def __next__(self) -> State:
+        return next(self._states)
+
+    def send(self, value: None, /) -> State:
+        return self._states.send(value)
+
+    def throw(self, *error: Any) -> State:
+        """Stop the run as an error of whoever iterates over it does, and raise that error."""
+        if isinstance(error[0], GeneratorExit) or error[0] is GeneratorExit:
+            self.close()
+        return self._states.throw(*error)
+
+    def close(self) -> None:
+        """Stop the run, if it has begun and has not ended.
+
+        Raises:
+            RunCancelledError: its last State could not be saved; the notes say why.
+        """
+        if getgeneratorstate(self._states) == GEN_CREATED:
+            self._states.close()
+        with suppress(StopIteration, Stopped):
+            self._states.throw(left())
+
+    def drop(self) -> None:
+        """As `close`, at the end of the process: a thread that is running it goes on."""
+        if getgeneratorstate(self._states) == GEN_SUSPENDED:
+            self.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+
+@attrs.frozen
+class DroppedRuns:
+    """Has runs of a store ended whose driver is gone.
+
+    Attributes:
+        store: The store.
+        pid: The process in which they run. In a copy of it that was forked, nothing is left to do.
+    """
+
+    store: object
+    pid: int = attrs.field(factory=os.getpid, init=False)
+
+    def hand_over(self, task: Task[Any]) -> None:
+        """Have it done what is left to do of a run."""
+        if self.pid == os.getpid():
+            reaper.hand_over(self.store, partial(_end, task))
+
+    def settle(self) -> None:
+        """Wait until all runs of the store have ended that were dropped before."""
+        reaper.settle(self.store)
+
+
+def _end(task: Task[Any]) -> None:
+    try:
+        drive(task, None)
+    except BaseException as error:
+        if not is_plain_stop(error):
+            raise
 
 
 class _Shown(BaseException):
@@ -94,8 +192,9 @@ def _show(_: None, state: State) -> None:
 class _Performer:
     """Carries out commands. Async nodes get an event loop, one for the whole run, made when the first of them comes."""
 
-    def __init__(self, signal: StopSignal | None) -> None:
+    def __init__(self, signal: StopSignal | None, store: object) -> None:
         self._limits = Limits(signal)
+        self._store = store
         self._runner: asyncio.Runner | None = None
         self.perform: _Perform = {
             **_CALLS,
@@ -110,11 +209,19 @@ class _Performer:
             self.perform[RunNode] = self.perform[StartNode] = self._run_checked
 
     def __enter__(self) -> Self:
+        reaper.hold(self, self._store)
         return self
 
     def __exit__(self, *exception: object) -> None:
+        reaper.let_go(self)
         if self._runner is not None:
             self._runner.close()
+
+    def drop(self) -> None:
+        """Leave it to others to close the event loop."""
+        if self._runner is not None:
+            reaper.hand_over(self._store, partial(_close, self._runner))
+            self._runner = None
 
     def prolong(self, seconds: float) -> None:
         """Give nodes so much longer."""
@@ -178,6 +285,7 @@ class _Performer:
 
         if self._runner is None:
             self._runner = asyncio.Runner()
+            reaper.hold(self, (self._store, self._runner))
         return self._runner.run(awaitable)
 
 
@@ -185,3 +293,19 @@ def is_loop_running() -> bool:
     """Whether an event loop is running in this thread."""
     asyncio = sys.modules.get("asyncio")  # where it was never imported, none is
     return asyncio is not None and asyncio.events._get_running_loop() is not None
+
+
+def _close(runner: asyncio.Runner) -> None:
+    """Close an event loop that was dropped."""
+    with runner:
+        runner.run(_rest())
+
+
+async def _rest() -> None:
+    """Wait for what has begun on the event loop, such as the end of an async generator that was dropped."""
+    import asyncio
+
+    await asyncio.sleep(0)  # what finalisers have asked for begins
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    if others:
+        await asyncio.wait(others)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from inspect import GEN_CLOSED, getgeneratorstate
 from typing import Any, TypeAlias, TypeVar, cast
@@ -27,7 +27,7 @@ from stategraph.commands import (
     Task,
     Unlimit,
 )
-from stategraph.drivers.outcomes import Outcome, answer_of, call_apart, escaped, is_plain_stop, left, outcome_of
+from stategraph.drivers.outcomes import Outcome, answer_of, call_apart, escaped, outcome_of
 from stategraph.drivers.stop import Limits, MakeError, StopSignal
 from stategraph.drivers.waiting import wait_for
 from stategraph.state import State
@@ -56,42 +56,6 @@ async def adrive(task: Task[_Answer], signal: StopSignal | None, show: _Show | N
                 workers.check_cancelled_at_the_end(answer)
                 return answer
             go_on, value = task.throw, error
-
-
-async def aiterate(task: Task[_Answer], signal: StopSignal | None) -> AsyncGenerator[State, None]:
-    """Run a task on this event loop, yielding what it shows. To leave the iteration stops the run."""
-    shown: asyncio.Queue[State | None] = asyncio.Queue()
-    seen = asyncio.Event()
-    is_left = False
-
-    async def show(state: State) -> None:
-        """Wait until the next State is asked for: the run is never ahead of whoever iterates over it."""
-        seen.clear()
-        shown.put_nowait(state)
-        await seen.wait()
-        if is_left:
-            raise left()
-
-    run = asyncio.create_task(adrive(task, signal, show))
-    run.add_done_callback(lambda _: shown.put_nowait(None))
-    try:
-        while (state := await shown.get()) is not None:
-            yield state
-            seen.set()
-        await run
-    except GeneratorExit:
-        is_left = True
-        seen.set()
-        await asyncio.wait([run])
-        if not run.cancelled() and not is_plain_stop(run.exception()):
-            raise cast(BaseException, run.exception()) from None
-        raise
-    finally:
-        if not run.done():
-            run.cancel()
-            await asyncio.wait([run])
-        if not run.cancelled():
-            run.exception()  # has been raised, here or by the loop itself: asyncio need not report it as lost
 
 
 class _Workers:

@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 
 import attrs
 
+from stategraph.dropped import here
 from stategraph.frozen import freeze, is_settled
 from stategraph.provenance import Part
 from stategraph.state import State
@@ -113,10 +114,19 @@ class BackgroundSaves:
             self._queue.append(saved)
             self._queued += weight
             if self._thread is None or not self._thread.is_alive():
-                self._thread = threading.Thread(target=self._work, name="stategraph saves", daemon=True)
-                self._thread.start()
+                self._begin()
             elif len(self._queue) == 1:
                 self._changed.notify_all()
+        if self._thread is None:
+            self.flush()
+
+    def _begin(self) -> None:
+        """Begin a thread. Where there can be none, as when the process is ending, the thread of the run saves."""
+        self._thread = threading.Thread(target=self._work, name="stategraph saves", daemon=True)
+        try:
+            self._thread.start()
+        except RuntimeError:
+            self._thread = None
 
     def flush(self) -> None:
         """Wait until everything is saved, and raise what went wrong. No thread is left when this returns."""
@@ -143,6 +153,7 @@ class BackgroundSaves:
 
     def _work(self) -> None:
         """Save what gathers until it is time to go."""
+        here.is_waited_for = True
         while True:
             with self._changed:
                 while not self._queue and not self._hurry:

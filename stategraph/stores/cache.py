@@ -11,7 +11,7 @@ import os
 import sqlite3
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from diskcache.core import DBNAME, DEFAULT_SETTINGS, METADATA, MODE_RAW, UNKNOWN
 
 from stategraph.errors import CheckpointCorruptError, ConfigError, FormatError
 from stategraph.stores.files import absolute, own_file, own_folder
+from stategraph.stores.reentrance import Access
 from stategraph.stores.sqlite_file import (
     BUSY,
     DURABLE,
@@ -79,12 +80,14 @@ class Connection(sqlite3.Connection):
     """A connection that is closed with a store that nobody closed.
 
     Attributes:
-        in_use: Held by the thread that uses it: no other one forks the process meanwhile.
+        access: Of the thread that uses it: no other one forks the process meanwhile.
+        snapshot: Held while that thread reads everything as it was at one time.
     """
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
-        self.in_use = threading.RLock()
+        self.access = Access()
+        self.snapshot = threading.Lock()
 
     def __del__(self) -> None:
         self.close()
@@ -98,7 +101,7 @@ class SafeCache(diskcache.Cache):  # type: ignore[misc]
 
     def __init__(self, folder: str) -> None:
         self._opened: dict[threading.Thread, Connection] = {}
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a finaliser may come while it is held, and use the cache
         self._pid = os.getpid()
         self._is_shut = False
         self._files: OpenFiles
@@ -145,36 +148,38 @@ class SafeCache(diskcache.Cache):  # type: ignore[misc]
         """What its connections have open."""
         return self._files
 
-    def find(self, key: str) -> bytes | None:
+    def find(self, store: object, key: str) -> bytes | None:
         """-> what is kept under a key, whether or not its time is over; None if there is nothing."""
-        with self.in_use:
+        with self.snapshot(store):
             select = "SELECT mode, filename, value FROM Cache WHERE key = ? AND raw = 1"
-            found = self.between_transactions().execute(select, (key,)).fetchone()
+            found = self._con.execute(select, (key,)).fetchone()
         return None if found is None else self.disk.fetch(*found, read=False)
 
-    def drop(self, key: str) -> None:
+    def drop(self, store: object, key: str) -> None:
         """Remove what is kept under a key, whether or not its time is over."""
-        with self.in_use:
-            self.between_transactions().execute("DELETE FROM Cache WHERE key = ? AND raw = 1", (key,))
+        with self.transaction(store):
+            self._con.execute("DELETE FROM Cache WHERE key = ? AND raw = 1", (key,))
 
-    def drop_expired(self, now: float, limit: int) -> int:
+    def drop_expired(self, store: object, now: float, limit: int) -> int:
         """Remove some of what has no more time at `now`, in seconds since 1970 -> how many."""
         which = "SELECT rowid FROM Cache WHERE expire_time < ? ORDER BY expire_time LIMIT ?"
-        with self.in_use:
+        with self.transaction(store):
             delete = f"DELETE FROM Cache WHERE rowid IN ({which})"  # noqa: S608 - nothing of it comes from outside
-            return self.between_transactions().execute(delete, (now, limit)).rowcount
+            return self._con.execute(delete, (now, limit)).rowcount
 
-    def erase(self) -> None:
+    def erase(self, store: object) -> None:
         """Cut off the log, in which what was removed still stands."""
-        with self.in_use:
-            erase_log(self.between_transactions())
+        connection = self._con
+        with connection.access.to_write(store):
+            self._between_transactions(connection)
+            erase_log(connection)
 
     @contextmanager
     def at_rest(self) -> Iterator[None]:
         """No other thread uses a connection, or opens one."""
         with self._lock, ExitStack() as held:
             for connection in self._opened.values():
-                held.enter_context(connection.in_use)
+                held.enter_context(connection.access.guard)
             yield
 
     def renew(self) -> None:
@@ -185,7 +190,7 @@ class SafeCache(diskcache.Cache):  # type: ignore[misc]
     def _leave_to_parent(self) -> None:
         for connection in self._opened.values():
             connection.close()  # or SQLite believes that this process has the locks of its parent
-        self._opened, self._lock, self._local = {}, threading.Lock(), threading.local()
+        self._opened, self._lock, self._local = {}, threading.RLock(), threading.local()
         self._txn_id, self._pid = None, os.getpid()
 
     def close(self) -> None:
@@ -197,26 +202,63 @@ class SafeCache(diskcache.Cache):  # type: ignore[misc]
 
     def shut(self) -> None:
         """Close them for good."""
-        self._is_shut = True
-        self.close()
+        connection = getattr(self._local, "con", None)
+        with nullcontext() if connection is None else connection.access.to_write(self):
+            self._is_shut = True
+            self.close()
 
-    @property
-    def in_use(self) -> AbstractContextManager[bool]:
-        """Keeps the connection of this thread from being forked while it is used."""
-        return self._con.in_use
+    # ------------------------------------------------------------------ reading and writing, for a store
 
-    def between_transactions(self) -> sqlite3.Connection:
-        """-> the connection of this thread, with no transaction open and none believed to be.
+    def reading(self, store: object) -> AbstractContextManager[bool]:
+        """Keeps the connection of this thread from being forked while somebody reads."""
+        return self._con.access.to_read(store)
+
+    @contextmanager
+    def snapshot(self, store: object) -> Iterator[None]:
+        """Everything is read as it was at one time, whoever writes meanwhile."""
+        connection = self._con
+        with connection.access.to_read(store):
+            if connection.snapshot.locked():  # by this thread, further down its stack
+                yield
+                return
+            with connection.snapshot:
+                self._between_transactions(connection)
+                connection.execute("BEGIN")
+                try:
+                    yield
+                finally:
+                    connection.rollback()
+
+    @contextmanager
+    def transaction(self, store: object) -> Iterator[None]:
+        """All or nothing, with the rest of the world kept out."""
+        connection = self._con
+        failure: BaseException | None = None
+        with connection.access.to_write(store), connection.access.transaction:
+            self._between_transactions(connection)
+            try:
+                with self.transact():
+                    try:
+                        yield
+                    except BaseException as error:
+                        failure = error
+                        raise
+            except BaseException as error:
+                self._between_transactions(connection)  # it may be the end itself that failed, or was interrupted
+                if failure is not None and error is not failure:  # where a disk is full, SQLite has rolled back itself
+                    raise failure from failure.__cause__
+                raise
+
+    def _between_transactions(self, connection: Connection) -> None:
+        """Have no transaction open on the connection of this thread, and none believed to be.
 
         An interrupt that comes just after diskcache began a transaction leaves it open, and every later one of the
         thread would be taken for a part of it and never be committed. A mark of the thread that is left without one
         would have the parts of the next transaction committed one by one.
         """
-        connection = self._con
         connection.rollback()
         if self._txn_id == threading.get_ident():
             self._txn_id = None
-        return connection
 
 
 # --------------------------------------------------------------------------- the file

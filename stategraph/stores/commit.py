@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 import attrs
 
 from stategraph.errors import CheckpointError, CheckpointSaveError, describe_exception
+from stategraph.stores.reentrance import Inside, used_below
 from stategraph.stores.rows import Write
 
 MOST_TOGETHER = 256  # writes in one transaction: a reader of a network file system still sees steady progress
@@ -39,6 +40,7 @@ class SharedCommits:
 
     def __init__(self, apply: Callable[[Sequence[Write]], Sequence[bool]]) -> None:
         self._apply = apply
+        self._inside = Inside()
         self._lock = threading.Lock()
         self._queue: list[_Caller] = []  # those who wait, and are not told yet
         self._leader: _Caller | None = None  # there is one as long as anybody waits
@@ -46,8 +48,20 @@ class SharedCommits:
     def commit(self, write: Write) -> bool:
         """Make a write -> whether it was made. When this returns it is durable.
 
-        Raises whatever `apply` raises; then it is not known to be made.
+        Raises whatever `apply` raises; then it is not known to be made. A thread that commits already would wait for
+        itself, be it as the leader or for one that comes after it.
         """
+        if self.is_inside:
+            raise used_below("store", kind=CheckpointSaveError)
+        with self._inside.lock:
+            return self._commit(write)
+
+    @property
+    def is_inside(self) -> bool:
+        """Whether this thread commits already, further down its stack."""
+        return self._inside.lock.locked()
+
+    def _commit(self, write: Write) -> bool:
         caller = _Caller(write)
         try:
             try:

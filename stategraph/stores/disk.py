@@ -83,7 +83,7 @@ class DiskStore(RowStore):
 
     def _apply(self, writes: Sequence[Write]) -> Sequence[bool]:
         run_id = writes[0].head.run_id
-        with self._explained(run_id, CheckpointSaveError), self._transaction():
+        with self._explained(run_id, CheckpointSaveError), self._cache.transaction(self):
             made = [self._make(write) for write in writes]
         self._cache.files.check()
         return made
@@ -132,7 +132,7 @@ class DiskStore(RowStore):
 
     def _remove(self, run_id: str, version: int | None = None) -> bool:
         """By their keys: this is the way out when what stands in the rows is damaged."""
-        with self._explained(run_id), self._transaction():
+        with self._explained(run_id), self._cache.transaction(self):
             if version is not None:
                 head = self._read_head(run_id)
                 if head is None or head.version != version:
@@ -142,10 +142,10 @@ class DiskStore(RowStore):
 
     def _erase(self) -> None:
         with self._explained(""):
-            self._cache.erase()
+            self._cache.erase(self)
 
     def _head(self, run_id: str) -> Head | None:
-        with self._explained(run_id), self._cache.in_use:
+        with self._explained(run_id), self._cache.reading(self):
             return self._read_head(run_id)
 
     def _read_head(self, run_id: str) -> Head | None:
@@ -172,7 +172,7 @@ class DiskStore(RowStore):
     def _found_heads(self, first: str, last: str) -> builtins.list[tuple[str, Any, Any, Any]]:
         """-> what the cache has under the keys of heads between these, with the ids of their runs."""
         select = "SELECT substr(key, ?), mode, filename, value FROM Cache WHERE key > ? AND key < ?"
-        with self._explained(""), self._cache.in_use:
+        with self._explained(""), self._cache.reading(self):
             return self._cache._con.execute(select, (len(_HEAD_PREFIX) + 1, first, last)).fetchall()
 
     def _found_head(self, run_id: str, mode: Any, filename: Any, value: Any) -> Head | Unreadable:
@@ -189,7 +189,7 @@ class DiskStore(RowStore):
 
     def _chain(self, run_id: str, step: int | None) -> builtins.list[Row]:
         rows: builtins.list[Row] = []
-        with self._explained(run_id), self._snapshot():
+        with self._explained(run_id), self._cache.snapshot(self):
             head = self._read_head(run_id)
             if head is None:
                 return []
@@ -204,42 +204,12 @@ class DiskStore(RowStore):
         return rows
 
     def _index(self, run_id: str) -> builtins.list[Row]:
-        with self._explained(run_id), self._snapshot():
+        with self._explained(run_id), self._cache.snapshot(self):
             head = self._read_head(run_id)
             steps = builtins.list(self._steps(run_id, head.step)) if head else []
             return [_unpacked(run_id, step, self._cache.get(_row_key(run_id, step)))[0] for step in reversed(steps)]
 
     # ------------------------------------------------------------------ the cache
-
-    @contextmanager
-    def _transaction(self) -> Iterator[None]:
-        """All or nothing, with the rest of the world kept out."""
-        failure: BaseException | None = None
-        with self._cache.in_use:
-            self._cache.between_transactions()
-            try:
-                with self._cache.transact():
-                    try:
-                        yield
-                    except BaseException as error:
-                        failure = error
-                        raise
-            except BaseException as error:
-                self._cache.between_transactions()  # it may be the end itself that failed, or was interrupted
-                if failure is not None and error is not failure:  # where a disk is full, SQLite has rolled back itself
-                    raise failure from failure.__cause__
-                raise
-
-    @contextmanager
-    def _snapshot(self) -> Iterator[None]:
-        """Everything is read as it was at one time, whoever writes meanwhile."""
-        with self._cache.in_use:
-            connection = self._cache.between_transactions()
-            connection.execute("BEGIN")
-            try:
-                yield
-            finally:
-                connection.rollback()
 
     @contextmanager
     def _explained(

@@ -14,7 +14,8 @@ import attrs
 
 from stategraph import clock
 from stategraph.answers import gives_back
-from stategraph.errors import CheckpointNotFoundError, NotSerializableError, RunExistsError
+from stategraph.dropped import reaper
+from stategraph.errors import CheckpointNotFoundError, CheckpointSaveError, NotSerializableError, RunExistsError
 from stategraph.frozen import are_settled
 from stategraph.ids import check_run_id, is_nested_id, outer_id, step_of
 from stategraph.provenance import ParentStep, Part
@@ -31,6 +32,7 @@ from stategraph.stores.base import (
 )
 from stategraph.stores.forks import take_care_of
 from stategraph.stores.policy import Policy
+from stategraph.stores.reentrance import held_here, used_below
 from stategraph.stores.summaries import Pruned, Summary
 
 _MOST_WAITING = 10_000  # policies of runs that are not saved yet
@@ -89,7 +91,7 @@ class MemoryStore(CheckpointStore):
         self._policies: dict[str, Policy] = {}  # of runs that are still to begin
         self._inner: dict[str, set[str]] = {}  # what is directly within a run
         self._numbers = itertools.count(1)
-        self._lock = threading.Lock()
+        self.renew()
         take_care_of(self)
 
     def at_rest(self) -> AbstractContextManager[object]:
@@ -98,7 +100,16 @@ class MemoryStore(CheckpointStore):
 
     def renew(self) -> None:
         """In a child that was forked: have a lock of its own."""
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
+        self._is_inside = held_here(self._lock)
+
+    @property
+    def _alone(self) -> AbstractContextManager[bool]:
+        """The lock. Raises if this thread holds it: then it is changing the store, further down its stack."""
+        if self._is_inside():
+            raise used_below(self)
+        reaper.settle(self)
+        return self._lock
 
     def save(self, state: State) -> None:
         self._keep(state)
@@ -107,7 +118,7 @@ class MemoryStore(CheckpointStore):
         self._keep(state, may_change_data=True)
 
     def retain(self, run_id: str, policy: Policy) -> None:
-        with self._lock:
+        with self._alone:
             run = self._runs.get(check_run_id(run_id))
             if run is not None:
                 run.policy = policy
@@ -117,23 +128,31 @@ class MemoryStore(CheckpointStore):
                 del self._policies[next(iter(self._policies))]
 
     def _keep(self, state: State, may_change_data: bool = False) -> None:
-        kept = _as_kept(state)
-        run_id = state.run_id
-        with self._lock:
-            run = self._runs.get(run_id)
-            if run is None:
-                self._begin(_Run(next(self._numbers), self._policies.get(run_id) or Policy(), [kept]))
-                return
-            newest = run.kept[-1]
-            if newest.step >= state.step:
-                same_data = may_change_data or _have_same_data(newest, state)
-                check_step(run_id, newest.step, state.step, same_data)
-                run.kept[-1] = kept
-            elif run.policy.retention == "latest":
-                run.kept = [kept]
-            else:
-                run.kept.append(kept)
-                run.cut()
+        kept, run_id = _as_kept(state), state.run_id
+        compared: State | _Encoded | None = None
+        while True:
+            if self._is_inside():
+                raise used_below(self, run_id, CheckpointSaveError)
+            with self._lock:
+                run = self._runs.get(run_id)
+                if run is None:
+                    self._begin(_Run(next(self._numbers), self._policies.get(run_id) or Policy(), [kept]))
+                    return
+                newest = run.kept[-1]
+                if newest is compared:
+                    run.kept[-1] = kept
+                    return
+                if newest.step < state.step:
+                    if run.policy.retention == "latest":
+                        run.kept = [kept]
+                    else:
+                        run.kept.append(kept)
+                        run.cut()
+                    return
+            # Out here: whoever made the values may use the store while they are compared.
+            same_data = may_change_data or _have_same_data(newest, state)
+            check_step(run_id, newest.step, state.step, same_data)
+            compared = newest
 
     def _begin(self, run: _Run) -> None:
         run_id = run.run_id
@@ -147,7 +166,7 @@ class MemoryStore(CheckpointStore):
 
     def save_parts(self, run_id: str, parts: Sequence[Part]) -> None:
         kept = {(part.step, part.node, part.label): _part_as_kept(part, run_id) for part in parts}
-        with self._lock:
+        with self._alone:
             if run_id in self._runs:
                 self._runs[run_id].parts.update(kept)
 
@@ -157,7 +176,7 @@ class MemoryStore(CheckpointStore):
         return {label: _state_of(kept)["value"] for (at, of, label), kept in parts.items() if (at, of) == (step, node)}
 
     def drop_parts(self, run_id: str, step: int, *, newer_too: bool = False) -> None:
-        with self._lock:
+        with self._alone:
             run = self._runs.get(check_run_id(run_id))
             if run is not None:
                 run.parts = {} if newer_too else {key: part for key, part in run.parts.items() if key[0] > step}
@@ -175,23 +194,29 @@ class MemoryStore(CheckpointStore):
     def load(self, run_id: str, step: int | None = None) -> State:
         if step is not None:
             check_number(step)
-        run = self._runs.get(check_run_id(run_id))
+        run = self._settled().get(check_run_id(run_id))
         found = [] if run is None else [kept for kept in tuple(run.kept) if step in (None, kept.step)]
         if not found:
             raise CheckpointNotFoundError(run_id, str(self), step)
         return _state_of(found[-1])
 
     def delete(self, run_id: str) -> None:
-        with self._lock:
+        with self._alone:
             self._runs.pop(check_run_id(run_id), None)
             self._policies.pop(run_id, None)
             self._drop_runs_within(run_id)
 
+    def _settled(self) -> dict[str, _Run]:
+        """-> the runs, once those have ended that were dropped."""
+        if not self._is_inside():
+            reaper.settle(self)
+        return self._runs
+
     def list(self) -> builtins.list[str]:
-        return sorted(run_id for run_id in tuple(self._runs) if not is_nested_id(run_id))
+        return sorted(run_id for run_id in tuple(self._settled()) if not is_nested_id(run_id))
 
     def history(self, run_id: str) -> builtins.list[Summary]:
-        run = self._runs.get(check_run_id(run_id))
+        run = self._settled().get(check_run_id(run_id))
         return [] if run is None else [Summary.of(_told(kept)) for kept in tuple(run.kept)]
 
     def runs(
@@ -199,7 +224,7 @@ class MemoryStore(CheckpointStore):
     ) -> builtins.list[Summary]:
         check_status(status)
         before = from_cursor(after)
-        newest_first = sorted(self._runs.values(), key=lambda run: run.number, reverse=True)
+        newest_first = sorted(self._settled().values(), key=lambda run: run.number, reverse=True)
         found = (
             Summary.of(_told(run.kept[-1]), str(run.number))
             for run in newest_first
@@ -210,7 +235,7 @@ class MemoryStore(CheckpointStore):
 
     def rollback(self, run_id: str, step: int) -> State:
         check_number(step)
-        with self._lock:  # from the look to the change: whoever deletes the run meanwhile waits
+        with self._alone:  # from the look to the change: whoever deletes the run meanwhile waits
             state = self.load(run_id, step)
             state = rolled_back(state)
             kept = self._runs[run_id].kept
@@ -220,7 +245,7 @@ class MemoryStore(CheckpointStore):
         return state
 
     def fork(self, run_id: str, new_run_id: str, step: int | None = None) -> State:
-        with self._lock:
+        with self._alone:
             source = self.load(run_id, step)
             forked = forked_from(source, new_run_id)
             policy = self._policies.get(new_run_id) or self._runs[run_id].policy
@@ -251,7 +276,7 @@ class MemoryStore(CheckpointStore):
 
     def prune(self) -> Pruned:
         now = clock.now_ns()
-        with self._lock:
+        with self._alone:
             over = [run_id for run_id, run in self._runs.items() if run.is_over(now) and not is_nested_id(run_id)]
             for run_id in over:
                 del self._runs[run_id]

@@ -76,7 +76,7 @@ class KeptResults:
 
     def _found(self, key: str, ttl: float | None) -> FoundResult:
         cache, signing_key = self._opened(), self._key()
-        entry = cache.find(key)
+        entry = cache.find(self, key)
         if entry is None:
             return FoundResult(key, reason="new")
         try:
@@ -86,17 +86,18 @@ class KeptResults:
         except Exception as error:  # noqa: BLE001 - whatever comes of bytes that are not ours
             return FoundResult(key, reason=f"damaged: {describe_exception(error)}")
         if ttl is not None and not 0 <= clock.now_ns() - written < ttl * 1_000_000_000:
-            cache.drop(key)
+            cache.drop(self, key)
             return FoundResult(key, reason="expired")
         return FoundResult(key, (changed, removed))
 
     def keep(self, key: str, changes: tuple[Mapping[str, Any], Sequence[str]], ttl: float | None = None) -> str:
         """Keep a result, for `ttl` seconds -> why that failed; empty if it did not."""
         try:
-            cache = self._opened()
-            cache.set(key, _packed(key, changes, self._key()), expire=ttl)
-            if self._kept % _SWEEP == 0 and cache.drop_expired(clock.now_ns() / 1e9, _SWEPT):
-                cache.erase()
+            packed, cache = _packed(key, changes, self._key()), self._opened()
+            with cache.transaction(self):
+                cache.set(key, packed, expire=ttl)
+            if self._kept % _SWEEP == 0 and cache.drop_expired(self, clock.now_ns() / 1e9, _SWEPT):
+                cache.erase(self)
             self._kept += 1
         except Exception as error:  # noqa: BLE001 - a cache never fails
             return describe_exception(error)
@@ -115,6 +116,9 @@ class KeptResults:
             cache = self._cache = SafeCache(self._path)
             self._kept = 0
         return cache
+
+    def __str__(self) -> str:
+        return f"cache at {self._path}"
 
 
 def results_of(policy: CachePolicy, store_key: SigningKey | None) -> KeptResults:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import builtins
 import os
 import sqlite3
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, closing
 from functools import cache, partial
@@ -20,6 +19,7 @@ from stategraph.errors import CheckpointCorruptError, CheckpointError, Checkpoin
 from stategraph.ids import ids_within
 from stategraph.stores.files import absolute
 from stategraph.stores.forks import take_care_of
+from stategraph.stores.reentrance import Access
 from stategraph.stores.row_store import RowStore
 from stategraph.stores.rows import Head, Row, Unreadable, Write
 from stategraph.stores.sqlite_file import (
@@ -88,7 +88,7 @@ class SqliteStore(RowStore):
         self._file = database_file(self.path, must_exist=read_only)
         self._read_only = read_only
         self._closed = False
-        self._guard = threading.RLock()  # the connection is one, its callers are many
+        self._access = Access()  # the connection is one, its callers are many
         try:
             self._open()
         except sqlite3.Error as error:
@@ -126,7 +126,7 @@ class SqliteStore(RowStore):
         return database
 
     def close(self) -> None:
-        with self._guard:
+        with self._access.to_write(self):
             self._closed = True
             self._database.close()
 
@@ -199,7 +199,7 @@ class SqliteStore(RowStore):
 
     def _erase(self) -> None:
         try:
-            with self._guard:
+            with self._access.to_write(self):
                 self._check_process()
                 erase_log(self._database)
         except sqlite3.Error as error:
@@ -239,7 +239,7 @@ class SqliteStore(RowStore):
 
     def _query(self, run_id: str, statement: str, values: Any) -> builtins.list[Any]:
         try:
-            with self._guard:
+            with self._access.to_read(self, run_id):
                 self._check_process()
                 if self._is_fixed and not self._files.are_there:  # it was changed nevertheless
                     self._database.close()
@@ -253,7 +253,7 @@ class SqliteStore(RowStore):
     ) -> _Result:
         """-> what the work gives; it is done as a whole, or not at all."""
         try:
-            with self._guard:
+            with self._access.to_write(self, run_id, kind), self._access.transaction:
                 self._check_process()
                 if self._database.in_transaction:  # an interrupt came just after it was begun
                     self._database.execute("ROLLBACK")
@@ -285,11 +285,11 @@ class SqliteStore(RowStore):
             self._open()
 
     def at_rest(self) -> AbstractContextManager[object]:
-        return self._guard
+        return self._access.guard
 
     def renew(self) -> None:
         super().renew()
-        self._guard = threading.RLock()
+        self._access = Access()
 
     def _explained(
         self, error: Exception, run_id: str, kind: type[CheckpointError] = CheckpointError
