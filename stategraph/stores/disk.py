@@ -56,8 +56,9 @@ class DiskStore(RowStore):
         take_care_of(self)
 
     def close(self) -> None:
-        self._closed = True
-        self._cache.shut()
+        with self._cache.closing(self):
+            self._closed = True
+            self._cache.shut()
 
     @property
     def closed(self) -> bool:
