@@ -13,7 +13,7 @@ from typing import Any, cast
 
 import attrs
 
-from stategraph.commands import Await, Delete, Parts, Save, Stopped, Task
+from stategraph.commands import Await, Delete, Parts, Save, Task
 from stategraph.edges import NoWay, choose
 from stategraph.events import STEP_EVENTS, EventType
 from stategraph.frozen import lay_over
@@ -39,7 +39,7 @@ class Engine(Start):
             if self.state.status is not RunStatus.PAUSED:
                 yield from self._complete()
         except GeneratorExit:  # the driver is gone, and this may be a finaliser: another one ends the run
-            self.hand_over(self._end_early(Stopped("it was dropped before its end")))
+            self.hand_over(self._end_dropped())
             raise
         except BaseException as error:
             yield from self._end_early(error)

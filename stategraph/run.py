@@ -24,6 +24,7 @@ from stategraph.commands import (
 )
 from stategraph.edges import Edge, NoWay, describe_predicate
 from stategraph.errors import (
+    CheckpointError,
     CheckpointNotFoundError,
     CheckpointSaveError,
     ExecutionError,
@@ -56,6 +57,7 @@ class Run:
         wanted: The types of events that the observer wants.
         state: The last completed State of the run.
         saved: The last State that the store has acknowledged.
+        found: The step and the generation that the store had of the run before this call; None if it had none.
         shows: Whether somebody iterates over the run.
         hand_over: Takes what is left to do of a run whose driver is gone. It is called in finalisers.
         path: The last nodes entered.
@@ -75,6 +77,7 @@ class Run:
     hand_over: Callable[[Task[None]], object] = id
     state: State = attrs.field(init=False)
     saved: State | None = attrs.field(default=None, init=False)
+    found: tuple[int, int] | None = attrs.field(default=None, init=False)
     path: deque[str] = attrs.field(factory=lambda: deque(maxlen=PATH_LENGTH), init=False)
     completed: set[str] = attrs.field(factory=set, init=False)
     within: str = attrs.field(default="", init=False)
@@ -163,6 +166,22 @@ class Run:
             yield from self._rescue(cause)
             raise cause from cause.__cause__
         yield from self._rescue(error)
+
+    def _end_dropped(self) -> Task[None]:
+        """End a run whose driver is gone, unless the store tells that somebody else has gone on with it, or ended it: a
+        collection may find it late."""
+        if self.plan.saves:
+            known = self.found if self.saved is None else (self.saved.step, self.saved.generation)
+            try:
+                newest = yield (Load, self.services.load, self.state.run_id)
+                now = newest.step, newest.generation
+            except CheckpointNotFoundError:
+                now = None
+            except CheckpointError:  # what came of saving behind the run, too: to save once more will tell
+                now = known
+            if now != known:
+                return
+        yield from self._end_early(Stopped("it was dropped before its end"))
 
     def _endless(self, name: str) -> ExecutionError:
         """-> the error for one node too many."""

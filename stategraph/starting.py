@@ -56,6 +56,7 @@ class Start(Waking):
         if not self.plan.saves:
             raise CheckpointingDisabledError(self.plan.graph)
         loaded = yield (Load, self.services.load, run_id)
+        self.found = loaded.step, loaded.generation
         yield from self._emit(EventType.CHECKPOINT_LOAD, loaded)
         self.allow_changed = allow_changed
         saved = self._moved(loaded, migrate)
@@ -180,6 +181,7 @@ class Start(Waking):
             return (yield from self._run(None))
         if saved.status is RunStatus.COMPLETED:  # and the step that it is part of was not saved any more
             return (yield from self._whole(saved, _NOTHING, inputs))[0]
+        self.found = saved.step, saved.generation
         saved = self._moved(saved, visit.renames)
         check_fits(self.plan, saved, self.allow_changed, self.within)
         pause, updates = saved.pause, {**updates}
@@ -272,6 +274,7 @@ class Start(Waking):
             return
         if saved != state:
             raise RunExistsError(state.run_id, self.plan.store)
+        self.found = saved.step, saved.generation
 
     def _stamp(self, state: State) -> State:
         """-> the State as one that runs on this graph."""

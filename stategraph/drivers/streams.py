@@ -21,18 +21,28 @@ from stategraph.state import State
 class _Turns:
     """Whose turn it is: that of the run, or of whoever iterates over it."""
 
-    shown: asyncio.Queue[State | None] = attrs.field(factory=asyncio.Queue)
+    shown: asyncio.Event = attrs.field(factory=asyncio.Event)
     seen: asyncio.Event = attrs.field(factory=asyncio.Event)
+    state: State | None = None
     is_left: bool = False
     is_dropped: bool = False
 
     async def show(self, state: State) -> None:
         """Wait until the next State is asked for: the run is never ahead of whoever iterates over it."""
+        self.state = state
         self.seen.clear()
-        self.shown.put_nowait(state)
-        await self.seen.wait()
+        self.shown.set()
+        if not self.is_left:
+            await self.seen.wait()
         if self.is_left:
             raise left()
+
+    async def next(self) -> State | None:
+        """Wait for the next State; there is none any more once the run has ended."""
+        self.seen.set()
+        await self.shown.wait()
+        self.shown.clear()
+        return self.state
 
     def leave(self) -> None:
         """Have the run stopped where it waits, or when it comes there."""
@@ -42,7 +52,8 @@ class _Turns:
     def end(self, run: asyncio.Task[Any]) -> None:
         """Tell that there is no State any more. What the run raised is raised by whoever asked for one."""
         reaper.let_go(self)
-        self.shown.put_nowait(None)
+        self.state = None
+        self.shown.set()
         error = None if run.cancelled() else run.exception()
         if self.is_dropped and error is not None and not is_plain_stop(error):
             report(error)
@@ -127,9 +138,7 @@ class AsyncStream(AsyncGenerator[State, None]):
         """-> the next State; None if the run has ended."""
         if self._run is None:
             self._run = self._begun()
-        else:
-            self._turns.seen.set()
-        state = await self._turns.shown.get()
+        state = await self._turns.next()
         if state is None:
             await self._run
         return state

@@ -11,7 +11,7 @@ import os
 import sqlite3
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -202,16 +202,19 @@ class SafeCache(diskcache.Cache):  # type: ignore[misc]
 
     def shut(self) -> None:
         """Close them for good."""
-        connection = getattr(self._local, "con", None)
-        with nullcontext() if connection is None else connection.access.to_write(self):
-            self._is_shut = True
-            self.close()
+        self._is_shut = True
+        self.close()
 
     # ------------------------------------------------------------------ reading and writing, for a store
 
     def reading(self, store: object) -> AbstractContextManager[bool]:
         """Keeps the connection of this thread from being forked while somebody reads."""
         return self._con.access.to_read(store)
+
+    def closing(self, store: object) -> AbstractContextManager[bool]:
+        """What `shut` takes: this thread uses no connection, further down its stack."""
+        connection = getattr(self._local, "con", None)
+        return (Access() if connection is None else connection.access).to_close(store)
 
     @contextmanager
     def snapshot(self, store: object) -> Iterator[None]:

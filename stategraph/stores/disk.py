@@ -62,8 +62,9 @@ class DiskStore(RowStore):
         return found
 
     def close(self) -> None:
-        self._closed = True
-        self._cache.shut()
+        with self._cache.closing(self):
+            self._closed = True
+            self._cache.shut()
 
     @property
     def closed(self) -> bool:

@@ -58,6 +58,12 @@ class Access:
             raise used_below(store, run_id, kind)
         return self.guard
 
+    def to_close(self, store: object) -> AbstractContextManager[bool]:
+        """As `to_write`, once those runs are saved that were dropped."""
+        guard = self.to_write(store)
+        reaper.settle(store)
+        return guard
+
 
 def used_below(store: object, run_id: str = "", kind: type[CheckpointError] = CheckpointError) -> CheckpointError:
     """Return the error for a call from within."""
