@@ -18,8 +18,6 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TypeAlias
 
-import attrs
-
 from proof.report import Report
 from proof.workers import WORKERS, limited, tell, work_out
 from stategraph.errors import CheckpointCorruptError, ConfigError, FormatError

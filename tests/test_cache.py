@@ -577,9 +577,10 @@ class TestSignatures:
 
     def test_two_policies_of_one_folder(self, bench: Bench) -> None:
         """Each has its own key."""
+        keys = {"a": lambda: KEY, "b": lambda: OTHER}
         policies = {
-            name: {"cache": CachePolicy(("x",), path=bench.path, version=1, sign_with=lambda key=key: key)}
-            for name, key in {"a": KEY, "b": OTHER}.items()
+            name: {"cache": CachePolicy(("x",), path=bench.path, version=1, sign_with=sign_with)}
+            for name, sign_with in keys.items()
         }
         nodes = dict.fromkeys(policies, bench.node)
         for _ in range(2):

@@ -85,9 +85,9 @@ MUTANTS = (
     ),
     Mutant(
         "commits are not synced",
-        "stores/sqlite.py",
-        'execute("PRAGMA synchronous = FULL")',
-        'execute("PRAGMA synchronous = OFF")',
+        "stores/sqlite_file.py",
+        '"synchronous = FULL"',
+        '"synchronous = OFF"',
         ("tests/stores/test_sqlite.py", "tests/proof -k power_cuts"),
     ),
     Mutant(
@@ -377,6 +377,55 @@ MUTANTS = (
         "        self._policies.pop(run_id, None)\n        while",
         "        while",
         ("tests/test_left_behind.py -k forgets",),
+    ),
+    Mutant(
+        "what is deleted is left in pages that nobody uses",
+        "stores/sqlite_file.py",
+        ', "secure_delete = ON")',
+        ', "secure_delete = FAST")',
+        ("tests/stores/test_erasure.py",),
+    ),
+    Mutant(
+        "what is deleted is left in the log",
+        "stores/sqlite_file.py",
+        'database.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()',
+        "pass",
+        ("tests/stores/test_erasure.py",),
+    ),
+    Mutant(
+        "a unique index of others deletes rows of other runs",
+        "stores/sqlite_rows.py",
+        'f"INSERT INTO checkpoint (id,',
+        'f"INSERT OR REPLACE INTO checkpoint (id,',
+        ("tests/stores/test_files.py",),
+    ),
+    Mutant(
+        "files that others can write to are used",
+        "stores/files.py",
+        "status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)",
+        "status.st_mode & stat.S_IWOTH & 0",
+        ("tests/stores/test_files.py",),
+    ),
+    Mutant(
+        "a log without its database is deleted",
+        "stores/files.py",
+        "if log_of(file) in others and not file.stat().st_size:",
+        "if False:",
+        ("tests/stores/test_files.py",),
+    ),
+    Mutant(
+        "what is saved in a file that was replaced is called saved",
+        "stores/sqlite.py",
+        "        self._files.check()\n",
+        "",
+        ("tests/stores/test_files.py",),
+    ),
+    Mutant(
+        "a result that is not signed is used",
+        "stores/results.py",
+        "if not hmac.compare_digest(entry[:start], _seal(key, body, signing_key)):",
+        "if signing_key is None and entry[:start] != _seal(key, body, None):",
+        ("tests/test_cache.py",),
     ),
 )
 

@@ -213,10 +213,10 @@ class BackgroundSaves:
         self.flush()
         self._store.delete(run_id)
 
-    def discard(self, run_id: str) -> None:
+    def _discard(self, run_id: str) -> None:
         """As the store's own, once all is saved."""
         self.flush()
-        self._store.discard(run_id)
+        self._store._discard(run_id)
 
     @property
     def keeps_parts(self) -> bool:

@@ -87,9 +87,11 @@ class CheckpointStore(ABC):
     def flush(self) -> None:  # noqa: B027 - a default, as for all that follows
         """Wait until all that was saved before is as durable as the store promises. Here `save` has seen to that."""
 
-    def discard(self, run_id: str) -> None:
-        """Forget a run that has completed and is not to be preserved. Here it is deleted; a store whose `delete` takes
-        its time to leave no trace of a run may take less of it here."""
+    def _discard(self, run_id: str) -> None:
+        """Forget a run that has completed and is not to be preserved. Only the engine calls this.
+
+        Here it is deleted. A store that takes its time to leave no trace of what is deleted takes less of it here.
+        """
         self.delete(run_id)
 
     def retain(self, run_id: str, policy: Policy) -> None:  # noqa: B027

@@ -378,10 +378,10 @@ class RowStore(RowOperations):
         return forked
 
     def delete(self, run_id: str) -> None:
-        self.discard(run_id)
+        self._discard(run_id)
         self._erase()
 
-    def discard(self, run_id: str) -> None:
+    def _discard(self, run_id: str) -> None:
         self._inner_runs.drop(check_run_id(run_id))
         self._remove(run_id)
         self._forget_all(run_id)

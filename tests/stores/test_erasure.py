@@ -4,7 +4,7 @@ import sqlite3
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,10 @@ from stategraph.stores.sqlite import SqliteStore
 from tests.scenarios import make_graph, returns
 
 SECRET = "a secret that nobody is to find"
-STORES = {"sqlite": lambda folder: SqliteStore(folder / "runs.db"), "disk": DiskStore}
+STORES: dict[str, Callable[[Path], Any]] = {
+    "sqlite": lambda folder: SqliteStore(folder / "runs.db"),
+    "disk": DiskStore,
+}
 
 
 @pytest.fixture(autouse=True)
@@ -29,7 +32,7 @@ def sqlite_that_leaves_traces(monkeypatch: Any) -> None:
     connect = sqlite3.connect
 
     def connected(*arguments: Any, **options: Any) -> sqlite3.Connection:
-        connection = connect(*arguments, **options)
+        connection: sqlite3.Connection = connect(*arguments, **options)
         connection.execute("PRAGMA secure_delete = OFF")
         return connection
 
@@ -139,7 +142,7 @@ class TestByHand:
         assert len(store.history("other-3")) == 3
 
     def test_while_others_read(self, store: Any, folder: Path) -> None:
-        """The run is deleted, and soon: what they may still see is erased when they are done and the store is closed."""
+        """The run is deleted, and soon: what they may still see is erased when the store is closed after them."""
         saved(store, "a")
         file = next(folder.glob("*.db"))
         with closing(sqlite3.connect(file, isolation_level=None)) as reader:
@@ -164,7 +167,7 @@ class TestClosed:
         """Nobody waits for its traces to be erased."""
         saved(store, "a", policy=policy)
 
-        store.discard("a")
+        store._discard("a")
         assert "a" not in store.list()
         store.close()
 
@@ -187,7 +190,7 @@ class TestClosed:
             "import os, sys\nfrom stategraph import State\nfrom stategraph.stores.sqlite import SqliteStore\n"
             "store = SqliteStore(sys.argv[1])\n"
             f"[store.save(State({{'text': '{SECRET}' * 900}}, run_id='a', step=step)) for step in (1, 2, 3)]\n"
-            "store.discard('a')\nos._exit(0)"
+            "store._discard('a')\nos._exit(0)"
         )
         subprocess.run([sys.executable, "-c", program, str(folder / "runs.db")], check=True, timeout=60)
         assert copies(folder) > 0

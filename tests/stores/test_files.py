@@ -1,4 +1,4 @@
-"""Whose files a store uses: never one that somebody else can write to, has planted, or has put in the place of another."""
+"""Whose files a store uses: none that somebody else can write to, has planted, or has put in the place of another."""
 
 import os
 import shutil
@@ -14,7 +14,6 @@ import pytest
 
 import stategraph
 from stategraph import CachePolicy, CheckpointConfig, CheckpointSaveError, ConfigError, FormatError, GraphConfig, State
-from stategraph.stores import sqlite_file
 from stategraph.stores.disk import DiskStore
 from stategraph.stores.results import KeptResults
 from stategraph.stores.sqlite import SqliteStore
@@ -586,26 +585,26 @@ class TestNames:
             with STORES[kind](path) as store:
                 store.save(State(run_id="a", step=1))
                 assert store.list() == ["a"]
-        assert set(os.listdir(os.fsencode(tmp_path))) == {b"\xff\xfe.db", b"\xff\xfe"}
+        assert {os.fsencode(path.name) for path in tmp_path.iterdir()} == {b"\xff\xfe.db", b"\xff\xfe"}
 
     @pytest.mark.parametrize("path", ["a\0b", "\ud800", "x/\0"])
     def test_that_no_file_can_have(self, kind: str, path: str) -> None:
         """They are errors that name the option, wherever they are given."""
-        with pytest.raises(ConfigError, match="checkpoint.options.path"):
+        with pytest.raises(ConfigError, match=r"checkpoint\.options\.path"):
             STORES[kind](path)
-        with pytest.raises(ConfigError, match="cache.path"):
+        with pytest.raises(ConfigError, match=r"cache\.path"):
             CachePolicy(("x",), path=path)
-        with pytest.raises(ConfigError, match="cache.path"):
+        with pytest.raises(ConfigError, match=r"cache\.path"):
             KeptResults(path)
         with pytest.raises(ConfigError, match="file"):
             GraphConfig.from_file(f"{path}.json")
-        with pytest.raises(ConfigError, match="checkpoint.options.path"):
+        with pytest.raises(ConfigError, match=r"checkpoint\.options\.path"):
             stategraph.get_checkpoint_store(kind, path=path)
 
     @pytest.mark.parametrize("path", [b"a.json", 5, None])
     def test_that_are_none(self, path: Any) -> None:
         """Of a configuration, too."""
-        with pytest.raises(ConfigError, match="file: .* the path of a file"):
+        with pytest.raises(ConfigError, match=r"file: .* the path of a file"):
             GraphConfig.from_file(path)
 
     def test_in_a_working_directory_that_is_gone(self, kind: str, tmp_path: Path, monkeypatch: Any) -> None:
@@ -629,8 +628,8 @@ class TestVersionsOfSqlite:
         self, tmp_path: Path, kind: str, version: Any, refused_ones: set[str], monkeypatch: Any
     ) -> None:
         """It is named, with what is needed and where to get it; it is no damage."""
-        monkeypatch.setattr(sqlite_file.sqlite3, "sqlite_version_info", version)
-        monkeypatch.setattr(sqlite_file.sqlite3, "sqlite_version", ".".join(map(str, version)))
+        monkeypatch.setattr(sqlite3, "sqlite_version_info", version)
+        monkeypatch.setattr(sqlite3, "sqlite_version", ".".join(map(str, version)))
 
         if kind in refused_ones:
             refused(kind, tmp_path / "new", "checkpoint.store", ".".join(map(str, version)), "python.org, uv or conda")
@@ -640,7 +639,7 @@ class TestVersionsOfSqlite:
 
     def test_of_a_cache(self, tmp_path: Path, monkeypatch: Any) -> None:
         """The node is called."""
-        monkeypatch.setattr(sqlite_file.sqlite3, "sqlite_version_info", (3, 30, 1))
+        monkeypatch.setattr(sqlite3, "sqlite_version_info", (3, 30, 1))
 
         assert "SQLite 3.31" in KeptResults(tmp_path / "cache").find([1], None).reason
 
@@ -711,5 +710,5 @@ def test_a_config_of_a_path_with_a_nul() -> None:
     """It is found out when the store is made."""
     config = GraphConfig(name="g", checkpoint=CheckpointConfig(store="sqlite", options={"path": "a\0b"}))
 
-    with pytest.raises(ConfigError, match="checkpoint.options.path"):
+    with pytest.raises(ConfigError, match=r"checkpoint\.options\.path"):
         _ = stategraph.StateGraph(config).store

@@ -23,11 +23,12 @@ FILES = sorted(path for path in GOLDEN.iterdir() if path.name.startswith("format
 def copied(path, folder):
     copy = folder / path.name
     if path.is_dir():
-        shutil.copytree(path, copy)
+        shutil.copytree(path, copy, copy_function=shutil.copyfile)
+        copy.chmod(0o700)
     else:
-        shutil.copy(path, copy)
-    for file in (copy, *copy.rglob("*")):
-        file.chmod(0o700 if file.is_dir() else 0o600)  # whatever a checkout gave it
+        shutil.copyfile(path, copy)
+    for file in copy.iterdir() if copy.is_dir() else [copy]:  # a checkout may let its group write
+        file.chmod(0o600)
     return copy
 
 
