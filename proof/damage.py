@@ -23,7 +23,7 @@ import attrs
 
 from proof.model import is_same_state
 from proof.report import Report
-from proof.workers import WORKERS, limited, tell, work_out
+from proof.workers import WORKERS, determine, limited, tell, work_out
 from proof.workload import STORES, open_store
 from stategraph.errors import CheckpointCorruptError, CheckpointNotFoundError, FormatError
 from stategraph.provenance import ErrorInfo
@@ -282,4 +282,5 @@ def _work(name: str, part: str, count: int, seed: str) -> Report:
 
 
 if __name__ == "__main__":
+    determine(sys.argv[4])
     tell(_work(sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4]))
