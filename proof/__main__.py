@@ -36,9 +36,8 @@ def main(arguments: Sequence[str]) -> int:
     for name in given.names or names():
         start = time.monotonic()
         wrong = run(name, given.share, given.seed, seconds)
-        print(
-            f"         {name} took {time.monotonic() - start:.0f} s" + (f", and {wrong}" if wrong else ""), flush=True
-        )
+        end = f", and {wrong}" if wrong else ""
+        print(f"         {name} took {time.monotonic() - start:.0f} s{end}", flush=True)
         if wrong:
             failed.append(command_of(name, given.share, given.seed))
     if failed:

@@ -24,7 +24,7 @@ def command_of(name: str, share: float, seed: int) -> str:
 
 
 def longest(share: float) -> float:
-    """Return the seconds after which a proof counts as one that hangs: many times what any takes, as machines differ."""
+    """Return the seconds after which a proof counts as one that hangs: many times what any takes."""
     return 900 + 3600 * share
 
 

@@ -16,7 +16,5 @@ def prove(share, seed):
     if seed == DIES:
         os.abort()
     if seed == HANGS:
-        subprocess.run(
-            ["sleep", "1000"], check=False
-        )  # it has our output: nobody sees the end of it as long as it lives
+        subprocess.run(["sleep", "1000"], check=False)  # it has our output, which ends only with it
     return [Report("it is broken", failures=["a failure"] if seed == FAILS else [])]
