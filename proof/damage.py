@@ -121,7 +121,7 @@ def _source(name: str, part: str, folder: Path) -> Source:
         ways += [_asked(store, runs) for _ in _go_on(store)]
         files = _content(folder)
     log = f"{_FILES[name]}-wal"
-    return Source({**files, log: _frames(files[log])}, log, ways)
+    return Source({**files, log: frames(files[log])}, log, ways)
 
 
 def _content(folder: Path) -> dict[str, bytes]:
@@ -129,7 +129,7 @@ def _content(folder: Path) -> dict[str, bytes]:
     return {file.name: file.read_bytes() for file in folder.iterdir() if not file.name.endswith("-shm")}
 
 
-def _frames(log: bytes) -> bytes:
+def frames(log: bytes) -> bytes:
     """-> a log without what follows its last commit: stategraph grows it, and damage there is none."""
     page, salt, at = struct.unpack(">I", log[8:12])[0], log[16:24], 32
     while log[at + 8 : at + 16] == salt:
