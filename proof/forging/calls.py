@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -69,8 +71,8 @@ def answer(ask: Callable[[], Any]) -> Any:
 Question: TypeAlias = tuple[Any, ...]
 """What is asked, and of which run."""
 Answers: TypeAlias = dict[Question, Any]
+LOGGED: Question = ("what is logged",)
 
-NESTED = ("nested/nest", "renewed/nest", "back/nest")
 PARTS = (("failed", 2, "map"), ("anew", 3, "map"), ("back", 3, "map"))
 
 
@@ -99,9 +101,36 @@ def questions(
             yield ("load of a step", run, step), partial(store.load, run, step)
 
 
+class _Listener(logging.Handler):
+    """Hears what is logged."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.heard = ""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.heard += f"{record.getMessage()}\n"
+
+
+@contextmanager
+def heard() -> Iterator[_Listener]:
+    """Hear what stategraph logs meanwhile, and let nobody else hear it."""
+    logger, listener = logging.getLogger("stategraph"), _Listener()
+    before = logger.propagate
+    logger.addHandler(listener)
+    logger.propagate = False
+    try:
+        yield listener
+    finally:
+        logger.removeHandler(listener)
+        logger.propagate = before
+
+
 def ask_all(store: CheckpointStore, steps: Mapping[str, Iterable[int]]) -> Answers:
-    """Return the answers to all questions."""
-    return {question: answer(ask) for question, ask in questions(store, steps)}
+    """Return the answers to all questions, and what was logged meanwhile."""
+    with heard() as listener:
+        answers = {question: answer(ask) for question, ask in questions(store, steps)}
+    return {**answers, LOGGED: listener.heard}
 
 
 def _all_pages(store: CheckpointStore) -> list[Summary]:

@@ -21,6 +21,7 @@ class Changed:
         lessened: Those with rows that are not there any more.
         planted: Runs that are new.
         is_general: Rows are others that belong to no run; or the schema, or the files themselves.
+        hides: Rows may not be found although they are there.
         after: The rows then; None if SQLite cannot read them.
     """
 
@@ -29,6 +30,7 @@ class Changed:
     lessened: frozenset[str] = frozenset()
     planted: frozenset[str] = frozenset()
     is_general: bool = False
+    hides: bool = False
     after: Rows | None = attrs.field(factory=dict, repr=False)
 
     def touches(self, run: str) -> bool:
@@ -39,13 +41,13 @@ class Changed:
     def is_less(self, run: str) -> bool:
         """Return whether something of a run, or within it, may be missing."""
         top = outermost(run, RUNS)
-        return self.after is None or any(outermost(one, RUNS) == top for one in self.lessened | self.gone)
+        return self.hides or self.after is None or any(outermost(one, RUNS) == top for one in self.lessened | self.gone)
 
 
-def compared(before: Rows, after: Rows | None, *, is_general: bool) -> Changed:
+def compared(before: Rows, after: Rows | None, *, is_general: bool, hides: bool) -> Changed:
     """Return what is changed."""
     if after is None:
-        return Changed(is_general=True, after=None)
+        return Changed(is_general=True, hides=True, after=None)
     old, new = _by_run(before), _by_run(after, before)
     touched = {run for run in old.keys() | new.keys() if run and old.get(run) != new.get(run)}
     heads, now = ({place.run for rows in found.values() for place in rows if place.is_head} for found in (old, new))
@@ -57,6 +59,7 @@ def compared(before: Rows, after: Rows | None, *, is_general: bool) -> Changed:
         frozenset(lessened),
         frozenset(now - heads),
         is_general or any(after.get(key) != before[key] for key in of_all),
+        hides,
         after,
     )
 
@@ -88,7 +91,10 @@ class Past:
                 self._versions.setdefault(run, {})[version] = moment.begun, rows
 
     def has(self, changed: Changed) -> bool:
-        """Return whether each run that is changed is now as it once was, head and rows together: no signature tells."""
+        """Return whether each run that is changed is as it once was, head and rows together: no signature tells.
+
+        What it had since may still be there: whoever can put back can take out as well.
+        """
         if not changed.touched or changed.after is None:
             return False
         now = _by_run(changed.after)
@@ -99,4 +105,8 @@ class Past:
         # What is within a run is a part of it: what one had that was deleted is not of the one that was begun anew.
         is_any = top == run or top in changed.touched
         versions = self._versions.get(run, {}).values()
-        return any(rows == now and (is_any or begun.get(top) == self._begun.get(top)) for begun, rows in versions)
+        return now is not None and any(
+            rows.items() <= now.items() and (is_any or begun.get(top) == self._begun.get(top))
+            for begun, rows in versions
+            if any(place.is_head for place in rows)
+        )

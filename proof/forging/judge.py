@@ -1,18 +1,21 @@
 """Whether what a store says is what it would say if nobody had changed it, or an error that says so, or less of it.
 
-What signing cannot promise, and what is no failure here: that a run, or all of the store, is as it once was, head and
-rows together; that a run is not there, or rows of it are not, where they were taken out. A run that is not there any
-more may be begun anew.
+What signing cannot promise, and what is no failure here:
+
+- A run, or all of the store, is as it once was, head and rows together; what it had since may still be there.
+- A run is not there, or rows of it are not, where they were taken out. It may then be begun anew.
+- One that begins meets what was put where its rows will be, and is refused.
+- Histories of a store without a key, which is damaged: they are told without reading what the checksums are of.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 import attrs
 
-from proof.forging.calls import Foreign, Missing, Question, Raised, Refused
+from proof.forging.calls import LOGGED, Foreign, Missing, Question, Raised, Refused
 from proof.forging.play import Call, Played, Player, deletion
 from proof.model import is_same_state
 from stategraph import State
@@ -41,10 +44,14 @@ class Judge:
 
     Args:
         player: Makes the calls of the store as it is, to compare with.
+
+    Attributes:
+        unread: How often a history was wrong that may be: only `load` finds all damage of a store without a key.
     """
 
     def __init__(self, player: Player) -> None:
         self._player = player
+        self.unread = 0
         self._known: dict[tuple[Call, frozenset[str]], Played] = {}
         self._saved: dict[str, list[State]] = {}
         for question, seen in player.genuine.items():
@@ -60,16 +67,24 @@ class Judge:
             worlds.append(self._world(call, played.changed.gone))
         case = _Case(call, played, worlds)
         wrong = list(self._wrong_outcome(case)) if call.name else []
-        if case.is_cut_off or call.name == "prune":
+        if case.is_cut_off or call.name == "prune" or played.changed.hides:  # it may have done nothing
             nothing = Call("", "")
             case.before = [self._world(nothing, gone) for gone in {frozenset[str](), played.changed.gone}]
         after = f", after {call.kind}" if call.name else ""
         for question, seen in played.answers.items():
+            if question == LOGGED:
+                continue
             what = self._wrong_answer(question, seen, case)
-            if what:
+            if what and self._is_told_unread(question, seen):
+                self.unread += 1
+            elif what:
                 kind = "runs" if question[0].startswith("runs") else question[0]
                 wrong.append(Wrong(f"{kind}{after}", f"{_asked(question)} gives {what}", question))
         return wrong
+
+    def _is_told_unread(self, question: Question, seen: Any) -> bool:
+        """Return whether this is a history of a store without a key: it is told without what the checksums are of."""
+        return question[0] == "history" and isinstance(seen, list) and not self._player.scene.is_signed
 
     def _world(self, call: Call, gone: frozenset[str]) -> Played:
         """Return what comes of a call where nobody changes anything, or where runs are deleted instead."""
@@ -86,7 +101,7 @@ class Judge:
         if isinstance(outcome, Foreign):
             yield Wrong(call.kind, f"raises {outcome.error}")
             return
-        expected = case.worlds[0].outcome
+        expected = case.worlds[-1].outcome
         if isinstance(outcome, Pruned):
             if not set(outcome.runs) <= set(expected.runs) or outcome.checkpoints > expected.checkpoints:
                 yield Wrong(call.kind, f"removes {outcome} instead of {expected}")
@@ -94,7 +109,7 @@ class Judge:
         same = [world for world in case.worlds if _is_same(outcome, world.outcome)]
         if same and not any(case.has_effects_of(world) for world in same):
             yield Wrong(call.kind, f"its functions did {case.played.effects}, not {same[0].effects}")
-        if not same and not case.may_be_refused(outcome, call.run):
+        if not same and not any(case.may_be_refused(outcome, run) for run in (call.run, *call.begins)):
             yield Wrong(call.kind, f"{call.run}: gives {_shown(outcome)} instead of {_shown(expected)}")
 
     # ------------------------------------------------------------------ what is read
@@ -117,22 +132,22 @@ class Judge:
             return f"{instead}, though it is unharmed"
         if case.may_be_refused(seen, run) or (not expected and isinstance(seen, Missing)):
             return ""
-        return "" if expected and self._was_saved(question, seen, case) else instead
+        return "" if expected and self._was_saved(question, seen, expected, case) else instead
 
-    def _was_saved(self, question: Question, seen: Any, case: _Case) -> bool:
+    def _was_saved(self, question: Question, seen: Any, expected: Sequence[Any], case: _Case) -> bool:
         """Return whether an answer tells of what was saved, where it may tell of less, or of a call cut off."""
         run = question[1]
-        if not (case.is_cut_off or case.played.changed.is_less(run)):
+        if not (case.is_cut_off or case.is_less(run)):
             return False
         saved = [*self._saved.get(run, ()), *case.saved(run)]
         if isinstance(seen, State):
             return any(is_same_state(seen, state) for state in saved)
         if question[0] == "parts":
-            whole = self._player.genuine[question]
-            return isinstance(seen, dict) and isinstance(whole, dict) and seen.items() <= whole.items()
+            return any(isinstance(one, dict) and seen.items() <= one.items() for one in expected)
         if isinstance(seen, list):
+            known = [*map(Summary.of, saved), *(one for told in expected if isinstance(told, list) for one in told)]
             steps = [item.step for item in seen]
-            return steps == sorted(set(steps)) and all(_is_of(item, saved) for item in seen)
+            return steps == sorted(set(steps)) and all(item in known for item in seen)
         return False
 
 
@@ -160,6 +175,11 @@ class _Case:
         outcome = self.played.outcome
         return isinstance(outcome, Refused | Missing) or (isinstance(outcome, Raised) and outcome.is_unsaved)
 
+    def is_reported(self, run: str) -> bool:
+        """Return whether it is said that something is wrong with a run, in the log or when it is loaded."""
+        answers = self.played.answers
+        return f"{run!r}" in answers[LOGGED] or isinstance(answers.get(("load", run)), Refused | Missing)
+
     def saved(self, run: str) -> list[State]:
         """Return what the call saves of a run on its way."""
         return [state for world in self.worlds for state in world.saved if state.run_id == run]
@@ -167,12 +187,16 @@ class _Case:
     def touches(self, run: str) -> bool:
         """Return whether anything of a run is changed; one that is begun may meet all that is."""
         changed = self.played.changed
-        is_met = run in self.call.begins or self.call.name == "prune"
-        return changed.touches(run) or (is_met and bool(changed.touched))
+        return changed.touches(run) or (run in self.call.begins and bool(changed.touched))
+
+    def is_less(self, run: str) -> bool:
+        """Return whether something of a run may be missing; one that is begun may be a copy of what there is."""
+        changed = self.played.changed
+        return changed.is_less(run) or (run in self.call.begins and changed.is_less(self.call.run))
 
     def may_be_refused(self, seen: Any, run: str) -> bool:
         """Return whether an answer is an error that is due."""
-        is_missing = isinstance(seen, Missing) and self.played.changed.is_less(run)
+        is_missing = isinstance(seen, Missing) and self.is_less(run)
         return self.touches(run) and (isinstance(seen, Refused) or is_missing)
 
     def has_effects_of(self, world: Played) -> bool:
@@ -192,25 +216,27 @@ def _wrong_list(seen: Any, expected: Sequence[Any], case: _Case) -> str:
 
 
 def _wrong_items(seen: list[Any], expected: list[Any], case: _Case) -> str:
-    begun = case.call.begins if case.played.changed.touched or case.played.changed.is_general else ()
+    changed = case.played.changed
+    begun = {*case.call.begins, *changed.gone} if changed.touched or changed.is_general else set[str]()
     seen, expected = ([_of_new_run(item, begun) for item in items] for items in (seen, expected))
     if case.is_cut_off:  # it may be on its way
         on_its_way = {
             item.run_id for item in seen if isinstance(item, Summary) and _is_of(item, case.saved(item.run_id))
         }
         seen, expected = ([item for item in items if _run_of(item) not in on_its_way] for items in (seen, expected))
-    if [item for item in expected if item in seen] != seen:
-        return f"{_shown([item for item in seen if item not in expected] or seen)}, which is not so"
+    strange = [item for item in seen if item not in expected or seen.count(item) > 1]
+    if strange or [item for item in expected if item in seen] != seen:
+        return f"{_shown(strange or seen)}, which is not so, or not in this order, or not so often"
     for item in expected:
         run = _run_of(item)
         if item not in seen and not case.touches(run):
             return f"no {run}, which is unharmed"
-        if item not in seen and not isinstance(case.played.answers.get(("load", run)), Refused | Missing):
+        if item not in seen and not case.is_reported(run):
             return f"no {run}, which loads, and nothing says why"
     return ""
 
 
-def _of_new_run(item: Any, begun: Sequence[str]) -> Any:
+def _of_new_run(item: Any, begun: Collection[str]) -> Any:
     """Return the summary of a run without its cursor, if it is new: which number it has depends on what is there."""
     return _bare(item) if isinstance(item, Summary) and item.run_id in begun else item
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import attrs
 
-from proof.forging.calls import CALLS, NESTED, RESUMABLE, UNDER_WAY, Answers, Session, answer, ask_all
+from proof.forging.calls import CALLS, RESUMABLE, UNDER_WAY, Answers, Session, answer, ask_all, heard
 from proof.forging.changed import Changed, compared
 from proof.forging.scene import NOW, RUNS, Scene, Work, at
 from proof.forging.tables import FILES, Rows, connected, places, read, remove
@@ -31,6 +31,7 @@ class Forgery:
         runs: The runs that it is about.
         is_live: It is done to the files of a store that is open, whose newest commits are in its log.
         is_general: It is done to all of the store.
+        hides: It lets SQLite not find rows that are there.
         takes_files: It changes files behind the back of SQLite, and so none that is open.
     """
 
@@ -41,6 +42,7 @@ class Forgery:
     runs: tuple[str, ...] = ()
     is_live: bool = False
     is_general: bool = False
+    hides: bool = False
     takes_files: bool = False
 
 
@@ -74,7 +76,8 @@ class Call:
     def begins(self) -> tuple[str, ...]:
         """The runs that it may begin."""
         is_new = self.run == "gone" or self.name == "delete, and begin again"
-        return ("fresh", self.run) if is_new else ("fresh",)
+        is_other = self.name.startswith("fork") or self.name == "begin another run"
+        return (*([self.run] if is_new else ()), *(["fresh"] if is_other else ()))
 
 
 @attrs.frozen
@@ -109,7 +112,9 @@ class Player:
         self.scene, self._folder = scene, folder
         self._files = scene.live if is_live else scene.files
         self._file = folder / FILES[scene.name]
-        steps: dict[str, set[int]] = {run: {1} for run in (*RUNS, *NESTED)}
+        steps: dict[str, set[int]] = {run: {1} for run in RUNS}
+        for moment in scene.moments:
+            steps |= {place.run: {1} for place in places(moment.rows).values() if _is_run_id(place.run)}
         for place in places(scene.rows).values():
             if place.run in steps and place.step is not None:
                 steps[place.run] |= {place.step, place.step + 1}
@@ -129,9 +134,9 @@ class Player:
                 look = self._read_copy if forgery.takes_files else lambda: read(self._file)
                 before = look()
                 forgery.apply(self._folder)
-                changed = compared(before or {}, look(), is_general=forgery.is_general)
+                changed = compared(before or {}, look(), is_general=forgery.is_general, hides=forgery.hides)
 
-        with at(NOW):
+        with at(NOW), heard():
             if call.when == "before":
                 change()
             outcome = self._called(call, change, work, saved) if call.name else None
@@ -182,7 +187,7 @@ class Player:
         steps: dict[str, Sequence[int]] = dict(self._steps)
         if changed is not None:
             steps = {run: () if call.name and not changed.touches(run) else kept for run, kept in steps.items()}
-            steps |= {run: (1,) for run in sorted(filter(_is_run_id, changed.planted))}
+            steps |= dict.fromkeys(sorted(filter(_is_run_id, changed.planted)), (1,))
         for run in (call.run, "fresh"):  # which may have more steps now
             steps[run] = range(max(self._steps.get(run, (0,))) + 8)
         opened = answer(self._open)

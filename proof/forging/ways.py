@@ -202,7 +202,7 @@ class Ways:
             with without_index(folder / self._file, index) as database:
                 exchange(database, a, b, [column for column in columns if column != "number"])
 
-        return Forgery("an index", "does not know of a change", f"{seed}", apply, is_general=True)
+        return Forgery("an index", "does not know of a change", f"{seed}", apply, is_general=True, hides=True)
 
     def _damaged_file(self, how: str, is_live: bool, randomness: random.Random) -> Forgery | None:
         file = f"{self._file}-wal" if is_live else self._file
