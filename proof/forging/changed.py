@@ -74,6 +74,16 @@ def _by_run(rows: Rows, before: Rows | None = None) -> dict[str, _RunRows]:
     return found
 
 
+_NOTES = {"rowid", "store_time", "access_time", "access_count", "size", "tag"}
+
+
+def _without_notes(rows: _RunRows) -> _RunRows:
+    """Return rows without what diskcache notes beside them, and never asks for."""
+    return {
+        place: {column: value for column, value in row.items() if column not in _NOTES} for place, row in rows.items()
+    }
+
+
 class Past:
     """What the runs of a store once were.
 
@@ -85,8 +95,8 @@ class Past:
         self._begun = moments[-1].begun
         self._versions: dict[str, dict[str, tuple[dict[str, int], _RunRows]]] = {}
         for moment in moments:
-            for run, rows in _by_run(moment.rows).items():
-                top = outermost(run, RUNS)
+            for run, kept in _by_run(moment.rows).items():
+                top, rows = outermost(run, RUNS), _without_notes(kept)
                 version = f"{moment.begun.get(top)} {rows!r}"
                 self._versions.setdefault(run, {})[version] = moment.begun, rows
 
@@ -98,14 +108,14 @@ class Past:
         if not changed.touched or changed.after is None:
             return False
         now = _by_run(changed.after)
-        return all(self._was_once(run, now.get(run), changed) for run in changed.touched)
+        return all(self._was_once(run, _without_notes(now.get(run, {})), changed) for run in changed.touched)
 
-    def _was_once(self, run: str, now: _RunRows | None, changed: Changed) -> bool:
+    def _was_once(self, run: str, now: _RunRows, changed: Changed) -> bool:
         top = outermost(run, RUNS)
         # What is within a run is a part of it: what one had that was deleted is not of the one that was begun anew.
         is_any = top == run or top in changed.touched
         versions = self._versions.get(run, {}).values()
-        return now is not None and any(
+        return any(
             rows.items() <= now.items() and (is_any or begun.get(top) == self._begun.get(top))
             for begun, rows in versions
             if any(place.is_head for place in rows)

@@ -109,7 +109,7 @@ class Judge:
         same = [world for world in case.worlds if _is_same(outcome, world.outcome)]
         if same and not any(case.has_effects_of(world) for world in same):
             yield Wrong(call.kind, f"its functions did {case.played.effects}, not {same[0].effects}")
-        if not same and not any(case.may_be_refused(outcome, run) for run in (call.run, *call.begins)):
+        if not same and not (case.touches_call() and case.is_due(outcome, call.run)):
             yield Wrong(call.kind, f"{call.run}: gives {_shown(outcome)} instead of {_shown(expected)}")
 
     # ------------------------------------------------------------------ what is read
@@ -178,6 +178,8 @@ class _Case:
     def is_reported(self, run: str) -> bool:
         """Return whether it is said that something is wrong with a run, in the log or when it is loaded."""
         answers = self.played.answers
+        if self.played.changed.hides:
+            return True  # nobody knows of it
         return f"{run!r}" in answers[LOGGED] or isinstance(answers.get(("load", run)), Refused | Missing)
 
     def saved(self, run: str) -> list[State]:
@@ -189,6 +191,11 @@ class _Case:
         changed = self.played.changed
         return changed.touches(run) or (run in self.call.begins and bool(changed.touched))
 
+    def touches_call(self) -> bool:
+        """Return whether the call may meet what is changed."""
+        is_any = self.call.name == "prune" and bool(self.played.changed.touched)
+        return is_any or any(map(self.touches, (self.call.run, *self.call.begins)))
+
     def is_less(self, run: str) -> bool:
         """Return whether something of a run may be missing; one that is begun may be a copy of what there is."""
         changed = self.played.changed
@@ -196,8 +203,11 @@ class _Case:
 
     def may_be_refused(self, seen: Any, run: str) -> bool:
         """Return whether an answer is an error that is due."""
-        is_missing = isinstance(seen, Missing) and self.is_less(run)
-        return self.touches(run) and (isinstance(seen, Refused) or is_missing)
+        return self.touches(run) and self.is_due(seen, run)
+
+    def is_due(self, seen: Any, run: str) -> bool:
+        """Return whether an answer is one for what is changed."""
+        return isinstance(seen, Refused) or (isinstance(seen, Missing) and self.is_less(run))
 
     def has_effects_of(self, world: Played) -> bool:
         """Return whether functions did what they do otherwise; where parts are missing, they may do more of it."""

@@ -75,7 +75,7 @@ class Call:
     @property
     def begins(self) -> tuple[str, ...]:
         """The runs that it may begin."""
-        is_new = self.run == "gone" or self.name == "delete, and begin again"
+        is_new = self.run in {"gone", "fresh"} or self.name == "delete, and begin again"
         is_other = self.name.startswith("fork") or self.name == "begin another run"
         return (*([self.run] if is_new else ()), *(["fresh"] if is_other else ()))
 
@@ -173,7 +173,7 @@ class Player:
                 change()
             elif call.when in UNDER_WAY:
                 work.during, work.then = change, call.when
-            for write in ("save", "amend"):
+            for write in ("save", "amend", "fork", "rollback"):
                 setattr(store, write, _noting(saved, getattr(store, write)))
             return answer(lambda: CALLS[call.name](self._session(call, store, work)))
 
@@ -230,10 +230,12 @@ def deletion(runs: frozenset[str], scene: Scene) -> Forgery:
     return Forgery("a run", "deleted", "", apply, tuple(runs))
 
 
-def _noting(saved: list[State], save: Callable[[State], None]) -> Callable[[State], None]:
-    def noted(state: State) -> None:
-        saved.append(state)
-        save(state)
+def _noting(saved: list[State], write: Callable[..., State | None]) -> Callable[..., State | None]:
+    def noted(*arguments: Any) -> State | None:
+        saved.extend(one for one in arguments if isinstance(one, State))
+        made = write(*arguments)
+        saved.extend([made] if made is not None else [])
+        return made
 
     return noted
 
