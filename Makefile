@@ -38,7 +38,7 @@ format: $(VENV)/check.stamp  ## Format the code, and mend what ruff can mend
 	$(BIN)/ruff format
 
 proof: $(VENV)/test.stamp  ## Try at length what the stores promise (up to 20 minutes on two cores)
-	@$(BIN)/python -m proof $(if $(SEED),--seed $(SEED))
+	@$(BIN)/python -m proof $(if $(SEED),--seed $(SEED)) $(if $(SHARE),--share $(SHARE))
 
 soak: $(VENV)/test.stamp  ## The state machine against a model, for hours
 	@$(BIN)/python -m proof --share 100 state_machine

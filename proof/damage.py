@@ -23,7 +23,7 @@ import attrs
 
 from proof.model import is_same_state
 from proof.report import Report
-from proof.workers import WORKERS, limited, tell, work_out
+from proof.workers import WORKERS, determine, limited, tell, work_out
 from proof.workload import STORES, open_store
 from stategraph.errors import CheckpointCorruptError, CheckpointNotFoundError, FormatError
 from stategraph.provenance import ErrorInfo
@@ -121,7 +121,7 @@ def _source(name: str, part: str, folder: Path) -> Source:
         ways += [_asked(store, runs) for _ in _go_on(store)]
         files = _content(folder)
     log = f"{_FILES[name]}-wal"
-    return Source({**files, log: _frames(files[log])}, log, ways)
+    return Source({**files, log: frames(files[log])}, log, ways)
 
 
 def _content(folder: Path) -> dict[str, bytes]:
@@ -129,7 +129,7 @@ def _content(folder: Path) -> dict[str, bytes]:
     return {file.name: file.read_bytes() for file in folder.iterdir() if not file.name.endswith("-shm")}
 
 
-def _frames(log: bytes) -> bytes:
+def frames(log: bytes) -> bytes:
     """-> a log without what follows its last commit: stategraph grows it, and damage there is none."""
     page, salt, at = struct.unpack(">I", log[8:12])[0], log[16:24], 32
     while log[at + 8 : at + 16] == salt:
@@ -282,4 +282,5 @@ def _work(name: str, part: str, count: int, seed: str) -> Report:
 
 
 if __name__ == "__main__":
+    determine(sys.argv[4])
     tell(_work(sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4]))

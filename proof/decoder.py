@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from proof.report import Report
-from proof.workers import WORKERS, limited, tell, work_out
+from proof.workers import WORKERS, determine, limited, tell, work_out
 from stategraph.errors import CheckpointCorruptError, ConfigError, FormatError
 from stategraph.provenance import ErrorInfo, ParentStep
 from stategraph.state import State, evolve
@@ -335,4 +335,5 @@ def prove(share: float, seed: int) -> list[Report]:
 
 
 if __name__ == "__main__":
+    determine(sys.argv[2])
     tell(_work(int(sys.argv[1]), sys.argv[2], sys.argv[3] == "1"))

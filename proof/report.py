@@ -44,9 +44,9 @@ class Report:
         verdict = "holds   " if self.holds else "FAILS   "
         lines = [f"{verdict} {self.title}"]
         lines += [f"         tried: {_listed(self.tried)}", f"         found: {_listed(self.found)}"]
-        lines += [f"         {failure}" for failure in self.failures[:10]]
-        if len(self.failures) > 10:
-            lines.append(f"         and {len(self.failures) - 10} more")
+        lines += [f"         {failure}" for failure in self.failures[:40]]
+        if len(self.failures) > 40:
+            lines.append(f"         and {len(self.failures) - 40} more")
         return "\n".join(lines)
 
 

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import faulthandler
 import json
+import os
+import random
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import attrs
 
 import proof
 from proof.report import Report
+from stategraph.testing import fixed
 
 WORKERS = 2
 LONGEST = 60
@@ -22,6 +26,7 @@ LONGEST = 60
 with other things."""
 
 _TOP = Path(proof.__file__).parent.parent
+_FOR_GOOD = ExitStack()
 
 
 def work_out(module: str, requests: Sequence[Sequence[object]], report: Report) -> None:
@@ -34,6 +39,19 @@ def work_out(module: str, requests: Sequence[Sequence[object]], report: Report) 
 def tell(report: Report) -> None:
     """What such a process does in the end."""
     print(json.dumps(attrs.asdict(report)))
+
+
+def determine(seed: object) -> None:
+    """Let all that is random, and the time, come of a seed from now on, in this process: what a store writes, too.
+
+    For processes that are alone with their stores: those of several would take each other's numbers for their own.
+    """
+    randomness = random.Random(f"determined by {seed}")  # noqa: S311 - no secret
+    random.seed(randomness.random())
+    os.urandom = randomness.randbytes
+    _FOR_GOOD.enter_context(fixed())
+    seconds = iter(range(1_700_000_000, 2**62))
+    time.time = lambda: next(seconds) + 0.5  # diskcache notes when it has written a row
 
 
 @contextmanager

@@ -1,0 +1,291 @@
+"""Whether what a store says is what it would say if nobody had changed it, or an error that says so, or less of it.
+
+What signing cannot promise, and what is no failure here:
+
+- A run, or all of the store, is as it once was, head and rows together; what it had since may still be there.
+- A run is not there, or rows of it are not, where they were taken out. It may then be begun anew.
+- One that begins meets what was put where its rows will be, and is refused.
+- Histories of a store without a key, which is damaged: they are told without reading what the checksums are of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from typing import Any
+
+import attrs
+
+from proof.forging.calls import LOGGED, Foreign, Missing, Question, Raised, Refused
+from proof.forging.play import Call, Played, Player, deletion
+from proof.model import is_same_state
+from stategraph import State
+from stategraph.stores.summaries import Pruned, Summary
+
+_LISTS = ("list", "runs", "runs, page by page", "runs of a status", "runs of a graph")
+
+
+@attrs.frozen
+class Wrong:
+    """What must not have come.
+
+    Attributes:
+        asked: The kind of question, or of call.
+        what: What is wrong with the answer.
+        question: The question, if it was one.
+    """
+
+    asked: str
+    what: str
+    question: Question = ()
+
+
+class Judge:
+    """Judges what came of calls.
+
+    Args:
+        player: Makes the calls of the store as it is, to compare with.
+
+    Attributes:
+        unread: How often a history was wrong that may be: only `load` finds all damage of a store without a key.
+    """
+
+    def __init__(self, player: Player) -> None:
+        self._player = player
+        self.unread = 0
+        self._known: dict[tuple[Call, frozenset[str]], Played] = {}
+        self._saved: dict[str, list[State]] = {}
+        for question, seen in player.genuine.items():
+            if isinstance(seen, State):
+                self._saved.setdefault(question[1], []).append(seen)
+        for run, states in player.scene.saved.items():
+            self._saved.setdefault(run, []).extend(states.values())
+
+    def judge(self, call: Call, played: Played) -> list[Wrong]:
+        """Return what is wrong with what came of a call."""
+        worlds = [self._world(call, frozenset())]
+        if played.changed.gone:
+            worlds.append(self._world(call, played.changed.gone))
+        case = _Case(call, played, worlds)
+        wrong = list(self._wrong_outcome(case)) if call.name else []
+        if case.is_cut_off or call.name == "prune" or played.changed.hides:  # it may have done nothing
+            nothing = Call("", "")
+            case.before = [self._world(nothing, gone) for gone in {frozenset[str](), played.changed.gone}]
+        after = f", after {call.kind}" if call.name else ""
+        for question, seen in played.answers.items():
+            if question == LOGGED:
+                continue
+            what = self._wrong_answer(question, seen, case)
+            if what and self._is_told_unread(question, seen):
+                self.unread += 1
+            elif what:
+                kind = "runs" if question[0].startswith("runs") else question[0]
+                wrong.append(Wrong(f"{kind}{after}", f"{_asked(question)} gives {what}", question))
+        return wrong
+
+    def _is_told_unread(self, question: Question, seen: Any) -> bool:
+        """Return whether this is a history of a store without a key: it is told without what the checksums are of."""
+        return question[0] == "history" and isinstance(seen, list) and not self._player.scene.is_signed
+
+    def _world(self, call: Call, gone: frozenset[str]) -> Played:
+        """Return what comes of a call where nobody changes anything, or where runs are deleted instead."""
+        known = self._known.get((call, gone))
+        if known is None:
+            forgery = deletion(gone, self._player.scene) if gone else None
+            known = self._known[call, gone] = self._player.play(call, forgery)
+        return known
+
+    # ------------------------------------------------------------------ what a call returned
+
+    def _wrong_outcome(self, case: _Case) -> Iterator[Wrong]:
+        call, outcome = case.call, case.played.outcome
+        if isinstance(outcome, Foreign):
+            yield Wrong(call.kind, f"raises {outcome.error}")
+            return
+        expected = case.worlds[-1].outcome
+        if isinstance(outcome, Pruned):
+            if not set(outcome.runs) <= set(expected.runs) or outcome.checkpoints > expected.checkpoints:
+                yield Wrong(call.kind, f"removes {outcome} instead of {expected}")
+            return
+        same = [world for world in case.worlds if _is_same(outcome, world.outcome)]
+        if same and not any(case.has_effects_of(world) for world in same):
+            yield Wrong(call.kind, f"its functions did {case.played.effects}, not {same[0].effects}")
+        if not same and not (case.touches_call() and case.is_due(outcome, call.run)):
+            yield Wrong(call.kind, f"{call.run}: gives {_shown(outcome)} instead of {_shown(expected)}")
+
+    # ------------------------------------------------------------------ what is read
+
+    def _wrong_answer(self, question: Question, seen: Any, case: _Case) -> str:
+        """Return what is wrong with an answer; empty if nothing is."""
+        if isinstance(seen, Foreign):
+            return f"a foreign error: {seen.error}"
+        # A step that nobody asks for otherwise is one that is not there.
+        missing = {question: Missing()} if question[0] == "load of a step" else {}
+        told = [missing | world.answers for world in case.allowed]
+        expected = [answers[question] for answers in told if question in answers]
+        if any(_is_same(seen, one) for one in expected):
+            return ""
+        if question[0] in _LISTS:
+            return _wrong_list(seen, expected, case)
+        run = question[1]
+        instead = f"{_shown(seen)} instead of {_shown(expected[0]) if expected else 'nothing'}"
+        if not case.touches(run):
+            return f"{instead}, though it is unharmed"
+        if case.may_be_refused(seen, run) or (not expected and isinstance(seen, Missing)):
+            return ""
+        return "" if expected and self._was_saved(question, seen, expected, case) else instead
+
+    def _was_saved(self, question: Question, seen: Any, expected: Sequence[Any], case: _Case) -> bool:
+        """Return whether an answer tells of what was saved, where it may tell of less, or of a call cut off."""
+        run = question[1]
+        if not (case.is_cut_off or case.is_less(run)):
+            return False
+        saved = [*self._saved.get(run, ()), *case.saved(run)]
+        if isinstance(seen, State):
+            return any(is_same_state(seen, state) for state in saved)
+        if question[0] == "parts":
+            return any(isinstance(one, dict) and seen.items() <= one.items() for one in expected)
+        if isinstance(seen, list):
+            known = [*map(Summary.of, saved), *(one for told in expected if isinstance(told, list) for one in told)]
+            steps = [item.step for item in seen]
+            return steps == sorted(set(steps)) and all(item in known for item in seen)
+        return False
+
+
+@attrs.define
+class _Case:
+    """A call, what came of it, and what comes of it where nobody has changed anything: each of `worlds`.
+
+    Attributes:
+        before: What may be read as well, because the call may have done nothing.
+    """
+
+    call: Call
+    played: Played
+    worlds: list[Played]
+    before: list[Played] = attrs.field(factory=list)
+
+    @property
+    def allowed(self) -> list[Played]:
+        """Where to look for what may be read."""
+        return [*self.worlds, *self.before]
+
+    @property
+    def is_cut_off(self) -> bool:
+        """Whether the call may have ended on its way."""
+        outcome = self.played.outcome
+        return isinstance(outcome, Refused | Missing) or (isinstance(outcome, Raised) and outcome.is_unsaved)
+
+    def is_reported(self, run: str) -> bool:
+        """Return whether it is said that something is wrong with a run, in the log or when it is loaded."""
+        answers = self.played.answers
+        if self.played.changed.hides:
+            return True  # nobody knows of it
+        return f"{run!r}" in answers[LOGGED] or isinstance(answers.get(("load", run)), Refused | Missing)
+
+    def saved(self, run: str) -> list[State]:
+        """Return what the call saves of a run on its way."""
+        return [state for world in self.worlds for state in world.saved if state.run_id == run]
+
+    def touches(self, run: str) -> bool:
+        """Return whether anything of a run is changed; one that is begun may meet all that is."""
+        changed = self.played.changed
+        return changed.touches(run) or (run in self.call.begins and bool(changed.touched))
+
+    def touches_call(self) -> bool:
+        """Return whether the call may meet what is changed."""
+        is_any = self.call.name == "prune" and bool(self.played.changed.touched)
+        return is_any or any(map(self.touches, (self.call.run, *self.call.begins)))
+
+    def is_less(self, run: str) -> bool:
+        """Return whether something of a run may be missing; one that is begun may be a copy of what there is."""
+        changed = self.played.changed
+        return changed.is_less(run) or (run in self.call.begins and changed.is_less(self.call.run))
+
+    def may_be_refused(self, seen: Any, run: str) -> bool:
+        """Return whether an answer is an error that is due."""
+        return self.touches(run) and self.is_due(seen, run)
+
+    def is_due(self, seen: Any, run: str) -> bool:
+        """Return whether an answer is one for what is changed."""
+        return isinstance(seen, Refused) or (isinstance(seen, Missing) and self.is_less(run))
+
+    def has_effects_of(self, world: Played) -> bool:
+        """Return whether functions did what they do otherwise; where parts are missing, they may do more of it."""
+        if self.played.changed.is_less(self.call.run):
+            return set(self.played.effects) >= set(world.effects)
+        return self.played.effects == world.effects
+
+
+def _wrong_list(seen: Any, expected: Sequence[Any], case: _Case) -> str:
+    """Return what is wrong with a list of runs: it may be refused as a whole, or leave out what is changed."""
+    if isinstance(seen, Refused):
+        return ""
+    if not isinstance(seen, list):
+        return _shown(seen)
+    return min((_wrong_items(seen, one, case) for one in expected if isinstance(one, list)), key=len, default="a list")
+
+
+def _wrong_items(seen: list[Any], expected: list[Any], case: _Case) -> str:
+    changed = case.played.changed
+    begun = {*case.call.begins, *changed.gone} if changed.touched or changed.is_general else set[str]()
+    seen, expected = ([_of_new_run(item, begun) for item in items] for items in (seen, expected))
+    if case.is_cut_off:  # it may be on its way
+        on_its_way = {
+            item.run_id for item in seen if isinstance(item, Summary) and _is_of(item, case.saved(item.run_id))
+        }
+        seen, expected = ([item for item in items if _run_of(item) not in on_its_way] for items in (seen, expected))
+    strange = [item for item in seen if item not in expected or seen.count(item) > 1]
+    if strange or [item for item in expected if item in seen] != seen:
+        return f"{_shown(strange or seen)}, which is not so, or not in this order, or not so often"
+    for item in expected:
+        run = _run_of(item)
+        if item not in seen and not case.touches(run):
+            return f"no {run}, which is unharmed"
+        if item not in seen and not case.is_reported(run):
+            return f"no {run}, which loads, and nothing says why"
+    return ""
+
+
+def _of_new_run(item: Any, begun: Collection[str]) -> Any:
+    """Return the summary of a run without its cursor, if it is new: which number it has depends on what is there."""
+    return _bare(item) if isinstance(item, Summary) and item.run_id in begun else item
+
+
+def _run_of(item: Any) -> str:
+    return str(item.run_id if isinstance(item, Summary) else item)
+
+
+def _is_of(summary: Summary, states: Sequence[State]) -> bool:
+    return any(_bare(summary) == Summary.of(state) for state in states)
+
+
+def _bare(summary: Summary) -> Summary:
+    return attrs.evolve(summary, cursor=None)
+
+
+def _is_same(a: Any, b: Any) -> bool:
+    if isinstance(a, State) and isinstance(b, State):
+        return is_same_state(a, b)
+    if isinstance(a, Raised) and isinstance(b, Raised):
+        return a.error == b.error and _is_same(a.at, b.at)
+    return type(a) is type(b) and bool(a == b)
+
+
+def _asked(question: Question) -> str:
+    return " ".join(map(str, question))
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, State):
+        data = {key: value[key] for key in value if key in {"n", "salt", "over", "answer", "mapped", "said"}}
+        state = f"{value.run_id}@{value.step}~{value.generation} {value.status.value} at {value.checkpoint_node!r}"
+        return f"<{state}, {data!r:.100}>"
+    if isinstance(value, Summary):
+        about = (value.error, value.parent, value.pause)
+        state = f"{value.run_id}@{value.step} {value.status.value} at {value.checkpoint_node!r} of {value.graph}"
+        return (
+            f"<{state} {value.timestamp:%d.%H:%M:%S} {value.cursor} {''.join(f' {one!r:.60}' for one in about if one)}>"
+        )
+    if isinstance(value, list):
+        return f"[{', '.join(map(_shown, value[:6]))}{', ...' if len(value) > 6 else ''}]"
+    return f"{value!r:.200}"

@@ -1,0 +1,64 @@
+"""Runs proofs, each in a process of its own: what hangs or dies ends one of them, and all can be repeated alone."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shlex
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import proof
+
+_TOP = Path(proof.__file__).parent.parent
+_TO_TELL = 10  # seconds in which a process that hangs shows where
+
+
+def command_of(name: str, share: float, seed: int) -> str:
+    """Return the command line that repeats a proof, for the shell in the folder of the repository."""
+    python = Path(sys.executable)
+    shown = python.relative_to(_TOP) if python.is_relative_to(_TOP) else python
+    return shlex.join([str(shown), "-m", "proof", "--seed", str(seed), "--share", str(share), name])
+
+
+def longest(share: float) -> float:
+    """Return the seconds after which a proof counts as one that hangs: many times what any takes."""
+    return 900 + 3600 * share
+
+
+def run(name: str, share: float, seed: int, seconds: float) -> str:
+    """Run a proof, which prints what it tried and found.
+
+    Order that comes of hashing is by the seed as well. Whatever the process has started ends with it.
+
+    Args:
+        name: A module of this package, or the full name of another one.
+        share: The share of the full length.
+        seed: What random choices begin with.
+        seconds: How long it may take; then it prints where it is, and is killed.
+
+    Returns:
+        What is wrong; empty if the proof holds.
+    """
+    command = [sys.executable, "-X", "faulthandler", "-m", "proof.one", name, str(share), str(seed)]
+    environment = {**os.environ, "PYTHONHASHSEED": str(seed % 2**32)}
+    process = subprocess.Popen(command, cwd=_TOP, env=environment, start_new_session=True)  # noqa: S603 - itself
+    try:
+        return _wrong(process.wait(seconds))
+    except subprocess.TimeoutExpired:
+        process.send_signal(signal.SIGABRT)  # faulthandler shows all threads
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(_TO_TELL)
+        return f"hangs: it was killed after {seconds:g} s"
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def _wrong(status: int) -> str:
+    if status < 0:
+        return f"was ended by {signal.Signals(-status).name}"
+    return {0: "", 1: "fails"}.get(status, f"ended with status {status}")
