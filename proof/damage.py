@@ -131,6 +131,8 @@ def _content(folder: Path) -> dict[str, bytes]:
 
 def frames(log: bytes) -> bytes:
     """-> a log without what follows its last commit: stategraph grows it, and damage there is none."""
+    if not log:  # it was cut off when something was deleted
+        return log
     page, salt, at = struct.unpack(">I", log[8:12])[0], log[16:24], 32
     while log[at + 8 : at + 16] == salt:
         at += 24 + page

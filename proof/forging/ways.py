@@ -210,7 +210,9 @@ class Ways:
 
         def apply(folder: Path) -> None:
             path = folder / file
-            path.write_bytes(DAMAGES[how](path.read_bytes(), random.Random(seed)))  # noqa: S311 - no secret
+            content = path.read_bytes()
+            if content:  # a log may have been cut off
+                path.write_bytes(DAMAGES[how](content, random.Random(seed)))  # noqa: S311 - no secret
 
         what = "the log" if is_live else "the file"
         return Forgery(what, how, f"{seed}", apply, is_live=is_live, is_general=True, takes_files=True)

@@ -109,9 +109,10 @@ class Heads:
             found = self._store._heads(status, graph, asked, before)
             for one in found:
                 self._add(listing, one, tell)
-            if asked < 0 or len(found) < asked or len(listing.told) == limit:
+            numbers = [one.number for one in found if one.number is not None]
+            if asked < 0 or len(found) < asked or len(listing.told) == limit or not numbers:
                 return listing
-            before = found[-1].number
+            before = min(numbers)
 
     def _add(self, listing: Listing[_Told], found: Head | Unreadable, tell: Callable[[Head], _Told]) -> None:
         try:
@@ -120,7 +121,8 @@ class Heads:
             self._sealer.check_head(found)
             listing.told.append(tell(found))
         except CheckpointError as error:
-            listing.damaged.append(found.run_id)
+            if found.run_id not in listing.damaged:  # where it cannot be told when it began, it is on every page
+                listing.damaged.append(found.run_id)
             self.report(found.run_id, error)
 
     def report(self, run_id: str, error: CheckpointError) -> None:

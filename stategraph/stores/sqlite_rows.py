@@ -121,7 +121,7 @@ WITH newest (id, base) AS (
     ORDER BY id DESC LIMIT 1
 )
 SELECT (SELECT step FROM run WHERE run_id = :run_id), {_STEP}, {_ROW_COLUMNS} FROM checkpoint
-WHERE id BETWEEN (SELECT id - ({_STEP}) + base FROM newest) AND (SELECT id FROM newest)
+WHERE id BETWEEN (SELECT id - max(0, ({_STEP}) - base) FROM newest) AND (SELECT id FROM newest)
 ORDER BY id
 """
 INDEX = f"""

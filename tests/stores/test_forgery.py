@@ -363,3 +363,34 @@ def test_errors_are_of_stategraph(opened, sql, kind):
 
     with pytest.raises(StateGraphError):
         opened()
+
+
+def test_pages_go_on_behind_what_is_damaged(opened, sql, kind):
+    """Each run is told of once, however small the pages are."""
+    store = opened()
+    for number in range(9):
+        saved(store, 1, run_id=f"run-{number}")
+    for number in (0, 3, 4, 8):
+        if kind == "sqlite":
+            sql("UPDATE run SET status = 'failed' WHERE run_id = ?", f"run-{number}")
+        else:
+            sql("UPDATE Cache SET value = x'c1' WHERE key = ?", f"run:run-{number}")
+
+    for size in range(1, 11):
+        found, after = [], None
+        while page := store.runs(limit=size, after=after):
+            found += [run.run_id for run in page]
+            after = page[-1].cursor
+        assert found == ["run-7", "run-6", "run-5", "run-2", "run-1"]
+
+
+@pytest.mark.parametrize("kind", ["sqlite"])
+def test_a_snapshot_that_says_it_builds_on_a_later_step(opened, sql):
+    """It is there, and damaged: it is not said to be missing."""
+    store = opened()
+    store.retain("a", Policy("full"))
+    saved(store, 1, 2)
+    sql("UPDATE checkpoint SET base = 5 WHERE id & 0xffffffff = 1")
+
+    with pytest.raises(CheckpointCorruptError):
+        opened().load("a", 1)
