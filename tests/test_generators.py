@@ -379,6 +379,7 @@ class TestTaskGroups:
                     group.create_task(fails())
                     yield "two"
                     await asyncio.sleep(40)
+                    pytest.fail("it was not cancelled")
             except ExceptionGroup as error:
                 yield {"said": [str(error.exceptions[0])]}
 
@@ -531,6 +532,7 @@ class TestAnyio:
                     group.start_soon(fails)
                     yield "two"
                     await anyio.sleep(40)
+                    pytest.fail("it was not cancelled")
             except ExceptionGroup as error:
                 yield {"said": [str(error.exceptions[0])]}
 
