@@ -96,7 +96,8 @@ def test_each_package_lists_its_names(package: str) -> None:
 # --------------------------------------------------------------------------- which way imports point
 
 LAYERS = [
-    ["clock", "errors", "callables", "mismatches", "code_version"],
+    ["clock", "errors", "callables", "mismatches", "code_version", "cancellation"],
+    ["failures"],
     ["ids", "structure", "events", "frozen", "registry", "commands", "nodes.context", "checks", "typed"],
     ["provenance"],
     ["state"],
@@ -135,6 +136,7 @@ ALLOWED: dict[str, set[str]] = {
         *(
             "answers",
             "callables",
+            "cancellation",
             "checks",
             "commands",
             "errors",
@@ -148,7 +150,9 @@ ALLOWED: dict[str, set[str]] = {
             "watching",
         ),
     },
-    "drivers": {"callables", "commands", "engine", "errors", "state"},
+    "drivers": {
+        *("callables", "cancellation", "commands", "engine", "errors", "failures", "provenance", "state"),
+    },
     "state": {"clock", "errors", "events", "frozen", "ids", "provenance", "structure"},
     "errors": set(),
     "clock": set(),

@@ -26,8 +26,9 @@ from stategraph.commands import (
     StartNode,
     Task,
     Unlimit,
+    escaped,
 )
-from stategraph.drivers.outcomes import Outcome, answer_of, call_apart, escaped, is_plain_stop, left
+from stategraph.drivers.outcomes import Outcome, answer_of, call_apart, is_plain_stop, left
 from stategraph.drivers.stop import Limits, MakeError, StopSignal
 from stategraph.errors import AsyncNodeError
 from stategraph.state import State

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from contextlib import suppress
 from inspect import GEN_CLOSED, getgeneratorstate
-from typing import Any, TypeAlias, TypeVar, cast
+from typing import Any, NoReturn, TypeAlias, TypeVar, cast
 
 from stategraph.callables import is_async_callable
+from stategraph.cancellation import outlast
 from stategraph.commands import (
     BLOCKING,
     Await,
@@ -26,10 +26,14 @@ from stategraph.commands import (
     StartNode,
     Task,
     Unlimit,
+    escaped,
 )
-from stategraph.drivers.outcomes import Outcome, answer_of, call_apart, escaped, is_plain_stop, left, outcome_of
+from stategraph.drivers.outcomes import Outcome, answer_of, call_apart, is_plain_stop, left
 from stategraph.drivers.stop import Limits, MakeError, StopSignal
+from stategraph.drivers.threads import LoopThreads, threads_of_loop
 from stategraph.drivers.waiting import wait_for
+from stategraph.failures import failure_of
+from stategraph.provenance import RunStatus
 from stategraph.state import State
 
 _Answer = TypeVar("_Answer")
@@ -40,22 +44,22 @@ _Show: TypeAlias = Callable[[State], Awaitable[None]]
 
 async def adrive(task: Task[_Answer], signal: StopSignal | None, show: _Show | None = None) -> _Answer:
     """Run a task on this event loop, what blocks in worker threads -> its answer; `show` gets what it shows."""
-    workers = _Workers(signal, show)
-    perform = workers.perform
-    send: Callable[[Any], Command] = task.send
-    go_on, value = send, None
-    while True:
-        try:
-            kind, function, argument = go_on(value)
-            while True:
-                value = await perform[kind](function, argument)
-                kind, function, argument = send(value)
-        except BaseException as error:
-            if getgeneratorstate(task) == GEN_CLOSED:  # it was the task itself that ended
-                answer = cast(_Answer, answer_of(error))
-                workers.check_cancelled_at_the_end(answer)
-                return answer
-            go_on, value = task.throw, error
+    with threads_of_loop() as threads:
+        workers = _Workers(signal, show, threads)
+        perform = workers.perform
+        send: Callable[[Any], Command] = task.send
+        go_on, value = send, None
+        while True:
+            try:
+                kind, function, argument = go_on(value)
+                while True:
+                    value = await perform[kind](function, argument)
+                    kind, function, argument = send(value)
+            except BaseException as error:
+                if getgeneratorstate(task) == GEN_CLOSED:  # it was the task itself that ended
+                    await workers.check_cancelled_at_the_end(error)
+                    return cast(_Answer, answer_of(error))
+                go_on, value = task.throw, workers.thrown(error)
 
 
 async def aiterate(task: Task[_Answer], signal: StopSignal | None) -> AsyncGenerator[State, None]:
@@ -63,35 +67,52 @@ async def aiterate(task: Task[_Answer], signal: StopSignal | None) -> AsyncGener
     shown: asyncio.Queue[State | None] = asyncio.Queue()
     seen = asyncio.Event()
     is_left = False
+    last: State | None = None
 
     async def show(state: State) -> None:
         """Wait until the next State is asked for: the run is never ahead of whoever iterates over it."""
-        seen.clear()
-        shown.put_nowait(state)
-        await seen.wait()
+        if state.status is not RunStatus.ACTIVE:  # there is no next
+            shown.put_nowait(state)
+            return
+        if not is_left:
+            seen.clear()
+            shown.put_nowait(state)
+            await seen.wait()
         if is_left:
             raise left()
+
+    async def stopped() -> asyncio.CancelledError | None:
+        """Wait until the run has stopped -> the newest cancellation that came meanwhile, which is one of the run."""
+        nonlocal is_left
+        is_left = True
+        seen.set()
+        return await outlast(run, hands_on=True)
 
     run = asyncio.create_task(adrive(task, signal, show))
     run.add_done_callback(lambda _: shown.put_nowait(None))
     try:
         while (state := await shown.get()) is not None:
+            last = state
             yield state
             seen.set()
         await run
     except GeneratorExit:
-        is_left = True
-        seen.set()
-        await asyncio.wait([run])
-        if not run.cancelled() and not is_plain_stop(run.exception()):
-            raise cast(BaseException, run.exception()) from None
+        cancelled = await stopped()
+        end = _end_of(run)
+        if cancelled is not None:
+            raise cancelled from end
+        if end is not None and not is_plain_stop(end):
+            raise end from None
         raise
-    finally:
-        if not run.done():
-            run.cancel()
-            await asyncio.wait([run])
-        if not run.cancelled():
-            run.exception()  # has been raised, here or by the loop itself: asyncio need not report it as lost
+    except BaseException as error:
+        run.cancel()
+        cancelled = await stopped()
+        end = _end_of(run)
+        if end is None and run.result() is not last:  # it may be nowhere else: only then is this cancelled
+            yield run.result()
+        if end is error:
+            raise
+        raise cancelled or error from end
 
 
 class _Workers:
@@ -101,15 +122,16 @@ class _Workers:
     effect before the next node: a sync node that has run counts, and no thread is left behind.
     """
 
-    def __init__(self, signal: StopSignal | None, show: _Show | None) -> None:
+    def __init__(self, signal: StopSignal | None, show: _Show | None, threads: LoopThreads) -> None:
         self._limits = Limits(signal)
         self._show = show
+        self._threads = threads
         self._task = asyncio.current_task()
         self._cancellations = self._task.cancelling() if self._task else 0
         self._cancelled: asyncio.CancelledError | None = None
         self._deleted: object = None
         self.perform: dict[type[Kind], Callable[[Any, Any], Awaitable[Any]]] = {
-            **dict.fromkeys(BLOCKING, self._in_thread),
+            **dict.fromkeys(BLOCKING, self._ask_store),
             RunNode: self._run_node,
             StartNode: self._start_node,
             Await: self._wait_for,
@@ -122,53 +144,45 @@ class _Workers:
             Notify: self._notify,
         }
 
+    async def _ask_store(self, function: _Function, argument: Any) -> Any:
+        return await self._outcome(self._threads.store.begin(function, argument))
+
     async def _in_thread(self, function: _Function, argument: Any) -> Any:
-        """Call a function in a worker thread and wait for it, cancelled or not."""
-        work = self._begun(function, argument)
-        while not work.done():
-            try:
-                await asyncio.shield(work)
-            except asyncio.CancelledError as error:
-                self._cancelled = error
-        return self._result_of(work)
+        return await self._outcome(self._threads.nodes.begin(function, argument))
 
-    def _begun(self, function: _Function, argument: Any) -> asyncio.Future[Outcome]:
-        run = contextvars.copy_context().run
-        return asyncio.get_running_loop().run_in_executor(None, run, outcome_of, function, argument)
-
-    def _result_of(self, work: asyncio.Future[Outcome]) -> Any:
+    async def _outcome(self, work: asyncio.Future[Outcome]) -> Any:
+        """Wait for what a thread does, cancelled or not -> what it returns or raises."""
+        await self._outlast(work)
         answer, raised = work.result()
         if raised is not None:
             raise escaped(raised)
         return answer
 
+    async def _outlast(self, work: asyncio.Future[Any], seconds: float | None = None) -> None:
+        self._cancelled = await outlast(work, seconds) or self._cancelled
+
     async def _run_node(self, function: _Function, argument: Any) -> Any:
-        self._check()
+        await self._check()
         limit = self._limits.of_node()
         if limit is None:
             return await self._in_thread(function, argument)
         work = _begun_apart(function, argument)
-        while not work.done() and limit.left() > 0:
-            try:
-                await asyncio.wait([work], timeout=limit.left())
-            except asyncio.CancelledError as error:
-                self._cancelled = error
+        await self._outlast(work, limit.left())
         if not work.done():
-            self._check_cancelled()
+            if self._is_cancelled:
+                await self._raise_cancellation()
             raise limit.passed()
-        return self._result_of(work)
+        return await self._outcome(work)
 
     async def _start_node(self, function: _Function, argument: Any) -> Any:
-        self._check()
+        await self._check()
         return function(argument)
 
     async def _wait_for(self, awaitable: Awaitable[Any], node_name: str) -> Any:
-        try:
-            self._check_cancelled()
-        except asyncio.CancelledError:
+        if self._is_cancelled:
             if isinstance(awaitable, Coroutine):
                 awaitable.close()  # or Python warns that nobody awaited it
-            raise
+            await self._raise_cancellation()
         return await wait_for(awaitable, self._limits)
 
     async def _finish(self, function: _Function, argument: Any) -> Any:
@@ -176,11 +190,7 @@ class _Workers:
         if not is_async_callable(function):
             return await self._in_thread(function, argument)
         work = asyncio.ensure_future(function(argument))
-        while not work.done():
-            try:
-                await asyncio.wait([work])
-            except asyncio.CancelledError as error:
-                self._cancelled = error
+        await self._outlast(work)
         return work.result()
 
     async def _limit(self, error: MakeError, seconds: float) -> None:
@@ -191,15 +201,18 @@ class _Workers:
 
     async def _sleep(self, _: None, seconds: float) -> None:
         """Wait, but not beyond what stops the run."""
-        self._check()
+        await self._check()
         limit = self._limits.of_all()
         until = asyncio.get_running_loop().time() + (seconds if limit is None else min(seconds, limit.left()))
         while (left := until - asyncio.get_running_loop().time()) > 0:
             await asyncio.sleep(left if self._limits.cancel is None else min(left, _POLL))
-            self._check()
-        self._check()
+            await self._check()
+        await self._check()
 
     async def _show_state(self, _: None, state: State) -> None:
+        """Somebody who has cancelled the run does not look any more."""
+        if self._is_cancelled and state is not self._deleted:
+            await self._raise_cancellation()
         if self._show is not None:
             begun = time.monotonic()
             await self._show(state)
@@ -207,29 +220,56 @@ class _Workers:
 
     async def _delete(self, function: _Function, argument: Any) -> None:
         """A run that completes although it was cancelled stays in the store: its result would be nowhere else."""
-        self._check_cancelled()
-        await self._in_thread(function, argument)
+        if self._is_cancelled:
+            await self._raise_cancellation()
+        await self._ask_store(function, argument)
         self._deleted = argument
 
     async def _notify(self, function: _Function, argument: Any) -> None:
         function(argument)
 
-    def _check(self) -> None:
-        self._check_cancelled()
+    async def _check(self) -> None:
+        if self._is_cancelled:
+            await self._raise_cancellation()
         self._limits.check()
 
-    def _check_cancelled(self) -> None:
-        """Raise a cancellation that has not taken effect yet, even one that is not delivered yet."""
-        if self._cancelled is not None:
-            raise self._cancelled
-        if self._task is not None and self._task.cancelling() > self._cancellations:
-            raise asyncio.CancelledError
+    @property
+    def _is_cancelled(self) -> bool:
+        """Whether somebody has cancelled the task of the run since it began: some CancelledErrors tell of that."""
+        return self._cancelled is not None or (
+            self._task is not None and self._task.cancelling() > self._cancellations
+        )
 
-    def check_cancelled_at_the_end(self, answer: object) -> None:
-        """Raise a cancellation that came when the last node had begun, unless the answer would be lost with it: it is
-        the State whose run was deleted. The run of a graph within is deleted as well, but it is not the answer."""
-        if answer is not self._deleted:
-            self._check_cancelled()
+    async def _raise_cancellation(self) -> NoReturn:
+        """Raise the newest cancellation."""
+        if self._cancelled is None:
+            await asyncio.sleep(0)  # where it is not delivered yet, it comes now, with what is said in it
+        raise self._cancelled or asyncio.CancelledError
+
+    def thrown(self, error: BaseException) -> BaseException:
+        """-> what to throw into the task for what a command raised: a CancelledError is a failure of what was called,
+        unless the run was cancelled."""
+        return error if self._is_cancelled else failure_of(error)
+
+    async def check_cancelled_at_the_end(self, end: BaseException) -> None:
+        """Raise a cancellation that came when the last node had begun, whatever ended the task, unless the answer would
+        be lost with it: it is the State whose run was deleted. The run of a graph within is deleted as well, but it is
+        not the answer."""
+        is_answer = isinstance(end, StopIteration)
+        if not self._is_cancelled or not isinstance(end, Exception) or (is_answer and end.value is self._deleted):
+            return
+        try:
+            await self._raise_cancellation()
+        except asyncio.CancelledError as cancelled:
+            raise cancelled from (None if is_answer else end)
+
+
+def _end_of(run: asyncio.Task[Any]) -> BaseException | None:
+    """-> the exception that a task ended with, if it did."""
+    try:
+        return run.exception()
+    except asyncio.CancelledError as error:
+        return error
 
 
 def _begun_apart(function: _Function, argument: Any) -> asyncio.Future[Outcome]:
