@@ -1,4 +1,4 @@
-"""What counts as a failure of the users' code: every Exception, and a CancelledError that nobody's cancellation caused."""
+"""What counts as a failure of the users' code: an Exception, or a CancelledError although nobody has cancelled it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import sys
 
 
 def failures() -> tuple[type[BaseException], ...]:
-    """Return the classes of exceptions that are failures, for ``except failures():``.
+    """Return the classes of exceptions that are failures, to be caught.
 
     Only for sync code, which no cancellation of asyncio cuts off: a CancelledError out of it is its own.
     """

@@ -19,6 +19,7 @@ from stategraph.errors import (
     shorten,
 )
 from stategraph.events import EventType, Listener, notify
+from stategraph.failures import failures
 from stategraph.persist import persisted
 from stategraph.provenance import Part
 from stategraph.state import State
@@ -88,14 +89,14 @@ class Services:
         """Save a State; raises a CheckpointError if that fails."""
         try:
             self.store.save(state)
-        except Exception as error:
+        except failures() as error:
             raise self._unsaved(state, error)  # noqa: B904 - sets the cause itself
 
     def amend(self, state: State) -> None:
         """Save a State in place of the newest one; raises a CheckpointError if that fails."""
         try:
             self.store.amend(state)
-        except Exception as error:
+        except failures() as error:
             raise self._unsaved(state, error)  # noqa: B904 - sets the cause itself
 
     def load(self, run_id: str) -> State:
@@ -104,7 +105,7 @@ class Services:
             state = self.store.load(run_id)
         except CheckpointError:
             raise
-        except Exception as error:
+        except failures() as error:
             reason = f"the {self.store} could not load it: {describe_exception(error)}"
             if isinstance(error, LookupError):
                 reason += " (a store says with CheckpointNotFoundError that a run is not there)"
@@ -121,7 +122,7 @@ class Services:
         """Wait until all that was saved before is durable; raises a CheckpointError if it will not be."""
         try:
             self.store.flush()
-        except Exception as error:
+        except failures() as error:
             raise self._unsaved(state, error)  # noqa: B904 - sets the cause itself
 
     def delete(self, state: State) -> None:
@@ -129,7 +130,7 @@ class Services:
         self.flush(state)  # or a save behind the run that has failed would seem to be a failure to delete
         try:
             self.store.delete(state.run_id)
-        except Exception as error:
+        except failures() as error:
             reason = f"it is complete, but the {self.store} could not delete it: {describe_exception(error)}"
             failure = CheckpointError(state.run_id, reason)
             failure.state = state
@@ -140,7 +141,7 @@ class Services:
         state, parts = about
         try:
             self.store.save_parts(state.run_id, parts)
-        except Exception as error:
+        except failures() as error:
             raise self._unsaved(state, error)  # noqa: B904 - sets the cause itself
 
     def load_parts(self, about: tuple[str, int, str]) -> Mapping[str, Any]:
@@ -163,7 +164,7 @@ class Services:
             return ask()
         except CheckpointError:
             raise
-        except Exception as error:
+        except failures() as error:
             reason = f"the {self.store} could not {what}: {describe_exception(error)}"
             raise CheckpointError(run_id, reason) from error
 
@@ -171,7 +172,7 @@ class Services:
         """Tell the observer of an event: its type and its data."""
         notify(self.observer, about[0], self._source, about[1])
 
-    def _unsaved(self, state: State, error: Exception) -> CheckpointError:
+    def _unsaved(self, state: State, error: BaseException) -> CheckpointError:
         """-> the error for a State that could not be saved: the store's own, if it is a CheckpointError."""
         if isinstance(error, CheckpointError):
             failure = error

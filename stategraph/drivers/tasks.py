@@ -62,7 +62,7 @@ async def adrive(task: Task[_Answer], signal: StopSignal | None, show: _Show | N
                 go_on, value = task.throw, workers.thrown(error)
 
 
-async def aiterate(task: Task[_Answer], signal: StopSignal | None) -> AsyncGenerator[State, None]:
+async def aiterate(task: Task[State], signal: StopSignal | None) -> AsyncGenerator[State, None]:
     """Run a task on this event loop, yielding what it shows. To leave the iteration stops the run."""
     shown: asyncio.Queue[State | None] = asyncio.Queue()
     seen = asyncio.Event()
@@ -236,9 +236,7 @@ class _Workers:
     @property
     def _is_cancelled(self) -> bool:
         """Whether somebody has cancelled the task of the run since it began: some CancelledErrors tell of that."""
-        return self._cancelled is not None or (
-            self._task is not None and self._task.cancelling() > self._cancellations
-        )
+        return self._cancelled is not None or (self._task is not None and self._task.cancelling() > self._cancellations)
 
     async def _raise_cancellation(self) -> NoReturn:
         """Raise the newest cancellation."""
@@ -255,13 +253,14 @@ class _Workers:
         """Raise a cancellation that came when the last node had begun, whatever ended the task, unless the answer would
         be lost with it: it is the State whose run was deleted. The run of a graph within is deleted as well, but it is
         not the answer."""
-        is_answer = isinstance(end, StopIteration)
-        if not self._is_cancelled or not isinstance(end, Exception) or (is_answer and end.value is self._deleted):
+        failure = None if isinstance(end, StopIteration) else end
+        is_lost = isinstance(end, StopIteration) and end.value is self._deleted
+        if not self._is_cancelled or not isinstance(end, Exception) or is_lost:
             return
         try:
             await self._raise_cancellation()
         except asyncio.CancelledError as cancelled:
-            raise cancelled from (None if is_answer else end)
+            raise cancelled from failure
 
 
 def _end_of(run: asyncio.Task[Any]) -> BaseException | None:

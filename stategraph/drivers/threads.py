@@ -137,7 +137,8 @@ class LoopThreads:
 
 
 _of_loops: dict[asyncio.AbstractEventLoop, LoopThreads] = {}
-os.register_at_fork(after_in_child=_of_loops.clear)  # a child has none of the threads
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_of_loops.clear)  # a child has none of the threads
 
 
 @contextmanager

@@ -12,6 +12,7 @@ from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Protocol
 
 from stategraph.callables import is_async_callable
+from stategraph.commands import escaped
 from stategraph.nodes.jobs import Job, Outcome, outcome_of_error
 
 if TYPE_CHECKING:
@@ -44,22 +45,24 @@ def default_workers() -> int:
     return min(32, (os.cpu_count() or 1) + 4)
 
 
-def _outcome(job: Job, check: Callable[[Any], None] = lambda result: None) -> Outcome:
+def _outcome(job: Job) -> Outcome:
     try:
-        result = job.function(job.argument)
-        check(result)
-        return Outcome(job.label, result)
+        return Outcome(job.label, job.function(job.argument))
     except BaseException as error:  # noqa: BLE001 - raised in the thread of the run
         return outcome_of_error(job, error)
 
 
-def _check_at_once(result: Any) -> None:
-    """Raise TypeError if a result has to be awaited, for which there is no event loop."""
-    if not isawaitable(result):
-        return
-    if hasattr(result, "close"):
-        result.close()  # or Python warns that nobody awaited it
-    raise TypeError("it returned something to be awaited, but it is no async function: define it with async def")
+def _at_once(outcome: Outcome) -> Outcome:
+    """-> the outcome, or the error if it has to be awaited, for which there is no event loop."""
+    try:
+        if not isawaitable(outcome.result):
+            return outcome
+        if hasattr(outcome.result, "close"):
+            outcome.result.close()  # or Python warns that nobody awaited it
+    except BaseException as error:  # noqa: BLE001 - a result may do anything when it is looked at
+        return Outcome(outcome.label, error=escaped(error))
+    reason = "it returned something to be awaited, but it is no async function: define it with async def"
+    return Outcome(outcome.label, error=TypeError(reason))
 
 
 def _drained(done: SimpleQueue[Outcome]) -> list[Outcome]:
@@ -120,7 +123,7 @@ class ThreadPool:
                 return
             outcome = Outcome(job.label, error=RuntimeError("its thread ended before it did"))
             try:
-                outcome = _outcome(job, _check_at_once)
+                outcome = _at_once(_outcome(job))
             finally:  # whatever ends this thread: the run waits for an outcome
                 if self._stops and outcome.error is not None:  # before the thread of the run hears of it
                     self._jobs.clear()

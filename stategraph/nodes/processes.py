@@ -167,17 +167,15 @@ class ProcessPool:
             if job is None:
                 continue
             try:
-                if not worker.connection.poll():
-                    if not is_dead:
-                        continue
-                    raise EOFError
-                packed = worker.receive()
+                packed = worker.receive() if worker.connection.poll() else None
             except (EOFError, OSError):
+                packed, is_dead = None, True
+            if packed is not None:
+                worker.job = None
+                outcomes.append(_outcome(job, _unpickled(packed)))
+            elif is_dead:
                 outcomes.append(outcome_of_error(job, _death(worker)))
                 self._workers.remove(worker)
-                continue
-            worker.job = None
-            outcomes.append(_outcome(job, _unpickled(packed)))
         return outcomes
 
 
