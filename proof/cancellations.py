@@ -309,7 +309,11 @@ class Trial:
             self.wrong.append(f"{what}: it ended with {error!r}")
         elif isinstance(error, Heard) and not target.is_struck:
             self.wrong.append(f"{what}: nobody has cancelled it")
-        if after is None and before is not None and (seen.final is None or seen.final.status is not RunStatus.COMPLETED):
+        if (
+            after is None
+            and before is not None
+            and (seen.final is None or seen.final.status is not RunStatus.COMPLETED)
+        ):
             self.wrong.append(f"{what}: the run is gone, and so is its final State")
         steps = [state.step for state in seen.shown if state.partial is None]
         if after is not None and steps and after.step < max(steps):

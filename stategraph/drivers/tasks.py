@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from contextlib import suppress
@@ -38,6 +39,7 @@ from stategraph.state import State
 
 _Answer = TypeVar("_Answer")
 _POLL = 0.05  # seconds after which a cancel event is looked at: threads set it, and no event loop is told
+_GROUPS_LEAVE_CANCELLATIONS = sys.version_info < (3, 13)  # in the count of their task, when one of theirs failed
 _Function: TypeAlias = Callable[[Any], Any]
 _Show: TypeAlias = Callable[[State], Awaitable[None]]
 
@@ -59,7 +61,7 @@ async def adrive(task: Task[_Answer], signal: StopSignal | None, show: _Show | N
                 if getgeneratorstate(task) == GEN_CLOSED:  # it was the task itself that ended
                     await workers.check_cancelled_at_the_end(error)
                     return cast(_Answer, answer_of(error))
-                go_on, value = task.throw, workers.thrown(error)
+                go_on, value = task.throw, await workers.thrown(error)
 
 
 async def aiterate(task: Task[State], signal: StopSignal | None) -> AsyncGenerator[State, None]:
@@ -183,7 +185,10 @@ class _Workers:
             if isinstance(awaitable, Coroutine):
                 awaitable.close()  # or Python warns that nobody awaited it
             await self._raise_cancellation()
-        return await wait_for(awaitable, self._limits)
+        answer = await wait_for(awaitable, self._limits)
+        if self._is_cancelled:
+            await self._forget_stray_cancellations()
+        return answer
 
     async def _finish(self, function: _Function, argument: Any) -> Any:
         """Nothing cuts this off: a cancellation waits for it."""
@@ -244,10 +249,23 @@ class _Workers:
             await asyncio.sleep(0)  # where it is not delivered yet, it comes now, with what is said in it
         raise self._cancelled or asyncio.CancelledError
 
-    def thrown(self, error: BaseException) -> BaseException:
+    async def thrown(self, error: BaseException) -> BaseException:
         """-> what to throw into the task for what a command raised: a CancelledError is a failure of what was called,
         unless the run was cancelled."""
-        return error if self._is_cancelled else failure_of(error)
+        if isinstance(error, asyncio.CancelledError):
+            return error if self._is_cancelled else failure_of(error)
+        if self._is_cancelled:
+            await self._forget_stray_cancellations()
+        return error
+
+    async def _forget_stray_cancellations(self) -> None:
+        """Take cancellations that are only counted, and have cut off nothing, for those of task groups of a node."""
+        if _GROUPS_LEAVE_CANCELLATIONS and self._task is not None:
+            try:
+                await asyncio.sleep(0)  # one that is not delivered yet comes now
+            except asyncio.CancelledError as error:
+                self._cancelled = error
+            self._cancellations = self._task.cancelling()
 
     async def check_cancelled_at_the_end(self, end: BaseException) -> None:
         """Raise a cancellation that came when the last node had begun, whatever ended the task, unless the answer would
