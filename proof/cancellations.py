@@ -1,7 +1,7 @@
 """Cancellations at any moment, any number of times, of whoever runs a graph or iterates over a run.
 
-Every call ends, and its caller hears of the cancellation. It leaves no task and no thread. The run is where it was saved,
-nothing that was saved is done again, and when it is left alone it ends as an undisturbed one.
+Every call ends, and its caller hears of the cancellation. It leaves no task and no thread. The run is where it was
+saved, nothing that was saved is done again, and when it is left alone it ends as an undisturbed one.
 """
 
 from __future__ import annotations
@@ -13,24 +13,24 @@ import random
 import sys
 import tempfile
 import threading
-from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable
+from functools import partial
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import attrs
 
 from proof.report import Report
 from proof.workers import limited, tell, work_out
-from stategraph import CheckpointNotFoundError, ExecutionError, RunStatus, State, StateGraph
+from stategraph import CheckpointNotFoundError, CheckpointStore, ExecutionError, RunStatus, State, StateGraph
 from tests.everything import INPUTS, answer, builds_everything, expected
 from tests.lives import MOST_CALLS, Life, MortalStore, Tool, World
 from tests.orders import misplaced
 from tests.scenarios import RUN
 
-RUNS = 4000
+RUNS = 2000
 """Random runs, at full length."""
-LEAST = 60
+LEAST = 40
 """And with any share of it."""
 _BATCH = 250
 
@@ -110,8 +110,7 @@ class Target:
 
     async def called(self, call: Awaitable[State]) -> State:
         """Wait for the call."""
-        task = asyncio.current_task()
-        assert task is not None
+        task = _current_task()
         try:
             return await call
         finally:
@@ -125,11 +124,13 @@ class Heard(Exception):  # noqa: N818 - what is to come
 _Call: TypeAlias = Callable[[], Awaitable[State]]
 
 
+def _current_task() -> asyncio.Task[Any]:
+    return cast("asyncio.Task[Any]", asyncio.current_task())
+
+
 async def by_task(call: _Call, target: Target) -> State:
     """Cancel the task that calls."""
-    task = asyncio.current_task()
-    assert task is not None
-    target.strike = task.cancel
+    target.strike = _current_task().cancel
     try:
         return await target.called(call())
     except asyncio.CancelledError:
@@ -140,10 +141,15 @@ async def by_timeout(call: _Call, target: Target) -> State:
     """Let the time of ``asyncio.timeout`` be over."""
     try:
         async with asyncio.timeout(None) as limit:
-            target.strike = lambda: limit.when() is None and limit.reschedule(0)
+            target.strike = partial(_expire, limit)
             return await target.called(call())
     except TimeoutError:
         raise Heard from None
+
+
+def _expire(limit: asyncio.Timeout) -> None:
+    if limit.when() is None:
+        limit.reschedule(0)
 
 
 async def by_sibling(call: _Call, target: Target) -> State:
@@ -192,7 +198,7 @@ WAYS: dict[str, Callable[[_Call, Target], Awaitable[State]]] = {
 
 @attrs.define(eq=False)
 class Seen:
-    """What the caller was given: the States that were shown, and the final one."""
+    """What the caller was given."""
 
     shown: list[State] = attrs.field(factory=list)
     final: State | None = None
@@ -204,8 +210,8 @@ class LeftError(Exception):
 
 async def executed(graph: StateGraph, method: str, arguments: tuple[Any, ...], seen: Seen) -> State:
     """Call ``aexecute`` or ``aresume``."""
-    seen.final = final = await getattr(graph, f"a{method}")(*arguments)
-    assert final is not None
+    final: State = await getattr(graph, f"a{method}")(*arguments)
+    seen.final = final
     return final
 
 
@@ -219,8 +225,7 @@ async def iterated(graph: StateGraph, method: str, arguments: tuple[Any, ...], s
             seen.final = None if state.status is RunStatus.ACTIVE else state
             if len(seen.shown) == most and seen.final is None:
                 raise LeftError
-    assert seen.final is not None
-    return seen.final
+    return cast(State, seen.final)
 
 
 async def left(graph: StateGraph, method: str, arguments: tuple[Any, ...], seen: Seen) -> State:
@@ -246,132 +251,114 @@ class Trial:
 
     def run(self) -> None:
         """Call the graph as the case says, then until the run is complete."""
-        threads = set(threading.enumerate())
-        calls = iter(self.case.calls)
         with contextlib.ExitStack() as stack:
             store = self.world.opened()
             if self.case.store != "memory":
                 stack.enter_context(store)
-            for _ in range(MOST_CALLS):
-                way, use, blow = next(calls, ("task", "execute", None))
+            threads = set(threading.enumerate())
+            for number in range(MOST_CALLS):
+                way, use, blow = self.case.calls[number] if number < len(self.case.calls) else ("task", "execute", None)
                 final = self._call(store, way, use, blow)
-                left_behind = set(threading.enumerate()) - threads
-                self.wrong += [f"thread {thread.name} is left by {way}, {use}" for thread in left_behind]
-                if final is not None and final.status is RunStatus.COMPLETED:
+                behind = set(threading.enumerate()) - threads
+                self.wrong += [f"{way}, {use}: thread {thread.name} is left" for thread in behind]
+                if final is not None or self.wrong:
                     break
-                if self.wrong:
-                    return
-            else:
-                self.wrong.append("it never completes")
-                return
-        if (dict(final), final.step) != expected():
-            self.wrong.append(f"it ends with {dict(final)} at step {final.step}")
+        if not self.wrong and (final is None or (dict(final), final.step) != expected()):
+            self.wrong.append(f"it ends with {final}: {dict(final or {})}")
         self.wrong += [f"{key} was repeated although it was saved" for key in self.world.journal.repeated]
 
-    def _call(self, store: Any, way: str, use: str, blow: Blow | None) -> State | None:
-        """Make one call; return the final State that is known after it."""
-        points = blow.at if blow is not None and blow.of == "points" else None
-        life = Life(points, kinds=("store", "work"))
+    def _call(self, store: CheckpointStore, way: str, use: str, blow: Blow | None) -> State | None:
+        """Make one call; return the final State if the run is complete."""
+        before = _load(store)
+        if before is not None and before.status is RunStatus.COMPLETED:
+            return before
+        life = Life(blow.at if blow is not None and blow.of == "points" else None, kinds=("store", "work"))
         life.events.append([])
-        if self.world.is_prompt:
-            life.told = self.world.journal.trust
-        mortal = MortalStore(store, life, self.world.journal)
+        life.told = self.world.journal.trust if self.world.is_prompt else bool
         build = builds_everything(self.case.kind, **self.case.checkpoint)
+        mortal = MortalStore(store, life, self.world.journal)
         graph = build(mortal, life, Tool(life, self.world.journal))
-        saved = _load(store)
-        if saved is None:
-            method, arguments = "execute", (State(INPUTS, run_id=RUN),)
-        elif saved.status is RunStatus.COMPLETED:
-            return saved
-        else:
-            method, arguments = "resume", (RUN, _answers(saved))
-        seen, target = Seen(), Target()
-        end = asyncio.run(
-            _attacked(way, lambda: USES[use](graph, method, arguments, seen), target, blow, life, self.wrong)
-        )
-        self.wrong += misplaced(life.events[0])
-        self._check(f"{way}, {use}, {method}", seen, target, end, saved, _load(store))
+        arguments: tuple[Any, ...] = (State(INPUTS, run_id=RUN),) if before is None else (RUN, _answers(before))
+        method, seen, target = "execute" if before is None else "resume", Seen(), Target()
+        attack = _attacked(way, lambda: USES[use](graph, method, arguments, seen), target, blow, life)
+        ending = asyncio.run(attack)
+        ending.problems += misplaced(life.events[0])
+        self._check(ending, seen, target, before, _load(store))
+        self.wrong += [f"{way}, {use}, {method}: {problem}" for problem in ending.problems]
         return seen.final if seen.final is not None and seen.final.status is RunStatus.COMPLETED else None
 
-    def _check(
-        self, what: str, seen: Seen, target: Target, end: list[Any], before: State | None, after: State | None
-    ) -> None:
+    def _check(self, ending: Ending, seen: Seen, target: Target, before: State | None, after: State | None) -> None:
+        """Find what is wrong with how a call ended, beside what was saved before it and after it."""
+        error, problems = ending.error, ending.problems
         self.report.tried["calls"] += 1
         self.report.tried["cancelled"] += target.is_struck
-        answer, error = end or (None, None)
-        self.report.found[type(error).__name__ if error else "ended"] += 1
-        kept = seen.final is not None and after is None  # the answer would be nowhere else
-        if not end:
-            self.wrong.append(f"{what}: nobody knows how it ended")
-        elif target.is_struck and not isinstance(error, Heard) and not (kept and error is None):
-            self.wrong.append(f"{what}: it was cancelled, and ended with {error or answer!r}")
-        elif error is not None and not isinstance(error, Heard | ExecutionError | LeftError):
-            self.wrong.append(f"{what}: it ended with {error!r}")
-        elif isinstance(error, Heard) and not target.is_struck:
-            self.wrong.append(f"{what}: nobody has cancelled it")
-        if (
-            after is None
-            and before is not None
-            and (seen.final is None or seen.final.status is not RunStatus.COMPLETED)
-        ):
-            self.wrong.append(f"{what}: the run is gone, and so is its final State")
-        steps = [state.step for state in seen.shown if state.partial is None]
-        if after is not None and steps and after.step < max(steps):
-            self.wrong.append(f"{what}: step {max(steps)} was shown, and step {after.step} is saved")
+        self.report.found["ended" if error is None else type(error).__name__] += 1
+        is_heard, is_gone = isinstance(error, Heard), after is None and before is not None
+        is_complete = seen.final is not None and seen.final.status is RunStatus.COMPLETED
+        if target.is_struck and not is_heard and not (is_complete and after is None and error is None):
+            problems.append(f"it was cancelled, and ended with {error or seen.final!r}")
+        if error is not None and not isinstance(error, Heard | ExecutionError | LeftError):
+            problems.append(f"it ended with {error!r}")
+        if is_heard and not target.is_struck:
+            problems.append("nobody has cancelled it")
+        if is_gone and not is_complete:
+            problems.append("the run is gone, and so is its final State")
+        shown = max((state.step for state in seen.shown if state.partial is None), default=0)
+        if after is not None and after.step < shown:
+            problems.append(f"step {shown} was shown, and step {after.step} is saved")
 
 
-async def _attacked(
-    way: str, call: _Call, target: Target, blow: Blow | None, life: Life, wrong: list[str]
-) -> list[Any]:
-    """Make a call and cancel it; return a list of its answer and its error, which may be filled later."""
-    end: list[Any] = []
-    loop, reached = asyncio.get_running_loop(), asyncio.Event()
-    life.act = lambda _: loop.call_soon_threadsafe(reached.set)
+@attrs.define(eq=False)
+class Ending:
+    """How a call ended: an error, if there was one, and what it left behind or what else was wrong."""
+
+    error: BaseException | None = None
+    problems: list[str] = attrs.field(factory=list)
+
+
+async def _attacked(way: str, call: _Call, target: Target, blow: Blow | None, life: Life) -> Ending:
+    """Make a call and cancel it; return how it ended, which may show only when the event loop is closed."""
+    ending, reached, loop = Ending(), asyncio.Event(), asyncio.get_running_loop()
+    life.act = lambda _: cast(None, loop.call_soon_threadsafe(reached.set))
 
     async def work() -> None:
         try:
-            end[:] = await WAYS[way](call, target), None
+            await WAYS[way](call, target)
         except BaseException as error:  # noqa: BLE001 - whatever it is, it is looked at
-            end[:] = None, error
-            if way == "shutdown" and isinstance(error, Heard):
-                raise asyncio.CancelledError from None
+            ending.error = error
 
-    async def strike() -> None:
-        assert blow is not None
-        for _ in range(blow.at if blow.of == "turns" else 0):
-            await asyncio.sleep(0)
-        if blow.of == "points":
-            await reached.wait()
-        if way == "shutdown":
-            return
-        for _ in range(blow.times):
+    async def strike(blow: Blow) -> None:
+        await (reached.wait() if blow.of == "points" else _turn(blow.at))
+        for _ in range(blow.times if way != "shutdown" else 0):
             target.hit()
-            for _ in range(blow.gap):
-                await asyncio.sleep(0)
+            await _turn(blow.gap)
 
-    task = asyncio.create_task(work())
-    striker = None if blow is None else asyncio.create_task(strike())
-    if striker is None or way != "shutdown":
-        await asyncio.wait([task])
-        if striker is not None:
-            striker.cancel()
-            await asyncio.wait([striker])
-    else:
-        await asyncio.wait([task, striker], return_when=asyncio.FIRST_COMPLETED)
-        striker.cancel()
-        await asyncio.wait([striker])
-        return end
+    tasks = [asyncio.create_task(work())]
+    if blow is not None:
+        tasks.append(asyncio.create_task(strike(blow)))
+    if way == "shutdown":
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        return ending
+    await asyncio.wait(tasks[:1])
+    for task in tasks[1:]:
+        task.cancel()
+    await asyncio.wait(tasks)
     others = asyncio.all_tasks() - {asyncio.current_task()}
-    wrong += [f"{other.get_coro()} is left by {way}" for other in others]
-    return end
+    ending.problems += [f"{other.get_coro()} is left" for other in others]
+    return ending
 
 
-def _load(store: Any) -> State | None:
+async def _turn(times: int) -> None:
+    """Let the event loop turn so many times."""
+    for _ in range(times):
+        await asyncio.sleep(0)
+
+
+def _load(store: CheckpointStore) -> State | None:
     try:
-        state: State = store.load(RUN)
+        return store.load(RUN)
     except CheckpointNotFoundError:
         return None
-    return state
 
 
 def _answers(saved: State) -> dict[str, Any] | None:
@@ -404,7 +391,6 @@ def prove(share: float, seed: int) -> list[Report]:
     count = max(LEAST, round(RUNS * share))
     batches = [(seed, first, min(_BATCH, count - first)) for first in range(0, count, _BATCH)]
     work_out("cancellations", batches, report)
-    report.tried = Counter({kind: number for kind, number in report.tried.items() if number})
     return [report]
 
 

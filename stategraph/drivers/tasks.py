@@ -110,7 +110,7 @@ async def aiterate(task: Task[State], signal: StopSignal | None) -> AsyncGenerat
         run.cancel()
         cancelled = await stopped()
         end = _end_of(run)
-        if end is None and run.result() is not last:  # it may be nowhere else: only then is this cancelled
+        if end is None and run.result() is not last:  # it completed all the same, and its last State may be deleted
             yield run.result()
         if end is error:
             raise
@@ -171,7 +171,7 @@ class _Workers:
         work = _begun_apart(function, argument)
         await self._outlast(work, limit.left())
         if not work.done():
-            if self._is_cancelled:
+            if self._is_cancelled():
                 await self._raise_cancellation()
             raise limit.passed()
         return await self._outcome(work)
@@ -181,12 +181,12 @@ class _Workers:
         return function(argument)
 
     async def _wait_for(self, awaitable: Awaitable[Any], node_name: str) -> Any:
-        if self._is_cancelled:
+        if self._is_cancelled():
             if isinstance(awaitable, Coroutine):
                 awaitable.close()  # or Python warns that nobody awaited it
             await self._raise_cancellation()
         answer = await wait_for(awaitable, self._limits)
-        if self._is_cancelled:
+        if self._is_cancelled():
             await self._forget_stray_cancellations()
         return answer
 
@@ -215,9 +215,6 @@ class _Workers:
         await self._check()
 
     async def _show_state(self, _: None, state: State) -> None:
-        """Somebody who has cancelled the run does not look any more."""
-        if self._is_cancelled and state is not self._deleted:
-            await self._raise_cancellation()
         if self._show is not None:
             begun = time.monotonic()
             await self._show(state)
@@ -225,7 +222,7 @@ class _Workers:
 
     async def _delete(self, function: _Function, argument: Any) -> None:
         """A run that completes although it was cancelled stays in the store: its result would be nowhere else."""
-        if self._is_cancelled:
+        if self._is_cancelled():
             await self._raise_cancellation()
         await self._ask_store(function, argument)
         self._deleted = argument
@@ -234,11 +231,10 @@ class _Workers:
         function(argument)
 
     async def _check(self) -> None:
-        if self._is_cancelled:
+        if self._is_cancelled():
             await self._raise_cancellation()
         self._limits.check()
 
-    @property
     def _is_cancelled(self) -> bool:
         """Whether somebody has cancelled the task of the run since it began: some CancelledErrors tell of that."""
         return self._cancelled is not None or (self._task is not None and self._task.cancelling() > self._cancellations)
@@ -253,8 +249,8 @@ class _Workers:
         """-> what to throw into the task for what a command raised: a CancelledError is a failure of what was called,
         unless the run was cancelled."""
         if isinstance(error, asyncio.CancelledError):
-            return error if self._is_cancelled else failure_of(error)
-        if self._is_cancelled:
+            return error if self._is_cancelled() else failure_of(error)
+        if self._is_cancelled():
             await self._forget_stray_cancellations()
         return error
 
@@ -271,14 +267,15 @@ class _Workers:
         """Raise a cancellation that came when the last node had begun, whatever ended the task, unless the answer would
         be lost with it: it is the State whose run was deleted. The run of a graph within is deleted as well, but it is
         not the answer."""
-        failure = None if isinstance(end, StopIteration) else end
-        is_lost = isinstance(end, StopIteration) and end.value is self._deleted
-        if not self._is_cancelled or not isinstance(end, Exception) or is_lost:
+        if not self._is_cancelled() or not isinstance(end, Exception):
+            return
+        is_answer = isinstance(end, StopIteration)
+        if is_answer and cast(StopIteration, end).value is self._deleted:
             return
         try:
             await self._raise_cancellation()
         except asyncio.CancelledError as cancelled:
-            raise cancelled from failure
+            raise cancelled from (None if is_answer else end)
 
 
 def _end_of(run: asyncio.Task[Any]) -> BaseException | None:

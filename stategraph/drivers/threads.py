@@ -125,7 +125,7 @@ class LoopThreads:
 
     def __enter__(self) -> Self:
         self.users += 1
-        timer = self._timer and self._timer()
+        timer = None if self._timer is None else self._timer()
         if timer is not None:
             timer.cancel()
         return self
