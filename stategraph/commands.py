@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Generator
 from typing import Any, TypeAlias, TypeVar
 
+from stategraph.failures import failure_of
+
 
 class Kind:
     """Base of the kinds of commands. They are never instantiated."""
@@ -113,3 +115,12 @@ class CannotAwait(BaseException):
 class StoreFailed(BaseException):
     """Raised while a node is visited, to say that the store could not do what the visit takes, or holds what does not
     fit (``__cause__``): no failure of the node, and nothing to be tried again."""
+
+
+def escaped(error: BaseException) -> BaseException:
+    """-> what to raise in the engine for an error that a call raised, which no cancellation can have caused."""
+    if not isinstance(error, GeneratorExit):
+        return failure_of(error)
+    wrapper = Escaped()
+    wrapper.__cause__ = error
+    return wrapper

@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from enum import Enum
 from inspect import isawaitable
-from typing import Any, TypeAlias, final
+from typing import Any, TypeAlias, cast, final
 
 import attrs
 
 from stategraph.callables import is_async_callable, name_of
 from stategraph.errors import shorten
+from stategraph.failures import failure_of, failures
 from stategraph.frozen import ATOMS
 from stategraph.state import State
 from stategraph.structure import EdgeStructure
@@ -65,8 +66,8 @@ def choose(edges: Sequence[Edge], state: State) -> Edge | NoWay:
             holds = predicate(state)
             if holds is True or is_true(holds):
                 return edge
-        except Exception as error:
-            return NoWay(edges.index(edge) + 1, error)
+        except failures() as error:
+            return NoWay(edges.index(edge) + 1, cast(Exception, failure_of(error)))
     return NoWay(len(edges))
 
 

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 import attrs
 
 from stategraph import clock
+from stategraph.failures import failures
 
 
 class EventType(StrEnum):
@@ -82,7 +83,7 @@ def wants(listener: Listener, type: EventType) -> bool:
         return True
     try:
         return bool(ask(type))
-    except Exception as error:
+    except failures() as error:
         _report(listener, error)
         return False
 
@@ -101,7 +102,7 @@ def notify_of(listener: Listener, event: Event) -> None:
     """Tell the listener of an event. What it raises is logged, once for each listener, and goes no further."""
     try:
         listener.on_event(event)
-    except Exception as error:
+    except failures() as error:
         _report(listener, error)
 
 
@@ -112,7 +113,7 @@ def _forget(key: int, _: object) -> None:
     _reported.pop(key, None)
 
 
-def _report(listener: object, error: Exception) -> None:
+def _report(listener: object, error: BaseException) -> None:
     known = _reported.get(id(listener))
     if known is not None and known() is listener:  # an id can be used again once its object is gone
         return

@@ -17,6 +17,7 @@ from stategraph.errors import (
     shorten,
 )
 from stategraph.events import EventType, Listener, notify
+from stategraph.failures import failures
 from stategraph.persist import persisted
 from stategraph.provenance import Part
 from stategraph.state import State
@@ -99,7 +100,7 @@ class Services:
             if not self._is_told:
                 self._tell_policy(state.run_id)
             self.store.save(state)
-        except Exception as error:
+        except failures() as error:
             raise self._unsaved(state, error)  # noqa: B904 - sets the cause itself
 
     def amend(self, state: State) -> None:
@@ -108,7 +109,7 @@ class Services:
             if not self._is_told:
                 self._tell_policy(state.run_id)
             self.store.amend(state)
-        except Exception as error:
+        except failures() as error:
             raise self._unsaved(state, error)  # noqa: B904 - sets the cause itself
 
     def load(self, run_id: str) -> State:
@@ -118,7 +119,7 @@ class Services:
             state = self.store.load(run_id)
         except CheckpointError:
             raise
-        except Exception as error:
+        except failures() as error:
             reason = f"the {self.store} could not load it: {describe_exception(error)}"
             if isinstance(error, LookupError):
                 reason += " (a store says with CheckpointNotFoundError that a run is not there)"
@@ -131,7 +132,7 @@ class Services:
         """Wait until all that was saved before is durable; raises a CheckpointError if it will not be."""
         try:
             self.store.flush()
-        except Exception as error:
+        except failures() as error:
             raise self._unsaved(state, error)  # noqa: B904 - sets the cause itself
 
     def delete(self, state: State) -> None:
@@ -139,7 +140,7 @@ class Services:
         self.flush(state)  # or a save behind the run that has failed would seem to be a failure to delete
         try:
             self.store._discard(state.run_id)
-        except Exception as error:
+        except failures() as error:
             reason = f"it is complete, but the {self.store} could not delete it: {describe_exception(error)}"
             failure = CheckpointError(state.run_id, reason)
             failure.state = state
@@ -150,7 +151,7 @@ class Services:
         state, parts = about
         try:
             self.store.save_parts(state.run_id, parts)
-        except Exception as error:
+        except failures() as error:
             raise self._unsaved(state, error)  # noqa: B904 - sets the cause itself
 
     def load_parts(self, about: tuple[str, int, str]) -> Mapping[str, Any]:
@@ -173,7 +174,7 @@ class Services:
             return ask()
         except CheckpointError:
             raise
-        except Exception as error:
+        except failures() as error:
             reason = f"the {self.store} could not {what}: {describe_exception(error)}"
             raise CheckpointError(run_id, reason) from error
 
@@ -185,7 +186,7 @@ class Services:
         self.store.retain(run_id, self._policy)
         self._is_told = True
 
-    def _unsaved(self, state: State, error: Exception) -> CheckpointError:
+    def _unsaved(self, state: State, error: BaseException) -> CheckpointError:
         """-> the error for a State that could not be saved: the store's own, if it is a CheckpointError."""
         self._is_told = False  # a store need not remember the policy of a run that it could not begin
         if isinstance(error, CheckpointError):

@@ -96,7 +96,8 @@ def test_each_package_lists_its_names(package: str) -> None:
 # --------------------------------------------------------------------------- which way imports point
 
 LAYERS = [
-    ["clock", "errors", "callables", "mismatches", "code_version", "dropped"],
+    ["clock", "errors", "callables", "mismatches", "code_version", "dropped", "cancellation"],
+    ["failures"],
     ["ids", "structure", "events", "frozen", "registry", "commands", "nodes.context", "checks", "typed"],
     ["provenance"],
     ["state"],
@@ -138,6 +139,7 @@ ALLOWED: dict[str, set[str]] = {
         *(
             "answers",
             "callables",
+            "cancellation",
             "checks",
             "commands",
             "errors",
@@ -151,7 +153,9 @@ ALLOWED: dict[str, set[str]] = {
             "watching",
         ),
     },
-    "drivers": {"callables", "commands", "dropped", "engine", "errors", "state"},
+    "drivers": {
+        *("callables", "cancellation", "commands", "dropped", "engine", "errors", "failures", "provenance", "state"),
+    },
     "state": {"clock", "errors", "events", "frozen", "ids", "provenance", "structure"},
     "errors": set(),
     "clock": set(),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import subprocess
 import sys
@@ -14,12 +15,39 @@ from typing import Any
 
 import pytest
 
-from stategraph import ExecutionError, MapNode, ParallelNode, State
+from stategraph import ExecutionError, MapNode, ParallelNode, RunStatus, State
 from stategraph.nodes.jobs import Job
 from stategraph.nodes.pools import make_pool
 from stategraph.stores.memory import MemoryStore
 from stategraph.stores.sqlite import SqliteStore
-from tests.scenarios import DRIVERS, NODES, RUN, Node, make_graph
+from tests.scenarios import DRIVERS, NODES, RUN, Node, make_graph, traces
+
+
+def within_seconds(work: Callable[[], Any]) -> Any:
+    """Do something in a thread that may hang; return what it returns, or raise what it raises."""
+    outcomes: list[tuple[Any, BaseException | None]] = []
+
+    def run() -> None:
+        try:
+            outcomes.append((work(), None))
+        except BaseException as error:
+            outcomes.append((None, error))
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(30)
+    assert outcomes, "it hangs"
+    thread.join(30)
+    answer, raised = outcomes[0]
+    if raised is not None:
+        raise raised
+    return answer
+
+
+def repr_of_type(value: object) -> str:
+    """Return the name of the type of a parameter."""
+    return type(value).__name__
+
 
 PARAMETERS = pytest.mark.parametrize("call", DRIVERS.values(), ids=list(DRIVERS))
 KINDS = pytest.mark.parametrize("as_kind", NODES.values(), ids=list(NODES))
@@ -239,3 +267,102 @@ def test_a_collected_error_can_be_saved(tmp_path: Path) -> None:
         final = make_graph({"map": node}, store=store).execute(State({"items": [1]}))
 
     assert final["results"][0].message == "\\udc80"
+
+
+class Quit(BaseException):
+    """Not an Exception."""
+
+
+class Unclosable:
+    """What cannot be awaited, nor closed."""
+
+    def __await__(self) -> Any:
+        yield
+
+    def close(self) -> None:
+        """Fail."""
+        raise Quit("it cannot be closed")
+
+
+class Unspeakable(Exception):
+    """One that cannot say what it is."""
+
+    def __str__(self) -> str:
+        raise Quit("it cannot be told")
+
+
+def raising(error: BaseException) -> Node:
+    """Return a function that raises."""
+
+    def function(_: Any) -> Any:
+        raise error
+
+    return function
+
+
+@PARAMETERS
+@KINDS
+@pytest.mark.parametrize("error", [Quit(), GeneratorExit(), SystemExit(), Unspeakable()], ids=repr_of_type)
+@pytest.mark.parametrize("on_error", ["raise", "collect"])
+def test_whatever_ends_a_part(
+    call: Callable[..., State], as_kind: Callable[[Node], Node], error: BaseException, on_error: str
+) -> None:
+    """It ends the run, which is saved; no thread is left that works on, and nobody waits for it for ever."""
+    store, before = MemoryStore(), set(threading.enumerate())
+    node = MapNode(as_kind(raising(error)), over="items", into="results", on_error=on_error, max_workers=2)
+    graph = make_graph({**traces("a"), "map": node}, store=store, interval=5)
+
+    with pytest.raises((Quit, type(error))):
+        within_seconds(lambda: call(graph, "execute", State({"items": [1, 2, 3, 4]}, run_id=RUN)))
+
+    assert (store.load(RUN)["trace"], store.load(RUN).status) == (["a"], RunStatus.ACTIVE)
+    assert set(threading.enumerate()) <= before
+
+
+@PARAMETERS
+@pytest.mark.parametrize("on_error", ["raise", "collect"])
+def test_a_result_that_cannot_be_looked_at(call: Callable[..., State], on_error: str) -> None:
+    """Its thread does not end without saying so."""
+    node = MapNode(lambda item: Unclosable(), over="items", into="results", on_error=on_error)
+    graph = make_graph({"map": node}, store=MemoryStore())
+
+    with pytest.raises(Quit):
+        within_seconds(lambda: call(graph, "execute", State({"items": [1, 2, 3]}, run_id=RUN)))
+
+
+FORKS = """
+import os, sys, time
+from pathlib import Path
+from stategraph import ExecutionError, GraphConfig, MapNode, State, StateGraph
+
+def forks(number):
+    if not os.fork():
+        time.sleep(20)
+        Path("late").touch()
+        os._exit(0)
+    os._exit(7)
+
+if __name__ == "__main__":
+    graph = StateGraph(GraphConfig(name="forks", observer="noop"))
+    graph.add_node("map", MapNode(forks, over="items", into="results", processes=True))
+    graph.set_entry_point("map")
+    graph.set_exit_point("map")
+    try:
+        graph.execute(State({"items": [1]}))
+    except ExecutionError as error:
+        print(error, Path("late").exists(), flush=True)
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_process_that_dies_before_one_that_it_began(tmp_path: Path) -> None:
+    """That one holds the connection, but sends nothing: the death is found out all the same."""
+    (tmp_path / "program.py").write_text(FORKS, encoding="utf-8")
+
+    with subprocess.Popen([sys.executable, "program.py"], cwd=tmp_path, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        told = process.stdout.readline()
+        process.kill()
+
+    assert "exit code 7" in told
+    assert told.split()[-1] == "False"

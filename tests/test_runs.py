@@ -472,7 +472,7 @@ class Quit(BaseException):
 class TestBaseExceptions:
     """What is not an error of a node, but the wish to end."""
 
-    @pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit, asyncio.CancelledError, GeneratorExit, Quit])
+    @pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit, GeneratorExit, Quit])
     @pytest.mark.parametrize("interval", [1, 10])
     def test_they_pass_unchanged(self, scene: Scene, kind: type[BaseException], interval: int) -> None:
         """The run is active, has all completed steps, and goes on."""

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
-from stategraph.commands import Escaped, Stopped
+from stategraph.commands import Stopped
 from stategraph.errors import RunCancelledError, describe_exception
 
 Outcome: TypeAlias = tuple[Any, BaseException | None]
@@ -19,15 +19,6 @@ def answer_of(error: BaseException) -> Any:
     if isinstance(error, StopIteration):
         return error.value
     raise error
-
-
-def escaped(error: BaseException) -> BaseException:
-    """-> what to throw into a task for an error that a command raised."""
-    if not isinstance(error, GeneratorExit):
-        return error
-    wrapper = Escaped()
-    wrapper.__cause__ = error
-    return wrapper
 
 
 def left() -> Stopped:

@@ -9,11 +9,13 @@ from typing import Any, Self, cast
 
 import attrs
 
+from stategraph.cancellation import outlast
 from stategraph.commands import Task
 from stategraph.drivers.outcomes import is_plain_stop, left, raised_after
 from stategraph.drivers.stop import StopSignal
-from stategraph.drivers.tasks import adrive
+from stategraph.drivers.tasks import adrive, end_of
 from stategraph.dropped import reaper, report
+from stategraph.provenance import RunStatus
 from stategraph.state import State
 
 
@@ -21,18 +23,20 @@ from stategraph.state import State
 class _Turns:
     """Whose turn it is: that of the run, or of whoever iterates over it."""
 
-    shown: asyncio.Event = attrs.field(factory=asyncio.Event)
+    shown: asyncio.Queue[State | None] = attrs.field(factory=asyncio.Queue)
     seen: asyncio.Event = attrs.field(factory=asyncio.Event)
-    state: State | None = None
+    last: State | None = None
     is_left: bool = False
     is_dropped: bool = False
 
     async def show(self, state: State) -> None:
         """Wait until the next State is asked for: the run is never ahead of whoever iterates over it."""
-        self.state = state
-        self.seen.clear()
-        self.shown.set()
+        if state.status is not RunStatus.ACTIVE:  # there is no next
+            self.shown.put_nowait(state)
+            return
         if not self.is_left:
+            self.seen.clear()
+            self.shown.put_nowait(state)
             await self.seen.wait()
         if self.is_left:
             raise left()
@@ -40,9 +44,8 @@ class _Turns:
     async def next(self) -> State | None:
         """Wait for the next State; there is none any more once the run has ended."""
         self.seen.set()
-        await self.shown.wait()
-        self.shown.clear()
-        return self.state
+        self.last = await self.shown.get()
+        return self.last
 
     def leave(self) -> None:
         """Have the run stopped where it waits, or when it comes there."""
@@ -52,8 +55,7 @@ class _Turns:
     def end(self, run: asyncio.Task[Any]) -> None:
         """Tell that there is no State any more. What the run raised is raised by whoever asked for one."""
         reaper.let_go(self)
-        self.state = None
-        self.shown.set()
+        self.shown.put_nowait(None)
         error = None if run.cancelled() else run.exception()
         if self.is_dropped and error is not None and not is_plain_stop(error):
             report(error)
@@ -73,18 +75,18 @@ class AsyncStream(AsyncGenerator[State, None]):
         self._task, self._signal, self._store = task, signal, store
         self._turns = _Turns()
         self._is_asked = self._is_over = False
+        self._rest: list[BaseException] = []  # what is raised when there is no State any more
 
     async def __anext__(self) -> State:
         self._check_not_asked()
         if self._is_over:
-            raise StopAsyncIteration
+            raise self._rest.pop() if self._rest else StopAsyncIteration
         self._is_asked = True
         try:
             state = await self._asked()
         except BaseException as error:
             self._is_over = True
-            await self._cancelled(error)
-            raise
+            state = await self._cancelled(error)
         finally:
             self._is_asked = False
         if state is None:
@@ -161,20 +163,35 @@ class AsyncStream(AsyncGenerator[State, None]):
         if run is None or run.done():
             return None
         self._turns.leave()
-        try:
-            await asyncio.wait([run])
-        except BaseException as error:
-            await self._cancelled(error)
-            raise
+        cancelled = await outlast(run, hands_on=True)
+        if cancelled is not None:
+            raise cancelled from end_of(run)
         return None if run.cancelled() else run.exception()
 
-    async def _cancelled(self, error: BaseException) -> None:
-        """Cancel the run, unless it has ended, and wait for its end; but not if whoever asks for that is dropped."""
-        if isinstance(error, GeneratorExit):
+    async def _cancelled(self, error: BaseException) -> State:
+        """Cancel the run, unless it has ended, and wait for its end.
+
+        Returns:
+            The last State, if the run completed all the same and nobody has seen it: it may be nowhere else.
+
+        Raises:
+            BaseException: the error, or a cancellation that came meanwhile.
+        """
+        run = self._run
+        if isinstance(error, GeneratorExit):  # whoever asks is dropped: nobody can wait
             self.drop()
-        elif self._run is not None and not self._run.done():
-            self._run.cancel()
-            await asyncio.wait([self._run])
+        if isinstance(error, GeneratorExit) or run is None:
+            raise error
+        run.cancel()
+        self._turns.leave()
+        cancelled = await outlast(run, hands_on=True) or error
+        end = end_of(run)
+        if end is None and run.result() is not self._turns.last:
+            self._rest.append(cancelled)
+            return run.result()
+        if end is error:
+            raise error
+        raise cancelled from end
 
     def _check_not_asked(self) -> None:
         if self._is_asked:

@@ -32,8 +32,9 @@ from stategraph.commands import (
     Stopped,
     Task,
     Unlimit,
+    escaped,
 )
-from stategraph.drivers.outcomes import Outcome, answer_of, call_apart, escaped, is_plain_stop, left, raised_after
+from stategraph.drivers.outcomes import Outcome, answer_of, call_apart, is_plain_stop, left, raised_after
 from stategraph.drivers.stop import Limits, MakeError, StopSignal
 from stategraph.dropped import reaper
 from stategraph.errors import AsyncNodeError

@@ -7,6 +7,9 @@ from typing import Any
 
 import attrs
 
+from stategraph.commands import escaped
+from stategraph.errors import describe_exception
+
 
 @attrs.frozen
 class Job:
@@ -35,7 +38,11 @@ class Outcome:
 
 
 def outcome_of_error(job: Job, error: BaseException) -> Outcome:
-    """-> what comes of a job that has raised: a result, where it is one whose errors are collected."""
+    """-> what comes of a job that has raised: a result, where it is one whose errors are collected. It never raises."""
+    error = escaped(error)
     if job.collect is not None and isinstance(error, Exception):
-        return Outcome(job.label, job.collect(error))
+        try:
+            return Outcome(job.label, job.collect(error))
+        except BaseException as second:  # noqa: BLE001 - raised in the thread of the run
+            error.add_note(f"It cannot be collected: {describe_exception(second)}")
     return Outcome(job.label, error=error)

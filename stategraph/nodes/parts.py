@@ -91,6 +91,7 @@ class _Work:
 
     def stop(self, *, wait: bool) -> Task[None]:
         """Let no more parts begin, and keep those that finish all the same."""
+        self.pool.halt()
         outcomes = yield (Finish, self.pool.stop, wait)
         yield from self._take(outcomes)
 

@@ -12,6 +12,7 @@ from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Protocol
 
 from stategraph.callables import is_async_callable
+from stategraph.commands import escaped
 from stategraph.nodes.jobs import Job, Outcome, outcome_of_error
 
 if TYPE_CHECKING:
@@ -21,17 +22,20 @@ if TYPE_CHECKING:
 class Pool(Protocol):
     """Does jobs. `next` and `stop` block or, where `is_async`, have to be awaited.
 
-    Every job is done in a context of its own, a copy of that of the run, and an async one in a task of its own. A
-    failing job is an outcome as well; where failures stop the others, no job begins once one has failed. To ask for
-    the next outcomes says that those before are saved: at most twice as many jobs as there are workers have begun and
-    are not saved, so that a crash repeats no more than these. No thread, task or process is left once `stop` has
-    returned; if it was told not to wait, threads may be.
+    Every job that has begun has an outcome, however it ends; a failure is one as well. Each is done in a context of its
+    own, a copy of that of the run, and an async one in a task of its own. Where failures stop the others, no job begins
+    once one has failed. To ask for the next outcomes says that those before are saved: at most twice as many jobs as
+    there are workers have begun and are not saved, so that a crash repeats no more than these. No thread, task or
+    process is left once `stop` has returned; if it was told not to wait, threads may be.
     """
 
     is_async: bool
 
     def next(self, _: object = None) -> Any:
         """-> outcomes that have come since, at least one; there must be jobs left."""
+
+    def halt(self) -> None:
+        """Begin nothing more. It never waits, and comes before `stop`, which may be cut off before it has begun."""
 
     def stop(self, wait: bool) -> Any:
         """Begin nothing more, and wait for what is being done -> outcomes that have come since."""
@@ -51,10 +55,13 @@ def _outcome(job: Job) -> Outcome:
 
 def _at_once(outcome: Outcome) -> Outcome:
     """-> the outcome, or the error if it has to be awaited, for which there is no event loop."""
-    if not isawaitable(outcome.result):
-        return outcome
-    if hasattr(outcome.result, "close"):
-        outcome.result.close()  # or Python warns that nobody awaited it
+    try:
+        if not isawaitable(outcome.result):
+            return outcome
+        if hasattr(outcome.result, "close"):
+            outcome.result.close()  # or Python warns that nobody awaited it
+    except BaseException as error:  # noqa: BLE001 - a result may do anything when it is looked at
+        return Outcome(outcome.label, error=escaped(error))
     reason = "it returned something to be awaited, but it is no async function: define it with async def"
     return Outcome(outcome.label, error=TypeError(reason))
 
@@ -95,8 +102,11 @@ class ThreadPool:
         self._taken = len(outcomes)
         return outcomes
 
-    def stop(self, wait: bool) -> list[Outcome]:
+    def halt(self) -> None:
         self._jobs.clear()
+
+    def stop(self, wait: bool) -> list[Outcome]:
+        self.halt()
         self._room.release(len(self._threads))
         if wait:
             for thread in self._threads:
@@ -111,82 +121,98 @@ class ThreadPool:
                 job = self._jobs.popleft()
             except IndexError:
                 return
-            outcome = _at_once(self._context.copy().run(_outcome, job))
-            if self._stops and outcome.error is not None:  # before the thread of the run hears of it
-                self._jobs.clear()
-            self._done.put(outcome)
+            outcome = Outcome(job.label, error=RuntimeError("its thread ended before it did"))
+            try:
+                outcome = _at_once(self._context.copy().run(_outcome, job))
+            finally:  # whatever ends this thread: the run waits for an outcome
+                if self._stops and outcome.error is not None:  # before the thread of the run hears of it
+                    self._jobs.clear()
+                self._done.put(outcome)
 
 
 class TaskPool:
-    """Async functions as tasks of the running event loop; sync ones among them in threads."""
+    """Async functions as tasks of the running event loop, one for each job; sync ones among them in threads."""
 
     is_async = True
 
     def __init__(self, jobs: Sequence[Job], workers: int, *, stops: bool) -> None:
-        self._jobs, self._stops, self._handed_out = deque(jobs), stops, 0
-        self._workers = min(workers, len(jobs))
-        self._tasks: list[asyncio.Task[None]] | None = None
-        self._done: list[Outcome] = []
+        self._jobs, self._stops = deque(jobs), stops
+        self._workers, self._unsaved, self._handed_out = min(workers, len(jobs)), 0, 0
+        self._tasks: dict[asyncio.Task[Outcome], Job] = {}
+        self._ended: list[tuple[asyncio.Task[Outcome], Outcome]] = []
         self._threads: list[threading.Thread] = []
         self._waits = True
 
     async def next(self, _: object = None) -> list[Outcome]:
         import asyncio
 
-        if self._tasks is None:
-            self._changed, self._room = asyncio.Event(), asyncio.Semaphore(2 * self._workers)
-            self._tasks = [asyncio.create_task(self._work()) for _ in range(self._workers)]
-        for _ in range(self._handed_out):
-            self._room.release()
-        while not self._done:
-            self._changed.clear()
+        self._unsaved -= self._handed_out
+        self._changed = asyncio.Event()
+        self._begin()
+        if not self._ended:
             await self._changed.wait()
-        self._handed_out = len(self._done)
-        return self._taken()
+        taken, self._ended = self._ended, []
+        self._handed_out = len(taken)
+        return [outcome for _, outcome in taken]
+
+    def halt(self) -> None:
+        self._jobs.clear()
 
     async def stop(self, wait: bool) -> list[Outcome]:
-        import asyncio
+        from stategraph.cancellation import outlast
 
-        self._jobs.clear()
-        self._waits = wait
-        tasks = self._tasks or []
-        for task in tasks:
+        self.halt()
+        self._waits, cancelled = wait, None
+        for task in self._tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        if wait and self._threads:
-            await asyncio.to_thread(self._join)
-        return self._taken()
+        for task in [*self._tasks]:
+            cancelled = await outlast(task) or cancelled
+            self._end(task)
+        if wait:
+            for thread in self._threads:  # each has handed over its outcome: it is about to end
+                thread.join()
+        if cancelled is not None:
+            raise cancelled
+        # One that was cancelled together with the run, as at the end of asyncio.run, is not done.
+        return [outcome for task, outcome in self._ended if not task.cancelled()]
 
-    def _join(self) -> None:
-        for thread in self._threads:
-            thread.join()
-
-    def _taken(self) -> list[Outcome]:
-        taken, self._done = self._done, []
-        return taken
-
-    async def _work(self) -> None:
+    def _begin(self) -> None:
+        """Have as many jobs done as there are workers and there is room for what is not saved."""
         import asyncio
 
-        while self._jobs:
-            await self._room.acquire()
-            if not self._jobs:
-                return
-            outcome = await asyncio.create_task(self._do(self._jobs.popleft()))
-            if _is_cancellation(outcome.error):
-                return
-            if self._stops and outcome.error is not None:
-                self._jobs.clear()
-            self._done.append(outcome)
-            self._changed.set()
+        while self._jobs and len(self._tasks) < self._workers and self._unsaved < 2 * self._workers:
+            job = self._jobs.popleft()
+            task = asyncio.create_task(self._do(job))
+            self._tasks[task] = job
+            self._unsaved += 1
+            task.add_done_callback(self._end)
+
+    def _end(self, task: asyncio.Task[Outcome]) -> None:
+        """Take the outcome of a task, whatever ended it, and begin another."""
+        job = self._tasks.pop(task, None)
+        if job is None:  # `stop` was quicker
+            return
+        try:
+            outcome = task.result()
+        except BaseException as error:  # noqa: BLE001 - raised in the task of the run; or it was cancelled
+            outcome = outcome_of_error(job, error)
+        self._ended.append((task, outcome))
+        if self._stops and outcome.error is not None:
+            self._jobs.clear()
+        self._begin()
+        self._changed.set()
 
     async def _do(self, job: Job) -> Outcome:
+        import asyncio
+
         try:
             if is_async_callable(job.function):
                 return Outcome(job.label, await job.function(job.argument))
             outcome = await self._in_thread(job)
             return Outcome(job.label, await outcome.result) if isawaitable(outcome.result) else outcome
-        except BaseException as error:  # noqa: BLE001 - raised in the task of the run
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:  # noqa: BLE001 - raised in the task of the run, where the loop would stop
             return outcome_of_error(job, error)
 
     async def _in_thread(self, job: Job) -> Outcome:
@@ -194,29 +220,24 @@ class TaskPool:
         import asyncio
         from concurrent.futures import Future
 
+        from stategraph.cancellation import outlast
+
         done: Future[Outcome] = Future()
         done.set_running_or_notify_cancel()
         run = contextvars.copy_context().run
         thread = threading.Thread(
             target=lambda: done.set_result(run(_outcome, job)), name="stategraph part", daemon=True
         )
-        self._threads.append(thread)
         thread.start()
+        self._threads.append(thread)
         work = asyncio.wrap_future(done)
         try:
             return await asyncio.shield(work)
         except asyncio.CancelledError:
             if not self._waits:
                 raise
-            return await work
-
-
-def _is_cancellation(error: BaseException | None) -> bool:
-    """Whether the task is cancelled; a CancelledError may also come from the function itself."""
-    import asyncio
-
-    task = asyncio.current_task()
-    return isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() > 0
+            await outlast(work)
+            return work.result()
 
 
 def make_pool(jobs: Sequence[Job], workers: int, *, is_async: bool, processes: bool, stops: bool) -> Pool:

@@ -25,6 +25,7 @@ _Error = TypeVar("_Error", bound=BaseException)
 
 _END = b""  # tells a process that there is nothing more to be done
 _PATIENCE = 5  # seconds for a process to end that has closed its connection
+_LOOK = 1.0  # seconds after which is looked for processes that have died without that: one they began has it as well
 
 
 @attrs.define(eq=False)
@@ -39,6 +40,11 @@ class _Worker:
     connection: Connection
     job: Job | None = None
     is_sound: bool = True
+
+    @property
+    def is_dead(self) -> bool:
+        """Whether the process has ended."""
+        return self.process.exitcode is not None
 
     def send(self, packed: bytes) -> None:
         """Send a message as a whole; unless that is done, nothing is to be had from this process any more."""
@@ -81,9 +87,12 @@ class ProcessPool:
                     outcomes = [] if self._is_stopped else self._taken(ready)
         return outcomes
 
+    def halt(self) -> None:
+        self._is_stopped = True
+
     def stop(self, wait: bool) -> list[Outcome]:
         outcomes: list[Outcome] = []
-        self._is_stopped = True
+        self.halt()
         try:
             if not wait:  # first: a thread that was left in `next` may be amid sending something to one of these
                 for worker in [worker for worker in self._workers if worker.job is not None]:
@@ -143,27 +152,30 @@ class ProcessPool:
         """Wait -> those that have sent an outcome, or have died."""
         from multiprocessing.connection import wait
 
-        busy = self._busy()
-        ready = wait([worker.connection for worker in busy])
-        return [worker for worker in busy if worker.connection in ready]
+        while busy := self._busy():
+            ready = wait([worker.connection for worker in busy], _LOOK)
+            found = [worker for worker in busy if worker.connection in ready or worker.is_dead]
+            if found:
+                return found
+        return []
 
     def _taken(self, workers: Sequence[_Worker]) -> list[Outcome]:
         """-> outcomes of those of these workers that have sent one, or have died."""
         outcomes: list[Outcome] = []
         for worker in workers:
-            job = worker.job
+            job, is_dead = worker.job, worker.is_dead  # asked first: what it sent before it died is there then
             if job is None:
                 continue
             try:
-                if not worker.connection.poll():
-                    continue
-                packed = worker.receive()
+                packed = worker.receive() if worker.connection.poll() else None
             except (EOFError, OSError):
+                packed, is_dead = None, True
+            if packed is not None:
+                worker.job = None
+                outcomes.append(_outcome(job, _unpickled(packed)))
+            elif is_dead:
                 outcomes.append(outcome_of_error(job, _death(worker)))
                 self._workers.remove(worker)
-                continue
-            worker.job = None
-            outcomes.append(_outcome(job, _unpickled(packed)))
         return outcomes
 
 

@@ -1,0 +1,63 @@
+"""What is done about the cancellations of asyncio: they are outlasted where work must not be cut off, and told from
+failures."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+
+class CancelledError(asyncio.CancelledError, Exception):
+    """A CancelledError that came out of a node although nobody had cancelled the run: a failure like any other.
+
+    What the node raised is its ``__cause__``.
+    """
+
+
+async def outlast(
+    work: asyncio.Future[Any], seconds: float | None = None, *, hands_on: bool = False
+) -> asyncio.CancelledError | None:
+    """Wait until something is done, however often this task is cancelled meanwhile.
+
+    Args:
+        work: What to wait for. It is not cancelled.
+        seconds: How long to wait at most.
+        hands_on: Cancel the work as often as this task is cancelled.
+
+    Returns:
+        The newest cancellation that came, which the caller has to raise in the end.
+    """
+    if work.done():
+        return None
+    loop = asyncio.get_running_loop()
+    until = float("inf") if seconds is None else loop.time() + seconds
+
+    async def wait() -> asyncio.CancelledError | None:
+        try:
+            await asyncio.wait([work], timeout=None if seconds is None else max(0.0, until - loop.time()))
+        except asyncio.CancelledError as error:
+            if hands_on:
+                work.cancel()
+            return error
+        return None
+
+    cancelled = await wait()
+    if cancelled is None:
+        return None
+    with _shield():  # only now: a scope for every wait would cost those that nobody cancels
+        while not work.done() and loop.time() < until:
+            cancelled = await wait() or cancelled
+    return cancelled
+
+
+def _shield() -> AbstractContextManager[object]:
+    """Return what keeps a cancel scope of anyio from cancelling this task again in every turn of the loop, for as long
+    as it has not left the scope: only a scope of anyio can, and where anyio was never imported there is none."""
+    if "anyio" not in sys.modules:
+        return nullcontext()
+    import anyio
+
+    scope: AbstractContextManager[object] = anyio.CancelScope(shield=True)
+    return scope

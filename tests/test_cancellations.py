@@ -1,0 +1,644 @@
+"""Cancellations by asyncio: whoever is cancelled hears of it, once the run has stopped; a CancelledError of a node's own
+is a failure of the node."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import contextlib
+import selectors
+import threading
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from typing import Any
+
+import pytest
+
+from stategraph import (
+    CheckpointSaveError,
+    ExecutionError,
+    MapNode,
+    ParallelNode,
+    RetryPolicy,
+    RunStatus,
+    State,
+)
+from stategraph.stores.memory import MemoryStore
+from tests.scenarios import RUN, Scene, WatchedStore, as_async, fails_always, make_graph, raises, trace, traces
+from tests.test_stopping import Gate, cancel_at
+
+pytestmark = pytest.mark.timeout(90)
+
+PATIENCE = 30  # seconds after which something hangs
+
+
+def in_time(main: Callable[[], Awaitable[Any]], selector: selectors.BaseSelector | None = None) -> Any:
+    """Run a coroutine function on an event loop, in a thread that may hang; return its answer."""
+    outcomes: list[Any] = []
+
+    def run() -> None:
+        loop = asyncio.SelectorEventLoop(selector)
+        with asyncio.Runner(loop_factory=lambda: loop) as runner:
+            try:
+                outcomes.append(runner.run(main()))
+            except BaseException as error:
+                outcomes.append(error)
+
+    before = set(threading.enumerate())
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(PATIENCE)
+    assert outcomes, "it hangs"
+    thread.join(PATIENCE)
+    assert set(threading.enumerate()) <= before
+    if isinstance(outcomes[0], BaseException):
+        raise outcomes[0]
+    return outcomes[0]
+
+
+async def left_alone() -> None:
+    """Fail if there is any task but this one."""
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
+class Consumer:
+    """Somebody who iterates over a run; what is shown is in `shown`."""
+
+    def __init__(self, graph: Any, most: int = 1000) -> None:
+        self.shown: list[State] = []
+        self._graph, self._most = graph, most
+
+    async def __call__(self) -> None:
+        """Iterate, and leave after so many States."""
+        async with contextlib.aclosing(self._graph.astream(State(run_id=RUN))) as states:
+            async for state in states:
+                self.shown.append(state)
+                if len(self.shown) == self._most:
+                    break
+
+
+TIMES = pytest.mark.parametrize("times", [1, 2, 20])
+
+
+class TestIterating:
+    """Whoever iterates over a run is cancelled: it has stopped when that comes out."""
+
+    @TIMES
+    def test_while_a_sync_node_works(self, times: int) -> None:
+        """The node is finished and saved first."""
+        gate, store = Gate(), MemoryStore()
+
+        def slow(state: State) -> dict[str, Any]:
+            gate.wait()
+            return {"trace": [*state["trace"], "b"]}
+
+        async def main() -> None:
+            consumer = Consumer(make_graph({**traces("a"), "b": slow, **traces("c")}, store=store))
+            task = asyncio.create_task(consumer())
+            await cancel_at(gate, task, times)
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            await left_alone()
+
+        in_time(main)
+        assert (store.load(RUN)["trace"], store.load(RUN).status) == (["a", "b"], RunStatus.ACTIVE)
+        assert make_graph(traces("abc"), store=store).resume(RUN)["trace"] == [*"abc"]
+
+    @TIMES
+    @pytest.mark.parametrize("interval", [1, 10])
+    def test_while_the_store_saves(self, times: int, interval: int) -> None:
+        """Saving is not cut off, nor is the last save of a run that was left."""
+        gate, inner = Gate(), MemoryStore()
+
+        def before(method: str, argument: Any) -> None:
+            if method == "save" and not gate.reached.is_set():
+                gate.wait()
+
+        async def main() -> None:
+            consumer = Consumer(make_graph(traces("abcd"), store=WatchedStore(inner, before), interval=interval), 2)
+            task = asyncio.create_task(consumer())
+            await cancel_at(gate, task, times)
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            await left_alone()
+            assert not consumer.shown or inner.load(RUN).step >= consumer.shown[-1].step
+
+        in_time(main)
+        assert make_graph(traces("abcd"), store=inner).resume(RUN)["trace"] == [*"abcd"]
+
+    @pytest.mark.parametrize("kind", ["waits", "is stubborn", "takes it back"])
+    def test_while_an_async_node_works(self, kind: str) -> None:
+        """It is cancelled; if it does not heed that, the run stops after it."""
+        store, started = MemoryStore(), asyncio.Event()
+
+        async def node(state: State) -> dict[str, Any]:
+            started.set()
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                if kind == "waits":
+                    raise
+                if kind == "takes it back":
+                    asyncio.current_task().uncancel()  # type: ignore[union-attr]
+            return {"trace": ["a"]}
+
+        async def main() -> None:
+            task = asyncio.create_task(Consumer(make_graph({"a": node, **traces("b")}, store=store))())
+            await started.wait()
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            await left_alone()
+
+        in_time(main)
+        assert (store.load(RUN).step, store.load(RUN).status) == (int(kind != "waits"), RunStatus.ACTIVE)
+
+    def test_many_whose_time_is_over(self) -> None:
+        """``asyncio.timeout`` around an iteration."""
+        store, ends = MemoryStore(), list[str]()
+
+        def slow(state: State) -> dict[str, Any]:
+            time.sleep(0.01)
+            return {}
+
+        graph = make_graph(dict.fromkeys("abcdefgh", slow), store=store)
+
+        async def consume(number: int) -> None:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(number / 500):
+                    async for _ in graph.astream(State(run_id=f"run-{number}")):
+                        pass
+            ends.append("ended")
+
+        async def main() -> None:
+            await asyncio.gather(*(consume(number) for number in range(40)))
+
+        in_time(main)
+        assert len(ends) == 40
+
+    def test_in_a_scope_of_anyio(self) -> None:
+        """It catches the cancellation, as its own."""
+        anyio, gate, store = pytest.importorskip("anyio"), Gate(), MemoryStore()
+
+        def slow(state: State) -> dict[str, Any]:
+            gate.wait()
+            return {}
+
+        async def main() -> None:
+            loop = asyncio.get_running_loop()
+            with anyio.CancelScope() as scope:
+                threading.Thread(
+                    target=lambda: (
+                        gate.reached.wait(PATIENCE),
+                        loop.call_soon_threadsafe(scope.cancel),
+                        loop.call_soon_threadsafe(loop.call_later, 0.1, gate.opened.set),
+                    )
+                ).start()
+                await Consumer(make_graph({"a": slow, **traces("b")}, store=store))()
+            assert scope.cancelled_caught
+            assert not asyncio.current_task().cancelling()  # type: ignore[union-attr]
+            await left_alone()
+
+        in_time(main)
+        assert store.load(RUN).step == 1
+
+    def test_while_the_run_is_deleted(self) -> None:
+        """Its last State is shown, for it is nowhere else; then the cancellation is heard of."""
+        gate = Gate()
+
+        def before(method: str, argument: Any) -> None:
+            if method == "delete":
+                gate.wait()
+
+        consumer = Consumer(make_graph(traces("ab"), store=WatchedStore(MemoryStore(), before), preserve=False))
+
+        async def main() -> None:
+            task = asyncio.create_task(consumer())
+            await cancel_at(gate, task)
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            await left_alone()
+
+        in_time(main)
+        assert [(state.step, state.status.value) for state in consumer.shown] == [(1, "active"), (2, "completed")]
+
+    def test_what_cannot_be_saved(self) -> None:
+        """It is told as the cause of the cancellation."""
+        started = asyncio.Event()
+
+        async def endless(state: State) -> None:
+            started.set()
+            await asyncio.Event().wait()
+
+        async def main() -> None:
+            store = WatchedStore(MemoryStore(), fails_always("save", OSError("the disk is full")))
+            nodes = {**traces("a"), "b": endless}
+            task = asyncio.create_task(Consumer(make_graph(nodes, store=store, interval=5))())
+            await started.wait()
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError) as caught:
+                await task
+            assert "the disk is full" in caught.value.__cause__.__notes__[0]  # type: ignore[union-attr]
+
+        in_time(main)
+
+
+class TestExecuting:
+    """Whoever runs a graph is cancelled."""
+
+    def test_a_node_that_fails_meanwhile(self) -> None:
+        """The cancellation is heard of all the same; the failure is saved, and its cause."""
+        gate, store = Gate(), MemoryStore()
+
+        def fails(state: State) -> None:
+            gate.wait()
+            raise ValueError("no")
+
+        async def main() -> None:
+            task = asyncio.create_task(make_graph({"a": fails}, store=store).aexecute(State(run_id=RUN)))
+            await cancel_at(gate, task)
+            with pytest.raises(asyncio.CancelledError) as caught:
+                await task
+            assert isinstance(caught.value.__cause__, ExecutionError)
+
+        in_time(main)
+        assert store.load(RUN).status is RunStatus.FAILED
+
+    def test_what_the_canceller_says(self) -> None:
+        """It is what the CancelledError says, even where a node has cancelled the task without a wait."""
+
+        async def cancels(state: State) -> dict[str, Any]:
+            asyncio.current_task().cancel("enough")  # type: ignore[union-attr]
+            return {}
+
+        async def main() -> None:
+            graph = make_graph({"a": cancels, "b": as_async(trace("b"))}, store=MemoryStore(), interval=0)
+            with pytest.raises(asyncio.CancelledError, match="enough"):
+                await graph.aexecute(State(run_id=RUN))
+            asyncio.current_task().uncancel()  # type: ignore[union-attr]
+
+        in_time(main)
+
+    @pytest.mark.parametrize("is_handled", [True, False])
+    def test_a_task_group_of_a_node(self, is_handled: bool) -> None:
+        """That one of its tasks fails cancels nobody but the group."""
+
+        async def fails() -> None:
+            await asyncio.sleep(0)
+            raise ValueError("in the group")
+
+        async def node(state: State) -> dict[str, Any]:
+            try:
+                async with asyncio.TaskGroup() as group:
+                    group.create_task(fails())
+            except* ValueError:
+                if not is_handled:
+                    raise
+            return {}
+
+        async def main() -> State:
+            graph = make_graph({"a": node, **traces("b")}, store=MemoryStore())
+            return await graph.aexecute(State(run_id=RUN))
+
+        if is_handled:
+            assert in_time(main)["trace"] == ["b"]
+        else:
+            with pytest.raises(ExecutionError, match="TaskGroup"):
+                in_time(main)
+
+    def test_all_tasks_at_once(self) -> None:
+        """As at the end of ``asyncio.run``: parts that were cancelled with the run have not failed, and are done again."""
+        store, started = MemoryStore(), asyncio.Event()
+        is_first = True
+
+        async def item(number: int) -> int:
+            if is_first:
+                started.set()
+                await asyncio.Event().wait()
+            return number
+
+        node = MapNode(item, over="items", into="results", max_workers=2, on_error="collect")
+        graph = make_graph({"map": node}, store=store)
+
+        async def main() -> None:
+            task = asyncio.create_task(graph.aexecute(State({"items": [*range(9)]}, run_id=RUN)))
+            await started.wait()
+            for each in asyncio.all_tasks() - {asyncio.current_task()}:
+                each.cancel()
+            await asyncio.wait([task])
+            assert task.cancelled()
+            await left_alone()
+
+        in_time(main)
+        is_first = False
+        assert graph.resume(RUN)["results"] == [*range(9)]
+
+
+class CountingSelector(selectors.DefaultSelector):
+    """Counts the turns of its event loop."""
+
+    turns = 0
+
+    def select(self, timeout: float | None = None) -> Any:
+        self.turns += 1
+        return super().select(timeout)
+
+
+class TestTurns:
+    """To wait for what cannot be cut off keeps no processor busy."""
+
+    @pytest.mark.parametrize("how", ["execute", "iterate", "timed", "branch"])
+    def test_in_a_scope_of_anyio(self, how: str) -> None:
+        """Which cancels a task in every turn of the loop until it leaves the scope."""
+        anyio, gate = pytest.importorskip("anyio"), Gate()
+
+        def slow(state: State) -> dict[str, Any]:
+            gate.wait()
+            return {}
+
+        async def quick(state: State) -> dict[str, Any]:
+            return {}
+
+        node: Any = ParallelNode({"a": slow, "b": quick}) if how == "branch" else slow
+        policies = {"a": {"timeout": 60}} if how == "timed" else {}
+        graph = make_graph({"a": node}, store=MemoryStore(), policies=policies)
+        counts: list[int] = []
+
+        def watch(scope: Any, loop: asyncio.AbstractEventLoop) -> None:
+            gate.reached.wait(PATIENCE)
+            loop.call_soon_threadsafe(scope.cancel)
+            time.sleep(0.1)
+            counts.append(selector.turns)
+            time.sleep(0.3)
+            counts.append(selector.turns)
+            gate.opened.set()
+
+        async def main() -> None:
+            with anyio.CancelScope() as scope:
+                watcher = threading.Thread(target=watch, args=(scope, asyncio.get_running_loop()))
+                watcher.start()
+                if how == "iterate":
+                    await Consumer(graph)()
+                else:
+                    await graph.aexecute(State(run_id=RUN))
+            assert scope.cancelled_caught
+            watcher.join(PATIENCE)
+
+        selector = CountingSelector()
+        in_time(main, selector)
+        assert counts[1] - counts[0] < 10
+
+    def test_cancelled_again_and_again(self) -> None:
+        """A turn or two for each time, no more."""
+        gate = Gate()
+
+        def slow(state: State) -> dict[str, Any]:
+            gate.wait()
+            return {}
+
+        async def main() -> None:
+            graph = make_graph({"a": slow, **traces("b")}, store=MemoryStore())
+            task = asyncio.create_task(graph.aexecute(State(run_id=RUN)))
+            await asyncio.to_thread(gate.reached.wait, PATIENCE)
+            before = selector.turns
+            for _ in range(50):
+                task.cancel()
+                await asyncio.sleep(0.002)
+            assert selector.turns - before < 50 * 4
+            gate.opened.set()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+
+        selector = CountingSelector()
+        in_time(main, selector)
+
+
+# --------------------------------------------------------------------------- a node's own
+
+
+def cancelled(argument: Any) -> Any:
+    """Raise the CancelledError of something else."""
+    raise asyncio.CancelledError("its own")
+
+
+def futures_cancelled(argument: Any) -> Any:
+    """Raise that of a thread pool."""
+    raise concurrent.futures.CancelledError("its own")
+
+
+async def waits_for_cancelled(argument: Any) -> Any:
+    """Wait for a task that somebody has cancelled."""
+    other = asyncio.create_task(asyncio.sleep(PATIENCE))
+    asyncio.get_running_loop().call_soon(other.cancel, "its own")
+    await other
+
+
+async def cancels_itself(argument: Any) -> Any:
+    """Cancel the task that it runs in."""
+    asyncio.current_task().cancel("its own")  # type: ignore[union-attr]
+    await asyncio.sleep(PATIENCE)
+
+
+def generator(state: State) -> Iterator[int]:
+    """Raise it after a chunk."""
+    yield 1
+    cancelled(state)
+
+
+async def async_generator(state: State) -> AsyncIterator[int]:
+    """The same."""
+    yield 1
+    cancelled(state)
+
+
+OWN = {
+    "sync": cancelled,
+    "futures": futures_cancelled,
+    "async": as_async(cancelled),
+    "awaited": waits_for_cancelled,
+    "generator": generator,
+    "async generator": async_generator,
+}
+
+
+@pytest.mark.parametrize("kind", OWN)
+class TestOwnErrors:
+    """A CancelledError that comes out of a node although nobody has cancelled the run."""
+
+    def test_it_is_a_failure(self, memory_play: Scene, kind: str) -> None:
+        """Like any other: of the run, which is saved as failed."""
+        with pytest.raises(ExecutionError, match="CancelledError: its own") as caught:
+            memory_play.execute(make_graph({"a": OWN[kind], **traces("b")}, store=memory_play.store))
+
+        kinds = concurrent.futures.CancelledError if kind == "futures" else asyncio.CancelledError
+        assert isinstance(caught.value.__cause__, kinds)
+        saved = memory_play.store.load(RUN)
+        assert saved.status is RunStatus.FAILED
+        assert saved.error is not None
+        assert (saved.error.type, saved.error.message, saved.error.node) == ("CancelledError", "its own", "a")
+        assert memory_play.resume(make_graph(traces("ab"), store=memory_play.store))["trace"] == ["a", "b"]
+
+    @pytest.mark.parametrize("timeout", [None, 60])
+    def test_it_is_tried_again(self, memory_play: Scene, kind: str, timeout: float | None) -> None:
+        """As often as any failure, and what is asked whether to try again is given it."""
+        seen: list[Exception] = []
+        retry = RetryPolicy(initial_delay=0, retry_on=lambda error: seen.append(error) or True)  # type: ignore[func-returns-value]
+        policies = {"a": {"retry": retry, "timeout": timeout}}
+        with pytest.raises(ExecutionError, match="failed after 3 attempts: CancelledError"):
+            memory_play.execute(make_graph({"a": OWN[kind]}, store=memory_play.store, policies=policies))
+
+        assert all(isinstance(error, asyncio.CancelledError | concurrent.futures.CancelledError) for error in seen)
+        assert len(seen) == 2
+
+    def test_it_is_handled(self, memory_play: Scene, kind: str) -> None:
+        """By the node for that."""
+        graph = make_graph(
+            {"a": OWN[kind], **traces("b")}, store=memory_play.store, policies={"a": {"on_error": "b"}}
+        )
+
+        final = memory_play.execute(graph)
+
+        assert final["error"]["type"] == "CancelledError"
+        assert final["trace"] == ["b"]
+
+    def test_in_a_graph_within(self, memory_play: Scene, kind: str) -> None:
+        """The inner run has failed, and with it the outer one."""
+        inner = make_graph({"x": OWN[kind]}, store=MemoryStore(), name="inner")
+        with pytest.raises(ExecutionError) as caught:
+            memory_play.execute(make_graph({"a": inner.as_node()}, store=memory_play.store))
+
+        assert isinstance(caught.value.__cause__, ExecutionError)
+        assert memory_play.store.load(RUN).status is RunStatus.FAILED
+
+    def test_while_somebody_iterates(self, memory_play: Scene, kind: str) -> None:
+        """Nobody who looks is cancelled."""
+        graph = make_graph({"a": OWN[kind]}, store=memory_play.store)
+
+        async def main() -> None:
+            async for _ in graph.astream(State(run_id=RUN)):
+                pass
+
+        with pytest.raises(ExecutionError):
+            in_time(main)
+        with pytest.raises(ExecutionError):
+            list(graph.stream_resume(RUN))
+
+
+PARTS: dict[str, Callable[[Any], Any]] = {
+    "branch": lambda function: ParallelNode({"0": function, "1": as_async(lambda _: {})}, on_failure="finish"),
+    "item": lambda function: MapNode(function, over="items", into="results"),
+    "one worker": lambda function: MapNode(function, over="items", into="results", max_workers=1),
+}
+
+
+@pytest.mark.parametrize("function", [cancelled, waits_for_cancelled, cancels_itself])
+class TestOwnErrorsOfParts:
+    """A part that raises one, or is cancelled by itself, has failed; the run waits for no outcome that never comes."""
+
+    @pytest.mark.parametrize("make", PARTS.values(), ids=list(PARTS))
+    def test_it_has_failed(self, memory_play: Scene, function: Any, make: Callable[[Any], Any]) -> None:
+        """As it is told in the group of failures."""
+        graph = make_graph({"a": make(function)}, store=memory_play.store)
+        task_wise = threading.Thread(target=lambda: ends.append(execute()), daemon=True)
+        ends: list[Any] = []
+
+        def execute() -> Any:
+            try:
+                return memory_play.execute(graph, State({"items": [1, 2, 3]}, run_id=RUN))
+            except BaseException as error:
+                return error
+
+        task_wise.start()
+        task_wise.join(PATIENCE)
+
+        (failure,) = ends
+        assert isinstance(failure, ExecutionError)
+        group = failure.__cause__
+        assert isinstance(group, ExceptionGroup)
+        assert all(isinstance(error, asyncio.CancelledError) for error in group.exceptions)
+        assert "0: CancelledError: its own" in str(group)
+        assert memory_play.store.load(RUN).status is RunStatus.FAILED
+
+    def test_the_others_go_on(self, memory_play: Scene, function: Any) -> None:
+        """Those after it in the same worker, too; the failure is collected."""
+        is_async = asyncio.iscoroutinefunction(function)
+
+        async def aitem(number: int) -> int:
+            return number if number != 2 else await function(number)
+
+        def item(number: int) -> int:
+            return number if number != 2 else function(number)
+
+        made = aitem if is_async else item
+        node = MapNode(made, over="items", into="results", max_workers=1, on_error="collect")
+        final = memory_play.execute(
+            make_graph({"a": node}, store=memory_play.store), State({"items": [1, 2, 3]}, run_id=RUN)
+        )
+
+        assert [final["results"][0], final["results"][1].type, final["results"][2]] == [1, "CancelledError", 3]
+
+
+class TestOwnErrorsOfOthers:
+    """What else users write may raise one; it is a failure of theirs."""
+
+    def test_a_store(self, memory_play: Scene) -> None:
+        """Which could not save."""
+        store = WatchedStore(MemoryStore(), fails_always("save", asyncio.CancelledError()))
+        with pytest.raises(CheckpointSaveError, match="CancelledError"):
+            memory_play.execute(make_graph(traces("ab"), store=store))
+
+    def test_a_predicate(self, memory_play: Scene) -> None:
+        """Which cannot be asked."""
+        graph = make_graph(traces("ab"), [("a", "b", cancelled)], store=memory_play.store)
+        with pytest.raises(ExecutionError, match="predicate .* failed: CancelledError: its own"):
+            memory_play.execute(graph)
+
+    def test_an_observer(self, memory_play: Scene, caplog: pytest.LogCaptureFixture) -> None:
+        """Which is logged, and breaks nothing."""
+
+        class Broken:
+            on_event = staticmethod(cancelled)
+
+        graph = make_graph(traces("ab"), store=memory_play.store, observer=Broken())
+
+        assert memory_play.execute(graph)["trace"] == ["a", "b"]
+        assert "CancelledError" in caplog.text
+
+
+def test_a_cancellation_is_none_of_the_node(memory_play: Scene) -> None:
+    """A run that is cancelled while a node works is neither failed nor tried again."""
+    started, calls = asyncio.Event(), list[int]()
+
+    async def endless(state: State) -> None:
+        calls.append(1)
+        started.set()
+        await asyncio.Event().wait()
+
+    async def main() -> None:
+        policies = {"a": {"retry": RetryPolicy(initial_delay=0), "on_error": "b"}}
+        graph = make_graph({"a": endless, **traces("b")}, store=memory_play.store, policies=policies)
+        task = asyncio.create_task(graph.aexecute(State(run_id=RUN)))
+        await started.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    in_time(main)
+    assert (calls, memory_play.store.load(RUN).status) == ([1], RunStatus.ACTIVE)
+
+
+@pytest.mark.parametrize("error", [ValueError("no"), asyncio.CancelledError("no")])
+def test_a_node_that_raises_while_the_task_has_been_cancelled_before(error: BaseException) -> None:
+    """Cancellations from before the run are none of it."""
+
+    async def main() -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.sleep(0)
+        with pytest.raises(ExecutionError, match="no"):
+            await make_graph({"a": as_async(raises(error))}, store=MemoryStore()).aexecute(State())
+        task.uncancel()
+
+    in_time(main)

@@ -1,0 +1,265 @@
+"""The threads of an event loop, in which sync nodes and stores work."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import stategraph
+from stategraph import State
+from stategraph.drivers import threads as threads_of
+from stategraph.stores.memory import MemoryStore
+from tests.scenarios import WatchedStore, make_graph, traces
+from tests.test_cancellations import PATIENCE, in_time
+from tests.test_stopping import Gate
+
+pytestmark = pytest.mark.timeout(90)
+
+
+def ours() -> list[str]:
+    """Return the names of the threads that are there for event loops."""
+    return [thread.name for thread in threading.enumerate() if thread.name in {"stategraph node", "stategraph store"}]
+
+
+class TestNobodyWaits:
+    """For what another run does, however slow that is."""
+
+    def test_slow_nodes(self) -> None:
+        """Nodes and saves of other runs go on, whatever sync nodes and the loop's own executor are at."""
+        gate, store = Gate(), MemoryStore()
+
+        def slow(state: State) -> dict[str, Any]:
+            gate.wait()
+            return {}
+
+        async def main() -> None:
+            asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
+            blocked = make_graph({"a": slow}, store=store)
+            waiting = [asyncio.create_task(blocked.aexecute(State())) for _ in range(60)]
+            await asyncio.to_thread(gate.reached.wait, PATIENCE)
+            waiting.append(asyncio.create_task(asyncio.to_thread(gate.opened.wait, PATIENCE)))
+            quick = make_graph(traces("abc"), store=store, preserve=True)
+            finals = await asyncio.gather(*(quick.aexecute(State()) for _ in range(20)))
+            assert {tuple(final["trace"]) for final in finals} == {("a", "b", "c")}
+            assert not any(task.done() for task in waiting)
+            gate.opened.set()
+            await asyncio.wait(waiting)
+
+        in_time(main)
+
+    def test_slow_stores(self) -> None:
+        """Nodes of runs that save nothing go on."""
+        gate = Gate()
+        store = WatchedStore(MemoryStore(), lambda method, argument: gate.wait() if method == "save" else None)
+
+        async def main() -> None:
+            blocked = make_graph(traces("a"), store=store, preserve=True)
+            waiting = [asyncio.create_task(blocked.aexecute(State())) for _ in range(60)]
+            await asyncio.to_thread(gate.reached.wait, PATIENCE)
+            await asyncio.sleep(0.1)  # others come to it
+            final = await make_graph(traces("abc"), store=store, interval=0).aexecute(State())
+            assert final["trace"] == [*"abc"]
+            gate.opened.set()
+            await asyncio.wait(waiting)
+
+        in_time(main)
+
+    def test_more_than_there_may_be_threads(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Further nodes wait; saves do not."""
+        monkeypatch.setattr(threads_of, "NODES", 2)
+        order: list[str] = []
+
+        def slow(state: State) -> dict[str, Any]:
+            order.append(state.run_id)
+            time.sleep(0.01)
+            return {}
+
+        async def main() -> None:
+            graph = make_graph({"a": slow}, store=MemoryStore())
+            await asyncio.gather(*(graph.aexecute(State()) for _ in range(20)))
+            assert ours().count("stategraph node") == 2
+
+        in_time(main)
+        assert len(order) == 20
+
+    def test_more_than_the_system_has(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """What no thread can be begun for waits for one that is there."""
+        start = threading.Thread.start
+
+        def refuse(thread: threading.Thread) -> None:
+            if len(ours()) >= 3:
+                raise RuntimeError("can't start new thread")
+            start(thread)
+
+        async def main() -> list[State]:
+            graph = make_graph(traces("ab"), store=MemoryStore())
+            await graph.aexecute(State())
+            monkeypatch.setattr(threading.Thread, "start", refuse)
+            return await asyncio.gather(*(graph.aexecute(State()) for _ in range(10)))
+
+        finals = in_time(main)
+        assert {tuple(final["trace"]) for final in finals} == {("a", "b")}
+
+
+class TestLives:
+    """How long threads are there."""
+
+    def test_one_run_after_another(self) -> None:
+        """The next one finds them; when the loop is closed they are gone."""
+        counts: set[int] = set()
+
+        async def main() -> None:
+            graph = make_graph(traces("abc"), store=MemoryStore())
+            for _ in range(20):
+                await graph.aexecute(State())
+                counts.add(len(ours()))
+
+        before = len(ours())
+        in_time(main)
+
+        assert counts == {before + 2}
+        assert len(ours()) == before
+
+    def test_idle_ones(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """They end after some time, in a loop that goes on and while others work."""
+        monkeypatch.setattr(threads_of, "IDLE", 0.05)
+        gate, before = Gate(), len(ours())
+
+        def slow(state: State) -> dict[str, Any]:
+            gate.wait()
+            return {}
+
+        async def endless(state: State) -> dict[str, Any]:
+            while len(ours()) > before:
+                await asyncio.sleep(0.01)
+            return {}
+
+        async def main() -> None:
+            graph = make_graph({"a": slow}, store=MemoryStore())
+            tasks = [asyncio.create_task(graph.aexecute(State())) for _ in range(10)]
+            await asyncio.to_thread(gate.reached.wait, PATIENCE)
+            other = asyncio.create_task(make_graph({"a": endless}, store=MemoryStore()).aexecute(State()))
+            gate.opened.set()
+            await asyncio.wait(tasks)
+            await other
+            await make_graph(traces("a"), store=MemoryStore()).aexecute(State())
+            while len(ours()) > before:
+                await asyncio.sleep(0.01)
+
+        in_time(main)
+
+    def test_several_loops(self) -> None:
+        """Each has its own, whoever ends first."""
+        graph = make_graph(traces("abc"), store=MemoryStore())
+
+        async def main() -> None:
+            for _ in range(10):
+                await graph.aexecute(State())
+
+        with ThreadPoolExecutor(4) as pool:
+            for done in [pool.submit(asyncio.run, main()) for _ in range(12)]:
+                done.result(PATIENCE)
+        assert not ours()
+
+    def test_a_context(self) -> None:
+        """Nodes see the context variables of the caller."""
+        variable, seen = contextvars.ContextVar("variable", default=0), list[int]()
+
+        def look(state: State) -> dict[str, Any]:
+            seen.append(variable.get())
+            return {}
+
+        async def main() -> None:
+            graph = make_graph({"a": look}, store=MemoryStore())
+            for number in range(3):
+                variable.set(number)
+                await graph.aexecute(State())
+
+        in_time(main)
+        assert seen == [0, 1, 2]
+
+    def test_nothing_of_a_call_is_held(self) -> None:
+        """An idle thread keeps no State alive."""
+        import gc
+        import weakref
+
+        class Thing:
+            pass
+
+        async def main() -> None:
+            thing = Thing()
+            held = weakref.ref(thing)
+            graph = make_graph({"a": lambda state: {"n": state["thing"] is not None}}, store=MemoryStore(), interval=0)
+            await graph.aexecute(State({"thing": thing}))
+            del thing
+            gc.collect()
+            assert held() is None
+
+        in_time(main)
+
+
+PROGRAMS = {
+    "a loop that is never closed": """
+        loop = asyncio.new_event_loop()
+        loop.run_until_complete(run())
+    """,
+    "a child of it that goes on": """
+        loop = asyncio.new_event_loop()
+        loop.run_until_complete(run())
+        child = os.fork()
+        if not child:
+            loop.run_until_complete(run())
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+        loop.run_until_complete(run())
+        loop.close()
+    """,
+    "a child with a loop of its own": """
+        async def forks():
+            await run()
+            child = os.fork()
+            if not child:
+                thread = threading.Thread(target=lambda: asyncio.run(run()))
+                thread.start()
+                thread.join()
+                os._exit(0)
+            assert os.waitpid(child, 0)[1] == 0
+            await run()
+        asyncio.run(forks())
+    """,
+    "a node that never ends": """
+        def endless(state):
+            print("here", flush=True)
+            threading.Event().wait()
+        loop = asyncio.new_event_loop()
+        task = loop.create_task(make_graph({"a": endless}, store=MemoryStore()).aexecute(State()))
+        loop.run_until_complete(asyncio.sleep(0.2))
+    """,
+}
+
+
+@pytest.mark.parametrize("program", PROGRAMS.values(), ids=list(PROGRAMS))
+def test_the_interpreter_ends(program: str) -> None:
+    """Whatever its threads are at."""
+    head = """
+        import asyncio, os, threading
+        from stategraph import State
+        from stategraph.stores.memory import MemoryStore
+        from tests.scenarios import make_graph, traces
+        async def run():
+            assert (await make_graph(traces("ab"), store=MemoryStore()).aexecute(State()))["trace"] == ["a", "b"]
+    """
+    code = textwrap.dedent(head) + textwrap.dedent(program)
+    root = Path(stategraph.__file__).parents[1]
+
+    subprocess.run([sys.executable, "-W", "ignore", "-c", code], cwd=root, check=True, timeout=PATIENCE)
