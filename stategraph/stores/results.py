@@ -119,6 +119,7 @@ class KeptResults:
             check_database(folder / DBNAME)
             cache = self._cache = SafeCache(self._path)
             self._kept = 0
+        cache.between_transactions()
         return cache
 
 
