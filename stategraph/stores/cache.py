@@ -149,20 +149,20 @@ class SafeCache(diskcache.Cache):  # type: ignore[misc]
         """-> what is kept under a key, whether or not its time is over; None if there is nothing."""
         with self.in_use:
             select = "SELECT mode, filename, value FROM Cache WHERE key = ? AND raw = 1"
-            found = self._con.execute(select, (key,)).fetchone()
+            found = self.between_transactions().execute(select, (key,)).fetchone()
         return None if found is None else self.disk.fetch(*found, read=False)
 
     def drop(self, key: str) -> None:
         """Remove what is kept under a key, whether or not its time is over."""
         with self.in_use:
-            self._con.execute("DELETE FROM Cache WHERE key = ? AND raw = 1", (key,))
+            self.between_transactions().execute("DELETE FROM Cache WHERE key = ? AND raw = 1", (key,))
 
     def drop_expired(self, now: float, limit: int) -> int:
         """Remove some of what has no more time at `now`, in seconds since 1970 -> how many."""
         which = "SELECT rowid FROM Cache WHERE expire_time < ? ORDER BY expire_time LIMIT ?"
         with self.in_use:
             delete = f"DELETE FROM Cache WHERE rowid IN ({which})"  # noqa: S608 - nothing of it comes from outside
-            return self._con.execute(delete, (now, limit)).rowcount
+            return self.between_transactions().execute(delete, (now, limit)).rowcount
 
     def erase(self) -> None:
         """Cut off the log, in which what was removed still stands."""

@@ -119,7 +119,6 @@ class KeptResults:
             check_database(folder / DBNAME)
             cache = self._cache = SafeCache(self._path)
             self._kept = 0
-        cache.between_transactions()
         return cache
 
 
