@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +18,8 @@ from tests.scenarios import DRIVERS, HANDLES, NODES, FourMethodStore, Scene, as_
 
 # A shell that runs the tests in the background has them ignore interrupts, and with them all that they start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+# Stores refuse files that a group can write to, and some systems let it write to all that a user makes.
+os.umask(0o022)
 
 
 @pytest.fixture(autouse=True)

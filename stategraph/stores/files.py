@@ -183,6 +183,8 @@ def _is_of_own_group(status: os.stat_result) -> bool:
     """Whether only a group can write that has this user as its one member, as many systems make one for each user."""
     if not _HAS_MODES or status.st_mode & stat.S_IWOTH or not status.st_mode & stat.S_IWGRP:
         return False
+    if not status.st_gid:  # containers have other users in the group of root, and do not list them
+        return False
     import grp  # imported when used: Windows has none of the two
     import pwd
 

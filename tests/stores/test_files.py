@@ -102,7 +102,7 @@ class TestModes:
 
             refused(kind, folder, end, "0666", "chmod go-w")
 
-    @pytest.mark.parametrize("mode", [0o777, 0o703, 0o773])
+    @pytest.mark.parametrize("mode", [0o777, 0o707, 0o772])
     def test_of_the_folder(self, kind: str, folder: Path, mode: int) -> None:
         """Whoever can write to it can put another file in the place of the database."""
         saved(kind, folder)
@@ -140,8 +140,8 @@ class TestModes:
 
         me = pwd.getpwuid(os.geteuid())
         monkeypatch.setattr(grp, "getgrgid", lambda gid: grp.struct_group(("own", "x", gid, members)))
-        monkeypatch.setattr(pwd, "getpwall", lambda: [me])
-        os.chown(folder, -1, me.pw_gid)
+        monkeypatch.setattr(pwd, "getpwall", lambda: [pwd.struct_passwd((*me[:3], me.pw_gid or 4711, *me[4:]))])
+        os.chown(folder, -1, me.pw_gid or 4711)  # the group of root is never taken for one of a user
         folder.chmod(0o770)
 
         if members:
