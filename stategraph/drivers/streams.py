@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import AsyncGenerator
 from contextlib import suppress
 from typing import Any, Self, cast
@@ -23,7 +24,8 @@ from stategraph.state import State
 class _Turns:
     """Whose turn it is: that of the run, or of whoever iterates over it."""
 
-    shown: asyncio.Queue[State | None] = attrs.field(factory=asyncio.Queue)
+    states: deque[State | None] = attrs.field(factory=deque)
+    shown: asyncio.Event = attrs.field(factory=asyncio.Event)  # a Queue asks its loop when whoever waits is dropped
     seen: asyncio.Event = attrs.field(factory=asyncio.Event)
     last: State | None = None
     is_left: bool = False
@@ -32,11 +34,11 @@ class _Turns:
     async def show(self, state: State) -> None:
         """Wait until the next State is asked for: the run is never ahead of whoever iterates over it."""
         if state.status is not RunStatus.ACTIVE:  # there is no next
-            self.shown.put_nowait(state)
+            self._put(state)
             return
         if not self.is_left:
             self.seen.clear()
-            self.shown.put_nowait(state)
+            self._put(state)
             await self.seen.wait()
         if self.is_left:
             raise left()
@@ -44,8 +46,15 @@ class _Turns:
     async def next(self) -> State | None:
         """Wait for the next State; there is none any more once the run has ended."""
         self.seen.set()
-        self.last = await self.shown.get()
+        while not self.states:
+            self.shown.clear()
+            await self.shown.wait()
+        self.last = self.states.popleft()
         return self.last
+
+    def _put(self, state: State | None) -> None:
+        self.states.append(state)
+        self.shown.set()
 
     def leave(self) -> None:
         """Have the run stopped where it waits, or when it comes there."""
@@ -55,7 +64,7 @@ class _Turns:
     def end(self, run: asyncio.Task[Any]) -> None:
         """Tell that there is no State any more. What the run raised is raised by whoever asked for one."""
         reaper.let_go(self)
-        self.shown.put_nowait(None)
+        self._put(None)
         error = None if run.cancelled() else run.exception()
         if self.is_dropped and error is not None and not is_plain_stop(error):
             report(error)
