@@ -37,7 +37,12 @@ from tests.test_events import Recorder
 
 pytestmark = [pytest.mark.timeout(60), pytest.mark.unmeasured]
 
-SAVED = {"each step": {}, "every 4th": {"interval": 4}, "exit": {"durability": "exit"}, "async": {"durability": "async"}}
+SAVED = {
+    "each step": {},
+    "every 4th": {"interval": 4},
+    "exit": {"durability": "exit"},
+    "async": {"durability": "async"},
+}
 """When States are saved."""
 
 
@@ -243,7 +248,9 @@ class TestWhatWasCompletedIsSaved:
         assert "has not ended well" in caplog.text
         assert "the disk is full" in caplog.text
 
-    def test_one_that_has_not_begun_or_has_ended(self, store: CheckpointStore, caplog: pytest.LogCaptureFixture) -> None:
+    def test_one_that_has_not_begun_or_has_ended(
+        self, store: CheckpointStore, caplog: pytest.LogCaptureFixture
+    ) -> None:
         """There is nothing to do."""
         graph = make_graph(traces("ab"), store=store, preserve=True)
         graph.stream(State(run_id="new"))

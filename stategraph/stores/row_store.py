@@ -68,7 +68,7 @@ class RowStore(RowOperations):
         self, *, sign_with: SigningKey | str | None = None, serializer: str = "msgpack", compress: bool = False
     ) -> None:
         self._rows = Rows(Sealer(signing_key(sign_with)), Bodies(serializer, compress))
-        self._commits = SharedCommits(self._apply)
+        self._commits = SharedCommits(self._apply, self._is_inside)
         self._inner_runs = InnerRuns(self)
         self._tails: OrderedDict[str, tuple[Head, Tail]] = OrderedDict()
         self._policies: dict[str, Policy] = {}
@@ -80,7 +80,7 @@ class RowStore(RowOperations):
 
     def renew(self) -> None:
         """In a forked child: have locks of its own. Those who committed in the parent are not here."""
-        self._commits, self._lock = SharedCommits(self._apply), threading.RLock()
+        self._commits, self._lock = SharedCommits(self._apply, self._is_inside), threading.RLock()
 
     # ------------------------------------------------------------------ saving
 
