@@ -32,12 +32,17 @@ from stategraph.stores.disk import DiskStore
 from stategraph.stores.memory import MemoryStore
 from stategraph.stores.sqlite import SqliteStore
 from tests.conftest import make_store
-from tests.scenarios import RUN, WatchedStore, fails_always, make_graph, reopened, trace, traces
+from tests.scenarios import RUN, WatchedStore, counted, fails_always, make_graph, reopened, trace, traces
 from tests.test_events import Recorder
 
 pytestmark = [pytest.mark.timeout(60), pytest.mark.unmeasured]
 
-SAVED = {"each step": {}, "every 4th": {"interval": 4}, "exit": {"durability": "exit"}, "async": {"durability": "async"}}
+SAVED: dict[str, dict[str, Any]] = {
+    "each step": {},
+    "every 4th": {"interval": 4},
+    "exit": {"durability": "exit"},
+    "async": {"durability": "async", "interval": 3},
+}
 """When States are saved."""
 
 
@@ -46,6 +51,19 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Checkpoint
     """A store of each kind."""
     with make_store(request.param, tmp_path) as store:
         yield store
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+def some_store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[CheckpointStore]:
+    """A store, where its kind hardly matters."""
+    with make_store(request.param, tmp_path) as store:
+        yield store
+
+
+@pytest.fixture(params=["every 4th", "async"])
+def some(request: pytest.FixtureRequest) -> dict[str, Any]:
+    """Options with which States wait to be saved."""
+    return SAVED[request.param]
 
 
 @pytest.fixture(params=SAVED)
@@ -94,6 +112,14 @@ def wait_until(is_so: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
+async def alone() -> None:
+    """Wait until no other task is left."""
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    if others:
+        await asyncio.wait(others, timeout=30)
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
 class TestWhatWasCompletedIsSaved:
     """When the next line runs that asks the store, and the run can be resumed."""
 
@@ -111,7 +137,9 @@ class TestWhatWasCompletedIsSaved:
                 if how != "del":
                     Knot(stream)
             del stream
-            (lambda work: in_thread(work) if how == "cycle elsewhere" else work())(gc.collect)
+            if how == "cycle elsewhere":
+                in_thread(gc.collect)
+            gc.collect()
 
         assert store.load(RUN)["trace"] == ["a", "b"]
         assert store.load(RUN).status is RunStatus.ACTIVE
@@ -243,7 +271,9 @@ class TestWhatWasCompletedIsSaved:
         assert "has not ended well" in caplog.text
         assert "the disk is full" in caplog.text
 
-    def test_one_that_has_not_begun_or_has_ended(self, store: CheckpointStore, caplog: pytest.LogCaptureFixture) -> None:
+    def test_one_that_has_not_begun_or_has_ended(
+        self, store: CheckpointStore, caplog: pytest.LogCaptureFixture
+    ) -> None:
         """There is nothing to do."""
         graph = make_graph(traces("ab"), store=store, preserve=True)
         graph.stream(State(run_id="new"))
@@ -294,10 +324,10 @@ class TestOnAnEventLoop:
 
     @pytest.mark.parametrize("how", ["del", "cycle", "cycle elsewhere"])
     def test_while_the_loop_runs(
-        self, store: CheckpointStore, when: dict[str, Any], how: str, caplog: pytest.LogCaptureFixture
+        self, some_store: CheckpointStore, some: dict[str, Any], how: str, caplog: pytest.LogCaptureFixture
     ) -> None:
         """No task is left of it."""
-        graph = make_graph(traces("abcdefg"), store=store, **when)
+        graph = make_graph(traces("abcdefg"), store=some_store, **some)
 
         async def main() -> None:
             stream = graph.astream(State(run_id=RUN))
@@ -307,26 +337,27 @@ class TestOnAnEventLoop:
                 Knot(stream)
             del stream
             await (asyncio.to_thread(gc.collect) if how == "cycle elsewhere" else asyncio.sleep(0, gc.collect()))
-            for _ in range(2000):
-                if asyncio.all_tasks() == {asyncio.current_task()}:
-                    break
-                await asyncio.sleep(0.01)
-            assert asyncio.all_tasks() == {asyncio.current_task()}
+            await alone()
 
         asyncio.run(main())
         gc.collect()
 
-        assert store.load(RUN)["trace"] == ["a", "b"]
+        assert some_store.load(RUN)["trace"] == ["a", "b"]
         assert graph.resume(RUN)["trace"] == [*"abcdefg"]
         assert caplog.messages == []
 
     @pytest.mark.parametrize("how", ["del", "cycle"])
     @pytest.mark.parametrize("loop_is", ["stopped", "closed", "dropped"])
     def test_when_the_loop_does_not_run(
-        self, store: CheckpointStore, when: dict[str, Any], loop_is: str, how: str, caplog: pytest.LogCaptureFixture
+        self,
+        some_store: CheckpointStore,
+        some: dict[str, Any],
+        loop_is: str,
+        how: str,
+        caplog: pytest.LogCaptureFixture,
     ) -> None:
         """Somebody drives it by hand: no hook of asyncio knows of it."""
-        graph = make_graph(traces("abcdefg"), store=store, **when)
+        graph = make_graph(traces("abcdefg"), store=some_store, **some)
         loop = asyncio.new_event_loop()
         stream = graph.astream(State(run_id=RUN))
         loop.run_until_complete(anext(stream))
@@ -341,7 +372,7 @@ class TestOnAnEventLoop:
         del stream
         gc.collect()
 
-        assert store.load(RUN)["trace"] == ["a", "b"]
+        assert some_store.load(RUN)["trace"] == ["a", "b"]
         if loop_is == "stopped":
             loop.run_until_complete(asyncio.sleep(0))
             loop.close()
@@ -350,7 +381,7 @@ class TestOnAnEventLoop:
         assert caplog.messages == []
 
     @pytest.mark.parametrize("loop_is", ["stopped", "closed"])
-    def test_whoever_waits_is_dropped_with_it(self, store: CheckpointStore, loop_is: str) -> None:
+    def test_whoever_waits_is_dropped_with_it(self, some_store: CheckpointStore, loop_is: str) -> None:
         """In the middle of a node."""
         began = threading.Event()
 
@@ -358,7 +389,7 @@ class TestOnAnEventLoop:
             began.set()
             await asyncio.sleep(60)
 
-        graph = make_graph({**traces("ab"), "waits": waits}, store=store, interval=5)
+        graph = make_graph({**traces("ab"), "waits": waits}, store=some_store, interval=5)
         loop = asyncio.new_event_loop()
 
         async def main() -> None:
@@ -380,7 +411,7 @@ class TestOnAnEventLoop:
         del close
         gc.collect()
 
-        assert store.load(RUN)["trace"] == ["a", "b"]
+        assert some_store.load(RUN)["trace"] == ["a", "b"]
 
     def test_a_failure_is_told_of(self, caplog: pytest.LogCaptureFixture) -> None:
         """By the event loop as well as by a thread."""
@@ -390,8 +421,7 @@ class TestOnAnEventLoop:
         async def main() -> None:
             async for _ in graph.astream(State(run_id=RUN)):
                 break
-            while len(asyncio.all_tasks()) > 1:
-                await asyncio.sleep(0.01)
+            await alone()
 
         asyncio.run(main())
 
@@ -419,16 +449,20 @@ class TestThrow:
     @pytest.mark.parametrize("is_async", [False, True])
     @pytest.mark.parametrize("error", [ValueError("no"), KeyboardInterrupt(), ValueError])
     def test_the_run_is_saved(
-        self, store: CheckpointStore, when: dict[str, Any], is_async: bool, error: BaseException | type[BaseException]
+        self,
+        some_store: CheckpointStore,
+        some: dict[str, Any],
+        is_async: bool,
+        error: BaseException | type[BaseException],
     ) -> None:
         """At its last State, and as one that has not failed."""
-        graph = make_graph(traces("abcde"), store=store, **when)
+        graph = make_graph(traces("abcde"), store=some_store, **some)
         with pytest.raises(error if isinstance(error, type) else type(error)) as raised:
             self.thrown(graph, is_async, error)
 
         assert raised.value is error or isinstance(error, type)
-        assert store.load(RUN)["trace"] == ["a", "b"]
-        assert store.load(RUN).status is RunStatus.ACTIVE
+        assert some_store.load(RUN)["trace"] == ["a", "b"]
+        assert some_store.load(RUN).status is RunStatus.ACTIVE
         assert graph.resume(RUN)["trace"] == [*"abcde"]
 
     @pytest.mark.parametrize("is_async", [False, True])
@@ -445,18 +479,18 @@ class TestThrow:
         assert raised.value.__cause__ is cause
 
     @pytest.mark.parametrize("is_async", [False, True])
-    def test_generator_exit(self, store: CheckpointStore, is_async: bool) -> None:
+    def test_generator_exit(self, some_store: CheckpointStore, is_async: bool) -> None:
         """Is what a generator is closed with."""
-        graph = make_graph(traces("abc"), store=store, interval=5)
+        graph = make_graph(traces("abc"), store=some_store, interval=5)
         with pytest.raises(GeneratorExit):
             self.thrown(graph, is_async, GeneratorExit())
 
-        assert store.load(RUN)["trace"] == ["a", "b"]
+        assert some_store.load(RUN)["trace"] == ["a", "b"]
 
     def test_before_it_begins_and_after_it_has_ended(self) -> None:
         """Nothing is run, and the error goes up."""
-        ran: list[str] = []
-        graph = make_graph({"a": lambda state: ran.append("a") or {}}, store=MemoryStore())
+        ran: list[int] = []
+        graph = make_graph({"a": counted(lambda state: {}, ran)}, store=MemoryStore())
         new = graph.stream(State(run_id=RUN))
         with pytest.raises(ValueError, match="no"):
             new.throw(ValueError("no"))
@@ -476,7 +510,7 @@ class TestThrow:
                 await stream.athrow(ValueError("no"))
 
         asyncio.run(main())
-        assert ran == ["a"]
+        assert ran == [1]
 
 
 class TestWith:
@@ -485,10 +519,10 @@ class TestWith:
     @pytest.mark.parametrize("error", [None, ValueError("no")])
     @pytest.mark.parametrize("is_async", [False, True])
     def test_it_is_closed(
-        self, store: CheckpointStore, when: dict[str, Any], is_async: bool, error: Exception | None
+        self, some_store: CheckpointStore, some: dict[str, Any], is_async: bool, error: Exception | None
     ) -> None:
         """However it is left."""
-        graph = make_graph(traces("abcde"), store=store, **when)
+        graph = make_graph(traces("abcde"), store=some_store, **some)
 
         def leave() -> None:
             if error is not None:
@@ -507,7 +541,7 @@ class TestWith:
                     next(states)
                     leave()
 
-        assert store.load(RUN)["trace"] == ["a"]
+        assert some_store.load(RUN)["trace"] == ["a"]
 
     def test_two_that_iterate_at_once(self) -> None:
         """The second is told; the first one goes on."""
@@ -571,14 +605,12 @@ elif end == "async":
 
 
 @pytest.mark.parametrize("end", ["open", "cycle", "dropped", "async"])
-@pytest.mark.parametrize("durability", ["exit", "async"])
-@pytest.mark.parametrize("kind", ["sqlite", "disk"])
+@pytest.mark.parametrize(("kind", "durability"), [("sqlite", "exit"), ("disk", "async")])
 def test_the_end_of_the_process(tmp_path: Path, kind: str, durability: str, end: str) -> None:
     """What was begun is saved before."""
     command = [sys.executable, "-W", "error", "-W", "ignore::ResourceWarning", "-c", PROGRAM, kind, durability, end]
-    told = subprocess.run(
-        command, cwd=tmp_path, capture_output=True, text=True, timeout=50, env={**os.environ, "PYTHONPATH": os.getcwd()}
-    )
+    found = {**os.environ, "PYTHONPATH": str(Path.cwd())}
+    told = subprocess.run(command, check=False, cwd=tmp_path, capture_output=True, text=True, timeout=50, env=found)
 
     assert (told.returncode, told.stderr) == (0, "")
     path = tmp_path / "runs"

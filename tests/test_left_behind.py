@@ -220,7 +220,7 @@ class TestNothingIsLeft:
             states = graph.stream(State(INPUTS, run_id=RUN))
             for _ in range(after):
                 next(states, None)
-            states.close()  # type: ignore[attr-defined]
+            states.close()
 
             assert store.load(RUN).step > 0
 

@@ -211,10 +211,11 @@ class SafeCache(diskcache.Cache):  # type: ignore[misc]
         """Keeps the connection of this thread from being forked while somebody reads."""
         return self._con.access.to_read(store)
 
-    def closing(self, store: object) -> AbstractContextManager[bool]:
-        """What `shut` takes: this thread uses no connection, further down its stack."""
+    @property
+    def access(self) -> Access:
+        """That to the connection of this thread."""
         connection = getattr(self._local, "con", None)
-        return (Access() if connection is None else connection.access).to_close(store)
+        return Access() if connection is None else connection.access
 
     @contextmanager
     def snapshot(self, store: object) -> Iterator[None]:

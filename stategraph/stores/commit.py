@@ -36,11 +36,14 @@ class SharedCommits:
         apply: Makes several writes in one transaction -> which of them were made. A CheckpointSaveError that it raises
             speaks of all of them: the store is locked, full or broken. After any other error they are made one by
             one, so that only the culprit fails.
+        is_inside: Whether the calling thread is where it cannot apply anything, further down its stack.
     """
 
-    def __init__(self, apply: Callable[[Sequence[Write]], Sequence[bool]]) -> None:
-        self._apply = apply
-        self._inside = Inside()
+    def __init__(
+        self, apply: Callable[[Sequence[Write]], Sequence[bool]], is_inside: Callable[[], bool] = bool
+    ) -> None:
+        self._apply, self._is_inside = apply, is_inside
+        self._committing = Inside()
         self._lock = threading.Lock()
         self._queue: list[_Caller] = []  # those who wait, and are not told yet
         self._leader: _Caller | None = None  # there is one as long as anybody waits
@@ -48,18 +51,14 @@ class SharedCommits:
     def commit(self, write: Write) -> bool:
         """Make a write -> whether it was made. When this returns it is durable.
 
-        Raises whatever `apply` raises; then it is not known to be made. A thread that commits already would wait for
-        itself, be it as the leader or for one that comes after it.
+        Raises whatever `apply` raises; then it is not known to be made. A thread that commits already, further down its
+        stack, would wait for itself, be it as the leader or as one who comes after it.
         """
-        if self.is_inside:
+        committing = self._committing.lock
+        if committing.locked() or self._is_inside():
             raise used_below("store", kind=CheckpointSaveError)
-        with self._inside.lock:
+        with committing:
             return self._commit(write)
-
-    @property
-    def is_inside(self) -> bool:
-        """Whether this thread commits already, further down its stack."""
-        return self._inside.lock.locked()
 
     def _commit(self, write: Write) -> bool:
         caller = _Caller(write)

@@ -62,7 +62,7 @@ class DiskStore(RowStore):
         return found
 
     def close(self) -> None:
-        with self._cache.closing(self):
+        with self._cache.access.to_close(self):
             self._closed = True
             self._cache.shut()
 
@@ -211,6 +211,9 @@ class DiskStore(RowStore):
             return [_unpacked(run_id, step, self._cache.get(_row_key(run_id, step)))[0] for step in reversed(steps)]
 
     # ------------------------------------------------------------------ the cache
+
+    def _is_inside(self) -> bool:
+        return self._cache.access.is_held_here()
 
     @contextmanager
     def _explained(

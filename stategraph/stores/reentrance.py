@@ -35,16 +35,17 @@ class Access:
 
     Attributes:
         guard: Held by the thread that has it.
+        is_held_here: Whether that is this thread, further down its stack.
         transaction: Held by that thread while a transaction is open.
     """
 
     def __init__(self) -> None:
         self.guard, self.transaction = threading.RLock(), threading.Lock()
-        self._is_held_here = held_here(self.guard)
+        self.is_held_here = held_here(self.guard)
 
     def to_read(self, store: object, run_id: str = "") -> AbstractContextManager[bool]:
         """Return the guard for a reader, who sees all that was dropped before. Raises if this thread is writing."""
-        if not self._is_held_here():
+        if not self.is_held_here():
             reaper.settle(store)
         elif self.transaction.locked():
             raise used_below(store, run_id)
@@ -54,7 +55,7 @@ class Access:
         self, store: object, run_id: str = "", kind: type[CheckpointError] = CheckpointError
     ) -> AbstractContextManager[bool]:
         """Return the guard for a writer. Raises `kind` if this thread is reading or writing."""
-        if self._is_held_here():
+        if self.is_held_here():
             raise used_below(store, run_id, kind)
         return self.guard
 

@@ -24,6 +24,10 @@ class RowOperations(CheckpointStore):
         made; CheckpointSaveError is for what would keep any other from being made, too.
         """
 
+    def _is_inside(self) -> bool:
+        """Whether this thread reads or writes already, further down its stack: then it cannot apply anything."""
+        return False
+
     @abstractmethod
     def _head(self, run_id: str) -> Head | None:
         """-> a run as a whole."""

@@ -79,7 +79,7 @@ class RowStore(RowOperations):
         self.signing_key = signing_key(sign_with)
         self._sealer = Sealer(self.signing_key, former_keys(verify_with))
         self._rows = Rows(self._sealer, Bodies(serializer, compress))
-        self._commits = SharedCommits(self._apply)
+        self._commits = SharedCommits(self._apply, self._is_inside)
         self._heads_of, self._chains = Heads(self, self._sealer), Chains(self, self._rows)
         self._inner_runs, self._copies = InnerRuns(self), Copies(self)
         self._known = KnownRuns()
@@ -90,7 +90,7 @@ class RowStore(RowOperations):
 
     def renew(self) -> None:
         """In a forked child: have locks of its own. Those who committed in the parent are not here."""
-        self._commits = SharedCommits(self._apply)
+        self._commits = SharedCommits(self._apply, self._is_inside)
         self._known.renew()
 
     # ------------------------------------------------------------------ saving

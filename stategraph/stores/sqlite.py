@@ -268,6 +268,9 @@ class SqliteStore(RowStore):
         except _FAILURES as error:
             raise self._explained(error, run_id, kind) from error
 
+    def _is_inside(self) -> bool:
+        return self._access.is_held_here()
+
     def _roll_back(self, first: BaseException) -> None:
         """Undo an open transaction; where that fails, the first failure is the one to hear of."""
         try:
