@@ -11,7 +11,7 @@ import attrs
 
 from stategraph import clock
 from stategraph.errors import InvalidRunIdError, shorten
-from stategraph.events import EventType, Listener, notify, wants
+from stategraph.events import EventType, Listener, listener_problem, notify, wants
 from stategraph.frozen import are_settled, check_mapping, freeze_at, freeze_items, lay_over, plain_key
 from stategraph.ids import check_run_id, is_nested_id, outer_id, step_of
 from stategraph.provenance import ErrorInfo, ParentStep, Partial, Pause, Progress, RunStatus, check_step
@@ -155,6 +155,9 @@ class State(_Draft, Mapping[str, Any]):
         if is_nested_id(self.run_id):
             self._check_place()
         if self.observer is not None:
+            problem = listener_problem(self.observer)
+            if problem:
+                raise TypeError(f"observer: {shorten(self.observer)} is not allowed; {problem}")
             self._tell(EventType.STATE_CREATE)
 
     def _check_place(self) -> None:

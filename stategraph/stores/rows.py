@@ -13,6 +13,7 @@ import attrs
 import ormsgpack
 
 from stategraph import clock
+from stategraph.callables import answered, problem_of
 from stategraph.errors import CheckpointCorruptError, ConfigError
 from stategraph.provenance import ErrorInfo, ParentStep, RunStatus
 from stategraph.stores.kinds import DecodeError
@@ -184,7 +185,12 @@ def signing_key(sign_with: Any) -> SigningKey | None:
     Raises:
         ConfigError: it is neither, or the variable is not set or empty. The text does not show it: it may be the key.
     """
-    if sign_with is None or callable(sign_with):
+    if sign_with is None:
+        return None
+    if callable(sign_with):
+        problem = problem_of(sign_with, 0)
+        if problem:
+            raise _no_key(sign_with, f"a sync function that gives the key: {problem}")
         return sign_with  # type: ignore[no-any-return]
     if not isinstance(sign_with, str):
         raise _no_key(sign_with, "a function that gives the key, or the name of an environment variable that holds it")
@@ -197,17 +203,7 @@ def signing_key(sign_with: Any) -> SigningKey | None:
 
 
 def _no_key(value: object, allowed: str) -> ConfigError:
-    return ConfigError("checkpoint.options.sign_with", _Hidden(type(value).__name__), allowed)
-
-
-@attrs.frozen(repr=False)
-class _Hidden:
-    """Stands for a value that may be a secret."""
-
-    type: str
-
-    def __repr__(self) -> str:
-        return f"<a {self.type} that is not shown>"
+    return ConfigError("checkpoint.options.sign_with", value, allowed)
 
 
 _SIGNATURE, _CHECKSUM = 32, 16  # bytes of a seal, by which the two are told apart
@@ -271,6 +267,7 @@ class Sealer:
 
     def _checked(self, key: object) -> bytes:
         if type(key) is not bytes or not key:
+            answered(key, "sign_with")
             raise _no_key(key, "a function that gives the key: bytes, and not none")
         return key
 
