@@ -10,6 +10,7 @@ from typing import Any, NoReturn, Protocol, TypeVar, overload
 import attrs
 
 from stategraph import clock
+from stategraph.checks import LONGEST_WAIT
 from stategraph.errors import InvalidRunIdError, shorten
 from stategraph.events import EventType, Listener, listener_problem, notify, wants
 from stategraph.frozen import are_settled, check_mapping, freeze_at, freeze_items, lay_over, plain_key
@@ -297,9 +298,12 @@ class State(_Draft, Mapping[str, Any]):
             value: What to show to whoever answers.
             response_param: The key under which the answer is expected; None if resuming is answer enough.
             deadline: Until when: an aware datetime, or seconds from now.
+
+        Raises:
+            ValueError: the deadline is none: a datetime without a time zone, or no number of seconds.
         """
         now = clock.to_datetime(clock.now_ns())
-        until = now + timedelta(seconds=deadline) if isinstance(deadline, int | float) else deadline
+        until = deadline if deadline is None or isinstance(deadline, datetime) else _deadline(now, deadline)
         return evolve(self, pause=Pause(reason, "", value, response_param, now, until))
 
     def checkpoint(self, store: _Saves) -> None:
@@ -320,6 +324,13 @@ class State(_Draft, Mapping[str, Any]):
         if are_settled(self._data.values()):
             return self
         return with_data(self, freeze_items(copy.deepcopy(self._data, memo)))
+
+
+def _deadline(now: datetime, seconds: float) -> datetime:
+    if type(seconds) not in (int, float) or not abs(seconds) <= LONGEST_WAIT:
+        allowed = f"a number of seconds up to {LONGEST_WAIT:,}, or a datetime with a time zone, is"
+        raise ValueError(f"deadline: {shorten(seconds)} is not allowed; {allowed}")
+    return now + timedelta(seconds=seconds)
 
 
 # What the engine and the stores make new States with: data that is frozen already, provenance taken as it is.

@@ -153,7 +153,7 @@ ALLOWED: dict[str, set[str]] = {
         ),
     },
     "drivers": {"callables", "commands", "engine", "errors", "state"},
-    "state": {"clock", "errors", "events", "frozen", "ids", "provenance", "structure"},
+    "state": {"checks", "clock", "errors", "events", "frozen", "ids", "provenance", "structure"},
     "errors": {"hidden"},
     "clock": set(),
 }

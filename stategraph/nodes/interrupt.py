@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from stategraph.callables import answered, problem_of
-from stategraph.checks import is_seconds
+from stategraph.checks import LONGEST_WAIT, is_seconds
 from stategraph.commands import Task
 from stategraph.errors import describe_exception, shorten
 from stategraph.nodes.base import NOTHING, Node
@@ -61,8 +61,9 @@ class InterruptNode(Node):
         if self.schema is not None:
             self._check_schema()
         seconds = self.deadline
-        if seconds is not None and not is_seconds(seconds):
-            raise ValueError(f"deadline: {shorten(seconds)} is not allowed; a finite number of seconds above 0 is")
+        if seconds is not None and not (is_seconds(seconds) and seconds <= LONGEST_WAIT):
+            allowed = f"a number of seconds above 0, and up to {LONGEST_WAIT:,}, is"
+            raise ValueError(f"deadline: {shorten(seconds)} is not allowed; {allowed}")
         if seconds is None and self.otherwise is not NOTHING:
             raise ValueError("otherwise is the answer once a deadline has passed; give a deadline, too")
         if self.otherwise is not NOTHING:
