@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import AsyncGenerator, Iterator, Mapping
 from typing import Any, cast
 
 from stategraph.blueprint import Blueprint
+from stategraph.checks import MOST
 from stategraph.config import GraphConfig
 from stategraph.drivers.stop import StopSignal
 from stategraph.drivers.sync import drive, is_loop_running, iterate
@@ -376,6 +378,6 @@ def _changes(
 def _signal(cancel: threading.Event | None, timeout: float | None) -> StopSignal | None:
     if cancel is not None and not callable(getattr(cancel, "is_set", None)):
         raise ConfigError("cancel", cancel, "a threading.Event")
-    if timeout is not None and (isinstance(timeout, bool) or not isinstance(timeout, int | float) or not timeout >= 0):
+    if timeout is not None and not (type(timeout) in (int, float) and (0 <= timeout <= MOST or timeout == math.inf)):
         raise ConfigError("timeout", timeout, "a number of seconds from 0 on")
     return StopSignal.of(cancel, timeout)

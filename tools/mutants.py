@@ -309,6 +309,13 @@ MUTANTS = (
         ("tests/test_registries.py",),
     ),
     Mutant(
+        "diff believes objects that call themselves equal",
+        "stores/summaries.py",
+        "not _is_same(first[key], second[key])",
+        "first[key] != second[key]",
+        (f"{STORES} -k diff",),
+    ),
+    Mutant(
         "prune believes what has no seal",
         "stores/pruning.py",
         " or not _is_sealed(store, head)",
