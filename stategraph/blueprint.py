@@ -13,7 +13,7 @@ import attrs
 
 from stategraph.checks import is_name
 from stategraph.code_version import is_told
-from stategraph.edges import Edge, Predicate, is_predicate
+from stategraph.edges import Edge, Predicate, predicate_problem
 from stategraph.errors import GraphError, SchemaError, UnknownNodeError, shorten
 from stategraph.frozen import check_mapping, freeze_items
 from stategraph.nodes.base import Node
@@ -155,10 +155,11 @@ class Blueprint:
             GraphError: the predicate is not a sync function, or the same edge is there already.
         """
         edge = Edge(self._known(from_node), self._known(to_node), predicate, name)
-        if predicate is not None and not is_predicate(predicate):
+        problem = "" if predicate is None else predicate_problem(predicate)
+        if problem:
             raise self._error(
                 f"edge {from_node!r} -> {to_node!r}: its predicate is {shorten(predicate)}; "
-                "a predicate is a sync function of a State (the name of an edge goes into name=)"
+                f"a predicate is a sync function of a State (the name of an edge goes into name=): {problem}"
             )
         with self._changing():
             if edge in self._edges:

@@ -16,12 +16,16 @@ MOST = sys.float_info.max
 """A whole number beyond it is finite, and yet too large to count with."""
 
 
-def check(key: str, allowed: str, is_allowed: Callable[[Any], bool]) -> Validator:
+LONGEST_WAIT = 10_000_000_000
+"""Seconds to a deadline at most, some 317 years: a time much farther from now cannot be written as a date."""
+
+
+def check(key: str, allowed: str, is_allowed: Callable[[Any], bool], *, is_shown: bool = True) -> Validator:
     """-> a validator for the value at a key path; ConfigError says what is allowed there."""
 
     def validate(instance: object, attribute: object, value: Any) -> None:
         if not is_allowed(value):
-            raise ConfigError(key, value, allowed)
+            raise ConfigError(key, value, allowed, is_shown)
 
     return validate
 

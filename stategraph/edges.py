@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from enum import Enum
-from inspect import isawaitable
 from typing import Any, TypeAlias, cast, final
 
 import attrs
 
-from stategraph.callables import is_async_callable, name_of
+from stategraph.callables import is_true, name_of, problem_of
 from stategraph.errors import shorten
 from stategraph.failures import failure_of, failures
 from stategraph.frozen import ATOMS
@@ -71,23 +70,6 @@ def choose(edges: Sequence[Edge], state: State) -> Edge | NoWay:
     return NoWay(len(edges))
 
 
-def is_true(answer: object) -> bool:
-    """-> the answer of a predicate as a bool.
-
-    Raises:
-        TypeError: it has to be awaited.
-    """
-    if answer is False:
-        return False
-    if isawaitable(answer):
-        if hasattr(answer, "close"):
-            answer.close()  # or Python warns that nobody awaited it
-        raise TypeError("it is async; a predicate answers at once")
-    if callable(answer):
-        raise TypeError(f"it returned {name_of(answer)}, a function, and not what that would answer: call it")
-    return bool(answer)
-
-
 # --------------------------------------------------------------------------- predicates
 
 
@@ -136,14 +118,15 @@ def or_(*predicates: Predicate) -> Predicate:
     return _Combined("or_", any, tuple(map(_checked, predicates)))
 
 
-def is_predicate(value: object) -> bool:
-    """Whether it can be called and answers at once."""
-    return callable(value) and not is_async_callable(value)
+def predicate_problem(value: object) -> str:
+    """Return what keeps a value from being a predicate; empty if nothing does."""
+    return problem_of(value, 1)
 
 
 def _checked(predicate: Predicate) -> Predicate:
-    if not is_predicate(predicate):
-        raise TypeError(f"a predicate is a sync function of a State, not {shorten(predicate)}")
+    problem = predicate_problem(predicate)
+    if problem:
+        raise TypeError(f"a predicate is a sync function of a State, not {shorten(predicate)}: {problem}")
     return predicate
 
 

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 
 import attrs
 
+from stategraph.hidden import Hidden, may_be_secret, without_passwords
+
 if TYPE_CHECKING:
     from stategraph.provenance import Pause
     from stategraph.state import State
@@ -20,9 +22,10 @@ _SHOWN = 80  # characters of a value in an error: enough to recognise it, short 
 
 
 def shorten(value: object, limit: int = _SHOWN) -> str:
-    """-> the repr of a value, cut to `limit` characters; never raises, whatever the value's own repr does."""
+    """-> the repr of a value, cut to `limit` characters and without passwords in URLs; never raises, whatever the
+    value's own repr does."""
     try:
-        text = _repr_up_to(limit, value)
+        text = without_passwords(_repr_up_to(limit, value))
     except Exception as error:
         return f"<{type(value).__name__} whose repr raises {type(error).__name__}>"
     return text if len(text) <= limit else text[: limit - 3] + "..."
@@ -35,7 +38,8 @@ def _repr_up_to(limit: int, value: object) -> str:
     to the same lists again and again need not end.
     """
     if isinstance(value, str | bytes):
-        return repr(value[: limit + 1])
+        shown = without_passwords(value) if isinstance(value, str) else value  # before it is cut, and no URL any more
+        return repr(shown[: limit + 1])
     opening, closing = _BRACKETS.get(type(value).__repr__, ("", ""))
     if not opening or not isinstance(value, Collection) or not value:
         return repr(value)
@@ -95,14 +99,27 @@ class GraphError(StateGraphError, ValueError):
 
 @attrs.define(slots=False, eq=False, repr=False)
 class ConfigError(StateGraphError, ValueError):
-    """A configuration value is not allowed: `key` is its path, `allowed` says what would be."""
+    """A configuration value is not allowed: `key` is its path, `allowed` says what would be.
+
+    A value that may be a secret, by its key, is not in the error. The text shows no value where `is_shown` is false.
+    """
 
     key: str
     value: object
     allowed: str
+    is_shown: bool = True
+
+    def __attrs_post_init__(self) -> None:
+        if may_be_secret(self.key):
+            self.value = Hidden.of(self.value)
+            self.args = (self.key, self.value, self.allowed)
 
     def __str__(self) -> str:
-        return f"{_cut(self.key)}: {shorten(self.value)} is not allowed; {_cut(self.allowed, 500)}"
+        value = self.value if self.is_shown else Hidden.of(self.value)
+        return f"{_cut(self.key)}: {shorten(value)} is not allowed; {_cut(self.allowed, 500)}"
+
+    def __repr__(self) -> str:
+        return f"ConfigError({str(self)!r})"
 
 
 def _sorted(names: Iterable[str]) -> list[str]:

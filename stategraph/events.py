@@ -15,6 +15,7 @@ from typing import Any, Protocol
 import attrs
 
 from stategraph import clock
+from stategraph.callables import answered, is_true, problem_of
 from stategraph.failures import failures
 
 
@@ -76,13 +77,24 @@ class Listener(Protocol):
         """Hear of an event. What is raised here is reported once and breaks nothing."""
 
 
+def listener_problem(listener: object) -> str:
+    """Return what keeps an object from being an observer; empty if nothing does."""
+    if isinstance(listener, type):
+        return f"an object that hears of events is: {listener.__name__}() makes one"
+    for name in ("on_event", "wants"):
+        problem = problem_of(getattr(listener, name, None), 1)
+        if problem and (name == "on_event" or hasattr(listener, name)):
+            return f"an object with a sync on_event(event) is; of its {name}: {problem}"
+    return ""
+
+
 def wants(listener: Listener, type: EventType) -> bool:
     """Whether the listener wants to hear of events of this type: yes, unless its ``wants`` says no."""
     ask = getattr(listener, "wants", None)
     if ask is None:
         return True
     try:
-        return bool(ask(type))
+        return is_true(ask(type), "wants")
     except failures() as error:
         _report(listener, error)
         return False
@@ -101,7 +113,9 @@ def notify(listener: Listener, type: EventType, source: str, data: Mapping[str, 
 def notify_of(listener: Listener, event: Event) -> None:
     """Tell the listener of an event. What it raises is logged, once for each listener, and goes no further."""
     try:
-        listener.on_event(event)
+        answer: object = listener.on_event(event)  # type: ignore[func-returns-value]
+        if answer is not None:
+            answered(answer, "on_event")
     except failures() as error:
         _report(listener, error)
 

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, cast
 
 from stategraph.blueprint import Blueprint
+from stategraph.checks import MOST
 from stategraph.config import GraphConfig
 from stategraph.drivers.stop import StopSignal
 from stategraph.drivers.sync import DroppedRuns, Stream, drive, is_loop_running
 from stategraph.engine import Engine
 from stategraph.errors import AsyncNodeError, ConfigError, GraphError, shorten
-from stategraph.events import Listener, wanted_events
+from stategraph.events import Listener, listener_problem, wanted_events
 from stategraph.frozen import freeze_items
 from stategraph.nodes.child import GraphNode, Keys
 from stategraph.observers import get_observer
@@ -344,10 +346,11 @@ def _not_registered(schema: str, cls: type) -> str:
 
 def _check_arguments(config: object, observer: object, store: object) -> None:
     if not isinstance(config, GraphConfig):
-        raise ConfigError("config", config, "a GraphConfig; GraphConfig.from_dict makes one of a mapping")
-    if observer is not None and (isinstance(observer, type) or not callable(getattr(observer, "on_event", None))):
-        what = "an object with on_event(event), not a class; names go into GraphConfig(observer=...)"
-        raise ConfigError("observer", observer, what)
+        allowed = "a GraphConfig; GraphConfig.from_dict makes one of a mapping"
+        raise ConfigError("config", config, allowed, is_shown=False)
+    problem = "" if observer is None else listener_problem(observer)
+    if problem:
+        raise ConfigError("observer", observer, f"{problem} (names go into GraphConfig(observer=...))")
     if store is not None and not isinstance(store, CheckpointStore):
         raise ConfigError(
             "store", store, "a CheckpointStore; names go into CheckpointConfig(store=...), classes derive from it"
@@ -379,6 +382,6 @@ def _changes(
 def _signal(cancel: threading.Event | None, timeout: float | None) -> StopSignal | None:
     if cancel is not None and not callable(getattr(cancel, "is_set", None)):
         raise ConfigError("cancel", cancel, "a threading.Event")
-    if timeout is not None and (isinstance(timeout, bool) or not isinstance(timeout, int | float) or not timeout >= 0):
+    if timeout is not None and not (type(timeout) in (int, float) and (0 <= timeout <= MOST or timeout == math.inf)):
         raise ConfigError("timeout", timeout, "a number of seconds from 0 on")
     return StopSignal.of(cancel, timeout)

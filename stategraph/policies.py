@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import attrs
 
-from stategraph.checks import MOST, check, encodable, is_count, is_seconds
-from stategraph.errors import AsyncNodeError, ConfigError, ExecutionError, shorten
+from stategraph.callables import answered, is_true, problem_of
+from stategraph.checks import MOST, Validator, check, encodable, is_count, is_seconds
+from stategraph.errors import AsyncNodeError, ConfigError, ExecutionError, describe_exception, shorten
 
+_Answer = TypeVar("_Answer")
 RetryOn: TypeAlias = type[Exception] | tuple[type[Exception], ...] | Callable[[Exception], bool]
 
 
@@ -28,11 +30,22 @@ def _listed(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
 
 
-def _is_retry_on(value: Any) -> bool:
-    if isinstance(value, type | tuple):
-        types = value if isinstance(value, tuple) else (value,)
-        return bool(types) and all(isinstance(one, type) and issubclass(one, Exception) for one in types)
-    return callable(value)
+def _is_classes(value: Any) -> bool:
+    types = value if isinstance(value, tuple) else (value,)
+    return bool(types) and all(isinstance(one, type) and issubclass(one, Exception) for one in types)
+
+
+def _function(key: str, allowed: str, arguments: int, otherwise: Callable[[Any], bool]) -> Validator:
+    """-> a validator for a function that takes so many arguments, where `otherwise` does not take the value."""
+
+    def validate(instance: object, attribute: object, value: Any) -> None:
+        if otherwise(value):
+            return
+        problem = problem_of(value, arguments)
+        if problem or isinstance(value, type):
+            raise ConfigError(key, value, f"{allowed} is: {problem or 'it is a class'}")
+
+    return validate
 
 
 @attrs.frozen
@@ -70,25 +83,38 @@ class RetryPolicy:
     retry_on: RetryOn = attrs.field(
         default=Exception,
         converter=_listed,
-        validator=check(
-            "retry.retry_on", "an exception class, several of them, or a function of the exception", _is_retry_on
+        validator=_function(
+            "retry.retry_on",
+            "an exception class, several of them, or a sync function of the exception",
+            1,
+            otherwise=_is_classes,
         ),
     )
     random: Callable[[], float] | None = attrs.field(
         default=None,
         kw_only=True,
-        validator=check(
+        validator=_function(
             "retry.random",
-            "a function that gives numbers from 0 up to 1",
-            lambda value: value is None or callable(value),
+            "a sync function that gives numbers from 0 up to 1",
+            0,
+            otherwise=lambda value: value is None,
         ),
     )
 
     def delay_after(self, attempt: int, error: Exception) -> float | None:
-        """-> the seconds to wait after this attempt failed with this error; None to give up."""
-        if attempt >= self.max_attempts or not self._is_to_be_retried(error):
+        """-> the seconds to wait after this attempt failed with this error; None to give up.
+
+        A function of the policy that fails gives up, too: the error that it was to judge is the one to be seen.
+        """
+        if attempt >= self.max_attempts:
             return None
-        return min(self._backoff(attempt) + self._jitter(), float(self.max_delay))
+        try:
+            if not self._is_to_be_retried(error):
+                return None
+            return min(self._backoff(attempt) + self._jitter(), float(self.max_delay))
+        except _BrokenError as broken:
+            error.add_note(f"It was not tried again: {broken}")
+            return None
 
     def _backoff(self, attempt: int) -> float:
         if not self.initial_delay:  # 0 times what is too large for a float would be the longest delay
@@ -107,19 +133,32 @@ class RetryPolicy:
             from random import random  # imported when used: 5 ms
 
             return self.jitter * random()  # noqa: S311 - nothing secret
-        return self.jitter * self.random()
+        share = _asked("random", self.random)
+        if not isinstance(share, int | float) or not 0 <= share <= 1:
+            raise _BrokenError(f"random returned {shorten(share)}, which is no number from 0 up to 1")
+        return self.jitter * share
 
     def _is_to_be_retried(self, error: Exception) -> bool:
-        """A `retry_on` that raises gives up; the error that it was to judge is the one to be seen."""
         if isinstance(error, AsyncNodeError):  # it would be the same again
             return False
         if isinstance(self.retry_on, type | tuple):
             return any(_fits(one, self.retry_on) for one in _causes(error))
-        try:
-            return bool(self.retry_on(error))
-        except Exception as broken:  # noqa: BLE001 - the user's code may raise anything
-            error.add_note(f"It was not tried again: retry_on raised {type(broken).__name__}: {shorten(broken)}")
-            return False
+        return _asked("retry_on", _decided, self.retry_on, error)
+
+
+class _BrokenError(Exception):
+    """A function of a policy has failed."""
+
+
+def _asked(name: str, function: Callable[..., _Answer], *arguments: Any) -> _Answer:
+    try:
+        return answered(function(*arguments))
+    except Exception as broken:  # the user's code may raise anything
+        raise _BrokenError(f"{name} raised {describe_exception(broken)}") from broken
+
+
+def _decided(function: Callable[[Exception], object], error: Exception) -> bool:
+    return is_true(function(error))
 
 
 def _fits(error: BaseException, classes: Any) -> bool:

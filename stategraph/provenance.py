@@ -65,7 +65,10 @@ class ParentStep:
 def _in_utc(value: datetime) -> datetime:
     if not isinstance(value, datetime) or value.tzinfo is None:
         raise ValueError(f"{shorten(value)} is not allowed; a datetime with a time zone is")
-    return value.astimezone(UTC)
+    try:
+        return value.astimezone(UTC)
+    except OverflowError:
+        raise ValueError(f"{shorten(value)} is not allowed; in UTC it is beyond the years 1 to 9999") from None
 
 
 def _frozen_value(value: Any) -> Any:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import inspect
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from typing import Any, Generic, TypeVar
 
+from stategraph.callables import is_late, problem_of
 from stategraph.errors import ConfigError, UnknownNameError, describe_exception
+from stategraph.frozen import ATOMS
+from stategraph.hidden import Hidden
 
 _Thing = TypeVar("_Thing")
 
@@ -36,7 +39,7 @@ class Registry(Generic[_Thing]):
         self._lock = threading.RLock()
         self._entries: dict[str, Any] = {}
         self._normal: dict[str, Callable[[Mapping[str, Any]], Mapping[str, Any]]] = {}
-        self._made: dict[tuple[str, str], _Thing] = {}
+        self._made: dict[tuple[str, Hashable], _Thing] = {}
 
     def register(
         self,
@@ -56,8 +59,10 @@ class Registry(Generic[_Thing]):
         """
         if not isinstance(name, str) or not name:
             raise ConfigError(f"name of the {self._kind}", name, "a name is a str that is not empty")
-        if not self._is_instance(entry) and not callable(entry):
-            raise ConfigError(f"{self._kind} {name!r}", entry, f"a {self._kind} or a function that makes one")
+        problem = "" if self._is_instance(entry) else problem_of(entry)
+        if problem:
+            allowed = f"a {self._kind} or a sync function that makes one is: {problem}"
+            raise ConfigError(f"{self._kind} {name!r}", entry, allowed)
         with self._lock:
             self._entries[name] = entry
             self._normal[name] = normal
@@ -79,11 +84,25 @@ class Registry(Generic[_Thing]):
                 return entry  # type: ignore[no-any-return]
             self._check_options(name, entry, options)
             options = self._normal.get(name, dict)(options)
-            key = name, repr(sorted((option, _comparable(value)) for option, value in options.items()))
+            key = name, _comparable(options)
             made = self._made.get(key)
             if made is None or not self._is_usable(made):
-                made = self._made[key] = self._checked(name, entry(**options))
+                made = self._checked(name, entry(**options))
+                usable = {key: thing for key, thing in self._made.items() if self._is_usable(thing)}
+                self._made = {**usable, key: made}
             return made
+
+    def registered(self, name: str) -> _Thing:
+        """Return what was registered under this name, or asked for by it before. No installed package is looked into:
+        this is for names that come from outside, such as from what a store holds.
+
+        Raises:
+            UnknownNameError: nothing was.
+        """
+        with self._lock:
+            if name not in self._entries:
+                raise UnknownNameError(self._kind, name, self._entries)
+            return self.get(name, {})
 
     def _find(self, name: str) -> Any:
         if name not in self._entries:
@@ -117,12 +136,13 @@ class Registry(Generic[_Thing]):
             taken = ", ".join(signature.parameters) or "none"
             problem = _unexpected(signature, options) or str(error)
             raise ConfigError(
-                f"options of the {self._kind} {name!r}", dict(options), f"{problem} (it takes: {taken})"
+                f"options of the {self._kind} {name!r}", sorted(options), f"{problem} (it takes: {taken})"
             ) from None
 
     def _checked(self, name: str, made: Any) -> _Thing:
         if not self._is_instance(made):
-            raise ConfigError(f"{self._kind} {name!r}", made, f"its factory returns a {self._kind}")
+            late = ", and is no async or generator function" if is_late(made) else ""
+            raise ConfigError(f"{self._kind} {name!r}", Hidden.of(made), f"its factory returns a {self._kind}{late}")
         return made  # type: ignore[no-any-return]
 
 
@@ -135,6 +155,35 @@ def _unexpected(signature: inspect.Signature, options: Mapping[str, Any]) -> str
     return f"got an unexpected keyword argument {extra[0]!r}" if extra else ""
 
 
-def _comparable(value: object) -> str:
-    """-> a text that tells options of other types or values apart."""
-    return f"{type(value).__qualname__} {value!r}"
+def _comparable(value: Any) -> Hashable:
+    """Return what equals that of another option if and only if both mean the same.
+
+    Never its repr: that of an object may hide what is in it, as a secret does, or tell an address that was used before.
+    """
+    kind = type(value)
+    if kind in ATOMS:
+        return kind, repr(value)
+    if isinstance(value, Mapping):
+        return Mapping, frozenset((_comparable(key), _comparable(item)) for key, item in value.items())
+    if kind is list or kind is tuple:
+        return kind, tuple(map(_comparable, value))
+    if kind is set or kind is frozenset:
+        return kind, frozenset(map(_comparable, value))
+    try:
+        hash(value)
+    except TypeError:
+        return _Same(value)
+    return kind, value
+
+
+class _Same:
+    """Equals only what stands for the same object."""
+
+    def __init__(self, value: object) -> None:
+        self._value = value
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Same) and self._value is other._value
+
+    def __hash__(self) -> int:
+        return id(self._value)

@@ -11,6 +11,7 @@ from typing import Any
 
 import attrs
 
+from stategraph.callables import answered, problem_of
 from stategraph.errors import ConfigError, SchemaError, describe_exception
 from stategraph.frozen import changed_items, freeze, is_settled, lay_over
 from stategraph.mismatches import Mismatch, describe_type, mismatches
@@ -142,7 +143,7 @@ class Schema:
             attribute = typing.cast("attrs.Attribute[Any]", field.attribute)
             try:
                 if attribute.validator is not None:
-                    attribute.validator(instance, attribute, made[field.name])
+                    answered(attribute.validator(instance, attribute, made[field.name]))
             except Exception as error:  # noqa: BLE001 - told as what does not fit
                 if not (isinstance(error, AttributeError) and error.name in self.fields.keys() - data.keys()):
                     expected = f"{describe_type(field.type)} that its validator takes"
@@ -226,6 +227,10 @@ def _schema_of(cls: type) -> Schema:
     except Exception as error:
         allowed = f"a class whose annotations can be resolved where it is defined ({describe_exception(error)})"
         raise ConfigError("schema", cls, allowed) from error
+    for what, function in _functions_of(cls):
+        problem = problem_of(function)
+        if problem:
+            raise ConfigError("schema", cls, f"a class whose own functions are sync; {what}: {problem}")
     made = _fields_of_attrs(cls, types) if attrs.has(cls) else _fields_of_dataclass(cls, types)
     return Schema(cls, {field.name: field for field in made})
 
@@ -243,6 +248,33 @@ def _fields_of_dataclass(cls: Any, types: Mapping[str, Any]) -> Iterator[Field]:
             is_required = one.default is dataclasses.MISSING and one.default_factory is dataclasses.MISSING
             of = types[one.name]
             yield Field(one.name, one.name, of, is_required, _hook(cls, one.name, of))
+
+
+def _functions_of(cls: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the functions that are called when an object of the class is made or checked, each with what it is."""
+    for name in ("__attrs_pre_init__", "__attrs_post_init__", "__post_init__"):
+        if hasattr(cls, name):
+            yield name, getattr(cls, name)
+    for one in attrs.fields(cls) if attrs.has(cls) else dataclasses.fields(cls):
+        validator, converter = getattr(one, "validator", None), getattr(one, "converter", None)
+        factory = getattr(one, "default_factory", getattr(one.default, "factory", None))
+        for function in _made_of(validator):
+            yield f"a validator of field {one.name!r}", function
+        for what, function in (("converter", getattr(converter, "converter", converter)), ("factory", factory)):
+            if function is not None and function is not dataclasses.MISSING:
+                yield f"the {what} of field {one.name!r}", function
+
+
+def _made_of(validator: Any) -> Iterator[Any]:
+    """Yield a validator and those that it is made of, where attrs has made it, as `attrs.validators.optional` does."""
+    if validator is None:
+        return
+    yield validator
+    if type(validator).__module__.partition(".")[0] == "attr":
+        for part in attrs.astuple(validator, recurse=False):
+            for inner in part if isinstance(part, tuple) else (part,):
+                if callable(inner) and not isinstance(inner, type):
+                    yield from _made_of(inner)
 
 
 def _hook(cls: type, name: str, expected: Any) -> Hook:

@@ -10,8 +10,9 @@ from typing import Any, NoReturn, Protocol, TypeVar, overload
 import attrs
 
 from stategraph import clock
+from stategraph.checks import LONGEST_WAIT
 from stategraph.errors import InvalidRunIdError, shorten
-from stategraph.events import EventType, Listener, notify, wants
+from stategraph.events import EventType, Listener, listener_problem, notify, wants
 from stategraph.frozen import are_settled, check_mapping, freeze_at, freeze_items, lay_over, plain_key
 from stategraph.ids import check_run_id, is_nested_id, outer_id, step_of
 from stategraph.provenance import ErrorInfo, ParentStep, Partial, Pause, Progress, RunStatus, check_step
@@ -155,6 +156,9 @@ class State(_Draft, Mapping[str, Any]):
         if is_nested_id(self.run_id):
             self._check_place()
         if self.observer is not None:
+            problem = listener_problem(self.observer)
+            if problem:
+                raise TypeError(f"observer: {shorten(self.observer)} is not allowed; {problem}")
             self._tell(EventType.STATE_CREATE)
 
     def _check_place(self) -> None:
@@ -294,9 +298,12 @@ class State(_Draft, Mapping[str, Any]):
             value: What to show to whoever answers.
             response_param: The key under which the answer is expected; None if resuming is answer enough.
             deadline: Until when: an aware datetime, or seconds from now.
+
+        Raises:
+            ValueError: the deadline is none: a datetime without a time zone, or no number of seconds.
         """
         now = clock.to_datetime(clock.now_ns())
-        until = now + timedelta(seconds=deadline) if isinstance(deadline, int | float) else deadline
+        until = deadline if deadline is None or isinstance(deadline, datetime) else _deadline(now, deadline)
         return evolve(self, pause=Pause(reason, "", value, response_param, now, until))
 
     def checkpoint(self, store: _Saves) -> None:
@@ -317,6 +324,13 @@ class State(_Draft, Mapping[str, Any]):
         if are_settled(self._data.values()):
             return self
         return with_data(self, freeze_items(copy.deepcopy(self._data, memo)))
+
+
+def _deadline(now: datetime, seconds: float) -> datetime:
+    if type(seconds) not in (int, float) or not abs(seconds) <= LONGEST_WAIT:
+        allowed = f"a number of seconds up to {LONGEST_WAIT:,}, or a datetime with a time zone, is"
+        raise ValueError(f"deadline: {shorten(seconds)} is not allowed; {allowed}")
+    return now + timedelta(seconds=seconds)
 
 
 # What the engine and the stores make new States with: data that is frozen already, provenance taken as it is.

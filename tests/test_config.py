@@ -1,6 +1,7 @@
 """GraphConfig and CheckpointConfig: from code, a mapping or a file."""
 
 import json
+import pickle
 from collections.abc import Callable
 from pathlib import Path
 from types import MappingProxyType
@@ -9,7 +10,7 @@ from typing import Any
 import attrs
 import pytest
 
-from stategraph import CheckpointConfig, ConfigError, GraphConfig
+from stategraph import CheckpointConfig, ConfigError, GraphConfig, StateGraph, get_checkpoint_store, get_observer
 
 AnyGraph: Any = GraphConfig
 AnyCheckpoint: Any = CheckpointConfig
@@ -411,3 +412,90 @@ def test_merging_keeps_the_options_objects() -> None:
     config = GraphConfig("g", checkpoint=CheckpointConfig(options={"policy": policy}))
 
     assert config.merge({"max_iterations": 3}).checkpoint.options["policy"] is policy
+
+
+# --------------------------------------------------------------------------- secrets
+
+SECRET = "hunter2-which-nobody-may-see"
+
+
+def told(make: Any) -> str:
+    """-> all that an error tells of itself: its text, its repr, and what is in it."""
+    with pytest.raises(ConfigError) as caught:
+        make()
+    error = caught.value
+    return f"{error} {error!r} {error.args!r} {vars(error)!r}"
+
+
+def refuse(name: str) -> None:
+    """As a store of somebody does with one of its options."""
+    raise ConfigError(f"checkpoint.options.{name}", SECRET, "another one")
+
+
+@pytest.mark.parametrize(
+    "name", ["sign_with", "verify_with", "api_key", "SECRET", "auth-token", "password", "dsn", "Url"]
+)
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda name: get_checkpoint_store("memory", **{name: SECRET}),
+        lambda name: get_checkpoint_store("sqlite", path="x", fast=True, **{name: SECRET}),
+        lambda name: get_observer("structlog", **{name: SECRET}),
+        lambda name: GraphConfig.from_dict({"name": "g", name: SECRET}),
+        lambda name: GraphConfig.from_dict({"name": "g", "checkpoint": {name: SECRET}}),
+        refuse,
+    ],
+    ids=["store", "several", "observer", "misplaced", "misplaced deeper", "store of somebody"],
+)
+def test_a_secret_is_in_no_error(name: str, make: Any) -> None:
+    """Neither in its text, nor in its repr, nor in what it carries."""
+    assert SECRET not in told(lambda: make(name))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: AnyGraph.from_dict(SECRET),
+        lambda: AnyGraph.from_dict({"name": "g", "sgin_wiht": SECRET}),
+        lambda: AnyGraph.from_dict({"name": "g", "checkpoint": SECRET}),
+        lambda: AnyGraph.from_dict({"name": "g", "checkpoint": {"options": SECRET}}),
+        lambda: AnyCheckpoint(options=[SECRET]),
+        lambda: CONFIG.merge(SECRET),  # type: ignore[arg-type]
+        lambda: CONFIG.merge({"checkpoint": SECRET}),
+        lambda: StateGraph({"name": "g", "checkpoint": {"options": {"dsn": SECRET}}}),  # type: ignore[arg-type]
+        lambda: get_checkpoint_store("memory", connection=SECRET),
+    ],
+)
+def test_what_may_hold_a_secret_is_not_in_the_text(make: Any) -> None:
+    """A value whose place is wrong may be anything."""
+    with pytest.raises(ConfigError) as caught:
+        make()
+
+    assert SECRET not in f"{caught.value} {caught.value!r}"
+
+
+def test_a_config_does_not_show_secrets() -> None:
+    """Its repr tells of options what is no secret; the config itself has them all."""
+    options = {
+        "path": "runs.db",
+        "sign_with": SECRET,
+        "dsn": f"postgres://me:{SECRET}@db/runs",
+        "where": f"postgres://me:{SECRET}@db/runs",
+        "object": [SECRET],
+        "size": 5,
+    }
+    config = GraphConfig("g", checkpoint=CheckpointConfig(options=options))
+
+    assert SECRET not in repr(config)
+    assert "'path': 'runs.db'" in repr(config)
+    assert "'where': 'postgres://me:...@db/runs'" in repr(config)
+    assert "'size': 5" in repr(config)
+    assert config.checkpoint.options == options
+
+
+def test_an_error_that_is_pickled_does_not_show_them() -> None:
+    """There and back it is the same."""
+    error = pickle.loads(pickle.dumps(ConfigError("checkpoint.options.sign_with", SECRET, "another one")))
+
+    assert SECRET not in f"{error} {error!r} {error.args!r} {vars(error)!r}"
+    assert str(error) == "checkpoint.options.sign_with: <a str that is not shown> is not allowed; another one"

@@ -122,7 +122,7 @@ class TestDeadlines:
             InterruptNode(None, "ok", schema=int, deadline=1, otherwise="no")
         with pytest.raises(ValueError, match="deadline"):
             InterruptNode(None, "ok", otherwise="no")
-        for deadline in (0, -1, True, "1", float("nan"), float("inf")):
+        for deadline in (0, -1, True, "1", float("nan"), float("inf"), 1e12, 10**400):
             with pytest.raises(ValueError, match="deadline"):
                 InterruptNode(None, "ok", deadline=deadline)  # type: ignore[arg-type]
 

@@ -307,6 +307,9 @@ def test_a_repr_that_raises_is_no_second_error(make: Any, value: Any) -> None:
         (b"a", "b'a'"),
         ("x" * 500, "'" + "x" * 76 + "..."),
         (list(range(500)), repr(list(range(500)))[:77] + "..."),
+        ("postgres://me:p@ss@db/runs", "'postgres://me:...@db/runs'"),
+        (["postgres://me:secret@db"], "['postgres://me:...@db']"),
+        ("http://localhost:8080/" + "x" * 500, "'http://localhost:8080/" + "x" * 54 + "..."),
     ],
     ids=lambda value: repr(value)[:10],
 )

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from datetime import datetime
+import math
+from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
 import attrs
@@ -504,8 +505,27 @@ class TestPausingFromInside:
         with pytest.raises(CheckpointSaveError, match="full"):
             memory_play.execute(graph)
 
-    def test_a_deadline_that_is_none(self) -> None:
-        """Seconds, or an aware datetime."""
-        for deadline in ("tomorrow", datetime(2020, 1, 1)):
-            with pytest.raises(ValueError, match="time zone"):
-                State().paused("why", deadline=deadline)  # type: ignore[arg-type]
+    @pytest.mark.parametrize(
+        "deadline",
+        [
+            *("tomorrow", datetime(2020, 1, 1), timedelta(days=1), True, math.nan, math.inf, 1e12, -1e12, 10**400),
+            datetime(9999, 12, 31, 23, tzinfo=timezone(-timedelta(hours=5))),
+            datetime(1, 1, 1, tzinfo=timezone(timedelta(hours=5))),
+        ],
+        ids=str,
+    )
+    def test_a_deadline_that_is_none(self, deadline: Any) -> None:
+        """Seconds, or an aware datetime; and nothing that is beyond what can be written as a date."""
+        with pytest.raises(ValueError, match=r"time zone|in UTC it is beyond"):
+            State().paused("why", deadline=deadline)
+
+    @pytest.mark.parametrize("deadline", [0, -1, 1e-6, 1, 1e10, 10**10, datetime(9999, 12, 31, tzinfo=UTC)], ids=str)
+    def test_a_deadline_that_is_one(self, play: Scene, deadline: Any) -> None:
+        """It is saved with the pause."""
+        graph = make_graph({"ask": lambda state: state.paused("why", deadline=deadline)}, store=play.store)
+
+        paused = play.execute(graph)
+
+        assert paused.pause is not None
+        assert play.store.load(RUN).pause == paused.pause
+        assert isinstance(paused.pause.deadline, datetime)

@@ -1,7 +1,9 @@
 """Stores and observers by name."""
 
+import gc
 import itertools
 import sys
+import weakref
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -134,6 +136,62 @@ def test_options_that_cannot_be_hashed_are_fine(name: str) -> None:
 
     assert get_checkpoint_store(name, size={"nodes": ["a", "b"]}) is store
     assert get_checkpoint_store(name, size={"nodes": ["a", "c"]}) is not store
+
+
+class Secret:
+    """Shows nothing of what is in it."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    def __repr__(self) -> str:
+        return "Secret('***')"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Secret) and self.text == other.text
+
+    def __hash__(self) -> int:
+        return hash(self.text)
+
+
+def test_options_are_compared_by_what_they_are(name: str) -> None:
+    """Not by how they look: what hides its value is still another one where the value is."""
+    register_checkpoint_store(name, Closable)
+
+    store = get_checkpoint_store(name, where=Secret("a"), size=[Secret("a")])
+
+    assert get_checkpoint_store(name, where=Secret("b"), size=[Secret("a")]) is not store
+    assert get_checkpoint_store(name, where=Secret("a"), size=[Secret("b")]) is not store
+    assert get_checkpoint_store(name, where=Secret("a"), size=[Secret("a")]) is store
+
+
+def test_an_option_that_is_gone_is_not_taken_for_another_one(name: str) -> None:
+    """Even where it stood at the same place in memory, as the functions of a loop do."""
+
+    class Forgetful(Closable):
+        def __init__(self, make: Callable[[], str]) -> None:
+            super().__init__(where=make())
+
+    register_checkpoint_store(name, Forgetful)
+
+    found = [get_checkpoint_store(name, make=lambda number=number: f"place {number}").where for number in range(20)]  # type: ignore[attr-defined]
+
+    assert found == [f"place {number}" for number in range(20)]
+
+
+def test_stores_that_are_closed_are_let_go(name: str) -> None:
+    """A program may open one for each of many files."""
+    register_checkpoint_store(name, Closable)
+    gone = []
+    for number in range(10):
+        store = get_checkpoint_store(name, size=number)
+        gone.append(weakref.ref(store))
+        store.close()
+    del store
+    get_checkpoint_store(name, size=10)
+    gc.collect()
+
+    assert [one() for one in gone] == [None] * 10
 
 
 def test_a_closed_store_is_made_anew(name: str) -> None:

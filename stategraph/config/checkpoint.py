@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import PurePath
+from types import NoneType
 from typing import Any
 
 import attrs
 
 from stategraph.checks import check, is_count, is_name, is_seconds
-from stategraph.errors import ConfigError
+from stategraph.errors import ConfigError, shorten
+from stategraph.hidden import Hidden, may_be_secret
 
 
 def _to_keys(value: Any) -> Any:
@@ -23,6 +26,21 @@ def _are_keys(value: Any) -> bool:
 
 def _is_options(value: object) -> bool:
     return isinstance(value, Mapping) and all(isinstance(key, str) for key in value)
+
+
+_PLAIN = (str, int, float, bool, NoneType, PurePath)
+
+
+def _shown_options(options: object) -> str:
+    """Return options in words: their names, and the values that are plain and no secrets by their names."""
+    if not isinstance(options, Mapping):
+        return repr(Hidden.of(options))
+    return f"{{{', '.join(f'{name!r}: {_shown(name, value)}' for name, value in options.items())}}}"
+
+
+def _shown(name: object, value: object) -> str:
+    is_shown = isinstance(value, _PLAIN) and not may_be_secret(str(name))
+    return shorten(value if is_shown else Hidden.of(value))
 
 
 @attrs.frozen
@@ -111,7 +129,8 @@ class CheckpointConfig:
     )
     options: Mapping[str, Any] = attrs.field(
         factory=dict,
-        validator=check("checkpoint.options", "a mapping of option names to values", _is_options),
+        repr=_shown_options,
+        validator=check("checkpoint.options", "a mapping of option names to values", _is_options, is_shown=False),
     )
 
     def store_options(self) -> dict[str, Any]:

@@ -84,10 +84,10 @@ class GraphConfig:
         """
         changes = _not_default(other) if isinstance(other, GraphConfig) else other
         if not isinstance(changes, Mapping):
-            raise ConfigError("merge", other, "a GraphConfig or a mapping")
+            raise ConfigError("merge", other, "a GraphConfig or a mapping", is_shown=False)
         checkpoint = changes.get("checkpoint", {})
         if not isinstance(checkpoint, Mapping):
-            raise ConfigError("checkpoint", checkpoint, "a mapping")
+            raise ConfigError("checkpoint", checkpoint, "a mapping", is_shown=False)
         mine = self.to_dict()
         return self.from_dict({**mine, **changes, "checkpoint": {**mine["checkpoint"], **checkpoint}})
 

@@ -34,7 +34,8 @@ def structure(cls: type[_Config], values: object) -> _Config:
 def _check_keys(cls: type, values: object, path: str) -> None:
     """Name the culprit before cattrs meets it: here it is known where it stands and what it may have meant."""
     if not isinstance(values, Mapping):
-        raise ConfigError(path.rstrip(".") or "configuration", values, "a mapping (a table, in TOML)")
+        where = path.rstrip(".") or "configuration"
+        raise ConfigError(where, values, "a mapping (a table, in TOML)", is_shown=False)
     fields = attrs.fields_dict(cls)
     for key in values:
         if key not in fields:
@@ -43,6 +44,7 @@ def _check_keys(cls: type, values: object, path: str) -> None:
                 f"{path}{key}",
                 values[key],
                 f"there is no such key{f'; did you mean {near[0]}?' if near else ''} (keys: {', '.join(fields)})",
+                is_shown=False,  # it may be a secret whose key is misspelled
             )
     for name, field in fields.items():
         if field.default is attrs.NOTHING and name not in values:

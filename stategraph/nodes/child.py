@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 import attrs
 
 from stategraph.answers import awaited
+from stategraph.callables import answered, problem_of
 from stategraph.commands import Task
 from stategraph.errors import GraphError, shorten
 from stategraph.frozen import differing_items
@@ -186,7 +187,12 @@ def _fits_ids(name: str) -> bool:
 
 def _checked(what: str, keys: Keys) -> Any:
     """-> the keys as a mapping from the name here to the name there, or a function."""
-    if keys is None or callable(keys):
+    if keys is None:
+        return None
+    if callable(keys):
+        problem = problem_of(keys, 1)
+        if problem:
+            raise TypeError(f"{what}: {shorten(keys)} is not allowed; a sync function of a State is: {problem}")
         return keys
     if isinstance(keys, str) or not isinstance(keys, Iterable):
         raise TypeError(
@@ -200,7 +206,7 @@ def _checked(what: str, keys: Keys) -> Any:
 
 def _selected(what: str, keys: Any, state: State) -> dict[str, Any]:
     if callable(keys):
-        made = keys(state)
+        made = answered(keys(state), f"its {what}")
         if not isinstance(made, Mapping):
             raise TypeError(f"its {what} are to be a mapping, not {shorten(made)} ({type(made).__name__})")
         return dict(made)

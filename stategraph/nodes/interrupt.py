@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from stategraph.callables import is_async_callable
-from stategraph.checks import is_seconds
+from stategraph.callables import answered, problem_of
+from stategraph.checks import LONGEST_WAIT, is_seconds
 from stategraph.commands import Task
 from stategraph.errors import describe_exception, shorten
 from stategraph.nodes.base import NOTHING, Node
@@ -17,9 +17,11 @@ if TYPE_CHECKING:
     from stategraph.visit import Visit
 
 
-def _is_optional_callable(node: object, attribute: attrs.Attribute[Any], value: object) -> None:
-    if value is not None and (not callable(value) or is_async_callable(value)):
-        raise TypeError(f"{attribute.name}: {shorten(value)} is not allowed; a sync function of the answer is")
+def _is_optional_function(node: object, attribute: attrs.Attribute[Any], value: object) -> None:
+    problem = "" if value is None else problem_of(value, 1)
+    if problem:
+        what = f"{attribute.name}: {shorten(value)} is not allowed"
+        raise TypeError(f"{what}; a sync function of the answer is: {problem}")
 
 
 @attrs.frozen
@@ -49,7 +51,7 @@ class InterruptNode(Node):
     response_param: str = attrs.field(validator=attrs.validators.instance_of(str))
     reason: str = attrs.field(default="waits for an answer", kw_only=True)
     schema: Any = attrs.field(default=None, kw_only=True)
-    validator: Callable[[Any], object] | None = attrs.field(default=None, kw_only=True, validator=_is_optional_callable)
+    validator: Callable[[Any], object] | None = attrs.field(default=None, kw_only=True, validator=_is_optional_function)
     deadline: float | None = attrs.field(default=None, kw_only=True)
     otherwise: Any = attrs.field(default=NOTHING, kw_only=True)
 
@@ -59,8 +61,9 @@ class InterruptNode(Node):
         if self.schema is not None:
             self._check_schema()
         seconds = self.deadline
-        if seconds is not None and not is_seconds(seconds):
-            raise ValueError(f"deadline: {shorten(seconds)} is not allowed; a finite number of seconds above 0 is")
+        if seconds is not None and not (is_seconds(seconds) and seconds <= LONGEST_WAIT):
+            allowed = f"a number of seconds above 0, and up to {LONGEST_WAIT:,}, is"
+            raise ValueError(f"deadline: {shorten(seconds)} is not allowed; {allowed}")
         if seconds is None and self.otherwise is not NOTHING:
             raise ValueError("otherwise is the answer once a deadline has passed; give a deadline, too")
         if self.otherwise is not NOTHING:
@@ -101,7 +104,7 @@ class InterruptNode(Node):
         if self.validator is None:
             return answer
         try:
-            verdict = self.validator(answer)
+            verdict = answered(self.validator(answer), "its validator")
         except Exception as error:
             raise ValueError(f"{self.response_param!r}: {shorten(answer)}: {describe_exception(error)}") from error
         if verdict is False:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from stategraph.callables import answered, problem_of
 from stategraph.checks import is_name
 from stategraph.commands import Task
 from stategraph.errors import shorten
@@ -33,7 +34,7 @@ class ParallelNode(Node):
     Args:
         branches: Functions as for a node, by the names of the branches.
         max_workers: How many run at the same time; by default up to four more than there are processors.
-        reducers: For keys that several branches write: a function of two values that makes one of them, called in
+        reducers: For keys that several branches write: a sync function of two values that makes one of them, called in
             declared order. Any other key that two branches write is an error.
         on_failure: "cancel": once a branch has failed, those that have not begun never do, and async ones are
             cancelled. "finish": all others finish first. Either way all errors are raised, as an ExceptionGroup.
@@ -58,10 +59,7 @@ class ParallelNode(Node):
         if not isinstance(branches, Mapping) or not branches:
             raise TypeError(f"branches: {shorten(branches)} is not allowed; a mapping of names to functions is")
         self._branches = {_checked_name(name): _branch(name, function) for name, function in branches.items()}
-        self._reducers = dict(reducers or {})
-        for key, reducer in self._reducers.items():
-            if not callable(reducer):
-                raise TypeError(f"reducers[{key!r}]: {shorten(reducer)} is not callable; a function of two values is")
+        self._reducers = _checked_reducers(reducers)
         if on_failure not in ("cancel", "finish"):
             raise ValueError(f'on_failure: {shorten(on_failure)} is not allowed; "cancel" and "finish" are')
         if processes and any(branch.is_async or branch.wants_context for branch in self._branches.values()):
@@ -110,7 +108,7 @@ class ParallelNode(Node):
                 if key not in writers:
                     data[key] = value
                 elif key in self._reducers:
-                    data[key] = self._reducers[key](data[key], value)
+                    data[key] = answered(self._reducers[key](data[key], value), f"reducers[{key!r}]")
                 else:
                     raise ValueError(
                         f"branches {writers[key]!r} and {name!r} both write {key!r}: let one of them use another "
@@ -129,6 +127,18 @@ def _checked_name(name: object) -> str:
     if not isinstance(name, str) or not is_name(name):
         raise ValueError(f"a branch is named {shorten(name)}; a name has 1 to 200 printable characters")
     return name
+
+
+def _checked_reducers(reducers: Mapping[str, Reducer] | None) -> dict[str, Reducer]:
+    if reducers is not None and not isinstance(reducers, Mapping):
+        raise TypeError(f"reducers: {shorten(reducers)} is not allowed; a mapping of keys to functions is")
+    for key, reducer in (reducers or {}).items():
+        problem = problem_of(reducer, 2)
+        if problem:
+            raise TypeError(
+                f"reducers[{key!r}]: {shorten(reducer)} is not allowed; a sync function of two values is: {problem}"
+            )
+    return dict(reducers or {})
 
 
 def _branch(name: str, function: NodeFunction) -> FunctionNode:

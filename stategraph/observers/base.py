@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import cast
 
 from stategraph.errors import ConfigError
-from stategraph.events import Event, EventType, Listener, notify_of, wants
+from stategraph.events import Event, EventType, Listener, listener_problem, notify_of, wants
 
 
 class Observer:
@@ -34,7 +34,7 @@ class MultiObserver(Observer):
         observers: The observers, or one iterable of them.
 
     Raises:
-        ConfigError: one of them is a class.
+        ConfigError: one of them is a class, async, or no observer at all.
     """
 
     def __init__(self, *observers: Listener | Iterable[Listener]) -> None:
@@ -52,8 +52,7 @@ class MultiObserver(Observer):
 def _each(given: Listener | Iterable[Listener]) -> Iterable[Listener]:
     observers = (cast(Listener, given),) if hasattr(given, "on_event") else given
     for observer in observers:
-        if isinstance(observer, type):
-            raise ConfigError(
-                "observer", observer, f"an object that hears of events is: {observer.__name__}() makes one"
-            )
+        problem = listener_problem(observer)
+        if problem:
+            raise ConfigError("observer", observer, problem)
         yield observer

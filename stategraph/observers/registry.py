@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from stategraph.events import Listener
+from stategraph.errors import ConfigError
+from stategraph.events import Listener, listener_problem
 from stategraph.observers.base import NoopObserver
 from stategraph.registry import Registry
 
@@ -32,8 +33,10 @@ def register_observer(name: str, observer: Listener | Callable[..., Listener]) -
     entry-point group ``stategraph.observers``.
 
     Raises:
-        ConfigError: the name is empty, or `observer` is neither.
+        ConfigError: the name is empty, or `observer` is neither, or async.
     """
+    if hasattr(observer, "on_event") and not isinstance(observer, type):
+        _checked(name, observer)
     _observers.register(name, observer)
 
 
@@ -42,6 +45,13 @@ def get_observer(name: str, **options: Any) -> Listener:
 
     Raises:
         UnknownNameError: no observer has this name; the text lists those that exist.
-        ConfigError: the observer does not take these options.
+        ConfigError: the observer does not take these options, or is async.
     """
-    return _observers.get(name, options)
+    return _checked(name, _observers.get(name, options))
+
+
+def _checked(name: str, observer: Any) -> Listener:
+    problem = listener_problem(observer)
+    if problem:
+        raise ConfigError(f"observer {name!r}", observer, problem)
+    return observer  # type: ignore[no-any-return]

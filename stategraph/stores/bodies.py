@@ -8,7 +8,7 @@ from typing import Any
 from stategraph.errors import ConfigError, FormatError, UnknownNameError
 from stategraph.stores.kinds import DecodeError
 from stategraph.stores.rows import Row
-from stategraph.stores.serializers import find_format
+from stategraph.stores.serializers import find_format, registered_format
 
 LARGEST = 1 << 28
 """Bytes of a body that are compressed, or decompressed, at most: a small row must not fill the memory."""
@@ -75,10 +75,11 @@ def _reader(run_id: str, row: Row) -> Callable[[bytes], Any]:
     """-> what reads bodies that are encoded as this one is."""
     name = row.encoding.removesuffix(_ZSTD)
     try:
-        decode = find_format(name).decode
+        decode = registered_format(name).decode
     except UnknownNameError as error:
         reason = f"its step {row.step} was saved by a serializer that is not registered here: {error}"
-        raise FormatError(run_id, f"{reason}; register_serializer makes it known") from None
+        way_out = f"register_serializer makes it known, or open the store with serializer={name!r} if it is installed"
+        raise FormatError(run_id, f"{reason}; {way_out}") from None
     return decode if name == row.encoding else lambda body: decode(_decompressed(body))
 
 

@@ -8,9 +8,9 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
-import attrs
 import ormsgpack
 
+from stategraph.callables import answered, problem_of
 from stategraph.errors import CheckpointCorruptError, ConfigError
 from stategraph.stores.rows import About, Head, Row
 
@@ -38,14 +38,17 @@ def signing_key(sign_with: Any, option: str = "checkpoint.options.sign_with") ->
     if sign_with is None:
         return None
     if callable(sign_with):
+        problem = problem_of(sign_with, 0)
+        if problem:
+            raise ConfigError(option, sign_with, f"a sync function that gives the key: {problem}")
         return lambda: _checked_key(sign_with(), option)
     if not isinstance(sign_with, str):
         allowed = "a function that gives the key, or the name of an environment variable that holds it"
-        raise _no_key(option, sign_with, allowed)
+        raise ConfigError(option, sign_with, allowed)
     key = os.environ.get(sign_with, "").encode(errors="surrogateescape") if sign_with else b""
     if not key:
         allowed = "the name of an environment variable that holds the key; this one is not set, or empty"
-        raise _no_key(option, sign_with, allowed)
+        raise ConfigError(option, sign_with, allowed)
     _checked_key(key, option)
     return lambda: key
 
@@ -58,29 +61,16 @@ def former_keys(verify_with: Any) -> tuple[SigningKey, ...]:
     """
     option = "checkpoint.options.verify_with"
     if not isinstance(verify_with, list | tuple) or None in verify_with:
-        raise _no_key(option, verify_with, "a list of former keys, each as sign_with takes it")
+        raise ConfigError(option, verify_with, "a list of former keys, each as sign_with takes it")
     return tuple(key for one in verify_with if (key := signing_key(one, option)) is not None)
 
 
 def _checked_key(key: object, option: str) -> bytes:
     if type(key) is not bytes or len(key) < SHORTEST_KEY:
+        answered(key, "sign_with")
         what = f"at least {SHORTEST_KEY} bytes, such as secrets.token_bytes(32) makes"
-        raise _no_key(option, key, f"a key is {what}")
+        raise ConfigError(option, key, f"a key is {what}")
     return key
-
-
-def _no_key(option: str, value: object, allowed: str) -> ConfigError:
-    return ConfigError(option, _Hidden(type(value).__name__), allowed)
-
-
-@attrs.frozen(repr=False)
-class _Hidden:
-    """Stands for a value that may be a secret."""
-
-    type: str
-
-    def __repr__(self) -> str:
-        return f"<a {self.type} that is not shown>"
 
 
 # --------------------------------------------------------------------------- seals

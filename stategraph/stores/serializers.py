@@ -7,7 +7,9 @@ import re
 from abc import ABC, abstractmethod
 from typing import Any, NoReturn
 
+from stategraph.callables import answered
 from stategraph.errors import ConfigError
+from stategraph.hidden import Hidden
 from stategraph.registry import Registry
 from stategraph.stores import codec
 from stategraph.stores.kinds import DecodeError
@@ -39,6 +41,11 @@ class Serializer(BodyFormat):
 
     They turn values of the plain form into bytes and back: None, True and False, ints of 64 bits, finite floats, text,
     lists, and dicts with text as keys. `register_serializer` makes one known.
+
+    A serializer sees the data of States and of finished parts. One that encrypts them leaves in clear what a store
+    keeps beside them, so that runs can be listed without loading them: run ids, names of graphs, nodes and branches,
+    times, the types and texts of errors, and what a pause shows to whoever answers. Results in the cache of a node are
+    written without it.
     """
 
     @abstractmethod
@@ -112,13 +119,15 @@ def register_serializer(name: str, serializer: Serializer) -> None:
             "name of the serializer", name, "a-z, then up to 49 of a-z 0-9 _ . -, and not msgpack or json"
         )
     if not isinstance(serializer, Serializer):
-        raise ConfigError(f"serializer {name!r}", serializer, "an instance of a class that derives from Serializer")
+        raise ConfigError(
+            f"serializer {name!r}", Hidden.of(serializer), "an instance of a class that derives from Serializer"
+        )
     _check(name, serializer)
     _formats.register(name, serializer)
 
 
 def find_format(name: str) -> BodyFormat:
-    """-> the built-in or registered serializer of this name.
+    """-> the built-in, registered or installed serializer of this name, which the caller has chosen.
 
     Raises:
         UnknownNameError: there is none.
@@ -126,13 +135,29 @@ def find_format(name: str) -> BodyFormat:
     return _formats.get(name, {})
 
 
+def registered_format(name: str) -> BodyFormat:
+    """Return the serializer of a name that stands in what a store holds.
+
+    No installed package is looked into: what is stored must never make one be imported. One that was asked for by its
+    name before, as the serializer of any store, is known.
+
+    Raises:
+        UnknownNameError: it is neither built in nor registered.
+    """
+    return _formats.registered(name)
+
+
 def _check(name: str, serializer: Serializer) -> None:
     try:
-        body = serializer.dumps(_PROBE)
-        again = serializer.loads(body)
+        body = answered(serializer.dumps(_PROBE), "dumps")
+        again = answered(serializer.loads(body), "loads")
     except Exception as error:
-        raise ConfigError(f"serializer {name!r}", serializer, f"it raised {error!r} for a plain value") from error
+        raise ConfigError(
+            f"serializer {name!r}", Hidden.of(serializer), f"it raised {error!r} for a plain value"
+        ) from error
     if type(body) is not bytes or repr(again) != repr(_PROBE):
         raise ConfigError(
-            f"serializer {name!r}", serializer, f"bytes, and of these the same again; {_PROBE} came back changed"
+            f"serializer {name!r}",
+            Hidden.of(serializer),
+            f"bytes, and of these the same again; {_PROBE} came back changed",
         )

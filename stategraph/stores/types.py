@@ -11,6 +11,7 @@ from typing import Any, TypeAlias, TypeVar, overload
 
 import attrs
 
+from stategraph.callables import answered, problem_of
 from stategraph.errors import describe_exception
 from stategraph.provenance import ErrorInfo
 
@@ -80,7 +81,7 @@ class RegisteredType:
 
     def _upgraded(self, upgrade: Upgrade, values: dict[str, Any], version: int) -> dict[str, Any]:
         try:
-            return dict(upgrade(values, version))
+            return dict(answered(upgrade(values, version)))
         except Exception as error:  # it is the user's
             reason = f"the upgrade of {self.name} from version {version} raised {describe_exception(error)}"
             raise ValueError(reason) from error
@@ -155,8 +156,11 @@ def register_type(cls: Any = None, *, name: str | None = None, version: int = 1,
 def _check_version(cls: type, version: object, upgrade: object) -> None:
     if type(version) is not int or version < 1:
         raise ValueError(f"version: {version!r} is not allowed; a whole number from 1 on")
-    if upgrade is not None and not callable(upgrade):
-        raise TypeError(f"upgrade: {upgrade!r} is not allowed; a function of the fields and their version")
+    problem = "" if upgrade is None else problem_of(upgrade, 2)
+    if problem:
+        raise TypeError(
+            f"upgrade: {upgrade!r} is not allowed; a sync function of the fields and their version: {problem}"
+        )
     if issubclass(cls, Enum) and (version != 1 or upgrade is not None):
         raise TypeError(f"{cls!r} is an enum and has no version: keep the names of its members, new ones as aliases")
 

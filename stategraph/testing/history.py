@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 from datetime import UTC, datetime
+from decimal import Decimal
 from typing import Any, ClassVar
 
 import attrs
@@ -13,7 +15,47 @@ from stategraph.provenance import ErrorInfo, ParentStep, RunStatus
 from stategraph.state import State
 from stategraph.stores import CheckpointStore
 from stategraph.stores.policy import Policy
-from stategraph.testing.corpus import Order, is_same
+from stategraph.stores.types import register_type
+from stategraph.testing.corpus import KEPT_VALUES, Order, is_same
+
+
+@register_type
+@attrs.define(eq=False)
+class Twin:
+    """Equals everything of its kind, whatever is in it."""
+
+    n: int
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Twin)
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+@register_type
+@attrs.define(eq=False)
+class Quarrelsome:
+    """Cannot be compared, as arrays of numbers cannot."""
+
+    n: int
+
+    def __eq__(self, other: object) -> bool:
+        raise ValueError("the truth value of an array is ambiguous")
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+_ALIKE: list[tuple[Any, Any, Any]] = [
+    (1, True, True),
+    (1, 1.0, 1.0),
+    (0.0, -0.0, -0.0),
+    ([1, [2]], [1, [2.0]], [1, [2.0]]),
+    ((1,), [1], [1]),
+    (Decimal("1.0"), Decimal("1.00"), Decimal("1.00")),
+    (Twin(1), Twin(2), Twin(2)),
+    (Quarrelsome(1), Quarrelsome(2), Quarrelsome(2)),
+]
+"""Three values each: the first is another one than the second, which the third is the same as."""
 
 
 class HistoryContract:
@@ -183,6 +225,27 @@ class HistoryContract:
         difference = store.diff("a", 1, 2)
 
         assert (difference.added, difference.removed, difference.changed) == ({"new": 4}, {"old": 2}, {"n": (3, [5])})
+
+    def test_diff_names_nothing_that_is_the_same(self, store: CheckpointStore) -> None:
+        """Every value that is kept is the same as its copy, to the last nan in it."""
+        if not self.keeps_history:
+            pytest.skip("this store keeps the newest State of a run only, and says so by keeps_history = False")
+        store.retain("a", Policy("full"))
+        for step in (1, 2):
+            store.save(State({**copy.deepcopy(KEPT_VALUES), "n": step}, run_id="a", step=step))
+
+        assert store.diff("a", 1, 2).changed == {"n": (1, 2)}
+
+    def test_diff_tells_apart_what_is_equal(self, store: CheckpointStore) -> None:
+        """Values of other types, or that objects call equal; whatever their ``==`` says, or raises."""
+        if not self.keeps_history:
+            pytest.skip("this store keeps the newest State of a run only, and says so by keeps_history = False")
+        store.retain("a", Policy("full"))
+        for step, values in enumerate(zip(*_ALIKE, strict=True), 1):
+            store.save(State({str(place): value for place, value in enumerate(values)}, run_id="a", step=step))
+
+        assert store.diff("a", 1, 2).changed.keys() == set(map(str, range(len(_ALIKE))))
+        assert store.diff("a", 2, 3).changed == {}
 
     def test_prune_removes_what_is_due(self, store: CheckpointStore) -> None:
         """Completed runs whose time is over; never one that can be resumed, and never the newest State of one."""

@@ -1,7 +1,9 @@
 """Serializers, compression and signatures: how the body of a row is written, and what is refused on reading it."""
 
 import json
+import os
 import sqlite3
+import subprocess
 import sys
 import zlib
 from contextlib import closing
@@ -259,6 +261,86 @@ def test_a_serializer_that_is_not_known_where_it_is_loaded(path):
 
     with pytest.raises(FormatError, match=r"forgotten.*register_serializer"):
         loaded(path)
+
+
+INSTALLED = """
+import json, pathlib
+from stategraph.stores.serializers import Serializer
+
+pathlib.Path(__file__).with_suffix(".imported").touch()
+
+class Installed(Serializer):
+    def dumps(self, plain):
+        return b"i" + json.dumps(plain).encode()
+
+    def loads(self, body):
+        return json.loads(body[1:])
+
+installed = Installed()
+"""
+READER = """
+import sys
+from stategraph import CheckpointError
+from stategraph.stores.disk import DiskStore
+from stategraph.stores.sqlite import SqliteStore
+
+kind, path, first = sys.argv[1:]
+with {"sqlite": SqliteStore, "disk": DiskStore}[kind](path, **({"serializer": first} if first else {})) as store:
+    try:
+        print(dict(store.load("a")), store.load_parts("a", 2, "map"))
+    except CheckpointError as error:
+        print(type(error).__name__, error)
+    print(store.list())
+"""
+
+
+@pytest.fixture
+def installed(tmp_path, monkeypatch):
+    """-> the folder of an installed package that has a serializer "installed"."""
+    (tmp_path / "site" / "of_somebody-1.0.dist-info").mkdir(parents=True)
+    (tmp_path / "site" / "of_somebody.py").write_text(INSTALLED)
+    info = tmp_path / "site" / "of_somebody-1.0.dist-info"
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: of-somebody\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[stategraph.serializers]\ninstalled = of_somebody:installed\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "site"), prepend=os.pathsep)
+    return tmp_path / "site"
+
+
+def run_python(program, *arguments):
+    """Run a program in another process -> what it prints."""
+    command = [sys.executable, "-c", program, *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
+
+
+WRITER = """
+import sys
+from stategraph import State
+from stategraph.provenance import Part
+from stategraph.stores.disk import DiskStore
+from stategraph.stores.sqlite import SqliteStore
+
+kind, path = sys.argv[1:]
+with {"sqlite": SqliteStore, "disk": DiskStore}[kind](path, serializer="installed") as store:
+    store.save(State({"n": 1}, run_id="a", step=1))
+    store.save_parts("a", [Part(2, "map", "x", 2)])
+"""
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "disk"])
+def test_what_is_stored_makes_no_package_be_imported(installed, tmp_path, kind):
+    """Only whoever opens the store with a serializer has its package looked for; the error says so."""
+    store, mark = tmp_path / "runs", installed / "of_somebody.imported"
+    run_python(WRITER, kind, store)
+    assert mark.exists()
+    mark.unlink()
+
+    told = run_python(READER, kind, store, "")
+    assert told.startswith("FormatError run 'a': its step 1 was saved by a serializer that is not registered here")
+    assert "open the store with serializer='installed'" in told
+    assert "['a']" in told
+    assert not mark.exists()
+
+    assert run_python(READER, kind, store, "installed").startswith("{'n': 1} {'x': 2}")
 
 
 @pytest.mark.parametrize("name", ["", "json", "msgpack", "A", "a+zstd", "a b", 5, "x" * 51])
