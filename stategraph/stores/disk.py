@@ -56,7 +56,7 @@ class DiskStore(RowStore):
         take_care_of(self)
 
     def close(self) -> None:
-        with self._cache.access.to_close(self):
+        with self._cache.access.to_change(self):
             self._closed = True
             self._cache.shut()
 

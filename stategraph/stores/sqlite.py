@@ -125,7 +125,7 @@ class SqliteStore(RowStore):
             database.execute(f"PRAGMA cache_size = {pages}")
 
     def close(self) -> None:
-        with self._access.to_close(self):
+        with self._access.to_change(self):
             self._closed = True
             self._database.close()
 
