@@ -13,8 +13,8 @@ import time
 import weakref
 from _thread import start_new_thread
 from collections import deque
-from collections.abc import Callable
-from typing import Protocol
+from collections.abc import Callable, Iterator
+from typing import Generic, Protocol, TypeVar
 
 import attrs
 
@@ -27,6 +27,13 @@ class Stream(Protocol):
 
     def drop(self) -> None:
         """Leave it, if it has begun and has not ended."""
+
+
+class Lock(Protocol):
+    """What an end may wait for."""
+
+    def is_held_here(self) -> bool:
+        """Whether this thread holds it, further down its stack."""
 
 
 @attrs.define(eq=False)
@@ -44,6 +51,23 @@ class _Dropped:
     is_ended: threading.Event = attrs.field(factory=threading.Event, init=False)
 
 
+_Known = TypeVar("_Known")
+
+
+class _Weak(Generic[_Known]):
+    """Objects that are known as long as somebody else has them. Any thread and any finaliser may change it."""
+
+    def __init__(self) -> None:
+        self._references: set[weakref.ref[_Known]] = set()
+
+    def add(self, one: _Known) -> None:
+        self._references.add(weakref.ref(one, self._references.discard))
+
+    def __iter__(self) -> Iterator[_Known]:
+        found = [reference() for reference in list(self._references)]
+        return iter([one for one in found if one is not None])
+
+
 class _Here(threading.local):
     """What is known of a thread: whether it may be one that a run waits for at its end."""
 
@@ -54,6 +78,7 @@ class Reaper:
     """Ends what was dropped, one after the other, in a thread that is there only while there is something to do."""
 
     def __init__(self) -> None:
+        self._locks = _Weak[Lock]()
         self.renew()
 
     def renew(self) -> None:
@@ -63,7 +88,7 @@ class Reaper:
         self._worker: int | None = None  # that thread
         self._is_called = False  # one is on its way
         self._held: dict[int, object] = {}
-        self._streams: weakref.WeakSet[Stream] = weakref.WeakSet()
+        self._streams = _Weak[Stream]()
 
     def hand_over(self, store: object, end: Callable[[], object]) -> None:
         """Have a function called soon that ends a run. A finaliser may ask for it: this takes no lock."""
@@ -99,7 +124,7 @@ class Reaper:
 
         Whoever asks what a store holds asks for this first. A thread that a run may wait for at its end does not wait.
         """
-        if not self._dropped or here.is_waited_for or self._is_worker():
+        if not self._dropped or self._is_waited_for():
             return
         if not (self._is_called or self._at_work.locked()):
             self._work()
@@ -108,8 +133,14 @@ class Reaper:
             if one.store is store:
                 one.is_ended.wait(max(0.0, give_up - time.monotonic()))
 
-    def _is_worker(self) -> bool:
-        return self._at_work.locked() and self._worker == threading.get_ident()
+    def _is_waited_for(self) -> bool:
+        """Whether the end of a run may wait for this thread: it ends runs, saves for them, or is inside of a store."""
+        is_at_work = self._at_work.locked() and self._worker == threading.get_ident()
+        return is_at_work or here.is_waited_for or any(lock.is_held_here() for lock in self._locks)
+
+    def know(self, lock: Lock) -> None:
+        """Have threads that hold a lock never wait for the end of a run."""
+        self._locks.add(lock)
 
     def hold(self, holder: object, held: object) -> None:
         """Keep an object alive for another one: a collection that finds both would finalise it first."""
@@ -125,7 +156,7 @@ class Reaper:
 
     def finish(self) -> None:
         """End all that has begun: the process is about to end."""
-        self._dropped += [_Dropped(None, stream.drop) for stream in list(self._streams)]
+        self._dropped += [_Dropped(None, stream.drop) for stream in self._streams]
         self._work()
 
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 
 import attrs
 
+from stategraph.dropped import reaper
 from stategraph.errors import CheckpointError, CheckpointSaveError, describe_exception
 from stategraph.stores.reentrance import Inside, used_below
 from stategraph.stores.rows import Write
@@ -45,6 +46,7 @@ class SharedCommits:
         self._apply, self._is_inside = apply, is_inside
         self._committing = Inside()
         self._lock = threading.Lock()
+        reaper.know(self)
         self._queue: list[_Caller] = []  # those who wait, and are not told yet
         self._leader: _Caller | None = None  # there is one as long as anybody waits
 
@@ -54,11 +56,14 @@ class SharedCommits:
         Raises whatever `apply` raises; then it is not known to be made. A thread that commits already, further down its
         stack, would wait for itself, be it as the leader or as one who comes after it.
         """
-        committing = self._committing.lock
-        if committing.locked() or self._is_inside():
+        if self.is_held_here() or self._is_inside():
             raise used_below("store", kind=CheckpointSaveError)
-        with committing:
+        with self._committing.lock:
             return self._commit(write)
+
+    def is_held_here(self) -> bool:
+        """Whether this thread commits, further down its stack."""
+        return self._committing.lock.locked()
 
     def _commit(self, write: Write) -> bool:
         caller = _Caller(write)

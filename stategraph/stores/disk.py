@@ -62,7 +62,7 @@ class DiskStore(RowStore):
         return found
 
     def close(self) -> None:
-        with self._cache.access.to_close(self):
+        with self._cache.access.to_change(self):
             self._closed = True
             self._cache.shut()
 

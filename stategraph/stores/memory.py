@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import builtins
 import itertools
-import threading
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from itertools import chain
@@ -32,7 +31,7 @@ from stategraph.stores.base import (
 )
 from stategraph.stores.forks import take_care_of
 from stategraph.stores.policy import Policy
-from stategraph.stores.reentrance import held_here, used_below
+from stategraph.stores.reentrance import Access, used_below
 from stategraph.stores.summaries import Pruned, Summary
 
 _MOST_WAITING = 10_000  # policies of runs that are not saved yet
@@ -100,16 +99,13 @@ class MemoryStore(CheckpointStore):
 
     def renew(self) -> None:
         """In a child that was forked: have a lock of its own."""
-        self._lock = threading.RLock()
-        self._is_inside = held_here(self._lock)
+        self._access = Access()
+        self._lock, self._is_inside = self._access.guard, self._access.is_held_here
 
     @property
     def _alone(self) -> AbstractContextManager[bool]:
         """The lock. Raises if this thread holds it: then it is changing the store, further down its stack."""
-        if self._is_inside():
-            raise used_below(self)
-        reaper.settle(self)
-        return self._lock
+        return self._access.to_change(self)
 
     def save(self, state: State) -> None:
         self._keep(state)
@@ -208,8 +204,7 @@ class MemoryStore(CheckpointStore):
 
     def _settled(self) -> dict[str, _Run]:
         """-> the runs, once those have ended that were dropped."""
-        if not self._is_inside():
-            reaper.settle(self)
+        reaper.settle(self)
         return self._runs
 
     def list(self) -> builtins.list[str]:

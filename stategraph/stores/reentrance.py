@@ -14,15 +14,6 @@ from stategraph.dropped import reaper
 from stategraph.errors import CheckpointError
 
 
-def held_here(lock: threading.RLock) -> Callable[[], bool]:
-    """Return what tells whether the calling thread holds a lock, further down its stack.
-
-    The lock knows, and `threading.Condition` asks it; the type hints do not tell.
-    """
-    is_owned: Callable[[], bool] = lock._is_owned  # type: ignore[attr-defined]
-    return is_owned
-
-
 class Inside(threading.local):
     """Whether a thread is inside of something: then it holds the lock, which an interrupt does not leave behind."""
 
@@ -41,14 +32,15 @@ class Access:
 
     def __init__(self) -> None:
         self.guard, self.transaction = threading.RLock(), threading.Lock()
-        self.is_held_here = held_here(self.guard)
+        # The lock knows, and `threading.Condition` asks it, too. Only the type hints do not tell.
+        self.is_held_here: Callable[[], bool] = self.guard._is_owned  # type: ignore[attr-defined]
+        reaper.know(self)
 
     def to_read(self, store: object, run_id: str = "") -> AbstractContextManager[bool]:
         """Return the guard for a reader, who sees all that was dropped before. Raises if this thread is writing."""
-        if not self.is_held_here():
-            reaper.settle(store)
-        elif self.transaction.locked():
+        if self.is_held_here() and self.transaction.locked():
             raise used_below(store, run_id)
+        reaper.settle(store)
         return self.guard
 
     def to_write(
@@ -59,8 +51,8 @@ class Access:
             raise used_below(store, run_id, kind)
         return self.guard
 
-    def to_close(self, store: object) -> AbstractContextManager[bool]:
-        """As `to_write`, once those runs are saved that were dropped."""
+    def to_change(self, store: object) -> AbstractContextManager[bool]:
+        """As `to_write`, for whoever removes or closes what was dropped before: once that is saved."""
         guard = self.to_write(store)
         reaper.settle(store)
         return guard

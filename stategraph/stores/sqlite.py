@@ -126,7 +126,7 @@ class SqliteStore(RowStore):
         return database
 
     def close(self) -> None:
-        with self._access.to_close(self):
+        with self._access.to_change(self):
             self._closed = True
             self._database.close()
 
