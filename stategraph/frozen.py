@@ -191,9 +191,9 @@ def are_settled(values: Collection[object]) -> bool:
 
 
 _Known: TypeAlias = dict[int, tuple[Any, Any]]
-"""Containers that were frozen already in the same call, by their ids, and what they became: each is frozen once, however
-many refer to it, for references may double at every level. Only those with several parts to be frozen are here: one that
-has one doubles nothing. The containers are kept, lest others get their ids."""
+"""Containers that were frozen already in the same call, by their ids, and what they became: each is frozen once, for
+references to it may double at every level. Only those with several parts to be frozen are here, or many of any kind: what
+is left out is small, and doubles nothing. The containers are kept, lest others get their ids."""
 
 
 def freeze(value: Any, depth: int = 0, known: _Known | None = None) -> Any:
@@ -214,19 +214,19 @@ def freeze(value: Any, depth: int = 0, known: _Known | None = None) -> Any:
         return value
     if depth >= MAX_DEPTH:
         raise NotSerializableError("", f"it is nested deeper than {MAX_DEPTH} levels, or contains itself")
-    return freezer(value, depth + 1, known)
+    return freezer(value, depth + 1, {} if known is None else known)
 
 
-def _freeze_list(value: list[Any], depth: int, known: _Known | None) -> FrozenList:
+def _freeze_list(value: list[Any], depth: int, known: _Known) -> FrozenList:
+    if id(value) in known:
+        return known[id(value)][1]  # type: ignore[no-any-return]
     frozen = FrozenList.__new__(FrozenList)
     list.extend(frozen, value)
     items = iter(frozen)
     if SETTLED.issuperset(map(type, items)):
+        if len(frozen) > _MANY:
+            known[id(value)] = value, frozen
         return frozen
-    if known is None:
-        known = {}
-    elif id(value) in known:
-        return known[id(value)][1]  # type: ignore[no-any-return]
     first = len(frozen) - length_hint(items) - 1  # before it, all is settled: in a list that grows, all but its end
     rest = _freeze_all(frozen[first:], depth, known)
     list.__setitem__(frozen, slice(first, None), rest)
@@ -239,60 +239,61 @@ def _freeze_list(value: list[Any], depth: int, known: _Known | None) -> FrozenLi
 
 def _freeze_all(values: list[Any], depth: int, known: _Known) -> list[Any]:
     """-> the values frozen: many dicts of atoms, as records are, all at once, which takes half the time."""
-    if len(values) > _MANY and depth < MAX_DEPTH and _are_flat_dicts(values):
+    if len(values) > _SOME and depth < MAX_DEPTH and _are_flat_dicts(values):
         frozen = [*map(FrozenDict.__new__, repeat(FrozenDict, len(values)))]
         deque(map(dict.update, frozen, values), maxlen=0)
         return frozen
     return [value if type(value) in SETTLED else freeze(value, depth, known) for value in values]
 
 
-_MANY = 8  # values: for fewer it does not pay
+_SOME = 8  # values: for fewer it does not pay to freeze them together
+_MANY = 100  # items of a container: to copy as many takes longer than to remember the copy
 
 
 def _are_flat_dicts(values: list[Any]) -> bool:
     return (
         _DICT.issuperset(map(type, values))
+        and max(map(len, values)) <= _MANY
         and SETTLED.issuperset(map(type, chain.from_iterable(map(dict.values, values))))
         and ATOMS.issuperset(map(type, chain.from_iterable(values)))
     )
 
 
-def _freeze_dict(value: dict[Any, Any], depth: int, known: _Known | None) -> FrozenDict:
+def _freeze_dict(value: dict[Any, Any], depth: int, known: _Known) -> FrozenDict:
+    if id(value) in known:
+        return known[id(value)][1]  # type: ignore[no-any-return]
     frozen = FrozenDict.__new__(FrozenDict)
     dict.update(frozen, value)
-    if SETTLED.issuperset(map(type, frozen.values())) and ATOMS.issuperset(map(type, frozen)):
-        return frozen
-    if known is None:
-        known = {}
-    elif id(value) in known:
-        return known[id(value)][1]  # type: ignore[no-any-return]
-    settled, inner = are_settled(frozen), 0
-    for key, item in frozen.items():
-        if type(item) not in SETTLED:
-            inner += 1
-            made = freeze(item, depth, known)
-            dict.__setitem__(frozen, key, made)
-            settled = settled and (type(made) in SETTLED or is_settled(made))
+    settled, inner = ATOMS.issuperset(map(type, frozen)) or are_settled(frozen), 0
+    if not SETTLED.issuperset(map(type, frozen.values())):
+        for key, item in frozen.items():
+            if type(item) not in SETTLED:
+                inner += 1
+                made = freeze(item, depth, known)
+                dict.__setitem__(frozen, key, made)
+                settled = settled and (type(made) in SETTLED or is_settled(made))
     if not settled:
         frozen.__class__ = UnsettledDict
-    if inner > 1:
+    if inner > 1 or len(frozen) > _MANY:
         known[id(value)] = value, frozen
     return frozen
 
 
-def _freeze_set(value: set[Any], depth: int, known: _Known | None) -> FrozenSet:
+def _freeze_set(value: set[Any], depth: int, known: _Known) -> FrozenSet:
+    if id(value) in known:
+        return known[id(value)][1]  # type: ignore[no-any-return]
     kind = FrozenSet if are_settled(value) else UnsettledSet
     frozen = kind.__new__(kind)
     set.update(frozen, value)
+    if len(frozen) > _MANY:
+        known[id(value)] = value, frozen
     return frozen
 
 
-def _freeze_tuple(value: tuple[Any, ...], depth: int, known: _Known | None) -> tuple[Any, ...]:
+def _freeze_tuple(value: tuple[Any, ...], depth: int, known: _Known) -> tuple[Any, ...]:
     if SETTLED.issuperset(map(type, value)):
         return value
-    if known is None:
-        known = {}
-    elif id(value) in known:
+    if id(value) in known:
         return known[id(value)][1]  # type: ignore[no-any-return]
     items = tuple([freeze(item, depth, known) for item in value])
     frozen = value if all(map(is_, items, value)) else items
@@ -301,7 +302,7 @@ def _freeze_tuple(value: tuple[Any, ...], depth: int, known: _Known | None) -> t
     return frozen
 
 
-_FREEZERS: dict[type, Callable[[Any, int, _Known | None], Any]] = {
+_FREEZERS: dict[type, Callable[[Any, int, _Known], Any]] = {
     list: _freeze_list,
     dict: _freeze_dict,
     set: _freeze_set,

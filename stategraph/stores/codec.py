@@ -14,8 +14,9 @@ from typing import Any
 import attrs
 import ormsgpack
 
-from stategraph.frozen import ATOMS, MAX_DEPTH, are_settled
+from stategraph.frozen import ATOMS, MAX_DEPTH, SETTLED, is_settled
 from stategraph.stores.kinds import BY_TYPE, FROZENSET, SET, DecodeError, Kind, kind_numbered
+from stategraph.stores.sharing import is_writable
 from stategraph.stores.walk import Encoded, Walk
 
 _OPTIONS = (
@@ -37,49 +38,32 @@ def encode(parts: Sequence[Any]) -> bytes:
     Raises:
         NotSerializableError: a part of it cannot be kept exactly; the error names its place.
     """
-    if _are_settled(parts):
+    containers = _containers_in(parts)
+    if containers is not None and (not containers or is_writable(containers)):
         try:
-            data = _pack(parts)
+            return _pack(parts)
         except (TypeError, ValueError):
             pass  # which part it was, and whether it can be kept in another way, is for the walk to find out
-        else:
-            if len(data) <= MAX_DEPTH or not _is_too_deep(data, parts):
-                return data
-    return _pack([_WALK.prepare(part, "", -1) for part in parts])
+    walk = _MsgpackWalk()
+    return _pack([walk.prepare(part, "", -1) for part in parts])
 
 
 def encode_value(value: Any, path: str) -> bytes:
     """-> the bytes of a value that stands at a path in the State; otherwise as `encode`."""
-    return _pack(_WALK.prepare(value, path, 0))
+    return _pack(_MsgpackWalk().prepare(value, path, 0))
 
 
-def _are_settled(parts: Sequence[Any]) -> bool:
+def _containers_in(parts: Sequence[Any]) -> list[Any] | None:
+    """-> the containers that are values of dicts among the parts; None if one of the values is not settled."""
+    containers: list[Any] = []
     for part in parts:
-        if part and type(part) is dict and not are_settled(part.values()):
-            return False
-    return True
-
-
-_NO_CONTAINER = bytes(byte for byte in range(256) if not (0x80 <= byte < 0xA0 or 0xC7 <= byte < 0xE0))
-
-
-def _is_too_deep(data: bytes, parts: Sequence[Any]) -> bool:
-    """Whether settled values are nested deeper than a State may be; wrapping what is frozen already goes unnoticed.
-
-    Every level takes a byte that begins a container. Few States have so many that it takes a closer look.
-    """
-    if len(data.translate(None, _NO_CONTAINER)) <= MAX_DEPTH:
-        return False
-    level = [value for part in parts if type(part) is dict for value in part.values()]
-    for _ in range(MAX_DEPTH + 1):
-        level = [item for value in level if type(value) not in ATOMS for item in _items_of(value)]
-    return bool(level)
-
-
-def _items_of(container: Any) -> Iterable[Any]:
-    """-> the values in a container, if one of them is a container itself."""
-    items = container.values() if isinstance(container, dict) else container
-    return () if ATOMS.issuperset(map(type, items)) else items
+        if part and type(part) is dict:
+            for value in part.values():
+                if type(value) not in ATOMS:
+                    if type(value) not in SETTLED and not is_settled(value):
+                        return None
+                    containers.append(value)
+    return containers
 
 
 def _pack(value: Any) -> bytes:
@@ -122,9 +106,6 @@ class _MsgpackWalk(Walk):
 
     def is_native(self, kind: Kind, value: Any) -> bool:
         return kind.number is None or kind.is_plain(value)
-
-
-_WALK = _MsgpackWalk()
 
 
 # --------------------------------------------------------------------------- decoding

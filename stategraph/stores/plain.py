@@ -32,10 +32,7 @@ class _PlainWalk(Walk):
         return {_MARK + key if key.startswith(_MARK) else key: item for key, item in items.items()}
 
     def encoded(self, value: Encoded) -> Any:
-        return self.prepare(codec.decode(value.data), "", 0)
-
-
-_WALK = _PlainWalk()
+        return self.prepared(codec.decode(value.data), 0)
 
 
 def to_plain(parts: list[Any]) -> list[Any]:
@@ -44,7 +41,8 @@ def to_plain(parts: list[Any]) -> list[Any]:
     Raises:
         NotSerializableError: a part cannot be kept exactly; the error names its place.
     """
-    return [_WALK.prepare(part, "", -1) for part in parts]
+    walk = _PlainWalk()
+    return [walk.prepare(part, "", -1) for part in parts]
 
 
 def from_plain(plain: Any, depth: int = 0) -> Any:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from typing import Any, TypeAlias
+from collections.abc import Callable, Iterable
+from itertools import islice
+from typing import Any
 
 import attrs
 
 from stategraph.errors import NotSerializableError, shorten
 from stategraph.frozen import ATOMS, MAX_DEPTH, FrozenList, UnsettledList
 from stategraph.stores.kinds import BY_TYPE, DICT, ENUM, FROZENSET, OBJECT, SET, TUPLE, Kind, enum_parts
+from stategraph.stores.sharing import CONTAINER, MOST_REPEATED, TOO_OFTEN
 from stategraph.stores.types import RegisteredType, can_be_registered, find_by_class
 
 
@@ -23,7 +25,16 @@ class Encoded:
 
 
 class Walk(ABC):
-    """Turns values into what a format has. How it tags the rest is for each format to say."""
+    """Turns values into what a format has. How it tags the rest is for each format to say.
+
+    One walk is for what is written together. A container that it meets again, at the same depth, is not walked through
+    again; that it is written again is counted.
+    """
+
+    def __init__(self) -> None:
+        # The containers are kept with what was made of them, lest others get their ids.
+        self._made: dict[tuple[int, int], tuple[Any, Any, int]] = {}
+        self._written = self._repeated = 0
 
     @abstractmethod
     def tagged(self, kind: Kind, parts: Any) -> Any:
@@ -51,76 +62,119 @@ class Walk(ABC):
         Raises:
             NotSerializableError: with the path to the part that cannot be kept exactly.
         """
-        if depth >= MAX_DEPTH and type(value) not in ATOMS:
-            raise NotSerializableError(path, f"it is nested deeper than {MAX_DEPTH} levels, or contains itself")
+        try:
+            return self.prepared(value, depth)
+        except NotSerializableError as error:
+            error.path = path + error.path if path else error.path.removeprefix(".")
+            raise
+
+    def prepared(self, value: Any, depth: int) -> Any:
+        """-> the same for a part of a value; the path in an error begins there."""
+        leaf = _LEAVES.get(type(value))
+        if leaf is not None:
+            return leaf(self, value)
+        if depth >= MAX_DEPTH:
+            raise NotSerializableError("", f"it is nested deeper than {MAX_DEPTH} levels, or contains itself")
+        place = id(value), depth
+        if place in self._made:
+            return self._made_before(*self._made[place])
+        before = self._written
+        prepared = self._container(value, depth + 1)
+        self._made[place] = value, prepared, self._written - before
+        return prepared
+
+    def _made_before(self, value: Any, prepared: Any, size: int) -> Any:
+        self._written += size
+        self._repeated += size
+        if self._repeated > MOST_REPEATED:
+            raise NotSerializableError("", TOO_OFTEN)
+        return prepared
+
+    def _container(self, value: Any, depth: int) -> Any:
         step = _STEPS.get(type(value))
         if step is not None:
-            return step(self, value, path, depth + 1)
+            return step(self, value, depth)
         registered = find_by_class(type(value))
         if registered is not None:
-            return self._registered(registered, value, path, depth + 1)
-        raise NotSerializableError(path, _why_not(value))
+            return self._registered(registered, value, depth)
+        raise NotSerializableError("", _why_not(value))
 
-    def _as_it_is(self, value: Any, path: str, depth: int) -> Any:
+    def _as_it_is(self, value: Any) -> Any:
         return value
 
-    def _encoded(self, value: Encoded, path: str, depth: int) -> Any:
+    def _encoded(self, value: Encoded) -> Any:
         return self.encoded(value)
 
-    def _leaf(self, value: Any, path: str, depth: int) -> Any:
+    def _leaf(self, value: Any) -> Any:
         kind = BY_TYPE[type(value)]
         if self.is_native(kind, value):
             return value
         try:
             parts = kind.to_parts(value)
         except TypeError as error:
-            raise NotSerializableError(path, str(error)) from None
-        return self.tagged(kind, self.prepare(parts, path, 0) if kind.is_deep else parts)
+            raise NotSerializableError("", str(error)) from None
+        return self.tagged(kind, self.prepared(parts, 0) if kind.is_deep else parts)
 
-    def _list(self, value: Any, path: str, depth: int) -> list[Any]:
-        return [self.prepare(item, f"{path}[{place}]", depth) for place, item in enumerate(value)]
+    def _items(self, values: Iterable[Any], depth: int, place_of: Callable[[int], str]) -> list[Any]:
+        """-> prepared items of a container; `place_of` says how a path goes on to the item of a number."""
+        items: list[Any] = []
+        try:
+            for value in values:
+                items.append(self.prepared(value, depth))
+        except NotSerializableError as error:
+            error.path = place_of(len(items)) + error.path
+            raise
+        self._written += len(items) + CONTAINER
+        return items
 
-    def _tuple(self, value: Any, path: str, depth: int) -> Any:
-        return self.tagged(TUPLE, self._list(value, path, depth))
+    def _list(self, value: Any, depth: int) -> list[Any]:
+        return self._items(value, depth, "[{}]".format)
 
-    def _set(self, value: Any, path: str, depth: int) -> Any:
-        items = [self.prepare(item, f"{path}{{...}}", depth) for item in value]
+    def _tuple(self, value: Any, depth: int) -> Any:
+        return self.tagged(TUPLE, self._list(value, depth))
+
+    def _set(self, value: Any, depth: int) -> Any:
+        items = self._items(value, depth, lambda _: "{...}")
         return self.tagged(FROZENSET if type(value) is frozenset else SET, self.in_order(items))
 
-    def _dict(self, value: Any, path: str, depth: int) -> Any:
-        items = [self.prepare(item, _path_to(path, key), depth) for key, item in value.items()]
+    def _dict(self, value: Any, depth: int) -> Any:
+        items = self._items(value.values(), depth, lambda number: _path_to(_nth(value, number)))
         if DICT.is_plain(value):
             return self.mapping(dict(zip(value, items, strict=True)))
-        keys = [self.prepare(key, f"{path} (key {shorten(key, 40)})", depth) for key in value]
+        keys = self._items(value, depth, lambda number: f" (key {shorten(_nth(value, number), 40)})")
         return self.tagged(DICT, [[key, item] for key, item in zip(keys, items, strict=True)])
 
-    def _registered(self, registered: RegisteredType, value: Any, path: str, depth: int) -> Any:
+    def _registered(self, registered: RegisteredType, value: Any, depth: int) -> Any:
         if registered.is_enum:
-            return self.tagged(ENUM, self.prepare(enum_parts(registered.name, value), path, 0))
+            return self.tagged(ENUM, self.prepared(enum_parts(registered.name, value), 0))
         try:
             values = registered.values_of(value)
         except ValueError as error:
-            raise NotSerializableError(path, str(error)) from None
-        return self.tagged(OBJECT, [registered.name, registered.version, self._dict(values, path, depth)])
+            raise NotSerializableError("", str(error)) from None
+        return self.tagged(OBJECT, [registered.name, registered.version, self._dict(values, depth)])
 
 
-_Step: TypeAlias = Callable[[Walk, Any, str, int], Any]
-
-_STEPS: dict[type, _Step] = {
-    **dict.fromkeys(BY_TYPE, Walk._leaf),
-    **dict.fromkeys((type(None), bool), Walk._as_it_is),
+_STEPS: dict[type, Callable[[Walk, Any, int], Any]] = {
     **dict.fromkeys((list, FrozenList, UnsettledList), Walk._list),
     **dict.fromkeys(DICT.types, Walk._dict),
     **dict.fromkeys((*SET.types, frozenset), Walk._set),
     tuple: Walk._tuple,
+}
+_LEAVES: dict[type, Callable[[Walk, Any], Any]] = {
+    **dict.fromkeys(BY_TYPE.keys() - _STEPS.keys(), Walk._leaf),
+    **dict.fromkeys((type(None), bool), Walk._as_it_is),
     Encoded: Walk._encoded,
 }
 
 
-def _path_to(path: str, key: object) -> str:
+def _nth(container: Iterable[Any], number: int) -> Any:
+    return next(islice(container, number, None))
+
+
+def _path_to(key: object) -> str:
     if isinstance(key, str) and re.fullmatch(r"\w+", key):
-        return f"{path}.{key}" if path else key
-    return f"{path}[{shorten(key, 40)}]"
+        return f".{key}"
+    return f"[{shorten(key, 40)}]"
 
 
 def _why_not(value: Any) -> str:

@@ -508,7 +508,7 @@ def test_changed_and_cut_bytes_are_refused(changes: list[tuple[int, int]], cut: 
 @given(st.integers(0, 127), _VALUES | st.lists(_ATOMS, max_size=9))
 def test_extensions_of_wrong_parts_are_refused(tag: int, parts: Any) -> None:
     """Each extension type looks at what it is made of."""
-    decoded_or_refused(codec._pack(ormsgpack.Ext(tag, codec._pack(codec._WALK.prepare(parts, "", 0)))))
+    decoded_or_refused(codec._pack(ormsgpack.Ext(tag, codec._pack(codec._MsgpackWalk().prepare(parts, "", 0)))))
 
 
 def _ext(tag: int, body: bytes) -> bytes:
