@@ -15,7 +15,7 @@ import attrs
 from stategraph.callables import is_true, name_of, problem_of
 from stategraph.errors import shorten
 from stategraph.failures import failure_of, failures
-from stategraph.frozen import ATOMS
+from stategraph.frozen import ATOMS, is_same
 from stategraph.state import State
 from stategraph.structure import EdgeStructure
 
@@ -66,8 +66,13 @@ def choose(edges: Sequence[Edge], state: State) -> Edge | NoWay:
             if holds is True or is_true(holds):
                 return edge
         except failures() as error:
-            return NoWay(edges.index(edge) + 1, cast(Exception, failure_of(error)))
+            return NoWay(place_of(edge, edges) + 1, cast(Exception, failure_of(error)))
     return NoWay(len(edges))
+
+
+def place_of(edge: Edge, edges: Sequence[Edge]) -> int:
+    """Return where an edge stands among others. It is not compared with them: predicates may refuse to be."""
+    return next(place for place, other in enumerate(edges) if other is edge)
 
 
 # --------------------------------------------------------------------------- predicates
@@ -156,7 +161,7 @@ _ABSENT = object()
 @attrs.frozen(repr=False)
 class _KeyEquals(LibraryPredicate):
     key: str
-    value: object
+    value: object = attrs.field(eq=attrs.cmp_using(eq=is_same), hash=False)  # of any kind, arrays among them
 
     def __call__(self, state: State) -> bool:
         found = state.get(self.key, _ABSENT)

@@ -22,7 +22,7 @@ from stategraph.commands import (
     StoreFailed,
     Task,
 )
-from stategraph.edges import Edge, NoWay, describe_predicate
+from stategraph.edges import Edge, NoWay, describe_predicate, place_of
 from stategraph.errors import (
     CheckpointError,
     CheckpointNotFoundError,
@@ -279,7 +279,7 @@ class Run:
                 yield (Notify, self.services.notify, (EventType.EDGE_TRANSITION, about))
 
     def _announce_edges(self, stage: Stage, chosen: Edge | NoWay) -> Task[None]:
-        tried = chosen.tried if isinstance(chosen, NoWay) else stage.edges.index(chosen) + 1
+        tried = chosen.tried if isinstance(chosen, NoWay) else place_of(chosen, stage.edges) + 1
         for edge in stage.edges[:tried]:
             about = {
                 "run_id": self.state.run_id,

@@ -288,3 +288,43 @@ def test_an_edge_reads_as_source_target_and_reason() -> None:
     assert Edge("a", "b", own).structure.label == "own predicate"
     assert Edge("a", "b", not_(own)).structure.label == "not_(own predicate)"
     assert Edge("a", "b", own, "rework").structure.label == "rework"
+
+
+class Quarrelsome:
+    """Cannot be compared, as arrays of numbers cannot; as a predicate, it raises."""
+
+    def __eq__(self, other: object) -> bool:
+        raise ValueError("the truth value of an array is ambiguous")
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __call__(self, state: State) -> bool:
+        raise LookupError("this one")
+
+
+def test_values_that_cannot_be_compared() -> None:
+    """Edges with them are added; only asking for a State that has the key fails, as it must."""
+    graph = StateGraph(GraphConfig("g", observer="noop"))
+    for name in "ab":
+        graph.add_node(name, dict)
+    for value in (Quarrelsome(), Quarrelsome(), 1):
+        graph.add_edge("a", "b", key_equals("verdict", value))
+
+    assert len(graph.edges) == 3
+    assert isinstance(choose(graph.edges, State({"verdict": 1})), NoWay)
+
+
+def test_a_predicate_that_cannot_be_compared() -> None:
+    """The way that was not found tells which edge it was."""
+    edges = [Edge("a", "b", Quarrelsome()), Edge("a", "b", Quarrelsome()), Edge("a", "b", always())]
+    no_way = choose([Edge("a", "b", not_(always())), *edges], STATE)
+
+    assert isinstance(no_way, NoWay)
+    assert (no_way.tried, repr(no_way.error)) == (2, "LookupError('this one')")
+
+
+def test_equal_predicates_have_equal_hashes() -> None:
+    """Whether their values can be hashed or not."""
+    assert key_equals("a", [1]) == key_equals("a", [1])
+    assert hash(key_equals("a", [1])) == hash(key_equals("a", [1]))
+    assert key_equals("a", [1]) != key_equals("a", [2])

@@ -20,6 +20,7 @@ from stategraph import (
     key_equals,
     key_exists,
 )
+from stategraph.testing.history import Quarrelsome
 from tests.scenarios import (
     RUN,
     Scene,
@@ -371,6 +372,13 @@ class TestExecuteAgain:
         state.checkpoint(scene.store)
 
         assert scene.execute(scene.graph(traces("ab")), scene.store.load(RUN)).step == 2
+
+    def test_a_fresh_state_that_cannot_be_compared(self, scene: Scene) -> None:
+        """It is another run, as far as anybody can tell; never an error of its own."""
+        State({"n": Quarrelsome(1)}, run_id=RUN).checkpoint(scene.store)
+
+        with pytest.raises(RunExistsError):
+            scene.execute(scene.graph(traces("ab")), State({"n": Quarrelsome(1)}, run_id=RUN))
 
     def test_a_run_that_is_complete_and_deleted(self, scene: Scene) -> None:
         """Its id is free."""
