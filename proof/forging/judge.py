@@ -218,7 +218,8 @@ class _Case:
 
 def _wrong_list(seen: Any, expected: Sequence[Any], case: _Case) -> str:
     """Return what is wrong with a list of runs: it may be refused as a whole, or leave out what is changed."""
-    if isinstance(seen, Refused):
+    changed = case.played.changed
+    if isinstance(seen, Refused) and (changed.touched or changed.is_general):
         return ""
     if not isinstance(seen, list):
         return _shown(seen)
@@ -279,13 +280,11 @@ def _shown(value: Any) -> str:
     if isinstance(value, State):
         data = {key: value[key] for key in value if key in {"n", "salt", "over", "answer", "mapped", "said"}}
         state = f"{value.run_id}@{value.step}~{value.generation} {value.status.value} at {value.checkpoint_node!r}"
-        return f"<{state}, {data!r:.100}>"
+        return f"<{state}{f' of {value.parent}' if value.parent else ''}, {data!r:.100}>"
     if isinstance(value, Summary):
-        about = (value.error, value.parent, value.pause)
+        about = [f" {one!r:.60}" for one in (value.error, value.parent, value.pause) if one is not None]
         state = f"{value.run_id}@{value.step} {value.status.value} at {value.checkpoint_node!r} of {value.graph}"
-        return (
-            f"<{state} {value.timestamp:%d.%H:%M:%S} {value.cursor} {''.join(f' {one!r:.60}' for one in about if one)}>"
-        )
+        return f"<{state} {value.timestamp:%d.%H:%M:%S} {value.cursor}{''.join(about)}>"
     if isinstance(value, list):
         return f"[{', '.join(map(_shown, value[:6]))}{', ...' if len(value) > 6 else ''}]"
     return f"{value!r:.200}"
