@@ -90,12 +90,12 @@ def _sealed(encoding: str) -> Target:
 
 def _resealed(kept: bytes) -> object:
     """A whole State, of mutated bytes that are sealed if they hold a row."""
-    row, previous = unpack_row(_RUN, kept)
+    row, _ = unpack_row(_RUN, kept)  # the step before it is none of a State, and may be anything here
     try:
         sealed = Sealer().seal(_RUN, row, b"")
     except (TypeError, ValueError):  # what cannot be sealed cannot be in a store with a checksum that fits
         sealed = row
-    return state_from_bytes(_RUN, pack_row(sealed, previous))
+    return state_from_bytes(_RUN, pack_row(sealed, None))
 
 
 def _targets() -> dict[str, tuple[Target, list[bytes]]]:

@@ -93,12 +93,14 @@ class Past:
 
     def __init__(self, moments: Sequence[Moment]) -> None:
         self._begun = moments[-1].begun
+        self._now = {run: _without_notes(rows) for run, rows in _by_run(moments[-1].rows).items()}
         self._versions: dict[str, dict[str, tuple[dict[str, int], _RunRows]]] = {}
         for moment in moments:
             for run, kept in _by_run(moment.rows).items():
                 top, rows = outermost(run, RUNS), _without_notes(kept)
-                version = f"{moment.begun.get(top)} {rows!r}"
-                self._versions.setdefault(run, {})[version] = moment.begun, rows
+                if any(place.is_head for place in rows):
+                    version = f"{moment.begun.get(top)} {rows!r}"
+                    self._versions.setdefault(run, {})[version] = moment.begun, rows
 
     def has(self, changed: Changed) -> bool:
         """Return whether each run that is changed is as it once was, head and rows together: no signature tells.
@@ -107,16 +109,17 @@ class Past:
         """
         if not changed.touched or changed.after is None:
             return False
-        now = _by_run(changed.after)
-        return all(self._was_once(run, _without_notes(now.get(run, {})), changed) for run in changed.touched)
+        found = _by_run(changed.after)
+        return all(self._was_once(run, _without_notes(found.get(run, {})), changed) for run in changed.touched)
 
-    def _was_once(self, run: str, now: _RunRows, changed: Changed) -> bool:
+    def _was_once(self, run: str, found: _RunRows, changed: Changed) -> bool:
         top = outermost(run, RUNS)
         # What is within a run is a part of it: what one had that was deleted is not of the one that was begun anew.
         is_any = top == run or top in changed.touched
-        versions = self._versions.get(run, {}).values()
+        now = self._now.get(run, {})
         return any(
-            rows.items() <= now.items() and (is_any or begun.get(top) == self._begun.get(top))
-            for begun, rows in versions
-            if any(place.is_head for place in rows)
+            rows.items() <= found.items()
+            and all(found[place] == now.get(place) for place in found.keys() - rows.keys())
+            for begun, rows in self._versions.get(run, {}).values()
+            if is_any or begun.get(top) == self._begun.get(top)
         )

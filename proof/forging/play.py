@@ -46,8 +46,6 @@ class Forgery:
     takes_files: bool = False
 
 
-# --------------------------------------------------------------------------- playing
-
 _LOG_SIZE = 4 << 20  # bytes
 
 

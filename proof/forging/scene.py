@@ -23,10 +23,11 @@ from stategraph import (
     State,
     StateGraph,
     clock,
-    get_checkpoint_store,
 )
 from stategraph.provenance import RunStatus
 from stategraph.state import evolve
+from stategraph.stores.disk import DiskStore
+from stategraph.stores.sqlite import SqliteStore
 
 KEY = b"the key that they do not have"
 NODES = ("work", "ask", "map", "nest", "end")
@@ -224,10 +225,11 @@ class Scene:
 
 
 def opened(name: str, folder: Path, is_signed: bool, **options: Any) -> CheckpointStore:
-    """Open a store whose files are in a folder."""
-    key = {"sign_with": lambda: KEY} if is_signed else {}
-    path = folder / FILES[name] if name == "sqlite" else folder
-    return get_checkpoint_store(name, path=str(path), **key, **options)
+    """Open a store whose files are in a folder; every one is a handle of its own."""
+    key: dict[str, Any] = {"sign_with": lambda: KEY} if is_signed else {}
+    if name == "sqlite":
+        return SqliteStore(folder / FILES[name], **key, **options)
+    return DiskStore(folder, **key, **options)
 
 
 @contextmanager
@@ -266,7 +268,8 @@ def build(name: str, folder: Path, salt: str, *, is_signed: bool) -> Scene:
 def contents(folder: Path) -> dict[str, bytes]:
     """Return the files of a store; the shared memory is none: whoever opens first makes it anew."""
     files = {file.name: file.read_bytes() for file in folder.iterdir() if not file.name.endswith("-shm")}
-    return {name: frames(content) if name.endswith("-wal") else content for name, content in files.items()}
+    logs = {name: frames(content) for name, content in files.items() if name.endswith("-wal") and content}
+    return {name: content for name, content in files.items() if not name.endswith("-wal")} | logs
 
 
 _WRITES = ("save", "amend", "save_many", "save_parts", "drop_parts", "delete", "fork", "rollback")
@@ -333,12 +336,12 @@ class _Builder:
         self._resume("back", {"items": [f"{self._salt} other item {number}" for number in range(4)]}, 3)
 
     def go_on(self) -> None:
-        """A little of all kinds."""
+        """A little of all kinds; what is deleted first, as a store may end its log then."""
+        self._store.delete("due")
         for run in ("died", "json", "waits"):
             state = self._store.load(run)
             self._store.save(evolve(state.set("more", 1), step=state.step + 1, status=RunStatus.ACTIVE, pause=None))
         self._store.save(evolve(self._store.load("failed"), status=RunStatus.ACTIVE, error=None))
-        self._store.delete("due")
 
     def _run(self, run: str, kills_at: int = 0) -> None:
         self._begun[run] = self._begun.get(run, 0) + 1

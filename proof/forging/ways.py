@@ -40,7 +40,6 @@ from proof.forging.values import DAMAGES, FLIPPED, MADE, made
 Change: TypeAlias = Callable[[sqlite3.Connection, Rows], None]
 """Changes a database whose rows are these now."""
 
-
 Way: TypeAlias = Callable[[random.Random], Forgery | None]
 """Makes a forgery of one kind, if there is one."""
 
