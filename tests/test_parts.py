@@ -322,7 +322,7 @@ class TestApart:
         assert len(set(tasks)) == 20
 
     def test_one_that_cancels_itself(self, memory_play: Scene) -> None:
-        """The run does not wait for it: the cancellation is what comes of it."""
+        """It has failed, and the run does not wait for it."""
 
         async def item(number: int) -> int:
             if number == 1:
@@ -333,10 +333,11 @@ class TestApart:
             return number
 
         node = MapNode(item, over="items", into="results", max_workers=2)
-        with pytest.raises(asyncio.CancelledError):
+        with pytest.raises(ExecutionError, match=r"1: CancelledError") as caught:
             memory_play.execute(
                 make_graph({"map": node}, store=memory_play.store), State({"items": [*range(20)]}, run_id=RUN)
             )
+        assert isinstance(caught.value.__cause__, ExceptionGroup)
 
 
 class TestKeeping:
