@@ -316,6 +316,13 @@ MUTANTS = (
         (f"{STORES} -k diff",),
     ),
     Mutant(
+        "a nested run is saved before the run around it",
+        "run.py",
+        "        if self.around is not None:  # first",
+        "        if False:  # first",
+        ("tests/test_nesting.py -k outlives",),
+    ),
+    Mutant(
         "prune believes what has no seal",
         "stores/pruning.py",
         " or not _is_sealed(store, head)",
