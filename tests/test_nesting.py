@@ -354,7 +354,7 @@ class TestTheRunWithin:
                     return state.paused("why") if how == "pauses" else raises(ValueError("no"))(state)
                 return {"last": state["n"]}
 
-            nodes = {"a": lambda state: {"a": state["n"]}, "last": last}
+            nodes: dict[str, Any] = {"a": lambda state: {"a": state["n"]}, "last": last}
             graph = make_graph(nodes, store=store, durability=durability)
             for _ in range(depth):
                 nodes = {"before": lambda state: {"before": state["n"]}, "rag": graph.as_node()}
