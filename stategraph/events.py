@@ -120,6 +120,7 @@ def notify_of(listener: Listener, event: Event) -> None:
         _report(listener, error)
 
 
+_MOST_REPORTED = 1_000  # observers that have raised; an older one may be reported once more
 _reported: dict[int, Callable[[], object]] = {}  # by id, because observers need not be hashable
 
 
@@ -133,8 +134,10 @@ def _report(listener: object, error: BaseException) -> None:
         return
     try:
         _reported[id(listener)] = weakref.ref(listener, partial(_forget, id(listener)))
-    except TypeError:  # an object without __weakref__ is kept
+    except TypeError:  # an object without __weakref__ is kept, but not for ever
         _reported[id(listener)] = lambda: listener
+    for key in list(_reported)[:-_MOST_REPORTED]:
+        _reported.pop(key, None)
     import logging  # imported when used: 5 ms
 
     logging.getLogger("stategraph").error(

@@ -28,7 +28,7 @@ class Recomputation(Visit):
     def show_chunk(self, chunk: Any) -> Task[None]:
         yield from ()
 
-    def keep_incoming(self) -> Task[None]:
+    def keep_incoming(self, *, at_last: bool = False) -> Task[None]:
         yield from ()
 
     def finished_parts(self) -> Task[dict[str, Any]]:

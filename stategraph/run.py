@@ -65,6 +65,7 @@ class Run:
         recent: The last States that are not saved, where not every step is.
         within: What leads to its graph from the outermost one: names of nodes, each with a slash behind it.
         outermost: The name of that one; empty if it is its own.
+        around: The step of another run that it belongs to, if it does.
         allow_changed: Whether runs go on although the graph, or one within, has changed since they were saved.
         renamed_within: The new names of nodes of graphs within, by the node that runs the graph.
         unsaved_parts: Finished parts of the step that is being made, which are saved only if the run ends early.
@@ -82,6 +83,7 @@ class Run:
     completed: set[str] = attrs.field(factory=set, init=False)
     within: str = attrs.field(default="", init=False)
     outermost: str = attrs.field(default="", init=False)
+    around: Visit | None = attrs.field(default=None, init=False)
     allow_changed: bool = attrs.field(default=False, init=False)
     renamed_within: dict[str, dict[str, str]] = attrs.field(factory=dict, init=False)
     unsaved_parts: list[Part] = attrs.field(factory=list, init=False)
@@ -137,6 +139,8 @@ class Run:
             yield from self._save((Save, self.services.save, state), state)
 
     def _save(self, command: Command, state: State) -> Task[None]:
+        if self.around is not None:  # first: a run that begins anew must never find what was nested in a lost one
+            yield from self.around.keep_incoming(at_last=True)
         yield command
         self.saved = state
         yield from self._emit(EventType.CHECKPOINT_SAVE, state)

@@ -144,7 +144,7 @@ class Start(Waking):
         services = self.services.within(plan.graph, plan.persist)
         child = type(self)(plan, services, self.wanted, hand_over=self.hand_over)
         child.within, child.allow_changed = f"{self.within}{visit.stage.name}/", self.allow_changed
-        child.outermost = self.outermost or self.plan.graph
+        child.around, child.outermost = visit, self.outermost or self.plan.graph
         child.state = child.begun_within(visit, inputs) if saved is None else saved
         try:
             return (yield from child.run_within(visit, saved, inputs, updates))

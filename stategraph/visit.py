@@ -258,12 +258,19 @@ class Visit:
         name, progress = self.stage.name, self.state.progress
         return name if progress is None else progress.kept_name(name)
 
-    def keep_incoming(self) -> Task[None]:
-        """Save the State that is visited, unless it is saved: what is kept of parts builds on it."""
+    def keep_incoming(self, *, at_last: bool = False) -> Task[None]:
+        """Save the State that is visited, unless it is saved: what is kept of parts builds on it.
+
+        Where nothing is saved before a call ends, it is only saved `at_last`: right before something of this step is.
+        """
         engine = self.engine
-        if engine.plan.keeps_parts and engine.state is not engine.saved:
-            yield from self._stored((Save, engine.services.save, engine.state))
-            engine.saved = engine.state
+        is_needed = engine.plan.keeps_parts or (at_last and engine.plan.loads_parts)
+        if not is_needed or engine.state is engine.saved:
+            return
+        if engine.around is not None:
+            yield from engine.around.keep_incoming(at_last=at_last)
+        yield from self._stored((Save, engine.services.save, engine.state))
+        engine.saved = engine.state
 
     def finished_parts(self) -> Task[dict[str, Any]]:
         """-> the values of the parts of this step that were finished before, by their labels."""

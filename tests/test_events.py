@@ -292,6 +292,20 @@ class TestBrokenObservers:
 
         assert len(caplog.records) == 1
 
+    def test_observers_that_have_raised_are_let_go(self, caplog: pytest.LogCaptureFixture) -> None:
+        """Sooner or later, even those that cannot be referred to weakly."""
+        caplog.set_level(logging.CRITICAL, "stategraph")  # what is recorded here keeps them
+
+        class Slotted:
+            __slots__ = ("big",)
+            on_event = BrokenObserver.on_event
+
+        for _ in range(1_200):
+            State(observer=Slotted())
+        gc.collect()
+
+        assert sum(isinstance(thing, Slotted) for thing in gc.get_objects()) <= 1_000
+
     def test_an_interrupt_in_an_observer_passes(self, memory_scene: Scene) -> None:
         """It is not an error of the observer; what was completed is saved."""
 

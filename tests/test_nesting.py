@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import threading
 from pathlib import Path
@@ -339,6 +340,42 @@ class TestTheRunWithin:
                 break
 
         assert until > 10 * depth
+
+    @pytest.mark.parametrize("depth", [1, 2])
+    @pytest.mark.parametrize("durability", ["sync", "async", "exit"])
+    @pytest.mark.parametrize("how", ["fails", "pauses"])
+    def test_it_never_outlives_the_run_around_it(self, tmp_path: Path, how: str, durability: str, depth: int) -> None:
+        """A process that dies while it is saved leaves nothing that a run of the same id, begun anew with other input,
+        would take for its own."""
+
+        def build(store: CheckpointStore, is_first: bool) -> StateGraph:
+            def last(state: State) -> Any:
+                if is_first:
+                    return state.paused("why") if how == "pauses" else raises(ValueError("no"))(state)
+                return {"last": state["n"]}
+
+            nodes: dict[str, Any] = {"a": lambda state: {"a": state["n"]}, "last": last}
+            graph = make_graph(nodes, store=store, durability=durability)
+            for _ in range(depth):
+                nodes = {"before": lambda state: {"before": state["n"]}, "rag": graph.as_node()}
+                graph = make_graph(nodes, store=store, durability=durability, preserve=True)
+            return graph
+
+        for until in itertools.count(1):
+            world, life = World("memory", tmp_path), Life(until, kinds=("store",))
+            with contextlib.suppress(Crash, ExecutionError):
+                build(MortalTo(world.opened(), life, world.journal), True).execute(State({"n": 1}, run_id=RUN))
+            store = world.opened()
+            is_lost = RUN not in store.list()
+            graph = build(store, False)
+            final = graph.execute(State({"n": 2}, run_id=RUN)) if is_lost else graph.resume(RUN)
+            if final.status is RunStatus.PAUSED:  # it had paused within, but nobody was told
+                final = graph.resume(RUN)
+            assert dict(final) == dict.fromkeys(["n", "before", "a", "last"], 2 if is_lost else 1), life.passed
+            if len(life.passed) < until:
+                break
+
+        assert until > 4
 
     @pytest.mark.parametrize("outputs", [None, ["n", "result"]])
     def test_updates_for_one_that_is_over(self, play: Scene, outputs: Any) -> None:

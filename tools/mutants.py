@@ -469,6 +469,13 @@ MUTANTS = (
         "if signing_key is None and entry[:start] != _seal(key, body, None):",
         ("tests/test_cache.py",),
     ),
+    Mutant(
+        "a nested run is saved before the run around it",
+        "run.py",
+        "        if self.around is not None:  # first",
+        "        if False:  # first",
+        ("tests/test_nesting.py -k outlives",),
+    ),
 )
 
 
