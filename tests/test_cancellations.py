@@ -1,5 +1,7 @@
-"""Cancellations by asyncio: whoever is cancelled hears of it, once the run has stopped; a CancelledError of a node's own
-is a failure of the node."""
+"""Cancellations by asyncio: whoever is cancelled hears of it, once the run has stopped.
+
+A CancelledError of a node's own is a failure of the node.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +11,8 @@ import contextlib
 import selectors
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from typing import Any
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+from typing import Any, cast
 
 import pytest
 
@@ -40,7 +42,7 @@ def in_time(main: Callable[[], Awaitable[Any]], selector: selectors.BaseSelector
         loop = asyncio.SelectorEventLoop(selector)
         with asyncio.Runner(loop_factory=lambda: loop) as runner:
             try:
-                outcomes.append(runner.run(main()))
+                outcomes.append(runner.run(cast("Coroutine[Any, Any, Any]", main())))
             except BaseException as error:
                 outcomes.append(error)
 
@@ -307,7 +309,7 @@ class TestExecuting:
                 in_time(main)
 
     def test_all_tasks_at_once(self) -> None:
-        """As at the end of ``asyncio.run``: parts that were cancelled with the run have not failed, and are done again."""
+        """As at the end of ``asyncio.run``: parts that were cancelled with it have not failed, and are done again."""
         store, started = MemoryStore(), asyncio.Event()
         is_first = True
 
@@ -492,9 +494,7 @@ class TestOwnErrors:
 
     def test_it_is_handled(self, memory_play: Scene, kind: str) -> None:
         """By the node for that."""
-        graph = make_graph(
-            {"a": OWN[kind], **traces("b")}, store=memory_play.store, policies={"a": {"on_error": "b"}}
-        )
+        graph = make_graph({"a": OWN[kind], **traces("b")}, store=memory_play.store, policies={"a": {"on_error": "b"}})
 
         final = memory_play.execute(graph)
 
@@ -590,7 +590,7 @@ class TestOwnErrorsOfOthers:
     def test_a_predicate(self, memory_play: Scene) -> None:
         """Which cannot be asked."""
         graph = make_graph(traces("ab"), [("a", "b", cancelled)], store=memory_play.store)
-        with pytest.raises(ExecutionError, match="predicate .* failed: CancelledError: its own"):
+        with pytest.raises(ExecutionError, match=r"predicate .* failed: CancelledError: its own"):
             memory_play.execute(graph)
 
     def test_an_observer(self, memory_play: Scene, caplog: pytest.LogCaptureFixture) -> None:

@@ -150,7 +150,7 @@ class TestContext:
     def test_whatever_thread_asks(self, node: Any) -> None:
         """As a web server does that hands a stream to its workers."""
         states: list[State] = []
-        with contextlib.closing(alone(node).stream(State())) as shown:  # type: ignore[type-var]
+        with contextlib.closing(alone(node).stream(State())) as shown:
 
             def ask() -> None:
                 states.extend([next(shown, State())])

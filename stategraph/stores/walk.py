@@ -11,7 +11,7 @@ from typing import Any
 import attrs
 
 from stategraph.errors import NotSerializableError, shorten
-from stategraph.frozen import ATOMS, MAX_DEPTH, FrozenList, UnsettledList
+from stategraph.frozen import MAX_DEPTH, FrozenList, UnsettledList
 from stategraph.stores.kinds import BY_TYPE, DICT, ENUM, FROZENSET, OBJECT, SET, TUPLE, Kind, enum_parts
 from stategraph.stores.sharing import CONTAINER, MOST_REPEATED, TOO_OFTEN
 from stategraph.stores.types import RegisteredType, can_be_registered, find_by_class
