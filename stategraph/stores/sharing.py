@@ -1,8 +1,8 @@
 """Containers that others refer to again and again: written out, they take room for each time.
 
 Python keeps such a container once, and so does a State; stored bytes know no references. Where a list holds another
-one twice, and that one a third one twice, and so on, a few dozen small lists become more bytes than there is memory. So what
-is written again is counted before anything is written.
+one twice, and that one a third one twice, and so on, a few dozen small lists become more bytes than there is memory. So
+what is written again is counted before anything is written.
 """
 
 from __future__ import annotations
