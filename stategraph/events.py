@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import attrs
 
 from stategraph import clock
-from stategraph.callables import answered, is_true, problem_of
+from stategraph.callables import answered, problem_of
 
 
 class EventType(StrEnum):
@@ -93,7 +93,7 @@ def wants(listener: Listener, type: EventType) -> bool:
     if ask is None:
         return True
     try:
-        return is_true(ask(type), "wants")
+        return bool(answered(ask(type), "wants"))
     except Exception as error:
         _report(listener, error)
         return False

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import attrs
 
 from stategraph.errors import CheckpointError, CheckpointNotFoundError, NotSerializableError, StepConflictError
-from stategraph.ids import is_parts_id, outer_id, parts_id, step_of
+from stategraph.ids import directly_within, is_parts_id, outer_id, parts_id, step_of
 from stategraph.provenance import ParentStep, Part
 from stategraph.state import State, evolve
 from stategraph.stores.codec import encode_value
@@ -83,11 +83,11 @@ class InnerRuns:
 
     def drop(self, run_id: str, up_to: int | None = None, *, newer_parts: bool = False) -> None:
         """Forget what is within a run: within the steps up to one, and all parts if `newer_parts`; or everything."""
-        for inner in self._within(run_id):
-            if up_to is None or inner.begun < up_to or (newer_parts and is_parts_id(inner.run_id)):
-                self.drop(inner.run_id)
-                self._store._remove(inner.run_id)
-                self._store._forget_all(inner.run_id)
+        for inner_id, _head in self._store._inner(run_id):
+            direct = directly_within(run_id, inner_id)
+            if up_to is None or step_of(direct) <= up_to or (newer_parts and is_parts_id(direct)):
+                self._store._remove(inner_id)
+                self._store._forget_all(inner_id)
 
     def copies(self, run_id: str, step: int, new_run_id: str) -> Iterator[Write]:
         """-> the writes that copy what is within the step after this one of a run, for a copy of that run."""
