@@ -89,7 +89,7 @@ def is_late(answer: object) -> bool:
     return True
 
 
-def is_true(answer: object, name: str = "") -> bool:
+def is_true(answer: object) -> bool:
     """Return the answer of a function that decides something as a bool.
 
     Raises:
@@ -97,8 +97,7 @@ def is_true(answer: object, name: str = "") -> bool:
     """
     if answer is True or answer is False:
         return answer
-    answered(answer, name)
+    answered(answer)
     if callable(answer):
-        forgotten = f"it returned {name_of(answer)}, a function, and not what that would answer: call it"
-        raise TypeError(f"{name and name + ': '}{forgotten}")
+        raise TypeError(f"it returned {name_of(answer)}, a function, and not what that would answer: call it")
     return bool(answer)

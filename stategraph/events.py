@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import attrs
 
 from stategraph import clock
-from stategraph.callables import answered, is_true, problem_of
+from stategraph.callables import answered, problem_of
 from stategraph.failures import failures
 
 
@@ -94,7 +94,7 @@ def wants(listener: Listener, type: EventType) -> bool:
     if ask is None:
         return True
     try:
-        return is_true(ask(type), "wants")
+        return bool(answered(ask(type), "wants"))
     except failures() as error:
         _report(listener, error)
         return False

@@ -7,6 +7,7 @@ import operator
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
+from unittest.mock import MagicMock, Mock
 
 import attrs
 import pytest
@@ -381,6 +382,14 @@ def test_an_observer_whose_wants_answers_later(later: Any, caplog: pytest.LogCap
 
     assert heard == []
     assert caplog.text.count("wants: it returned a") == 1
+
+
+@pytest.mark.parametrize("observer", [Mock(), MagicMock()], ids=["Mock", "MagicMock"])
+def test_a_mock_observes(observer: Any) -> None:
+    """As in the tests of many a program: whatever it answers, it hears everything."""
+    make_graph({"a": returns({})}, store=MemoryStore(), observer=observer).execute(State())
+
+    assert EventType.GRAPH_COMPLETE in [call.args[0].type for call in observer.on_event.call_args_list]
 
 
 def test_an_observer_that_answers_something_else_is_fine() -> None:

@@ -12,7 +12,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from stategraph.errors import CheckpointError, NotSerializableError, StepConflictError
-from stategraph.ids import given_id, is_parts_id, outer_id, parts_id, step_of
+from stategraph.ids import directly_within, given_id, is_parts_id, parts_id, step_of
 from stategraph.provenance import ParentStep, Part
 from stategraph.state import State, evolve
 from stategraph.stores.codec import encode_value
@@ -77,10 +77,8 @@ class InnerRuns:
     def drop(self, run_id: str, up_to: int | None = None, *, newer_parts: bool = False) -> None:
         """Forget what is within a run: within the steps up to one, and all parts if `newer_parts`; or everything."""
         for inner_id in self._store._ids_within(run_id):
-            is_direct = outer_id(inner_id) == run_id
-            is_over = is_direct and (up_to is None or step_of(inner_id) <= up_to)
-            if is_over or (is_direct and newer_parts and is_parts_id(inner_id)):
-                self.drop(inner_id)
+            direct = directly_within(run_id, inner_id)
+            if up_to is None or step_of(direct) <= up_to or (newer_parts and is_parts_id(direct)):
                 self._store._remove(inner_id)
                 self._store._forget_all(inner_id)
 

@@ -129,6 +129,21 @@ class PartsContract:
         run.drop_parts("a", 3)
         assert run.load_parts("a", 3, node) == {}
 
+    def test_ids_of_nested_runs(self, run: CheckpointStore) -> None:
+        """They tell the way from the outermost run, and go with its step, even where a run on the way is not there."""
+        ids = ["a/#3/x", "a/#3~1/x", "a/#3/my%20node%2F.", f"a/#3/~x/#12~3/y/#1/%2E.{'n' * 200}"]
+        for run_id in ids:
+            save_inner(run, run_id, n=1)
+            run.save_parts(run_id, parts_of(2, x=1))
+            assert run.load(run_id)["n"] == 1
+        assert run.list() == ["a"]
+        run.drop_parts("a", 3)
+
+        for run_id in ids:
+            assert run.load_parts(run_id, 2, "map") == {}
+            with pytest.raises(CheckpointNotFoundError):
+                run.load(run_id)
+
     # ------------------------------------------------------------------ hidden
 
     def test_what_is_within_a_run_is_not_shown(self, run: CheckpointStore) -> None:
