@@ -284,7 +284,7 @@ class Unclosable:
         raise Quit("it cannot be closed")
 
 
-class Unspeakable(Exception):
+class UnspeakableError(Exception):
     """One that cannot say what it is."""
 
     def __str__(self) -> str:
@@ -302,7 +302,7 @@ def raising(error: BaseException) -> Node:
 
 @PARAMETERS
 @KINDS
-@pytest.mark.parametrize("error", [Quit(), GeneratorExit(), SystemExit(), Unspeakable()], ids=repr_of_type)
+@pytest.mark.parametrize("error", [Quit(), GeneratorExit(), SystemExit(), UnspeakableError()], ids=repr_of_type)
 @pytest.mark.parametrize("on_error", ["raise", "collect"])
 def test_whatever_ends_a_part(
     call: Callable[..., State], as_kind: Callable[[Node], Node], error: BaseException, on_error: str
