@@ -19,7 +19,7 @@ import stategraph
 from stategraph import State
 from stategraph.drivers import threads as threads_of
 from stategraph.stores.memory import MemoryStore
-from tests.scenarios import WatchedStore, make_graph, traces
+from tests.scenarios import RUN, WatchedStore, as_async, make_graph, trace, traces
 from tests.test_cancellations import PATIENCE, in_time
 from tests.test_stopping import Gate
 
@@ -45,9 +45,9 @@ class TestNobodyWaits:
         async def main() -> None:
             asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
             blocked = make_graph({"a": slow}, store=store)
-            waiting = [asyncio.create_task(blocked.aexecute(State())) for _ in range(60)]
+            waiting: list[asyncio.Task[Any]] = [asyncio.create_task(blocked.aexecute(State())) for _ in range(60)]
             await asyncio.to_thread(gate.reached.wait, PATIENCE)
-            waiting.append(asyncio.create_task(asyncio.to_thread(gate.opened.wait, PATIENCE)))  # type: ignore[arg-type]
+            waiting.append(asyncio.create_task(asyncio.to_thread(gate.opened.wait, PATIENCE)))
             quick = make_graph(traces("abc"), store=store, preserve=True)
             finals = await asyncio.gather(*(quick.aexecute(State()) for _ in range(20)))
             assert {tuple(final["trace"]) for final in finals} == {("a", "b", "c")}
@@ -60,7 +60,12 @@ class TestNobodyWaits:
     def test_slow_stores(self) -> None:
         """Nodes of runs that save nothing go on."""
         gate = Gate()
-        store = WatchedStore(MemoryStore(), lambda method, argument: gate.wait() if method == "save" else None)
+
+        def before(method: str, argument: Any) -> None:
+            if method == "save":
+                gate.wait()
+
+        store = WatchedStore(MemoryStore(), before)
 
         async def main() -> None:
             blocked = make_graph(traces("a"), store=store, preserve=True)
@@ -91,6 +96,27 @@ class TestNobodyWaits:
 
         in_time(main)
         assert len(order) == 20
+
+    def test_as_many_slow_nodes_as_there_may_be_threads(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Runs of async nodes are saved all the same."""
+        monkeypatch.setattr(threads_of, "NODES", 2)
+        gate, store = Gate(), MemoryStore()
+
+        def slow(state: State) -> dict[str, Any]:
+            gate.wait()
+            return {}
+
+        async def main() -> None:
+            blocked = make_graph({"a": slow}, store=store)
+            waiting = [asyncio.create_task(blocked.aexecute(State())) for _ in range(5)]
+            await asyncio.to_thread(gate.reached.wait, PATIENCE)
+            nodes = {name: as_async(trace(name)) for name in "abc"}
+            final = await make_graph(nodes, store=store, preserve=True).aexecute(State(run_id=RUN))
+            assert store.load(RUN) == final
+            gate.opened.set()
+            await asyncio.wait(waiting)
+
+        in_time(main)
 
     def test_more_than_the_system_has(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """What no thread can be begun for waits for one that is there."""
@@ -139,8 +165,8 @@ class TestLives:
             gate.wait()
             return {}
 
-        async def endless(state: State) -> dict[str, Any]:
-            while len(ours()) > before:  # noqa: ASYNC110 - threads set no event
+        async def until_gone(state: State | None = None) -> dict[str, Any]:
+            while len(ours()) > before:  # noqa: ASYNC110 - no thread tells that it has gone
                 await asyncio.sleep(0.01)
             return {}
 
@@ -148,13 +174,12 @@ class TestLives:
             graph = make_graph({"a": slow}, store=MemoryStore())
             tasks = [asyncio.create_task(graph.aexecute(State())) for _ in range(10)]
             await asyncio.to_thread(gate.reached.wait, PATIENCE)
-            other = asyncio.create_task(make_graph({"a": endless}, store=MemoryStore()).aexecute(State()))
+            other = asyncio.create_task(make_graph({"a": until_gone}, store=MemoryStore()).aexecute(State()))
             gate.opened.set()
             await asyncio.wait(tasks)
             await other
             await make_graph(traces("a"), store=MemoryStore()).aexecute(State())
-            while len(ours()) > before:  # noqa: ASYNC110 - threads set no event
-                await asyncio.sleep(0.01)
+            await until_gone()
 
         in_time(main)
 

@@ -196,7 +196,7 @@ class _Workers:
         unless the run was cancelled."""
         if isinstance(error, asyncio.CancelledError):
             return error if self._is_cancelled() else failure_of(error)
-        if self._is_cancelled():
+        if isinstance(error, Exception) and self._is_cancelled():
             await self._forget_stray_cancellations()
         return error
 

@@ -146,8 +146,8 @@ class TaskPool:
     async def next(self, _: object = None) -> list[Outcome]:
         import asyncio
 
+        self._loop, self._changed = asyncio.get_running_loop(), asyncio.Event()
         self._unsaved -= self._handed_out
-        self._changed = asyncio.Event()
         self._begin()
         if not self._ended:
             await self._changed.wait()
@@ -178,11 +178,9 @@ class TaskPool:
 
     def _begin(self) -> None:
         """Have as many jobs done as there are workers and there is room for what is not saved."""
-        import asyncio
-
         while self._jobs and len(self._tasks) < self._workers and self._unsaved < 2 * self._workers:
             job = self._jobs.popleft()
-            task = asyncio.create_task(self._do(job))
+            task = self._loop.create_task(self._do(job))
             self._tasks[task] = job
             self._unsaved += 1
             task.add_done_callback(self._end)
@@ -194,7 +192,7 @@ class TaskPool:
             return
         try:
             outcome = task.result()
-        except BaseException as error:  # noqa: BLE001 - raised in the task of the run; or it was cancelled
+        except BaseException as error:  # noqa: BLE001 - raised in the task of the run
             outcome = outcome_of_error(job, error)
         self._ended.append((task, outcome))
         if self._stops and outcome.error is not None:
@@ -203,16 +201,12 @@ class TaskPool:
         self._changed.set()
 
     async def _do(self, job: Job) -> Outcome:
-        import asyncio
-
         try:
             if is_async_callable(job.function):
                 return Outcome(job.label, await job.function(job.argument))
             outcome = await self._in_thread(job)
             return Outcome(job.label, await outcome.result) if isawaitable(outcome.result) else outcome
-        except asyncio.CancelledError:
-            raise
-        except BaseException as error:  # noqa: BLE001 - raised in the task of the run, where the loop would stop
+        except (KeyboardInterrupt, SystemExit) as error:  # out of a task, these stop the loop
             return outcome_of_error(job, error)
 
     async def _in_thread(self, job: Job) -> Outcome:
