@@ -639,3 +639,49 @@ def test_a_copy_of_the_process(tmp_path: Path) -> None:
         assert os.waitpid(child, 0)[1] == 0
         assert next(held[0])["trace"] == ["a", "b", "c"]
         held[0].close()
+
+
+ABANDONED = """
+import asyncio, sys
+from stategraph import CheckpointConfig, GraphConfig, State, StateGraph
+
+async def talks(state):
+    try:
+        yield "one"
+        yield "two"
+    finally:
+        print("closed", flush=True)
+
+async def works(state):
+    asyncio.get_running_loop().create_task(beats())
+    yield "one"
+    yield "two"
+
+async def beats():
+    while True:
+        await asyncio.sleep(0.01)
+
+graph = StateGraph(GraphConfig(name="g", observer="noop", checkpoint=CheckpointConfig(store="memory", interval=1)))
+graph.add_node("a", lambda state: {"n": 1})
+graph.add_node("node", {"talks": talks, "works": works}[sys.argv[1]])
+graph.add_edge("a", "node")
+graph.set_entry_point("a")
+graph.set_exit_point("node")
+for state in graph.stream(State(run_id="run")):
+    if state.partial is not None:
+        break
+print(graph.store.load("run").step, flush=True)
+"""
+
+
+@pytest.mark.parametrize("node", ["talks", "works"])
+def test_an_async_generator_that_is_left_by_a_break_keeps_nobody_waiting(node: str, tmp_path: Path) -> None:
+    """Nor do tasks that it has left at work: it is closed, its run is saved, and the process ends."""
+    command = [sys.executable, "-W", "error", "-c", ABANDONED, node]
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+    told = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=50, check=True
+    )
+
+    assert told.stderr == ""
+    assert set(told.stdout.split()) == {"1", *(["closed"] if node == "talks" else [])}

@@ -6,7 +6,7 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator
 from contextlib import suppress
-from typing import Any, Self, cast
+from typing import Any, Self
 
 import attrs
 
@@ -45,7 +45,8 @@ class _Turns:
 
     async def next(self) -> State | None:
         """Wait for the next State; there is none any more once the run has ended."""
-        self.seen.set()
+        if not self.states:  # one is there already where a task begins when it is created (asyncio.eager_task_factory)
+            self.seen.set()
         while not self.states:
             self.shown.clear()
             await self.shown.wait()
@@ -89,7 +90,7 @@ class AsyncStream(AsyncGenerator[State, None]):
     async def __anext__(self) -> State:
         self._check_not_asked()
         if self._is_over:
-            raise self._rest.pop() if self._rest else StopAsyncIteration
+            raise self._rest.pop() if self._rest and _is_cancelled() else StopAsyncIteration
         self._is_asked = True
         try:
             state = await self._asked()
@@ -108,9 +109,12 @@ class AsyncStream(AsyncGenerator[State, None]):
 
     async def athrow(self, typ: Any, val: object = None, tb: object = None, /) -> State:
         """Stop the run as an error of whoever iterates over it does, and raise that error."""
-        thrown = typ if isinstance(typ, BaseException) else val if isinstance(val, BaseException) else typ()
+        if isinstance(typ, BaseException):
+            thrown: BaseException = typ
+        else:
+            thrown = val if isinstance(val, typ) else typ() if val is None else typ(val)
         ended = await self._stopped()
-        raise cast(BaseException, thrown if ended is None else raised_after(thrown, ended))
+        raise thrown if ended is None else raised_after(thrown, ended)
 
     async def aclose(self) -> None:
         """Stop the run, if it has begun and has not ended.
@@ -205,3 +209,10 @@ class AsyncStream(AsyncGenerator[State, None]):
     def _check_not_asked(self) -> None:
         if self._is_asked:
             raise RuntimeError("somebody else waits for the next State of this stream: one at a time iterates over it")
+
+
+def _is_cancelled() -> bool:
+    """Whether a cancellation of this task is in effect still: whoever has cancelled it may have taken that back, such
+    as a timeout that has been left meanwhile."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0

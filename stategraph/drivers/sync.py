@@ -306,7 +306,10 @@ async def _rest() -> None:
     """Wait for what has begun on the event loop, such as the end of an async generator that was dropped."""
     import asyncio
 
+    this = asyncio.current_task()
+    for task in asyncio.all_tasks() - {this}:  # what a node has left at work: it may never end by itself
+        task.cancel()
     await asyncio.sleep(0)  # what finalisers have asked for begins
-    others = asyncio.all_tasks() - {asyncio.current_task()}
+    others = asyncio.all_tasks() - {this}
     if others:
         await asyncio.wait(others)

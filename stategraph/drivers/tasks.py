@@ -196,7 +196,7 @@ class _Workers:
         unless the run was cancelled."""
         if isinstance(error, asyncio.CancelledError):
             return error if self._is_cancelled() else failure_of(error)
-        if isinstance(error, Exception) and self._is_cancelled():
+        if isinstance(error, Exception) and self._is_cancelled() and not _replaces_cancellation(error):
             await self._forget_stray_cancellations()
         return error
 
@@ -222,6 +222,21 @@ class _Workers:
             await self._raise_cancellation()
         except asyncio.CancelledError as cancelled:
             raise cancelled from (None if is_answer else end)
+
+
+def _replaces_cancellation(error: BaseException) -> bool:
+    """Return whether an error was raised in place of a CancelledError, and not by a task group, which cancels its own
+    task."""
+    seen: set[int] = set()
+    link: BaseException | None = error
+    found = False
+    while link is not None and id(link) not in seen:
+        if isinstance(link, BaseExceptionGroup):
+            return False
+        found = found or isinstance(link, asyncio.CancelledError)
+        seen.add(id(link))
+        link = link.__cause__ or link.__context__
+    return found
 
 
 def end_of(run: asyncio.Task[Any]) -> BaseException | None:

@@ -39,6 +39,7 @@ def take_chunks(visit: Visit, generator: Any) -> Task[Any]:
             else:
                 yield from visit.show_chunk(item)
     except (GeneratorExit, CannotAwait):  # there is no driver that could close it
+        feed.drop()
         raise
     except BaseException as error:
         try:

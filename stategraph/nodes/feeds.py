@@ -29,6 +29,9 @@ class Feed(Protocol):
         One that is left at work, because its time is up, is closed where it stops next, and nobody waits for that.
         """
 
+    def drop(self) -> None:
+        """Have the generator closed soon, without waiting for it: a finaliser may ask for this."""
+
 
 class ThreadFeed:
     """Drives a generator: in the thread of the run or, if the driver makes its calls in others, in one of its own.
@@ -67,6 +70,9 @@ class ThreadFeed:
         if not self._is_busy:
             self._thread.join()
             _result(closed)
+
+    def drop(self) -> None:
+        """Nothing waits for it: the generator is closed when it is collected."""
 
     def _advance(self) -> Advance:
         try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable
+from contextlib import suppress
 from typing import Any, Final, TypeAlias
 
 from stategraph.nodes.feeds import Advance
@@ -68,6 +69,11 @@ class TaskFeed:
         failure = self._outcome and _failure(self._outcome[1])
         if failure is not None:
             raise failure
+
+    def drop(self) -> None:
+        self._is_closing = True
+        with suppress(RuntimeError):  # the loop is closed
+            _wake(self._asked)
 
     async def _drive(self) -> None:
         """Take one step of the generator after another."""
