@@ -311,8 +311,8 @@ MUTANTS = (
     Mutant(
         "a copy is made without the parts of the step that it stands before",
         "stores/copies.py",
-        "self._begin([self._copied_run(source, copy, incarnation), *inner])",
-        "self._begin([self._copied_run(source, copy, incarnation)])",
+        "writes = [self._copied_run(source, copy, incarnation), *inner]",
+        "writes = [self._copied_run(source, copy, incarnation)]",
         (STORES,),
     ),
     Mutant(

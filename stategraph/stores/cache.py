@@ -21,6 +21,7 @@ from diskcache.core import DBNAME, DEFAULT_SETTINGS, METADATA, MODE_RAW, UNKNOWN
 
 from stategraph.errors import CheckpointCorruptError, ConfigError, FormatError
 from stategraph.stores.files import absolute, own_file, own_folder
+from stategraph.stores.forks import take_care_of
 from stategraph.stores.reentrance import Access
 from stategraph.stores.sqlite_file import (
     BUSY,
@@ -105,6 +106,7 @@ class SafeCache(diskcache.Cache):  # type: ignore[misc]
         self._pid = os.getpid()
         self._is_shut = False
         self._files: OpenFiles
+        take_care_of(self)
         super().__init__(folder, timeout=BUSY, disk=_BytesDisk, **_SETTINGS)
 
     @property
@@ -121,6 +123,8 @@ class SafeCache(diskcache.Cache):  # type: ignore[misc]
         """-> a new connection, or that of a thread which has ended: an async run has a thread of its own, and a service
         makes any number of them."""
         with self._lock:
+            if self._is_shut:
+                raise sqlite3.ProgrammingError("the store is closed")
             ended = next((other for other in self._opened if not other.is_alive()), None)
             if ended is not None:
                 connection = self._opened.pop(ended)
@@ -196,9 +200,12 @@ class SafeCache(diskcache.Cache):  # type: ignore[misc]
     def close(self) -> None:
         """Close the connections of all threads. The next call opens another one, as diskcache does at the start."""
         self.renew()
-        while self._opened:
-            self._opened.popitem()[1].close()
-        self._local = threading.local()
+        with self._lock:
+            connections, self._opened = [*self._opened.values()], {}
+            self._local = threading.local()
+        for connection in connections:
+            with connection.access.guard:  # SQLite must not close what another thread is using
+                connection.close()
 
     def shut(self) -> None:
         """Close them for good."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from stategraph.errors import CheckpointNotFoundError, RunExistsError
+from stategraph.errors import CheckpointNotFoundError, RunExistsError, StepConflictError
 from stategraph.ids import is_parts_id, outer_id, step_of
 from stategraph.provenance import ParentStep
 from stategraph.state import State, evolve
@@ -27,11 +27,15 @@ class Copies:
 
         Raises:
             RunExistsError: there is a run of this id.
+            StepConflictError: others wrote to the source meanwhile.
             CheckpointCorruptError: what is to be copied is damaged.
         """
         incarnation = self._store._heads_of.incarnation_for(copy.run_id)
         inner = self._within(source.run_id, copy.step, copy.run_id, incarnation) if is_within_kept else ()
-        self._begin([self._copied_run(source, copy, incarnation), *inner])
+        writes = [self._copied_run(source, copy, incarnation), *inner]
+        if self._store._chains.is_stale(source):
+            raise StepConflictError(source.run_id, "others wrote to it while it was copied: fork it again")
+        self._begin(writes)
 
     def _begin(self, writes: Sequence[Write]) -> None:
         """Make writes that begin runs, in one transaction. Where another process begins one of them at the same time,
@@ -82,6 +86,8 @@ class Copies:
         copies: list[Row] = []
         for at in store._chains.visible(head):
             copies += store._rows.copied(head, new_id, incarnation, store._chain(head.run_id, at.step))
+        if not copies:  # they were dropped meanwhile
+            return
         tip = copies[-1].seal
         copy = head._replace(run_id=new_id, number=0, parent=parent, incarnation=incarnation, tip=tip)
         yield Write(store._sealer.sealed_head(copy), None, tuple(copies))

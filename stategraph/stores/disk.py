@@ -27,7 +27,7 @@ from stategraph.stores.forks import take_care_of
 from stategraph.stores.packing import pack_head, pack_row, unpack_head, unpack_row
 from stategraph.stores.row_store import RowStore
 from stategraph.stores.rows import Head, Row, Unreadable, Write
-from stategraph.stores.sqlite_file import BUSY, check_version, is_busy
+from stategraph.stores.sqlite_file import BUSY, check_version, is_busy, rows_with_any_text
 
 
 class DiskStore(RowStore):
@@ -64,7 +64,7 @@ class DiskStore(RowStore):
     def close(self) -> None:
         with self._cache.access.to_change(self):
             self._closed = True
-            self._cache.shut()
+        self._cache.shut()  # it waits for each thread: two that close must not wait for each other
 
     @property
     def closed(self) -> bool:
@@ -174,7 +174,7 @@ class DiskStore(RowStore):
         """-> what the cache has under the keys of heads between these, with the ids of their runs."""
         select = "SELECT substr(key, ?), mode, filename, value FROM Cache WHERE key > ? AND key < ?"
         with self._explained(""), self._cache.reading(self):
-            return self._cache._con.execute(select, (len(_HEAD_PREFIX) + 1, first, last)).fetchall()
+            return rows_with_any_text(self._cache._con, select, (len(_HEAD_PREFIX) + 1, first, last))
 
     def _found_head(self, run_id: str, mode: Any, filename: Any, value: Any) -> Head | Unreadable:
         try:

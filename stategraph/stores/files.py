@@ -61,8 +61,8 @@ def own_file(file: Path, *, must_exist: bool = False) -> Path:
         raise _left_alone(others[0], file)
     if not must_exist:
         make_private(file)
-        _check_names(file)
     _check_own(file, stat.S_ISREG, "a regular file")
+    _check_names(file)
     for other in others:
         with suppress(FileNotFoundError):  # removed by whoever was the last to close the database
             _check_own(other, stat.S_ISREG, "a regular file")

@@ -53,6 +53,8 @@ def _cut(store: RowStore, head: Head) -> int:
     superfluous = sum(row.step < lowest for row in store._index(head.run_id))
     if not superfluous:
         return 0
+    for chain in store._chains.groups(head, store._chains.visible(head)):
+        store._rows.check(head.run_id, chain, head.incarnation)
     shorter = store._sealer.sealed_head(head._replace(version=head.version + 1))
     if not store._made(Write(shorter, head, cut_below=lowest)):
         return 0

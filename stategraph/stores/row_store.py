@@ -307,6 +307,17 @@ class RowStore(RowOperations):
                     return found
         raise CheckpointError(run_id, f"it was not read from the {self}: others keep writing to it")
 
+    def _loaded_with_head(self, run_id: str, step: int | None) -> tuple[Head, State]:
+        """Return a State, and the run as a whole as it was then."""
+        if step is not None:
+            check_number(step)
+
+        def read(head: Head) -> tuple[Head, State] | None:
+            state = self._loaded(head, step)
+            return None if state is None or self._chains.is_stale(head) else (head, state)
+
+        return self._read(check_run_id(run_id), read, step)
+
     def _loaded(self, head: Head, step: int | None) -> State | None:
         """-> the State of a step (None: the newest), None if somebody else writes to the run meanwhile."""
         rows = self._chain(head.run_id, step)
@@ -351,13 +362,12 @@ class RowStore(RowOperations):
 
     def rollback(self, run_id: str, step: int) -> State:
         check_number(step)
-        state = self.load(run_id, step)
-        head = self._heads_of.find(run_id)
-        if head is None:
-            raise CheckpointNotFoundError(run_id, str(self), step)
+        head, state = self._loaded_with_head(run_id, step)
         state = rolled_back(state)
         row, tail = self._rows.snapshot(state, head.incarnation)
         back = self._next_head(head, state, row)
+        if self._chains.is_stale(head):  # or the parts of whoever has written would be dropped for nothing
+            raise StepConflictError(run_id, "others wrote to the run at the same time")
         # Dropped first: parts of a later step must not be left for another way to come to that step.
         self._inner_runs.drop(run_id)
         self._commit(Write(back, head, (row,), cut_above=step))
@@ -367,11 +377,8 @@ class RowStore(RowOperations):
 
     def fork(self, run_id: str, new_run_id: str, step: int | None = None) -> State:
         check_given_id(new_run_id)
-        source = self.load(run_id, step)
+        head, source = self._loaded_with_head(run_id, step)
         forked = forked_from(source, new_run_id)
-        head = self._heads_of.find(run_id)
-        if head is None:
-            raise CheckpointNotFoundError(run_id, str(self), step)
         # What is within a step whose answers are taken back was made with these.
         is_kept = source.pause is not None or not gives_back(source)
         self._copies.make(head, forked, is_within_kept=is_kept)

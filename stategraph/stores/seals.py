@@ -125,8 +125,8 @@ class Sealer:
         With `before`, the seal of the row before the first, the rows need not begin with a snapshot.
         """
         for row in rows:
-            packed = self._packed_row(run_id, row[:8], before, row.pause, incarnation)
-            if not self._is_right(row.seal, packed, row.body):
+            packed = _or_none(self._packed_row, run_id, row[:8], before, row.pause, incarnation)
+            if packed is None or not self._is_right(row.seal, packed, row.body):
                 raise CheckpointCorruptError(run_id, f"its checkpoint at step {row.step} {self._mismatch(row.seal)}")
             before = row.seal
 
@@ -144,7 +144,8 @@ class Sealer:
 
     def check_head(self, head: Head) -> None:
         """Raise CheckpointCorruptError unless the seal of a head is right."""
-        if not self._is_right(head.seal, self._packed_head(head), b""):
+        packed = _or_none(self._packed_head, head)
+        if packed is None or not self._is_right(head.seal, packed, b""):
             raise CheckpointCorruptError(head.run_id, f"what the store tells of it {self._mismatch(head.seal)}")
 
     def _packed_head(self, head: Head) -> bytes:
@@ -187,3 +188,11 @@ class Sealer:
         if self.signs:
             return "is not signed: it was saved without sign_with, or forged"
         return "is damaged: its checksum does not match"
+
+
+def _or_none(pack: Callable[..., bytes], *parts: Any) -> bytes | None:
+    """Return what was packed to be sealed; None for values that no seal was ever made of."""
+    try:
+        return pack(*parts)
+    except (TypeError, ValueError, OverflowError):
+        return None

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, closing
 from functools import cache, partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from stategraph.errors import CheckpointCorruptError, CheckpointError, CheckpointSaveError, FormatError
 from stategraph.ids import ids_within
@@ -32,7 +32,9 @@ from stategraph.stores.sqlite_file import (
     erase_log,
     execute_patiently,
     grow_log,
+    is_damage,
     is_unshareable,
+    rows_with_any_text,
 )
 from stategraph.stores.sqlite_rows import (
     CHAIN,
@@ -65,6 +67,12 @@ APPLICATION_ID = 0x53475248
 """What marks a database as one of stategraph, to the ``file`` command too."""
 
 _OLDEST = (3, 35)  # RETURNING
+
+_Ask: TypeAlias = Callable[[sqlite3.Connection, str, Any], builtins.list[Any]]
+
+
+def _rows(database: sqlite3.Connection, statement: str, values: Any) -> builtins.list[Any]:
+    return database.execute(statement, values).fetchall()
 
 
 class SqliteStore(RowStore):
@@ -216,7 +224,8 @@ class SqliteStore(RowStore):
         asked = [(condition, value) for condition, value in conditions if value is not None]
         where = f"WHERE {' AND '.join([*(condition for condition, _ in asked), IS_SHOWN])}"
         values = [*(value for _, value in asked), limit]
-        found = self._query("", f"SELECT {HEAD} FROM run {where} ORDER BY number DESC LIMIT ?", values)
+        select = f"SELECT {HEAD} FROM run {where} ORDER BY number DESC LIMIT ?"
+        found = self._query("", select, values, rows_with_any_text)
         return [head_or_unreadable(row) for row in found]
 
     def _ids_within(self, run_id: str) -> builtins.list[str]:
@@ -237,14 +246,14 @@ class SqliteStore(RowStore):
 
     # ------------------------------------------------------------------ the connection
 
-    def _query(self, run_id: str, statement: str, values: Any) -> builtins.list[Any]:
+    def _query(self, run_id: str, statement: str, values: Any, ask: _Ask = _rows) -> builtins.list[Any]:
         try:
             with self._access.to_read(self, run_id):
                 self._check_process()
                 if self._is_fixed and not self._files.are_there:  # it was changed nevertheless
                     self._database.close()
                     self._open()
-                return self._database.execute(statement, values).fetchall()
+                return ask(self._database, statement, values)
         except _FAILURES as error:
             raise self._explained(error, run_id) from error
 
@@ -298,24 +307,13 @@ class SqliteStore(RowStore):
         self, error: Exception, run_id: str, kind: type[CheckpointError] = CheckpointError
     ) -> CheckpointError:
         """-> an error of SQLite as one of stategraph."""
-        if _is_damage(error):
+        if is_damage(error):
             way_out = "put back a copy of it, or get out what can be read with '.recover' of the sqlite3 shell"
             return CheckpointCorruptError(run_id, f"the {self} is damaged: {error}; {way_out}")
         return kind(run_id, f"the {self} failed: {error}")
 
 
 _FAILURES = (sqlite3.Error, OverflowError, UnicodeDecodeError)  # what comes of asking SQLite
-
-
-def _is_damage(error: Exception) -> bool:
-    """Whether the file is not what SQLite has written."""
-    if isinstance(error, UnicodeDecodeError):
-        return True
-    code = getattr(error, "sqlite_errorcode", None)
-    if code is None:  # an error of the module itself, which has found text that is none
-        return isinstance(error, sqlite3.OperationalError) and "decode to UTF-8" in str(error)
-    no_such_table = sqlite3.SQLITE_ERROR
-    return code & 0xFF in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, no_such_table)
 
 
 # --------------------------------------------------------------------------- the file

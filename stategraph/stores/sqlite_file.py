@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import sqlite3
 import time
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from stategraph.errors import CheckpointSaveError, ConfigError
 from stategraph.stores.files import beside, log_of, own_file
@@ -115,6 +117,37 @@ def erase_log(database: sqlite3.Connection) -> None:
         database.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
     finally:
         database.execute(f"PRAGMA busy_timeout = {patience}")
+
+
+def rows_with_any_text(database: sqlite3.Connection, statement: str, values: Any) -> list[Any]:
+    """Return what a statement finds. Where text is no UTF-8, sqlite3 would give nothing of what stands beside it
+    either: then it comes with surrogates, as which it fits nowhere."""
+    try:
+        return database.execute(statement, values).fetchall()
+    except sqlite3.OperationalError as error:
+        if not _is_no_text(error):
+            raise
+    database.text_factory = partial(str, encoding="utf-8", errors="surrogateescape")
+    try:
+        return database.execute(statement, values).fetchall()
+    finally:
+        database.text_factory = str
+
+
+def _is_no_text(error: sqlite3.Error) -> bool:
+    """Return whether sqlite3 has found text that is none: an error of the module itself, without a code."""
+    return getattr(error, "sqlite_errorcode", None) is None and "decode to UTF-8" in str(error)
+
+
+def is_damage(error: Exception) -> bool:
+    """Return whether the file is not what SQLite has written."""
+    if isinstance(error, UnicodeDecodeError):
+        return True
+    code = getattr(error, "sqlite_errorcode", None)
+    if code is None:
+        return isinstance(error, sqlite3.OperationalError) and _is_no_text(error)
+    no_such_table = sqlite3.SQLITE_ERROR
+    return code & 0xFF in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, no_such_table)
 
 
 # --------------------------------------------------------------------------- the files that are open

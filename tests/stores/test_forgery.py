@@ -394,3 +394,86 @@ def test_a_snapshot_that_says_it_builds_on_a_later_step(opened, sql):
 
     with pytest.raises(CheckpointCorruptError):
         opened().load("a", 1)
+
+
+TEXTS = {
+    "surrogates": '\'["\\ud800", "x", "y"]\'',
+    "no UTF-8": "CAST(x'ff' AS TEXT)",
+    "huge": "'x@99999999999999999999999'",
+}
+
+
+@pytest.mark.parametrize("kind", ["sqlite"])
+@pytest.mark.parametrize("signed", [True, False])
+@pytest.mark.parametrize(
+    "change",
+    [
+        ("error", "surrogates"),
+        *(("graph", "no UTF-8"), ("checkpoint_node", "no UTF-8"), ("run_id", "no UTF-8")),
+        ("parent", "huge"),
+    ],
+)
+def test_text_that_nothing_can_be_made_of(opened, sql, signed, change):
+    """It is damage of one run: all others are told of."""
+    store = opened() if signed else opened(sign_with=None)
+    for run_id in "abc":
+        saved(store, 1, run_id=run_id)
+    sql(f"UPDATE run SET {change[0]} = {TEXTS[change[1]]} WHERE run_id = 'b'")
+
+    assert store.list() == ["a", "c"]
+    assert [run.run_id for run in store.runs(limit=2)] == ["c", "a"]
+    assert len(store.prune().damaged) == 1
+    if change[0] != "run_id":
+        with pytest.raises(CheckpointCorruptError):
+            store.load("b")
+
+
+@pytest.mark.parametrize("kind", ["sqlite"])
+def test_a_row_whose_text_nothing_can_be_made_of(opened, sql):
+    """To load it is an error of stategraph's."""
+    saved(opened(), 1)
+    sql(f"UPDATE checkpoint SET error = {TEXTS['surrogates']}")
+
+    with pytest.raises(CheckpointCorruptError):
+        opened().load("a")
+
+
+@pytest.mark.parametrize("kind", ["sqlite"])
+def test_prune_checks_what_it_goes_by(opened, sql):
+    """A row says on which others it builds: it is believed once its seal is right."""
+    store = opened()
+    store.retain("a", Policy("windowed", window=3))
+    saved(store, 1, 2, 3, 4, 5, 6)
+    sql("UPDATE checkpoint SET base = 6")
+
+    pruned = opened().prune()
+
+    assert (pruned.checkpoints, pruned.damaged) == (0, ("a",))
+    assert sql("SELECT count(*) FROM checkpoint") == [(6,)]
+
+
+@pytest.mark.parametrize("how", ["fork", "rollback"])
+def test_what_is_copied_is_of_one_run(opened, monkeypatch, how):
+    """One that is deleted and begun anew while it is read is not mixed with what it was."""
+    store, other = opened(), opened()
+    store.retain("a", Policy("full"))
+    saved(store, 1, 2, 3)
+    chain = store._chain
+
+    def then_it_begins_anew(*asked):
+        rows = chain(*asked)
+        monkeypatch.undo()
+        other.delete("a")
+        other.retain("a", Policy("full"))
+        for step in (1, 2, 3):
+            other.save(State({"n": "new"}, run_id="a", step=step))
+        return rows
+
+    monkeypatch.setattr(store, "_chain", then_it_begins_anew)
+    if how == "fork":
+        store.fork("a", "b", 2)
+    else:
+        store.rollback("a", 2)
+
+    run_id = "b" if how == "fork" else "a"
+    assert [other.load(run_id, row.step)["n"] for row in other.history(run_id)] == ["new", "new"]
