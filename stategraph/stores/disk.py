@@ -172,7 +172,7 @@ class DiskStore(RowStore):
 
     def _found_heads(self, first: str, last: str) -> builtins.list[tuple[str, Any, Any, Any]]:
         """-> what the cache has under the keys of heads between these, with the ids of their runs."""
-        select = "SELECT substr(key, ?), mode, filename, value FROM Cache WHERE key > ? AND key < ?"
+        select = "SELECT substr(key, ?), mode, filename, value FROM Cache WHERE key > ? AND key < ? AND raw = 1"
         with self._explained(""), self._cache.reading(self):
             return rows_with_any_text(self._cache._con, select, (len(_HEAD_PREFIX) + 1, first, last))
 
