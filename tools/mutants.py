@@ -182,13 +182,6 @@ MUTANTS = (
         ("tests/test_cancellations.py",),
     ),
     Mutant(
-        "a run whose iteration was left waits for somebody who looks",
-        "drivers/tasks.py",
-        "        if not is_left:\n            seen.clear()",
-        "        if True:\n            seen.clear()",
-        ("tests/test_cancellations.py",),
-    ),
-    Mutant(
         "a CancelledError of a node passes for a cancellation of the run",
         "drivers/tasks.py",
         "return error if self._is_cancelled() else failure_of(error)",
