@@ -123,7 +123,9 @@ class _Workers:
         return await self._outcome(work)
 
     async def _start_node(self, function: _Function, argument: Any) -> Any:
-        await self._check()
+        if self._is_cancelled():
+            await self._raise_cancellation()
+        self._limits.check()
         return function(argument)
 
     async def _wait_for(self, awaitable: Awaitable[Any], node_name: str) -> Any:

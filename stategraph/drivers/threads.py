@@ -9,7 +9,8 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable
-from queue import Empty, SimpleQueue
+from contextlib import suppress
+from queue import SimpleQueue
 from typing import Any, Self, TypeAlias
 
 from stategraph.drivers.outcomes import Outcome, outcome_of
@@ -20,7 +21,7 @@ NODES = 1000
 STORE_CALLS = min(32, (os.cpu_count() or 1) + 4)
 """Calls of stores at the same time, at most: these are short, and some stores open a connection for each thread."""
 
-IDLE = 10.0  # seconds after which a thread that has nothing to do ends
+IDLE = 10.0  # seconds after which threads that were not needed end
 
 _Call: TypeAlias = tuple[asyncio.Future[Outcome], Callable[..., Outcome], Callable[[Any], Any], Any]
 
@@ -32,56 +33,70 @@ class Threads:
     many are needed is known to the thread of the loop alone, so that there are no locks.
 
     Args:
-        loop: The event loop.
         name: Their name.
         most: How many there are at most. Further calls wait.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, name: str, most: int) -> None:
-        self._loop, self._name, self._most = loop, name, most
+    def __init__(self, name: str, most: int) -> None:
+        self._name, self._most = name, most
         self._calls: SimpleQueue[_Call | None] = SimpleQueue()
-        self._count, self._busy = 0, 0  # threads, and calls that have not finished
+        self._count = 0  # threads that are to be there
+        self._busy = self._peak = 0  # calls that have not finished, and the most of them since threads were let go
         self._threads: set[threading.Thread] = set()
+        self._is_watched = False
 
     def begin(self, function: Callable[[Any], Any], argument: Any) -> asyncio.Future[Outcome]:
         """Call a function in a thread, in the context of the caller -> what will come of it."""
         if self._busy >= self._count and self._count < self._most:
             self._start()
         self._busy += 1
-        work: asyncio.Future[Outcome] = self._loop.create_future()
+        self._peak = max(self._peak, self._busy)
+        work: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
         self._calls.put((work, contextvars.copy_context().run, function, argument))
         return work
 
     def close(self) -> None:
         """Let all threads go; those that are busy go when they have finished."""
-        for _ in range(self._count):
-            self._calls.put(None)
-        self._count = 0
+        self._let_go(self._count)
         if not self._busy and not sys.is_finalizing():  # when the interpreter ends, threads are not waited for
             for thread in self._threads - {threading.current_thread()}:
                 thread.join()
 
     def _start(self) -> None:
         thread = threading.Thread(target=self._work, name=self._name, daemon=True)
+        self._threads.add(thread)
         try:
             thread.start()
         except RuntimeError:  # the system has no more: the call waits, if there is somebody who will make it
+            self._threads.discard(thread)
             if not self._count:
                 raise
             return
         self._count += 1
-        self._threads.add(thread)
+        self._watch()
+
+    def _watch(self) -> None:
+        if not self._is_watched:
+            self._is_watched = True
+            asyncio.get_running_loop().call_later(IDLE, self._shrink)
+
+    def _shrink(self) -> None:
+        """Let those threads go that were not needed since this was done the last time."""
+        self._is_watched = False
+        self._let_go(self._count - self._peak)
+        self._peak = self._busy
+        if self._count:
+            self._watch()
+
+    def _let_go(self, count: int) -> None:
+        for _ in range(count):
+            self._count -= 1
+            self._calls.put(None)
 
     def _finished(self, work: asyncio.Future[Outcome], outcome: Outcome) -> None:
         self._busy -= 1
         if not work.done():
             work.set_result(outcome)
-
-    def _retire(self) -> None:
-        """Let one thread go, if one is idle."""
-        if self._busy < self._count:
-            self._count -= 1
-            self._calls.put(None)
 
     # ------------------------------------------------------------------ in a thread
 
@@ -92,21 +107,13 @@ class Threads:
 
     def _do_next(self) -> bool:
         """Make a call -> whether there may be another. While it waits for that, nothing of the last one is held."""
-        try:
-            call = self._calls.get(timeout=IDLE)
-        except Empty:
-            return self._tell(self._retire)
+        call = self._calls.get()
         if call is None:
             return False
         work, run, function, argument = call
-        return self._tell(self._finished, work, run(outcome_of, function, argument))
-
-    def _tell(self, callback: Callable[..., object], *arguments: Any) -> bool:
-        """Have something done in the thread of the loop -> whether there is one any more."""
-        try:
-            self._loop.call_soon_threadsafe(callback, *arguments)
-        except RuntimeError:  # it is closed: nobody waits
-            return False
+        outcome = run(outcome_of, function, argument)
+        with suppress(RuntimeError):  # the loop is closed: nobody waits
+            work.get_loop().call_soon_threadsafe(self._finished, work, outcome)
         return True
 
 
@@ -117,10 +124,9 @@ class LoopThreads:
     loop. To be entered by each run that uses them.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.nodes, self.store = Threads(loop, "stategraph node", NODES), Threads(loop, "stategraph store", STORE_CALLS)
+    def __init__(self) -> None:
+        self.nodes, self.store = Threads("stategraph node", NODES), Threads("stategraph store", STORE_CALLS)
         self.users = 0
-        self._loop = loop
         self._timer: weakref.ref[asyncio.TimerHandle] | None = None
 
     def __enter__(self) -> Self:
@@ -132,15 +138,14 @@ class LoopThreads:
 
     def __exit__(self, *exception: object) -> None:
         self.users -= 1
-        if self._loop.is_closed():
-            self.close()
-        elif not self.users:
-            self._timer = weakref.ref(self._loop.call_later(IDLE, _Rest(self)))
+        if self.users:
+            return
+        rest = _Rest(self)
+        with suppress(RuntimeError):  # no loop is running: a run that nobody waits for is being dropped
+            self._timer = weakref.ref(asyncio.get_running_loop().call_later(IDLE, rest))
 
     def close(self) -> None:
         """Let them go."""
-        if _of_loops.get(self._loop) is self:
-            del _of_loops[self._loop]
         self.nodes.close()
         self.store.close()
 
@@ -159,7 +164,7 @@ class _Rest:
             self._threads.close()
 
 
-_of_loops: dict[asyncio.AbstractEventLoop, LoopThreads] = {}
+_of_loops: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, LoopThreads] = weakref.WeakKeyDictionary()
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_of_loops.clear)  # a child has none of the threads
 
@@ -169,5 +174,5 @@ def threads_of_loop() -> LoopThreads:
     loop = asyncio.get_running_loop()
     threads = _of_loops.get(loop)
     if threads is None:
-        threads = _of_loops[loop] = LoopThreads(loop)
+        threads = _of_loops[loop] = LoopThreads()
     return threads
