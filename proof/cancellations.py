@@ -302,7 +302,7 @@ class Trial:
             problems.append(f"it was cancelled, and ended with {error or seen.final!r}")
         if error is not None and not isinstance(error, Heard | ExecutionError | LeftError):
             problems.append(f"it ended with {error!r}")
-        if is_heard and not target.is_hit:
+        if is_heard and not (target.is_hit or target.is_struck):
             problems.append("nobody has cancelled it")
         if is_gone and not is_complete:
             problems.append("the run is gone, and so is its final State")

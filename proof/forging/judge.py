@@ -3,6 +3,7 @@
 What signing cannot promise, and what is no failure here:
 
 - A run, or all of the store, is as it once was, head and rows together; what it had since may still be there.
+- Lists tell of a run as it once was, where only its head was put back; to load it is refused.
 - A run is not there, or rows of it are not, where they were taken out. It may then be begun anew.
 - One that begins meets what was put where its rows will be, and is refused.
 - Histories of a store without a key, which is damaged: they are told without reading what the checksums are of.

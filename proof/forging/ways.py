@@ -47,6 +47,9 @@ UNSEALED = frozenset({"run.number", "run[0]", "row[0]"})
 """Cells that no seal covers. The number of a run says in which order runs are listed and where its rows are, and in the
 disk store each row says which comes before it: to change these is to change an order, or to take out rows."""
 
+OLDER = frozenset({"its own earlier version", "the run that was deleted"})
+"""Origins of a head that was sealed once for a run of this id: lists tell what it says, and only `load` refuses it."""
+
 
 class Ways:
     """The ways to change a store.
@@ -121,6 +124,8 @@ class Ways:
 
     def _others(self, it: Found, column: str, value: Any, how: str) -> list[Any]:
         """Return what other rows have in a column."""
+        if column == "value" and it.place.is_head and how in OLDER:
+            return []
         found = (dict(_by_column(one)) for one in self._all if one.key[0] == it.key[0] and ORIGINS[how](it, one))
         return [row[column] for row in found if column in row]
 
@@ -155,6 +160,8 @@ class Ways:
         rows = [it for it in self.rows if it.place.run]
         randomness.shuffle(rows)
         for it in rows:
+            if it.place.is_head and how in OLDER:
+                continue
             others = [one for one in self._alike(it) if ORIGINS[how](it, one) and one.row != it.row]
             if others:
                 one = randomness.choice(others)
