@@ -96,16 +96,19 @@ class Target:
     Attributes:
         strike: Cancels it.
         is_over: Whether it has ended: nobody would be cancelled any more.
+        is_hit: Whether somebody has begun to cancel it before that.
         is_struck: Whether its task was cancelled before that.
     """
 
     strike: Callable[[], object] = bool
     is_over: bool = False
+    is_hit: bool = False
     is_struck: bool = False
 
     def hit(self) -> None:
         """Cancel the call, if it has not ended."""
         if not self.is_over:
+            self.is_hit = True
             self.strike()
 
     async def called(self, call: Awaitable[State]) -> State:
@@ -299,7 +302,7 @@ class Trial:
             problems.append(f"it was cancelled, and ended with {error or seen.final!r}")
         if error is not None and not isinstance(error, Heard | ExecutionError | LeftError):
             problems.append(f"it ended with {error!r}")
-        if is_heard and not target.is_struck:
+        if is_heard and not target.is_hit:
             problems.append("nobody has cancelled it")
         if is_gone and not is_complete:
             problems.append("the run is gone, and so is its final State")
@@ -338,6 +341,7 @@ async def _attacked(way: str, call: _Call, target: Target, blow: Blow | None, li
         tasks.append(asyncio.create_task(strike(blow)))
     if way == "shutdown":
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        target.is_hit = not target.is_over
         return ending
     await asyncio.wait(tasks[:1])
     for task in tasks[1:]:
