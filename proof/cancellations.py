@@ -370,9 +370,6 @@ def _answers(saved: State) -> dict[str, Any] | None:
     return None if pause is None or pause.response_param is None else {pause.response_param: answer(pause)}
 
 
-# --------------------------------------------------------------------------- many
-
-
 def try_out(seed: int, numbers: range) -> Report:
     """Try the cases with these numbers."""
     report = Report("")
@@ -391,8 +388,8 @@ def try_out(seed: int, numbers: range) -> Report:
 
 def prove(share: float, seed: int) -> list[Report]:
     """Try random runs that are cancelled again and again."""
-    report = Report("whenever and however often a run is cancelled, it stops, is told of, and goes on later")
     count = max(LEAST, round(RUNS * share))
+    report = Report("whenever and however often a run is cancelled, it stops, is told of, and goes on later")
     batches = [(seed, first, min(_BATCH, count - first)) for first in range(0, count, _BATCH)]
     work_out("cancellations", batches, report)
     return [report]
