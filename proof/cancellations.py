@@ -302,7 +302,7 @@ class Trial:
             problems.append(f"it was cancelled, and ended with {error or seen.final!r}")
         if error is not None and not isinstance(error, Heard | ExecutionError | LeftError):
             problems.append(f"it ended with {error!r}")
-        if is_heard and not (target.is_hit or target.is_struck):
+        if is_heard and not target.is_hit:
             problems.append("nobody has cancelled it")
         if is_gone and not is_complete:
             problems.append("the run is gone, and so is its final State")
@@ -341,6 +341,7 @@ async def _attacked(way: str, call: _Call, target: Target, blow: Blow | None, li
         tasks.append(asyncio.create_task(strike(blow)))
     if way == "shutdown":
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        target.is_hit = not target.is_over
         return ending
     await asyncio.wait(tasks[:1])
     for task in tasks[1:]:
@@ -369,9 +370,6 @@ def _answers(saved: State) -> dict[str, Any] | None:
     return None if pause is None or pause.response_param is None else {pause.response_param: answer(pause)}
 
 
-# --------------------------------------------------------------------------- many
-
-
 def try_out(seed: int, numbers: range) -> Report:
     """Try the cases with these numbers."""
     report = Report("")
@@ -390,8 +388,8 @@ def try_out(seed: int, numbers: range) -> Report:
 
 def prove(share: float, seed: int) -> list[Report]:
     """Try random runs that are cancelled again and again."""
-    report = Report("whenever and however often a run is cancelled, it stops, is told of, and goes on later")
     count = max(LEAST, round(RUNS * share))
+    report = Report("whenever and however often a run is cancelled, it stops, is told of, and goes on later")
     batches = [(seed, first, min(_BATCH, count - first)) for first in range(0, count, _BATCH)]
     work_out("cancellations", batches, report)
     return [report]
