@@ -13,7 +13,8 @@ from stategraph.stores.policy import Policy
 from stategraph.stores.rows import Head, Row, checked_head, checked_row
 
 _STATUS = {status.value: status for status in RunStatus}
-_NOT_READ = (TypeError, ValueError, LookupError, AttributeError)  # what comes of reading what nobody wrote
+# What comes of reading what nobody wrote; the last of a text that is nested without end.
+_NOT_READ = (TypeError, ValueError, LookupError, AttributeError, RecursionError)
 
 
 @attrs.frozen

@@ -6,6 +6,7 @@ import ormsgpack
 
 from stategraph.provenance import ErrorInfo, ParentStep
 from stategraph.stores.columns import Columns, no_checkpoint, no_run
+from stategraph.stores.nesting import check_msgpack
 from stategraph.stores.policy import Policy
 from stategraph.stores.rows import Head, Row
 
@@ -15,6 +16,7 @@ _COLUMNS = Columns(
 
 
 _ROW, _HEAD = 11, 11  # how many columns they have
+_LEVELS = 2  # the list of columns, and those that are lists
 
 
 def pack_row(row: Row, previous: int | None) -> bytes:
@@ -34,6 +36,7 @@ def unpack_row(run_id: str, kept: bytes) -> tuple[Row, int | None]:
         CheckpointCorruptError: these are not the bytes of a row.
     """
     try:
+        check_msgpack(kept, _LEVELS)
         previous, *columns = ormsgpack.unpackb(kept)
         columns += [None] * (_ROW - len(columns))  # before there were pauses
     except (TypeError, ValueError) as error:
@@ -60,6 +63,7 @@ def unpack_head(run_id: str, kept: bytes) -> Head:
         CheckpointCorruptError: these are not the bytes of a head.
     """
     try:
+        check_msgpack(kept, _LEVELS)
         columns = list(ormsgpack.unpackb(kept))
         columns += [None] * (_HEAD - len(columns))  # before there were pauses
     except (TypeError, ValueError) as error:

@@ -11,7 +11,8 @@ from stategraph.errors import ConfigError
 from stategraph.registry import Registry
 from stategraph.stores import codec
 from stategraph.stores.kinds import DecodeError
-from stategraph.stores.plain import from_plain, to_plain
+from stategraph.stores.nesting import check_json
+from stategraph.stores.plain import DEEPEST, from_plain, to_plain
 
 
 class BodyFormat(ABC):
@@ -78,6 +79,7 @@ class _Json(Serializer):
         return json.dumps(plain, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
 
     def loads(self, body: bytes) -> Any:
+        check_json(body, DEEPEST)
         return json.loads(body.decode(), parse_constant=_refuse_constant)
 
 

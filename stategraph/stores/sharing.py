@@ -1,8 +1,8 @@
 """Containers that others refer to again and again: written out, they take room for each time.
 
-Python keeps such a container once, and so does a State; stored bytes know no references. Where a list holds another one
-twice, and that one a third one twice, and so on, a few dozen small lists become more bytes than there is memory. So what
-is written again is counted before anything is written.
+Python keeps such a container once, and so does a State; stored bytes know no references. Where a list holds another
+one twice, and that one a third one twice, and so on, a few dozen small lists become more bytes than there is memory. So
+what is written again is counted before anything is written.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import Any
 from stategraph.frozen import ATOMS, MAX_DEPTH
 
 MOST_REPEATED = 10_000_000
-"""Values that may be written because a container is referred to again. As bytes they are 10 MB and more, and loaded they
-take some hundred MB: they are containers of their own then. What is there once may be of any size."""
+"""Values that may be written because a container is referred to again. As bytes they are 10 MB and more, and loaded
+they take some hundred MB: they are containers of their own then. What is there once may be of any size."""
 
 CONTAINER = 10
 """Values that a container counts as, besides those in it: in memory it takes as much, and more."""

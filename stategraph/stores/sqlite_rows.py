@@ -13,6 +13,7 @@ from stategraph.ids import check_run_id
 from stategraph.provenance import ErrorInfo, ParentStep
 from stategraph.stores.columns import Columns, no_run
 from stategraph.stores.inner_runs import outer_id
+from stategraph.stores.nesting import check_json
 from stategraph.stores.policy import Policy
 from stategraph.stores.rows import Head, Row
 
@@ -202,6 +203,7 @@ def _error_text(error: ErrorInfo) -> str:
 
 
 def _error_of(text: str) -> ErrorInfo:
+    check_json(text.encode(), levels=1)
     return ErrorInfo(*json.loads(text))
 
 
