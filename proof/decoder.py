@@ -71,7 +71,7 @@ def _row(body: bytes, encoding: str) -> Row:
 
 def _body(encoding: str) -> Target:
     bodies = Bodies()
-    return lambda body: bodies.decode(_RUN, _row(body, encoding))
+    return lambda body: bodies.decode(_RUN, [_row(body, encoding)])
 
 
 def _compressed(name: str) -> Target:

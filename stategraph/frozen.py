@@ -192,8 +192,8 @@ def are_settled(values: Collection[object]) -> bool:
 
 _Known: TypeAlias = dict[int, tuple[Any, Any]]
 """Containers that were frozen already in the same call, by their ids, and what they became: each is frozen once, for
-references to it may double at every level. Only those with several parts to be frozen are here, or many of any kind:
-what is left out is small, and doubles nothing. The containers are kept, lest others get their ids."""
+references to it may double at every level. Only those with several parts to be frozen are here, or with many of any
+kind: what is left out is small, and doubles nothing. The containers are kept, lest others get their ids."""
 
 
 def freeze(value: Any, depth: int = 0, known: _Known | None = None) -> Any:

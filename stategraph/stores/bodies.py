@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from stategraph.errors import ConfigError, FormatError, UnknownNameError
@@ -15,7 +15,10 @@ LARGEST = 1 << 28
 
 _UNASKED, _RATIO = 1 << 22, 100
 """Bytes that any row may be decompressed to, and how many times its own size a row beyond: what is decoded of a byte
-takes up to a hundred, and it must take a large row to fill the memory. More is neither compressed nor decompressed."""
+takes up to a hundred, and it must take a large row to fill the memory. More is neither compressed nor decompressed.
+
+A snapshot and the rows that build on it are loaded together. So what all of these become beyond the second is no more
+than the first: many small rows take no more memory than one."""
 
 _SMALLEST = 4096  # bytes: below, there is little to gain
 _PAYS = 0.9  # of the bytes that may be left, so that it is worth decompressing them at every load
@@ -43,8 +46,12 @@ class Bodies:
         self._name = serializer
         self._zstd: Any = _zstandard() if compress else None
 
-    def encode(self, parts: list[Any]) -> tuple[str, bytes]:
-        """-> the encoding of a body, and the body.
+    def encode(self, parts: list[Any], excess: int = 0) -> tuple[str, bytes]:
+        """-> the encoding of a body, and the body. What could not be loaded again is not compressed.
+
+        Args:
+            parts: The values.
+            excess: That of the rows that it builds on, as `excess_of` tells it.
 
         Raises:
             NotSerializableError: a value cannot be kept exactly.
@@ -53,18 +60,26 @@ class Bodies:
         if self._zstd is not None and _SMALLEST < len(body) <= LARGEST:
             compressor = self._zstd.ZstdCompressor(level=1)  # several threads must not share one
             compressed = compressor.compress(body)
-            if len(compressed) <= _PAYS * len(body) and len(body) <= _most(compressed):
+            is_small = len(body) <= _most(compressed) and excess + _excess(len(body), compressed) <= _UNASKED
+            if is_small and len(compressed) <= _PAYS * len(body):
                 return self._name + _ZSTD, compressed
         return self._name, body
 
-    def decode(self, run_id: str, row: Row) -> Any:
-        """-> the values.
+    def decode(self, run_id: str, rows: Sequence[Row]) -> list[Any]:
+        """-> the values of a snapshot, and of the rows that build on it.
 
         Raises:
-            DecodeError: the body is none.
-            FormatError: its serializer is not known here.
-            ConfigError: it is compressed, and what that takes is not installed.
+            DecodeError: a body is none, or together they claim to be more bytes than are written so.
+            FormatError: the serializer of one is not known here.
+            ConfigError: one is compressed, and what that takes is not installed.
         """
+        excess = excess_of((row.encoding, row.body) for row in rows)
+        if excess > _UNASKED:
+            most = f"{_RATIO} times as many as they are, and {_UNASKED}"
+            raise DecodeError(f"its compressed bytes claim to be more than {most}; so many are not written so")
+        return [self._decoded(run_id, row) for row in rows]
+
+    def _decoded(self, run_id: str, row: Row) -> Any:
         read = self._readers.get(row.encoding)
         if read is None:
             read = self._readers[row.encoding] = _reader(run_id, row)
@@ -88,12 +103,35 @@ def _most(compressed: bytes) -> int:
     return min(LARGEST, max(_UNASKED, _RATIO * len(compressed)))
 
 
-def _decompressed(body: bytes) -> bytes:
+def excess_of(bodies: Iterable[tuple[str, bytes]]) -> int:
+    """-> how many bytes beyond `_RATIO` times their sizes these bodies, with their encodings, are decompressed to.
+
+    Raises:
+        DecodeError: a compressed body is none.
+        ConfigError: there are compressed ones, and what that takes is not installed.
+    """
+    return sum(_excess(_size_of(body), body) for encoding, body in bodies if encoding.endswith(_ZSTD))
+
+
+def _excess(size: int, compressed: bytes) -> int:
+    return max(0, size - _RATIO * len(compressed))
+
+
+def _size_of(compressed: bytes) -> int:
     zstd = _zstandard()
     try:
-        size = zstd.frame_content_size(body)
-        if not 0 <= size <= _most(body):
-            raise DecodeError(f"its compressed bytes claim to be {size} bytes; at most {_most(body)} are written so")
+        size: int = zstd.frame_content_size(compressed)
+    except zstd.ZstdError as error:
+        raise DecodeError(f"its bytes cannot be decompressed: {error}") from error
+    if not 0 <= size <= _most(compressed):
+        raise DecodeError(f"its compressed bytes claim to be {size} bytes; at most {_most(compressed)} are written so")
+    return size
+
+
+def _decompressed(body: bytes) -> bytes:
+    _size_of(body)
+    zstd = _zstandard()
+    try:
         data: bytes = zstd.ZstdDecompressor().decompress(body, allow_extra_data=False)
     except zstd.ZstdError as error:
         raise DecodeError(f"its bytes cannot be decompressed: {error}") from error

@@ -14,11 +14,13 @@ from typing import Any
 
 import attrs
 
-from stategraph.frozen import SETTLED, FrozenList, freeze, freeze_items, is_settled
+from stategraph.errors import shorten
+from stategraph.frozen import ATOMS, SETTLED, FrozenList, freeze, freeze_items, is_settled
 from stategraph.provenance import Origin, ParentStep, Partial, Progress
 from stategraph.state import State, data_of
 from stategraph.stores import codec
-from stategraph.stores.kinds import DecodeError
+from stategraph.stores.kinds import DecodeError, checked_list
+from stategraph.stores.sharing import is_writable
 from stategraph.stores.walk import Encoded
 from stategraph.structure import EdgeStructure, GraphStructure
 
@@ -123,11 +125,13 @@ def _assembled(changes: Sequence[Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     data: dict[str, Any] = {}
     about: list[Any] | None = None
     for put, grown, gone, new_about in changes:
+        if type(put) is not dict or type(grown) is not dict or type(gone) is not list:
+            raise TypeError("what they put is to be in dicts, and what goes in a list")
         for key in gone:
             del data[key]
         data.update(put)
         for key, items in grown.items():
-            data[key].extend(items)
+            checked_list(data[key]).extend(checked_list(items))
         about = new_about or about
     return freeze_items(data), _restored(about)
 
@@ -202,29 +206,54 @@ def _old_values(name: str, values: Mapping[str, tuple[Any, ...]]) -> dict[str, l
 
 
 def _plain_or_encoded(value: Any, path: str) -> Any:
-    return value if is_settled(value) else Encoded(codec.encode_value(value, path))
+    is_plain = is_settled(value) and (type(value) in ATOMS or is_writable([value]))
+    return value if is_plain else Encoded(codec.encode_value(value, path))
 
 
 def _progress_of(parts: dict[str, Any]) -> Progress:
+    if not all(type(found) is dict for found in (parts, *(parts.get(name, {}) for name in _DICTS))):
+        raise TypeError(f"it holds {shorten(parts)} where dicts should be")
     partial, origins = parts.pop("partial", None), parts.pop("origins", {})
     answer, replaced = parts.pop("answer", {}), parts.pop("replaced", {})
+    for name in parts.keys() & {"answered", "visited"}:
+        _check_texts(parts[name])
     return Progress(
-        partial=None if partial is None else Partial(partial[0], tuple(partial[1])),
-        origins={key: Origin(*origin) for key, origin in origins.items()},
-        answer={key: tuple(old) for key, old in answer.items()},
-        replaced={key: tuple(old) for key, old in replaced.items()},
+        partial=None if partial is None else Partial(partial[0], tuple(checked_list(partial[1]))),
+        origins={key: _origin_of(*checked_list(origin)) for key, origin in origins.items()},
+        answer={key: tuple(checked_list(old)) for key, old in answer.items()},
+        replaced={key: tuple(checked_list(old)) for key, old in replaced.items()},
         **parts,
     )
+
+
+_DICTS = ("origins", "answer", "replaced", "kept_names")  # of what is in a progress
+
+
+def _origin_of(node: str, step: int, read: Any, overwritten: str | None = None) -> Origin:
+    if read is not None:
+        _check_texts(read)
+    return Origin(node, step, read, overwritten)
+
+
+def _check_texts(parts: Any) -> None:
+    """Raise TypeError unless the parts are a list of texts: what else there is may take long to be put into a set."""
+    if not all(type(part) is str for part in checked_list(parts)):
+        raise TypeError(f"it holds {shorten(parts)} where a list of texts should be")
+
+
+def _structure_of(nodes: Any, edges: Any) -> GraphStructure:
+    made = tuple(EdgeStructure(*checked_list(edge)) for edge in checked_list(edges))
+    return GraphStructure(tuple(checked_list(nodes)), made)
 
 
 def _restored(about: list[Any] | None) -> dict[str, Any]:
     if about is None:
         raise DecodeError("its bytes begin with no snapshot")
-    graph, nodes, edges, parent, generation, *progress = about
+    graph, nodes, edges, parent, generation, *progress = checked_list(about)
     return {
         "graph": graph,
-        "structure": None if nodes is None else GraphStructure(tuple(nodes), tuple(EdgeStructure(*e) for e in edges)),
-        "parent": None if parent is None else ParentStep(*parent),
+        "structure": None if nodes is None else _structure_of(nodes, edges),
+        "parent": None if parent is None else ParentStep(*checked_list(parent)),
         "generation": generation,
         "progress": _progress_of(*progress) if progress else None,
     }

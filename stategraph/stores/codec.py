@@ -16,6 +16,7 @@ import ormsgpack
 
 from stategraph.frozen import ATOMS, MAX_DEPTH, SETTLED, is_settled
 from stategraph.stores.kinds import BY_TYPE, FROZENSET, SET, DecodeError, Kind, kind_numbered
+from stategraph.stores.nesting import FEW, check_msgpack
 from stategraph.stores.sharing import is_writable
 from stategraph.stores.walk import Encoded, Walk
 
@@ -123,11 +124,21 @@ class _Tagged:
     body: bytes
 
 
+@attrs.frozen
+class _Failed:
+    """What was raised in the hook of ormsgpack, which would forget it."""
+
+    error: BaseException
+
+
+_UNFINISHED = frozenset({_Tagged, _Failed})
+
+
 def decode(data: bytes) -> Any:
     """-> the value. Containers are ordinary ones; `freeze` them.
 
     Raises:
-        DecodeError: these are not bytes of a value; NotRegisteredError: a class in them is not registered here.
+        DecodeError: these are not bytes of a value; NotHereError: they are, but it cannot be made here.
     """
     try:
         return _decoded(data)
@@ -137,26 +148,42 @@ def decode(data: bytes) -> Any:
         raise DecodeError(f"its bytes cannot be decoded: {error}") from error
 
 
+_NEST = MAX_DEPTH + 10
+"""Levels of lists and maps in bytes that are unpacked at once: those of a value, and of what is written around it."""
+
+_DEEPEST = 3 * MAX_DEPTH + 10
+"""Levels in all: a level of a State is up to three of these, a tagged value, its parts, and a pair of them."""
+
+_SHALLOW, _TINY = 3, 32  # levels of parts that are not deep; as many as there is room for in a hook of ormsgpack
+
+
 def _decoded(data: bytes) -> Any:
-    has_tagged = False
+    is_finished = True
 
     def restore(number: int, body: bytes) -> Any:
-        nonlocal has_tagged
+        nonlocal is_finished
         value = _restore(number, body)
-        has_tagged = has_tagged or type(value) is _Tagged
+        if type(value) in _UNFINISHED:
+            is_finished = False
         return value
 
+    if len(data) > FEW:
+        check_msgpack(data, _NEST)
     value = ormsgpack.unpackb(data, ext_hook=restore)
-    return _revived(value, 0) if has_tagged else value
+    return value if is_finished else _revived(value, 0)
 
 
 def _restore(number: int, body: bytes) -> Any:
     """-> the value of an extension type; ormsgpack calls this."""
-    kind = kind_numbered(number)
-    return _Tagged(kind, body) if kind.is_deep else kind.from_parts(ormsgpack.unpackb(body))
-
-
-_DEEPEST = 4 * MAX_DEPTH  # a level of a State is up to three of these: a tagged value, its parts, a pair of them
+    try:
+        kind = kind_numbered(number)
+        if kind.is_deep:
+            return _Tagged(kind, body)
+        if len(body) > _TINY:
+            check_msgpack(body, _SHALLOW, _TINY)
+        return kind.from_parts(ormsgpack.unpackb(body))
+    except BaseException as error:  # noqa: BLE001 - it is raised when ormsgpack has returned
+        return _Failed(error)
 
 
 def _revived(value: Any, depth: int) -> Any:
@@ -169,6 +196,10 @@ def _revived(value: Any, depth: int) -> Any:
     if kind is dict and not ATOMS.issuperset(map(type, value.values())):
         return dict(zip(value, map(_revived, value.values(), repeat(depth + 1)), strict=True))
     if kind is _Tagged:
+        if len(value.body) > FEW:
+            check_msgpack(value.body, _NEST)
         parts = _revived(ormsgpack.unpackb(value.body, ext_hook=_restore), depth + 1)
         return value.kind.from_parts(parts)
+    if kind is _Failed:
+        raise value.error
     return value

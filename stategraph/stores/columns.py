@@ -13,7 +13,8 @@ from stategraph.stores.policy import Policy
 from stategraph.stores.rows import Head, Row, checked_head, checked_row
 
 _STATUS = {status.value: status for status in RunStatus}
-_NOT_READ = (TypeError, ValueError, LookupError, AttributeError, RecursionError, OverflowError)  # of what nobody wrote
+# What comes of reading what nobody wrote; RecursionError of a text that is nested without end.
+_NOT_READ = (TypeError, ValueError, LookupError, AttributeError, RecursionError, OverflowError)
 
 
 @attrs.frozen

@@ -26,6 +26,7 @@ import attrs
 
 from stategraph.errors import shorten
 from stategraph.frozen import FrozenDict, FrozenSet, UnsettledDict, UnsettledSet
+from stategraph.stores.collisions import TOO_ALIKE, are_too_alike
 from stategraph.stores.types import RegisteredType, find_by_name
 
 
@@ -33,8 +34,11 @@ class DecodeError(ValueError):
     """Bytes that stategraph did not write, or that it cannot turn back into values here."""
 
 
-class NotRegisteredError(DecodeError):
-    """Bytes of a class that this process has not registered. They may well be as they were written."""
+class NotHereError(DecodeError):
+    """Bytes of a value that cannot be made in this process, or on this system. They may be as they were written."""
+
+
+NotRegisteredError = NotHereError
 
 
 def _never(value: Any) -> bool:
@@ -81,7 +85,8 @@ def _has_text_keys(value: dict[Any, Any]) -> bool:
     return all(type(key) is str and is_utf8(key) for key in value)
 
 
-def _list(parts: Any, count: int | None = None) -> list[Any]:
+def checked_list(parts: Any, count: int | None = None) -> list[Any]:
+    """-> the parts, if they are a list, and of so many; a range of any length takes no more bytes than a short one."""
     if type(parts) is not list or count not in (None, len(parts)):
         raise DecodeError(f"it holds {shorten(parts)} where a list {f'of {count} ' if count else ''}should be")
     return parts
@@ -127,14 +132,17 @@ _ZONE_KEY = re.compile(r"[A-Za-z0-9_+-]{1,50}(/[A-Za-z0-9_+-]{1,50}){0,3}")
 
 
 def _zone_of(parts: Any) -> tzinfo | None:
-    match parts:
-        case None:
-            return None
-        case [int(microseconds), *name]:
-            return timezone(timedelta(microseconds=microseconds), *name)
-        case str(key) if _is_known(key):
-            return ZoneInfo(key)
-    raise DecodeError(f"it holds a time zone that is not known here, {shorten(parts)}")
+    if parts is None:
+        return None
+    if type(parts) is not str:
+        microseconds, *name = checked_list(parts)
+        return timezone(timedelta(microseconds=microseconds), *name)
+    if _is_known(parts):
+        return ZoneInfo(parts)
+    if not _ZONE_KEY.fullmatch(parts):
+        raise DecodeError(f"it holds a time zone that there cannot be, {shorten(parts)}")
+    way_out = "'pip install tzdata' brings the zones that a system lacks, and its newest version new ones"
+    raise NotHereError(f"it holds a time in the zone {parts!r}, which is not known here; {way_out}")
 
 
 def _clock_parts(value: time | datetime) -> Any:
@@ -149,7 +157,7 @@ def _clock_of(cls: Any) -> Callable[[Any], Any]:
     def restore(parts: Any) -> Any:
         if type(parts) is str:
             return cls.fromisoformat(parts)
-        text, zone, fold = _list(parts, 3)
+        text, zone, fold = checked_list(parts, 3)
         return cls.fromisoformat(text).replace(tzinfo=_zone_of(zone), fold=fold)
 
     return restore
@@ -161,12 +169,12 @@ def _clock_of(cls: Any) -> Callable[[Any], Any]:
 def _registered(name: Any) -> RegisteredType:
     registered = find_by_name(_text(name))
     if registered is None:
-        raise NotRegisteredError(f"this process does not know the type {name!r}; register_type it, then load again")
+        raise NotHereError(f"this process does not know the type {name!r}; register_type it, then load again")
     return registered
 
 
 def _enum_of(parts: Any) -> Enum:
-    name, member, value = _list(parts, 3)
+    name, member, value = checked_list(parts, 3)
     registered = _registered(name)
     if not registered.is_enum:
         raise DecodeError(f"{name} was saved as an enum and is none now")
@@ -186,7 +194,7 @@ def enum_parts(name: str, member: Enum) -> list[Any]:
 
 
 def _object_of(parts: Any) -> object:
-    name, version, values = _list(parts, 3)
+    name, version, values = checked_list(parts, 3)
     registered = _registered(name)
     if registered.is_enum or type(values) is not dict or type(version) is not int:
         raise DecodeError(f"{name} was saved as an object with fields and is none now")
@@ -208,8 +216,17 @@ def _surrogates_of(parts: Any) -> str:
     return bytes.fromhex(parts).decode("utf-8", "surrogatepass")
 
 
-def _path_kind(number: int, cls: type) -> Kind:
-    return Kind(cls.__name__, number, (cls,), _path_parts, lambda parts: cls(_text(parts)), is_deep=True)
+def _path_kind(number: int, cls: type[PurePath]) -> Kind:
+    def restore(parts: Any) -> PurePath:
+        text = _text(parts)
+        try:
+            return cls(text)
+        except NotImplementedError:  # a path of another system's files
+            reason = f"it holds the {cls.__name__} {shorten(text)}, and on this system there are none"
+            way_out = f"load it where there are, or save Pure{cls.__name__} or texts to move between systems"
+            raise NotHereError(f"{reason}; {way_out}") from None
+
+    return Kind(cls.__name__, number, (cls,), _path_parts, restore, is_deep=True)
 
 
 def _path_parts(path: PurePath) -> str:
@@ -225,13 +242,31 @@ def _text(parts: Any) -> str:
     return parts
 
 
+def _unlike(items: list[Any]) -> list[Any]:
+    if are_too_alike(items):
+        raise TypeError(TOO_ALIKE)
+    return items
+
+
+def _dict_of(parts: Any) -> dict[Any, Any]:
+    pairs = [checked_list(pair, 2) for pair in checked_list(parts)]
+    _unlike([key for key, _ in pairs])
+    return dict(pairs)
+
+
 DICT = Kind(
     *("dict", 6, (dict, FrozenDict, UnsettledDict), lambda value: [[*pair] for pair in value.items()]),
-    *(lambda parts: dict(_list(pair, 2) for pair in _list(parts)), True, _has_text_keys),
+    *(_dict_of, True, _has_text_keys),
 )
-SET = Kind("set", 4, (set, FrozenSet, UnsettledSet), list, lambda parts: set(_list(parts)), is_deep=True)
-FROZENSET = Kind("frozenset", 5, (frozenset,), list, lambda parts: frozenset(_list(parts)), is_deep=True)
-TUPLE = Kind("tuple", 3, (tuple,), list, lambda parts: tuple(_list(parts)), is_deep=True)
+SET = Kind(
+    *("set", 4, (set, FrozenSet, UnsettledSet), lambda value: _unlike([*value])),
+    *(lambda parts: set(_unlike(checked_list(parts))), True),
+)
+FROZENSET = Kind(
+    *("frozenset", 5, (frozenset,), lambda value: _unlike([*value])),
+    *(lambda parts: frozenset(_unlike(checked_list(parts))), True),
+)
+TUPLE = Kind("tuple", 3, (tuple,), list, lambda parts: tuple(checked_list(parts)), is_deep=True)
 
 KINDS = (
     Kind("int", 1, (int,), lambda value: f"{value:x}", lambda parts: int(parts, 16), False, _is_64_bit),
@@ -244,17 +279,17 @@ KINDS = (
     Kind("datetime", 9, (datetime,), _clock_parts, _clock_of(datetime)),
     Kind(
         *("timedelta", 10, (timedelta,), lambda value: [value.days, value.seconds, value.microseconds]),
-        lambda parts: timedelta(*_list(parts, 3)),
+        lambda parts: timedelta(*checked_list(parts, 3)),
     ),
     Kind("Decimal", 11, (Decimal,), str, lambda parts: Decimal(_text(parts))),
     Kind("UUID", 12, (UUID,), str, UUID),
     Kind(
         *("range", 13, (range,), lambda value: [value.start, value.stop, value.step]),
-        *(lambda parts: range(*_list(parts, 3)), True),
+        *(lambda parts: range(*checked_list(parts, 3)), True),
     ),
     Kind(
         *("complex", 14, (complex,), lambda value: [repr(value.real), repr(value.imag)]),
-        lambda parts: complex(*(float(_text(part)) for part in _list(parts, 2))),
+        lambda parts: complex(*(float(_text(part)) for part in checked_list(parts, 2))),
     ),
     _path_kind(20, PosixPath),
     _path_kind(21, PurePosixPath),

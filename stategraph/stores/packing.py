@@ -6,12 +6,16 @@ import ormsgpack
 
 from stategraph.provenance import ErrorInfo, ParentStep
 from stategraph.stores.columns import Columns, no_checkpoint, no_run
+from stategraph.stores.nesting import check_msgpack
 from stategraph.stores.policy import Policy
 from stategraph.stores.rows import Head, Row
 
 _COLUMNS = Columns(
     error=lambda parts: ErrorInfo(*parts), parent=lambda parts: ParentStep(*parts), policy=lambda parts: Policy(*parts)
 )
+
+
+_LEVELS = 2  # the list of columns, and those that are lists
 
 
 def pack_row(row: Row, previous: int | None) -> bytes:
@@ -31,6 +35,7 @@ def unpack_row(run_id: str, kept: bytes) -> tuple[Row, int | None]:
         CheckpointCorruptError: these are not the bytes of a row.
     """
     try:
+        check_msgpack(kept, _LEVELS)
         previous, *columns = ormsgpack.unpackb(kept)
     except (TypeError, ValueError) as error:
         raise no_checkpoint(run_id, error) from error
@@ -57,6 +62,7 @@ def unpack_head(run_id: str, kept: bytes) -> Head:
         CheckpointCorruptError: these are not the bytes of a head.
     """
     try:
+        check_msgpack(kept, _LEVELS)
         columns = list(ormsgpack.unpackb(kept))
     except (TypeError, ValueError) as error:
         raise no_run(run_id, error) from error

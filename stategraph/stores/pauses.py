@@ -6,7 +6,7 @@ from typing import Any
 
 from stategraph.errors import NotSerializableError
 from stategraph.provenance import Pause
-from stategraph.stores.kinds import DecodeError
+from stategraph.stores.kinds import DecodeError, NotHereError
 from stategraph.stores.serializers import find_format
 
 
@@ -37,12 +37,14 @@ def pause_of(text: str | None) -> Pause | None:
     """-> the pause in a text.
 
     Raises:
-        DecodeError: there is none in it.
+        DecodeError: there is none in it; NotHereError: there is, but its value cannot be made here.
     """
     if text is None:
         return None
     try:
         (fields,) = find_format("json").decode(text.encode())
         return Pause(**fields)
-    except (TypeError, ValueError, AttributeError) as error:
+    except NotHereError:
+        raise
+    except (TypeError, ValueError, AttributeError, ArithmeticError) as error:
         raise DecodeError(f"it holds no pause: {error}") from error

@@ -18,7 +18,8 @@ from stategraph.stores.walk import Encoded, Walk
 
 _TYPE, _VALUE, _MARK = "$type", "value", "$"
 _ATOMS = frozenset({type(None), bool, int, float, str})
-_DEEPEST = 4 * MAX_DEPTH  # a level of a State is up to three of these: a tag, its parts, a pair of them
+DEEPEST = 3 * MAX_DEPTH + 10
+"""Levels of the plain form: a level of a State is up to three of these, a tag, its parts, and a pair of them."""
 
 
 class _PlainWalk(Walk):
@@ -47,7 +48,7 @@ def to_plain(parts: list[Any]) -> list[Any]:
 
 def from_plain(plain: Any, depth: int = 0) -> Any:
     """-> the value that has this plain form. What it raises besides DecodeError comes of parts that are none."""
-    if depth > _DEEPEST:
+    if depth > DEEPEST:
         raise DecodeError(f"it is nested deeper than {MAX_DEPTH} levels")
     kind = type(plain)
     if kind in _ATOMS:

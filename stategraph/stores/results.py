@@ -12,6 +12,7 @@ from diskcache.core import DBNAME
 
 from stategraph import clock
 from stategraph.errors import NotSerializableError, describe_exception
+from stategraph.frozen import freeze_items
 from stategraph.stores.cache import OLDEST, SafeCache, cache_folder, check_database
 from stategraph.stores.codec import decode, encode
 from stategraph.stores.files import absolute
@@ -157,7 +158,7 @@ def _unpacked(key: str, entry: bytes, signing_key: bytes | None) -> tuple[int, d
     is_ours = own == key and type(written) is int and type(changed) is dict and type(removed) is list
     if not is_ours or not all(type(name) is str for name in (*changed, *removed)):
         raise ValueError("it is no result for these inputs")
-    return written, changed, removed
+    return written, freeze_items(changed), removed  # what a State would not take is no result either
 
 
 def _mismatch(entry: bytes, *, has_key: bool) -> ValueError:

@@ -13,7 +13,8 @@ from stategraph.hidden import Hidden
 from stategraph.registry import Registry
 from stategraph.stores import codec
 from stategraph.stores.kinds import DecodeError
-from stategraph.stores.plain import from_plain, to_plain
+from stategraph.stores.nesting import check_json
+from stategraph.stores.plain import DEEPEST, from_plain, to_plain
 
 
 class BodyFormat(ABC):
@@ -85,6 +86,7 @@ class _Json(Serializer):
         return json.dumps(plain, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
 
     def loads(self, body: bytes) -> Any:
+        check_json(body, DEEPEST)
         return json.loads(body.decode(), parse_constant=_refuse_constant)
 
 

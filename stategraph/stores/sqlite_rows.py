@@ -12,6 +12,7 @@ from stategraph.errors import CheckpointCorruptError, FormatError, InvalidRunIdE
 from stategraph.ids import check_stored_id
 from stategraph.provenance import ErrorInfo, ParentStep
 from stategraph.stores.columns import Columns, no_run
+from stategraph.stores.nesting import check_json
 from stategraph.stores.policy import Policy
 from stategraph.stores.rows import Head, Row, Unreadable
 
@@ -198,6 +199,7 @@ def _error_text(error: ErrorInfo) -> str:
 
 
 def _error_of(text: str) -> ErrorInfo:
+    check_json(text.encode(), levels=1)
     return ErrorInfo(*json.loads(text))
 
 

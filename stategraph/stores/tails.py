@@ -9,7 +9,7 @@ import attrs
 
 from stategraph.errors import CheckpointCorruptError, CheckpointSaveError, ConfigError, FormatError, StateGraphError
 from stategraph.state import State, time_ns_of
-from stategraph.stores.bodies import Bodies
+from stategraph.stores.bodies import Bodies, excess_of
 from stategraph.stores.changes import Change, assembled, encoded_of
 from stategraph.stores.kinds import DecodeError, NotRegisteredError
 from stategraph.stores.pauses import pause_of, pause_text
@@ -45,6 +45,7 @@ class Tail:
         snapshot: Bytes of the snapshot that it builds on.
         since: Bytes of the rows since that snapshot.
         incarnation: That of its run.
+        excess: What these rows take of the bytes that may be decompressed beyond what their sizes allow.
     """
 
     state: State
@@ -55,6 +56,7 @@ class Tail:
     snapshot: int
     since: int
     incarnation: bytes = b""
+    excess: int = 0
 
 
 class Rows:
@@ -76,7 +78,8 @@ class Rows:
         whole = Change.between(None, state, {})
         encoding, body = self._bodies.encode(whole.parts())
         row = self._sealed(state, state.step, encoding, body, b"", incarnation)
-        return row, Tail(state, row.base, row.seal, b"", whole.encoded, len(row.body), 0, incarnation)
+        excess = excess_of([(encoding, body)])
+        return row, Tail(state, row.base, row.seal, b"", whole.encoded, len(body), 0, incarnation, excess)
 
     def following(self, tail: Tail, state: State) -> tuple[Row, Tail]:
         """-> the row of a later step: what changed, or a snapshot where that has become the lighter way; and the tail.
@@ -85,12 +88,14 @@ class Rows:
             NotSerializableError: a value cannot be kept exactly.
         """
         change = Change.between(tail.state, state, tail.encoded)
-        encoding, body = self._bodies.encode(change.parts())
+        encoding, body = self._bodies.encode(change.parts(), tail.excess)
         since = tail.since + len(body) + _ROW_WEIGHT
         if since > tail.snapshot + _LIGHT:
             return self.snapshot(state, tail.incarnation)
         row = self._sealed(state, tail.base, encoding, body, tail.seal, tail.incarnation)
-        return row, Tail(state, row.base, row.seal, tail.seal, change.encoded, tail.snapshot, since, tail.incarnation)
+        excess = tail.excess + excess_of([(encoding, body)])
+        weights = (tail.snapshot, since, tail.incarnation, excess)
+        return row, Tail(state, row.base, row.seal, tail.seal, change.encoded, *weights)
 
     def again(self, tail: Tail, saved: Row, state: State) -> tuple[Row, Tail]:
         """-> the row of the tail with another node, time, status or error, and the tail with it.
@@ -160,14 +165,16 @@ class Rows:
             raise CheckpointCorruptError(run_id, f"its step {rows[-1].step} cannot be restored: {error}") from error
 
     def _assembled(self, run_id: str, rows: Sequence[Row]) -> tuple[dict[str, Any], dict[str, Any]]:
-        return assembled([self._bodies.decode(run_id, row) for row in rows])
+        return assembled(self._bodies.decode(run_id, rows))
 
     def tail(self, state: State, rows: Sequence[Row], incarnation: bytes = b"") -> Tail:
         """-> the tail of a State that these rows made."""
         *earlier, newest = rows
         before = earlier[-1].seal if earlier else b""
         since = sum(len(row.body) + _ROW_WEIGHT for row in rows[1:])
-        return Tail(state, newest.base, newest.seal, before, encoded_of(state), len(rows[0].body), since, incarnation)
+        excess = excess_of((row.encoding, row.body) for row in rows)
+        weights = (len(rows[0].body), since, incarnation, excess)
+        return Tail(state, newest.base, newest.seal, before, encoded_of(state), *weights)
 
     def check(self, run_id: str, rows: Sequence[Row], incarnation: bytes = b"") -> None:
         """Raise unless these are a snapshot and all rows up to the last of them, as they were written."""

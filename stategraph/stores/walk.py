@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from itertools import islice
 from typing import Any
 
@@ -12,6 +12,7 @@ import attrs
 
 from stategraph.errors import NotSerializableError, shorten
 from stategraph.frozen import MAX_DEPTH, FrozenList, UnsettledList
+from stategraph.stores.collisions import TOO_ALIKE, are_too_alike
 from stategraph.stores.kinds import BY_TYPE, DICT, ENUM, FROZENSET, OBJECT, SET, TUPLE, Kind, enum_parts
 from stategraph.stores.sharing import CONTAINER, MOST_REPEATED, TOO_OFTEN
 from stategraph.stores.types import RegisteredType, can_be_registered, find_by_class
@@ -135,6 +136,7 @@ class Walk(ABC):
 
     def _set(self, value: Any, depth: int) -> Any:
         items = self._items(value, depth, lambda _: "{...}")
+        _check_hashes(value)
         return self.tagged(FROZENSET if type(value) is frozenset else SET, self.in_order(items))
 
     def _dict(self, value: Any, depth: int) -> Any:
@@ -142,6 +144,7 @@ class Walk(ABC):
         if DICT.is_plain(value):
             return self.mapping(dict(zip(value, items, strict=True)))
         keys = self._items(value, depth, lambda number: f" (key {shorten(_nth(value, number), 40)})")
+        _check_hashes(value)
         return self.tagged(DICT, [[key, item] for key, item in zip(keys, items, strict=True)])
 
     def _registered(self, registered: RegisteredType, value: Any, depth: int) -> Any:
@@ -165,6 +168,11 @@ _LEAVES: dict[type, Callable[[Walk, Any], Any]] = {
     **dict.fromkeys((type(None), bool), Walk._as_it_is),
     Encoded: Walk._encoded,
 }
+
+
+def _check_hashes(items: Collection[Any]) -> None:
+    if are_too_alike(items):
+        raise NotSerializableError("", TOO_ALIKE)
 
 
 def _nth(container: Iterable[Any], number: int) -> Any:

@@ -57,8 +57,7 @@ def forged(**changes: Any) -> bytes:
 
 def body(*parts: Any) -> bytes:
     """-> the bytes of a body with these parts, whether a State has such ones or not."""
-    walk = codec._MsgpackWalk()
-    return codec._pack([walk.prepare(part, "", -1) for part in parts])
+    return codec._pack([codec._MsgpackWalk().prepare(part, "", -1) for part in parts])
 
 
 def test_the_bytes_give_the_state_back() -> None:
