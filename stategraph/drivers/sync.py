@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 
 _Answer = TypeVar("_Answer")
 _Perform: TypeAlias = dict[type[Kind], Callable[[Any, Any], Any]]
+_TO_END = 1.0  # seconds in which tasks of a run that was dropped may end by themselves
 _CALLS: _Perform = dict.fromkeys([*BLOCKING, StartNode, Notify], call)
 
 
@@ -303,13 +304,18 @@ def _close(runner: asyncio.Runner) -> None:
 
 
 async def _rest() -> None:
-    """Wait for what has begun on the event loop, such as the end of an async generator that was dropped."""
+    """Wait for what has begun on the event loop, such as the end of an async generator that was dropped.
+
+    What a node has left at work may never end by itself: it is cancelled after some time, as at the end of
+    ``asyncio.run``.
+    """
     import asyncio
 
-    this = asyncio.current_task()
-    for task in asyncio.all_tasks() - {this}:  # what a node has left at work: it may never end by itself
-        task.cancel()
     await asyncio.sleep(0)  # what finalisers have asked for begins
-    others = asyncio.all_tasks() - {this}
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    if others:
+        _, others = await asyncio.wait(others, timeout=_TO_END)
+    for task in others:
+        task.cancel()
     if others:
         await asyncio.wait(others)
