@@ -26,6 +26,18 @@ class _Turns:
     state: State | None = None
     is_left: bool = False
     is_dropped: bool = False
+    is_found: bool = False
+
+    async def drive(self, task: Task[Any], signal: StopSignal | None) -> None:
+        """Run a task, turn by turn. That it is left is no error."""
+        try:
+            await adrive(task, signal, self.show)
+        except GeneratorExit:  # a collection has found it, and a thread ends it
+            self.is_found = True
+            raise
+        except BaseException as error:
+            if not (self.is_left and is_plain_stop(error)):
+                raise
 
     async def show(self, state: State) -> None:
         """Wait until the next State is asked for: the run is never ahead of whoever iterates over it."""
@@ -49,13 +61,13 @@ class _Turns:
         self.is_left = True
         self.seen.set()
 
-    def end(self, run: asyncio.Task[Any]) -> None:
+    def end(self, run: asyncio.Task[None]) -> None:
         """Tell that there is no State any more. What the run raised is raised by whoever asked for one."""
         reaper.let_go(self)
         self.state = None
         self.shown.set()
         error = None if run.cancelled() else run.exception()
-        if self.is_dropped and error is not None and not is_plain_stop(error):
+        if self.is_dropped and not self.is_found and error is not None:
             report(error)
 
 
@@ -67,7 +79,7 @@ class AsyncStream(AsyncGenerator[State, None]):
     running any more, by a thread.
     """
 
-    _run: asyncio.Task[State] | None = None
+    _run: asyncio.Task[None] | None = None
 
     def __init__(self, task: Task[State], signal: StopSignal | None, store: object) -> None:
         self._task, self._signal, self._store = task, signal, store
@@ -108,7 +120,7 @@ class AsyncStream(AsyncGenerator[State, None]):
             RunCancelledError: its last State could not be saved; the notes say why.
         """
         ended = await self._stopped()
-        if ended is not None and not is_plain_stop(ended):
+        if ended is not None:
             raise ended
 
     async def __aenter__(self) -> Self:
@@ -143,17 +155,17 @@ class AsyncStream(AsyncGenerator[State, None]):
             await self._run
         return state
 
-    def _begun(self) -> asyncio.Task[State]:
+    def _begun(self) -> asyncio.Task[None]:
         reaper.watch(self)
         reaper.hold(self._turns, self._store)
-        run = asyncio.create_task(adrive(self._task, self._signal, self._turns.show))
+        run = asyncio.create_task(self._turns.drive(self._task, self._signal))
         run.add_done_callback(self._turns.end)
         # asyncio need not tell that a run which was dropped is found by a collection: it is ended all the same.
         run._log_destroy_pending = False  # type: ignore[attr-defined]
         return run
 
     async def _stopped(self) -> BaseException | None:
-        """Stop the run -> what it ended with; None if nothing was running."""
+        """Stop the run -> what went wrong with that, if anything did."""
         self._check_not_asked()
         self._is_over, run = True, self._run
         if run is None:

@@ -20,6 +20,7 @@ from typing import Any
 import diskcache
 from diskcache.core import DBNAME, DEFAULT_SETTINGS, METADATA, MODE_RAW, UNKNOWN
 
+from stategraph.dropped import reaper
 from stategraph.errors import CheckpointCorruptError, ConfigError, FormatError
 from stategraph.stores.files import absolute, make_private
 from stategraph.stores.reentrance import Access
@@ -94,7 +95,7 @@ class SafeCache(diskcache.Cache):  # type: ignore[misc]
 
     def __init__(self, folder: str) -> None:
         self._opened: dict[threading.Thread, Connection] = {}
-        self._lock = threading.RLock()  # a finaliser may come while it is held, and use the cache
+        self._lock = reaper.known_lock()  # a finaliser may come while it is held, and use the cache
         self._pid = os.getpid()
         self._is_shut = False
         super().__init__(folder, timeout=TIMEOUT, disk=_BytesDisk, **_SETTINGS)
@@ -143,7 +144,7 @@ class SafeCache(diskcache.Cache):  # type: ignore[misc]
     def _leave_to_parent(self) -> None:
         for connection in self._opened.values():
             connection.close()  # or SQLite believes that this process has the locks of its parent
-        self._opened, self._lock, self._local = {}, threading.RLock(), threading.local()
+        self._opened, self._lock, self._local = {}, reaper.known_lock(), threading.local()
         self._txn_id, self._pid = None, os.getpid()
 
     def close(self) -> None:

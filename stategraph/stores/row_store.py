@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import builtins
 import os
-import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -13,6 +12,7 @@ from typing import Any
 import attrs
 
 from stategraph.answers import gives_back
+from stategraph.dropped import reaper
 from stategraph.errors import (
     CheckpointCorruptError,
     CheckpointError,
@@ -72,7 +72,7 @@ class RowStore(RowOperations):
         self._inner_runs = InnerRuns(self)
         self._tails: OrderedDict[str, tuple[Head, Tail]] = OrderedDict()
         self._policies: dict[str, Policy] = {}
-        self._lock = threading.RLock()  # a finaliser may come while it is held, and use the store
+        self._lock = reaper.known_lock()  # a finaliser may come while it is held, and use the store
 
     def at_rest(self) -> AbstractContextManager[object]:
         """-> keeps other threads out while the process is forked (see `stategraph.stores.forks`)."""
@@ -80,7 +80,7 @@ class RowStore(RowOperations):
 
     def renew(self) -> None:
         """In a forked child: have locks of its own. Those who committed in the parent are not here."""
-        self._commits, self._lock = SharedCommits(self._apply, self._is_inside), threading.RLock()
+        self._commits, self._lock = SharedCommits(self._apply, self._is_inside), reaper.known_lock()
 
     # ------------------------------------------------------------------ saving
 
