@@ -18,8 +18,10 @@ from typing import Generic, Protocol, TypeVar
 
 import attrs
 
-PATIENCE = 60.0
+PATIENCE = 30.0
 """Seconds to wait until what was dropped has ended. It is never that long, unless the end waits for whoever waits."""
+
+_SOON = 0.5  # seconds in which a thread begins that was called
 
 
 class Stream(Protocol):
@@ -27,13 +29,6 @@ class Stream(Protocol):
 
     def drop(self) -> None:
         """Leave it, if it has begun and has not ended."""
-
-
-class Lock(Protocol):
-    """What an end may wait for."""
-
-    def is_held_here(self) -> bool:
-        """Whether this thread holds it, further down its stack."""
 
 
 @attrs.define(eq=False)
@@ -68,17 +63,15 @@ class _Weak(Generic[_Known]):
         return iter([one for one in found if one is not None])
 
 
-class _Here(threading.local):
-    """What is known of a thread: whether it may be one that a run waits for at its end."""
-
-    is_waited_for = False
-
-
 class Reaper:
-    """Ends what was dropped, one after the other, in a thread that is there only while there is something to do."""
+    """Ends what was dropped, one after the other, in a thread that is there only while there is something to do.
+
+    Attributes:
+        waited_for: The threads for which a run may wait at its end.
+    """
 
     def __init__(self) -> None:
-        self._locks = _Weak[Lock]()
+        self._locks = _Weak[threading.RLock]()
         self.renew()
 
     def renew(self) -> None:
@@ -87,6 +80,7 @@ class Reaper:
         self._at_work = threading.Lock()  # held by the thread that ends what was dropped
         self._worker: int | None = None  # that thread
         self._is_called = False  # one is on its way
+        self.waited_for: set[int] = set()
         self._held: dict[int, object] = {}
         self._streams = _Weak[Stream]()
 
@@ -126,21 +120,35 @@ class Reaper:
         """
         if not self._dropped or self._is_waited_for():
             return
-        if not (self._is_called or self._at_work.locked()):
-            self._work()
         give_up = time.monotonic() + PATIENCE
-        for one in list(self._dropped):
-            if one.store is store:
-                one.is_ended.wait(max(0.0, give_up - time.monotonic()))
+        for one in [one for one in list(self._dropped) if one.store is store]:
+            while not self._has_ended(one) and time.monotonic() < give_up:
+                pass
+
+    def _has_ended(self, one: _Dropped) -> bool:
+        """Wait a while for an end. Where no thread comes, as when the process is ending, this one does the work."""
+        if not (self._is_called or self._at_work.locked() or one.is_ended.is_set()):
+            self._work()
+        if one.is_ended.wait(_SOON):
+            return True
+        if not self._at_work.locked():  # the thread that is to come may be this one, within a finaliser at its start
+            self._work()
+        return False
 
     def _is_waited_for(self) -> bool:
         """Whether the end of a run may wait for this thread: it ends runs, saves for them, or is inside of a store."""
-        is_at_work = self._at_work.locked() and self._worker == threading.get_ident()
-        return is_at_work or here.is_waited_for or any(lock.is_held_here() for lock in self._locks)
+        return self.is_at_work or threading.get_ident() in self.waited_for or any(map(is_held_here, self._locks))
 
-    def know(self, lock: Lock) -> None:
-        """Have threads that hold a lock never wait for the end of a run."""
+    @property
+    def is_at_work(self) -> bool:
+        """Whether this thread ends what was dropped."""
+        return self._at_work.locked() and self._worker == threading.get_ident()
+
+    def known_lock(self) -> threading.RLock:
+        """Return a lock that the end of a run may wait for: a thread that holds it never waits for such an end."""
+        lock = threading.RLock()
         self._locks.add(lock)
+        return lock
 
     def hold(self, holder: object, held: object) -> None:
         """Keep an object alive for another one: a collection that finds both would finalise it first."""
@@ -160,6 +168,11 @@ class Reaper:
         self._work()
 
 
+def is_held_here(lock: threading.RLock) -> bool:
+    """Whether this thread holds a lock, further down its stack. `threading.Condition` asks it that way, too."""
+    return lock._is_owned()  # type: ignore[attr-defined, no-any-return]
+
+
 def _end(one: _Dropped) -> None:
     try:
         one.end()
@@ -176,7 +189,6 @@ def report(error: BaseException) -> None:
     logging.getLogger("stategraph").error("a run that was dropped has not ended well", exc_info=error)
 
 
-here = _Here()
 reaper = Reaper()
 atexit.register(reaper.finish)
 if hasattr(os, "register_at_fork"):  # not where there are no forks

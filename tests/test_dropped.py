@@ -78,9 +78,7 @@ def no_thread_is_left() -> Iterator[None]:
     gc.collect()
     before = set(threading.enumerate())
     yield
-    for thread in set(threading.enumerate()) - before:
-        thread.join(20)
-    assert set(threading.enumerate()) <= before
+    wait_until(lambda: set(threading.enumerate()) <= before)
 
 
 class Knot:

@@ -7,11 +7,11 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import attrs
 
-from stategraph.dropped import here
+from stategraph.dropped import reaper
 from stategraph.frozen import freeze, is_settled
 from stategraph.provenance import Part
 from stategraph.state import State
@@ -75,7 +75,8 @@ class BackgroundSaves:
     def __init__(self, store: CheckpointStore) -> None:
         self._store = store
         self._queue: deque[_Waiting] = deque()
-        self._changed = threading.Condition()
+        self._lock = threading.RLock()  # entered as it is: an interrupt on the way into a condition leaves it locked
+        self._changed = threading.Condition(self._lock)
         self._thread: threading.Thread | None = None
         self._hurry = False
         self._error: BaseException | None = None
@@ -107,7 +108,7 @@ class BackgroundSaves:
         self._take(_Dropped(run_id, step, newer_too))
 
     def _take(self, saved: _Waiting, weight: int = 1) -> None:
-        with self._changed:
+        with self._lock:
             while self._queued + self._saving >= QUEUE_BOUND and self._error is None:
                 self._changed.wait()
             self._raise_error()
@@ -121,26 +122,32 @@ class BackgroundSaves:
             self.flush()
 
     def _begin(self) -> None:
-        """Begin a thread. Where there can be none, as when the process is ending, the thread of the run saves."""
+        """Begin a thread. At the end of a run that was dropped, or where there can be none, as when the process is
+        ending, this one saves."""
+        if reaper.is_at_work:
+            self._thread = None
+            return
         self._thread = threading.Thread(target=self._work, name="stategraph saves", daemon=True)
         try:
             self._thread.start()
+            reaper.waited_for.add(cast(int, self._thread.ident))
         except RuntimeError:
             self._thread = None
 
     def flush(self) -> None:
         """Wait until everything is saved, and raise what went wrong. No thread is left when this returns."""
         try:
-            with self._changed:
+            with self._lock:
                 thread, self._hurry = self._thread, True
                 self._changed.notify_all()
             if thread is not None:
                 thread.join()
+                reaper.waited_for.discard(cast(int, thread.ident))
         finally:  # an interrupt may come while it waits: whoever saves next begins a thread if there is none
             self._hurry = False
         while self._queue and self._error is None:  # what a thread that is gone has left
             self._save_gathered()
-        with self._changed:
+        with self._lock:
             self._thread = None
             self._raise_error()
 
@@ -153,9 +160,8 @@ class BackgroundSaves:
 
     def _work(self) -> None:
         """Save what gathers until it is time to go."""
-        here.is_waited_for = True
         while True:
-            with self._changed:
+            with self._lock:
                 while not self._queue and not self._hurry:
                     self._changed.wait()
                 if not self._queue or self._error is not None:
@@ -166,7 +172,7 @@ class BackgroundSaves:
             self._save_gathered()
 
     def _save_gathered(self) -> None:
-        with self._changed:
+        with self._lock:
             waiting = list(self._queue)
             self._queue.clear()
             self._saving, self._queued = self._queued, 0
@@ -176,7 +182,7 @@ class BackgroundSaves:
                 self._save_group(group)
         except BaseException as raised:  # noqa: BLE001 - raised in the thread of the run
             error = raised
-        with self._changed:
+        with self._lock:
             self._saving = 0
             self._error = error
             self._changed.notify_all()

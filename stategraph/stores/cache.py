@@ -19,6 +19,7 @@ from typing import Any
 import diskcache
 from diskcache.core import DBNAME, DEFAULT_SETTINGS, METADATA, MODE_RAW, UNKNOWN
 
+from stategraph.dropped import reaper
 from stategraph.errors import CheckpointCorruptError, ConfigError, FormatError
 from stategraph.stores.files import absolute, own_file, own_folder
 from stategraph.stores.forks import take_care_of
@@ -102,7 +103,7 @@ class SafeCache(diskcache.Cache):  # type: ignore[misc]
 
     def __init__(self, folder: str) -> None:
         self._opened: dict[threading.Thread, Connection] = {}
-        self._lock = threading.RLock()  # a finaliser may come while it is held, and use the cache
+        self._lock = reaper.known_lock()  # a finaliser may come while it is held, and use the cache
         self._pid = os.getpid()
         self._is_shut = False
         self._files: OpenFiles
@@ -194,7 +195,7 @@ class SafeCache(diskcache.Cache):  # type: ignore[misc]
     def _leave_to_parent(self) -> None:
         for connection in self._opened.values():
             connection.close()  # or SQLite believes that this process has the locks of its parent
-        self._opened, self._lock, self._local = {}, threading.RLock(), threading.local()
+        self._opened, self._lock, self._local = {}, reaper.known_lock(), threading.local()
         self._txn_id, self._pid = None, os.getpid()
 
     def close(self) -> None:

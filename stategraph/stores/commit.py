@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 import attrs
 
-from stategraph.dropped import reaper
+from stategraph.dropped import is_held_here
 from stategraph.errors import CheckpointError, CheckpointSaveError, describe_exception
 from stategraph.stores.reentrance import Inside, used_below
 from stategraph.stores.rows import Write
@@ -46,7 +46,6 @@ class SharedCommits:
         self._apply, self._is_inside = apply, is_inside
         self._committing = Inside()
         self._lock = threading.Lock()
-        reaper.know(self)
         self._queue: list[_Caller] = []  # those who wait, and are not told yet
         self._leader: _Caller | None = None  # there is one as long as anybody waits
 
@@ -56,14 +55,11 @@ class SharedCommits:
         Raises whatever `apply` raises; then it is not known to be made. A thread that commits already, further down its
         stack, would wait for itself, be it as the leader or as one who comes after it.
         """
-        if self.is_held_here() or self._is_inside():
+        committing = self._committing.lock
+        if is_held_here(committing) or self._is_inside():
             raise used_below("store", kind=CheckpointSaveError)
-        with self._committing.lock:
+        with committing:
             return self._commit(write)
-
-    def is_held_here(self) -> bool:
-        """Whether this thread commits, further down its stack."""
-        return self._committing.lock.locked()
 
     def _commit(self, write: Write) -> bool:
         caller = _Caller(write)
@@ -110,14 +106,13 @@ class SharedCommits:
             return [outcome for write in writes for outcome in self._outcomes([write])]
 
     def _leave(self, caller: _Caller) -> None:
-        """Tell those whom it led, and lead no longer: the first of those who came meanwhile does.
+        """Tell those whom it led, and lead no longer: the first of those does who are not told, and wait.
 
-        Called again after an interrupt, it ends what it has begun: every part of it may be done twice.
+        What an interrupt has cut off is made by that one, whoever was to lead it before. A write that was made all the
+        same is not made again, as its run has another version by then. Called again after an interrupt, this ends what
+        it has begun: every part of it may be done twice.
         """
         with self._lock:
-            for one in caller.batch:
-                if one.outcome is None:
-                    one.outcome = _interrupted()
             if self._queue:
                 if caller.outcome is None:
                     caller.outcome = False  # it is gone, and nobody has begun with its write
@@ -125,7 +120,8 @@ class SharedCommits:
             if self._leader is caller:
                 self._leader = self._queue[0] if self._queue else None
             leader = self._leader
-        for one in caller.batch if leader is None else (leader, *caller.batch):
+        told = [one for one in caller.batch if one.outcome is not None]
+        for one in told if leader is None else (leader, *told):
             if one.woken is not None:
                 one.woken.set()
 
@@ -142,7 +138,3 @@ def _copy(error: Exception) -> Exception:
     copy = CheckpointSaveError("", reason)  # of which run, the caller knows
     copy.__cause__ = error
     return copy
-
-
-def _interrupted() -> CheckpointSaveError:
-    return CheckpointSaveError("", "the thread that committed for this one was interrupted")

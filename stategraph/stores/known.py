@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import threading
 from collections import OrderedDict
 
+from stategraph.dropped import reaper
 from stategraph.stores.policy import Policy
 from stategraph.stores.rows import Head
 from stategraph.stores.tails import Tail
@@ -18,11 +18,11 @@ class KnownRuns:
     def __init__(self) -> None:
         self._tails: OrderedDict[str, tuple[Head, Tail]] = OrderedDict()
         self._policies: dict[str, Policy] = {}  # of runs that have not been saved since
-        self._lock = threading.RLock()  # a finaliser may come while it is held, and use the store
+        self._lock = reaper.known_lock()  # a finaliser may come while it is held, and use the store
 
     def renew(self) -> None:
         """In a forked child: have a lock of its own."""
-        self._lock = threading.RLock()  # a finaliser may come while it is held, and use the store
+        self._lock = reaper.known_lock()  # a finaliser may come while it is held, and use the store
 
     def get(self, run_id: str) -> tuple[Head, Tail] | None:
         """Return the newest checkpoint of a run, if it is remembered."""

@@ -17,8 +17,14 @@ from stategraph.errors import CheckpointError
 class Inside(threading.local):
     """Whether a thread is inside of something: then it holds the lock, which an interrupt does not leave behind."""
 
-    def __init__(self) -> None:
-        self.lock = threading.Lock()
+    _lock: threading.RLock | None = None
+
+    @property
+    def lock(self) -> threading.RLock:
+        """That of this thread. It is not made in `__init__`, which is called once: an interrupt may come there."""
+        if self._lock is None:
+            self._lock = reaper.known_lock()
+        return self._lock
 
 
 class Access:
@@ -31,10 +37,8 @@ class Access:
     """
 
     def __init__(self) -> None:
-        self.guard, self.transaction = threading.RLock(), threading.Lock()
-        # The lock knows, and `threading.Condition` asks it, too. Only the type hints do not tell.
+        self.guard, self.transaction = reaper.known_lock(), threading.Lock()
         self.is_held_here: Callable[[], bool] = self.guard._is_owned  # type: ignore[attr-defined]
-        reaper.know(self)
 
     def to_read(self, store: object, run_id: str = "") -> AbstractContextManager[bool]:
         """Return the guard for a reader, who sees all that was dropped before. Raises if this thread is writing."""
