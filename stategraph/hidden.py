@@ -15,7 +15,7 @@ def without_passwords(text: str) -> str:
     return _PASSWORD.sub(r"\1...", text[:_LOOKED_AT]) if "://" in text[:_LOOKED_AT] else text
 
 
-_SECRET = re.compile(r"sign_with|verify_with|\bkey$|.key|pwd|secret|token|passw|credential|dsn|url", re.IGNORECASE)
+_SECRET = re.compile(r"sign_with|verify_with|.key|pwd|secret|token|passw|credential|dsn|url", re.IGNORECASE)
 
 
 def may_be_secret(name: str) -> bool:

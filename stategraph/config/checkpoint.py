@@ -39,7 +39,7 @@ def _shown_options(options: object) -> str:
 
 
 def _shown(name: object, value: object) -> str:
-    is_shown = isinstance(value, _PLAIN) and not may_be_secret(str(name))
+    is_shown = isinstance(value, _PLAIN) and not may_be_secret(f"options.{name}")
     return shorten(value if is_shown else Hidden.of(value))
 
 

@@ -310,7 +310,7 @@ def _page(store, monkeypatch, where):
     """-> the statement that `runs` makes for such a page."""
     asked: list[str] = []
 
-    def query(run_id, statement, values):
+    def query(run_id, statement, *_):
         asked.append(statement)
         return []
 
