@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import ItemsView, Iterator, KeysView, Mapping, ValuesView
+from collections.abc import Callable, ItemsView, Iterator, KeysView, Mapping, ValuesView
 from datetime import datetime, timedelta
+from operator import attrgetter
 from typing import Any, NoReturn, Protocol, TypeVar, overload
 
 import attrs
@@ -373,11 +374,8 @@ def evolve(state: State, **changes: Any) -> State:
     return draft  # type: ignore[return-value]
 
 
-def time_ns_of(state: State) -> int:
-    """-> its timestamp in nanoseconds since 1970, which State takes as a timestamp as well."""
-    return state._time_ns
+time_ns_of: Callable[[State], int] = attrgetter("_time_ns")
+"""Returns the timestamp of a State in nanoseconds since 1970, which State takes as a timestamp as well."""
 
-
-def data_of(state: State) -> dict[str, Any]:
-    """-> the data of the State itself, not a copy: for reading."""
-    return state._data
+data_of: Callable[[State], dict[str, Any]] = attrgetter("_data")  # in C: every step looks several times
+"""Returns the data of a State itself, not a copy: for reading."""

@@ -46,8 +46,8 @@ class Bodies:
         self._name = serializer
         self._zstd: Any = _zstandard() if compress else None
 
-    def encode(self, parts: list[Any], excess: int = 0) -> tuple[str, bytes]:
-        """-> the encoding of a body, and the body. What could not be loaded again is not compressed.
+    def encode(self, parts: list[Any], excess: int = 0) -> tuple[str, bytes, int]:
+        """-> the encoding of a body, the body, and the excess with it. What cannot be loaded again is not compressed.
 
         Args:
             parts: The values.
@@ -60,10 +60,11 @@ class Bodies:
         if self._zstd is not None and _SMALLEST < len(body) <= LARGEST:
             compressor = self._zstd.ZstdCompressor(level=1)  # several threads must not share one
             compressed = compressor.compress(body)
-            is_small = len(body) <= _most(compressed) and excess + _excess(len(body), compressed) <= _UNASKED
+            with_it = excess + _excess(len(body), compressed)
+            is_small = len(body) <= _most(compressed) and with_it <= _UNASKED
             if is_small and len(compressed) <= _PAYS * len(body):
-                return self._name + _ZSTD, compressed
-        return self._name, body
+                return self._name + _ZSTD, compressed, with_it
+        return self._name, body, excess
 
     def decode(self, run_id: str, rows: Sequence[Row]) -> list[Any]:
         """-> the values of a snapshot, and of the rows that build on it.

@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 
 import attrs
 
-from stategraph.dropped import is_held_here
 from stategraph.errors import CheckpointError, CheckpointSaveError, describe_exception
 from stategraph.stores.reentrance import Inside, used_below
 from stategraph.stores.rows import Write
@@ -55,8 +54,8 @@ class SharedCommits:
         Raises whatever `apply` raises; then it is not known to be made. A thread that commits already, further down its
         stack, would wait for itself, be it as the leader or as one who comes after it.
         """
-        committing = self._committing.lock
-        if is_held_here(committing) or self._is_inside():
+        committing = self._committing.lock or self._committing.made_lock()
+        if committing._is_owned() or self._is_inside():  # type: ignore[attr-defined]  # as threading.Condition asks
             raise used_below("store", kind=CheckpointSaveError)
         with committing:
             return self._commit(write)
@@ -120,7 +119,7 @@ class SharedCommits:
             if self._leader is caller:
                 self._leader = self._queue[0] if self._queue else None
             leader = self._leader
-        told = [one for one in caller.batch if one.outcome is not None]
+        told = [one for one in caller.batch if one.outcome is not None] if caller.batch else ()
         for one in told if leader is None else (leader, *told):
             if one.woken is not None:
                 one.woken.set()

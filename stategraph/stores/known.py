@@ -19,21 +19,19 @@ class KnownRuns:
         self._tails: OrderedDict[str, tuple[Head, Tail]] = OrderedDict()
         self._policies: dict[str, Policy] = {}  # of runs that have not been saved since
         self._lock = reaper.known_lock()  # a finaliser may come while it is held, and use the store
+        self.get = self._tails.get
+        """Returns the newest checkpoint of a run, if it is remembered."""
 
     def renew(self) -> None:
         """In a forked child: have a lock of its own."""
         self._lock = reaper.known_lock()  # a finaliser may come while it is held, and use the store
-
-    def get(self, run_id: str) -> tuple[Head, Tail] | None:
-        """Return the newest checkpoint of a run, if it is remembered."""
-        return self._tails.get(run_id)
 
     def remember(self, head: Head, tail: Tail) -> None:
         """Remember the newest checkpoint of a run."""
         with self._lock:
             self._tails[head.run_id] = head, tail
             self._tails.move_to_end(head.run_id)
-            if self._policies.get(head.run_id) == head.policy:
+            if self._policies and self._policies.get(head.run_id) == head.policy:
                 del self._policies[head.run_id]  # from now on the store itself knows it
             while len(self._tails) > _MOST_TAILS:
                 self._tails.popitem(last=False)

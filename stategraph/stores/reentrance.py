@@ -15,16 +15,18 @@ from stategraph.errors import CheckpointError
 
 
 class Inside(threading.local):
-    """Whether a thread is inside of something: then it holds the lock, which an interrupt does not leave behind."""
+    """Whether a thread is inside of something: then it holds the lock, which an interrupt does not leave behind.
 
-    _lock: threading.RLock | None = None
+    Attributes:
+        lock: That of this thread, if it was made yet.
+    """
 
-    @property
-    def lock(self) -> threading.RLock:
-        """That of this thread. It is not made in `__init__`, which is called once: an interrupt may come there."""
-        if self._lock is None:
-            self._lock = reaper.known_lock()
-        return self._lock
+    lock: threading.RLock | None = None
+
+    def made_lock(self) -> threading.RLock:
+        """Make the lock of this thread. `__init__` does not: it is called once, and an interrupt may come there."""
+        self.lock = reaper.known_lock()
+        return self.lock
 
 
 class Access:

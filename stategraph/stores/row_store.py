@@ -176,10 +176,12 @@ class RowStore(RowOperations):
 
     def _is_saved(self, old: Head | None, head: Head, row: Row, tail: Tail) -> bool:
         """Save a State -> whether it was saved: not if somebody else has written to the run."""
-        cut = self._chains.cut_below(head, row) if row.is_snapshot else 0
+        cut = self._chains.cut_below(head, row) if row.base == row.step else 0
         is_made = self._made(Write(head, old, (row,), cut_below=cut))
         if is_made:
-            self._remember(head, tail)
+            self._known.remember(head, tail)
+            if old is None:
+                self._heads_of.forget(head.run_id)
         return is_made
 
     def _next(

@@ -22,7 +22,7 @@ SHORTEST_KEY = 16
 
 _SIGNATURE, _CHECKSUM = 32, 16  # bytes of a seal, by which the two are told apart
 _SMALL = 4096  # bytes: below, a copy takes less time than another call
-_pack, _blake2b = ormsgpack.packb, hashlib.blake2b
+_pack, _blake2b, _new_tuple = ormsgpack.packb, hashlib.blake2b, tuple.__new__
 
 
 # --------------------------------------------------------------------------- keys
@@ -140,7 +140,8 @@ class Sealer:
 
     def sealed_head(self, head: Head) -> Head:
         """Return a head with its seal."""
-        return head._replace(seal=self._digest(self._packed_head(head), b"", self._key))
+        seal = self._digest(self._packed_head(head), b"", self._key)
+        return _new_tuple(Head, (*head[:-1], seal))  # as head._replace(seal=seal) does, at every save
 
     def check_head(self, head: Head) -> None:
         """Raise CheckpointCorruptError unless the seal of a head is right."""

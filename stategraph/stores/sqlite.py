@@ -54,7 +54,7 @@ from stategraph.stores.sqlite_rows import (
     head_of,
     head_or_unreadable,
     head_values,
-    is_next_step,
+    lasting_values,
     row_of,
     row_values,
     step_values,
@@ -187,7 +187,7 @@ class SqliteStore(RowStore):
         execute = self._database.execute
         if old is None:
             found = execute(NEW_RUN, (*head_values(head), head.run_id)).fetchone()
-        elif is_next_step(old, head):
+        elif lasting_values(old) == lasting_values(head):
             found = execute(NEXT_STEP, (*step_values(head), head.run_id, old.version)).fetchone()
         else:
             found = execute(NEXT_RUN, (*head_values(head), head.run_id, old.version)).fetchone()

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -152,15 +153,11 @@ def row_of(run_id: str, found: Sequence[Any]) -> Row:
     return _COLUMNS.row(run_id, found)
 
 
-def is_next_step(old: Head, new: Head) -> bool:
-    """Whether nothing of a run has changed but what changes at every step."""
-    before = (old.status, old.graph, old.error, old.parent, old.policy, old.pause)
-    return before == (new.status, new.graph, new.error, new.parent, new.policy, new.pause)
+lasting_values: Callable[[Head], tuple[Any, ...]] = attrgetter("status", "graph", "error", "parent", "policy", "pause")
+"""Returns what seldom changes of a run."""
 
-
-def step_values(head: Head) -> tuple[Any, ...]:
-    """-> the columns of a head that change at every step."""
-    return head.version, head.step, head.node, head.time_ns, head.tip, head.seal
+step_values: Callable[[Head], tuple[Any, ...]] = attrgetter("version", "step", "node", "time_ns", "tip", "seal")
+"""Returns the columns of a head that change at every step."""
 
 
 def head_values(head: Head) -> tuple[Any, ...]:

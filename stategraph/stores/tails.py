@@ -76,9 +76,8 @@ class Rows:
             NotSerializableError: a value cannot be kept exactly.
         """
         whole = Change.between(None, state, {})
-        encoding, body = self._bodies.encode(whole.parts())
+        encoding, body, excess = self._bodies.encode(whole.parts())
         row = self._sealed(state, state.step, encoding, body, b"", incarnation)
-        excess = excess_of([(encoding, body)])
         return row, Tail(state, row.base, row.seal, b"", whole.encoded, len(body), 0, incarnation, excess)
 
     def following(self, tail: Tail, state: State) -> tuple[Row, Tail]:
@@ -88,12 +87,11 @@ class Rows:
             NotSerializableError: a value cannot be kept exactly.
         """
         change = Change.between(tail.state, state, tail.encoded)
-        encoding, body = self._bodies.encode(change.parts(), tail.excess)
+        encoding, body, excess = self._bodies.encode(change.parts(), tail.excess)
         since = tail.since + len(body) + _ROW_WEIGHT
         if since > tail.snapshot + _LIGHT:
             return self.snapshot(state, tail.incarnation)
         row = self._sealed(state, tail.base, encoding, body, tail.seal, tail.incarnation)
-        excess = tail.excess + excess_of([(encoding, body)])
         weights = (tail.snapshot, since, tail.incarnation, excess)
         return row, Tail(state, row.base, row.seal, tail.seal, change.encoded, *weights)
 
@@ -195,7 +193,8 @@ class Rows:
             *(state.step, base, state.checkpoint_node, time_ns_of(state), state.status, state.error),
             *(FORMAT, encoding),
         )
-        return Row(*about, body, self._sealer.seal_of(state.run_id, about, body, before, pause, incarnation), pause)
+        seal = self._sealer.seal_of(state.run_id, about, body, before, pause, incarnation)
+        return tuple.__new__(Row, (*about, body, seal, pause))  # as Row(...) does, at every save
 
 
 def ascending_groups(states: Sequence[State]) -> Iterator[list[State]]:
