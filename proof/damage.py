@@ -25,11 +25,11 @@ from proof.model import is_same_state
 from proof.report import Report
 from proof.workers import WORKERS, determine, limited, tell, work_out
 from proof.workload import STORES, open_store
+from stategraph._values.provenance import ErrorInfo
 from stategraph.errors import CheckpointCorruptError, CheckpointNotFoundError, FormatError
-from stategraph.provenance import ErrorInfo
 from stategraph.state import State
 from stategraph.stores import CheckpointStore
-from stategraph.stores.policy import Policy
+from stategraph.stores.retention import Policy
 
 CASES = 3_000
 """At share 1.0, over both stores and both files of each."""

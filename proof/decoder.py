@@ -20,16 +20,16 @@ from typing import TypeAlias
 
 from proof.report import Report
 from proof.workers import WORKERS, determine, limited, tell, work_out
+from stategraph._values.provenance import ErrorInfo, ParentStep
 from stategraph.errors import CheckpointCorruptError, ConfigError, FormatError
-from stategraph.provenance import ErrorInfo, ParentStep
 from stategraph.state import State, evolve
-from stategraph.stores.bodies import Bodies
-from stategraph.stores.kinds import DecodeError
-from stategraph.stores.packing import pack_head, pack_row, unpack_head, unpack_row
-from stategraph.stores.policy import Policy
-from stategraph.stores.rows import Head, Row
-from stategraph.stores.seals import Sealer
-from stategraph.stores.tails import Rows
+from stategraph.stores._codec.payload import Bodies
+from stategraph.stores._codec.type_codecs import DecodeError
+from stategraph.stores._rows.encoder import Rows
+from stategraph.stores._rows.integrity import Sealer
+from stategraph.stores._rows.packing import pack_head, pack_row, unpack_head, unpack_row
+from stategraph.stores._rows.records import Head, Row
+from stategraph.stores.retention import Policy
 from stategraph.stores.toolkit import state_from_bytes, state_to_bytes
 from stategraph.testing.corpus import KEPT_VALUES
 

@@ -17,9 +17,9 @@ import attrs
 import ormsgpack
 
 from proof.workload import open_store
-from stategraph.stores.row_store import RowStore
-from stategraph.stores.rows import Write
-from stategraph.stores.seals import Sealer
+from stategraph.stores._rows.integrity import Sealer
+from stategraph.stores._rows.records import Write
+from stategraph.stores._rows.store import RowStore
 
 FILES = {"sqlite": "runs.db", "disk": "cache.db"}
 SIDE_FILE = "payload.val"

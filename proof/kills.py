@@ -22,7 +22,8 @@ import proof
 from proof.report import Report
 from stategraph import CheckpointConfig, GraphConfig, NodeContext, State, StateGraph, get_checkpoint_store
 from stategraph.errors import CheckpointNotFoundError, RunCompleteError
-from stategraph.stores import CheckpointStore, background
+from stategraph.stores import CheckpointStore
+from stategraph.stores import write_behind as background
 from stategraph.stores.memory import MemoryStore
 from stategraph.testing.corpus import Order, is_same
 

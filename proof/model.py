@@ -7,9 +7,9 @@ from typing import Any
 
 import attrs
 
-from stategraph.provenance import ParentStep, RunStatus
+from stategraph._values.provenance import ParentStep, RunStatus
 from stategraph.state import State, evolve, with_data
-from stategraph.stores.policy import Policy
+from stategraph.stores.retention import Policy
 from stategraph.testing.corpus import is_same
 
 

@@ -22,14 +22,14 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from proof.edits import ATOMS, EDITS, HANDLES, POLICIES, RUN_IDS, STATUSES, Edits, edited
 from proof.model import Model, differences, is_same_state
 from proof.report import Report
-from stategraph import clock
+from stategraph._values import clock
+from stategraph._values.provenance import ErrorInfo
 from stategraph.errors import CheckpointNotFoundError, RunExistsError, StepConflictError
-from stategraph.provenance import ErrorInfo
 from stategraph.state import State, with_data
 from stategraph.stores import CheckpointStore
 from stategraph.stores.disk import DiskStore
 from stategraph.stores.memory import MemoryStore
-from stategraph.stores.policy import Policy
+from stategraph.stores.retention import Policy
 from stategraph.stores.sqlite import SqliteStore
 from stategraph.testing.corpus import Order, is_same
 

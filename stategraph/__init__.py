@@ -3,6 +3,8 @@
 A checkpoint is the State itself; see `State`, `StateGraph` and `CheckpointStore`.
 """
 
+from stategraph._values.events import Event, EventType
+from stategraph._values.provenance import ErrorInfo, ParentStep, Partial, Pause, RunStatus
 from stategraph.config import CheckpointConfig, GraphConfig
 from stategraph.edges import Edge, always, and_, key_equals, key_exists, not_, or_
 from stategraph.errors import (
@@ -31,18 +33,16 @@ from stategraph.errors import (
     UnknownNameError,
     UnknownNodeError,
 )
-from stategraph.events import Event, EventType
 from stategraph.graph import StateGraph
 from stategraph.nodes.context import NodeContext
 from stategraph.nodes.interrupt import InterruptNode
-from stategraph.nodes.mapping import MapNode
+from stategraph.nodes.map import MapNode
 from stategraph.nodes.parallel import ParallelNode
 from stategraph.observers import MultiObserver, Observer, get_observer, register_observer
 from stategraph.policies import CachePolicy, RetryPolicy
-from stategraph.provenance import ErrorInfo, ParentStep, Partial, Pause, RunStatus
 from stategraph.state import State
 from stategraph.stores import CheckpointStore, get_checkpoint_store, register_checkpoint_store
-from stategraph.stores.types import register_type
+from stategraph.stores._codec.types import register_type
 
 __version__ = "0.1.0"
 

@@ -12,12 +12,12 @@ from typing import Any, TypeAlias, cast, final
 
 import attrs
 
-from stategraph.callables import is_true, name_of, problem_of
+from stategraph._util.callables import is_true, name_of, problem_of
+from stategraph._util.failures import failure_of, failures
+from stategraph._values.frozen import ATOMS, is_same
+from stategraph._values.structure import EdgeStructure
 from stategraph.errors import shorten
-from stategraph.failures import failure_of, failures
-from stategraph.frozen import ATOMS, is_same
 from stategraph.state import State
-from stategraph.structure import EdgeStructure
 
 Predicate: TypeAlias = Callable[[State], bool]
 

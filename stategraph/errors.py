@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from stategraph.hidden import Hidden, may_be_secret, without_passwords
+from stategraph._util.secrets import Hidden, may_be_secret, without_passwords
 
 if TYPE_CHECKING:
-    from stategraph.provenance import Pause
+    from stategraph._values.provenance import Pause
     from stategraph.state import State
 
 _SHOWN = 80  # characters of a value in an error: enough to recognise it, short when it is megabytes

@@ -7,28 +7,28 @@ import threading
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, cast
 
-from stategraph.blueprint import Blueprint
-from stategraph.checks import MOST
+from stategraph._drivers.limits import StopSignal
+from stategraph._drivers.sync import DroppedRuns, Stream, drive, is_loop_running
+from stategraph._engine.io import Services
+from stategraph._engine.loop import Engine
+from stategraph._graph.builder import Blueprint
+from stategraph._graph.compiled import Plan, Stage
+from stategraph._schema.schema import schema_of
+from stategraph._util.validators import MOST
+from stategraph._values.events import Listener, listener_problem, wanted_events
+from stategraph._values.frozen import freeze_items
 from stategraph.config import GraphConfig
-from stategraph.drivers.stop import StopSignal
-from stategraph.drivers.sync import DroppedRuns, Stream, drive, is_loop_running
-from stategraph.engine import Engine
 from stategraph.errors import AsyncNodeError, ConfigError, GraphError, shorten
-from stategraph.events import Listener, listener_problem, wanted_events
-from stategraph.frozen import freeze_items
-from stategraph.nodes.child import GraphNode, Keys
+from stategraph.nodes.subgraph import GraphNode, Keys
 from stategraph.observers import get_observer
-from stategraph.plan import Plan, Stage
-from stategraph.schema import schema_of
-from stategraph.services import Services
 from stategraph.state import State
 from stategraph.stores import CheckpointStore, get_checkpoint_store
-from stategraph.stores.background import BackgroundSaves
-from stategraph.stores.policy import Policy
-from stategraph.stores.types import find_by_class
+from stategraph.stores._codec.types import find_by_class
+from stategraph.stores.retention import Policy
+from stategraph.stores.write_behind import BackgroundSaves
 
 if TYPE_CHECKING:
-    from stategraph.drivers.streams import AsyncStream
+    from stategraph._drivers.streams import AsyncStream
 
 
 class StateGraph(Blueprint):
@@ -109,7 +109,7 @@ class StateGraph(Blueprint):
     ) -> State:
         """As `execute`, on the running event loop: sync nodes and the store work in threads, and cancelling the task
         stops the run, after the node that is running if that is a sync one."""
-        from stategraph.drivers.tasks import adrive  # imported when used: asyncio takes 20 ms
+        from stategraph._drivers.aio import adrive  # imported when used: asyncio takes 20 ms
 
         return await adrive(self._engine().execute(_checked(state)), _signal(cancel, timeout))
 
@@ -161,7 +161,7 @@ class StateGraph(Blueprint):
         timeout: float | None = None,
     ) -> State:
         """As `resume`, on the running event loop; see `aexecute`."""
-        from stategraph.drivers.tasks import adrive  # imported when used: asyncio takes 20 ms
+        from stategraph._drivers.aio import adrive  # imported when used: asyncio takes 20 ms
 
         task = self._engine().resume(run_id, *_changes(updates, allow_changed, migrate))
         return await adrive(task, _signal(cancel, timeout))
@@ -197,7 +197,7 @@ class StateGraph(Blueprint):
     ) -> AsyncStream:
         """As `stream`, on the running event loop. A loop that may be left early is best put into
         ``async with contextlib.aclosing(graph.astream(state)) as states``: then the run has stopped when it is left."""
-        from stategraph.drivers.streams import AsyncStream  # imported when used: asyncio takes 20 ms
+        from stategraph._drivers.streams import AsyncStream  # imported when used: asyncio takes 20 ms
 
         task = self._engine(shows=True).execute(_checked(state))
         return AsyncStream(task, _signal(cancel, timeout), self.store)
@@ -213,7 +213,7 @@ class StateGraph(Blueprint):
         timeout: float | None = None,
     ) -> AsyncStream:
         """As `resume`, yielding as `astream` does."""
-        from stategraph.drivers.streams import AsyncStream  # imported when used: asyncio takes 20 ms
+        from stategraph._drivers.streams import AsyncStream  # imported when used: asyncio takes 20 ms
 
         task = self._engine(shows=True).resume(run_id, *_changes(updates, allow_changed, migrate))
         return AsyncStream(task, _signal(cancel, timeout), self.store)
@@ -314,8 +314,10 @@ class StateGraph(Blueprint):
         stages = self._stages(persist)
         if all(stage.policies.cache is None for stage in stages.values()):
             return stages
-        from stategraph.caching import with_caches  # imported when used: diskcache and the codec take 60 ms
-        from stategraph.stores.results import results_of
+        from stategraph._engine.result_cache import (
+            with_caches,  # imported when used: diskcache and the codec take 60 ms
+        )
+        from stategraph.stores._files.results import results_of
 
         return with_caches(self.name, stages, lambda policy: results_of(policy, self.store.signing_key))
 

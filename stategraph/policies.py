@@ -8,8 +8,8 @@ from typing import Any, TypeAlias, TypeVar
 
 import attrs
 
-from stategraph.callables import answered, is_true, problem_of
-from stategraph.checks import MOST, Validator, check, encodable, is_count, is_seconds
+from stategraph._util.callables import answered, is_true, problem_of
+from stategraph._util.validators import MOST, Validator, check, encodable, is_count, is_seconds
 from stategraph.errors import AsyncNodeError, ConfigError, ExecutionError, describe_exception, shorten
 
 _Answer = TypeVar("_Answer")

@@ -10,14 +10,14 @@ from typing import Any, NoReturn, Protocol, TypeVar, overload
 
 import attrs
 
-from stategraph import clock
-from stategraph.checks import LONGEST_WAIT
+from stategraph._util.validators import LONGEST_WAIT
+from stategraph._values import clock
+from stategraph._values.events import EventType, Listener, listener_problem, notify, wants
+from stategraph._values.frozen import are_settled, check_mapping, freeze_at, freeze_items, lay_over, plain_key
+from stategraph._values.ids import check_run_id, is_nested_id, outer_id, step_of
+from stategraph._values.provenance import ErrorInfo, ParentStep, Partial, Pause, Progress, RunStatus, check_step
+from stategraph._values.structure import GraphStructure
 from stategraph.errors import InvalidRunIdError, shorten
-from stategraph.events import EventType, Listener, listener_problem, notify, wants
-from stategraph.frozen import are_settled, check_mapping, freeze_at, freeze_items, lay_over, plain_key
-from stategraph.ids import check_run_id, is_nested_id, outer_id, step_of
-from stategraph.provenance import ErrorInfo, ParentStep, Partial, Pause, Progress, RunStatus, check_step
-from stategraph.structure import GraphStructure
 
 _Default = TypeVar("_Default")
 _REPR_LIMIT = 120  # characters of the keys in a repr
@@ -114,7 +114,7 @@ class State(_Draft, Mapping[str, Any]):
     """An immutable mapping of application data that knows its run; saved, it is a checkpoint.
 
     Values are read with ``state["key"]``; every change gives a new State that shares all values it did not change.
-    Lists, dicts and sets come back read-only (see `stategraph.frozen`).
+    Lists, dicts and sets come back read-only (see `stategraph._values.frozen`).
 
     Args:
         data: The application data; keys are str.

@@ -29,11 +29,11 @@ from stategraph import (
     RetryPolicy,
     State,
     StateGraph,
-    clock,
 )
-from stategraph.code_version import version_of
+from stategraph._util.code_version import version_of
+from stategraph._values import clock
+from stategraph.stores._files.results import KeptResults
 from stategraph.stores.memory import MemoryStore
-from stategraph.stores.results import KeptResults
 from tests.scenarios import RUN, as_async, make_graph, returns
 
 HOUR = 3600
@@ -755,7 +755,7 @@ class TestVersions:
     def test_in_every_process(self) -> None:
         """It does not depend on hashes, nor on addresses."""
         code = (
-            "from stategraph.code_version import version_of\n"
+            "from stategraph._util.code_version import version_of\n"
             "def f(s): return s in {'a', 'b', 'c', 'd'}, (lambda: object)\n"
             "print(version_of([f, len, object()]))"
         )

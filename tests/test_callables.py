@@ -35,10 +35,10 @@ from stategraph import (
     register_observer,
     register_type,
 )
-from stategraph.callables import problem_of
+from stategraph._util.callables import problem_of
+from stategraph.stores._codec.types import find_by_name
 from stategraph.stores.memory import MemoryStore
 from stategraph.stores.sqlite import SqliteStore
-from stategraph.stores.types import find_by_name
 from tests.scenarios import RUN, broken_first, make_graph, raises, returns
 
 # --------------------------------------------------------------------------- what cannot answer at once

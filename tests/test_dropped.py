@@ -27,7 +27,7 @@ from stategraph import (
     State,
     StateGraph,
 )
-from stategraph.dropped import reaper
+from stategraph._util.dropped import reaper
 from stategraph.stores.disk import DiskStore
 from stategraph.stores.memory import MemoryStore
 from stategraph.stores.sqlite import SqliteStore

@@ -18,8 +18,8 @@ from stategraph import (
     RunStatus,
     State,
 )
-from stategraph.commands import Amend, Await, Delete, Load, Notify, RunNode, Save, StartNode, Stopped
-from stategraph.engine import Engine
+from stategraph._engine.loop import Engine
+from stategraph._protocol.commands import Amend, Await, Delete, Load, Notify, RunNode, Save, StartNode, Stopped
 from tests.scenarios import RUN, FourMethodStore, as_async, make_graph, shorter_than, traces
 
 NO_EVENTS: frozenset[EventType] = frozenset()

@@ -20,7 +20,7 @@ from stategraph import (
     get_observer,
     key_equals,
 )
-from stategraph import events as events_module
+from stategraph._values import events as events_module
 from stategraph.errors import ConfigError
 from stategraph.observers.logging import StructlogObserver
 from stategraph.stores.memory import MemoryStore

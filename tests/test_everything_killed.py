@@ -16,7 +16,7 @@ import pytest
 
 import stategraph
 from stategraph import NodeContext, State
-from stategraph.provenance import Part
+from stategraph._values.provenance import Part
 from stategraph.stores.sqlite import SqliteStore
 from tests.everything import INPUTS, answer, builds_everything, expected
 from tests.lives import Everything, Journal, Life, World, live

@@ -16,8 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stategraph import NotSerializableError, State
-from stategraph.frozen import MAX_DEPTH, SETTLED, FrozenDict, FrozenList, freeze, freeze_items, is_settled
-from stategraph.stores.codec import encode
+from stategraph._values.frozen import MAX_DEPTH, SETTLED, FrozenDict, FrozenList, freeze, freeze_items, is_settled
+from stategraph.stores._codec.values import encode
 from stategraph.testing import KEPT_VALUES, is_same
 
 LIST = [3, [1], {"a": 2}]

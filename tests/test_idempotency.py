@@ -18,7 +18,7 @@ from stategraph import (
     State,
     key_equals,
 )
-from stategraph.ids import check_run_id, nested_id
+from stategraph._values.ids import check_run_id, nested_id
 from stategraph.stores.memory import MemoryStore
 from tests.scenarios import RUN, Scene, broken_first, make_graph, raises, returns, trace
 

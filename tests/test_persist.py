@@ -36,11 +36,11 @@ from stategraph import (
     State,
     StateGraph,
 )
+from stategraph._values.tracking import Reads, WatchedState, unwatched, watched
 from stategraph.state import data_of
 from stategraph.stores.disk import DiskStore
 from stategraph.stores.memory import MemoryStore
 from stategraph.stores.sqlite import SqliteStore
-from stategraph.watching import Reads, WatchedState, unwatched, watched
 from tests.scenarios import (
     DRIVERS,
     RUN,

@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from stategraph import ExecutionError, MapNode, ParallelNode, RunStatus, State
-from stategraph.nodes.jobs import Job
-from stategraph.nodes.pools import make_pool
+from stategraph.nodes._parts.jobs import Job
+from stategraph.nodes._parts.pools import make_pool
 from stategraph.stores.memory import MemoryStore
 from stategraph.stores.sqlite import SqliteStore
 from tests.scenarios import DRIVERS, NODES, RUN, Node, make_graph, traces

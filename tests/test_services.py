@@ -2,10 +2,10 @@
 
 import pytest
 
+from stategraph._engine.io import Services
+from stategraph._values.provenance import Part
 from stategraph.errors import CheckpointError, CheckpointSaveError
 from stategraph.observers.base import NoopObserver
-from stategraph.provenance import Part
-from stategraph.services import Services
 from stategraph.state import State
 
 ASKED = {

@@ -21,8 +21,8 @@ from stategraph import (
     RunStatus,
     State,
 )
+from stategraph._values.structure import EdgeStructure, GraphStructure
 from stategraph.stores.memory import MemoryStore
-from stategraph.structure import EdgeStructure, GraphStructure
 from stategraph.testing import fixed
 
 

@@ -17,7 +17,7 @@ import pytest
 
 import stategraph
 from stategraph import State
-from stategraph.drivers import threads as threads_of
+from stategraph._drivers import threads as threads_of
 from stategraph.stores.memory import MemoryStore
 from tests.scenarios import RUN, WatchedStore, as_async, make_graph, trace, traces
 from tests.test_cancellations import PATIENCE, in_time

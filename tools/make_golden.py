@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from stategraph import State
-from stategraph.provenance import ErrorInfo, Origin, ParentStep, Part, Partial, Pause, Progress
+from stategraph._values.provenance import ErrorInfo, Origin, ParentStep, Part, Partial, Pause, Progress
+from stategraph._values.structure import EdgeStructure, GraphStructure
+from stategraph.stores._rows.records import FORMAT
+from stategraph.stores._rows.store import RowStore
 from stategraph.stores.disk import DiskStore
-from stategraph.stores.policy import Policy
-from stategraph.stores.row_store import RowStore
-from stategraph.stores.rows import FORMAT
+from stategraph.stores.retention import Policy
 from stategraph.stores.sqlite import SqliteStore
-from stategraph.structure import EdgeStructure, GraphStructure
 from stategraph.testing import KEPT_VALUES, fixed
 
 GOLDEN = Path(__file__).parents[1] / "tests" / "golden"

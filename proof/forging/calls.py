@@ -12,8 +12,8 @@ import attrs
 
 from proof.forging.scene import RUNS, Work, begun, graph_of
 from stategraph import CheckpointStore, State
+from stategraph._values.provenance import RunStatus
 from stategraph.errors import CheckpointError, CheckpointNotFoundError, ExecutionError, StateGraphError
-from stategraph.provenance import RunStatus
 from stategraph.state import evolve
 from stategraph.stores.summaries import Summary
 

@@ -15,8 +15,8 @@ from proof.forging.changed import Changed, compared
 from proof.forging.scene import NOW, RUNS, Scene, Work, at
 from proof.forging.tables import FILES, Rows, connected, places, read, remove
 from stategraph import CheckpointStore, State
+from stategraph._values.ids import check_run_id
 from stategraph.errors import InvalidRunIdError, StateGraphError
-from stategraph.ids import check_run_id
 
 
 @attrs.frozen

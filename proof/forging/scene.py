@@ -22,9 +22,9 @@ from stategraph import (
     NodeContext,
     State,
     StateGraph,
-    clock,
 )
-from stategraph.provenance import RunStatus
+from stategraph._values import clock
+from stategraph._values.provenance import RunStatus
 from stategraph.state import evolve
 from stategraph.stores.disk import DiskStore
 from stategraph.stores.sqlite import SqliteStore

@@ -9,9 +9,9 @@ from typing import Any
 
 import attrs
 
-from stategraph.checks import check, is_count, is_name, is_seconds
+from stategraph._util.secrets import Hidden, may_be_secret
+from stategraph._util.validators import check, is_count, is_name, is_seconds
 from stategraph.errors import ConfigError, shorten
-from stategraph.hidden import Hidden, may_be_secret
 
 
 def _to_keys(value: Any) -> Any:
@@ -52,7 +52,7 @@ class CheckpointConfig:
         interval: Save after every so many steps; 0 saves nothing, ever.
         preserve: Whether a completed run stays in the store. If not, its checkpoints are deleted at the exit point.
         durability: When a save counts as done. "sync": before the next step; a killed process loses nothing that is
-            saved. "async": behind the run; it loses what waits (`stategraph.stores.background.QUEUE_BOUND` saves at
+            saved. "async": behind the run; it loses what waits (`stategraph.stores.write_behind.QUEUE_BOUND` saves at
             most). "exit": only the State with which the call ends is saved; it loses all steps of the call.
         retention: Which checkpoints of a run are kept: "latest", "full", or "windowed".
         window: With retention "windowed", how many of the newest.

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from stategraph.checks import encodable
+from stategraph._util.validators import encodable
 from stategraph.errors import ConfigError
 
 _READERS: dict[str, Callable[[str], Any]] = {".toml": tomllib.loads, ".json": json.loads}

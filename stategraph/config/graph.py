@@ -8,7 +8,7 @@ from typing import Any
 
 import attrs
 
-from stategraph.checks import check, is_count, is_name
+from stategraph._util.validators import check, is_count, is_name
 from stategraph.config.checkpoint import CheckpointConfig
 from stategraph.errors import ConfigError
 

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 
-from stategraph.commands import Task
+from stategraph._protocol.commands import Task
 
 if TYPE_CHECKING:
-    from stategraph.schema import Schema
-    from stategraph.visit import Visit
+    from stategraph._engine.step import Visit
+    from stategraph._schema.schema import Schema
 
 
 class _Nothing:

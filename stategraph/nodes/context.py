@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import attrs
 
-from stategraph.ids import escaped, nested_id
+from stategraph._values.ids import escaped, nested_id
 
 LONGEST_KEY = 255
 """Characters of an idempotency key: what services take that limit them, such as Stripe."""

@@ -8,19 +8,19 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast, get_args
 
 import attrs
 
-from stategraph.callables import is_async_callable, is_generator_callable
-from stategraph.commands import Task
+from stategraph._protocol.commands import Task
+from stategraph._util.callables import is_async_callable, is_generator_callable
+from stategraph._values.frozen import changed_items, lay_over, plain_key
 from stategraph.errors import shorten
-from stategraph.frozen import changed_items, lay_over, plain_key
+from stategraph.nodes._generators.chunks import take_chunks
 from stategraph.nodes.base import Node
-from stategraph.nodes.chunks import take_chunks
 from stategraph.nodes.context import NodeContext
-from stategraph.nodes.typed import KINDS, takes
+from stategraph.nodes.schema_calls import KINDS, takes
 from stategraph.state import State, data_of
 
 if TYPE_CHECKING:
-    from stategraph.schema import Schema
-    from stategraph.visit import Visit
+    from stategraph._engine.step import Visit
+    from stategraph._schema.schema import Schema
 
 NodeFunction: TypeAlias = Callable[..., Any]
 """``State -> State | mapping of updates``, sync or async; with a NodeContext as well, if it has a parameter for one."""

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from stategraph.callables import answered, problem_of
-from stategraph.checks import LONGEST_WAIT, is_seconds
-from stategraph.commands import Task
+from stategraph._protocol.commands import Task
+from stategraph._util.callables import answered, problem_of
+from stategraph._util.validators import LONGEST_WAIT, is_seconds
 from stategraph.errors import describe_exception, shorten
 from stategraph.nodes.base import NOTHING, Node
 
 if TYPE_CHECKING:
-    from stategraph.visit import Visit
+    from stategraph._engine.step import Visit
 
 
 def _is_optional_function(node: object, attribute: attrs.Attribute[Any], value: object) -> None:
@@ -114,7 +114,7 @@ class InterruptNode(Node):
         return answer
 
     def _check_schema(self) -> None:
-        from stategraph.typed import hook_for  # imported when used: cattrs takes 60 ms
+        from stategraph._schema.structuring import hook_for  # imported when used: cattrs takes 60 ms
 
         try:
             hook_for(self.schema)
@@ -122,6 +122,6 @@ class InterruptNode(Node):
             raise TypeError(f"schema: {shorten(self.schema)} is no type that an answer can fit: {error}") from error
 
     def _structured(self, answer: Any) -> Any:
-        from stategraph.typed import structured  # imported when used: cattrs takes 60 ms
+        from stategraph._schema.structuring import structured  # imported when used: cattrs takes 60 ms
 
         return structured(self.response_param, answer, self.schema)

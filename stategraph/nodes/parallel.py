@@ -7,20 +7,20 @@ from collections.abc import Callable, Collection, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from stategraph.callables import answered, problem_of
-from stategraph.checks import is_name
-from stategraph.commands import Task
+from stategraph._protocol.commands import Task
+from stategraph._util.callables import answered, problem_of
+from stategraph._util.validators import is_name
+from stategraph._values.tracking import unwatched
 from stategraph.errors import shorten
+from stategraph.nodes._parts.jobs import Job
+from stategraph.nodes._parts.run import Workers, do_parts
 from stategraph.nodes.base import Node
 from stategraph.nodes.function import FunctionNode, NodeFunction, changes_from
-from stategraph.nodes.jobs import Job
-from stategraph.nodes.parts import Workers, do_parts
 from stategraph.state import State
-from stategraph.watching import unwatched
 
 if TYPE_CHECKING:
-    from stategraph.schema import Schema
-    from stategraph.visit import Visit
+    from stategraph._engine.step import Visit
+    from stategraph._schema.schema import Schema
 
 Reducer = Callable[[Any, Any], Any]
 

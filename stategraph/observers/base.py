@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import cast
 
+from stategraph._values.events import Event, EventType, Listener, listener_problem, notify_of, wants
 from stategraph.errors import ConfigError
-from stategraph.events import Event, EventType, Listener, listener_problem, notify_of, wants
 
 
 class Observer:

@@ -8,8 +8,8 @@ from typing import Any
 
 import structlog
 
+from stategraph._values.events import Event, EventType
 from stategraph.errors import ConfigError
-from stategraph.events import Event, EventType
 from stategraph.observers.base import Observer
 
 _LEVELS = {

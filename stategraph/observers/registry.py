@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from stategraph._util.registry import Registry
+from stategraph._values.events import Listener, listener_problem
 from stategraph.errors import ConfigError
-from stategraph.events import Listener, listener_problem
 from stategraph.observers.base import NoopObserver
-from stategraph.registry import Registry
 
 
 def _structlog(level: str = "info") -> Listener:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from stategraph.stores.base import CheckpointStore
-from stategraph.stores.policy import Policy
 from stategraph.stores.registry import get_checkpoint_store, register_checkpoint_store
+from stategraph.stores.retention import Policy
 from stategraph.stores.summaries import Difference, Pruned, Summary
 
 if TYPE_CHECKING:

@@ -8,16 +8,16 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Self
 
-from stategraph.answers import asking_again, waiting_anew
+from stategraph._values.answers import asking_again, waiting_anew
+from stategraph._values.ids import check_given_id
+from stategraph._values.provenance import ParentStep, Part, RunStatus
 from stategraph.errors import CheckpointNotFoundError, RunExistsError, StepConflictError, shorten
-from stategraph.ids import check_given_id
-from stategraph.provenance import ParentStep, Part, RunStatus
 from stategraph.state import State, evolve
-from stategraph.stores.policy import Policy
+from stategraph.stores.retention import Policy
 from stategraph.stores.summaries import Difference, Pruned, Summary
 
 if TYPE_CHECKING:
-    from stategraph.stores.seals import SigningKey
+    from stategraph.stores._rows.integrity import SigningKey
 
 
 class CheckpointStore(ABC):

@@ -1,6 +1,6 @@
 """The "disk" store: a folder, kept by diskcache (https://grantjenks.com/docs/diskcache/).
 
-What makes a store of a cache is in `stategraph.stores.cache`.
+What makes a store of a cache is in `stategraph.stores._files.safe_diskcache`.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from typing import Any
 import diskcache
 from diskcache.core import DBNAME
 
+from stategraph._values.ids import check_stored_id, ids_within, is_nested_id
 from stategraph.errors import (
     CheckpointCorruptError,
     CheckpointError,
     CheckpointSaveError,
     FormatError,
 )
-from stategraph.ids import check_stored_id, ids_within, is_nested_id
-from stategraph.stores.cache import OLDEST, SafeCache, cache_folder, check_database
-from stategraph.stores.forks import take_care_of
-from stategraph.stores.packing import pack_head, pack_row, unpack_head, unpack_row
-from stategraph.stores.row_store import RowStore
-from stategraph.stores.rows import Head, Row, Unreadable, Write
-from stategraph.stores.sqlite_file import BUSY, check_version, is_busy, rows_with_any_text
+from stategraph.stores._files.fork_safety import take_care_of
+from stategraph.stores._files.safe_diskcache import OLDEST, SafeCache, cache_folder, check_database
+from stategraph.stores._files.sqlite_file import BUSY, check_version, is_busy, rows_with_any_text
+from stategraph.stores._rows.packing import pack_head, pack_row, unpack_head, unpack_row
+from stategraph.stores._rows.records import Head, Row, Unreadable, Write
+from stategraph.stores._rows.store import RowStore
 
 
 class DiskStore(RowStore):

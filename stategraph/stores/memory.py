@@ -11,14 +11,16 @@ from typing import Any
 
 import attrs
 
-from stategraph import clock
-from stategraph.answers import gives_back
-from stategraph.dropped import reaper
+from stategraph._util.dropped import reaper
+from stategraph._values import clock
+from stategraph._values.answers import gives_back
+from stategraph._values.frozen import are_settled
+from stategraph._values.ids import check_run_id, is_nested_id, outer_id, step_of
+from stategraph._values.provenance import ParentStep, Part
 from stategraph.errors import CheckpointNotFoundError, CheckpointSaveError, NotSerializableError, RunExistsError
-from stategraph.frozen import are_settled
-from stategraph.ids import check_run_id, is_nested_id, outer_id, step_of
-from stategraph.provenance import ParentStep, Part
 from stategraph.state import State, data_of, evolve, time_ns_of, with_data
+from stategraph.stores._files.fork_safety import take_care_of
+from stategraph.stores._rows.reentrance import Access, used_below
 from stategraph.stores.base import (
     CheckpointStore,
     check_limit,
@@ -29,9 +31,7 @@ from stategraph.stores.base import (
     from_cursor,
     rolled_back,
 )
-from stategraph.stores.forks import take_care_of
-from stategraph.stores.policy import Policy
-from stategraph.stores.reentrance import Access, used_below
+from stategraph.stores.retention import Policy
 from stategraph.stores.summaries import Pruned, Summary
 
 _MOST_WAITING = 10_000  # policies of runs that are not saved yet
@@ -50,8 +50,8 @@ class _Encoded:
         return self.state.step
 
     def restored(self) -> State:
-        from stategraph.stores.changes import restore  # imported when used: 20 ms
-        from stategraph.stores.pauses import pause_of
+        from stategraph.stores._codec.delta import restore  # imported when used: 20 ms
+        from stategraph.stores._codec.pauses import pause_of
 
         data, about = restore([self.body])
         return evolve(with_data(self.state, data), progress=about["progress"], pause=pause_of(self.pause))
@@ -94,7 +94,7 @@ class MemoryStore(CheckpointStore):
         take_care_of(self)
 
     def at_rest(self) -> AbstractContextManager[object]:
-        """-> keeps other threads from changing it while the process is forked (see `stategraph.stores.forks`)."""
+        """-> keeps other threads from changing it while the process is forked (see `_files.fork_safety`)."""
         return self._lock
 
     def renew(self) -> None:
@@ -295,7 +295,7 @@ def _part_as_kept(part: Part, run_id: str) -> State | _Encoded:
     try:
         return _as_kept(State({"value": part.value}))
     except NotSerializableError as error:
-        from stategraph.stores.inner_runs import named_by_part  # imported when used: 20 ms
+        from stategraph.stores._rows.nested import named_by_part  # imported when used: 20 ms
 
         raise named_by_part(error, [part], run_id) from error.__cause__
 
@@ -310,7 +310,7 @@ def _waits_with_objects(state: State) -> bool:
 
 
 def _encoded(state: State) -> _Encoded:
-    from stategraph.stores.pauses import pause_text  # imported when used: 20 ms
+    from stategraph.stores._codec.pauses import pause_text  # imported when used: 20 ms
 
     return _Encoded(with_data(state, {}), _body_of(state), pause_text(state.pause))
 
@@ -327,7 +327,7 @@ def _told(kept: State | _Encoded) -> State:
     """-> the State without its data, where these take decoding, for a summary of it."""
     if isinstance(kept, State) or kept.pause is None:
         return _provenance_of(kept)
-    from stategraph.stores.pauses import pause_of  # imported when used: 20 ms
+    from stategraph.stores._codec.pauses import pause_of  # imported when used: 20 ms
 
     return evolve(kept.state, pause=pause_of(kept.pause))
 
@@ -338,7 +338,7 @@ def _renamed(kept: State | _Encoded, run_id: str) -> State | _Encoded:
 
 
 def _have_same_data(kept: State | _Encoded, state: State) -> bool:
-    from stategraph.stores.changes import have_same_data  # imported when used: 20 ms
+    from stategraph.stores._codec.delta import have_same_data  # imported when used: 20 ms
 
     return have_same_data(_state_of(kept), state, {})
 
@@ -347,6 +347,6 @@ def _body_of(kept: State | _Encoded) -> bytes:
     """-> the data as bytes. Raises NotSerializableError if they cannot be kept exactly."""
     if isinstance(kept, _Encoded):
         return kept.body
-    from stategraph.stores.changes import Change  # imported when used: 20 ms
+    from stategraph.stores._codec.delta import Change  # imported when used: 20 ms
 
     return Change.between(None, kept, {}).to_body()

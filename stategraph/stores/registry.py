@@ -6,12 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from stategraph.registry import Registry
+from stategraph._util.registry import Registry
+from stategraph.stores._files.paths import absolute
 from stategraph.stores.base import CheckpointStore
-from stategraph.stores.files import absolute
 
 if TYPE_CHECKING:
-    from stategraph.stores.seals import SigningKey
+    from stategraph.stores._rows.integrity import SigningKey
 
 
 def _memory() -> CheckpointStore:

@@ -7,14 +7,14 @@ import re
 from abc import ABC, abstractmethod
 from typing import Any, NoReturn
 
-from stategraph.callables import answered
+from stategraph._util.callables import answered
+from stategraph._util.registry import Registry
+from stategraph._util.secrets import Hidden
 from stategraph.errors import ConfigError
-from stategraph.hidden import Hidden
-from stategraph.registry import Registry
-from stategraph.stores import codec
-from stategraph.stores.kinds import DecodeError
-from stategraph.stores.nesting import check_json
-from stategraph.stores.plain import DEEPEST, from_plain, to_plain
+from stategraph.stores._codec import values as codec
+from stategraph.stores._codec.nesting import check_json
+from stategraph.stores._codec.tagged_json import DEEPEST, from_plain, to_plain
+from stategraph.stores._codec.type_codecs import DecodeError
 
 
 class BodyFormat(ABC):

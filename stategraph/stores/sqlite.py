@@ -15,14 +15,11 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
+from stategraph._values.ids import ids_within
 from stategraph.errors import CheckpointCorruptError, CheckpointError, CheckpointSaveError, FormatError
-from stategraph.ids import ids_within
-from stategraph.stores.files import absolute
-from stategraph.stores.forks import take_care_of
-from stategraph.stores.reentrance import Access
-from stategraph.stores.row_store import RowStore
-from stategraph.stores.rows import Head, Row, Unreadable, Write
-from stategraph.stores.sqlite_file import (
+from stategraph.stores._files.fork_safety import take_care_of
+from stategraph.stores._files.paths import absolute
+from stategraph.stores._files.sqlite_file import (
     DURABLE,
     OpenFiles,
     check_log,
@@ -36,7 +33,9 @@ from stategraph.stores.sqlite_file import (
     is_unshareable,
     rows_with_any_text,
 )
-from stategraph.stores.sqlite_rows import (
+from stategraph.stores._rows.records import Head, Row, Unreadable, Write
+from stategraph.stores._rows.reentrance import Access
+from stategraph.stores._rows.sql_schema import (
     CHAIN,
     HEAD,
     INDEX,
@@ -60,6 +59,7 @@ from stategraph.stores.sqlite_rows import (
     step_values,
     supplement,
 )
+from stategraph.stores._rows.store import RowStore
 
 _Result = TypeVar("_Result")
 

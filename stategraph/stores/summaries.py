@@ -7,9 +7,9 @@ from typing import Any
 
 import attrs
 
+from stategraph._values.frozen import is_same
+from stategraph._values.provenance import ErrorInfo, ParentStep, Pause, RunStatus
 from stategraph.errors import NotSerializableError
-from stategraph.frozen import is_same
-from stategraph.provenance import ErrorInfo, ParentStep, Pause, RunStatus
 from stategraph.state import State
 
 
@@ -88,7 +88,7 @@ def _is_same(one: Any, other: Any) -> bool:
     """Whether a store would keep two values as the same bytes. What `==` of an object says, or raises, is no matter."""
     if one is other:
         return True
-    from stategraph.stores.codec import encode_value  # imported when used: 20 ms
+    from stategraph.stores._codec.values import encode_value  # imported when used: 20 ms
 
     try:
         return encode_value(one, "") == encode_value(other, "")

@@ -11,16 +11,16 @@ from typing import Any
 import attrs
 import pytest
 
+from stategraph._values.provenance import ErrorInfo, ParentStep, RunStatus
+from stategraph._values.structure import EdgeStructure, GraphStructure
 from stategraph.errors import (
     CheckpointNotFoundError,
     InvalidRunIdError,
     NotSerializableError,
     StepConflictError,
 )
-from stategraph.provenance import ErrorInfo, ParentStep, RunStatus
 from stategraph.state import State
 from stategraph.stores import CheckpointStore
-from stategraph.structure import EdgeStructure, GraphStructure
 from stategraph.testing.corpus import HOSTILE_RUN_IDS, KEPT_VALUES, RUN_IDS, UNKEPT_VALUES, Order, is_same
 from stategraph.testing.history import HistoryContract
 from stategraph.testing.parts import PartsContract

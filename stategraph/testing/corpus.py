@@ -18,7 +18,7 @@ from zoneinfo import ZoneInfo
 
 import attrs
 
-from stategraph.stores.types import register_type
+from stategraph.stores._codec.types import register_type
 
 
 @register_type

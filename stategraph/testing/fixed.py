@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 
-from stategraph import clock
+from stategraph._values import clock
 
 _BEGINNING = datetime(2020, 1, 1, tzinfo=UTC)
 

@@ -10,12 +10,12 @@ from typing import Any, ClassVar
 import attrs
 import pytest
 
+from stategraph._values.provenance import ErrorInfo, ParentStep, RunStatus
 from stategraph.errors import CheckpointNotFoundError, InvalidRunIdError, RunExistsError
-from stategraph.provenance import ErrorInfo, ParentStep, RunStatus
 from stategraph.state import State
 from stategraph.stores import CheckpointStore
-from stategraph.stores.policy import Policy
-from stategraph.stores.types import register_type
+from stategraph.stores._codec.types import register_type
+from stategraph.stores.retention import Policy
 from stategraph.testing.corpus import KEPT_VALUES, Order, is_same
 
 

@@ -9,12 +9,12 @@ from typing import Any
 import attrs
 import pytest
 
+from stategraph._values.ids import outer_id, step_of
+from stategraph._values.provenance import ParentStep, Part, RunStatus
 from stategraph.errors import CheckpointNotFoundError, NotSerializableError, RunExistsError
-from stategraph.ids import outer_id, step_of
-from stategraph.provenance import ParentStep, Part, RunStatus
 from stategraph.state import State
 from stategraph.stores import CheckpointStore
-from stategraph.stores.policy import Policy
+from stategraph.stores.retention import Policy
 from stategraph.testing.corpus import KEPT_VALUES, UNKEPT_VALUES, Order, is_same
 
 

@@ -8,8 +8,8 @@ from typing import Any
 import attrs
 import pytest
 
+from stategraph._values.provenance import Origin, Partial, Pause, Progress, RunStatus
 from stategraph.errors import NotSerializableError
-from stategraph.provenance import Origin, Partial, Pause, Progress, RunStatus
 from stategraph.state import State
 from stategraph.stores import CheckpointStore
 from stategraph.testing.corpus import KEPT_VALUES, UNKEPT_VALUES, Order, is_same

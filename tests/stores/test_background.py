@@ -6,17 +6,17 @@ import time
 import pytest
 
 from stategraph import CheckpointConfig, GraphConfig, State, StateGraph
+from stategraph._values.provenance import Part, RunStatus
 from stategraph.errors import (
     CheckpointSaveError,
     ExecutionError,
     NotSerializableError,
     RunCancelledError,
 )
-from stategraph.provenance import Part, RunStatus
-from stategraph.stores import background
-from stategraph.stores.background import BackgroundSaves
+from stategraph.stores import write_behind as background
 from stategraph.stores.memory import MemoryStore
 from stategraph.stores.sqlite import SqliteStore
+from stategraph.stores.write_behind import BackgroundSaves
 from stategraph.testing.corpus import Order
 
 LAST = 20

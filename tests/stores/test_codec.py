@@ -22,9 +22,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from stategraph import NotSerializableError, register_type
-from stategraph.frozen import MAX_DEPTH, freeze_items
-from stategraph.stores import codec
-from stategraph.stores.kinds import KINDS, DecodeError
+from stategraph._values.frozen import MAX_DEPTH, freeze_items
+from stategraph.stores._codec import values as codec
+from stategraph.stores._codec.type_codecs import KINDS, DecodeError
 from stategraph.testing import KEPT_VALUES, UNKEPT_VALUES, is_same
 from stategraph.testing.corpus import Colour, Order, Point, Priority, Weekdays
 
@@ -162,8 +162,8 @@ def test_time_zones_are_kept_by_their_key(key: str) -> None:
 
 _SETS_IN_A_PROCESS = """
 import sys
-from stategraph.stores import codec
-from stategraph.frozen import freeze_items
+from stategraph.stores._codec import values as codec
+from stategraph._values.frozen import freeze_items
 words = {"draft", "review", "publish", None, 5, 2.5, ("a", 1), frozenset({"x", "y", "z"})}
 sys.stdout.write(codec.encode([freeze_items({"words": words, "deep": [{frozenset(words)}]})]).hex())
 """
@@ -537,7 +537,7 @@ def test_bombs_are_refused(data: bytes) -> None:
 
 _BOMB_IN_A_PROCESS = """
 import struct, sys, threading
-from stategraph.stores import codec
+from stategraph.stores._codec import values as codec
 body = b"\\xc0"
 for _ in range(99):
     body = b"\\x91" * 1000 + body

@@ -11,10 +11,10 @@ import pytest
 
 from stategraph import State
 from stategraph.errors import CheckpointCorruptError, CheckpointError, CheckpointSaveError
-from stategraph.stores import commit
-from stategraph.stores.commit import SharedCommits
+from stategraph.stores._rows import group_commit as commit
+from stategraph.stores._rows.group_commit import SharedCommits
+from stategraph.stores._rows.records import Write
 from stategraph.stores.disk import DiskStore
-from stategraph.stores.rows import Write
 from stategraph.stores.sqlite import SqliteStore
 
 THREADS = 8

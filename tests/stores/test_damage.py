@@ -8,15 +8,15 @@ from contextlib import closing
 import pytest
 
 from stategraph import ConfigError, State, get_checkpoint_store
+from stategraph._values.provenance import ParentStep, Part
 from stategraph.errors import CheckpointCorruptError, CheckpointNotFoundError, FormatError, RunExistsError
-from stategraph.provenance import ParentStep, Part
 from stategraph.state import evolve
-from stategraph.stores import bodies
+from stategraph.stores._codec import payload as bodies
+from stategraph.stores._files.paths import make_private
+from stategraph.stores._rows.sql_schema import SCHEMA_VERSION
 from stategraph.stores.disk import DiskStore
-from stategraph.stores.files import make_private
-from stategraph.stores.policy import Policy
+from stategraph.stores.retention import Policy
 from stategraph.stores.sqlite import SqliteStore
-from stategraph.stores.sqlite_rows import SCHEMA_VERSION
 
 OVER = Policy(ttl=1e-9)
 

@@ -11,11 +11,12 @@ from typing import Any
 
 import pytest
 
-from stategraph import CachePolicy, State, StateGraph, clock
-from stategraph.provenance import ErrorInfo, Part
+from stategraph import CachePolicy, State, StateGraph
+from stategraph._values import clock
+from stategraph._values.provenance import ErrorInfo, Part
 from stategraph.stores import Policy
+from stategraph.stores._files.results import KeptResults
 from stategraph.stores.disk import DiskStore
-from stategraph.stores.results import KeptResults
 from stategraph.stores.sqlite import SqliteStore
 from tests.scenarios import make_graph, returns
 

@@ -14,8 +14,8 @@ import pytest
 
 import stategraph
 from stategraph import CachePolicy, CheckpointConfig, CheckpointSaveError, ConfigError, FormatError, GraphConfig, State
+from stategraph.stores._files.results import KeptResults
 from stategraph.stores.disk import DiskStore
-from stategraph.stores.results import KeptResults
 from stategraph.stores.sqlite import SqliteStore
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="owners and modes are those of POSIX")

@@ -9,11 +9,11 @@ import attrs
 import pytest
 
 from stategraph import CheckpointConfig, ConfigError, GraphConfig, State, StateGraph
+from stategraph._values.provenance import ParentStep, Part, Pause
 from stategraph.errors import CheckpointCorruptError, CheckpointNotFoundError, ExecutionError, StateGraphError
-from stategraph.provenance import ParentStep, Part, Pause
 from stategraph.stores import get_checkpoint_store
 from stategraph.stores.disk import DiskStore
-from stategraph.stores.policy import Policy
+from stategraph.stores.retention import Policy
 from stategraph.stores.sqlite import SqliteStore
 from stategraph.testing import fixed
 

@@ -8,9 +8,9 @@ import attrs
 import pytest
 
 from stategraph import CheckpointError, State
-from stategraph.provenance import ParentStep
+from stategraph._values.provenance import ParentStep
+from stategraph.stores._rows.records import FORMAT
 from stategraph.stores.disk import DiskStore
-from stategraph.stores.rows import FORMAT
 from stategraph.stores.sqlite import SqliteStore
 from stategraph.testing import fixed, is_same
 

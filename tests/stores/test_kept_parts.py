@@ -16,7 +16,7 @@ from stategraph import (
     State,
     StateGraph,
 )
-from stategraph.provenance import ParentStep, Part
+from stategraph._values.provenance import ParentStep, Part
 from stategraph.stores.disk import DiskStore
 from stategraph.stores.memory import MemoryStore
 from stategraph.stores.sqlite import SqliteStore

@@ -17,7 +17,8 @@ import pytest
 import stategraph
 from stategraph import State
 from stategraph.errors import CheckpointError, FormatError
-from stategraph.stores import sqlite, sqlite_rows
+from stategraph.stores import sqlite
+from stategraph.stores._rows import sql_schema as sqlite_rows
 from stategraph.stores.sqlite import SqliteStore
 
 SCHEMA_1 = Path(__file__).parents[1] / "golden" / "format-1.db"

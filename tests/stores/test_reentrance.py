@@ -18,11 +18,11 @@ import pytest
 
 from stategraph import CheckpointError, CheckpointStore, State, register_type
 from stategraph.errors import CheckpointSaveError
-from stategraph.stores.commit import SharedCommits
+from stategraph.stores._files.results import KeptResults
+from stategraph.stores._rows.group_commit import SharedCommits
 from stategraph.stores.disk import DiskStore
 from stategraph.stores.memory import MemoryStore
-from stategraph.stores.policy import Policy
-from stategraph.stores.results import KeptResults
+from stategraph.stores.retention import Policy
 from stategraph.stores.sqlite import SqliteStore
 from tests.conftest import make_store
 from tests.scenarios import reopened

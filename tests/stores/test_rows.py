@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stategraph import CheckpointCorruptError, CheckpointError, ErrorInfo, FormatError, RunStatus, State
-from stategraph.frozen import is_settled
-from stategraph.stores.changes import Change
-from stategraph.stores.rows import FORMAT, Row
-from stategraph.stores.seals import Sealer
-from stategraph.stores.tails import Rows, Tail
+from stategraph._values.frozen import is_settled
+from stategraph.stores._codec.delta import Change
+from stategraph.stores._rows.encoder import Rows, Tail
+from stategraph.stores._rows.integrity import Sealer
+from stategraph.stores._rows.records import FORMAT, Row
 from stategraph.testing.corpus import Order, is_same
 
 ROWS = Rows(Sealer())

@@ -4,9 +4,9 @@ import attrs
 import pytest
 
 from stategraph import State
+from stategraph._values.provenance import RunStatus
 from stategraph.errors import NotSerializableError
-from stategraph.provenance import RunStatus
-from stategraph.stores.policy import Policy
+from stategraph.stores.retention import Policy
 from stategraph.stores.sqlite import SqliteStore
 
 

@@ -19,10 +19,10 @@ from stategraph.errors import (
     NotSerializableError,
     UnknownNameError,
 )
-from stategraph.stores.bodies import LARGEST
+from stategraph.stores._codec.payload import LARGEST
+from stategraph.stores._codec.type_codecs import DecodeError
 from stategraph.stores.disk import DiskStore
-from stategraph.stores.kinds import DecodeError
-from stategraph.stores.policy import Policy
+from stategraph.stores.retention import Policy
 from stategraph.stores.serializers import Serializer, find_format, register_serializer
 from stategraph.stores.sqlite import SqliteStore
 from stategraph.testing import KEPT_VALUES, UNKEPT_VALUES, CheckpointStoreContract, is_same
@@ -315,7 +315,7 @@ def run_python(program, *arguments):
 WRITER = """
 import sys
 from stategraph import State
-from stategraph.provenance import Part
+from stategraph._values.provenance import Part
 from stategraph.stores.disk import DiskStore
 from stategraph.stores.sqlite import SqliteStore
 
@@ -454,7 +454,7 @@ def test_what_does_not_become_smaller_is_left_as_it_is(path):
 
 def tampered(path, body):
     """Put another body into the only row, with a checksum that fits: anyone who can write to the file can make one."""
-    from stategraph.stores.seals import Sealer
+    from stategraph.stores._rows.integrity import Sealer
 
     with SqliteStore(path) as store:
         (row,) = store._chain("a", None)

@@ -8,11 +8,11 @@ from contextlib import closing
 import pytest
 
 from stategraph import State, get_checkpoint_store
+from stategraph._values.provenance import ErrorInfo, ParentStep
 from stategraph.errors import CheckpointCorruptError, CheckpointError, CheckpointSaveError, ConfigError, FormatError
-from stategraph.provenance import ErrorInfo, ParentStep
-from stategraph.stores.policy import Policy
+from stategraph.stores._rows.sql_schema import CHAIN, INDEX, SCHEMA_VERSION
+from stategraph.stores.retention import Policy
 from stategraph.stores.sqlite import APPLICATION_ID, SqliteStore
-from stategraph.stores.sqlite_rows import CHAIN, INDEX, SCHEMA_VERSION
 
 
 @pytest.fixture

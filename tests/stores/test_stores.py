@@ -4,8 +4,8 @@ from typing import Any
 import pytest
 
 from stategraph import State, get_checkpoint_store
+from stategraph._values.ids import check_run_id
 from stategraph.errors import CheckpointNotFoundError, ConfigError
-from stategraph.ids import check_run_id
 from stategraph.stores import CheckpointStore, Policy
 from stategraph.stores.disk import DiskStore
 from stategraph.stores.memory import MemoryStore

@@ -24,13 +24,13 @@ from stategraph import (
     State,
     StepConflictError,
 )
+from stategraph._values.structure import EdgeStructure, GraphStructure
 from stategraph.state import time_ns_of
-from stategraph.stores import codec
-from stategraph.stores.packing import pack_row, unpack_row
-from stategraph.stores.rows import FORMAT, Row
-from stategraph.stores.seals import Sealer
+from stategraph.stores._codec import values as codec
+from stategraph.stores._rows.integrity import Sealer
+from stategraph.stores._rows.packing import pack_row, unpack_row
+from stategraph.stores._rows.records import FORMAT, Row
 from stategraph.stores.toolkit import check_follows, state_from_bytes, state_to_bytes
-from stategraph.structure import EdgeStructure, GraphStructure
 from stategraph.testing.corpus import Order
 
 STATE = State(

@@ -8,9 +8,9 @@ import pytest
 
 from stategraph import State
 from stategraph.errors import StepConflictError
-from stategraph.stores import known
+from stategraph.stores._rows import known
 from stategraph.stores.disk import DiskStore
-from stategraph.stores.policy import Policy
+from stategraph.stores.retention import Policy
 from stategraph.stores.sqlite import SqliteStore
 from stategraph.testing.corpus import Order
 

@@ -1,0 +1,266 @@
+"""The loop that awaits."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import suppress
+from inspect import GEN_CLOSED, getgeneratorstate
+from typing import Any, NoReturn, TypeAlias, TypeVar, cast
+
+from stategraph._drivers.limits import Limits, MakeError, StopSignal
+from stategraph._drivers.outcomes import Outcome, answer_of, call_apart
+from stategraph._drivers.threads import LoopThreads, threads_of_loop
+from stategraph._drivers.waiting import wait_for
+from stategraph._protocol.commands import (
+    BLOCKING,
+    Await,
+    Command,
+    Delete,
+    Finish,
+    Kind,
+    Limit,
+    Notify,
+    RunNode,
+    Show,
+    Sleep,
+    StartNode,
+    Task,
+    Unlimit,
+    escaped,
+)
+from stategraph._util.callables import is_async_callable
+from stategraph._util.cancellation import outlast
+from stategraph._util.failures import failure_of
+from stategraph.state import State
+
+_Answer = TypeVar("_Answer")
+_POLL = 0.05  # seconds after which a cancel event is looked at: threads set it, and no event loop is told
+_GROUPS_LEAVE_CANCELLATIONS = sys.version_info < (3, 13)  # in the count of their task, when one of theirs failed
+_Function: TypeAlias = Callable[[Any], Any]
+_Show: TypeAlias = Callable[[State], Awaitable[None]]
+
+
+async def adrive(task: Task[_Answer], signal: StopSignal | None, show: _Show | None = None) -> _Answer:
+    """Run a task on this event loop, what blocks in worker threads -> its answer; `show` gets what it shows."""
+    with threads_of_loop() as threads:
+        workers = _Workers(signal, show, threads)
+        perform = workers.perform
+        send: Callable[[Any], Command] = task.send
+        go_on, value = send, None
+        while True:
+            try:
+                kind, function, argument = go_on(value)
+                while True:
+                    value = await perform[kind](function, argument)
+                    kind, function, argument = send(value)
+            except BaseException as error:
+                if getgeneratorstate(task) == GEN_CLOSED:  # it was the task itself that ended
+                    await workers.check_cancelled_at_the_end(error)
+                    return cast(_Answer, answer_of(error))
+                go_on, value = task.throw, await workers.thrown(error)
+
+
+class _Workers:
+    """What commands do when the event loop must not be blocked.
+
+    A thread cannot be stopped. So a cancellation that arrives while one works waits until the work is done and takes
+    effect before the next node: a sync node that has run counts, and no thread is left behind.
+    """
+
+    def __init__(self, signal: StopSignal | None, show: _Show | None, threads: LoopThreads) -> None:
+        self._limits = Limits(signal)
+        self._show = show
+        self._threads = threads
+        self._task = asyncio.current_task()
+        self._cancellations = self._task.cancelling() if self._task else 0
+        self._cancelled: asyncio.CancelledError | None = None
+        self._deleted: object = None
+        self.perform: dict[type[Kind], Callable[[Any, Any], Awaitable[Any]]] = {
+            **dict.fromkeys(BLOCKING, self._ask_store),
+            RunNode: self._run_node,
+            StartNode: self._start_node,
+            Await: self._wait_for,
+            Finish: self._finish,
+            Limit: self._limit,
+            Unlimit: self._unlimit,
+            Sleep: self._sleep,
+            Show: self._show_state,
+            Delete: self._delete,
+            Notify: self._notify,
+        }
+
+    async def _ask_store(self, function: _Function, argument: Any) -> Any:
+        return await self._outcome(self._threads.store.begin(function, argument))
+
+    async def _in_thread(self, function: _Function, argument: Any) -> Any:
+        return await self._outcome(self._threads.nodes.begin(function, argument))
+
+    async def _outcome(self, work: asyncio.Future[Outcome]) -> Any:
+        """Wait for what a thread does, cancelled or not -> what it returns or raises."""
+        await self._outlast(work)
+        answer, raised = work.result()
+        if raised is not None:
+            raise escaped(raised)
+        return answer
+
+    async def _outlast(self, work: asyncio.Future[Any], seconds: float | None = None) -> None:
+        self._cancelled = await outlast(work, seconds) or self._cancelled
+
+    async def _run_node(self, function: _Function, argument: Any) -> Any:
+        await self._check()
+        limit = self._limits.of_node()
+        if limit is None:
+            return await self._in_thread(function, argument)
+        work = _begun_apart(function, argument)
+        await self._outlast(work, limit.left())
+        if not work.done():
+            if self._is_cancelled():
+                await self._raise_cancellation()
+            raise limit.passed()
+        return await self._outcome(work)
+
+    async def _start_node(self, function: _Function, argument: Any) -> Any:
+        if self._is_cancelled():
+            await self._raise_cancellation()
+        self._limits.check()
+        return function(argument)
+
+    async def _wait_for(self, awaitable: Awaitable[Any], node_name: str) -> Any:
+        if self._is_cancelled():
+            if isinstance(awaitable, Coroutine):
+                awaitable.close()  # or Python warns that nobody awaited it
+            await self._raise_cancellation()
+        answer = await wait_for(awaitable, self._limits)
+        if self._is_cancelled():
+            await self._forget_stray_cancellations()
+        return answer
+
+    async def _finish(self, function: _Function, argument: Any) -> Any:
+        """Nothing cuts this off: a cancellation waits for it."""
+        if not is_async_callable(function):
+            return await self._in_thread(function, argument)
+        work = asyncio.ensure_future(function(argument))
+        await self._outlast(work)
+        return work.result()
+
+    async def _limit(self, error: MakeError, seconds: float) -> None:
+        self._limits.push(error, seconds)
+
+    async def _unlimit(self, _: None, __: None) -> None:
+        self._limits.stack.pop()
+
+    async def _sleep(self, _: None, seconds: float) -> None:
+        """Wait, but not beyond what stops the run."""
+        await self._check()
+        limit = self._limits.of_all()
+        until = asyncio.get_running_loop().time() + (seconds if limit is None else min(seconds, limit.left()))
+        while (left := until - asyncio.get_running_loop().time()) > 0:
+            await asyncio.sleep(left if self._limits.cancel is None else min(left, _POLL))
+            await self._check()
+        await self._check()
+
+    async def _show_state(self, _: None, state: State) -> None:
+        if self._show is not None:
+            begun = time.monotonic()
+            await self._show(state)
+            self._limits.prolong(time.monotonic() - begun)
+
+    async def _delete(self, function: _Function, argument: Any) -> None:
+        """A run that completes although it was cancelled stays in the store: its result would be nowhere else."""
+        if self._is_cancelled():
+            await self._raise_cancellation()
+        await self._ask_store(function, argument)
+        self._deleted = argument
+
+    async def _notify(self, function: _Function, argument: Any) -> None:
+        function(argument)
+
+    async def _check(self) -> None:
+        if self._is_cancelled():
+            await self._raise_cancellation()
+        self._limits.check()
+
+    def _is_cancelled(self) -> bool:
+        """Whether somebody has cancelled the task of the run since it began: some CancelledErrors tell of that."""
+        return self._cancelled is not None or (self._task is not None and self._task.cancelling() > self._cancellations)
+
+    async def _raise_cancellation(self) -> NoReturn:
+        """Raise the newest cancellation."""
+        if self._cancelled is None:
+            await asyncio.sleep(0)  # where it is not delivered yet, it comes now, with what is said in it
+        raise self._cancelled or asyncio.CancelledError
+
+    async def thrown(self, error: BaseException) -> BaseException:
+        """-> what to throw into the task for what a command raised: a CancelledError is a failure of what was called,
+        unless the run was cancelled."""
+        if isinstance(error, asyncio.CancelledError):
+            return error if self._is_cancelled() else failure_of(error)
+        if isinstance(error, Exception) and self._is_cancelled() and not _replaces_cancellation(error):
+            await self._forget_stray_cancellations()
+        return error
+
+    async def _forget_stray_cancellations(self) -> None:
+        """Take cancellations that are only counted, and have cut off nothing, for those of task groups of a node."""
+        if _GROUPS_LEAVE_CANCELLATIONS and self._task is not None:
+            try:
+                await asyncio.sleep(0)  # one that is not delivered yet comes now
+            except asyncio.CancelledError as error:
+                self._cancelled = error
+            self._cancellations = self._task.cancelling()
+
+    async def check_cancelled_at_the_end(self, end: BaseException) -> None:
+        """Raise a cancellation that came when the last node had begun, whatever ended the task, unless the answer would
+        be lost with it: it is the State whose run was deleted. The run of a graph within is deleted as well, but it is
+        not the answer."""
+        if not self._is_cancelled() or not isinstance(end, Exception):
+            return
+        is_answer = isinstance(end, StopIteration)
+        if is_answer and cast(StopIteration, end).value is self._deleted:
+            return
+        try:
+            await self._raise_cancellation()
+        except asyncio.CancelledError as cancelled:
+            raise cancelled from (None if is_answer else end)
+
+
+def _replaces_cancellation(error: BaseException) -> bool:
+    """Return whether an error was raised in place of a CancelledError, and not by a task group, which cancels its own
+    task."""
+    seen: set[int] = set()
+    link: BaseException | None = error
+    found = False
+    while link is not None and id(link) not in seen:
+        if isinstance(link, BaseExceptionGroup):
+            return False
+        found = found or isinstance(link, asyncio.CancelledError)
+        seen.add(id(link))
+        link = link.__cause__ or link.__context__
+    return found
+
+
+def end_of(run: asyncio.Task[Any]) -> BaseException | None:
+    """-> the exception that a task ended with, if it did."""
+    try:
+        return run.exception()
+    except asyncio.CancelledError as error:
+        return error
+
+
+def _begun_apart(function: _Function, argument: Any) -> asyncio.Future[Outcome]:
+    """-> what will come of a call in a thread of its own."""
+    loop = asyncio.get_running_loop()
+    work: asyncio.Future[Outcome] = loop.create_future()
+
+    def settle(outcome: Outcome) -> None:
+        if not work.done():
+            work.set_result(outcome)
+
+    def done(outcome: Outcome) -> None:
+        with suppress(RuntimeError):  # the loop is closed: nobody has waited for it
+            loop.call_soon_threadsafe(settle, outcome)
+
+    call_apart(function, argument, done)
+    return work

@@ -1,0 +1,110 @@
+"""What may stop a run between two nodes, or cut off one."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+import attrs
+
+from stategraph._protocol.commands import Stopped
+
+MakeError = Callable[[float], BaseException]
+
+
+@attrs.frozen
+class StopSignal:
+    """What may stop a run between two nodes.
+
+    Attributes:
+        cancel: Stops the run once it is set.
+        timeout: Seconds the call may take.
+        deadline: When they are over, as time.monotonic tells it.
+    """
+
+    cancel: threading.Event | None
+    timeout: float | None
+    deadline: float
+
+    @classmethod
+    def of(cls, cancel: threading.Event | None, timeout: float | None) -> StopSignal | None:
+        """-> the signal, None if nothing can ever stop the run."""
+        if cancel is None and timeout is None:
+            return None
+        return cls(cancel, timeout, float("inf") if timeout is None else time.monotonic() + timeout)
+
+    def check(self) -> None:
+        """Raise Stopped if the run is to stop."""
+        if self.cancel is not None and self.cancel.is_set():
+            raise Stopped("it was cancelled")
+        if time.monotonic() >= self.deadline:
+            raise self.timed_out()
+
+    def timed_out(self, _: float = 0) -> Stopped:
+        """-> what says that the time is up."""
+        stopped = Stopped(f"its timeout of {self.timeout} s passed")
+        stopped.__cause__ = TimeoutError(f"{self.timeout} s")
+        return stopped
+
+
+@attrs.frozen
+class TimeLimit:
+    """When the time of something is up, as time.monotonic tells it, and what is raised then."""
+
+    deadline: float
+    seconds: float
+    error: MakeError
+
+    def left(self) -> float:
+        """-> the seconds that are left."""
+        return max(0.0, self.deadline - time.monotonic())
+
+    def passed(self) -> BaseException:
+        """-> what says that the time is up."""
+        return self.error(self.seconds)
+
+
+@attrs.frozen
+class Limits:
+    """All that limits a run now: the signal of the call, and the limits of the nodes that it is in.
+
+    Attributes:
+        signal: May stop the run.
+        stack: The limits of nodes, the innermost last.
+    """
+
+    signal: StopSignal | None
+    stack: list[TimeLimit] = attrs.field(factory=list)
+
+    def push(self, error: MakeError, seconds: float) -> None:
+        """Limit what follows."""
+        self.stack.append(TimeLimit(time.monotonic() + seconds, seconds, error))
+
+    def prolong(self, seconds: float) -> None:
+        """Give nodes so much longer: they were not at work, for somebody was looking at what they had put out."""
+        self.stack[:] = [attrs.evolve(limit, deadline=limit.deadline + seconds) for limit in self.stack]
+
+    def check(self) -> None:
+        """Raise if the run is to stop, or the time of a node is up."""
+        if self.signal is not None:
+            self.signal.check()
+        node = self.of_node()
+        if node is not None and node.left() == 0:
+            raise node.passed()
+
+    def of_node(self) -> TimeLimit | None:
+        """-> the limit of a node that is reached first."""
+        return min(self.stack, key=lambda limit: limit.deadline, default=None)
+
+    def of_all(self) -> TimeLimit | None:
+        """-> the limit that is reached first, of nodes and of the call."""
+        limits = [*self.stack]
+        if self.signal is not None and self.signal.timeout is not None:
+            limits.append(TimeLimit(self.signal.deadline, self.signal.timeout, self.signal.timed_out))
+        return min(limits, key=lambda limit: limit.deadline, default=None)
+
+    @property
+    def cancel(self) -> threading.Event | None:
+        """Stops the run once it is set."""
+        return None if self.signal is None else self.signal.cancel

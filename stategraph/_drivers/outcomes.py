@@ -1,0 +1,64 @@
+"""How a task ends, and how an error goes back into it."""
+
+from __future__ import annotations
+
+import contextvars
+import threading
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+from stategraph._protocol.commands import Stopped
+from stategraph.errors import RunCancelledError, describe_exception
+
+Outcome: TypeAlias = tuple[Any, BaseException | None]
+"""What a call returns, or what it raises."""
+
+
+def answer_of(error: BaseException) -> Any:
+    """-> what a task returned, from the StopIteration that ended it; raises whatever else ended it."""
+    if isinstance(error, StopIteration):
+        return error.value
+    raise error
+
+
+def left() -> Stopped:
+    """-> what to throw into a task when nobody asks for its next State any more."""
+    return Stopped("nobody iterates over it any more")
+
+
+def is_plain_stop(error: BaseException | None) -> bool:
+    """Whether a task that was left has ended as it should: without another failure, which would be a note."""
+    return isinstance(error, RunCancelledError | Stopped) and not hasattr(error, "__notes__")
+
+
+def raised_after(thrown: BaseException, error: BaseException) -> BaseException:
+    """Return what goes up once a task has ended that was stopped because of an error.
+
+    Args:
+        thrown: The error, or what `left` gave if there is none.
+        error: What the task ended with. Where it is more than that the run was stopped, the error gets a note of it.
+    """
+    if is_plain_stop(error) or isinstance(error, StopIteration):
+        return thrown
+    if isinstance(thrown, Stopped):
+        return error
+    for note in getattr(error, "__notes__", [describe_exception(error)]):
+        thrown.add_note(note)
+    return thrown
+
+
+def outcome_of(function: Callable[[Any], Any], argument: Any) -> Outcome:
+    """-> what a call returns or raises: raised in a thread of a pool, some exceptions stop the loop or get lost."""
+    try:
+        return function(argument), None
+    except BaseException as error:
+        return None, error
+
+
+def call_apart(function: Callable[[Any], Any], argument: Any, done: Callable[[Outcome], object]) -> None:
+    """Call a function in a thread of its own, which tells `done`. Nobody waits for that thread, not even at the end of
+    the process: a function cannot be stopped, and one that takes too long is left to itself."""
+    run = contextvars.copy_context().run
+    threading.Thread(
+        target=lambda: done(run(outcome_of, function, argument)), name="stategraph node", daemon=True
+    ).start()

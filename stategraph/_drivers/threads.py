@@ -1,0 +1,178 @@
+"""Threads for what would block an event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import os
+import sys
+import threading
+import weakref
+from collections.abc import Callable
+from contextlib import suppress
+from queue import SimpleQueue
+from typing import Any, Self, TypeAlias
+
+from stategraph._drivers.outcomes import Outcome, outcome_of
+
+NODES = 1000
+"""Nodes that work in threads at the same time, at most: far more than any one of them should have to wait for."""
+
+STORE_CALLS = min(32, (os.cpu_count() or 1) + 4)
+"""Calls of stores at the same time, at most: these are short, and some stores open a connection for each thread."""
+
+IDLE = 10.0  # seconds after which threads that were not needed end
+
+_Call: TypeAlias = tuple[asyncio.Future[Outcome], Callable[..., Outcome], Callable[[Any], Any], Any]
+
+
+class Threads:
+    """Threads that make calls for an event loop: begun when they are needed, and used again.
+
+    All of them take their calls from one queue, so that one that is awake takes the next without waking another. How
+    many are needed is known to the thread of the loop alone, so that there are no locks.
+
+    Args:
+        name: Their name.
+        most: How many there are at most. Further calls wait.
+    """
+
+    def __init__(self, name: str, most: int) -> None:
+        self._name, self._most = name, most
+        self._calls: SimpleQueue[_Call | None] = SimpleQueue()
+        self._count = 0  # threads that are to be there
+        self._busy = self._peak = 0  # calls that have not finished, and the most of them since threads were let go
+        self._threads: set[threading.Thread] = set()
+        self._is_watched = False
+
+    def begin(self, function: Callable[[Any], Any], argument: Any) -> asyncio.Future[Outcome]:
+        """Call a function in a thread, in the context of the caller -> what will come of it."""
+        if self._busy >= self._count and self._count < self._most:
+            self._start()
+        self._busy += 1
+        self._peak = max(self._peak, self._busy)
+        work: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+        self._calls.put((work, contextvars.copy_context().run, function, argument))
+        return work
+
+    def close(self) -> None:
+        """Let all threads go; those that are busy go when they have finished."""
+        self._let_go(self._count)
+        if not self._busy and not sys.is_finalizing():  # when the interpreter ends, threads are not waited for
+            for thread in self._threads - {threading.current_thread()}:
+                thread.join()
+
+    def _start(self) -> None:
+        thread = threading.Thread(target=self._work, name=self._name, daemon=True)
+        self._threads.add(thread)
+        try:
+            thread.start()
+        except RuntimeError:  # the system has no more: the call waits, if there is somebody who will make it
+            self._threads.discard(thread)
+            if not self._count:
+                raise
+            return
+        self._count += 1
+        self._watch()
+
+    def _watch(self) -> None:
+        if not self._is_watched:
+            self._is_watched = True
+            asyncio.get_running_loop().call_later(IDLE, self._shrink)
+
+    def _shrink(self) -> None:
+        """Let those threads go that were not needed since this was done the last time."""
+        self._is_watched = False
+        self._let_go(self._count - self._peak)
+        self._peak = self._busy
+        if self._count:
+            self._watch()
+
+    def _let_go(self, count: int) -> None:
+        for _ in range(count):
+            self._count -= 1
+            self._calls.put(None)
+
+    def _finished(self, work: asyncio.Future[Outcome], outcome: Outcome) -> None:
+        self._busy -= 1
+        if not work.done():
+            work.set_result(outcome)
+
+    # ------------------------------------------------------------------ in a thread
+
+    def _work(self) -> None:
+        while self._do_next():
+            pass
+        self._threads.discard(threading.current_thread())
+
+    def _do_next(self) -> bool:
+        """Make a call -> whether there may be another. While it waits for that, nothing of the last one is held."""
+        call = self._calls.get()
+        if call is None:
+            return False
+        work, run, function, argument = call
+        outcome = run(outcome_of, function, argument)
+        with suppress(RuntimeError):  # the loop is closed: nobody waits
+            work.get_loop().call_soon_threadsafe(self._finished, work, outcome)
+        return True
+
+
+class LoopThreads:
+    """The threads of an event loop: those of nodes and those of stores, so that neither wait for the others.
+
+    They are there for some time after the last run has ended, so that the next one finds them, but not longer than the
+    loop. To be entered by each run that uses them.
+    """
+
+    def __init__(self) -> None:
+        self.nodes, self.store = Threads("stategraph node", NODES), Threads("stategraph store", STORE_CALLS)
+        self.users = 0
+        self._timer: weakref.ref[asyncio.TimerHandle] | None = None
+
+    def __enter__(self) -> Self:
+        self.users += 1
+        timer = None if self._timer is None else self._timer()
+        if timer is not None:
+            timer.cancel()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.users -= 1
+        if self.users:
+            return
+        rest = _Rest(self)
+        with suppress(RuntimeError):  # no loop is running: a run that nobody waits for is being dropped
+            self._timer = weakref.ref(asyncio.get_running_loop().call_later(IDLE, rest))
+
+    def close(self) -> None:
+        """Let them go."""
+        self.nodes.close()
+        self.store.close()
+
+
+class _Rest:
+    """Held by a timer of a loop, and by nothing else: it goes when the time is up, or when the loop is closed and drops
+    its timers, which is all that tells of that. The threads go with it."""
+
+    def __init__(self, threads: LoopThreads) -> None:
+        self._threads = threads
+
+    def __call__(self) -> None: ...
+
+    def __del__(self) -> None:
+        if not self._threads.users:
+            self._threads.close()
+
+
+_of_loops: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, LoopThreads] = weakref.WeakKeyDictionary()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_of_loops.clear)  # a child has none of the threads
+
+
+def threads_of_loop() -> LoopThreads:
+    """Return the threads of the running event loop."""
+    loop = asyncio.get_running_loop()
+    threads = _of_loops.get(loop)
+    if threads is None:
+        threads = _of_loops[loop] = LoopThreads()
+    return threads

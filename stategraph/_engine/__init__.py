@@ -1,0 +1,1 @@
+"""Decisions: how a run begins, goes on, pauses and ends. No I/O."""

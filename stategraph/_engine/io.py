@@ -1,0 +1,199 @@
+"""What a run may use of the world, the store and the observer, with their failures in the words of stategraph.
+
+The engine never calls these functions. It puts them into commands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from typing import Any, Protocol, cast
+
+from stategraph._engine.selective import persisted
+from stategraph._util.failures import failures
+from stategraph._values.events import EventType, Listener, notify
+from stategraph._values.provenance import Part
+from stategraph.errors import (
+    CheckpointCorruptError,
+    CheckpointError,
+    CheckpointSaveError,
+    describe_exception,
+    shorten,
+)
+from stategraph.state import State
+
+
+class Store(Protocol):
+    """What a run asks of a store; see `stategraph.stores.CheckpointStore`."""
+
+    def save(self, state: State, /) -> None: ...
+    def amend(self, state: State, /) -> None: ...
+    def load(self, run_id: str, /) -> State: ...
+    def delete(self, run_id: str, /) -> None: ...
+    def _discard(self, run_id: str, /) -> None: ...
+    def retain(self, run_id: str, policy: Any, /) -> None: ...
+    def flush(self) -> None: ...
+    def save_parts(self, run_id: str, parts: Sequence[Part], /) -> None: ...
+    def load_parts(self, run_id: str, step: int, node: str, /) -> Mapping[str, Any]: ...
+    def drop_parts(self, run_id: str, step: int, /, *, newer_too: bool) -> None: ...
+
+
+class SelectiveSaves:
+    """A store that is given only some keys of each State. Everything else goes on to the store behind it.
+
+    Args:
+        store: The store.
+        persist: The keys.
+    """
+
+    def __init__(self, store: Store, persist: AbstractSet[str]) -> None:
+        self._store, self._persist = store, persist
+
+    def save(self, state: State) -> None:
+        """Save the keys that are saved."""
+        self._store.save(persisted(state, self._persist))
+
+    def amend(self, state: State) -> None:
+        """As `save`, in place of the newest State."""
+        self._store.amend(persisted(state, self._persist))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    def __str__(self) -> str:
+        return str(self._store)
+
+
+class Services:
+    """The store and the observer of a graph, for one run. A CheckpointError from here has the State at stake in it.
+
+    Args:
+        store: Keeps the States.
+        observer: Hears of events.
+        source: The name of the graph.
+        policy: What the store is to keep of the run: told before the first save, as a run that is never saved must
+            leave nothing in a store.
+        persist: The only keys that are saved; None for all.
+        settle: Waits until runs of the store have ended that were dropped before.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        observer: Listener,
+        source: str,
+        policy: Any = None,
+        persist: AbstractSet[str] | None = None,
+        settle: Callable[[], object] = bool,
+    ) -> None:
+        self._whole = store
+        self._settle = settle
+        self.store: Store = store if persist is None else cast(Store, SelectiveSaves(store, persist))
+        self.observer = observer
+        self._source = source
+        self._policy = policy
+        self._is_told = False
+
+    def save(self, state: State) -> None:
+        """Save a State; raises a CheckpointError if that fails."""
+        try:
+            if not self._is_told:
+                self._tell_policy(state.run_id)
+            self.store.save(state)
+        except failures() as error:
+            raise self._unsaved(state, error)  # noqa: B904 - sets the cause itself
+
+    def amend(self, state: State) -> None:
+        """Save a State in place of the newest one; raises a CheckpointError if that fails."""
+        try:
+            if not self._is_told:
+                self._tell_policy(state.run_id)
+            self.store.amend(state)
+        except failures() as error:
+            raise self._unsaved(state, error)  # noqa: B904 - sets the cause itself
+
+    def load(self, run_id: str) -> State:
+        """-> the newest State of the run; raises a CheckpointError if there is none or something else comes."""
+        self._settle()  # it may be this run that was dropped a moment ago
+        try:
+            state = self.store.load(run_id)
+        except CheckpointError:
+            raise
+        except failures() as error:
+            reason = f"the {self.store} could not load it: {describe_exception(error)}"
+            if isinstance(error, LookupError):
+                reason += " (a store says with CheckpointNotFoundError that a run is not there)"
+            raise CheckpointError(run_id, reason) from error
+        if type(state) is not State or state.run_id != run_id:
+            raise CheckpointCorruptError(run_id, f"the {self.store} gave {shorten(state)} for it")
+        return state
+
+    def flush(self, state: State) -> None:
+        """Wait until all that was saved before is durable; raises a CheckpointError if it will not be."""
+        try:
+            self.store.flush()
+        except failures() as error:
+            raise self._unsaved(state, error)  # noqa: B904 - sets the cause itself
+
+    def delete(self, state: State) -> None:
+        """Delete the run of a completed State; raises a CheckpointError if that fails, or a save before it has."""
+        self.flush(state)  # or a save behind the run that has failed would seem to be a failure to delete
+        try:
+            self.store._discard(state.run_id)
+        except failures() as error:
+            reason = f"it is complete, but the {self.store} could not delete it: {describe_exception(error)}"
+            failure = CheckpointError(state.run_id, reason)
+            failure.state = state
+            raise failure from error
+
+    def save_parts(self, about: tuple[State, Sequence[Part]]) -> None:
+        """Save finished parts of the step after a State; raises a CheckpointError if that fails."""
+        state, parts = about
+        try:
+            self.store.save_parts(state.run_id, parts)
+        except failures() as error:
+            raise self._unsaved(state, error)  # noqa: B904 - sets the cause itself
+
+    def load_parts(self, about: tuple[str, int, str]) -> Mapping[str, Any]:
+        """-> the parts of a step of a run that were saved, by label."""
+        parts: Mapping[str, Any] = self._asked(about[0], "load its parts", lambda: self.store.load_parts(*about))
+        return parts
+
+    def drop_parts(self, about: tuple[str, int, bool]) -> None:
+        """Forget the parts of a run that a State of this step has joined; if the last is true, newer ones as well."""
+        run_id, step, newer_too = about
+        self._asked(run_id, "drop its parts", lambda: self.store.drop_parts(run_id, step, newer_too=newer_too))
+
+    def within(self, source: str, persist: AbstractSet[str] | None) -> Services:
+        """-> the services for the run of a graph within this one, which has keys of its own that are saved."""
+        return Services(self._whole, self.observer, source, self._policy, persist, self._settle)
+
+    def _asked(self, run_id: str, what: str, ask: Callable[[], Any]) -> Any:
+        """-> what the store answers; raises a CheckpointError if it fails."""
+        try:
+            return ask()
+        except CheckpointError:
+            raise
+        except failures() as error:
+            reason = f"the {self.store} could not {what}: {describe_exception(error)}"
+            raise CheckpointError(run_id, reason) from error
+
+    def notify(self, about: tuple[EventType, Mapping[str, Any]]) -> None:
+        """Tell the observer of an event: its type and its data."""
+        notify(self.observer, about[0], self._source, about[1])
+
+    def _tell_policy(self, run_id: str) -> None:
+        self.store.retain(run_id, self._policy)
+        self._is_told = True
+
+    def _unsaved(self, state: State, error: BaseException) -> CheckpointError:
+        """-> the error for a State that could not be saved: the store's own, if it is a CheckpointError."""
+        self._is_told = False  # a store need not remember the policy of a run that it could not begin
+        if isinstance(error, CheckpointError):
+            failure = error
+        else:
+            reason = f"step {state.step} could not be saved in the {self.store}: {describe_exception(error)}"
+            failure = CheckpointSaveError(state.run_id, reason)
+            failure.__cause__ = error
+        failure.state = state
+        return failure

@@ -1,0 +1,179 @@
+"""Computing keys again that were not saved, when a run goes on: the nodes that wrote them run again, and only those."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from stategraph._engine.selective import GIVEN
+from stategraph._engine.step import Visit
+from stategraph._graph.compiled import Plan
+from stategraph._values.events import EventType
+from stategraph._values.frozen import lay_over
+from stategraph._values.provenance import Origin, RunStatus, evolved
+from stategraph.errors import RecomputeError, describe_exception, shorten
+from stategraph.nodes.function import data_from
+from stategraph.state import State, data_of, evolve, with_data
+
+if TYPE_CHECKING:
+    from stategraph._engine.start import Start
+    from stategraph._protocol.commands import Task
+
+
+class Recomputation(Visit):
+    """A visit to a node that has completed its step before: nothing of it is shown or saved."""
+
+    def show_chunk(self, chunk: Any) -> Task[None]:
+        yield from ()
+
+    def keep_incoming(self, *, at_last: bool = False) -> Task[None]:
+        yield from ()
+
+    def finished_parts(self) -> Task[dict[str, Any]]:
+        yield from ()
+        return {}
+
+    def keep_parts(self, finished: Mapping[str, Any]) -> Task[None]:
+        yield from ()
+
+    def run_child(self, plan: Plan, inputs: Mapping[str, Any], updates: Mapping[str, Any]) -> Task[State]:
+        unsaved = attrs.evolve(
+            plan, interval=0, saves=False, loads_parts=False, keeps_parts=False, preserve=False, persist=None
+        )
+        return (yield from self.engine.run_child(self, unsaved, None, inputs, {}))
+
+
+def restored(
+    engine: Start, saved: State, updates: Mapping[str, Any], inputs: Mapping[str, Any]
+) -> Task[tuple[State, Mapping[str, Any]]]:
+    """-> a saved State with the keys that were not saved, and the updates that remain to be laid over it.
+
+    Updates change what is there now. But where a key cannot be computed again, and something else was made of it, its
+    update is the value that it had.
+
+    Args:
+        engine: The run.
+        saved: The State.
+        updates: Keys that are given.
+        inputs: What the run began with, where that is known.
+
+    Raises:
+        RecomputeError: a key can neither be computed again nor is it given.
+    """
+    work = _Work.of(engine.plan, saved, updates, inputs)
+    data = lay_over(work.defaults, data_of(saved))
+    for origin, keys in work.in_order():
+        if origin.node == GIVEN:
+            data = lay_over(data, {key: work.supplied[key] for key in keys})
+        else:
+            data = {**data, **(yield from _again(engine, with_data(saved, data), origin, keys))}
+    origins = work.origins_after()
+    made = {key: value for key, value in data.items() if key not in work.defaults}
+    state = evolve(with_data(saved, made), progress=evolved(saved.progress, origins=origins))
+    return state, {key: value for key, value in updates.items() if key not in work.supplied}
+
+
+def _again(engine: Start, state: State, origin: Origin, keys: list[str]) -> Task[dict[str, Any]]:
+    """-> the values that a node writes for keys when it makes its step again."""
+    stage = engine.plan.stages[origin.node]
+    before = evolve(state, step=origin.step - 1, status=RunStatus.ACTIVE, error=None, pause=None)
+    visit = Recomputation(engine, stage, before)
+    yield from visit.tell(EventType.NODE_RECOMPUTE, keys=tuple(keys))
+    try:
+        values = _taken((yield from visit.result()), before, keys)
+    except Exception as error:
+        reason = f"node {shorten(origin.node)} fails when it runs again: {describe_exception(error)}"
+        raise RecomputeError(state.run_id, dict.fromkeys(keys, reason)) from error
+    return values
+
+
+def _taken(result: Any, before: State, keys: list[str]) -> dict[str, Any]:
+    """-> the values of keys in what a node returned. Raises ValueError if it is not like the first time."""
+    if isinstance(result, State) and result.pause is not None:
+        raise ValueError(f"it pauses the run ({result.pause.reason})")
+    data = data_from(result, before)
+    lost = [key for key in keys if key not in data]
+    if lost:
+        raise ValueError(f"this time it does not write {', '.join(map(shorten, lost))}")
+    return {key: data[key] for key in keys}
+
+
+@attrs.frozen
+class _Work:
+    """What is to be done for the keys that are missing.
+
+    Attributes:
+        origins: All origins.
+        missing: Those of the missing keys.
+        needed: The keys that are to be there, for themselves or because others were made of them.
+        supplied: The values of needed keys that are given because they cannot be computed.
+        defaults: Values that come by themselves.
+    """
+
+    origins: Mapping[str, Origin]
+    missing: Mapping[str, Origin]
+    needed: frozenset[str]
+    supplied: Mapping[str, Any]
+    defaults: dict[str, Any]
+
+    @classmethod
+    def of(cls, plan: Plan, saved: State, updates: Mapping[str, Any], inputs: Mapping[str, Any]) -> _Work:
+        origins = saved.progress.origins if saved.progress else {}
+        missing = {key: origin for key, origin in origins.items() if key not in saved}
+        needed = _needed(plan, missing, updates)
+        reasons = {key: _obstacle(plan, missing[key]) for key in sorted(needed)}
+        supplied: dict[str, Any] = {}
+        for key in [key for key, reason in reasons.items() if reason]:
+            origin = missing[key]
+            if key in updates:
+                supplied[key] = updates[key]
+            elif key in inputs and origin.node == GIVEN and origin.step == 0:
+                supplied[key] = inputs[key]
+        refused = {key: reason for key, reason in reasons.items() if reason and key not in supplied}
+        if refused:
+            raise RecomputeError(saved.run_id, refused)
+        persist = plan.persist if plan.persist is not None else plan.defaults.keys()
+        unsaved = plan.defaults.keys() - persist - origins.keys() - saved.keys()
+        defaults = {key: plan.defaults[key] for key in unsaved}
+        return cls(origins, missing, needed, supplied, defaults)
+
+    def in_order(self) -> Iterator[tuple[Origin, list[str]]]:
+        """-> origins with the keys to take from there, in the order of their steps; within one, what is given last."""
+        grouped: dict[tuple[int, bool, str], list[str]] = {}
+        for key in sorted(self.needed):
+            origin = self.missing[key]
+            node = GIVEN if key in self.supplied else origin.node
+            grouped.setdefault((origin.step, node == GIVEN, node), []).append(key)
+        for (step, _, node), keys in sorted(grouped.items()):
+            yield Origin(node, step, ()), keys
+
+    def origins_after(self) -> dict[str, Origin]:
+        """-> the origins of all keys that are there now."""
+        after = {key: origin for key, origin in self.origins.items() if key not in self.missing or key in self.needed}
+        return {**after, **{key: Origin(GIVEN, after[key].step, ()) for key in self.supplied}}
+
+
+def _needed(plan: Plan, missing: Mapping[str, Origin], updates: Mapping[str, Any]) -> frozenset[str]:
+    """-> the missing keys that are not given, and those that these were made of."""
+    needed = missing.keys() - updates.keys()
+    for key, origin in sorted(missing.items(), key=lambda item: item[1].step, reverse=True):
+        if key in needed and _obstacle(plan, origin) is None:
+            before = {other for other in missing if missing[other].step < origin.step}
+            needed |= before if origin.read is None else before & origin.read
+    return frozenset(needed)
+
+
+def _obstacle(plan: Plan, origin: Origin) -> str | None:
+    """-> what keeps a key from being computed again; None if nothing does."""
+    if origin.node == GIVEN:
+        return "no node wrote it: it came with the input of the run, an update, or a failure"
+    node = f"node {shorten(origin.node)}, which wrote it,"
+    if origin.node not in plan.stages:
+        return f"{node} is not in the graph"
+    if plan.stages[origin.node].node.pauses:
+        return f"{node} took it from an answer"
+    if origin.overwritten is not None:
+        return f"{node} had read {shorten(origin.overwritten)}, which was overwritten or removed since"
+    return None

@@ -1,0 +1,143 @@
+"""The cache of a node: what it changed is kept, and used again for the same inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol, TypeAlias
+
+import attrs
+
+from stategraph._engine.step import Visit
+from stategraph._graph.compiled import Stage
+from stategraph._protocol.commands import Cache, Task
+from stategraph._util.code_version import version_of
+from stategraph._values.events import EventType
+from stategraph.nodes.function import changes_from
+from stategraph.policies import CachePolicy
+from stategraph.state import State
+
+Changes: TypeAlias = tuple[Mapping[str, Any], Sequence[str]]
+"""What a node has set, by keys, and the keys that it has removed."""
+
+
+class Found(Protocol):
+    """What came of looking for a result."""
+
+    @property
+    def key(self) -> str | None:
+        """What a result is kept under; None where it cannot be."""
+
+    @property
+    def changes(self) -> Changes | None:
+        """The result, None if there is none to be used."""
+
+    @property
+    def reason(self) -> str:
+        """Why there is none."""
+
+    @property
+    def is_broken(self) -> bool:
+        """Whether somebody should see to the cache."""
+
+
+class Results(Protocol):
+    """Where results are kept. Nothing of it raises an Exception."""
+
+    def find(self, parts: Sequence[Any], ttl: float | None, /) -> Found:
+        """-> the result that is kept for these values, not older than `ttl` seconds."""
+
+    def keep(self, key: str, changes: Changes, ttl: float | None, /) -> str:
+        """Keep a result, for `ttl` seconds -> why that failed; empty if it did not."""
+
+
+@attrs.define(eq=False)
+class NodeCache:
+    """The results of a node.
+
+    Attributes:
+        graph: The name of its graph.
+        name: The name of the node.
+        version: The version of what it does.
+        policy: How they are kept.
+        results: Where they are kept.
+    """
+
+    graph: str
+    name: str
+    version: str
+    policy: CachePolicy
+    results: Results
+    _has_warned: bool = attrs.field(default=False, init=False)
+
+    def visit(self, visit: Visit, attempts: Callable[[], Task[Any]]) -> Task[Any]:
+        """-> a kept result, or what the node returns after its attempts."""
+        if visit.is_answered:
+            return (yield from attempts())
+        if visit.state.keys().isdisjoint(self.policy.inputs):  # as where their names are misspelled
+            reason = f"none of its inputs is in the State: {', '.join(self.policy.inputs)}"
+            self._warn(reason)
+            yield from visit.tell(EventType.CACHE_MISS, key=None, reason=reason)
+            return (yield from attempts())
+        found: Found = yield (Cache, self._find, visit.handed)
+        if found.changes is not None:
+            yield from visit.tell(EventType.CACHE_HIT, key=found.key)
+            return _changed(visit.state, found.changes)
+        yield from visit.tell(EventType.CACHE_MISS, key=found.key, reason=found.reason)
+        result = yield from attempts()
+        if found.key is not None and not visit.is_answered and not _pauses(result):
+            yield (Cache, self._keep, (found.key, changes_from(result, visit.state)))
+        return result
+
+    def _find(self, state: State) -> Found:
+        keys = sorted(set(self.policy.inputs))
+        inputs = {key: state[key] for key in keys if key in state}
+        found = self.results.find([self.graph, self.name, self.version, keys, inputs], self.policy.ttl)
+        if found.is_broken:
+            self._warn(found.reason)
+        return found
+
+    def _keep(self, result: tuple[str, Changes]) -> None:
+        failure = self.results.keep(*result, self.policy.ttl)
+        if failure:
+            self._warn(failure)
+
+    def _warn(self, reason: str) -> None:
+        """Say, once, that the cache is of no use; the run goes on without it."""
+        if not self._has_warned:
+            self._has_warned = True
+            import logging  # imported when used: 5 ms
+
+            logging.getLogger("stategraph").warning(
+                "node %r of graph %r: its cache was not used (this is said once): %s", self.name, self.graph, reason
+            )
+
+
+def with_caches(
+    graph: str, stages: Mapping[str, Stage], open_results: Callable[[CachePolicy], Results]
+) -> dict[str, Stage]:
+    """-> the stages of a graph, those of nodes with a CachePolicy with what looks after their results."""
+    opened: dict[tuple[str, int], Results] = {}
+
+    def made(stage: Stage) -> Stage:
+        policy = stage.policies.cache
+        if policy is None:
+            return stage
+        place = str(policy.path), id(policy.sign_with)
+        if place not in opened:
+            opened[place] = open_results(policy)
+        version = version_of(stage.node.made_of() or ()) if policy.version is None else f"={policy.version!r}"
+        return attrs.evolve(stage, cache=NodeCache(graph, stage.name, version, policy, opened[place]))
+
+    return {name: made(stage) for name, stage in stages.items()}
+
+
+def _pauses(result: object) -> bool:
+    return isinstance(result, State) and result.pause is not None
+
+
+def _changed(state: State, changes: Changes) -> State:
+    """-> the State with what a node changed."""
+    changed, removed = changes
+    for key in removed:
+        state = state.remove(key) if key in state else state
+    return state.update(changed)

@@ -1,0 +1,133 @@
+"""Keys that are not saved: what is left of a State without them, and the record of how each of them was made.
+
+For every key that is not saved, `Progress.origins` tells which node wrote it at which step, and what it had read. A
+value can be made again as long as everything that it was made of is as it was: once one of these keys is overwritten or
+removed, `Origin.overwritten` says so. That is all that has to be known when the run is resumed, and it changes only in
+steps that concern a key that is not saved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Set as AbstractSet
+from typing import Any
+
+import attrs
+
+from stategraph._values.frozen import changed_items
+from stategraph._values.provenance import Origin, evolved
+from stategraph.errors import shorten
+from stategraph.state import State, data_of, evolve, with_data
+
+GIVEN = ""
+"""In place of the node that wrote a key: it came with the input of the run or an update, or is the engine's own."""
+
+
+def persisted(state: State, keys: AbstractSet[str] | None) -> State:
+    """-> what is saved of a State: these keys; all, if there are none given."""
+    if keys is None:
+        return state
+    return with_data(state, {key: value for key, value in data_of(state).items() if key in keys})
+
+
+_NONE: frozenset[str] = frozenset()
+
+
+def _keys(keys: Iterable[str]) -> frozenset[str]:
+    return frozenset(keys)
+
+
+@attrs.frozen
+class Written:
+    """What a step has done to the data: the keys that it set, and those that it removed."""
+
+    put: frozenset[str] = attrs.field(default=_NONE, converter=_keys)
+    gone: frozenset[str] = attrs.field(default=_NONE, converter=_keys)
+
+    @classmethod
+    def between(cls, before: Mapping[str, Any], after: Mapping[str, Any], named: Iterable[str] = ()) -> Written:
+        """-> what is different; keys that are named count as set even if their values are the same."""
+        return cls({*changed_items(before, after), *named}, before.keys() - after.keys())
+
+    def check_one_kind(self, persist: AbstractSet[str]) -> None:
+        """Raise ValueError if keys that are not saved were made together with a change of keys that are.
+
+        To make the former again, the node would have to run on what was there before the latter."""
+        others, saved = self.put - persist, (self.put | self.gone) & persist
+        if others and saved:
+            raise ValueError(mixture(others, saved))
+
+
+def mixture(others: Collection[str], saved: Collection[str]) -> str:
+    """-> what is wrong with a node that writes both kinds of keys."""
+    named, missing = (", ".join(shorten(key) for key in sorted(keys)[:5]) for keys in (saved, others))
+    return (
+        f"it writes keys that are saved ({named}) and keys that are not ({missing}), which it could not compute again "
+        "by themselves: make it two nodes, or name all of them, or none, in checkpoint.persist"
+    )
+
+
+def origins_after(
+    origins: Mapping[str, Origin], persist: AbstractSet[str], had: Collection[str], written: Written, origin: Origin
+) -> Mapping[str, Origin]:
+    """-> the origins after a step, or an update, that had these keys before it and has written those.
+
+    Args:
+        origins: The origins before.
+        persist: The keys that are saved.
+        had: All keys before.
+        written: What was set and removed.
+        origin: Where the values come from that were set.
+    """
+    # A key that is new and not saved is not there either when what was made before it is made again.
+    new = {key for key in written.put if key not in had and key not in persist}
+    touched = (written.put | written.gone) - new
+    after = {
+        key: old.without(touched) for key, old in origins.items() if key not in written.put and key not in written.gone
+    }
+    own = origin.without(touched)  # it may have read what it wrote
+    after.update(dict.fromkeys(sorted(written.put - persist), own))
+    return origins if after == origins else after
+
+
+def accounted(
+    state: State, before: State, written: Written, persist: AbstractSet[str] | None, defaults: Mapping[str, Any]
+) -> State:
+    """-> a State with the origins of its keys, after something else than a node has written.
+
+    Args:
+        state: The State.
+        before: The State before that.
+        written: What was written.
+        persist: The keys that are saved; None for all.
+        defaults: Values that come by themselves.
+    """
+    progress = state.progress
+    if persist is None:
+        return state if progress is None else evolve(state, progress=evolved(progress, origins={}))
+    had = data_of(before).keys()
+    defaulted = (data_of(state).keys() - had) & persist
+    written = Written(written.put | defaulted, written.gone)
+    origins: Mapping[str, Origin] = progress.origins if progress else {}
+    origins = origins_after(origins, persist, had, written, Origin(GIVEN, state.step, ()))
+    return evolve(state, progress=evolved(progress, origins=_origins_given(origins, persist, state, defaults)))
+
+
+def _origins_given(
+    origins: Mapping[str, Origin], persist: AbstractSet[str], state: State, defaults: Mapping[str, Any]
+) -> Mapping[str, Origin]:
+    """-> the origins for a State that enters a graph: what nobody is known to have written, the run was given.
+
+    Defaults come again by themselves. Keys that are saved now have no origin, and what has read them has read what may
+    not have been there then.
+    """
+    data = data_of(state)
+    kept = {key for key in origins if key in persist}
+    given = {
+        key: Origin(GIVEN, state.step, frozenset())
+        for key, value in data.items()
+        if key not in persist and key not in origins and not (key in defaults and defaults[key] is value)
+    }
+    if not kept and not given:
+        return origins
+    return {**{key: old.without(kept) for key, old in origins.items() if key not in kept}, **given}

@@ -1,0 +1,398 @@
+"""Visit: one step of a run at a node that is more than a function call. What such a node may ask of the run is here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Set as AbstractSet
+from inspect import isawaitable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import attrs
+
+from stategraph._engine.selective import GIVEN, Written, origins_after
+from stategraph._graph.compatibility import by_graph, check_fits, moved
+from stategraph._protocol.commands import (
+    Amend,
+    Await,
+    Command,
+    Expired,
+    Limit,
+    Load,
+    Parts,
+    Save,
+    Sleep,
+    StoreFailed,
+    Unlimit,
+)
+from stategraph._values import clock
+from stategraph._values.answers import awaited
+from stategraph._values.events import EventType
+from stategraph._values.frozen import plain_key
+from stategraph._values.ids import nested_id
+from stategraph._values.provenance import Origin, Part, Partial, Pause, Progress, RunStatus, evolved
+from stategraph._values.tracking import Reads, unwatched, watched
+from stategraph.errors import CheckpointError, CheckpointNotFoundError, describe_exception
+from stategraph.nodes.context import NodeContext
+from stategraph.nodes.function import data_from
+from stategraph.state import State, data_of, evolve, with_data
+
+if TYPE_CHECKING:
+    from stategraph._engine.context import Run
+    from stategraph._graph.compiled import Plan, Stage
+    from stategraph._protocol.commands import Task
+
+_Answer = TypeVar("_Answer")
+
+
+@attrs.define(eq=False)
+class Visit:
+    """A node at work in a run.
+
+    Attributes:
+        engine: The run.
+        stage: The node.
+        state: The State that it is given.
+        attempt: Which try it is, from 1.
+        is_done_before: Whether all that it takes was finished before this visit, and had only to be put together.
+        written: The keys that it has written, where some are not saved.
+    """
+
+    engine: Run
+    stage: Stage
+    state: State
+    attempt: int = 1
+    _renames: Mapping[str, str] | None = None
+    _path: str = ""
+    is_done_before: bool = attrs.field(default=False, init=False)
+    written: Written = attrs.field(factory=Written, init=False)
+    _answered: set[str] = attrs.field(factory=set, init=False)
+    _reads: Reads | None = attrs.field(default=None, init=False)
+
+    # ------------------------------------------------------------------ the visit as a whole
+
+    def result(self) -> Task[Any]:
+        """-> what the node returns at last: from its cache, or after as many attempts as it takes."""
+        cache = self.stage.cache
+        if cache is None:
+            result = yield from self._checked_attempts()
+        else:
+            result = self.checked((yield from cache.visit(self, self._checked_attempts)))
+        persist = self.engine.plan.persist
+        return result if persist is None else self._of_one_kind(result, persist)
+
+    def _checked_attempts(self) -> Task[Any]:
+        """-> what the node returns at last. What was done before and does not fit any more is done once more: the code
+        that it came from may have been mended since."""
+        try:
+            return self.checked(unwatched((yield from self._attempts())))
+        except Exception as error:
+            if not self.is_done_before:
+                raise
+            yield from self.tell_failure(error)
+        yield from self._forget_parts()
+        self._start_over()
+        return self.checked(unwatched((yield from self._attempts())))
+
+    def _of_one_kind(self, result: Any, persist: AbstractSet[str]) -> Any:
+        """-> the result as a State. Raises ValueError if keys that are saved and keys that are not were written."""
+        if isinstance(result, State) and result.pause is not None:
+            return result
+        before, after = data_of(self.state), data_from(result, self.state)
+        self.written = Written.between(before, after, () if isinstance(result, State) else map(plain_key, result))
+        self.written.check_one_kind(persist)
+        return with_data(self.state, after)
+
+    def _attempts(self) -> Task[Any]:
+        retry = self.stage.policies.retry
+        while True:
+            try:
+                return (yield from self._limited(self.stage.node.visit(self)))
+            except Exception as error:
+                delay = None if retry is None or self.is_done_before else retry.delay_after(self.attempt, error)
+                if delay is None:
+                    raise
+                yield from self.tell_failure(error)
+                about = {"attempt": self.attempt, "error": describe_exception(error), "delay": delay}
+                yield from self.tell(EventType.NODE_RETRY, **about)
+            yield (Sleep, None, delay)
+            self.attempt += 1
+            self._start_over()
+
+    def _limited(self, task: Task[_Answer]) -> Task[_Answer]:
+        """-> what the task does, cut off when the node's time is up."""
+        seconds = self.stage.policies.timeout
+        if seconds is None:
+            return (yield from task)
+        expired = Expired(f"the timeout of {seconds} s of node {self.stage.name!r} passed")
+        yield (Limit, lambda _: expired, seconds)
+        try:
+            answer = yield from task
+        except GeneratorExit:
+            raise
+        except BaseException as error:
+            yield (Unlimit, None, None)
+            if error is expired:
+                left = "" if self.stage.node.is_async else "; its thread cannot be stopped, and goes on by itself"
+                raise TimeoutError(f"it took longer than its timeout of {seconds} s{left}") from None
+            raise
+        yield (Unlimit, None, None)
+        return answer
+
+    def _start_over(self) -> None:
+        self._answered.clear()
+        self.is_done_before = False
+        if self.engine.state.partial is not None:
+            self._show_partial(None)
+
+    def tell_failure(self, error: Exception) -> Task[None]:
+        """Tell the observer that an attempt has failed."""
+        yield from self.tell(EventType.NODE_ERROR, attempt=self.attempt, error=describe_exception(error))
+
+    def progress_after(self, after: State, *, is_failed: bool) -> Progress | None:
+        """-> the progress of the run once this step is completed, with that State; by its handler, if it failed."""
+        progress, persist = after.progress, self.engine.plan.persist
+        if self._answered:
+            answered = progress.answered if progress else frozenset[str]()
+            progress = evolved(progress, answered=answered | self._answered)
+        if persist is None:
+            return progress
+        origin = Origin(self.stage.name, after.step, self._read)
+        written = self.written
+        if is_failed:  # what the handler finds is the engine's
+            origin, written = Origin(GIVEN, after.step, ()), Written.between(data_of(self.state), data_of(after))
+        origins = progress.origins if progress else {}
+        return evolved(progress, origins=origins_after(origins, persist, data_of(self.state), written, origin))
+
+    # ------------------------------------------------------------------ reading
+
+    @property
+    def handed(self) -> State:
+        """The State that is visited, as it is handed to the functions of a user: what they read of it is noted, where
+        their work may have to be done again."""
+        if self.engine.plan.persist is None:
+            return self.state
+        if self._reads is None:
+            self._reads = Reads(data_of(self.state))
+        return watched(self.state, self._reads)
+
+    @property
+    def _read(self) -> frozenset[str] | None:
+        """The keys that were read; None for all, and where nobody was watched."""
+        return None if self._reads is None else self._reads.read
+
+    # ------------------------------------------------------------------ checking
+
+    def checked(self, result: Any) -> Any:
+        """-> what the node, or a part of it, returned, as the schema of the graph wants it.
+
+        Raises:
+            SchemaError: it does not fit.
+        """
+        schema = self.engine.plan.schema
+        return result if schema is None else schema.checked_result(self.stage.name, result, self.state)
+
+    def checked_item(self, key: str, place: str, item: Any) -> Any:
+        """-> what is to stand at a place of the list under a key, likewise."""
+        schema = self.engine.plan.schema
+        return item if schema is None else schema.checked_item(self.stage.name, key, place, item)
+
+    # ------------------------------------------------------------------ calling
+
+    def context(self, part: str = "") -> NodeContext:
+        """-> what the node may know of its step, or a part of it of its part."""
+        state, name, engine = self.state, self.stage.name, self.engine
+        step = (state.run_id, engine.plan.graph, name, state.step + 1, self.attempt, state.generation, part)
+        return NodeContext(*step, kept_name=self.kept_name, outermost=engine.outermost)
+
+    def call(self, function: Callable[[Any], Any], argument: Any) -> Task[Any]:
+        """-> what a function returns that may take long: sync or async, as the node is."""
+        result = yield (self.stage.kind, function, argument)
+        if type(result) is not State and isawaitable(result):
+            result = yield (Await, result, self.stage.name)
+        return result
+
+    def tell(self, type: EventType, **about: Any) -> Task[None]:
+        """Tell the observer of an event of this step."""
+        yield from self.engine.tell(type, self.state.run_id, self.state.step + 1, self.stage.name, about)
+
+    def show_chunk(self, chunk: Any) -> Task[None]:
+        """Put out a chunk: it is seen at once, and kept with the run while the node has not finished."""
+        chunk = unwatched(chunk)
+        before = self.engine.state.partial or Partial(self.stage.name)
+        self._show_partial(before.and_chunk(chunk))
+        yield from self.tell(EventType.NODE_CHUNK, chunk=chunk)
+        yield from self.engine.show(self.engine.state)
+
+    def _show_partial(self, partial: Partial | None) -> None:
+        state = self.engine.state
+        self.engine.state = evolve(state, progress=evolved(state.progress, partial=partial))
+
+    # ------------------------------------------------------------------ answers
+
+    def is_answer(self, key: str) -> bool:
+        """Whether the State holds an answer under this key that has not answered anything yet."""
+        progress = self.state.progress
+        return key in self.state and (progress is None or key not in progress.answered)
+
+    def answers(self, pause: Pause) -> bool:
+        """Whether the run was woken to answer this pause of a graph within, and has the answer."""
+        progress, key = self.state.progress, pause.response_param
+        return progress is not None and progress.woken == pause.at and (key is None or self.is_answer(key))
+
+    @property
+    def is_answered(self) -> bool:
+        """Whether the visit goes on from a pause, or has taken an answer: its inputs alone do not decide then."""
+        progress = self.state.progress
+        return bool(self._answered) or (progress is not None and progress.woken is not None)
+
+    def take_answers(self, keys: Iterable[str]) -> None:
+        """Let the values of some keys be answers to this step, and to no other."""
+        used = self.state.progress.answered if self.state.progress else frozenset[str]()
+        self._answered.update(set(keys) - used)
+
+    # ------------------------------------------------------------------ parts
+
+    @property
+    def kept_name(self) -> str:
+        """The name under which parts of this step, and a run within it, are kept: that of the node when it began."""
+        name, progress = self.stage.name, self.state.progress
+        return name if progress is None else progress.kept_name(name)
+
+    def keep_incoming(self, *, at_last: bool = False) -> Task[None]:
+        """Save the State that is visited, unless it is saved: what is kept of parts builds on it.
+
+        Where nothing is saved before a call ends, it is only saved `at_last`: right before something of this step is.
+        """
+        engine = self.engine
+        is_needed = engine.plan.keeps_parts or (at_last and engine.plan.loads_parts)
+        if not is_needed or engine.state is engine.saved:
+            return
+        if engine.around is not None:
+            yield from engine.around.keep_incoming(at_last=at_last)
+        yield from self._stored((Save, engine.services.save, engine.state))
+        engine.saved = engine.state
+
+    def finished_parts(self) -> Task[dict[str, Any]]:
+        """-> the values of the parts of this step that were finished before, by their labels."""
+        engine, at = self.engine, self.state.step + 1
+        found = {
+            part.label: part.value for part in engine.unsaved_parts if (part.step, part.node) == (at, self.kept_name)
+        }
+        if engine.plan.loads_parts:
+            question = (self.state.run_id, at, self.kept_name)
+            loaded = yield from self._stored((Parts, engine.services.load_parts, question))
+            found = {**loaded, **found}
+        return found
+
+    def keep_parts(self, finished: Mapping[str, Any]) -> Task[None]:
+        """Save parts of this step that have finished, but not those of keys that are not saved."""
+        engine = self.engine
+        parts = [Part(self.state.step + 1, self.kept_name, label, value) for label, value in finished.items()]
+        persist, node = engine.plan.persist, self.stage.node
+        if persist is not None:
+            parts = [part for part in parts if persist.issuperset(node.part_writes(part.value))]
+        if not engine.plan.keeps_parts:
+            engine.unsaved_parts += parts
+        elif parts:
+            yield from self._stored((Parts, engine.services.save_parts, (engine.state, parts)))
+        if EventType.PART_COMPLETE in engine.wanted:
+            for label in finished:
+                yield from self.tell(EventType.PART_COMPLETE, part=label)
+
+    def _forget_parts(self) -> Task[None]:
+        """Forget what is kept of parts of this step, and the run of a graph in it."""
+        engine, at = self.engine, self.state.step + 1
+        engine.unsaved_parts[:] = [part for part in engine.unsaved_parts if part.step != at]
+        if engine.plan.loads_parts:
+            yield from self._stored((Parts, engine.services.drop_parts, (self.state.run_id, at, True)))
+
+    def _stored(self, command: Command) -> Task[Any]:
+        """-> the answer to a command to the store, whose failure is not one of the node."""
+        try:
+            return (yield command)
+        except CheckpointNotFoundError:
+            raise
+        except CheckpointError as error:
+            raise StoreFailed from error
+
+    # ------------------------------------------------------------------ a graph within
+
+    def child_run_id(self) -> str:
+        """-> the id of the run of a graph in this step."""
+        state = self.state
+        return nested_id(state.run_id, state.step + 1, self.kept_name, state.generation)
+
+    def shares(self, key: str, inputs: Mapping[str, Any]) -> bool:
+        """Whether a key means the same in the run of a graph in this step, which begins with these inputs."""
+        return key not in inputs or (key in self.state and inputs[key] is self.state[key])
+
+    def progress_within(self, inputs: Mapping[str, Any]) -> Progress | None:
+        """-> the progress with which the run of a graph in this step begins: what has answered out here answers nothing
+        in there, so that a loop asks again."""
+        answered = self.state.progress.answered if self.state.progress else ()
+        return evolved(None, answered={key for key in answered if key in inputs and self.shares(key, inputs)})
+
+    @property
+    def renames(self) -> Mapping[str, str]:
+        """New names of nodes of the graph in this step, by old ones."""
+        return self.engine.renamed_within.get(self.stage.name, {}) if self._renames is None else self._renames
+
+    def within(self, state: State, plan: Plan) -> Visit | None:
+        """-> a look at the node at which the graph in this step waits; None if it does not.
+
+        Raises GraphMismatchError if the graph has changed."""
+        own, further = by_graph(self.renames, plan)
+        state = moved(state, own, plan)
+        pause, path = awaited(state), f"{self._path or self.engine.within}{self.stage.name}/"
+        if pause is None:
+            return None
+        check_fits(plan, state, self.engine.allow_changed, path)
+        stage = plan.stages[pause.node]
+        return Visit(self.engine, stage, state, renames=further.get(stage.name, {}), path=path)
+
+    def load_child(self) -> Task[State | None]:
+        """-> the newest saved State of the run of a graph in this step, None if there is none."""
+        if not self.engine.plan.loads_parts:
+            return None
+        try:
+            state: State = yield from self._stored((Load, self.engine.services.load, self.child_run_id()))
+        except CheckpointNotFoundError:
+            return None
+        return state
+
+    @property
+    def before(self) -> State | None:
+        """The State as it was without the updates that the run of a graph in this step has not been given yet; None if
+        there are none."""
+        replaced = self.state.progress.replaced if self.state.progress else None
+        if not replaced:
+            return None
+        data = {key: value for key, value in data_of(self.state).items() if key not in replaced}
+        return with_data(self.state, {**data, **{key: old[0] for key, old in replaced.items() if old}})
+
+    def hand_on_updates(self) -> Task[None]:
+        """Note, durably, that the run of a graph in this step has the updates: from now on it may overwrite them."""
+        engine = self.engine
+        if engine.state.progress is None or not engine.state.progress.replaced:
+            return
+        engine.state = evolve(engine.state, progress=evolved(engine.state.progress, replaced={}))
+        self.state = engine.state
+        yield from self._stored((Amend, engine.services.amend, engine.state))
+        engine.saved = engine.state
+
+    def run_child(self, plan: Plan, inputs: Mapping[str, Any], updates: Mapping[str, Any]) -> Task[State]:
+        """-> the State that the run of a graph in this step ends with: completed or, if it waits for an answer, paused.
+
+        A run of it that was begun before goes on, with its data updated."""
+        yield from self.keep_incoming()
+        saved = yield from self.load_child()
+        if saved is not None and saved.status is RunStatus.COMPLETED and updates:
+            yield from self._forget_parts()  # it was made of other data
+            saved = None
+        self.is_done_before = saved is not None and saved.status is RunStatus.COMPLETED and self.attempt == 1
+        return (yield from self.engine.run_child(self, plan, saved, inputs, updates))
+
+
+def is_late(pause: Pause) -> bool:
+    """Whether the deadline of a pause has passed."""
+    return pause.deadline is not None and clock.to_datetime(clock.now_ns()) > pause.deadline

@@ -1,0 +1,305 @@
+"""Building: the nodes and edges of a graph, and what can be wrong with them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
+from contextlib import contextmanager
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, TypeVar, overload
+
+import attrs
+
+from stategraph._engine.selective import mixture
+from stategraph._graph.compiled import Stage
+from stategraph._graph.validation import problems_of
+from stategraph._util.code_version import is_told
+from stategraph._util.validators import is_name
+from stategraph._values.frozen import check_mapping, freeze_items
+from stategraph._values.structure import EdgeStructure, GraphStructure
+from stategraph.edges import Edge, Predicate, predicate_problem
+from stategraph.errors import GraphError, SchemaError, UnknownNodeError, shorten
+from stategraph.nodes.base import Node
+from stategraph.nodes.function import FunctionNode, NodeFunction
+from stategraph.nodes.interrupt import InterruptNode
+from stategraph.policies import CachePolicy, NodePolicies, RetryPolicy
+
+if TYPE_CHECKING:
+    from stategraph._schema.schema import Schema
+
+_Function = TypeVar("_Function", bound=NodeFunction)
+
+
+class Blueprint:
+    """The nodes and edges of a graph, as they are being added.
+
+    Args:
+        name: The name of the graph.
+        schema: What keys its States may have, and what their values are; None for any.
+    """
+
+    def __init__(self, name: str, schema: Schema | None = None) -> None:
+        self._name = name
+        self._schema = schema
+        self._lock = threading.Lock()
+        self._nodes: dict[str, Node] = {}
+        self._policies: dict[str, NodePolicies] = {}
+        self._edges: list[Edge] = []
+        self._defaults: dict[str, Any] = {}
+        self._entry: str | None = None
+        self._exits: set[str] = set()
+
+    @property
+    def name(self) -> str:
+        """The name of the graph, from its config."""
+        return self._name
+
+    @property
+    def nodes(self) -> Mapping[str, NodeFunction | Node]:
+        """What was given as nodes by their names, in the order in which they were added."""
+        return MappingProxyType({name: _as_given(node) for name, node in self._nodes.items()})
+
+    @property
+    def edges(self) -> tuple[Edge, ...]:
+        """The edges, in the order in which they were added."""
+        return tuple(self._edges)
+
+    @property
+    def structure(self) -> GraphStructure:
+        """What is kept of the graph with its runs, to tell whether a saved State still fits."""
+        handlers = (
+            EdgeStructure(name, policies.on_error, "on_error")
+            for name, policies in self._policies.items()
+            if policies.on_error is not None
+        )
+        return GraphStructure(tuple(self._nodes), (*(edge.structure for edge in self._edges), *handlers))
+
+    @property
+    def fingerprint(self) -> str:
+        """32 hexadecimal digits that change when nodes or edges do; the same in every process."""
+        return self.structure.fingerprint
+
+    # ------------------------------------------------------------------ building
+
+    def add_node(
+        self,
+        name: str,
+        node: NodeFunction | Node,
+        *,
+        retry: RetryPolicy | None = None,
+        timeout: float | None = None,
+        cache: CachePolicy | None = None,
+        on_error: str | None = None,
+    ) -> None:
+        """Add a step.
+
+        Args:
+            name: Names it within the graph.
+            node: A sync or async function of a State (and, if it has a second parameter for it, of a NodeContext) that
+                returns a State made from the one it was given, or a mapping of updates to it; a generator function
+                that yields chunks and returns the same; or one of the nodes that stategraph has.
+            retry: Try it again when it fails.
+            timeout: Seconds that one attempt may take. An async function is cancelled then; the thread of a sync one
+                cannot be stopped, so it goes on by itself, and what it returns is lost.
+            cache: Keep its results, and call it only for inputs that are new; see CachePolicy.
+            on_error: The node that the run goes to when this one has failed, with ``error`` in the State: a mapping of
+                type, message and node. The failed node counts as a step.
+
+        Raises:
+            GraphError: the name is taken or none, or the node cannot be called like that.
+            ConfigError: a policy is not what it should be.
+        """
+        if not is_name(name):
+            raise self._error(f"a node is named {shorten(name)}; a name has 1 to 200 printable characters")
+        try:
+            made = node if isinstance(node, Node) else FunctionNode.of(node)
+        except TypeError as error:
+            raise self._error(f"node {name!r}: {error}") from None
+        policies = NodePolicies(retry, timeout, cache, on_error)
+        with self._changing():
+            if name in self._nodes:
+                raise self._error(f"node {name!r} is already there; give this one another name")
+            self._nodes[name] = made
+            self._policies[name] = policies
+
+    @overload
+    def node(self, function: _Function, /) -> _Function: ...
+    @overload
+    def node(self, name: str, /) -> Callable[[_Function], _Function]: ...
+    def node(self, function_or_name: Any, /) -> Any:
+        """Decorator that adds a function as a node: ``@graph.node`` under its own name, or ``@graph.node("name")``."""
+        if not isinstance(function_or_name, str):
+            self.add_node(getattr(function_or_name, "__name__", ""), function_or_name)
+            return function_or_name
+
+        def add(function: _Function) -> _Function:
+            self.add_node(function_or_name, function)
+            return function
+
+        return add
+
+    def add_edge(
+        self, from_node: str, to_node: str, predicate: Predicate | None = None, *, name: str | None = None
+    ) -> None:
+        """Add a possible transition. The edges out of a node are tried in the order in which they were added.
+
+        Args:
+            from_node: The node it leaves.
+            to_node: The node it leads to.
+            predicate: Decides on the State after `from_node`; None always passes.
+            name: Names the edge in events, errors and the structure that is kept with a run.
+
+        Raises:
+            UnknownNodeError: a node is not there.
+            GraphError: the predicate is not a sync function, or the same edge is there already.
+        """
+        edge = Edge(self._known(from_node), self._known(to_node), predicate, name)
+        problem = "" if predicate is None else predicate_problem(predicate)
+        if problem:
+            raise self._error(
+                f"edge {from_node!r} -> {to_node!r}: its predicate is {shorten(predicate)}; "
+                f"a predicate is a sync function of a State (the name of an edge goes into name=): {problem}"
+            )
+        with self._changing():
+            if edge in self._edges:
+                raise self._error(f"edge {edge} is already there")
+            self._edges.append(edge)
+
+    def set_entry_point(self, node: str) -> None:
+        """Let runs start at a node.
+
+        Raises:
+            UnknownNodeError: it is not there.
+            GraphError: there is an entry point already.
+        """
+        self._known(node)
+        with self._changing():
+            if self._entry is not None:
+                raise self._error(f"the entry point is {self._entry!r} already; {node!r} cannot be a second one")
+            self._entry = node
+
+    def set_exit_point(self, node: str) -> None:
+        """Let runs complete at a node. A graph has one or more of these.
+
+        Raises:
+            UnknownNodeError: it is not there.
+        """
+        self._known(node)
+        with self._changing():
+            self._exits.add(node)
+
+    def set_defaults(self, defaults: Mapping[str, Any]) -> None:
+        """Give keys values for runs that bring none along when they begin, or are executed once more.
+
+        A run that is resumed goes on with what it had.
+
+        Raises:
+            TypeError: it is no mapping of str to values.
+        """
+        check_mapping(defaults)
+        with self._changing():
+            self._defaults.update(freeze_items(dict(defaults)))
+
+    # ------------------------------------------------------------------ inside
+
+    def _stages(self, persist: AbstractSet[str] | None = None) -> dict[str, Stage]:
+        """-> the nodes with the ways out of them. Raises GraphError if runs cannot work; it lists all problems.
+
+        `persist` are the only keys that are saved; None for all."""
+        problems = problems_of(list(self._nodes), self._edges, self._handlers(), self._entry, self._exits)
+        for name, node in self._nodes.items():
+            problems += node.problems(name)
+            if persist is not None and node.writes & persist and node.writes - persist:
+                problems.append(f"node {name!r}: {mixture(node.writes - persist, node.writes & persist)}")
+        for name, policies in self._policies.items():
+            if policies.on_error is not None and policies.on_error not in self._nodes:
+                problems.append(f"node {name!r} goes to {policies.on_error!r} on error, which is not there")
+            if policies.cache is not None:
+                problems += _cache_problems(name, self._nodes[name], policies.cache)
+        if not problems:  # or graphs within could not tell what they ask for
+            problems += self._schema_problems(persist or frozenset())
+        if problems or self._entry is None:
+            raise GraphError(self._name, tuple(problems))
+        stages = {name: self._stage(name) for name in self._nodes}
+        if persist is None:
+            return stages
+        # What a node reads is noted where it is visited.
+        return {name: attrs.evolve(stage, is_plain=False) for name, stage in stages.items()}
+
+    def _stage(self, name: str) -> Stage:
+        edges = tuple(edge for edge in self._edges if edge.source == name)
+        node, schema = self._nodes[name], self._schema
+        if schema is not None:
+            node = node.typed(name, schema)
+        is_exit = name in self._exits
+        return Stage.of(name, node, self._policies[name], edges, is_exit=is_exit, is_checked=schema is not None)
+
+    def _schema_problems(self, persist: AbstractSet[str]) -> list[str]:
+        """-> why nodes, policies and defaults do not fit the schema."""
+        schema = self._schema
+        if schema is None:
+            return []
+        handled = any(policies.on_error is not None for policies in self._policies.values())
+        problems = list(schema.problems(self._keys_named(persist)))
+        written = {"error": dict.fromkeys(("type", "message", "node"), "")} if handled and not problems else {}
+        for what, data in (("its defaults", self._defaults), ("what on_error writes", written)):
+            try:
+                schema.checked("", data, data)
+            except SchemaError as error:
+                problems.append(f"{what}: {error}")
+        return problems
+
+    def _keys_named(self, persist: AbstractSet[str]) -> dict[str, str]:
+        """-> the keys that are named anywhere, each with one place that names it."""
+        known = dict.fromkeys(sorted(persist), "checkpoint.persist names")
+        for name, policies in self._policies.items():
+            if policies.cache is not None:
+                known |= dict.fromkeys(policies.cache.inputs, f"the cache of node {name!r} names")
+        for name, node in self._nodes.items():
+            known |= dict.fromkeys(node.asks_for, f"node {name!r} takes an answer under")
+            known |= dict.fromkeys(node.reads, f"node {name!r} reads")
+            known |= dict.fromkeys(node.writes, f"node {name!r} writes")
+        for name, policies in self._policies.items():
+            if policies.on_error is not None:
+                known["error"] = f"node {name!r} has on_error, which writes"
+        return known
+
+    def _handlers(self) -> list[tuple[str, str]]:
+        """-> pairs of a node and the one that handles its failures."""
+        return [
+            (name, policies.on_error) for name, policies in self._policies.items() if policies.on_error in self._nodes
+        ]
+
+    @contextmanager
+    def _changing(self) -> Iterator[None]:
+        """The graph is changed: runs that are under way keep the plan they have."""
+        with self._lock:
+            yield
+            self._changed()
+
+    def _changed(self) -> None:
+        """Forget what was made of the graph as it was."""
+
+    def _known(self, node: str) -> str:
+        if not isinstance(node, str) or node not in self._nodes:
+            raise UnknownNodeError("node", node, self._nodes, self.name)
+        return node
+
+    def _error(self, problem: str) -> GraphError:
+        return GraphError(self.name, (problem,))
+
+
+def _cache_problems(name: str, node: Node, policy: CachePolicy) -> Iterator[str]:
+    if isinstance(node, InterruptNode):
+        yield f"node {name!r} pauses runs: what somebody answers cannot be cached"
+    elif policy.version is None and not _is_told(node.made_of()):
+        yield f"node {name!r} does more than its code tells: cache it with CachePolicy(version=...)"
+
+
+def _is_told(made_of: tuple[Any, ...] | None) -> bool:
+    return made_of is not None and is_told(made_of)
+
+
+def _as_given(node: Node) -> NodeFunction | Node:
+    return node.given if isinstance(node, FunctionNode) else node

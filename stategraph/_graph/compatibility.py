@@ -1,0 +1,110 @@
+"""Whether a saved State can go on in a graph, and what it takes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import attrs
+
+from stategraph._graph.compiled import Plan
+from stategraph._values.provenance import Progress, RunStatus, evolved
+from stategraph.errors import CheckpointCorruptError, GraphMismatchError, RunCompleteError
+from stategraph.state import State, evolve
+
+
+def check_fits(plan: Plan, saved: State, allow_changed: bool, path: str = "") -> None:
+    """Raise unless the saved State can go on in this graph; `path` leads to it from the outermost one."""
+    if saved.graph is not None and saved.graph != plan.graph:
+        change = f"it is a run of graph {saved.graph!r}, not of {plan.graph!r}"
+        raise GraphMismatchError(saved.run_id, (change,), "Resume it with that graph.")
+    if saved.status is RunStatus.COMPLETED:
+        raise RunCompleteError(saved.run_id, saved.checkpoint_node)
+    if saved.status is RunStatus.PAUSED and (saved.pause is None or not saved.pause.node):
+        raise CheckpointCorruptError(
+            saved.run_id,
+            "its status is paused, but its pause names no node to go on at: save a State made by hand with "
+            'status="active", or with pause=Pause(...) and the node in it',
+        )
+    for node in _nodes_of(saved):
+        if node not in plan.stages:
+            change = f"it stands at node {node!r}, which the graph does not have"
+            names = f'{{{path + node!r}: "{path}..."}}'
+            way_out = f"Its nodes are {', '.join(plan.stages)}; if it was renamed, resume with migrate={names}."
+            raise GraphMismatchError(saved.run_id, (change,), way_out)
+    if saved.structure is not None and not allow_changed and saved.fingerprint != plan.structure.fingerprint:
+        raise GraphMismatchError(
+            saved.run_id,
+            plan.structure.changes_since(saved.structure),
+            "If it may go on all the same, resume it with allow_changed=True; nodes that were renamed are named by "
+            + (f"migrate={{'{path}old': '{path}new'}}." if path else "migrate={old: new}."),
+        )
+
+
+def _nodes_of(saved: State) -> list[str]:
+    """-> the nodes that a State needs to go on."""
+    pause, progress = saved.pause, saved.progress
+    nodes = [saved.checkpoint_node, pause.node if pause else "", progress.next_node if progress else ""]
+    return [node for node in nodes if node]
+
+
+def by_graph(migrate: Mapping[str, str], plan: Plan) -> tuple[dict[str, str], dict[str, dict[str, str]]]:
+    """-> the new names of the graph's own nodes, and by the node that runs it those of each graph within."""
+    own: dict[str, str] = {}
+    within: dict[str, dict[str, str]] = {}
+    for old, new in migrate.items():
+        node, _, inner_new = new.partition("/")
+        _, _, inner_old = old.partition("/")
+        runs_graph = node in plan.stages and plan.stages[node].node.runs_graph
+        if new not in plan.stages and inner_new and inner_old and runs_graph:
+            within.setdefault(node, {})[inner_old] = inner_new
+        else:
+            own[old] = new
+    return own, within
+
+
+def moved(saved: State, migrate: Mapping[str, str], plan: Plan) -> State:
+    """-> a saved State with its nodes renamed.
+
+    Raises:
+        GraphMismatchError: the graph has no node of a new name, or had none of an old one.
+    """
+    if not migrate:
+        return saved
+    is_done = saved.structure == plan.structure  # it was renamed before: resuming can be repeated as it was
+    had = tuple(migrate) if saved.structure is None else saved.structure.nodes
+    problems = [
+        f"migrate names node {new!r}, which the graph does not have"
+        for new in migrate.values()
+        if new not in plan.stages
+    ]
+    unknown = [old for old, new in migrate.items() if old not in had and new not in had and not is_done]
+    problems += [f"migrate names node {old!r}, which the graph did not have" for old in unknown]
+    if problems:
+        nodes = f"Its nodes are {', '.join(plan.stages)}, and were {', '.join(had)}."
+        raise GraphMismatchError(saved.run_id, tuple(problems), nodes)
+    if is_done:
+        return saved
+    pause = saved.pause and attrs.evolve(saved.pause, node=migrate.get(saved.pause.node, saved.pause.node))
+    return evolve(
+        saved,
+        checkpoint_node=migrate.get(saved.checkpoint_node, saved.checkpoint_node),
+        structure=saved.structure and saved.structure.renamed(migrate),
+        pause=pause,
+        progress=_moved_progress(saved.progress or Progress(), migrate),
+    )
+
+
+def _moved_progress(progress: Progress, migrate: Mapping[str, str]) -> Progress | None:
+    """-> the progress with new names. What is kept of the step that is being made stays where it is."""
+    return evolved(
+        progress,
+        next_node=migrate.get(progress.next_node, progress.next_node),
+        origins={
+            key: attrs.evolve(origin, node=migrate.get(origin.node, origin.node))
+            for key, origin in progress.origins.items()
+        },
+        kept_names={
+            **{migrate.get(new, new): old for new, old in progress.kept_names.items()},
+            **{new: progress.kept_names.get(old, old) for old, new in migrate.items()},
+        },
+    )

@@ -1,0 +1,111 @@
+"""Plan: a graph made ready to run, which never changes again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import attrs
+
+from stategraph._protocol.commands import Kind, RunNode, StartNode
+from stategraph._schema.schema import Schema
+from stategraph._values.structure import GraphStructure
+from stategraph.edges import Edge
+from stategraph.nodes.base import Node
+from stategraph.nodes.function import FunctionNode, NodeFunction
+from stategraph.policies import NodePolicies
+
+
+@attrs.frozen
+class Stage:
+    """A node and the ways out of it.
+
+    Attributes:
+        name: Its name.
+        node: The node.
+        policies: What it does beyond being called.
+        edges: The edges out of it, in the order in which they are tried.
+        is_exit: Whether a run completes here.
+        is_plain: Whether it is a function that is called once, as most are. The engine calls these itself.
+        kind: The kind of the command that calls a plain one.
+        function: What is called, where it is plain; None if it takes a NodeContext as well.
+        sure_edge: The first edge, if it is always taken; None if edges have to be tried.
+        cache: What looks after its results: ``visit(visit, attempts)`` is a part of the run.
+    """
+
+    name: str
+    node: Node
+    policies: NodePolicies
+    edges: tuple[Edge, ...]
+    is_exit: bool
+    is_plain: bool
+    kind: type[Kind]
+    function: NodeFunction | None
+    sure_edge: Edge | None
+    cache: Any = None
+
+    @classmethod
+    def of(
+        cls,
+        name: str,
+        node: Node,
+        policies: NodePolicies,
+        edges: tuple[Edge, ...],
+        *,
+        is_exit: bool,
+        is_checked: bool = False,
+    ) -> Stage:
+        """-> the stage of a node; where what it returns is to be checked, it is not plain."""
+        kind = StartNode if node.is_async else RunNode
+        sure_edge = edges[0] if edges and edges[0].predicate is None else None
+        if not isinstance(node, FunctionNode):
+            return cls(name, node, policies, edges, is_exit, False, kind, None, sure_edge)
+        is_plain = not node.is_generator and not policies.is_at_work and not is_checked
+        function = None if node.wants_context else node.function
+        return cls(name, node, policies, edges, is_exit, is_plain, kind, function, sure_edge)
+
+
+@attrs.frozen
+class Plan:
+    """All that the engine knows of a graph. Many runs share one.
+
+    Attributes:
+        graph: The graph's name.
+        entry: The name of the stage where a run starts.
+        interval: Every how many steps a State is saved; 0 for only at the end of a call.
+        saves: Whether anything is saved at all.
+        saves_behind: Whether a Save may be done later, and is waited for at the end.
+        loads_parts: Whether finished parts of a step that did not complete are looked for in the store.
+        keeps_parts: Whether they are saved as they finish.
+        preserve: Whether a run is saved when it completes.
+        forgets: Whether it is deleted then, if it is not.
+        max_iterations: How many nodes one call may enter.
+        store: The store in words, for errors.
+        defaults: Values for keys that a run has no value for.
+        schema: What keys there may be, and what their values are; None for any.
+        persist: The only keys that are saved; None for all.
+        lacks: What the graph lacks to be run by itself: within another it has the checkpoints of that.
+    """
+
+    graph: str
+    structure: GraphStructure
+    entry: str
+    stages: Mapping[str, Stage]
+    interval: int
+    saves: bool
+    saves_behind: bool
+    loads_parts: bool
+    keeps_parts: bool
+    preserve: bool
+    forgets: bool
+    max_iterations: int
+    store: str
+    defaults: Mapping[str, Any] = attrs.field(factory=dict)
+    schema: Schema | None = None
+    persist: frozenset[str] | None = None
+    lacks: str = ""
+
+    @property
+    def async_node(self) -> str | None:
+        """The name of a node that is async, if there is one."""
+        return next((name for name, stage in self.stages.items() if stage.node.is_async), None)

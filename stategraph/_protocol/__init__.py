@@ -1,0 +1,1 @@
+"""What nodes, engine and drivers say to each other."""

@@ -1,0 +1,126 @@
+"""What the engine asks of a driver.
+
+A command is a tuple ``(kind, function, argument)``: call this with that, and answer what it returns. The kind tells the
+driver what the call is for, and thereby where to make it. They are plain tuples because one or two are made for every
+step, and an object of a class takes five times as long to make.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Generator
+from typing import Any, TypeAlias, TypeVar
+
+from stategraph._util.failures import failure_of
+
+
+class Kind:
+    """Base of the kinds of commands. They are never instantiated."""
+
+
+class RunNode(Kind):
+    """Call a node with a State. The answer is what it returns, which may have to be awaited."""
+
+
+class StartNode(Kind):
+    """Call a node that is known to be async. All that does is make an awaitable."""
+
+
+class Await(Kind):
+    """Wait for what an async node returned: ``(Await, awaitable, name of the node)``. The answer is its result."""
+
+
+class Load(Kind):
+    """Load the newest State of a run. The answer is the State."""
+
+
+class Save(Kind):
+    """Save a State. When the answer comes, it is as durable as the store promises."""
+
+
+class Amend(Kind):
+    """Save a State in place of the newest saved one, whose data it may change."""
+
+
+class Delete(Kind):
+    """Delete everything that is saved of the run of a State."""
+
+
+class Flush(Kind):
+    """Wait until all Saves are as durable as the store promises."""
+
+
+class Finish(Kind):
+    """Call, and if need be await, what a node needs for its end. Nothing stops or limits it."""
+
+
+class Parts(Kind):
+    """Save, load or drop the finished parts of a step that has not completed."""
+
+
+class Cache(Kind):
+    """Look for the result of a node in its cache, or keep it there. That never fails."""
+
+
+class Limit(Kind):
+    """Set a limit to what follows: ``(Limit, error, seconds)``. Until the matching Unlimit, a node that is called or
+    awaited when the time is over is cut off, and what `error` makes, an Expired, is raised."""
+
+
+class Unlimit(Kind):
+    """Take back the newest Limit."""
+
+
+class Sleep(Kind):
+    """Wait: ``(Sleep, None, seconds)``."""
+
+
+class Show(Kind):
+    """Show a State to whoever iterates over the run: ``(Show, None, state)``."""
+
+
+class Notify(Kind):
+    """Tell the observer of an event. It must not wait, and never fails."""
+
+
+Command: TypeAlias = tuple[type[Kind], Callable[[Any], Any] | Awaitable[Any] | None, Any]
+
+_Answer = TypeVar("_Answer")
+Task: TypeAlias = Generator[Command, Any, _Answer]
+"""A part of a run: yields commands, is sent their answers, returns its own."""
+
+BLOCKING: tuple[type[Kind], ...] = (RunNode, Load, Save, Amend, Delete, Flush, Parts, Cache)
+"""Calls that may take long, and therefore are not made on an event loop."""
+
+
+class Escaped(BaseException):
+    """Thrown into the engine in place of a GeneratorExit that a command raised (its ``__cause__``), which the engine
+    would take for its own end."""
+
+
+class Stopped(BaseException):
+    """Thrown into the engine where it asks for a node, to say that the run is to stop: the cancel event was set, or the
+    time is up (then ``__cause__`` is a TimeoutError)."""
+
+
+class Expired(BaseException):
+    """Raised when the time of a Limit is over. Only whoever set the limit makes a failure of it: nothing within, such
+    as a node of a graph within, may retry or handle that."""
+
+
+class CannotAwait(BaseException):
+    """Raised where something is to be awaited by a driver that blocks, while an event loop is running in its thread
+    (``__cause__`` is an AsyncNodeError): a mistake of the caller, no failure of the node, nothing to be tried again."""
+
+
+class StoreFailed(BaseException):
+    """Raised while a node is visited, to say that the store could not do what the visit takes, or holds what does not
+    fit (``__cause__``): no failure of the node, and nothing to be tried again."""
+
+
+def escaped(error: BaseException) -> BaseException:
+    """-> what to raise in the engine for an error that a call raised, which no cancellation can have caused."""
+    if not isinstance(error, GeneratorExit):
+        return failure_of(error)
+    wrapper = Escaped()
+    wrapper.__cause__ = error
+    return wrapper

@@ -1,0 +1,285 @@
+"""Schema: the keys of a graph's States and the types of their values, as a class says them."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import functools
+import typing
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import attrs
+
+from stategraph._schema.mismatch import Mismatch, describe_type, mismatches
+from stategraph._schema.structuring import Hook, classes_in, hook_for
+from stategraph._util.callables import answered, problem_of
+from stategraph._values.frozen import changed_items, freeze, is_settled, lay_over
+from stategraph.errors import ConfigError, SchemaError, describe_exception
+from stategraph.state import State, data_of, with_data
+
+
+@attrs.frozen(eq=False)
+class Field:
+    """A key, and what its values are.
+
+    Attributes:
+        name: The key.
+        argument: What the class takes it as.
+        type: What its values are.
+        is_required: Whether an object cannot be made without it.
+        hook: Makes a value fit the type.
+        attribute: What attrs knows of it; None of a dataclass.
+    """
+
+    name: str
+    argument: str
+    type: Any
+    is_required: bool
+    hook: Hook
+    attribute: attrs.Attribute[Any] | None = None
+
+
+@attrs.frozen(eq=False)
+class Schema:
+    """An attrs class or a dataclass that says what the States of a graph hold.
+
+    Attributes:
+        cls: The class.
+        fields: Its fields by name: the keys that a State may have.
+    """
+
+    cls: type
+    fields: Mapping[str, Field]
+
+    @property
+    def name(self) -> str:
+        """The name of the class."""
+        return self.cls.__name__
+
+    @property
+    def classes(self) -> list[type]:
+        """The classes that values are made of, which a store has to know."""
+        return classes_in(field.type for field in self.fields.values())
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return schema_of, (self.cls,)  # a process of a ParallelNode makes its own
+
+    # ------------------------------------------------------------------ checking
+
+    def checked(self, node: str, data: Mapping[str, Any], beside: Mapping[str, Any]) -> dict[str, Any]:
+        """-> the data with every value as its field wants it.
+
+        Args:
+            node: What gave the data; empty for the caller.
+            data: Some keys of a State.
+            beside: All others, for validators that look at them.
+
+        Raises:
+            SchemaError: a key is no field, or a value does not fit; it tells all of them.
+        """
+        made: dict[str, Any] = {}
+        wrong: list[Mismatch] = []
+        for key, value in data.items():
+            field = self.fields.get(key)
+            if field is None:
+                wrong.append(self._no_field(key))
+                continue
+            try:
+                made[key] = field.hook(value, field.type)
+            except Exception as error:  # noqa: BLE001 - told as what does not fit
+                wrong += mismatches(error, key, field.type)
+        self._raise(node, wrong or list(self._refused(made, {**beside, **made})))
+        return made
+
+    def checked_result(self, node: str, result: Any, state: State) -> Any:
+        """-> what a node returned, with what it changed as the fields want it. Raises as `checked` does."""
+        if isinstance(result, State):
+            if result.pause is not None or result.run_id != state.run_id:  # none of its data are used
+                return result
+            changed = changed_items(data_of(state), result)
+            return with_data(result, lay_over(data_of(result), self.checked(node, changed, result)))
+        return self.checked(node, result, state) if isinstance(result, Mapping) else result
+
+    def checked_item(self, node: str, key: str, place: str, item: Any) -> Any:
+        """-> what is to stand at a place of the list under a key. Raises as `checked` does, but only about the item:
+        what the list as a whole has to be shows when it is whole."""
+        field = self.fields[key]
+        first = f"{key}[0]"
+        try:
+            return field.hook([item], field.type)[0]
+        except Exception as error:  # noqa: BLE001 - told as what does not fit
+            found = [one for one in mismatches(error, key, field.type) if one.path.startswith(first)]
+            self._raise(
+                node, [attrs.evolve(one, path=f"{key}[{place}]{one.path.removeprefix(first)}") for one in found]
+            )
+        return item
+
+    def problems(self, keys: Mapping[str, str]) -> Iterator[str]:
+        """-> what keeps it from working with nodes that write these keys; the values say who writes them."""
+        for key, who in keys.items():
+            if key not in self.fields:
+                no_field = self._no_field(key)
+                yield f"{who} {key!r}, which is no field of {self.name}: expected {no_field.expected}"
+
+    def _no_field(self, key: object) -> Mismatch:
+        import difflib  # imported when used
+
+        near = difflib.get_close_matches(str(key)[:80], self.fields, n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        fields = f"one of its fields ({', '.join(self.fields)}{hint})"
+        return Mismatch(str(key), fields, "another key")
+
+    def _refused(self, made: Mapping[str, Any], data: Mapping[str, Any]) -> Iterator[Mismatch]:
+        """-> what validators of an attrs class do not take. One that looks at a field that is missing is not asked:
+        it will be when an object is made."""
+        validated = [field for name, field in self.fields.items() if name in made and field.attribute is not None]
+        if attrs.validators.get_disabled() or not any(field.attribute.validator for field in validated):  # type: ignore[union-attr]
+            return
+        instance: Any = object.__new__(self.cls)
+        for name in self.fields.keys() & data.keys():
+            object.__setattr__(instance, name, data[name])
+        for field in validated:
+            attribute = typing.cast("attrs.Attribute[Any]", field.attribute)
+            try:
+                if attribute.validator is not None:
+                    answered(attribute.validator(instance, attribute, made[field.name]))
+            except Exception as error:  # noqa: BLE001 - told as what does not fit
+                if not (isinstance(error, AttributeError) and error.name in self.fields.keys() - data.keys()):
+                    expected = f"{describe_type(field.type)} that its validator takes"
+                    yield Mismatch(field.name, expected, describe_exception(error))
+
+    def _raise(self, node: str, wrong: Sequence[Mismatch]) -> None:
+        if wrong:
+            first, *others = wrong
+            told = tuple(map(str, others))
+            raise SchemaError(node, self.name, first.path, first.expected, first.found, told)
+
+    # ------------------------------------------------------------------ objects
+
+    def made_of(self, node: str, data: Mapping[str, Any]) -> Any:
+        """-> an instance of the class with the data; defaults stand in for keys that are missing.
+
+        Raises:
+            SchemaError: a required field is missing, or the class does not take the values.
+        """
+        nothing = "nothing: neither the input nor a node before has set it"
+        self._raise(
+            node,
+            [
+                Mismatch(name, describe_type(field.type), nothing)
+                for name, field in self.fields.items()
+                if field.is_required and name not in data
+            ],
+        )
+        given = {field.argument: data[name] for name, field in self.fields.items() if name in data}
+        try:
+            return self.cls(**given)
+        except Exception as error:
+            raise SchemaError(node, self.name, "", "values that it takes", describe_exception(error)) from error
+
+    def snapshot(self, instance: Any) -> dict[str, Any]:
+        """-> the values of an instance as they are now, whatever becomes of them."""
+        return {name: _snapshot(getattr(instance, name)) for name in self.fields}
+
+    def changes(self, instance: Any, before: Mapping[str, Any]) -> dict[str, Any]:
+        """-> the fields of an instance whose values are others than before."""
+        values = {name: getattr(instance, name) for name in self.fields}
+        return {name: value for name, value in values.items() if not _is_same(before.get(name, _NOTHING), value)}
+
+
+_NOTHING = object()
+
+
+def _snapshot(value: Any) -> Any:
+    try:
+        frozen = freeze(value)
+        return frozen if is_settled(frozen) else freeze(copy.deepcopy(value))
+    except Exception:  # noqa: BLE001 - what cannot be copied counts as changed
+        return _NOTHING
+
+
+def _is_same(before: Any, after: Any) -> bool:
+    """Whether nothing has changed. The reprs tell 1 from True and 1.0, which are equal."""
+    if before is after:
+        return True
+    try:
+        return bool(before == after) and repr(before) == repr(freeze(after))
+    except Exception:  # noqa: BLE001 - what cannot be compared counts as changed
+        return False
+
+
+def schema_of(cls: Any) -> Schema:
+    """-> the schema that a class says.
+
+    Raises:
+        ConfigError: it is neither an attrs class nor a dataclass, or nothing is known of the types of its fields.
+    """
+    if not isinstance(cls, type) or not (attrs.has(cls) or dataclasses.is_dataclass(cls)):
+        raise ConfigError("schema", cls, "an attrs class or a dataclass, whose fields are the keys of the States")
+    return _schema_of(cls)
+
+
+@functools.lru_cache(maxsize=64)  # for processes, which are sent the class with every branch
+def _schema_of(cls: type) -> Schema:
+    try:
+        types = typing.get_type_hints(cls, include_extras=True)
+    except Exception as error:
+        allowed = f"a class whose annotations can be resolved where it is defined ({describe_exception(error)})"
+        raise ConfigError("schema", cls, allowed) from error
+    for what, function in _functions_of(cls):
+        problem = problem_of(function)
+        if problem:
+            raise ConfigError("schema", cls, f"a class whose own functions are sync; {what}: {problem}")
+    made = _fields_of_attrs(cls, types) if attrs.has(cls) else _fields_of_dataclass(cls, types)
+    return Schema(cls, {field.name: field for field in made})
+
+
+def _fields_of_attrs(cls: type, types: Mapping[str, Any]) -> Iterator[Field]:
+    for one in attrs.fields(cls):
+        if one.init:
+            of = types.get(one.name, one.type or Any)
+            yield Field(one.name, one.alias, of, one.default is attrs.NOTHING, _hook(cls, one.name, of), one)
+
+
+def _fields_of_dataclass(cls: Any, types: Mapping[str, Any]) -> Iterator[Field]:
+    for one in dataclasses.fields(cls):
+        if one.init:
+            is_required = one.default is dataclasses.MISSING and one.default_factory is dataclasses.MISSING
+            of = types[one.name]
+            yield Field(one.name, one.name, of, is_required, _hook(cls, one.name, of))
+
+
+def _functions_of(cls: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the functions that are called when an object of the class is made or checked, each with what it is."""
+    for name in ("__attrs_pre_init__", "__attrs_post_init__", "__post_init__"):
+        if hasattr(cls, name):
+            yield name, getattr(cls, name)
+    for one in attrs.fields(cls) if attrs.has(cls) else dataclasses.fields(cls):
+        validator, converter = getattr(one, "validator", None), getattr(one, "converter", None)
+        factory = getattr(one, "default_factory", getattr(one.default, "factory", None))
+        for function in _made_of(validator):
+            yield f"a validator of field {one.name!r}", function
+        for what, function in (("converter", getattr(converter, "converter", converter)), ("factory", factory)):
+            if function is not None and function is not dataclasses.MISSING:
+                yield f"the {what} of field {one.name!r}", function
+
+
+def _made_of(validator: Any) -> Iterator[Any]:
+    """Yield a validator and those that it is made of, where attrs has made it, as `attrs.validators.optional` does."""
+    if validator is None:
+        return
+    yield validator
+    if type(validator).__module__.partition(".")[0] == "attr":
+        for part in attrs.astuple(validator, recurse=False):
+            for inner in part if isinstance(part, tuple) else (part,):
+                if callable(inner) and not isinstance(inner, type):
+                    yield from _made_of(inner)
+
+
+def _hook(cls: type, name: str, expected: Any) -> Hook:
+    try:
+        return hook_for(expected)
+    except Exception as error:
+        allowed = f"a class with types that cattrs knows; field {name!r}: {describe_exception(error)}"
+        raise ConfigError("schema", cls, allowed) from error

@@ -1,0 +1,298 @@
+"""Values made to fit types by cattrs, strictly: what fits a type already is the same object afterwards, and nothing is
+guessed, as "no" is no bool, and "5" no int."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import typing
+from collections.abc import Callable, Collection, Iterable, Mapping, MutableMapping, MutableSequence, Sequence
+from collections.abc import Set as AbstractSet
+from enum import Enum
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, Union, get_args, get_origin
+
+import attrs
+
+from stategraph._schema.mismatch import MismatchError, describe, describe_type, mismatches
+
+if TYPE_CHECKING:
+    from cattrs import Converter
+
+Hook: TypeAlias = Callable[[Any, Any], Any]
+"""``(value, type) -> value of the type``, as cattrs calls it."""
+
+
+def structured(path: str, value: Any, expected: Any) -> Any:
+    """-> the value as one of this type. Raises ValueError if it does not fit; the text says where."""
+    hook = hook_for(expected)
+    try:
+        return hook(value, expected)
+    except Exception as error:
+        raise ValueError("; ".join(map(str, mismatches(error, path, expected)))) from error
+
+
+def hook_for(expected: Any) -> Hook:
+    """-> what makes a value fit this type, or raises what `mismatches` can tell.
+
+    Raises:
+        TypeError: nothing is known of the type, or of one within.
+        NameError: the annotations of a class in it name something that is not there.
+    """
+    hook: Hook = _new_converter().get_structure_hook(expected)
+    return hook
+
+
+def classes_in(types: Iterable[Any]) -> list[type]:
+    """-> the attrs classes, dataclasses and enums that values of these types are made of."""
+    found: dict[type, None] = {}
+    ahead = list(types)
+    while ahead:
+        one = ahead.pop(0)
+        ahead += map(type, get_args(one)) if _is_literal(one) else get_args(one)
+        cls = get_origin(one) or getattr(one, "__supertype__", one)
+        if isinstance(cls, type) and cls not in found and (_is_record(cls) or issubclass(cls, Enum)):
+            found[cls] = None
+            ahead += typing.get_type_hints(cls).values() if _is_record(cls) else ()
+    return list(found)
+
+
+# --------------------------------------------------------------------------- the converter
+
+
+def _new_converter() -> Converter:
+    """-> a converter for one type. It remembers hooks by type, and `int | float` equals `float | int`: shared by many
+    types, it would try the members of one in the order of another."""
+    from cattrs import Converter  # imported when used: 60 ms
+
+    converter = Converter(forbid_extra_keys=True, structure_fallback_factory=_refuse)
+    for predicate, factory in _FACTORIES:
+        converter.register_structure_hook_factory(predicate, functools.partial(factory, converter))
+    for cls in (str, bytes, int, float, Path):  # cattrs knows these before it asks a predicate
+        converter.register_structure_hook(cls, _as_plain)
+    return converter
+
+
+def _refuse(expected: Any) -> Hook:
+    raise TypeError(f"nothing is known of the type {describe_type(expected)}")
+
+
+def _is_class(expected: Any) -> bool:
+    is_special = typing.is_typeddict(expected) or getattr(expected, "_is_protocol", False)
+    return isinstance(expected, type) and expected is not Any and get_origin(expected) is None and not is_special
+
+
+def _plain_hook(converter: Converter, cls: type) -> Hook:
+    return _as_plain
+
+
+def _as_plain(value: Any, cls: Any) -> Any:
+    """-> the value, if it is an instance; a float of an int that it is equal to, a member of an enum of its value."""
+    if isinstance(value, cls) and (type(value) is not bool or cls not in (int, float)):
+        return value
+    if cls is float and type(value) is int and abs(value) <= _EXACT:
+        return float(value)
+    if issubclass(cls, Enum):
+        for member in cls:
+            if type(member.value) is type(value) and member.value == value:
+                return member
+    raise MismatchError(describe_type(cls), describe(value))
+
+
+_EXACT = 1 << 53
+"""Up to here every int is a float."""
+
+
+def _is_record(expected: Any) -> bool:
+    cls = get_origin(expected) or expected
+    return isinstance(cls, type) and (attrs.has(cls) or dataclasses.is_dataclass(cls))
+
+
+def _record_hook(converter: Converter, expected: Any) -> Hook:
+    """An attrs class or a dataclass: an instance is taken as it is, a mapping is made into one."""
+    cls = get_origin(expected) or expected
+    make = converter.gen_structure_attrs_fromdict(expected)
+
+    def hook(value: Any, _: Any) -> Any:
+        if isinstance(value, cls):
+            return value
+        if not isinstance(value, Mapping):
+            raise MismatchError(f"{describe_type(expected)} or a mapping of its fields", describe(value))
+        return make(value, expected)
+
+    return hook
+
+
+def _is_union(expected: Any) -> bool:
+    return get_origin(expected) in (Union, UnionType)
+
+
+def _union_hook(converter: Converter, expected: Any) -> Hook:
+    """The member that the value fits as it is; else the first that it can be made into."""
+    hooks = [(member, converter.get_structure_hook(member)) for member in get_args(expected)]
+    others = [member for member, _ in hooks if member is not NoneType]
+
+    def hook(value: Any, _: Any) -> Any:
+        made, errors = [], []
+        for member, structure in hooks:
+            try:
+                result = structure(value, member)
+            except Exception as error:  # noqa: BLE001 - what a class raises that is made of a mapping
+                errors.append((member, error))
+                continue
+            if result is value:
+                return value
+            made.append(result)
+        if made:
+            return made[0]
+        if len(others) == 1 and isinstance(value, Mapping | list | tuple):  # then it is clear what is meant
+            raise next(error for member, error in errors if member is others[0])
+        raise MismatchError(describe_type(expected), describe(value))
+
+    return hook
+
+
+def _is_none(expected: Any) -> bool:
+    return expected is None or expected is NoneType
+
+
+def _none_hook(converter: Converter, expected: Any) -> Hook:
+    def hook(value: Any, _: Any) -> Any:
+        if value is not None:
+            raise MismatchError("None", describe(value))
+        return value
+
+    return hook
+
+
+def _is_literal(expected: Any) -> bool:
+    return get_origin(expected) is Literal
+
+
+def _literal_hook(converter: Converter, expected: Any) -> Hook:
+    allowed = get_args(expected)
+
+    def hook(value: Any, _: Any) -> Any:
+        for one in allowed:
+            if type(one) is type(value) and one == value:
+                return value
+        raise MismatchError(describe_type(expected), describe(value))
+
+    return hook
+
+
+# --------------------------------------------------------------------------- containers
+
+
+_SEQUENCES: tuple[Any, ...] = (Sequence, Collection, Iterable)
+_LISTS: tuple[Any, ...] = (list, MutableSequence)
+_SETS: tuple[Any, ...] = (set, frozenset, AbstractSet)
+_MAPPINGS: tuple[Any, ...] = (dict, Mapping, MutableMapping)
+
+
+def _is_array(expected: Any) -> bool:
+    return get_origin(expected) in (*_SEQUENCES, *_LISTS, *_SETS)
+
+
+def _array_hook(converter: Converter, expected: Any) -> Hook:
+    """A list, a set and their like: the same object if every item is; else one of the kind that is expected."""
+    origin, item = get_origin(expected), (*get_args(expected), Any)[0]
+    structure = converter.get_structure_hook(item)
+    taken: Any = (set, frozenset) if origin in _SETS else (list, tuple)
+    kept = origin if origin in (set, frozenset) else list if origin in _LISTS else taken
+
+    def hook(value: Any, _: Any) -> Any:
+        if not isinstance(value, taken):
+            raise MismatchError(describe_type(expected), describe(value))
+        made = _each(structure, item, value, enumerate(value), expected)
+        if isinstance(value, kept) and all(map(_same, made, value)):
+            return value
+        return origin(made) if origin in _SETS[:2] else set(made) if origin in _SETS else made
+
+    return hook
+
+
+def _is_mapping(expected: Any) -> bool:
+    return get_origin(expected) in _MAPPINGS
+
+
+def _mapping_hook(converter: Converter, expected: Any) -> Hook:
+    key_type, value_type = get_args(expected) or (Any, Any)
+    key_hook, value_hook = converter.get_structure_hook(key_type), converter.get_structure_hook(value_type)
+
+    def hook(value: Any, _: Any) -> Any:
+        if not isinstance(value, Mapping):
+            raise MismatchError(describe_type(expected), describe(value))
+        keys = _each(key_hook, key_type, value, zip(value, value, strict=True), expected)
+        values = _each(value_hook, value_type, value.values(), value.items(), expected)
+        if isinstance(value, dict) and all(map(_same, keys, value)) and all(map(_same, values, value.values())):
+            return value
+        return dict(zip(keys, values, strict=True))
+
+    return hook
+
+
+def _is_tuple(expected: Any) -> bool:
+    return get_origin(expected) is tuple
+
+
+def _tuple_hook(converter: Converter, expected: Any) -> Hook:
+    """A tuple, or a list made into one."""
+    types = get_args(expected)
+    is_open = types[1:] == (...,)
+    hooks = [(one, converter.get_structure_hook(one)) for one in (types[:1] if is_open else types)]
+
+    def hook(value: Any, _: Any) -> Any:
+        if not isinstance(value, tuple | list) or not (is_open or len(value) == len(hooks)):
+            raise MismatchError(describe_type(expected), describe(value))
+        if is_open:
+            ((of, structure),) = hooks
+            made = _each(structure, of, value, enumerate(value), expected)
+        else:
+            fits = zip(hooks, enumerate(value), strict=True)
+            made = [_each(structure, of, [item[1]], [item], expected)[0] for (of, structure), item in fits]
+        return value if isinstance(value, tuple) and all(map(_same, made, value)) else tuple(made)
+
+    return hook
+
+
+def _each(
+    structure: Hook, of: Any, values: Iterable[Any], labelled: Iterable[tuple[Any, Any]], expected: Any
+) -> list[Any]:
+    """-> the values, structured; what does not fit is told with its label."""
+    try:
+        return [structure(value, of) for value in values]
+    except Exception:  # noqa: BLE001 - done again, more slowly, to find all of them
+        raise _all_errors(structure, of, labelled, expected) from None
+
+
+def _all_errors(structure: Hook, of: Any, labelled: Iterable[tuple[Any, Any]], expected: Any) -> Exception:
+    from cattrs.errors import IterableValidationError, IterableValidationNote
+
+    errors = []
+    for label, value in labelled:
+        try:
+            structure(value, of)
+        except Exception as error:  # noqa: BLE001 - collected
+            notes = [*getattr(error, "__notes__", ()), IterableValidationNote(f"at {label!r}", label, of)]
+            error.__notes__ = notes
+            errors.append(error)
+    return IterableValidationError(f"While structuring {describe_type(expected)}", errors, expected)
+
+
+def _same(a: object, b: object) -> bool:
+    return a is b
+
+
+_FACTORIES: tuple[tuple[Callable[[Any], bool], Callable[[Converter, Any], Hook]], ...] = (
+    (_is_class, _plain_hook),
+    (_is_record, _record_hook),
+    (_is_none, _none_hook),
+    (_is_literal, _literal_hook),
+    (_is_union, _union_hook),
+    (_is_array, _array_hook),
+    (_is_mapping, _mapping_hook),
+    (_is_tuple, _tuple_hook),
+)
+"""Which types are structured how. cattrs asks the last one first."""

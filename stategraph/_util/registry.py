@@ -1,0 +1,189 @@
+"""Registry: finds things by name. Stores and observers each have one."""
+
+from __future__ import annotations
+
+import inspect
+import threading
+from collections.abc import Callable, Hashable, Mapping
+from typing import Any, Generic, TypeVar
+
+from stategraph._util.callables import is_late, problem_of
+from stategraph._util.secrets import Hidden
+from stategraph._values.frozen import ATOMS
+from stategraph.errors import ConfigError, UnknownNameError, describe_exception
+
+_Thing = TypeVar("_Thing")
+
+
+class Registry(Generic[_Thing]):
+    """Instances and factories by name.
+
+    What nobody registered is looked for among the entry points of installed packages.
+
+    Args:
+        kind: What it holds, in words.
+        group: The entry-point group.
+        is_instance: Tells an instance from a factory.
+        is_usable: Whether an instance made earlier can be given out again.
+    """
+
+    def __init__(
+        self,
+        kind: str,
+        group: str,
+        is_instance: Callable[[object], bool],
+        is_usable: Callable[[_Thing], bool] = lambda _: True,
+    ) -> None:
+        self._kind, self._group = kind, group
+        self._is_instance, self._is_usable = is_instance, is_usable
+        self._lock = threading.RLock()
+        self._entries: dict[str, Any] = {}
+        self._normal: dict[str, Callable[[Mapping[str, Any]], Mapping[str, Any]]] = {}
+        self._made: dict[tuple[str, Hashable], _Thing] = {}
+
+    def register(
+        self,
+        name: str,
+        entry: _Thing | Callable[..., _Thing],
+        normal: Callable[[Mapping[str, Any]], Mapping[str, Any]] = dict,
+    ) -> None:
+        """Make an instance, or a factory called with the options, known by name, in place of an earlier one.
+
+        Args:
+            name: The name.
+            entry: The instance or factory.
+            normal: Brings options that mean the same into the same form.
+
+        Raises:
+            ConfigError: the name is empty or not a str, or the entry is neither.
+        """
+        if not isinstance(name, str) or not name:
+            raise ConfigError(f"name of the {self._kind}", name, "a name is a str that is not empty")
+        problem = "" if self._is_instance(entry) else problem_of(entry)
+        if problem:
+            allowed = f"a {self._kind} or a sync function that makes one is: {problem}"
+            raise ConfigError(f"{self._kind} {name!r}", entry, allowed)
+        with self._lock:
+            self._entries[name] = entry
+            self._normal[name] = normal
+            self._made = {key: thing for key, thing in self._made.items() if key[0] != name}
+
+    def get(self, name: str, options: Mapping[str, Any]) -> _Thing:
+        """-> the thing of that name; for the same name and options the same object as long as it is usable.
+
+        Raises:
+            UnknownNameError: nothing has this name.
+            ConfigError: the options are not those of the factory, or it made something else.
+        """
+        if not isinstance(name, str):
+            raise UnknownNameError(self._kind, name, self._entries)
+        with self._lock:
+            entry = self._find(name)
+            if self._is_instance(entry):
+                self._check_options(name, lambda: None, options)
+                return entry  # type: ignore[no-any-return]
+            self._check_options(name, entry, options)
+            options = self._normal.get(name, dict)(options)
+            key = name, _comparable(options)
+            made = self._made.get(key)
+            if made is None or not self._is_usable(made):
+                made = self._checked(name, entry(**options))
+                usable = {key: thing for key, thing in self._made.items() if self._is_usable(thing)}
+                self._made = {**usable, key: made}
+            return made
+
+    def registered(self, name: str) -> _Thing:
+        """Return what was registered under this name, or asked for by it before. No installed package is looked into:
+        this is for names that come from outside, such as from what a store holds.
+
+        Raises:
+            UnknownNameError: nothing was.
+        """
+        with self._lock:
+            if name not in self._entries:
+                raise UnknownNameError(self._kind, name, self._entries)
+            return self.get(name, {})
+
+    def _find(self, name: str) -> Any:
+        if name not in self._entries:
+            installed = self._installed()
+            if name not in installed:
+                raise UnknownNameError(self._kind, name, [*self._entries, *installed])
+            self.register(name, self._loaded(installed[name]))
+        return self._entries[name]
+
+    def _loaded(self, point: Any) -> Any:
+        try:
+            return point.load()
+        except Exception as error:
+            what = f"the entry point {point.name!r} of group {self._group}"
+            raise ConfigError(what, point.value, f"it cannot be loaded: {describe_exception(error)}") from error
+
+    def _installed(self) -> dict[str, Any]:
+        from importlib.metadata import entry_points  # imported when used: 30 ms
+
+        return {point.name: point for point in entry_points(group=self._group)}
+
+    def _check_options(self, name: str, factory: Callable[..., object], options: Mapping[str, Any]) -> None:
+        """Compare with the signature beforehand: a TypeError from the call may as well come from within."""
+        try:
+            signature = inspect.signature(factory)
+        except (TypeError, ValueError):  # some builtins do not tell
+            return
+        try:
+            signature.bind(**options)
+        except TypeError as error:
+            taken = ", ".join(signature.parameters) or "none"
+            problem = _unexpected(signature, options) or str(error)
+            raise ConfigError(
+                f"options of the {self._kind} {name!r}", sorted(options), f"{problem} (it takes: {taken})"
+            ) from None
+
+    def _checked(self, name: str, made: Any) -> _Thing:
+        if not self._is_instance(made):
+            late = ", and is no async or generator function" if is_late(made) else ""
+            raise ConfigError(f"{self._kind} {name!r}", Hidden.of(made), f"its factory returns a {self._kind}{late}")
+        return made  # type: ignore[no-any-return]
+
+
+def _unexpected(signature: inspect.Signature, options: Mapping[str, Any]) -> str:
+    """-> what is wrong with the first option that is not taken, empty if all are: a name that is misspelt says more
+    than the one that is missing because of it."""
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in signature.parameters.values()):
+        return ""
+    extra = [name for name in options if name not in signature.parameters]
+    return f"got an unexpected keyword argument {extra[0]!r}" if extra else ""
+
+
+def _comparable(value: Any) -> Hashable:
+    """Return what equals that of another option if and only if both mean the same.
+
+    Never its repr: that of an object may hide what is in it, as a secret does, or tell an address that was used before.
+    """
+    kind = type(value)
+    if kind in ATOMS:
+        return kind, repr(value)
+    if isinstance(value, Mapping):
+        return Mapping, frozenset((_comparable(key), _comparable(item)) for key, item in value.items())
+    if kind is list or kind is tuple:
+        return kind, tuple(map(_comparable, value))
+    if kind is set or kind is frozenset:
+        return kind, frozenset(map(_comparable, value))
+    try:
+        hash(value)
+    except TypeError:
+        return _Same(value)
+    return kind, value
+
+
+class _Same:
+    """Equals only what stands for the same object."""
+
+    def __init__(self, value: object) -> None:
+        self._value = value
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Same) and self._value is other._value
+
+    def __hash__(self) -> int:
+        return id(self._value)

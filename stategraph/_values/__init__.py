@@ -1,0 +1,1 @@
+"""Immutable values that a State is made of, or tells of."""

@@ -1,0 +1,51 @@
+"""What it does to the State of a paused run that it is answered, and that its answer is taken back."""
+
+from __future__ import annotations
+
+from stategraph._values.provenance import Pause, RunStatus, evolved
+from stategraph.state import State, data_of, evolve, with_data
+
+
+def awaited(state: State) -> Pause | None:
+    """-> what a State waits for, or had waited for where it stands now; None if neither."""
+    progress = state.progress
+    if state.pause is not None or progress is None or progress.woken is None or not progress.answer:
+        return state.pause
+    *_, key = progress.answer
+    return Pause("it has to be answered anew", progress.next_node, None, key, progress.woken)
+
+
+def awake(paused: State, pause: Pause) -> State:
+    """-> a paused State as one that goes on at the node that paused; the answer that it awaits can be given now."""
+    answered = paused.progress.answered if paused.progress else frozenset()
+    key = pause.response_param
+    answer = dict(paused.progress.answer) if paused.progress else {}
+    if key is not None:  # last, as it is the newest; what the key had before the step stays what it was
+        answer[key] = answer.pop(key, (paused[key],) if key in paused else ())
+    progress = evolved(paused.progress, next_node=pause.node, woken=pause.at, answer=answer, answered=answered - {key})
+    return evolve(paused, status=RunStatus.ACTIVE, pause=None, progress=progress)
+
+
+def waiting_anew(paused: State, pause: Pause) -> State:
+    """-> a paused State as one that stands where it waits, and has no answer to that yet."""
+    state, key = awake(paused, pause), pause.response_param
+    answered = state.progress.answered if state.progress else frozenset()
+    return evolve(state, progress=evolved(state.progress, answered=answered if key is None else answered | {key}))
+
+
+def gives_back(state: State) -> bool:
+    """Whether a State holds answers that were given where it stands, and are taken back when a run goes back there."""
+    return state.progress is not None and bool(state.progress.answer)
+
+
+def asking_again(state: State) -> State:
+    """-> the State of a run that goes back to it: without the answers that were given there, so that it asks again."""
+    progress = state.progress
+    if progress is None or not progress.answer:
+        return state
+    if state.pause is not None:  # for a further answer: the step begins anew
+        state = evolve(state, status=RunStatus.ACTIVE, pause=None)
+    data = {key: value for key, value in data_of(state).items() if key not in progress.answer}
+    data |= {key: old[0] for key, old in progress.answer.items() if old}
+    answered = progress.answered | progress.answer.keys()
+    return evolve(with_data(state, data), progress=evolved(progress, answered=answered))

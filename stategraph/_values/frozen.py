@@ -1,0 +1,395 @@
+"""Read-only lists, dicts and sets: what a State makes of the ones that are put into it.
+
+They are still instances of ``list``, ``dict`` and ``set`` and equal to what they were made from. ``copy.copy`` and
+``copy.deepcopy`` give ordinary, changeable ones back, which is the way to edit a nested value::
+
+    orders = copy.deepcopy(state["orders"])
+    orders[3]["total"] = 12
+    state = state.set("orders", orders)
+
+A frozen container whose every part is immutable is *settled*: the same object then always holds the same value, so that
+two States may share it and a store need not look into it twice. Whether it is settled shows in its type, because types
+can be looked up for a whole list at once (``SETTLED.issuperset(map(type, items))`` takes 20 ns an item).
+"""
+
+from __future__ import annotations
+
+import copy
+import sys
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Mapping
+from datetime import date, datetime, time, timedelta, timezone, tzinfo
+from decimal import Decimal
+from itertools import chain, repeat
+from operator import is_, length_hint
+from pathlib import PosixPath, PurePosixPath, PureWindowsPath, WindowsPath
+from typing import Any, NoReturn, TypeAlias, TypeVar
+from uuid import UUID
+
+from stategraph.errors import NotSerializableError, shorten
+
+MAX_DEPTH = 100
+"""Levels of containers in one value. Deeper ones would fail elsewhere, later and less clearly: Python recurses."""
+
+_Class = TypeVar("_Class", bound=type)
+
+
+def _refuse(self: object, *args: object, **kwargs: object) -> NoReturn:
+    kind = next(base.__name__ for base in (list, dict, set) if isinstance(self, base))
+    raise TypeError(
+        f"this {kind} belongs to a State and is read-only: change a copy (copy.deepcopy gives an ordinary {kind}) "
+        "and make a new State with State.set(key, value)"
+    )
+
+
+def _blocked(names: str) -> Callable[[_Class], _Class]:
+    """Class decorator: the methods named raise instead of changing the object."""
+
+    def block(cls: _Class) -> _Class:
+        for name in names.split():
+            setattr(cls, name, _refuse)
+        return cls
+
+    return block
+
+
+@_blocked(
+    "__init__ __setitem__ __delitem__ __iadd__ __imul__ append clear extend insert pop remove reverse sort",
+)
+class FrozenList(list[Any]):
+    """A read-only list; slices, ``+`` and ``copy()`` give ordinary ones."""
+
+    __slots__ = ()
+
+    def __copy__(self) -> list[Any]:
+        return self[:]
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> list[Any]:
+        return [copy.deepcopy(item, memo) for item in self]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return freeze, (self[:],)
+
+
+@_blocked("__init__ __setitem__ __delitem__ __ior__ clear pop popitem setdefault update")
+class FrozenDict(dict[Any, Any]):
+    """A read-only dict; ``|`` and ``copy()`` give ordinary ones."""
+
+    __slots__ = ()
+
+    def __copy__(self) -> dict[Any, Any]:
+        return self.copy()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> dict[Any, Any]:
+        return {copy.deepcopy(key, memo): copy.deepcopy(value, memo) for key, value in self.items()}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return freeze, (self.copy(),)
+
+
+def _on_a_copy(name: str) -> Callable[..., set[Any]]:
+    """A method of set that would return a FrozenSet, made to return an ordinary set."""
+    method = getattr(set, name)
+
+    def operate(self: set[Any], *others: Any) -> Any:
+        return method(set(self), *others)
+
+    operate.__name__ = name
+    return operate
+
+
+@_blocked(
+    "__init__ __iand__ __ior__ __isub__ __ixor__ add clear difference_update discard intersection_update pop remove "
+    "symmetric_difference_update update"
+)
+class FrozenSet(set[Any]):
+    """A read-only set; ``|``, ``&``, ``-``, ``^`` and ``copy()`` give ordinary ones."""
+
+    __slots__ = ()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> set[Any]:
+        return {copy.deepcopy(item, memo) for item in self}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return freeze, (set(self),)
+
+
+for _name in (
+    "__or__ __and__ __sub__ __xor__ __ror__ __rand__ __rsub__ __rxor__ "
+    "copy union difference intersection symmetric_difference"
+).split():
+    setattr(FrozenSet, _name, _on_a_copy(_name))
+FrozenSet.__copy__ = FrozenSet.copy  # type: ignore[attr-defined]
+
+
+class UnsettledList(FrozenList):
+    """A read-only list with something inside that could not be frozen."""
+
+    __slots__ = ()
+
+
+class UnsettledDict(FrozenDict):
+    """A read-only dict with something inside that could not be frozen."""
+
+    __slots__ = ()
+
+
+class UnsettledSet(FrozenSet):
+    """A read-only set with something inside that could not be frozen."""
+
+    __slots__ = ()
+
+
+ATOMS: frozenset[type] = frozenset(
+    {type(None), bool, int, float, complex, str, bytes, range, Decimal, UUID}
+    | {date, time, datetime, timedelta, PosixPath, PurePosixPath, PureWindowsPath, WindowsPath}
+)
+"""Immutable types without parts. The types themselves: a subclass may carry more, and is not one of these."""
+
+_DICT: frozenset[type] = frozenset({dict})
+
+SETTLED: frozenset[type] = (ATOMS - {time, datetime}) | {FrozenList, FrozenDict, FrozenSet}
+"""Types whose instances are settled. Times are not among them: they may have a time zone of the user's own."""
+
+
+def is_settled(value: object) -> bool:
+    """Whether the value is immutable to its last part."""
+    kind = type(value)
+    if kind is datetime or kind is time:
+        return _is_settled_zone(value.tzinfo)  # type: ignore[attr-defined]
+    if kind is tuple or kind is frozenset:
+        return SETTLED.issuperset(map(type, value)) or _are_settled_within(value)  # type: ignore[call-overload, arg-type]
+    return kind in SETTLED
+
+
+def _are_settled_within(nest: Iterable[object]) -> bool:
+    """Look into tuples and frozensets level by level, into each one once: they may be shared, and deep."""
+    seen: set[int] = set()
+    level = [nest]
+    while level:
+        deeper: list[Iterable[object]] = []
+        for part in chain.from_iterable(level):
+            kind = type(part)
+            if kind is tuple or kind is frozenset:
+                if id(part) not in seen:
+                    seen.add(id(part))
+                    deeper.append(part)  # type: ignore[arg-type]
+            elif kind not in SETTLED and not is_settled(part):
+                return False
+        level = deeper
+    return True
+
+
+def _is_settled_zone(zone: tzinfo | None) -> bool:
+    zoneinfo = sys.modules.get("zoneinfo")  # where it was never imported, there is none of its zones
+    return zone is None or type(zone) is timezone or (zoneinfo is not None and type(zone) is zoneinfo.ZoneInfo)
+
+
+def are_settled(values: Collection[object]) -> bool:
+    """Whether all of them are."""
+    return SETTLED.issuperset(map(type, values)) or all(map(is_settled, values))
+
+
+_Known: TypeAlias = dict[int, tuple[Any, Any]]
+"""Containers that were frozen already in the same call, by their ids, and what they became: each is frozen once, for
+references to it may double at every level. Only those with several parts to be frozen are here, or with many of any
+kind: what is left out is small, and doubles nothing. The containers are kept, lest others get their ids."""
+
+
+def freeze(value: Any, depth: int = 0, known: _Known | None = None) -> Any:
+    """-> the value with every list, dict and set in it read-only; what is frozen already is shared, not copied.
+
+    Other objects, subclasses of the containers among them, are taken as they are.
+
+    Args:
+        value: Any value.
+        depth: How many containers it is in.
+        known: What was frozen already of the value that it is a part of.
+
+    Raises:
+        NotSerializableError: containers nested deeper than `MAX_DEPTH`, or containing themselves.
+    """
+    freezer = _FREEZERS.get(type(value))
+    if freezer is None:
+        return value
+    if depth >= MAX_DEPTH:
+        raise NotSerializableError("", f"it is nested deeper than {MAX_DEPTH} levels, or contains itself")
+    return freezer(value, depth + 1, {} if known is None else known)
+
+
+def _freeze_list(value: list[Any], depth: int, known: _Known) -> FrozenList:
+    if id(value) in known:
+        return known[id(value)][1]  # type: ignore[no-any-return]
+    frozen = FrozenList.__new__(FrozenList)
+    list.extend(frozen, value)
+    items = iter(frozen)
+    if SETTLED.issuperset(map(type, items)):
+        if len(frozen) > _MANY:
+            known[id(value)] = value, frozen
+        return frozen
+    first = len(frozen) - length_hint(items) - 1  # before it, all is settled: in a list that grows, all but its end
+    rest = _freeze_all(frozen[first:], depth, known)
+    list.__setitem__(frozen, slice(first, None), rest)
+    if not are_settled(rest):
+        frozen.__class__ = UnsettledList
+    if len(rest) > 1:
+        known[id(value)] = value, frozen
+    return frozen
+
+
+def _freeze_all(values: list[Any], depth: int, known: _Known) -> list[Any]:
+    """-> the values frozen: many dicts of atoms, as records are, all at once, which takes half the time."""
+    if len(values) > _SOME and depth < MAX_DEPTH and _are_flat_dicts(values):
+        frozen = [*map(FrozenDict.__new__, repeat(FrozenDict, len(values)))]
+        deque(map(dict.update, frozen, values), maxlen=0)
+        return frozen
+    return [value if type(value) in SETTLED else freeze(value, depth, known) for value in values]
+
+
+_SOME = 8  # values: for fewer it does not pay to freeze them together
+_MANY = 100  # items of a container: to copy as many takes longer than to remember the copy
+
+
+def _are_flat_dicts(values: list[Any]) -> bool:
+    return (
+        _DICT.issuperset(map(type, values))
+        and max(map(len, values)) <= _MANY
+        and SETTLED.issuperset(map(type, chain.from_iterable(map(dict.values, values))))
+        and ATOMS.issuperset(map(type, chain.from_iterable(values)))
+    )
+
+
+def _freeze_dict(value: dict[Any, Any], depth: int, known: _Known) -> FrozenDict:
+    if id(value) in known:
+        return known[id(value)][1]  # type: ignore[no-any-return]
+    frozen = FrozenDict.__new__(FrozenDict)
+    dict.update(frozen, value)
+    settled, inner = ATOMS.issuperset(map(type, frozen)) or are_settled(frozen), 0
+    if not SETTLED.issuperset(map(type, frozen.values())):
+        for key, item in frozen.items():
+            if type(item) not in SETTLED:
+                inner += 1
+                made = freeze(item, depth, known)
+                dict.__setitem__(frozen, key, made)
+                settled = settled and (type(made) in SETTLED or is_settled(made))
+    if not settled:
+        frozen.__class__ = UnsettledDict
+    if inner > 1 or len(frozen) > _MANY:
+        known[id(value)] = value, frozen
+    return frozen
+
+
+def _freeze_set(value: set[Any], depth: int, known: _Known) -> FrozenSet:
+    if id(value) in known:
+        return known[id(value)][1]  # type: ignore[no-any-return]
+    kind = FrozenSet if are_settled(value) else UnsettledSet
+    frozen = kind.__new__(kind)
+    set.update(frozen, value)
+    if len(frozen) > _MANY:
+        known[id(value)] = value, frozen
+    return frozen
+
+
+def _freeze_tuple(value: tuple[Any, ...], depth: int, known: _Known) -> tuple[Any, ...]:
+    if SETTLED.issuperset(map(type, value)):
+        return value
+    if id(value) in known:
+        return known[id(value)][1]  # type: ignore[no-any-return]
+    items = tuple([freeze(item, depth, known) for item in value])
+    frozen = value if all(map(is_, items, value)) else items
+    if len(value) > 1:
+        known[id(value)] = value, frozen
+    return frozen
+
+
+_FREEZERS: dict[type, Callable[[Any, int, _Known], Any]] = {
+    list: _freeze_list,
+    dict: _freeze_dict,
+    set: _freeze_set,
+    tuple: _freeze_tuple,
+}
+
+
+def freeze_items(items: Mapping[str, Any]) -> dict[str, Any]:
+    """-> an ordinary dict with every value frozen, for a State to keep.
+
+    Raises:
+        TypeError: it is no mapping, or a key is not a str.
+        NotSerializableError: as `freeze`; it names the key.
+    """
+    check_mapping(items)
+    return lay_over({}, items)
+
+
+def check_mapping(items: object) -> None:
+    """Raise TypeError unless these can be the data of a State."""
+    if not isinstance(items, Mapping):
+        raise TypeError(f"the data of a State are a mapping of keys to values, not {type(items).__name__}")
+
+
+def lay_over(data: dict[str, Any], updates: Mapping[str, Any]) -> dict[str, Any]:
+    """-> a new dict: frozen data with updates, which are frozen on the way. Raises as `freeze_items` does."""
+    for key, value in updates.items():
+        if type(value) not in SETTLED or type(key) is not str:
+            return {**data, **{plain_key(key): freeze_at(key, value) for key, value in updates.items()}}
+    return {**data, **updates}  # most updates are numbers and texts, which are taken as they are
+
+
+def _kind_of(value: Any) -> type:
+    return next((kind for kind in (dict, list, set, frozenset) if isinstance(value, kind)), type(value))
+
+
+def is_same(one: Any, other: Any, known: dict[tuple[int, int], tuple[Any, Any]] | None = None) -> bool:
+    """Whether two values are the same in type and value, all the way down; objects, as they compare.
+
+    That a container is read-only makes no difference. `known` are pairs that need not be looked at again: one that is
+    not the same decides it for the whole.
+    """
+    if one is other:
+        return True
+    if _kind_of(one) is not _kind_of(other):
+        return False
+    if isinstance(one, dict | list | tuple):
+        known = {} if known is None else known
+        if (id(one), id(other)) in known:
+            return True
+        known[id(one), id(other)] = one, other
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(is_same(value, other[key], known) for key, value in one.items())
+    if isinstance(one, list | tuple):
+        return len(one) == len(other) and all(map(is_same, one, other, repeat(known)))
+    try:
+        return bool(one == other)
+    except Exception:
+        return False
+
+
+def differing_items(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
+    """-> what is in `after` under new keys, or not the same as in `before`."""
+    return {key: value for key, value in after.items() if key not in before or not is_same(before[key], value)}
+
+
+def changed_items(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
+    """-> what is in `after` under new keys, or as other objects than in `before`; frozen values that did not change are
+    the same objects."""
+    return {key: value for key, value in after.items() if key not in before or before[key] is not value}
+
+
+def freeze_at(key: str, value: Any) -> Any:
+    """-> the value frozen; an error names the key that it was meant for."""
+    if type(value) in SETTLED:
+        return value
+    try:
+        return freeze(value)
+    except NotSerializableError as error:
+        error.path = key
+        raise
+
+
+def plain_key(key: object) -> str:
+    """-> the key; the bare text of one whose class derives from str, such as a StrEnum."""
+    if type(key) is str:
+        return key
+    if isinstance(key, str):
+        return str.__str__(key)
+    raise TypeError(f"a key of a State is a str, not {type(key).__name__}: {shorten(key)}")

@@ -1,0 +1,218 @@
+"""What a State knows of its run besides its data: how it stands, why it failed or waits, where it comes from."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Mapping
+from collections.abc import Set as AbstractSet
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Any
+
+import attrs
+
+from stategraph._values.frozen import freeze, freeze_at
+from stategraph._values.ids import check_run_id
+from stategraph.errors import describe_exception, shorten
+
+_MESSAGE_LENGTH = 2000  # characters of an exception's text that are kept
+
+
+def check_step(value: int) -> int:
+    """-> the number of a step, if it is one."""
+    if type(value) is not int or value < 0:
+        raise ValueError(f"step: {shorten(value)} is not allowed; a whole number from 0 on is")
+    return value
+
+
+class RunStatus(StrEnum):
+    """How a run stands. Only a completed one cannot be resumed."""
+
+    ACTIVE = "active"
+    PAUSED = "paused"
+    COMPLETED = "completed"
+    FAILED = "failed"
+
+
+@attrs.frozen
+class ErrorInfo:
+    """Why something failed: the type and the text of the exception, and the node it came from."""
+
+    type: str = attrs.field(validator=attrs.validators.instance_of(str))
+    message: str = attrs.field(validator=attrs.validators.instance_of(str))
+    node: str = attrs.field(validator=attrs.validators.instance_of(str))
+
+    @classmethod
+    def of(cls, error: Exception, node: str) -> ErrorInfo:
+        """-> what is kept of an exception that came from a node."""
+        name = type(error).__name__
+        return cls.said(name, describe_exception(error).removeprefix(f"{name}: "), node)
+
+    @classmethod
+    def said(cls, type: str, message: str, node: str) -> ErrorInfo:
+        """-> the same with a text of ours: cut, and without what cannot be stored as UTF-8."""
+        return cls(type, message[:_MESSAGE_LENGTH].encode("utf-8", "backslashreplace").decode(), node)
+
+
+@attrs.frozen
+class ParentStep:
+    """The step of another run that a run was forked from or, for the run of a graph within a graph, belongs to."""
+
+    run_id: str = attrs.field(converter=check_run_id)
+    step: int = attrs.field(converter=check_step)
+
+
+def _in_utc(value: datetime) -> datetime:
+    if not isinstance(value, datetime) or value.tzinfo is None:
+        raise ValueError(f"{shorten(value)} is not allowed; a datetime with a time zone is")
+    try:
+        return value.astimezone(UTC)
+    except OverflowError:
+        raise ValueError(f"{shorten(value)} is not allowed; in UTC it is beyond the years 1 to 9999") from None
+
+
+def _frozen_value(value: Any) -> Any:
+    return freeze_at("pause.value", value)
+
+
+@attrs.frozen
+class Pause:
+    """What a paused run waits for.
+
+    Attributes:
+        reason: Why it waits, for people.
+        node: The node at which it goes on.
+        value: What to show to whoever answers.
+        response_param: The key under which the answer is expected; None if resuming is answer enough.
+        at: When it paused; aware, in UTC.
+        deadline: Until when it can be answered; None for ever.
+    """
+
+    reason: str = attrs.field(validator=attrs.validators.instance_of(str))
+    node: str = attrs.field(validator=attrs.validators.instance_of(str))
+    value: Any = attrs.field(converter=_frozen_value)
+    response_param: str | None = attrs.field(validator=attrs.validators.optional(attrs.validators.instance_of(str)))
+    at: datetime = attrs.field(converter=_in_utc)
+    deadline: datetime | None = attrs.field(default=None, converter=attrs.converters.optional(_in_utc))
+
+
+@attrs.frozen
+class Partial:
+    """What a node that did not finish has put out so far."""
+
+    node: str = attrs.field(validator=attrs.validators.instance_of(str))
+    chunks: tuple[Any, ...] = attrs.field(default=(), converter=freeze)
+
+    @property
+    def chunk(self) -> Any:
+        """The newest chunk."""
+        return self.chunks[-1]
+
+    def and_chunk(self, chunk: Any) -> Partial:
+        """-> this with one chunk more. Those before it are frozen already, and are not looked at again."""
+        more = copy.copy(self)
+        object.__setattr__(more, "chunks", (*self.chunks, freeze(chunk)))
+        return more
+
+
+@attrs.frozen
+class Part:
+    """A finished part of a step: a branch, or an item.
+
+    Attributes:
+        step: The number that the step will have.
+        node: Its node.
+        label: The name of the branch, or the number of the item.
+        value: What came of it.
+    """
+
+    step: int
+    node: str
+    label: str
+    value: Any
+
+
+def _read(keys: Iterable[str] | None) -> frozenset[str] | None:
+    return None if keys is None else frozenset(keys)
+
+
+@attrs.frozen
+class Origin:
+    """Where the value of a key that is not saved comes from.
+
+    Attributes:
+        node: The node that wrote it; empty if it came with the input of the run, or an update.
+        step: The step in which it was written.
+        read: The keys that the node had read by then; None for all.
+        overwritten: One of these that was overwritten since: the node would not write the same again.
+    """
+
+    node: str
+    step: int
+    read: frozenset[str] | None = attrs.field(converter=_read)
+    overwritten: str | None = None
+
+    def without(self, touched: AbstractSet[str]) -> Origin:
+        """-> this after these keys have been overwritten."""
+        if self.overwritten is not None:
+            return self
+        lost = touched if self.read is None else touched & self.read
+        return attrs.evolve(self, overwritten=min(lost)) if lost and self.node else self
+
+
+_NONE: frozenset[str] = frozenset()
+
+
+@attrs.frozen
+class Progress:
+    """What a run needs to go on besides its data, where it is more than the node that was completed last.
+
+    Attributes:
+        next_node: The node that comes next, where that is decided already: after a pause, and after a failure that
+            goes to a handler. No edge is asked then.
+        woken: When the pause began that was answered last, if that is what the run goes on from.
+        answered: Keys whose values have served as answers, and answer no further pause.
+        partial: What the node that is running has put out so far.
+        origins: For keys that are not saved, where their values come from.
+        replaced: For keys that a resume has given since the last step, the values that they had, as tuples: empty where
+            they had none. Runs of graphs within that were begun with these are still to be given the new ones.
+        kept_names: For nodes that were renamed since the last step, the names under which their parts are kept.
+        answer: The keys of answers that were given since the last step, with what they replaced, as in `replaced`. The
+            last one is that of the pause that began at `woken`.
+    """
+
+    next_node: str = ""
+    woken: datetime | None = None
+    answered: frozenset[str] = attrs.field(default=_NONE, converter=frozenset)
+    partial: Partial | None = None
+    origins: Mapping[str, Origin] = attrs.field(factory=dict)
+    replaced: Mapping[str, tuple[Any, ...]] = attrs.field(factory=dict, converter=freeze)
+    kept_names: Mapping[str, str] = attrs.field(factory=dict)
+    answer: Mapping[str, tuple[Any, ...]] = attrs.field(factory=dict, converter=freeze)
+
+    def after_step(self) -> Progress | None:
+        """-> what is left of it once a node has completed."""
+        if not (self.next_node or self.partial or self.replaced or self.kept_names):
+            return self
+        return some(self.without_step())
+
+    def kept_name(self, node: str) -> str:
+        """-> the name under which is kept what there is of the step of a node: that which it had when this began."""
+        return self.kept_names.get(node, node)
+
+    def without_step(self) -> Progress:
+        """-> it without what is about the step that is being made."""
+        return attrs.evolve(self, next_node="", woken=None, answer={}, partial=None, replaced={}, kept_names={})
+
+
+def some(progress: Progress) -> Progress | None:
+    """-> the progress, or None if there is nothing in it."""
+    return None if progress == _EMPTY else progress
+
+
+def evolved(progress: Progress | None, **changes: Any) -> Progress | None:
+    """-> the progress with changes; None stands for an empty one."""
+    return some(attrs.evolve(progress or _EMPTY, **changes))
+
+
+_EMPTY = Progress()

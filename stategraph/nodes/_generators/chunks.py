@@ -1,0 +1,57 @@
+"""The chunks of a node that is a generator, and what it returns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from inspect import isasyncgen
+from typing import TYPE_CHECKING, Any, Final
+
+from stategraph._protocol.commands import CannotAwait, Finish, Task
+from stategraph.errors import describe_exception
+from stategraph.nodes._generators.feeds import Feed, ThreadFeed
+from stategraph.state import State
+
+if TYPE_CHECKING:
+    from stategraph._engine.step import Visit
+
+_OVER: Final = object()
+
+
+def take_chunks(visit: Visit, generator: Any) -> Task[Any]:
+    """Show what a generator yields -> what it returns, or what it yields last, where that can be the result of a node.
+
+    An async generator cannot return anything: what it yields last, a State or a mapping, are its updates.
+    """
+    feed = _feed_of(generator)
+    held: Any = _OVER  # a State or a mapping: a chunk only if something comes behind it
+    try:
+        while True:
+            is_over, item = yield from visit.call(feed.next, None)
+            if is_over and item is None and held is not _OVER:
+                return held
+            if held is not _OVER:
+                yield from visit.show_chunk(held)
+            if is_over:
+                return item
+            held = _OVER
+            if isinstance(item, State | Mapping):
+                held = item
+            else:
+                yield from visit.show_chunk(item)
+    except (GeneratorExit, CannotAwait):  # there is no driver that could close it
+        feed.drop()
+        raise
+    except BaseException as error:
+        try:
+            yield (Finish, feed.close, None)
+        except Exception as second:  # noqa: BLE001 - must not stand for what the generator is closed for
+            error.add_note(f"While its generator was being closed: {describe_exception(second)}")
+        raise
+
+
+def _feed_of(generator: Any) -> Feed:
+    if isasyncgen(generator):
+        from stategraph.nodes._generators.task_feed import TaskFeed  # imported when used: asyncio takes 20 ms
+
+        return TaskFeed(generator)
+    return ThreadFeed(generator)

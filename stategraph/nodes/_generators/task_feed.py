@@ -1,0 +1,130 @@
+"""TaskFeed: one task that drives an async generator from its start to its end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable
+from contextlib import suppress
+from typing import Any, Final, TypeAlias
+
+from stategraph.nodes._generators.feeds import Advance
+
+_Outcome: TypeAlias = tuple[Advance, BaseException | None]
+_PLAIN_ENDS: Final = (GeneratorExit, asyncio.CancelledError)
+
+
+class TaskFeed:
+    """Drives an async generator in a task of its own.
+
+    Where the generator has yielded, the task waits until somebody asks for more. What cancels it meanwhile, such as a
+    timeout or a task group of the generator, is raised there, as it would be where the generator awaits something; what
+    comes of that is kept until somebody asks. To cancel whoever waits for the generator cancels the generator.
+
+    Args:
+        generator: The generator.
+    """
+
+    def __init__(self, generator: AsyncGenerator[Any, Any]) -> None:
+        self._generator = generator
+        self._task: asyncio.Task[None] | None = None
+        self._outcome: _Outcome | None = None  # what has come of the generator, until it is taken
+        self._asked: asyncio.Future[None] | None = None  # what the task waits for
+        self._answered: asyncio.Future[None] | None = None  # what somebody who has asked waits for
+        self._is_closing = False
+
+    async def next(self, _: object = None) -> Advance:
+        task = self._task
+        if task is None:
+            task = self._task = asyncio.create_task(self._drive())
+            task.add_done_callback(self._note_end)
+        elif self._outcome is None:
+            _wake(self._asked)
+        while self._outcome is None:
+            self._answered = asyncio.get_running_loop().create_future()
+            try:
+                await self._answered
+            except asyncio.CancelledError as cancelled:
+                if self._outcome is not None:  # too late for the generator
+                    raise
+                task.cancel(*cancelled.args)
+        (advance, error), self._outcome = self._outcome, None
+        if error is not None:
+            raise error
+        return advance
+
+    async def close(self, _: object = None) -> None:
+        self._is_closing = True
+        task = self._task
+        if task is None:
+            return
+        if self._asked is None:  # it is at work, for whoever waited for it is gone
+            task.cancel()
+        _wake(self._asked)
+        try:
+            await asyncio.wait([task])
+        except asyncio.CancelledError:
+            task.cancel()
+            await asyncio.wait([task])
+            raise
+        failure = self._outcome and _failure(self._outcome[1])
+        if failure is not None:
+            raise failure
+
+    def drop(self) -> None:
+        self._is_closing = True
+        with suppress(RuntimeError):  # the loop is closed
+            _wake(self._asked)
+
+    async def _drive(self) -> None:
+        """Take one step of the generator after another."""
+        step: Awaitable[Any] | None = anext(self._generator)
+        while step is not None:
+            self._outcome = advance, _ = await _outcome_of(step)
+            _wake(self._answered)
+            if advance[0]:
+                return
+            step = await self._next_step()
+        self._outcome = await _outcome_of(self._generator.aclose())
+
+    async def _next_step(self) -> Awaitable[Any] | None:
+        """Wait until the generator is to go on; return how, or None if it is to be closed."""
+        cancelled: asyncio.CancelledError | None = None
+        while not self._is_closing:
+            self._asked = asyncio.get_running_loop().create_future()
+            try:
+                await self._asked
+            except asyncio.CancelledError as error:
+                cancelled = error
+            self._asked = None
+            if self._outcome is None and not self._is_closing:
+                return anext(self._generator) if cancelled is None else self._generator.athrow(cancelled)
+        return None
+
+    def _note_end(self, task: asyncio.Task[None]) -> None:
+        if task.cancelled():  # before it began: nothing in it lets a cancellation through
+            self._outcome = (True, None), asyncio.CancelledError()
+            _wake(self._answered)
+
+
+async def _outcome_of(step: Awaitable[Any]) -> _Outcome:
+    try:
+        return (False, await step), None
+    except StopAsyncIteration:
+        return (True, None), None
+    except BaseException as error:  # noqa: BLE001 - raised where somebody waits for it
+        return (True, None), error
+
+
+def _failure(error: BaseException | None) -> BaseException | None:
+    """Return what a generator that was closed has raised, without what only says so.
+
+    A task group that is left because its generator is closed raises a group with the GeneratorExit in it.
+    """
+    if isinstance(error, BaseExceptionGroup):
+        return error.split(_PLAIN_ENDS)[1]
+    return None if isinstance(error, _PLAIN_ENDS) else error
+
+
+def _wake(future: asyncio.Future[None] | None) -> None:
+    if future is not None and not future.done():
+        future.set_result(None)

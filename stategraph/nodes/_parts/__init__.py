@@ -1,0 +1,1 @@
+"""Parts of a step, done at the same time."""

@@ -1,0 +1,243 @@
+"""Pools: where the parts of a step are done at the same time, in threads or on an event loop."""
+
+from __future__ import annotations
+
+import contextvars
+import os
+import threading
+from collections import deque
+from collections.abc import Sequence
+from inspect import isawaitable
+from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING, Any, Protocol
+
+from stategraph._protocol.commands import escaped
+from stategraph._util.callables import is_async_callable
+from stategraph.nodes._parts.jobs import Job, Outcome, outcome_of_error
+
+if TYPE_CHECKING:
+    import asyncio
+
+
+class Pool(Protocol):
+    """Does jobs. `next` and `stop` block or, where `is_async`, have to be awaited.
+
+    Every job that has begun has an outcome, however it ends; a failure is one as well. Each is done in a context of its
+    own, a copy of that of the run, and an async one in a task of its own. Where failures stop the others, no job begins
+    once one has failed. To ask for the next outcomes says that those before are saved: at most twice as many jobs as
+    there are workers have begun and are not saved, so that a crash repeats no more than these. No thread, task or
+    process is left once `stop` has returned; if it was told not to wait, threads may be.
+    """
+
+    is_async: bool
+
+    def next(self, _: object = None) -> Any:
+        """-> outcomes that have come since, at least one; there must be jobs left."""
+
+    def halt(self) -> None:
+        """Begin nothing more. It never waits, and comes before `stop`, which may be cut off before it has begun."""
+
+    def stop(self, wait: bool) -> Any:
+        """Begin nothing more, and wait for what is being done -> outcomes that have come since."""
+
+
+def default_workers() -> int:
+    """-> how many jobs are done at the same time, where nobody says."""
+    return min(32, (os.cpu_count() or 1) + 4)
+
+
+def _outcome(job: Job) -> Outcome:
+    try:
+        return Outcome(job.label, job.function(job.argument))
+    except BaseException as error:  # noqa: BLE001 - raised in the thread of the run
+        return outcome_of_error(job, error)
+
+
+def _at_once(outcome: Outcome) -> Outcome:
+    """-> the outcome, or the error if it has to be awaited, for which there is no event loop."""
+    try:
+        if not isawaitable(outcome.result):
+            return outcome
+        if hasattr(outcome.result, "close"):
+            outcome.result.close()  # or Python warns that nobody awaited it
+    except BaseException as error:  # noqa: BLE001 - a result may do anything when it is looked at
+        return Outcome(outcome.label, error=escaped(error))
+    reason = "it returned something to be awaited, but it is no async function: define it with async def"
+    return Outcome(outcome.label, error=TypeError(reason))
+
+
+def _drained(done: SimpleQueue[Outcome]) -> list[Outcome]:
+    outcomes: list[Outcome] = []
+    try:
+        while True:
+            outcomes.append(done.get_nowait())
+    except Empty:
+        return outcomes
+
+
+class ThreadPool:
+    """Sync functions in threads of its own."""
+
+    is_async = False
+
+    def __init__(self, jobs: Sequence[Job], workers: int, *, stops: bool) -> None:
+        self._jobs, self._stops = deque(jobs), stops
+        self._done: SimpleQueue[Outcome] = SimpleQueue()
+        self._room, self._taken = threading.Semaphore(2 * workers), 0
+        self._threads = [
+            threading.Thread(target=self._work, name="stategraph part", daemon=True)
+            for _ in range(min(workers, len(jobs)))
+        ]
+        self._started = False
+        self._context = contextvars.copy_context()
+
+    def next(self, _: object = None) -> list[Outcome]:
+        if not self._started:
+            self._started = True
+            for thread in self._threads:
+                thread.start()
+        if self._taken:
+            self._room.release(self._taken)
+        outcomes = [self._done.get(), *_drained(self._done)]
+        self._taken = len(outcomes)
+        return outcomes
+
+    def halt(self) -> None:
+        self._jobs.clear()
+
+    def stop(self, wait: bool) -> list[Outcome]:
+        self.halt()
+        self._room.release(len(self._threads))
+        if wait:
+            for thread in self._threads:
+                if thread.ident is not None:
+                    thread.join()
+        return _drained(self._done)
+
+    def _work(self) -> None:
+        while True:
+            self._room.acquire()
+            try:
+                job = self._jobs.popleft()
+            except IndexError:
+                return
+            outcome = Outcome(job.label, error=RuntimeError("its thread ended before it did"))
+            try:
+                outcome = _at_once(self._context.copy().run(_outcome, job))
+            finally:  # whatever ends this thread: the run waits for an outcome
+                if self._stops and outcome.error is not None:  # before the thread of the run hears of it
+                    self._jobs.clear()
+                self._done.put(outcome)
+
+
+class TaskPool:
+    """Async functions as tasks of the running event loop, one for each job; sync ones among them in threads."""
+
+    is_async = True
+
+    def __init__(self, jobs: Sequence[Job], workers: int, *, stops: bool) -> None:
+        self._jobs, self._stops = deque(jobs), stops
+        self._workers, self._unsaved, self._handed_out = min(workers, len(jobs)), 0, 0
+        self._tasks: dict[asyncio.Task[Outcome], Job] = {}
+        self._ended: list[tuple[asyncio.Task[Outcome], Outcome]] = []
+        self._threads: list[threading.Thread] = []
+        self._waits = True
+
+    async def next(self, _: object = None) -> list[Outcome]:
+        import asyncio
+
+        self._loop, self._changed = asyncio.get_running_loop(), asyncio.Event()
+        self._unsaved -= self._handed_out
+        self._begin()
+        if not self._ended:
+            await self._changed.wait()
+        taken, self._ended = self._ended, []
+        self._handed_out = len(taken)
+        return [outcome for _, outcome in taken]
+
+    def halt(self) -> None:
+        self._jobs.clear()
+
+    async def stop(self, wait: bool) -> list[Outcome]:
+        from stategraph._util.cancellation import outlast
+
+        self.halt()
+        self._waits, cancelled = wait, None
+        for task in self._tasks:
+            task.cancel()
+        for task in [*self._tasks]:
+            cancelled = await outlast(task) or cancelled
+            self._end(task)
+        if wait:
+            for thread in self._threads:  # each has handed over its outcome: it is about to end
+                thread.join()
+        if cancelled is not None:
+            raise cancelled
+        # One that was cancelled together with the run, as at the end of asyncio.run, is not done.
+        return [outcome for task, outcome in self._ended if not task.cancelled()]
+
+    def _begin(self) -> None:
+        """Have as many jobs done as there are workers and there is room for what is not saved."""
+        while self._jobs and len(self._tasks) < self._workers and self._unsaved < 2 * self._workers:
+            job = self._jobs.popleft()
+            task = self._loop.create_task(self._do(job))
+            self._tasks[task] = job
+            self._unsaved += 1
+            task.add_done_callback(self._end)
+
+    def _end(self, task: asyncio.Task[Outcome]) -> None:
+        """Take the outcome of a task, whatever ended it, and begin another."""
+        job = self._tasks.pop(task, None)
+        if job is None:  # `stop` was quicker
+            return
+        try:
+            outcome = task.result()
+        except BaseException as error:  # noqa: BLE001 - raised in the task of the run
+            outcome = outcome_of_error(job, error)
+        self._ended.append((task, outcome))
+        if self._stops and outcome.error is not None:
+            self._jobs.clear()
+        self._begin()
+        self._changed.set()
+
+    async def _do(self, job: Job) -> Outcome:
+        try:
+            if is_async_callable(job.function):
+                return Outcome(job.label, await job.function(job.argument))
+            outcome = await self._in_thread(job)
+            return Outcome(job.label, await outcome.result) if isawaitable(outcome.result) else outcome
+        except (KeyboardInterrupt, SystemExit) as error:  # out of a task, these stop the loop
+            return outcome_of_error(job, error)
+
+    async def _in_thread(self, job: Job) -> Outcome:
+        """-> what comes of a sync function. It counts even if this is cancelled: a thread cannot be stopped."""
+        import asyncio
+        from concurrent.futures import Future
+
+        from stategraph._util.cancellation import outlast
+
+        done: Future[Outcome] = Future()
+        done.set_running_or_notify_cancel()
+        run = contextvars.copy_context().run
+        thread = threading.Thread(
+            target=lambda: done.set_result(run(_outcome, job)), name="stategraph part", daemon=True
+        )
+        thread.start()
+        self._threads.append(thread)
+        work = asyncio.wrap_future(done)
+        try:
+            return await asyncio.shield(work)
+        except asyncio.CancelledError:
+            if not self._waits:
+                raise
+            await outlast(work)
+            return work.result()
+
+
+def make_pool(jobs: Sequence[Job], workers: int, *, is_async: bool, processes: bool, stops: bool) -> Pool:
+    """-> what does these jobs."""
+    if processes:
+        from stategraph.nodes._parts.processes import ProcessPool  # imported when used
+
+        return ProcessPool(jobs, workers)
+    return (TaskPool if is_async else ThreadPool)(jobs, workers, stops=stops)

@@ -1,0 +1,342 @@
+"""The parts of a step in processes. What cannot be sent there or back, or ends its process, fails alone."""
+
+from __future__ import annotations
+
+import os
+import threading
+import traceback
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+
+import attrs
+
+from stategraph._util.callables import name_of
+from stategraph.errors import describe_exception, shorten
+from stategraph.nodes._parts.jobs import Job, Outcome, outcome_of_error
+
+if TYPE_CHECKING:
+    from multiprocessing.connection import Connection
+    from multiprocessing.process import BaseProcess
+
+
+_Error = TypeVar("_Error", bound=BaseException)
+
+_END = b""  # tells a process that there is nothing more to be done
+_PATIENCE = 5  # seconds for a process to end that has closed its connection
+_LOOK = 1.0  # seconds after which is looked for processes that have died without that: one they began has it as well
+
+
+@attrs.define(eq=False)
+class _Worker:
+    """A process, the connection to it, and the job that it does, if any.
+
+    Attributes:
+        is_sound: Whether nobody was interrupted while something went over the connection.
+    """
+
+    process: BaseProcess
+    connection: Connection
+    job: Job | None = None
+    is_sound: bool = True
+
+    @property
+    def is_dead(self) -> bool:
+        """Whether the process has ended."""
+        return self.process.exitcode is not None
+
+    def send(self, packed: bytes) -> None:
+        """Send a message as a whole; unless that is done, nothing is to be had from this process any more."""
+        self.is_sound = False
+        with suppress(OSError):  # it has died: that is found out where it is waited for
+            self.connection.send_bytes(packed)
+        self.is_sound = True
+
+    def receive(self) -> bytes:
+        """-> a message, likewise. Raises EOFError or OSError if the process has died."""
+        self.is_sound = False
+        packed = self.connection.recv_bytes()
+        self.is_sound = True
+        return packed
+
+
+class ProcessPool:
+    """Sync functions in processes: they, their arguments and their results go there and back by pickle.
+
+    Each process has a connection of its own and one job at a time. So it is known whose fault it is if one dies, and
+    the others go on; a `concurrent.futures.ProcessPoolExecutor` would be broken, and all that is in it lost.
+    """
+
+    is_async = False
+
+    def __init__(self, jobs: Sequence[Job], workers: int) -> None:
+        _check_importable({id(job.function): job.function for job in jobs}.values())
+        self._jobs, self._most = deque(jobs), min(workers, len(jobs))
+        self._workers: list[_Worker] = []
+        self._ends: tuple[Connection, ...] = ()
+        self._lock, self._is_stopped = threading.Lock(), False
+
+    def next(self, _: object = None) -> list[Outcome]:
+        outcomes: list[Outcome] = []
+        while not outcomes and not self._is_stopped:
+            outcomes = self._fill()
+            if not outcomes:
+                ready = self._ready()
+                with self._lock:
+                    outcomes = [] if self._is_stopped else self._taken(ready)
+        return outcomes
+
+    def halt(self) -> None:
+        self._is_stopped = True
+
+    def stop(self, wait: bool) -> list[Outcome]:
+        outcomes: list[Outcome] = []
+        self.halt()
+        try:
+            if not wait:  # first: a thread that was left in `next` may be amid sending something to one of these
+                for worker in [worker for worker in self._workers if worker.job is not None]:
+                    worker.process.kill()
+            with self._lock:  # such a thread begins and takes nothing from now on
+                while wait and self._busy():
+                    outcomes += self._taken(self._ready())
+                outcomes += self._taken(self._busy())
+        finally:
+            self._end()
+        return outcomes
+
+    def _end(self) -> None:
+        """Let all processes end: those that do nothing by themselves, the others at once."""
+        for worker in self._workers:
+            if worker.job is None and worker.is_sound:  # to close the connection would not do while such a thread waits
+                with suppress(OSError):
+                    worker.connection.send_bytes(_END)
+            else:
+                worker.process.kill()
+        for worker in self._workers:
+            worker.process.join(_PATIENCE)  # longer, where a job has left a thread of its own that does not end
+            worker.process.kill()
+            worker.process.join()
+        for end in (*self._ends, *(worker.connection for worker in self._workers)):
+            end.close()
+
+    def _busy(self) -> list[_Worker]:
+        return [worker for worker in self._workers if worker.job is not None and worker.is_sound]
+
+    def _fill(self) -> list[Outcome]:
+        """Have a job for each process -> outcomes of those that cannot be sent to one."""
+        outcomes: list[Outcome] = []
+        with self._lock:
+            if self._is_stopped:
+                return []
+            while len(self._workers) < min(self._most, len(self._busy()) + len(self._jobs)):
+                self._workers.append(self._new_worker())
+            for worker in self._workers:
+                while worker.job is None and self._jobs:
+                    outcomes += _give(worker, self._jobs.popleft())
+        return outcomes
+
+    def _new_worker(self) -> _Worker:
+        import multiprocessing  # imported when used
+
+        # Not forked: a lock that another thread of this process holds would stay locked in the child.
+        context = multiprocessing.get_context("spawn")
+        self._ends = self._ends or context.Pipe(duplex=False)
+        ours, theirs = context.Pipe()
+        process = context.Process(target=_work, args=(theirs, self._ends[0]), name="stategraph part")
+        process.start()
+        theirs.close()  # so that the end of the process ends the connection
+        return _Worker(process, ours)
+
+    def _ready(self) -> list[_Worker]:
+        """Wait -> those that have sent an outcome, or have died."""
+        from multiprocessing.connection import wait
+
+        while busy := self._busy():
+            ready = wait([worker.connection for worker in busy], _LOOK)
+            found = [worker for worker in busy if worker.connection in ready or worker.is_dead]
+            if found:
+                return found
+        return []
+
+    def _taken(self, workers: Sequence[_Worker]) -> list[Outcome]:
+        """-> outcomes of those of these workers that have sent one, or have died."""
+        outcomes: list[Outcome] = []
+        for worker in workers:
+            job, is_dead = worker.job, worker.is_dead  # asked first: what it sent before it died is there then
+            if job is None:
+                continue
+            try:
+                packed = worker.receive() if worker.connection.poll() else None
+            except (EOFError, OSError):
+                packed, is_dead = None, True
+            if packed is not None:
+                worker.job = None
+                outcomes.append(_outcome(job, _unpickled(packed)))
+            elif is_dead:
+                outcomes.append(outcome_of_error(job, _death(worker)))
+                self._workers.remove(worker)
+        return outcomes
+
+
+def _give(worker: _Worker, job: Job) -> list[Outcome]:
+    """Let a process do a job -> its outcome, if it cannot be sent there."""
+    try:
+        packed = _pickled((job.function, job.argument))
+    except Exception as error:  # noqa: BLE001 - an error of the job
+        what = f"its argument, {shorten(job.argument)}, cannot be sent to a process: {describe_exception(error)}"
+        return [outcome_of_error(job, _caused(TypeError(what), error))]
+    worker.job = job
+    worker.send(packed)
+    return []
+
+
+def _death(worker: _Worker) -> Exception:
+    """-> the error of the job whose process has died."""
+    from concurrent.futures.process import BrokenProcessPool
+
+    worker.connection.close()
+    worker.process.join(_PATIENCE)
+    worker.process.kill()  # or, if it is not dead, nobody hears of it any more
+    worker.process.join()
+    code = worker.process.exitcode or 0
+    how = f"signal {-code}" if code < 0 else f"exit code {code}"
+    return BrokenProcessPool(f"the process that did it died ({how}): killed, as for want of memory, or by what it did")
+
+
+def _check_importable(functions: Iterable[Callable[[Any], Any]]) -> None:
+    """Raise TypeError where a function cannot be sent to a process: before one is started, which may wait for ever."""
+    import pickle
+
+    for function in functions:
+        try:
+            pickle.dumps(function)
+        except Exception as error:
+            raise TypeError(
+                f"processes: {name_of(function)} cannot be sent to a process ({error}): "
+                "define it at the top of a module that can be imported"
+            ) from error
+
+
+# --------------------------------------------------------------------------- what goes there and back
+
+
+@attrs.frozen
+class _Result:
+    """What a function has returned, as bytes: what cannot be made of them again harms nobody but its own job."""
+
+    packed: bytes
+
+
+@attrs.frozen
+class _Raised:
+    """What a function has raised, as bytes; and in words, for where it cannot be made of them again."""
+
+    packed: bytes
+    name: str
+    text: str
+    traceback: str
+    problem: str = ""
+
+
+_Reply: TypeAlias = _Result | _Raised
+
+
+class StandInError(RuntimeError):
+    """Stands for an exception that cannot be sent from its process; its class has the name of that of the other one."""
+
+
+class _Traceback(Exception):  # noqa: N818 - no error, but what is shown as the cause of one
+    """The traceback of an exception in its process."""
+
+    def __str__(self) -> str:
+        return f'\n"""\n{self.args[0]}"""'
+
+
+def _pickled(value: Any) -> bytes:
+    from multiprocessing.reduction import ForkingPickler
+
+    return bytes(ForkingPickler.dumps(value))
+
+
+def _unpickled(packed: bytes) -> Any:
+    import pickle
+
+    return pickle.loads(packed)  # noqa: S301 - this process, or one of its own, has made it
+
+
+def _do(packed: bytes) -> _Reply:
+    """In a process: call a function with an argument -> what came of it."""
+    try:
+        function, argument = _unpickled(packed)
+        result = function(argument)
+    except BaseException as error:  # noqa: BLE001 - raised in the process of the run
+        return _raised(error)
+    try:
+        return _Result(_pickled(result))
+    except Exception as error:  # noqa: BLE001 - as above
+        what = f"its result, {shorten(result)}, cannot be sent from its process: {describe_exception(error)}"
+        return _raised(_caused(TypeError(what), error))
+
+
+def _raised(error: BaseException) -> _Raised:
+    name = type(error).__name__
+    text = describe_exception(error).removeprefix(name).removeprefix(": ")
+    trace = "".join(traceback.format_exception(error))
+    try:
+        return _Raised(_pickled((error, error.args)), name, text, trace)
+    except Exception as problem:  # noqa: BLE001 - told beside the exception
+        return _Raised(b"", name, text, trace, describe_exception(problem))
+
+
+def _outcome(job: Job, reply: _Reply) -> Outcome:
+    """-> what came of a job, by what its process sent."""
+    if isinstance(reply, _Raised):
+        return outcome_of_error(job, _exception(reply))
+    try:
+        return Outcome(job.label, _unpickled(reply.packed))
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - an error of the job
+        what = f"its result cannot be made again of what its process sent: {describe_exception(error)}"
+        return outcome_of_error(job, _caused(TypeError(what), error))
+
+
+def _exception(raised: _Raised) -> BaseException:
+    """-> what a function raised in its process or, where it cannot be had, what stands for it."""
+    problem = raised.problem
+    error: BaseException | None = None
+    if not problem:
+        try:
+            error, args = _unpickled(raised.packed)
+            error.args = args  # its text: an __init__ that made the arguments has made something of them again
+        except (Exception, SystemExit) as failure:  # noqa: BLE001 - told in a note
+            problem = describe_exception(failure)
+    if isinstance(error, SystemExit):
+        from concurrent.futures.process import BrokenProcessPool
+
+        error = BrokenProcessPool(f"what it did was to end its process: {describe_exception(error)}")
+    if problem or not isinstance(error, BaseException):
+        error = type(raised.name, (StandInError,), {"__module__": __name__})(raised.text)
+        error.add_note(f"it stands for the exception of that name, which cannot be sent from its process: {problem}")
+    return _caused(error, _Traceback(raised.traceback))
+
+
+def _caused(error: _Error, cause: BaseException) -> _Error:
+    error.__cause__ = cause
+    return error
+
+
+def _work(connection: Connection, wanted: Connection) -> None:
+    """In a process: do one job after the other, as long as the pool is there.
+
+    The other end of `wanted` is closed when whoever has the pool is gone, even if it was killed: then this ends, even
+    amid a job."""
+    from multiprocessing.connection import wait
+
+    def watch() -> None:
+        wait([wanted])
+        os._exit(1)
+
+    threading.Thread(target=watch, name="stategraph parent", daemon=True).start()
+    with suppress(EOFError, OSError, KeyboardInterrupt):
+        while (packed := connection.recv_bytes()) != _END:
+            connection.send_bytes(_pickled(_do(packed)))

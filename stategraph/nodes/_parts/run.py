@@ -1,0 +1,135 @@
+"""Doing the parts of a step at the same time, each saved on its own as it finishes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import attrs
+
+from stategraph._protocol.commands import Await, CannotAwait, Expired, Finish, RunNode, StartNode, StoreFailed, Task
+from stategraph._util.callables import is_async_callable
+from stategraph.errors import describe_exception, shorten
+from stategraph.nodes._parts.jobs import Job, Outcome
+from stategraph.nodes._parts.pools import Pool, default_workers, make_pool
+
+if TYPE_CHECKING:
+    from stategraph._engine.step import Visit
+
+
+@attrs.frozen
+class Workers:
+    """How parts are done.
+
+    Attributes:
+        most: How many at the same time; None for `default_workers`.
+        processes: In processes rather than threads.
+        stops: Whether one that fails keeps those that have not begun from beginning.
+    """
+
+    most: int | None = None
+    processes: bool = False
+    stops: bool = True
+
+    def __attrs_post_init__(self) -> None:
+        if self.most is not None and (type(self.most) is not int or self.most < 1):
+            raise ValueError(f"max_workers: {shorten(self.most)} is not allowed; a whole number from 1 on is")
+
+
+Accept: TypeAlias = Callable[[str, Any], Any]
+"""Makes of the label and the result of a part what is kept of it. What it raises, the part has raised."""
+
+
+def do_parts(visit: Visit, jobs: Sequence[Job], workers: Workers, accept: Accept) -> Task[dict[str, Any]]:
+    """-> what came of the parts, by label. Those that finished in an earlier attempt are not done again.
+
+    Raises:
+        ExceptionGroup: some failed; all their errors are in it.
+    """
+    yield from visit.keep_incoming()
+    finished = yield from visit.finished_parts()
+    left = [job for job in jobs if job.label not in finished]
+    if not left:
+        visit.is_done_before = bool(jobs) and visit.attempt == 1
+        return finished
+    is_async = any(map(is_async_callable, {id(job.function): job.function for job in left}.values()))
+    most, processes, stops = workers.most or default_workers(), workers.processes, workers.stops
+    pool = make_pool(left, most, is_async=is_async, processes=processes, stops=stops)
+    work = _Work(visit, pool, accept, finished)
+    try:
+        yield from work.do(len(left), stops=workers.stops)
+    except (GeneratorExit, CannotAwait):  # the driver is gone, or cannot await: then nothing has begun
+        raise
+    except BaseException as error:
+        yield from work.stop_after(error)
+        raise
+    yield from work.stop(wait=True)
+    if work.failed:
+        raise _group(visit, work.failed)
+    return work.finished
+
+
+@attrs.define(eq=False)
+class _Work:
+    """Parts that are being done."""
+
+    visit: Visit
+    pool: Pool
+    accept: Accept
+    finished: dict[str, Any]
+    failed: dict[str, BaseException] = attrs.field(factory=dict)
+
+    def do(self, left: int, *, stops: bool) -> Task[None]:
+        """Take what comes until nothing is left or, where one failure stops the others, one has failed."""
+        pool = self.pool
+        while left and not (stops and self.failed):
+            outcomes = yield (StartNode if pool.is_async else RunNode, pool.next, None)
+            if pool.is_async:
+                outcomes = yield (Await, outcomes, self.visit.stage.name)
+            left -= len(outcomes)
+            yield from self._take(outcomes)
+
+    def stop(self, *, wait: bool) -> Task[None]:
+        """Let no more parts begin, and keep those that finish all the same."""
+        self.pool.halt()
+        outcomes = yield (Finish, self.pool.stop, wait)
+        yield from self._take(outcomes)
+
+    def stop_after(self, error: BaseException) -> Task[None]:
+        """As `stop`, after what was raised; a failure to keep the parts is a note on it."""
+        try:
+            # A function that is cut off by a timeout may never end: its thread is left to itself.
+            yield from self.stop(wait=not isinstance(error, Expired))
+        except StoreFailed as second:
+            if isinstance(error, StoreFailed):
+                return
+            error.add_note(f"While its parts were being stopped: {describe_exception(second.__cause__ or second)}")
+
+    def _take(self, outcomes: Sequence[Outcome]) -> Task[None]:
+        """Save the parts that have finished, and note those that have failed."""
+        values: dict[str, Any] = {}
+        for outcome in outcomes:
+            error = outcome.error
+            if error is None:
+                try:
+                    values[outcome.label] = self.accept(outcome.label, outcome.result)
+                except Exception as raised:  # noqa: BLE001 - an error of the part
+                    error = raised
+            if error is not None:
+                self.failed[outcome.label] = error
+        if values:
+            yield from self.visit.keep_parts(values)
+            self.finished.update(values)
+        for error in self.failed.values():
+            if not isinstance(error, Exception):
+                raise error
+
+
+def _group(visit: Visit, failed: Mapping[str, BaseException]) -> ExceptionGroup[Exception]:
+    """-> all errors of parts as one."""
+    errors = [error for error in failed.values() if isinstance(error, Exception)]
+    for label, error in failed.items():
+        error.add_note(f"in part {label!r} of node {visit.stage.name!r}")
+    told = "; ".join(f"{label}: {describe_exception(error)}" for label, error in list(failed.items())[:5])
+    more = f"; and {len(failed) - 5} more" if len(failed) > 5 else ""
+    return ExceptionGroup(f"{len(failed)} of its parts failed: {told}{more}", errors)

@@ -1,0 +1,102 @@
+"""MapNode: one call for each item of a list, at the same time."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Collection
+from typing import TYPE_CHECKING, Any
+
+from stategraph._protocol.commands import Task
+from stategraph._values.provenance import ErrorInfo
+from stategraph.errors import shorten
+from stategraph.nodes._parts.jobs import Job
+from stategraph.nodes._parts.run import Workers, do_parts
+from stategraph.nodes.base import Node
+from stategraph.nodes.function import FunctionNode
+
+if TYPE_CHECKING:
+    from stategraph._engine.step import Visit
+
+
+class MapNode(Node):
+    """Calls a function for each item of a list, several at the same time, and puts the results into another in order.
+
+    Each result is saved on its own as it comes: after a crash only the other items are done again.
+
+    Args:
+        function: A sync or async function of an item (and, if it has a second parameter for it, of a NodeContext).
+        over: The key of the list or tuple.
+        into: The key of the list of results.
+        max_workers: How many items are done at the same time; by default up to four more than there are processors.
+        on_error: "raise": once an item has failed, no other begins, and the errors are raised as an ExceptionGroup.
+            "collect": an ErrorInfo takes the place of its result.
+        processes: Do the items in processes, for work that keeps a processor busy. The function must be importable.
+
+    Raises:
+        TypeError, ValueError: an argument is not what it should be.
+    """
+
+    has_parts = True
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        over: str,
+        into: str,
+        max_workers: int | None = None,
+        *,
+        on_error: str = "raise",
+        processes: bool = False,
+    ) -> None:
+        for name, key in (("over", over), ("into", into)):
+            if not isinstance(key, str):
+                raise TypeError(f"{name}: {shorten(key)} is not allowed; the name of a key is")
+        if on_error not in ("raise", "collect"):
+            raise ValueError(f'on_error: {shorten(on_error)} is not allowed; "raise" and "collect" are')
+        self._function = FunctionNode.of(function)
+        if self._function.is_generator:
+            raise TypeError("a generator puts out chunks, which an item cannot do")
+        if processes and (self._function.is_async or self._function.wants_context):
+            raise TypeError("processes: what runs in a process is a sync function of an item alone")
+        self.over, self.into, self.on_error = over, into, on_error
+        self.is_async = self._function.is_async
+        self._workers = Workers(max_workers, processes)
+
+    @property
+    def function(self) -> Callable[..., Any]:
+        """What is called for each item."""
+        return self._function.given
+
+    @property
+    def reads(self) -> frozenset[str]:
+        """The key of the list of items."""
+        return frozenset([self.over])
+
+    @property
+    def writes(self) -> frozenset[str]:
+        """The key of the list of results."""
+        return frozenset([self.into])
+
+    def part_writes(self, value: Any) -> Collection[str]:
+        """-> the key of the list of results."""
+        return (self.into,)
+
+    def made_of(self) -> tuple[Any, ...]:
+        return self.function, self.over, self.into, self.on_error
+
+    def visit(self, visit: Visit) -> Task[Any]:
+        """Do the items, and list what they return."""
+        items = visit.handed.get(self.over)
+        if not isinstance(items, list | tuple):
+            found = "not in the State" if self.over not in visit.state else f"a {type(items).__name__}"
+            raise TypeError(f"it goes over {self.over!r}, a list or a tuple, but that is {found}")
+        jobs = [self._job(visit, str(place), item) for place, item in enumerate(items)]
+        accept = functools.partial(visit.checked_item, self.into)
+        results = yield from do_parts(visit, jobs, self._workers, accept)
+        return {self.into: [results[job.label] for job in jobs]}
+
+    def _job(self, visit: Visit, label: str, item: Any) -> Job:
+        node = self._function
+        function = node.bound(visit.context(label)) if node.wants_context else node.function
+        collect = functools.partial(ErrorInfo.of, node=visit.stage.name) if self.on_error == "collect" else None
+        return Job(label, function, item, collect)

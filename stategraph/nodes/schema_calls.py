@@ -1,0 +1,136 @@
+"""Functions that take an object of the schema of their graph, or return one."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import typing
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping
+from contextlib import aclosing, closing
+from inspect import isawaitable
+from types import SimpleNamespace
+from typing import Any
+
+import attrs
+
+from stategraph._schema.schema import Schema
+
+
+@attrs.frozen
+class Typed:
+    """A function as the engine calls it: with a mapping of data, which it gets as an object if it takes one; an object
+    that it returns stands for the fields that differ from what it was given.
+
+    Attributes:
+        function: The function.
+        schema: What objects are made of.
+        node: The node, for errors.
+        takes_object: Whether it gets an object.
+    """
+
+    function: Callable[..., Any]
+    schema: Schema
+    node: str
+    takes_object: bool
+
+    def __call__(self, data: Mapping[str, Any], *context: Any) -> Any:
+        raise NotImplementedError
+
+    def _given(self, data: Mapping[str, Any]) -> tuple[Any, Mapping[str, Any]]:
+        """-> the argument, and the values to which what it returns is compared."""
+        if not self.takes_object:
+            return data, data
+        made = self.schema.made_of(self.node, data)
+        return made, self.schema.snapshot(made)
+
+    def _plain(self, result: Any, before: Mapping[str, Any]) -> Any:
+        return self.schema.changes(result, before) if isinstance(result, self.schema.cls) else result
+
+
+class TypedCall(Typed):
+    """A sync function."""
+
+    def __call__(self, data: Mapping[str, Any], *context: Any) -> Any:
+        argument, before = self._given(data)
+        result = self.function(argument, *context)
+        return self._awaited(result, before) if isawaitable(result) else self._plain(result, before)
+
+    async def _awaited(self, result: Any, before: Mapping[str, Any]) -> Any:
+        return self._plain(await result, before)
+
+
+class TypedAsyncCall(Typed):
+    """An async function."""
+
+    async def __call__(self, data: Mapping[str, Any], *context: Any) -> Any:
+        argument, before = self._given(data)
+        return self._plain(await self.function(argument, *context), before)
+
+
+class TypedGenerator(Typed):
+    """A generator function: objects that it yields are given on as what they change, too."""
+
+    def __call__(self, data: Mapping[str, Any], *context: Any) -> Generator[Any, None, Any]:
+        argument, before = self._given(data)
+        with closing(self.function(argument, *context)) as generator:
+            while True:
+                try:
+                    chunk = next(generator)
+                except StopIteration as end:
+                    return self._plain(end.value, before)
+                yield self._plain(chunk, before)
+
+
+class TypedAsyncGenerator(Typed):
+    """An async generator function."""
+
+    async def __call__(self, data: Mapping[str, Any], *context: Any) -> AsyncGenerator[Any, None]:
+        argument, before = self._given(data)
+        async with aclosing(self.function(argument, *context)) as generator:
+            step: Awaitable[Any] = anext(generator)
+            while True:
+                try:
+                    chunk = self._plain(await step, before)
+                except StopAsyncIteration:
+                    return
+                try:
+                    yield chunk
+                    step = anext(generator)
+                except GeneratorExit:
+                    raise
+                except BaseException as error:  # noqa: BLE001 - a cancellation, which is for the function
+                    step = generator.athrow(error)
+
+
+KINDS: dict[tuple[bool, bool], type[Typed]] = {
+    (False, False): TypedCall,
+    (True, False): TypedAsyncCall,
+    (False, True): TypedGenerator,
+    (True, True): TypedAsyncGenerator,
+}
+"""By whether the function is async, and whether it is a generator."""
+
+
+def takes(function: Callable[..., Any], cls: type) -> bool:
+    """Whether the first parameter of a function is annotated with this class."""
+    try:
+        annotation = next(iter(inspect.signature(function).parameters.values())).annotation
+    except (ValueError, StopIteration):  # some builtins do not tell
+        return False
+    if isinstance(annotation, str):
+        annotation = _resolved(annotation, function, cls)
+    return (typing.get_args(annotation)[0] if typing.get_origin(annotation) is typing.Annotated else annotation) is cls
+
+
+def _resolved(annotation: str, function: Any, cls: type) -> Any:
+    """-> what an annotation stands for, alone: others may name what exists for type checkers only."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    if not inspect.isroutine(function) and not inspect.isclass(function):
+        function = type(function).__call__
+    names = getattr(inspect.unwrap(function), "__globals__", {})
+    try:
+        alone = SimpleNamespace(__annotations__={"it": annotation})
+        return typing.get_type_hints(alone, names, include_extras=True)["it"]
+    except Exception:  # noqa: BLE001 - a name that is local to a function, or that type checkers only know
+        return cls if annotation.strip("'\" ").rpartition(".")[2] == cls.__name__ else annotation

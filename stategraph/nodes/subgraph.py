@@ -1,0 +1,222 @@
+"""GraphNode: a graph as a node of another."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+
+import attrs
+
+from stategraph._protocol.commands import Task
+from stategraph._util.callables import answered, problem_of
+from stategraph._values.answers import awaited
+from stategraph._values.frozen import differing_items
+from stategraph._values.provenance import RunStatus
+from stategraph.errors import GraphError, shorten
+from stategraph.nodes.base import Node, Question
+from stategraph.state import State, evolve
+
+if TYPE_CHECKING:
+    from stategraph._engine.step import Visit
+    from stategraph._graph.compiled import Plan
+    from stategraph._schema.schema import Schema
+
+MAX_DEPTH = 16
+"""How many graphs may run within one another."""
+
+Keys: TypeAlias = Iterable[str] | Mapping[str, str] | Callable[[State], Mapping[str, Any]] | None
+"""What goes over a border: these keys; keys by the names they get; what a function makes of the State; None for all."""
+
+
+class Inner(Protocol):
+    """A graph that can be a node."""
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+
+    @property
+    def nodes(self) -> Mapping[str, Any]:
+        """Its nodes by their names."""
+
+
+class GraphNode(Node):
+    """Runs a graph as a step of another. `StateGraph.as_node` makes it.
+
+    Its run has an id of its own below that of the run it belongs to, and checkpoints in the same store: a crash within
+    goes on within.
+    """
+
+    has_parts = True
+    runs_graph = True
+
+    def __init__(self, graph: Inner, plan: Callable[[], Plan], inputs: Keys = None, outputs: Keys = None) -> None:
+        self.graph, self._plan = graph, plan
+        self._inputs, self._outputs = _checked("inputs", inputs), _checked("outputs", outputs)
+
+    @property
+    def is_async(self) -> bool:  # type: ignore[override]
+        """As one of the nodes of the graph."""
+        return self._plan().async_node is not None
+
+    @property
+    def pauses(self) -> bool:  # type: ignore[override]
+        """As one of the nodes of the graph."""
+        return any(stage.node.pauses for stage in self._plan().stages.values())
+
+    @property
+    def reads(self) -> frozenset[str]:
+        """The keys that go in, where they are named."""
+        return frozenset(self._inputs.values()) if isinstance(self._inputs, Mapping) else frozenset()
+
+    @property
+    def writes(self) -> frozenset[str]:
+        """The keys that come out, where they are named."""
+        return frozenset(self._outputs) if isinstance(self._outputs, Mapping) else frozenset()
+
+    def visit(self, visit: Visit) -> Task[Any]:
+        """Run the graph, or go on with it."""
+        state = visit.state
+        given = self._given(visit.handed)
+        outer = visit.engine.plan
+        plan = self._plan()
+        inner = attrs.evolve(
+            plan,
+            interval=outer.interval if outer.loads_parts else 0,
+            saves=outer.loads_parts,
+            store=outer.store,
+            saves_behind=False,  # what its saves wait in is waited for by the outer run
+            loads_parts=outer.loads_parts,
+            keeps_parts=outer.keeps_parts,
+            preserve=outer.keeps_parts,
+            forgets=False,  # until the step that it is part of is saved, it may have to go on once more
+            persist=plan.persist if outer.loads_parts else None,
+        )
+        final = yield from visit.run_child(inner, given, self._updates(visit.before, given))
+        if final.status is RunStatus.PAUSED:
+            return evolve(state, pause=final.pause)
+        if self._outputs is not None:
+            return _selected("outputs", self._outputs, final)
+        changed = differing_items(given, final)
+        gone = [key for key in given if key not in final] if self._inputs is None else []
+        return state.update(changed) if not gone else _without(state.update(changed), gone)
+
+    def _given(self, state: State) -> dict[str, Any]:
+        """-> what the run begins with: what the inputs say; else the State or, where there is a schema, its fields."""
+        if self._inputs is not None:
+            return _selected("inputs", self._inputs, state)
+        schema = self._plan().schema
+        return {key: value for key, value in state.items() if schema is None or key in schema.fields}
+
+    def _updates(self, before: State | None, given: Mapping[str, Any]) -> dict[str, Any]:
+        """-> what is given otherwise than before, for a run that was begun then."""
+        if before is None:
+            return {}
+        if isinstance(self._inputs, Mapping):  # some of these may not have been there, or are not saved
+            known = {name: key for name, key in self._inputs.items() if key in before}
+            return differing_items(_selected("inputs", known, before), given)
+        try:
+            old = self._given(before)
+        except Exception:  # noqa: BLE001 - this may be what the updates have mended
+            old = {}
+        return differing_items(old, given)
+
+    @property
+    def asks_for(self) -> frozenset[str]:
+        """The keys of its nodes."""
+        return frozenset().union(*(stage.node.asks_for for stage in self._plan().stages.values()))
+
+    def asked(self, visit: Visit) -> Task[Question]:
+        """-> what a node within asked; an answer has to fit the schema there as well."""
+        saved, plan = (yield from visit.load_child()), self._plan()
+        look = None if saved is None else visit.within(saved, plan)
+        if look is None:
+            return Question(self)
+        question = yield from look.stage.node.asked(look)
+        schema, pause = plan.schema, awaited(look.state)
+        if schema is None or pause is None or pause.response_param is None:
+            return question
+        fit = functools.partial(_fitting, schema, pause.response_param, look.state)
+        return attrs.evolve(question, fits=(*question.fits, fit))
+
+    def problems(self, name: str) -> Iterator[str]:
+        """-> what keeps it from working: a name that cannot be part of a run id, cycles, depth, its own problems."""
+        if "/" in name or ":" in name or not _fits_ids(name):
+            yield f"node {name!r} runs a graph: its name becomes part of run ids, so use only A-Z a-z 0-9 . _ - in it"
+        nesting = list(_nesting(self.graph, (self.graph.name,), (id(self.graph),)))
+        yield from nesting
+        if not nesting:
+            yield from self._problems_within(name)
+
+    def _problems_within(self, name: str) -> Iterator[str]:
+        try:
+            self._plan()
+        except GraphError as error:
+            yield from (f"in graph {error.graph!r} of node {name!r}: {problem}" for problem in error.problems)
+
+
+def _fitting(schema: Schema, key: str, state: State, answer: Any) -> Any:
+    return schema.checked("", {key: answer}, state)[key]
+
+
+def _nesting(graph: Inner, names: tuple[str, ...], above: tuple[int, ...]) -> Iterator[str]:
+    """-> graphs that contain themselves, and graphs within too many others."""
+    for node in graph.nodes.values():
+        if not isinstance(node, GraphNode):
+            continue
+        path = " -> ".join([*names, node.graph.name])
+        if id(node.graph) in above:
+            yield f"graph {node.graph.name!r} contains itself: {path}"
+        elif len(above) >= MAX_DEPTH:
+            yield f"graphs are nested more than {MAX_DEPTH} deep: {path}"
+        else:
+            yield from _nesting(node.graph, (*names, node.graph.name), (*above, id(node.graph)))
+
+
+def _fits_ids(name: str) -> bool:
+    from stategraph._values.ids import check_run_id
+    from stategraph.errors import InvalidRunIdError
+
+    try:
+        check_run_id(name)
+    except InvalidRunIdError:
+        return False
+    return True
+
+
+def _checked(what: str, keys: Keys) -> Any:
+    """-> the keys as a mapping from the name here to the name there, or a function."""
+    if keys is None:
+        return None
+    if callable(keys):
+        problem = problem_of(keys, 1)
+        if problem:
+            raise TypeError(f"{what}: {shorten(keys)} is not allowed; a sync function of a State is: {problem}")
+        return keys
+    if isinstance(keys, str) or not isinstance(keys, Iterable):
+        raise TypeError(
+            f"{what}: {shorten(keys)} is not allowed; keys, a mapping of keys, or a function of a State are"
+        )
+    mapping = dict(keys) if isinstance(keys, Mapping) else {key: key for key in keys}
+    if not all(isinstance(name, str) for pair in mapping.items() for name in pair):
+        raise TypeError(f"{what}: keys are str")
+    return mapping
+
+
+def _selected(what: str, keys: Any, state: State) -> dict[str, Any]:
+    if callable(keys):
+        made = answered(keys(state), f"its {what}")
+        if not isinstance(made, Mapping):
+            raise TypeError(f"its {what} are to be a mapping, not {shorten(made)} ({type(made).__name__})")
+        return dict(made)
+    missing = [source for source in keys.values() if source not in state]
+    if missing:
+        raise KeyError(f"{missing[0]!r}, named in its {what}, is not in the State of run {state.run_id!r}")
+    return {target: state[source] for target, source in keys.items()}
+
+
+def _without(state: State, keys: Iterable[str]) -> State:
+    for key in keys:
+        state = state.remove(key)
+    return state

@@ -1,0 +1,199 @@
+"""Classes that a State may hold because their author registered them."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Mapping
+from enum import Enum
+from types import MemberDescriptorType
+from typing import Any, TypeAlias, TypeVar, overload
+
+import attrs
+
+from stategraph._util.callables import answered, problem_of
+from stategraph._values.provenance import ErrorInfo
+from stategraph.errors import describe_exception
+
+_Class = TypeVar("_Class", bound=type)
+
+Upgrade: TypeAlias = Callable[[dict[str, Any], int], Mapping[str, Any]]
+"""Makes the fields of a class as it is now of those that an older version of it was saved with."""
+
+
+@attrs.frozen
+class RegisteredType:
+    """A registered class.
+
+    Attributes:
+        cls: The class.
+        name: Its name in stored bytes.
+        fields: The names of its fields; none if it is an enum.
+        version: The version of its fields, kept with every value.
+        upgrade: Makes them of those of an older version.
+    """
+
+    cls: type
+    name: str
+    fields: tuple[str, ...]
+    version: int = 1
+    upgrade: Upgrade | None = None
+
+    @property
+    def is_enum(self) -> bool:
+        return issubclass(self.cls, Enum)
+
+    def values_of(self, instance: object) -> dict[str, Any]:
+        """-> the values of its fields.
+
+        Raises:
+            ValueError: the instance has attributes that are not fields; they would be lost.
+        """
+        beside = [name for name in _slots_of(self.cls) if hasattr(instance, name)]
+        names = [*getattr(instance, "__dict__", ()), *beside]
+        extra = [name for name in names if name not in self.fields and not self._is_cached(name)]
+        if extra:
+            raise ValueError(f"it has attributes that are not fields of {self.name}: {', '.join(extra)}")
+        return {name: getattr(instance, name) for name in self.fields if hasattr(instance, name)}
+
+    def restore(self, values: dict[str, Any], version: int) -> object:
+        """-> an instance with the values that this version of the class had, made without calling anything of it.
+
+        Raises:
+            ValueError: the version is newer than the one registered, or these are not the fields of the class as it is
+                now and nothing makes them so.
+        """
+        if version > self.version:
+            raise ValueError(
+                f"it holds a {self.name} of version {version}, and version {self.version} is registered here: "
+                "load it with the code that saved it, or update this one"
+            )
+        if version < self.version and self.upgrade is not None:
+            values = self._upgraded(self.upgrade, values, version)
+        if set(values) != set(self.fields):
+            raise ValueError(self._mismatch(values, version))
+        instance: object = object.__new__(self.cls)
+        if isinstance(getattr(self.cls, _CACHED_HASH, None), MemberDescriptorType):
+            object.__setattr__(instance, _CACHED_HASH, None)
+        for name, value in values.items():
+            object.__setattr__(instance, name, value)
+        return instance
+
+    def _upgraded(self, upgrade: Upgrade, values: dict[str, Any], version: int) -> dict[str, Any]:
+        try:
+            return dict(answered(upgrade(values, version)))
+        except Exception as error:  # it is the user's
+            reason = f"the upgrade of {self.name} from version {version} raised {describe_exception(error)}"
+            raise ValueError(reason) from error
+
+    def _mismatch(self, values: dict[str, Any], version: int) -> str:
+        if version < self.version and self.upgrade is not None:
+            made = f"made {sorted(values)} of it, not {sorted(self.fields)}"
+            return f"the upgrade of {self.name} from version {version} {made}"
+        return (
+            f"{self.name} was saved with fields {sorted(values)} and now has {sorted(self.fields)}: use "
+            f"register_type(cls, name={self.name!r}, version={max(version + 1, self.version)}, upgrade=function), "
+            "where function(values, version) returns the new fields"
+        )
+
+    def _is_cached(self, name: str) -> bool:
+        return isinstance(getattr(self.cls, name, None), functools.cached_property)
+
+
+_CACHED_HASH = "_attrs_cached_hash"  # where attrs keeps the hash of an instance, with cache_hash=True and slots
+
+
+@functools.cache
+def _slots_of(cls: type) -> tuple[str, ...]:
+    """-> names that classes have in slots. Those that attrs makes are fields, and what it caches."""
+    plain = [base for base in cls.__mro__ if "__attrs_attrs__" not in vars(base)]
+    return tuple(name for base in plain for name, kind in vars(base).items() if isinstance(kind, MemberDescriptorType))
+
+
+_by_class: dict[type, RegisteredType] = {}
+_by_name: dict[str, RegisteredType] = {}
+
+
+@overload
+def register_type(
+    cls: _Class, *, name: str | None = None, version: int = 1, upgrade: Upgrade | None = None
+) -> _Class: ...
+@overload
+def register_type(
+    *, name: str | None = None, version: int = 1, upgrade: Upgrade | None = None
+) -> Callable[[_Class], _Class]: ...
+def register_type(cls: Any = None, *, name: str | None = None, version: int = 1, upgrade: Upgrade | None = None) -> Any:
+    """Let States hold instances of an attrs class, a dataclass or an enum. Works as a class decorator.
+
+    An instance is saved by its fields and restored without calling ``__init__``: what is loaded is what was saved. When
+    the fields of the class change, raise the version and say how the values that were saved before become new ones::
+
+        @register_type(name="shop.Order", version=2, upgrade=lambda values, version: {**values, "currency": "EUR"})
+
+    Args:
+        cls: The class.
+        name: What stands for it in stored bytes; module and qualified name if not given. Keep it when the class moves.
+        version: The version of its fields, from 1 on; saved with every value.
+        upgrade: Called with the fields and the version of a value of an older version -> the fields of this one.
+            Without it, values of an older version are loaded if they have the same fields.
+
+    Raises:
+        TypeError: it is neither an attrs class, a dataclass nor an enum; or an enum with a version: it has no fields.
+        ValueError: another class has this name, or the version is not a whole number from 1 on.
+    """
+    if cls is None:
+        return functools.partial(register_type, name=name, version=version, upgrade=upgrade)
+    fields = _fields_of(cls)
+    _check_version(cls, version, upgrade)
+    registered = RegisteredType(cls, name or f"{cls.__module__}.{cls.__qualname__}", fields, version, upgrade)
+    known = _by_name.get(registered.name)
+    if known is not None and (known.cls.__module__, known.cls.__qualname__) != (cls.__module__, cls.__qualname__):
+        raise ValueError(f"the name {registered.name!r} is taken by {known.cls!r}; give another one with name=")
+    _by_class[cls] = _by_name[registered.name] = registered
+    return cls
+
+
+def _check_version(cls: type, version: object, upgrade: object) -> None:
+    if type(version) is not int or version < 1:
+        raise ValueError(f"version: {version!r} is not allowed; a whole number from 1 on")
+    problem = "" if upgrade is None else problem_of(upgrade, 2)
+    if problem:
+        raise TypeError(
+            f"upgrade: {upgrade!r} is not allowed; a sync function of the fields and their version: {problem}"
+        )
+    if issubclass(cls, Enum) and (version != 1 or upgrade is not None):
+        raise TypeError(f"{cls!r} is an enum and has no version: keep the names of its members, new ones as aliases")
+
+
+def find_by_class(cls: type) -> RegisteredType | None:
+    """-> the registration of exactly this class."""
+    return _by_class.get(cls)
+
+
+def find_by_name(name: str) -> RegisteredType | None:
+    """-> the registration of this name."""
+    return _by_name.get(name)
+
+
+def can_be_registered(cls: type) -> bool:
+    """Whether `register_type` takes the class."""
+    return issubclass(cls, Enum) or attrs.has(cls) or dataclasses.is_dataclass(cls)
+
+
+_IS_PYTHON_CLASS = 1 << 9  # Py_TPFLAGS_HEAPTYPE
+
+
+def _fields_of(cls: object) -> tuple[str, ...]:
+    if not isinstance(cls, type) or not can_be_registered(cls):
+        raise TypeError(f"{cls!r} cannot be registered: only attrs classes, dataclasses and enums can")
+    if issubclass(cls, Enum):
+        return ()
+    for base in cls.__mro__[:-1]:
+        if not base.__flags__ & _IS_PYTHON_CLASS:
+            raise TypeError(f"{cls!r} cannot be registered: as a {base.__name__} it holds more than its fields")
+    if attrs.has(cls):
+        return tuple(field.name for field in attrs.fields(cls))
+    return tuple(field.name for field in dataclasses.fields(cls))  # type: ignore[arg-type]
+
+
+register_type(ErrorInfo, name="stategraph.ErrorInfo")  # what MapNode collects

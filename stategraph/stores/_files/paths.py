@@ -1,0 +1,204 @@
+"""Files and folders of a store: nobody else may write to them, and nobody has planted one in their place.
+
+Whoever can write to a file of a store can put in it what they like, and whoever can write to its folder can put another
+file in its place. What others may do is read from owners and modes, not tried: root may do everything. Windows has no
+such modes, and nothing of this is asked there. Folders above that of the file are for the user to look after.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+from stategraph._util.validators import encodable
+from stategraph.errors import ConfigError
+
+_HAS_MODES = os.name == "posix"
+_MOST_LINKS = 40  # links to links: as many as Linux follows
+
+
+def absolute(path: object, key: str, what: str) -> str:
+    """-> a path as it means the same in every working directory; a ``~`` at its start is the home of the user.
+
+    Raises:
+        ConfigError: there is none. `key` says what it was given for, `what` of what it is to be the path.
+    """
+    text = os.fspath(path) if isinstance(path, str | os.PathLike) else None
+    if not isinstance(text, str) or not text:
+        raise ConfigError(key, path, f"the path of {what}")
+    if text == ":memory:":
+        raise ConfigError(key, path, f'the path of {what}; store "memory" keeps runs in memory')
+    name = encodable(text)
+    if name is None:
+        raise ConfigError(key, path, f"the path of {what}, of characters that a file name can have")
+    try:
+        return os.path.abspath(os.path.expanduser(name))  # noqa: PTH111 - as PTH100
+    except OSError as error:
+        allowed = f"an absolute path: the working directory is not there any more ({error.strerror})"
+        raise ConfigError(key, path, allowed) from error
+
+
+# --------------------------------------------------------------------------- files and folders to use
+
+
+def own_file(file: Path, *, must_exist: bool = False) -> Path:
+    """-> the file to open, with links followed; it is made, for its owner only, if it is not there and need not be.
+
+    Raises:
+        OSError: it cannot be used, or others can change it.
+    """
+    if not must_exist:
+        make_folder(file.parent)
+    file = _followed(file)
+    others = [one for one in beside(file) if os.path.lexists(one)]  # first: a database is made before these are
+    if must_exist and not file.exists():
+        raise FileNotFoundError(errno.ENOENT, "there is no such file")
+    if others and not file.exists():
+        raise _left_alone(others[0], file)
+    if not must_exist:
+        make_private(file)
+    _check_own(file, stat.S_ISREG, "a regular file")
+    _check_names(file)
+    for other in others:
+        with suppress(FileNotFoundError):  # removed by whoever was the last to close the database
+            _check_own(other, stat.S_ISREG, "a regular file")
+    if log_of(file) in others and not file.stat().st_size:
+        raise _left_alone(log_of(file), file)  # SQLite would delete the log, whatever is in it
+    return file
+
+
+def own_folder(folder: Path) -> Path:
+    """-> the folder to use, with links followed; it is made, for its owner only, if it is not there.
+
+    Raises:
+        OSError: it cannot be used, or others can change what is in it.
+    """
+    make_folder(folder)
+    folder = _followed(folder)
+    _check_own(folder, stat.S_ISDIR, "a folder")
+    return folder
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder, and those above it that are missing, for their owner only, whatever the umask allows."""
+    missing = []
+    while not folder.exists():
+        missing.append(folder)
+        folder = folder.parent
+    for one in reversed(missing):
+        one.mkdir(mode=0o700, exist_ok=True)
+
+
+def make_private(file: Path) -> None:
+    """Make a file for its owner only, before SQLite makes one that all can read.
+
+    One that is there is not opened: to close it again would end the locks that this process has on it by other handles.
+
+    Raises:
+        OSError: it cannot be made, or read and written to.
+    """
+    with suppress(FileExistsError):  # of a link that leads nowhere, too
+        os.close(os.open(file, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
+    if not os.access(file, os.R_OK | os.W_OK):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(file))
+    if file.is_dir():
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(file))
+
+
+def beside(file: Path) -> tuple[Path, Path, Path]:
+    """-> where SQLite keeps the write-ahead log of a database, the index of the log, and a journal."""
+    log, index, journal = (file.with_name(file.name + end) for end in ("-wal", "-shm", "-journal"))
+    return log, index, journal
+
+
+def log_of(file: Path) -> Path:
+    """-> where SQLite keeps the write-ahead log of a database."""
+    return beside(file)[0]
+
+
+def _left_alone(other: Path, file: Path) -> OSError:
+    return _refusal(f"{other} is there without its database: put {file.name} back, or move this away")
+
+
+# --------------------------------------------------------------------------- who can change them
+
+
+def _refusal(reason: str) -> OSError:
+    return PermissionError(errno.EPERM, reason)
+
+
+def _followed(path: Path) -> Path:
+    """-> the path without links. Raises OSError if others can change where it leads."""
+    link = None
+    for _ in range(_MOST_LINKS):
+        _check_place(path.parent)
+        if not path.is_symlink():
+            break
+        _check_owner(path, path.lstat())
+        link, path = path, path.parent / path.readlink()
+    else:
+        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
+    if link is not None and not path.exists():
+        raise _refusal(f"{link} is a link to {path}, which is not there: make that first, or remove the link")
+    return Path(os.path.realpath(path))
+
+
+def _check_place(folder: Path) -> None:
+    """Raise OSError if others can put something else in the place of what is in the folder."""
+    status = folder.stat()
+    if not stat.S_ISDIR(status.st_mode):
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+    _check_owner(folder, status)
+    if not status.st_mode & stat.S_ISVTX and not _is_of_own_group(status):
+        _check_mode(folder, status, "replace what is in it")
+
+
+def _check_own(path: Path, is_kind: Callable[[int], bool], kind: str) -> None:
+    """Raise OSError if this is something else, or others can change it."""
+    status = path.lstat()
+    if not is_kind(status.st_mode):
+        raise _refusal(f"{path} is not {kind}")
+    _check_owner(path, status)
+    _check_mode(path, status, "write to it")
+
+
+def _check_owner(path: Path, status: os.stat_result) -> None:
+    if _HAS_MODES and status.st_uid not in (os.geteuid(), 0):
+        raise _refusal(
+            f"{path} belongs to user {status.st_uid}, and this process runs as user {os.geteuid()}: "
+            "chown it, or take a path in a folder of your own"
+        )
+
+
+def _check_mode(path: Path, status: os.stat_result, what: str) -> None:
+    if _HAS_MODES and status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise _refusal(f"{path} has mode {stat.S_IMODE(status.st_mode):04o}, others can {what}: chmod go-w {path}")
+
+
+def _is_of_own_group(status: os.stat_result) -> bool:
+    """Whether only a group can write that has this user as its one member, as many systems make one for each user."""
+    if not _HAS_MODES or status.st_mode & stat.S_IWOTH or not status.st_mode & stat.S_IWGRP:
+        return False
+    if not status.st_gid:  # containers have other users in the group of root, and do not list them
+        return False
+    import grp  # imported when used: Windows has none of the two
+    import pwd
+
+    try:
+        name = pwd.getpwuid(os.geteuid()).pw_name
+        members = grp.getgrgid(status.st_gid).gr_mem
+    except KeyError:
+        return False
+    users = [user.pw_name for user in pwd.getpwall() if user.pw_gid == status.st_gid]
+    return {*users, *members} == {name}
+
+
+def _check_names(file: Path) -> None:
+    """Raise OSError if the file has another name: SQLite keeps a log for each, and two of them damage the database."""
+    names = file.stat().st_nlink
+    if names > 1:
+        raise _refusal(f"{file} is one file with {names} names (hard links): copy it to a file of its own")

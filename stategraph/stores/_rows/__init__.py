@@ -1,0 +1,1 @@
+"""What stores of rows share."""

@@ -1,0 +1,199 @@
+"""Seals: checksums and signatures, by which what was damaged, moved, or made by somebody else is found out."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+import ormsgpack
+
+from stategraph._util.callables import answered, problem_of
+from stategraph.errors import CheckpointCorruptError, ConfigError
+from stategraph.stores._rows.records import About, Head, Row
+
+SigningKey: TypeAlias = Callable[[], bytes]
+"""Gives a key that rows are signed with."""
+
+SHORTEST_KEY = 16
+"""Bytes of a key at least: 128 bits cannot be guessed, and a short password can."""
+
+_SIGNATURE, _CHECKSUM = 32, 16  # bytes of a seal, by which the two are told apart
+_SMALL = 4096  # bytes: below, a copy takes less time than another call
+_pack, _blake2b, _new_tuple = ormsgpack.packb, hashlib.blake2b, tuple.__new__
+
+
+# --------------------------------------------------------------------------- keys
+
+
+def signing_key(sign_with: Any, option: str = "checkpoint.options.sign_with") -> SigningKey | None:
+    """Return what gives a key: a function, or the value of the environment variable of this name.
+
+    Raises:
+        ConfigError: it is neither, or the variable is not set or too short. The text does not show it: it may be the
+            key.
+    """
+    if sign_with is None:
+        return None
+    if callable(sign_with):
+        problem = problem_of(sign_with, 0)
+        if problem:
+            raise ConfigError(option, sign_with, f"a sync function that gives the key: {problem}")
+        return lambda: _checked_key(sign_with(), option)
+    if not isinstance(sign_with, str):
+        allowed = "a function that gives the key, or the name of an environment variable that holds it"
+        raise ConfigError(option, sign_with, allowed)
+    key = os.environ.get(sign_with, "").encode(errors="surrogateescape") if sign_with else b""
+    if not key:
+        allowed = "the name of an environment variable that holds the key; this one is not set, or empty"
+        raise ConfigError(option, sign_with, allowed)
+    _checked_key(key, option)
+    return lambda: key
+
+
+def former_keys(verify_with: Any) -> tuple[SigningKey, ...]:
+    """Return what gives the keys that rows may have been signed with before, each as `signing_key` takes it.
+
+    Raises:
+        ConfigError: this is no list of them.
+    """
+    option = "checkpoint.options.verify_with"
+    if not isinstance(verify_with, list | tuple) or None in verify_with:
+        raise ConfigError(option, verify_with, "a list of former keys, each as sign_with takes it")
+    return tuple(key for one in verify_with if (key := signing_key(one, option)) is not None)
+
+
+def _checked_key(key: object, option: str) -> bytes:
+    if type(key) is not bytes or len(key) < SHORTEST_KEY:
+        answered(key, "sign_with")
+        what = f"at least {SHORTEST_KEY} bytes, such as secrets.token_bytes(32) makes"
+        raise ConfigError(option, key, f"a key is {what}")
+    return key
+
+
+# --------------------------------------------------------------------------- seals
+
+
+class Sealer:
+    """Seals what a store keeps of its runs.
+
+    A seal binds a row to its store, to its run, and to the incarnation of the run: what was written for a run that was
+    deleted since is no part of another one with the same id. The seal of a row covers that of the row before it, and
+    so the whole chain from the snapshot on; the seal of a head covers that of the newest row. So a row that is missing,
+    in between or at the end, is found out as well.
+
+    Args:
+        sign_with: Gives the key to sign with (HMAC-SHA-256). Without it a seal is a checksum (BLAKE2b), which finds
+            damage, not forgery.
+        verify_with: Give keys that are no longer signed with, and still taken.
+    """
+
+    def __init__(self, sign_with: SigningKey | None = None, verify_with: Sequence[SigningKey] = ()) -> None:
+        if verify_with and sign_with is None:
+            raise ConfigError("checkpoint.options.sign_with", None, "what new rows are signed with, beside verify_with")
+        self._key, self._former = sign_with, tuple(verify_with)
+        self.store_id = b""  # set once the store is open
+
+    @property
+    def signs(self) -> bool:
+        """Whether seals are signatures."""
+        return self._key is not None
+
+    # ------------------------------------------------------------------ rows
+
+    def seal(self, run_id: str, row: Row, before: bytes, incarnation: bytes = b"") -> Row:
+        """Return the row with its seal; `before` is the seal of the row it builds on, empty for a snapshot."""
+        return row._replace(seal=self.seal_of(run_id, row[:8], row.body, before, row.pause, incarnation))
+
+    def seal_of(
+        self,
+        run_id: str,
+        about: About,
+        body: bytes,
+        before: bytes,
+        pause: str | None = None,
+        incarnation: bytes = b"",
+    ) -> bytes:
+        """Return the seal of a row that is still to be made of these; `before` as for `seal`."""
+        return self._digest(self._packed_row(run_id, about, before, pause, incarnation), body, self._key)
+
+    def check(self, run_id: str, rows: Sequence[Row], incarnation: bytes = b"", before: bytes = b"") -> None:
+        """Raise CheckpointCorruptError unless the seals of a snapshot and of all rows that build on it are right.
+
+        With `before`, the seal of the row before the first, the rows need not begin with a snapshot.
+        """
+        for row in rows:
+            packed = _or_none(self._packed_row, run_id, row[:8], before, row.pause, incarnation)
+            if packed is None or not self._is_right(row.seal, packed, row.body):
+                raise CheckpointCorruptError(run_id, f"its checkpoint at step {row.step} {self._mismatch(row.seal)}")
+            before = row.seal
+
+    def _packed_row(self, run_id: str, about: About, before: bytes, pause: str | None, incarnation: bytes) -> bytes:
+        step, base, node, time_ns, status, error, version, encoding = about
+        info = None if error is None else [error.type, error.message, error.node]
+        parts = [step, base, node, time_ns, status._value_, info, version, encoding, before, pause]
+        return _pack([self.store_id, run_id, incarnation, *parts])
+
+    # ------------------------------------------------------------------ heads
+
+    def sealed_head(self, head: Head) -> Head:
+        """Return a head with its seal."""
+        seal = self._digest(self._packed_head(head), b"", self._key)
+        return _new_tuple(Head, (*head[:-1], seal))  # as head._replace(seal=seal) does, at every save
+
+    def check_head(self, head: Head) -> None:
+        """Raise CheckpointCorruptError unless the seal of a head is right."""
+        packed = _or_none(self._packed_head, head)
+        if packed is None or not self._is_right(head.seal, packed, b""):
+            raise CheckpointCorruptError(head.run_id, f"what the store tells of it {self._mismatch(head.seal)}")
+
+    def _packed_head(self, head: Head) -> bytes:
+        error, parent, policy = head.error, head.parent, head.policy
+        parts = [
+            *("head", self.store_id, head.run_id, head.incarnation, head.version, head.step, head.node, head.time_ns),
+            head.status._value_,
+            None if error is None else [error.type, error.message, error.node],
+            head.graph,
+            None if parent is None else [parent.run_id, parent.step],
+            [policy.retention, policy.window, None if policy.ttl is None else float(policy.ttl)],
+            *(head.pause, head.tip),
+        ]
+        return _pack(parts)
+
+    # ------------------------------------------------------------------ digests
+
+    def _is_right(self, seal: bytes, packed: bytes, body: bytes) -> bool:
+        if hmac.compare_digest(seal, self._digest(packed, body, self._key)):
+            return True
+        return any(hmac.compare_digest(seal, self._digest(packed, body, key)) for key in self._former)
+
+    def _digest(self, packed: bytes, body: bytes, key: SigningKey | None) -> bytes:
+        if key is not None:
+            return hmac.digest(key(), packed + body, "sha256")
+        if len(body) < _SMALL:
+            return _blake2b(packed + body, digest_size=_CHECKSUM).digest()
+        digest = _blake2b(packed, digest_size=_CHECKSUM)
+        digest.update(body)
+        return digest.digest()
+
+    def _mismatch(self, seal: bytes) -> str:
+        """Return what is wrong with something whose seal is not right, and what may be done about it."""
+        is_signed = len(seal) == _SIGNATURE
+        if is_signed and not self.signs:
+            return "is signed, and this store has no key: open it with sign_with, as it was when this was saved"
+        if is_signed:
+            why = "sign_with gives another one than when it was saved (verify_with takes former ones)"
+            return f"is not signed with this key: {why}, or it is damaged or forged"
+        if self.signs:
+            return "is not signed: it was saved without sign_with, or forged"
+        return "is damaged: its checksum does not match"
+
+
+def _or_none(pack: Callable[..., bytes], *parts: Any) -> bytes | None:
+    """Return what was packed to be sealed; None for values that no seal was ever made of."""
+    try:
+        return pack(*parts)
+    except (TypeError, ValueError, OverflowError):
+        return None

@@ -1,0 +1,73 @@
+"""Rows and heads as bytes, for stores that keep bytes under keys and know no columns."""
+
+from __future__ import annotations
+
+import ormsgpack
+
+from stategraph._values.provenance import ErrorInfo, ParentStep
+from stategraph.stores._codec.nesting import check_msgpack
+from stategraph.stores._rows.columns import Columns, no_checkpoint, no_run
+from stategraph.stores._rows.records import Head, Row
+from stategraph.stores.retention import Policy
+
+_COLUMNS = Columns(
+    error=lambda parts: ErrorInfo(*parts), parent=lambda parts: ParentStep(*parts), policy=lambda parts: Policy(*parts)
+)
+
+
+_LEVELS = 2  # the list of columns, and those that are lists
+
+
+def pack_row(row: Row, previous: int | None) -> bytes:
+    """-> a row as bytes, with the step of the row before it in its run."""
+    return ormsgpack.packb(
+        [
+            *(previous, row.step, row.base, row.node, row.time_ns, row.status.value, _error_parts(row.error)),
+            *(row.format, row.encoding, row.body, row.seal, row.pause),
+        ]
+    )
+
+
+def unpack_row(run_id: str, kept: bytes) -> tuple[Row, int | None]:
+    """-> the row, and the step of the row before it.
+
+    Raises:
+        CheckpointCorruptError: these are not the bytes of a row.
+    """
+    try:
+        check_msgpack(kept, _LEVELS)
+        previous, *columns = ormsgpack.unpackb(kept)
+    except (TypeError, ValueError) as error:
+        raise no_checkpoint(run_id, error) from error
+    return _COLUMNS.row(run_id, columns), previous
+
+
+def pack_head(head: Head) -> bytes:
+    """-> a head as bytes."""
+    parent, policy = head.parent, head.policy
+    return ormsgpack.packb(
+        [
+            *(head.number, head.version, head.step, head.node, head.time_ns, head.status.value),
+            *(_error_parts(head.error), head.graph, None if parent is None else [parent.run_id, parent.step]),
+            *([policy.retention, policy.window, policy.ttl], head.pause),
+            *(head.incarnation, head.tip, head.seal),
+        ]
+    )
+
+
+def unpack_head(run_id: str, kept: bytes) -> Head:
+    """-> the head.
+
+    Raises:
+        CheckpointCorruptError: these are not the bytes of a head.
+    """
+    try:
+        check_msgpack(kept, _LEVELS)
+        columns = list(ormsgpack.unpackb(kept))
+    except (TypeError, ValueError) as error:
+        raise no_run(run_id, error) from error
+    return _COLUMNS.head(run_id, columns)
+
+
+def _error_parts(error: ErrorInfo | None) -> list[str] | None:
+    return None if error is None else [error.type, error.message, error.node]

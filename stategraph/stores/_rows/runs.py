@@ -1,0 +1,137 @@
+"""Heads: the runs of a store as wholes, and whether they are as they were written."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+import attrs
+
+from stategraph._values.ids import given_id, is_nested_id
+from stategraph.errors import CheckpointError
+from stategraph.stores._rows.integrity import Sealer
+from stategraph.stores._rows.operations import RowOperations
+from stategraph.stores._rows.records import Head, Unreadable
+
+_INCARNATION = 8  # bytes: no two runs of one id have the same by chance
+_MOST_REPORTED = 10_000  # damaged runs that are remembered as reported
+
+_Told = TypeVar("_Told")
+
+
+@attrs.frozen
+class Listing(Generic[_Told]):
+    """What is told of the runs of a store, and the ids of those of which nothing can be told."""
+
+    told: list[_Told]
+    damaged: list[str]
+
+
+class Heads:
+    """Reads the heads of a store, and takes none that is not as it was sealed.
+
+    Args:
+        store: Has them.
+        sealer: Tells whether they are as they were written.
+    """
+
+    def __init__(self, store: RowOperations, sealer: Sealer) -> None:
+        self._store, self._sealer = store, sealer
+        self._promised: dict[str, bytes] = {}  # incarnations of runs that have something within them, and no head yet
+        self._reported: set[str] = set()
+
+    def find(self, run_id: str) -> Head | None:
+        """Return a run as a whole, None if there is none.
+
+        What was left by a run that was deleted is not within one that has begun anew.
+
+        Raises:
+            CheckpointCorruptError: its head is not as it was written.
+        """
+        head = self._store._head(run_id)
+        if head is None:
+            return None
+        self._sealer.check_head(head)
+        return head if not is_nested_id(run_id) or self._is_of_its_run(head) else None
+
+    def _is_of_its_run(self, head: Head) -> bool:
+        outer_id = given_id(head.run_id)
+        outer = self.find(outer_id)
+        return head.incarnation == (self._promised.get(outer_id) if outer is None else outer.incarnation)
+
+    def remove_left_over(self, run_id: str) -> None:
+        """Remove what stands in the place of something within a run, and is not of that run."""
+        head = self._store._head(run_id) if is_nested_id(run_id) else None
+        if head is not None and not self._is_of_its_run(head):
+            self._store._remove(run_id, head.version)
+
+    # ------------------------------------------------------------------ incarnations
+
+    def incarnation_for(self, run_id: str) -> bytes:
+        """Return the incarnation with which a run begins; what is within a run has that of the run."""
+        if not is_nested_id(run_id):
+            return self._promised.get(run_id) or os.urandom(_INCARNATION)
+        outer_id = given_id(run_id)
+        outer = self.find(outer_id)
+        if outer is not None:
+            return outer.incarnation
+        # Durability "exit" saves what is within a run before the run itself.
+        return self._promised.setdefault(outer_id, os.urandom(_INCARNATION))
+
+    def forget(self, run_id: str) -> None:
+        """Forget what a run was to begin with: it has begun, or was deleted."""
+        self._promised.pop(run_id, None)
+
+    # ------------------------------------------------------------------ all of them
+
+    def listing(
+        self,
+        tell: Callable[[Head], _Told],
+        status: str | None = None,
+        graph: str | None = None,
+        limit: int = -1,
+        before: int | None = None,
+    ) -> Listing[_Told]:
+        """Return what is told of runs, the newest first. One that is damaged is left out and reported.
+
+        Args:
+            tell: Tells it of a head; raises a CheckpointError if it cannot.
+            status: As for `RowOperations._heads`.
+            graph: Likewise.
+            limit: Likewise.
+            before: Likewise.
+        """
+        listing: Listing[_Told] = Listing([], [])
+        while True:
+            asked = limit if limit < 0 else limit - len(listing.told)
+            found = self._store._heads(status, graph, asked, before)
+            for one in found:
+                self._add(listing, one, tell)
+            numbers = [one.number for one in found if one.number is not None]
+            if asked < 0 or len(found) < asked or len(listing.told) == limit or not numbers:
+                return listing
+            before = min(numbers)
+
+    def _add(self, listing: Listing[_Told], found: Head | Unreadable, tell: Callable[[Head], _Told]) -> None:
+        try:
+            if isinstance(found, Unreadable):
+                raise found.error
+            self._sealer.check_head(found)
+            listing.told.append(tell(found))
+        except CheckpointError as error:
+            if found.run_id not in listing.damaged:  # where it cannot be told when it began, it is on every page
+                listing.damaged.append(found.run_id)
+            self.report(found.run_id, error)
+
+    def report(self, run_id: str, error: CheckpointError) -> None:
+        """Log, once for each run, that it is left out."""
+        if run_id not in self._reported and len(self._reported) < _MOST_REPORTED:
+            self._reported.add(run_id)
+            logging.getLogger("stategraph").warning(
+                "run %r in the %s is left out, which is said once: %s; store.delete(run_id) removes it",
+                run_id,
+                self._store,
+                error.reason,
+            )
