@@ -9,10 +9,13 @@ from typing import TYPE_CHECKING, Any, cast
 
 from stategraph._drivers.limits import StopSignal
 from stategraph._drivers.sync import DroppedRuns, Stream, drive, is_loop_running
+from stategraph._engine.context import RunContext
 from stategraph._engine.io import Services
-from stategraph._engine.loop import Engine
+from stategraph._engine.resume import resume
+from stategraph._engine.start import execute
 from stategraph._graph.builder import Blueprint
 from stategraph._graph.compiled import Plan, Stage
+from stategraph._protocol.commands import Task
 from stategraph._schema.schema import schema_of
 from stategraph._util.validators import MOST
 from stategraph._values.events import Listener, listener_problem, wanted_events
@@ -102,7 +105,7 @@ class StateGraph(Blueprint):
             CheckpointError: the store could not save; the State that was at stake is in it.
             AsyncNodeError: the graph has async nodes and an event loop is running in this thread: use `aexecute`.
         """
-        return drive(self._sync_engine().execute(_checked(state)), _signal(cancel, timeout))
+        return drive(execute(self._sync_run(), _checked(state)), _signal(cancel, timeout))
 
     async def aexecute(
         self, state: State, *, cancel: threading.Event | None = None, timeout: float | None = None
@@ -111,7 +114,7 @@ class StateGraph(Blueprint):
         stops the run, after the node that is running if that is a sync one."""
         from stategraph._drivers.aio import adrive  # imported when used: asyncio takes 20 ms
 
-        return await adrive(self._engine().execute(_checked(state)), _signal(cancel, timeout))
+        return await adrive(execute(self._new_run(), _checked(state)), _signal(cancel, timeout))
 
     def resume(
         self,
@@ -147,7 +150,7 @@ class StateGraph(Blueprint):
             GraphMismatchError: it is a run of another graph, or of this one before it changed; it names the changes.
             And all that `execute` raises.
         """
-        task = self._sync_engine().resume(run_id, *_changes(updates, allow_changed, migrate))
+        task = resume(self._sync_run(), run_id, *_changes(updates, allow_changed, migrate))
         return drive(task, _signal(cancel, timeout))
 
     async def aresume(
@@ -163,7 +166,7 @@ class StateGraph(Blueprint):
         """As `resume`, on the running event loop; see `aexecute`."""
         from stategraph._drivers.aio import adrive  # imported when used: asyncio takes 20 ms
 
-        task = self._engine().resume(run_id, *_changes(updates, allow_changed, migrate))
+        task = resume(self._new_run(), run_id, *_changes(updates, allow_changed, migrate))
         return await adrive(task, _signal(cancel, timeout))
 
     # ------------------------------------------------------------------ step by step
@@ -174,7 +177,7 @@ class StateGraph(Blueprint):
         After a chunk, `State.partial` holds the chunks so far. The run goes on when the next State is asked for; to
         leave the iteration stops it at a checkpoint, from which `resume` goes on.
         """
-        task = self._sync_engine(shows=True).execute(_checked(state))
+        task = execute(self._sync_run(shows=True), _checked(state))
         return Stream(task, _signal(cancel, timeout), self.store)
 
     def stream_resume(
@@ -188,8 +191,7 @@ class StateGraph(Blueprint):
         timeout: float | None = None,
     ) -> Stream:
         """As `resume`, yielding as `stream` does."""
-        engine = self._sync_engine(shows=True)
-        task = engine.resume(run_id, *_changes(updates, allow_changed, migrate))
+        task = resume(self._sync_run(shows=True), run_id, *_changes(updates, allow_changed, migrate))
         return Stream(task, _signal(cancel, timeout), self.store)
 
     def astream(
@@ -199,7 +201,7 @@ class StateGraph(Blueprint):
         ``async with contextlib.aclosing(graph.astream(state)) as states``: then the run has stopped when it is left."""
         from stategraph._drivers.streams import AsyncStream  # imported when used: asyncio takes 20 ms
 
-        task = self._engine(shows=True).execute(_checked(state))
+        task = execute(self._new_run(shows=True), _checked(state))
         return AsyncStream(task, _signal(cancel, timeout), self.store)
 
     def astream_resume(
@@ -215,7 +217,7 @@ class StateGraph(Blueprint):
         """As `resume`, yielding as `astream` does."""
         from stategraph._drivers.streams import AsyncStream  # imported when used: asyncio takes 20 ms
 
-        task = self._engine(shows=True).resume(run_id, *_changes(updates, allow_changed, migrate))
+        task = resume(self._new_run(shows=True), run_id, *_changes(updates, allow_changed, migrate))
         return AsyncStream(task, _signal(cancel, timeout), self.store)
 
     # ------------------------------------------------------------------ within another
@@ -233,19 +235,19 @@ class StateGraph(Blueprint):
 
     # ------------------------------------------------------------------ inside
 
-    def _engine(self, *, shows: bool = False) -> Engine:
+    def _new_run(self, *, shows: bool = False) -> RunContext:
         plan, checkpoint = self._runnable(), self.config.checkpoint
         store = BackgroundSaves(self.store) if plan.saves_behind else self.store
         policy = Policy(checkpoint.retention, checkpoint.window, checkpoint.ttl)
         dropped = DroppedRuns(self.store)
         services = Services(store, self.observer, self.name, policy, plan.persist, dropped.settle)
-        return Engine(plan, services, wanted_events(self.observer), shows, dropped.hand_over)
+        return RunContext(plan, services, wanted_events(self.observer), _run_nested, shows, dropped.hand_over)
 
-    def _sync_engine(self, *, shows: bool = False) -> Engine:
-        engine = self._engine(shows=shows)
-        if engine.plan.async_node is not None and is_loop_running():
-            raise AsyncNodeError(engine.plan.async_node)
-        return engine
+    def _sync_run(self, *, shows: bool = False) -> RunContext:
+        run = self._new_run(shows=shows)
+        if run.plan.async_node is not None and is_loop_running():
+            raise AsyncNodeError(run.plan.async_node)
+        return run
 
     def _runnable(self) -> Plan:
         plan = self._planned()
@@ -357,6 +359,12 @@ def _check_arguments(config: object, observer: object, store: object) -> None:
         raise ConfigError(
             "store", store, "a CheckpointStore; names go into CheckpointConfig(store=...), classes derive from it"
         )
+
+
+def _run_nested(*about: Any) -> Task[State]:
+    from stategraph._engine.subgraphs import run_nested  # imported when used: few graphs run others
+
+    return run_nested(*about)
 
 
 def _checked(state: object) -> State:

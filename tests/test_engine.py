@@ -18,7 +18,9 @@ from stategraph import (
     RunStatus,
     State,
 )
-from stategraph._engine.loop import Engine
+from stategraph._engine import resume as resuming
+from stategraph._engine import start as starting
+from stategraph._engine.context import RunContext
 from stategraph._protocol.commands import Amend, Await, Delete, Load, Notify, RunNode, Save, StartNode, Stopped
 from tests.scenarios import RUN, FourMethodStore, as_async, make_graph, shorter_than, traces
 
@@ -68,15 +70,15 @@ class Drive:
     def __init__(
         self,
         world: World,
-        start: Callable[[Engine], Any],
+        start: Callable[[RunContext], Any],
         wanted: frozenset[EventType],
         nodes: Any = None,
         **options: Any,
     ) -> None:
         graph = make_graph(nodes or traces("abcd"), EDGES, store=FourMethodStore(), **options)
         self.world = world
-        self.engine = Engine(graph._planned(), world, wanted)  # type: ignore[arg-type]
-        self.task = start(self.engine)
+        self.run_context = RunContext(graph._planned(), world, wanted, never)  # type: ignore[arg-type]
+        self.task = start(self.run_context)
         self.commands: list[Any] = []
         self.leaves_at = -1
 
@@ -119,14 +121,19 @@ class Drive:
         return end.value.value
 
 
-def execute(engine: Engine) -> Any:
+def never(*about: Any) -> Any:
+    """Start no nested run."""
+    raise AssertionError(about)
+
+
+def execute(run: RunContext) -> Any:
     """Begin a fresh run."""
-    return engine.execute(State(run_id=RUN))
+    return starting.execute(run, State(run_id=RUN))
 
 
-def resume(engine: Engine) -> Any:
+def resume(run: RunContext) -> Any:
     """Resume the run, with updates."""
-    return engine.resume(RUN, {"n": 1}, False)
+    return resuming.resume(run, RUN, {"n": 1}, False)
 
 
 def names(commands: list[Any]) -> list[str]:
@@ -254,7 +261,7 @@ everywhere = pytest.mark.parametrize(("start", "wanted", "interval", "kind"), CO
 
 def assert_nothing_is_lost(drive: Drive) -> None:
     """Every completed step is in the store."""
-    state = getattr(drive.engine, "state", None)
+    state = getattr(drive.run_context, "state", None)
     if state is None or state.step == 0:  # nothing was completed
         return
     assert drive.world.kept is not None

@@ -1,4 +1,4 @@
-"""Waking: what becomes of a pause when its run is resumed. It is answered, or its time is over, or it goes on."""
+"""Pauses: how a run comes to wait, and how it goes on: it is answered, or its time is over."""
 
 from __future__ import annotations
 
@@ -7,10 +7,15 @@ from typing import Any, cast
 
 import attrs
 
-from stategraph._engine.context import Run, error_data
-from stategraph._engine.step import Visit, is_late
-from stategraph._protocol.commands import StoreFailed, Task
+from stategraph._engine.announce import emit
+from stategraph._engine.context import RunContext, fitting
+from stategraph._engine.failures import error_data, failure_at, rescue
+from stategraph._engine.saving import flush, save
+from stategraph._engine.step import StepExecution, is_late
+from stategraph._graph.compiled import Stage
+from stategraph._protocol.commands import Save, StoreFailed, Task
 from stategraph._values.answers import awaited, awake
+from stategraph._values.events import EventType
 from stategraph._values.frozen import lay_over
 from stategraph._values.provenance import Pause, RunStatus, evolved
 from stategraph.errors import AnswerError, ExecutionError, describe_exception, shorten
@@ -18,81 +23,99 @@ from stategraph.nodes.base import NOTHING, Question
 from stategraph.state import State, completed_by, data_of, evolve
 
 
-@attrs.define(eq=False)
-class Waking(Run):
-    """The ways on from a pause."""
+def take_answer(run: RunContext, saved: State, updates: Mapping[str, Any]) -> Task[tuple[State, Mapping[str, Any]]]:
+    """-> a paused State as one that goes on at the node that paused, and updates with an answer that will do.
 
-    def _woken(self, saved: State, updates: Mapping[str, Any]) -> Task[tuple[State, Mapping[str, Any]]]:
-        """-> a paused State as one that goes on at the node that paused, and updates with an answer that will do.
+    Where the deadline has passed, with no answer for that case, the node has failed: the run goes on at the node
+    that handles this, or fails here.
+    """
+    pause = cast(Pause, saved.pause)
+    key = pause.response_param
+    question = yield from _question(run, saved, pause)
+    if is_late(pause):
+        if question.otherwise is NOTHING:
+            return (yield from _expired(run, saved, pause)), updates
+        if key in updates:
+            raise AnswerError(saved.run_id, pause, "it comes too late: resume without an answer goes on")
+        updates = _with_checked_answer(run, saved, pause, question, {**updates, cast(str, key): question.otherwise})
+    elif key is not None:
+        if key not in updates:
+            raise AnswerError(saved.run_id, pause, _none_among(updates))
+        updates = _with_checked_answer(run, saved, pause, question, updates)
+    return awake(saved, pause), updates
 
-        Where the deadline has passed, with no answer for that case, the node has failed: the run goes on at the node
-        that handles this, or fails here.
-        """
-        pause = cast(Pause, saved.pause)
-        key = pause.response_param
-        question = yield from self._question(saved, pause)
-        if is_late(pause):
-            if question.otherwise is NOTHING:
-                return (yield from self._expired(saved, pause)), updates
-            if key in updates:
-                raise AnswerError(saved.run_id, pause, "it comes too late: resume without an answer goes on")
-            updates = self._with_checked_answer(saved, pause, question, {**updates, cast(str, key): question.otherwise})
-        elif key is not None:
-            if key not in updates:
-                raise AnswerError(saved.run_id, pause, _none_among(updates))
-            updates = self._with_checked_answer(saved, pause, question, updates)
-        return awake(saved, pause), updates
 
-    def _answered_anew(self, saved: State, updates: Mapping[str, Any]) -> Task[Mapping[str, Any]]:
-        """-> updates for a State that stands where it had paused, as a fork does, with an answer that will do if they
-        have one."""
-        pause = awaited(saved)
-        if pause is None or pause.response_param not in updates or pause.node not in self.plan.stages:
-            return updates
-        question = yield from self._question(saved, pause)
-        return self._with_checked_answer(saved, pause, question, updates)
+def take_answer_of_fork(run: RunContext, saved: State, updates: Mapping[str, Any]) -> Task[Mapping[str, Any]]:
+    """-> updates for a State that stands where it had paused, as a fork does, with an answer that will do if they
+    have one."""
+    pause = awaited(saved)
+    if pause is None or pause.response_param not in updates or pause.node not in run.plan.stages:
+        return updates
+    question = yield from _question(run, saved, pause)
+    return _with_checked_answer(run, saved, pause, question, updates)
 
-    def _question(self, saved: State, pause: Pause) -> Task[Question]:
-        stage = self.plan.stages[pause.node]
-        try:
-            return (yield from stage.node.asked(Visit(self, stage, saved)))
-        except StoreFailed as failed:
-            raise cast(BaseException, failed.__cause__) from None
 
-    def _with_checked_answer(
-        self, saved: State, pause: Pause, question: Question, updates: Mapping[str, Any]
-    ) -> Mapping[str, Any]:
-        """-> updates with an answer that will do. Raises AnswerError if theirs will not."""
-        key = cast(str, pause.response_param)
-        try:
-            # Without a schema it is kept as it was given: the node that asked makes of it what it will be.
-            fitting = self._fitting({key: question.accepted(updates[key])}, saved)
-        except ValueError as error:
-            raise AnswerError(saved.run_id, pause, str(error)) from error
-        return updates if self.plan.schema is None else {**updates, **fitting}
+def _question(run: RunContext, saved: State, pause: Pause) -> Task[Question]:
+    stage = run.plan.stages[pause.node]
+    try:
+        return (yield from stage.node.asked(StepExecution(run, stage, saved)))
+    except StoreFailed as failed:
+        raise cast(BaseException, failed.__cause__) from None
 
-    def _expired(self, saved: State, pause: Pause) -> Task[State]:
-        """-> the State of a run that waited until its deadline, for the node that handles failures of the one that
-        paused. Where none does, the run is saved as failed, and the error raised."""
-        self.state = self.saved = saved
-        cause = TimeoutError(f"nobody answered until {pause.deadline}")
-        self.path.append(pause.node)
-        failure = self._failure(pause.node, f"failed: {describe_exception(cause)}", cause)
-        failure.state = evolve(failure.state, pause=None)
-        stage = self.plan.stages[pause.node]
-        if stage.policies.on_error is None:
-            failure.__cause__ = cause
-            yield from self._rescue(failure)
-            raise failure
-        visit = Visit(self, stage, evolve(saved, status=RunStatus.ACTIVE, pause=None))
-        return self._handled(visit, failure, stage.policies.on_error)
 
-    def _handled(self, visit: Visit, failure: ExecutionError, handler: str) -> State:
-        """-> the State after the step of a node that has failed."""
-        before, name = visit.state, visit.stage.name
-        data = lay_over(data_of(before), self._fitting(error_data(failure), before, name))
-        after = completed_by(name, before, data)
-        return evolve(after, progress=evolved(visit.progress_after(after, is_failed=True), next_node=handler))
+def _with_checked_answer(
+    run: RunContext, saved: State, pause: Pause, question: Question, updates: Mapping[str, Any]
+) -> Mapping[str, Any]:
+    """-> updates with an answer that will do. Raises AnswerError if theirs will not."""
+    key = cast(str, pause.response_param)
+    try:
+        # Without a schema it is kept as it was given: the node that asked makes of it what it will be.
+        checked = fitting(run, {key: question.accepted(updates[key])}, saved)
+    except ValueError as error:
+        raise AnswerError(saved.run_id, pause, str(error)) from error
+    return updates if run.plan.schema is None else {**updates, **checked}
+
+
+def _expired(run: RunContext, saved: State, pause: Pause) -> Task[State]:
+    """-> the State of a run that waited until its deadline, for the node that handles failures of the one that
+    paused. Where none does, the run is saved as failed, and the error raised."""
+    run.state = run.saved = saved
+    cause = TimeoutError(f"nobody answered until {pause.deadline}")
+    run.path.append(pause.node)
+    failure = failure_at(run, pause.node, f"failed: {describe_exception(cause)}", cause)
+    failure.state = evolve(failure.state, pause=None)
+    stage = run.plan.stages[pause.node]
+    if stage.policies.on_error is None:
+        failure.__cause__ = cause
+        yield from rescue(run, failure)
+        raise failure
+    visit = StepExecution(run, stage, evolve(saved, status=RunStatus.ACTIVE, pause=None))
+    return _handled(run, visit, failure, stage.policies.on_error)
+
+
+def _handled(run: RunContext, visit: StepExecution, failure: ExecutionError, handler: str) -> State:
+    """-> the State after the step of a node that has failed."""
+    before, name = visit.state, visit.stage.name
+    data = lay_over(data_of(before), fitting(run, error_data(failure), before, name))
+    after = completed_by(name, before, data)
+    return evolve(after, progress=evolved(visit.progress_after(after, is_failed=True), next_node=handler))
+
+
+def pause_at(run: RunContext, stage: Stage, pause: Pause) -> Task[None]:
+    """Save the run as one that waits."""
+    if not run.plan.saves:
+        why = "checkpoint.interval is 0 or, within a graph, the store keeps no parts"
+        raise failure_at(run, stage.name, f"cannot pause: nothing is saved ({why})")
+    schema, key = run.plan.schema, pause.response_param
+    if schema is not None and key is not None and key not in schema.fields:
+        why = f"the answer is to come under {key!r}, which is no field of {schema.name}"
+        raise failure_at(run, stage.name, f"cannot pause: {why}")
+    pause = attrs.evolve(pause, node=stage.name)
+    run.state = state = evolve(run.state, status=RunStatus.PAUSED, pause=pause)
+    about = {"pause_node": pause.node, "reason": pause.reason, "response_param": pause.response_param}
+    yield from save(run, (Save, run.services.save, state), state)
+    yield from flush(run, state)
+    yield from emit(run, EventType.GRAPH_PAUSE, state, **about)
 
 
 def _none_among(updates: Mapping[str, Any]) -> str:

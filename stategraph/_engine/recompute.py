@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import attrs
 
+from stategraph._engine.context import NOTHING_GIVEN, RunContext
+from stategraph._engine.failures import end_early
 from stategraph._engine.selective import GIVEN
-from stategraph._engine.step import Visit
+from stategraph._engine.step import StepExecution
 from stategraph._graph.compiled import Plan
+from stategraph._protocol.commands import Task
 from stategraph._values.events import EventType
 from stategraph._values.frozen import lay_over
 from stategraph._values.provenance import Origin, RunStatus, evolved
@@ -17,12 +20,8 @@ from stategraph.errors import RecomputeError, describe_exception, shorten
 from stategraph.nodes.function import data_from
 from stategraph.state import State, data_of, evolve, with_data
 
-if TYPE_CHECKING:
-    from stategraph._engine.start import Start
-    from stategraph._protocol.commands import Task
 
-
-class Recomputation(Visit):
+class Recomputation(StepExecution):
     """A visit to a node that has completed its step before: nothing of it is shown or saved."""
 
     def show_chunk(self, chunk: Any) -> Task[None]:
@@ -42,11 +41,32 @@ class Recomputation(Visit):
         unsaved = attrs.evolve(
             plan, interval=0, saves=False, loads_parts=False, keeps_parts=False, preserve=False, persist=None
         )
-        return (yield from self.engine.run_child(self, unsaved, None, inputs, {}))
+        return (yield from self.run.start_nested(self.run, self, unsaved, None, inputs, {}))
+
+
+def whole(
+    run: RunContext, saved: State, updates: Mapping[str, Any], inputs: Mapping[str, Any] = NOTHING_GIVEN
+) -> Task[tuple[State, Mapping[str, Any]]]:
+    """-> a saved State with the keys that were not saved, and the updates that remain to be laid over it.
+
+    While they are computed the run stays as it is saved, so that it can be resumed in the same way again.
+    """
+    if saved.progress is None or not saved.progress.origins:
+        return saved, updates
+    run.state = run.saved = evolve(saved, progress=evolved(saved.progress, partial=None))
+    try:
+        restored_whole = yield from restored(run, run.state, updates, inputs)
+    except GeneratorExit:
+        raise
+    except BaseException as error:
+        yield from end_early(run, error)
+        raise
+    run.saved = None
+    return restored_whole
 
 
 def restored(
-    engine: Start, saved: State, updates: Mapping[str, Any], inputs: Mapping[str, Any]
+    run: RunContext, saved: State, updates: Mapping[str, Any], inputs: Mapping[str, Any]
 ) -> Task[tuple[State, Mapping[str, Any]]]:
     """-> a saved State with the keys that were not saved, and the updates that remain to be laid over it.
 
@@ -54,7 +74,7 @@ def restored(
     update is the value that it had.
 
     Args:
-        engine: The run.
+        run: The run.
         saved: The State.
         updates: Keys that are given.
         inputs: What the run began with, where that is known.
@@ -62,24 +82,24 @@ def restored(
     Raises:
         RecomputeError: a key can neither be computed again nor is it given.
     """
-    work = _Work.of(engine.plan, saved, updates, inputs)
+    work = _Work.of(run.plan, saved, updates, inputs)
     data = lay_over(work.defaults, data_of(saved))
     for origin, keys in work.in_order():
         if origin.node == GIVEN:
             data = lay_over(data, {key: work.supplied[key] for key in keys})
         else:
-            data = {**data, **(yield from _again(engine, with_data(saved, data), origin, keys))}
+            data = {**data, **(yield from _again(run, with_data(saved, data), origin, keys))}
     origins = work.origins_after()
     made = {key: value for key, value in data.items() if key not in work.defaults}
     state = evolve(with_data(saved, made), progress=evolved(saved.progress, origins=origins))
     return state, {key: value for key, value in updates.items() if key not in work.supplied}
 
 
-def _again(engine: Start, state: State, origin: Origin, keys: list[str]) -> Task[dict[str, Any]]:
+def _again(run: RunContext, state: State, origin: Origin, keys: list[str]) -> Task[dict[str, Any]]:
     """-> the values that a node writes for keys when it makes its step again."""
-    stage = engine.plan.stages[origin.node]
+    stage = run.plan.stages[origin.node]
     before = evolve(state, step=origin.step - 1, status=RunStatus.ACTIVE, error=None, pause=None)
-    visit = Recomputation(engine, stage, before)
+    visit = Recomputation(run, stage, before)
     yield from visit.tell(EventType.NODE_RECOMPUTE, keys=tuple(keys))
     try:
         values = _taken((yield from visit.result()), before, keys)

@@ -7,7 +7,7 @@ from typing import Any, Protocol, TypeAlias
 
 import attrs
 
-from stategraph._engine.step import Visit
+from stategraph._engine.step import StepExecution
 from stategraph._graph.compiled import Stage
 from stategraph._protocol.commands import Cache, Task
 from stategraph._util.code_version import version_of
@@ -69,7 +69,7 @@ class NodeCache:
     results: Results
     _has_warned: bool = attrs.field(default=False, init=False)
 
-    def visit(self, visit: Visit, attempts: Callable[[], Task[Any]]) -> Task[Any]:
+    def visit(self, visit: StepExecution, attempts: Callable[[], Task[Any]]) -> Task[Any]:
         """-> a kept result, or what the node returns after its attempts."""
         if visit.is_answered:
             return (yield from attempts())

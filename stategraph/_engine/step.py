@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from inspect import isawaitable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import attrs
 
+from stategraph._engine.announce import show, tell
+from stategraph._engine.context import RunContext
 from stategraph._engine.selective import GIVEN, Written, origins_after
 from stategraph._graph.compatibility import by_graph, check_fits, moved
+from stategraph._graph.compiled import Plan, Stage
 from stategraph._protocol.commands import (
     Amend,
     Await,
@@ -22,6 +25,7 @@ from stategraph._protocol.commands import (
     Save,
     Sleep,
     StoreFailed,
+    Task,
     Unlimit,
 )
 from stategraph._values import clock
@@ -36,20 +40,15 @@ from stategraph.nodes.context import NodeContext
 from stategraph.nodes.function import data_from
 from stategraph.state import State, data_of, evolve, with_data
 
-if TYPE_CHECKING:
-    from stategraph._engine.context import Run
-    from stategraph._graph.compiled import Plan, Stage
-    from stategraph._protocol.commands import Task
-
 _Answer = TypeVar("_Answer")
 
 
 @attrs.define(eq=False)
-class Visit:
+class StepExecution:
     """A node at work in a run.
 
     Attributes:
-        engine: The run.
+        run: The run.
         stage: The node.
         state: The State that it is given.
         attempt: Which try it is, from 1.
@@ -57,7 +56,7 @@ class Visit:
         written: The keys that it has written, where some are not saved.
     """
 
-    engine: Run
+    run: RunContext
     stage: Stage
     state: State
     attempt: int = 1
@@ -77,7 +76,7 @@ class Visit:
             result = yield from self._checked_attempts()
         else:
             result = self.checked((yield from cache.visit(self, self._checked_attempts)))
-        persist = self.engine.plan.persist
+        persist = self.run.plan.persist
         return result if persist is None else self._of_one_kind(result, persist)
 
     def _checked_attempts(self) -> Task[Any]:
@@ -141,7 +140,7 @@ class Visit:
     def _start_over(self) -> None:
         self._answered.clear()
         self.is_done_before = False
-        if self.engine.state.partial is not None:
+        if self.run.state.partial is not None:
             self._show_partial(None)
 
     def tell_failure(self, error: Exception) -> Task[None]:
@@ -150,7 +149,7 @@ class Visit:
 
     def progress_after(self, after: State, *, is_failed: bool) -> Progress | None:
         """-> the progress of the run once this step is completed, with that State; by its handler, if it failed."""
-        progress, persist = after.progress, self.engine.plan.persist
+        progress, persist = after.progress, self.run.plan.persist
         if self._answered:
             answered = progress.answered if progress else frozenset[str]()
             progress = evolved(progress, answered=answered | self._answered)
@@ -169,7 +168,7 @@ class Visit:
     def handed(self) -> State:
         """The State that is visited, as it is handed to the functions of a user: what they read of it is noted, where
         their work may have to be done again."""
-        if self.engine.plan.persist is None:
+        if self.run.plan.persist is None:
             return self.state
         if self._reads is None:
             self._reads = Reads(data_of(self.state))
@@ -188,21 +187,21 @@ class Visit:
         Raises:
             SchemaError: it does not fit.
         """
-        schema = self.engine.plan.schema
+        schema = self.run.plan.schema
         return result if schema is None else schema.checked_result(self.stage.name, result, self.state)
 
     def checked_item(self, key: str, place: str, item: Any) -> Any:
         """-> what is to stand at a place of the list under a key, likewise."""
-        schema = self.engine.plan.schema
+        schema = self.run.plan.schema
         return item if schema is None else schema.checked_item(self.stage.name, key, place, item)
 
     # ------------------------------------------------------------------ calling
 
     def context(self, part: str = "") -> NodeContext:
         """-> what the node may know of its step, or a part of it of its part."""
-        state, name, engine = self.state, self.stage.name, self.engine
-        step = (state.run_id, engine.plan.graph, name, state.step + 1, self.attempt, state.generation, part)
-        return NodeContext(*step, kept_name=self.kept_name, outermost=engine.outermost)
+        state, name, run = self.state, self.stage.name, self.run
+        step = (state.run_id, run.plan.graph, name, state.step + 1, self.attempt, state.generation, part)
+        return NodeContext(*step, kept_name=self.kept_name, outermost=run.outermost)
 
     def call(self, function: Callable[[Any], Any], argument: Any) -> Task[Any]:
         """-> what a function returns that may take long: sync or async, as the node is."""
@@ -213,19 +212,19 @@ class Visit:
 
     def tell(self, type: EventType, **about: Any) -> Task[None]:
         """Tell the observer of an event of this step."""
-        yield from self.engine.tell(type, self.state.run_id, self.state.step + 1, self.stage.name, about)
+        yield from tell(self.run, type, self.state.run_id, self.state.step + 1, self.stage.name, about)
 
     def show_chunk(self, chunk: Any) -> Task[None]:
         """Put out a chunk: it is seen at once, and kept with the run while the node has not finished."""
         chunk = unwatched(chunk)
-        before = self.engine.state.partial or Partial(self.stage.name)
+        before = self.run.state.partial or Partial(self.stage.name)
         self._show_partial(before.and_chunk(chunk))
         yield from self.tell(EventType.NODE_CHUNK, chunk=chunk)
-        yield from self.engine.show(self.engine.state)
+        yield from show(self.run, self.run.state)
 
     def _show_partial(self, partial: Partial | None) -> None:
-        state = self.engine.state
-        self.engine.state = evolve(state, progress=evolved(state.progress, partial=partial))
+        state = self.run.state
+        self.run.state = evolve(state, progress=evolved(state.progress, partial=partial))
 
     # ------------------------------------------------------------------ answers
 
@@ -263,48 +262,46 @@ class Visit:
 
         Where nothing is saved before a call ends, it is only saved `at_last`: right before something of this step is.
         """
-        engine = self.engine
-        is_needed = engine.plan.keeps_parts or (at_last and engine.plan.loads_parts)
-        if not is_needed or engine.state is engine.saved:
+        run = self.run
+        is_needed = run.plan.keeps_parts or (at_last and run.plan.loads_parts)
+        if not is_needed or run.state is run.saved:
             return
-        if engine.around is not None:
-            yield from engine.around.keep_incoming(at_last=at_last)
-        yield from self._stored((Save, engine.services.save, engine.state))
-        engine.saved = engine.state
+        if run.around is not None:
+            yield from run.around.keep_incoming(at_last=at_last)
+        yield from self._stored((Save, run.services.save, run.state))
+        run.saved = run.state
 
     def finished_parts(self) -> Task[dict[str, Any]]:
         """-> the values of the parts of this step that were finished before, by their labels."""
-        engine, at = self.engine, self.state.step + 1
-        found = {
-            part.label: part.value for part in engine.unsaved_parts if (part.step, part.node) == (at, self.kept_name)
-        }
-        if engine.plan.loads_parts:
+        run, at = self.run, self.state.step + 1
+        found = {part.label: part.value for part in run.unsaved_parts if (part.step, part.node) == (at, self.kept_name)}
+        if run.plan.loads_parts:
             question = (self.state.run_id, at, self.kept_name)
-            loaded = yield from self._stored((Parts, engine.services.load_parts, question))
+            loaded = yield from self._stored((Parts, run.services.load_parts, question))
             found = {**loaded, **found}
         return found
 
     def keep_parts(self, finished: Mapping[str, Any]) -> Task[None]:
         """Save parts of this step that have finished, but not those of keys that are not saved."""
-        engine = self.engine
+        run = self.run
         parts = [Part(self.state.step + 1, self.kept_name, label, value) for label, value in finished.items()]
-        persist, node = engine.plan.persist, self.stage.node
+        persist, node = run.plan.persist, self.stage.node
         if persist is not None:
             parts = [part for part in parts if persist.issuperset(node.part_writes(part.value))]
-        if not engine.plan.keeps_parts:
-            engine.unsaved_parts += parts
+        if not run.plan.keeps_parts:
+            run.unsaved_parts += parts
         elif parts:
-            yield from self._stored((Parts, engine.services.save_parts, (engine.state, parts)))
-        if EventType.PART_COMPLETE in engine.wanted:
+            yield from self._stored((Parts, run.services.save_parts, (run.state, parts)))
+        if EventType.PART_COMPLETE in run.wanted:
             for label in finished:
                 yield from self.tell(EventType.PART_COMPLETE, part=label)
 
     def _forget_parts(self) -> Task[None]:
         """Forget what is kept of parts of this step, and the run of a graph in it."""
-        engine, at = self.engine, self.state.step + 1
-        engine.unsaved_parts[:] = [part for part in engine.unsaved_parts if part.step != at]
-        if engine.plan.loads_parts:
-            yield from self._stored((Parts, engine.services.drop_parts, (self.state.run_id, at, True)))
+        run, at = self.run, self.state.step + 1
+        run.unsaved_parts[:] = [part for part in run.unsaved_parts if part.step != at]
+        if run.plan.loads_parts:
+            yield from self._stored((Parts, run.services.drop_parts, (self.state.run_id, at, True)))
 
     def _stored(self, command: Command) -> Task[Any]:
         """-> the answer to a command to the store, whose failure is not one of the node."""
@@ -335,27 +332,27 @@ class Visit:
     @property
     def renames(self) -> Mapping[str, str]:
         """New names of nodes of the graph in this step, by old ones."""
-        return self.engine.renamed_within.get(self.stage.name, {}) if self._renames is None else self._renames
+        return self.run.renamed_within.get(self.stage.name, {}) if self._renames is None else self._renames
 
-    def within(self, state: State, plan: Plan) -> Visit | None:
+    def within(self, state: State, plan: Plan) -> StepExecution | None:
         """-> a look at the node at which the graph in this step waits; None if it does not.
 
         Raises GraphMismatchError if the graph has changed."""
         own, further = by_graph(self.renames, plan)
         state = moved(state, own, plan)
-        pause, path = awaited(state), f"{self._path or self.engine.within}{self.stage.name}/"
+        pause, path = awaited(state), f"{self._path or self.run.within}{self.stage.name}/"
         if pause is None:
             return None
-        check_fits(plan, state, self.engine.allow_changed, path)
+        check_fits(plan, state, self.run.allow_changed, path)
         stage = plan.stages[pause.node]
-        return Visit(self.engine, stage, state, renames=further.get(stage.name, {}), path=path)
+        return StepExecution(self.run, stage, state, renames=further.get(stage.name, {}), path=path)
 
     def load_child(self) -> Task[State | None]:
         """-> the newest saved State of the run of a graph in this step, None if there is none."""
-        if not self.engine.plan.loads_parts:
+        if not self.run.plan.loads_parts:
             return None
         try:
-            state: State = yield from self._stored((Load, self.engine.services.load, self.child_run_id()))
+            state: State = yield from self._stored((Load, self.run.services.load, self.child_run_id()))
         except CheckpointNotFoundError:
             return None
         return state
@@ -372,13 +369,13 @@ class Visit:
 
     def hand_on_updates(self) -> Task[None]:
         """Note, durably, that the run of a graph in this step has the updates: from now on it may overwrite them."""
-        engine = self.engine
-        if engine.state.progress is None or not engine.state.progress.replaced:
+        run = self.run
+        if run.state.progress is None or not run.state.progress.replaced:
             return
-        engine.state = evolve(engine.state, progress=evolved(engine.state.progress, replaced={}))
-        self.state = engine.state
-        yield from self._stored((Amend, engine.services.amend, engine.state))
-        engine.saved = engine.state
+        run.state = evolve(run.state, progress=evolved(run.state.progress, replaced={}))
+        self.state = run.state
+        yield from self._stored((Amend, run.services.amend, run.state))
+        run.saved = run.state
 
     def run_child(self, plan: Plan, inputs: Mapping[str, Any], updates: Mapping[str, Any]) -> Task[State]:
         """-> the State that the run of a graph in this step ends with: completed or, if it waits for an answer, paused.
@@ -390,7 +387,7 @@ class Visit:
             yield from self._forget_parts()  # it was made of other data
             saved = None
         self.is_done_before = saved is not None and saved.status is RunStatus.COMPLETED and self.attempt == 1
-        return (yield from self.engine.run_child(self, plan, saved, inputs, updates))
+        return (yield from self.run.start_nested(self.run, self, plan, saved, inputs, updates))
 
 
 def is_late(pause: Pause) -> bool:

@@ -10,7 +10,7 @@ import attrs
 from stategraph._protocol.commands import Task
 
 if TYPE_CHECKING:
-    from stategraph._engine.step import Visit
+    from stategraph._engine.step import StepExecution
     from stategraph._schema.schema import Schema
 
 
@@ -84,11 +84,11 @@ class Node:
         """-> the keys that a finished part of it, of this value, contributes to."""
         return ()
 
-    def visit(self, visit: Visit) -> Task[Any]:
+    def visit(self, visit: StepExecution) -> Task[Any]:
         """Do the work of one step -> a State made from the one visited, or a mapping of updates to it."""
         raise NotImplementedError
 
-    def asked(self, visit: Visit) -> Task[Question]:
+    def asked(self, visit: StepExecution) -> Task[Question]:
         """-> what was asked, when a run paused here: by this node or, where it runs a graph, by one of that."""
         yield from ()
         return Question(self)

@@ -19,7 +19,7 @@ from stategraph.nodes.schema_calls import KINDS, takes
 from stategraph.state import State, data_of
 
 if TYPE_CHECKING:
-    from stategraph._engine.step import Visit
+    from stategraph._engine.step import StepExecution
     from stategraph._schema.schema import Schema
 
 NodeFunction: TypeAlias = Callable[..., Any]
@@ -82,7 +82,7 @@ class FunctionNode(Node):
     def made_of(self) -> tuple[Any, ...]:
         return (self.given,)
 
-    def visit(self, visit: Visit) -> Task[Any]:
+    def visit(self, visit: StepExecution) -> Task[Any]:
         """Call it with the State; of a generator, show the chunks."""
         result = yield from visit.call(self.bound(visit.context()), visit.handed)
         if self.is_generator:

@@ -14,7 +14,7 @@ from stategraph.errors import describe_exception, shorten
 from stategraph.nodes.base import NOTHING, Node
 
 if TYPE_CHECKING:
-    from stategraph._engine.step import Visit
+    from stategraph._engine.step import StepExecution
 
 
 def _is_optional_function(node: object, attribute: attrs.Attribute[Any], value: object) -> None:
@@ -84,7 +84,7 @@ class InterruptNode(Node):
         """The key of the answer."""
         return self.writes
 
-    def visit(self, visit: Visit) -> Task[Any]:
+    def visit(self, visit: StepExecution) -> Task[Any]:
         """Take the answer that is there, or pause."""
         state, key = visit.state, self.response_param
         if visit.is_answer(key):

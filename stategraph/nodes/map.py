@@ -15,7 +15,7 @@ from stategraph.nodes.base import Node
 from stategraph.nodes.function import FunctionNode
 
 if TYPE_CHECKING:
-    from stategraph._engine.step import Visit
+    from stategraph._engine.step import StepExecution
 
 
 class MapNode(Node):
@@ -84,7 +84,7 @@ class MapNode(Node):
     def made_of(self) -> tuple[Any, ...]:
         return self.function, self.over, self.into, self.on_error
 
-    def visit(self, visit: Visit) -> Task[Any]:
+    def visit(self, visit: StepExecution) -> Task[Any]:
         """Do the items, and list what they return."""
         items = visit.handed.get(self.over)
         if not isinstance(items, list | tuple):
@@ -95,7 +95,7 @@ class MapNode(Node):
         results = yield from do_parts(visit, jobs, self._workers, accept)
         return {self.into: [results[job.label] for job in jobs]}
 
-    def _job(self, visit: Visit, label: str, item: Any) -> Job:
+    def _job(self, visit: StepExecution, label: str, item: Any) -> Job:
         node = self._function
         function = node.bound(visit.context(label)) if node.wants_context else node.function
         collect = functools.partial(ErrorInfo.of, node=visit.stage.name) if self.on_error == "collect" else None

@@ -19,7 +19,7 @@ from stategraph.nodes.function import FunctionNode, NodeFunction, changes_from
 from stategraph.state import State
 
 if TYPE_CHECKING:
-    from stategraph._engine.step import Visit
+    from stategraph._engine.step import StepExecution
     from stategraph._schema.schema import Schema
 
 Reducer = Callable[[Any, Any], Any]
@@ -84,7 +84,7 @@ class ParallelNode(Node):
         """-> the keys that a branch has changed."""
         return [*value["set"], *value["removed"]]
 
-    def visit(self, visit: Visit) -> Task[Any]:
+    def visit(self, visit: StepExecution) -> Task[Any]:
         """Do the branches, and merge what they return."""
         argument = dict(visit.handed) if self._workers.processes else visit.handed
         jobs = [Job(name, self._function(visit, name, branch), argument) for name, branch in self._branches.items()]
@@ -93,7 +93,7 @@ class ParallelNode(Node):
         )
         return self._merged(visit.state, {name: changes[name] for name in self._branches})
 
-    def _function(self, visit: Visit, name: str, branch: FunctionNode) -> Callable[[State], Any]:
+    def _function(self, visit: StepExecution, name: str, branch: FunctionNode) -> Callable[[State], Any]:
         if not branch.wants_context:
             return branch.function
         return branch.bound(visit.context(name))

@@ -18,7 +18,7 @@ from stategraph.nodes.base import Node, Question
 from stategraph.state import State, evolve
 
 if TYPE_CHECKING:
-    from stategraph._engine.step import Visit
+    from stategraph._engine.step import StepExecution
     from stategraph._graph.compiled import Plan
     from stategraph._schema.schema import Schema
 
@@ -75,11 +75,11 @@ class GraphNode(Node):
         """The keys that come out, where they are named."""
         return frozenset(self._outputs) if isinstance(self._outputs, Mapping) else frozenset()
 
-    def visit(self, visit: Visit) -> Task[Any]:
+    def visit(self, visit: StepExecution) -> Task[Any]:
         """Run the graph, or go on with it."""
         state = visit.state
         given = self._given(visit.handed)
-        outer = visit.engine.plan
+        outer = visit.run.plan
         plan = self._plan()
         inner = attrs.evolve(
             plan,
@@ -127,7 +127,7 @@ class GraphNode(Node):
         """The keys of its nodes."""
         return frozenset().union(*(stage.node.asks_for for stage in self._plan().stages.values()))
 
-    def asked(self, visit: Visit) -> Task[Question]:
+    def asked(self, visit: StepExecution) -> Task[Question]:
         """-> what a node within asked; an answer has to fit the schema there as well."""
         saved, plan = (yield from visit.load_child()), self._plan()
         look = None if saved is None else visit.within(saved, plan)

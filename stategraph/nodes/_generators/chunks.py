@@ -12,12 +12,12 @@ from stategraph.nodes._generators.feeds import Feed, ThreadFeed
 from stategraph.state import State
 
 if TYPE_CHECKING:
-    from stategraph._engine.step import Visit
+    from stategraph._engine.step import StepExecution
 
 _OVER: Final = object()
 
 
-def take_chunks(visit: Visit, generator: Any) -> Task[Any]:
+def take_chunks(visit: StepExecution, generator: Any) -> Task[Any]:
     """Show what a generator yields -> what it returns, or what it yields last, where that can be the result of a node.
 
     An async generator cannot return anything: what it yields last, a State or a mapping, are its updates.

@@ -14,7 +14,7 @@ from stategraph.nodes._parts.jobs import Job, Outcome
 from stategraph.nodes._parts.pools import Pool, default_workers, make_pool
 
 if TYPE_CHECKING:
-    from stategraph._engine.step import Visit
+    from stategraph._engine.step import StepExecution
 
 
 @attrs.frozen
@@ -40,7 +40,7 @@ Accept: TypeAlias = Callable[[str, Any], Any]
 """Makes of the label and the result of a part what is kept of it. What it raises, the part has raised."""
 
 
-def do_parts(visit: Visit, jobs: Sequence[Job], workers: Workers, accept: Accept) -> Task[dict[str, Any]]:
+def do_parts(visit: StepExecution, jobs: Sequence[Job], workers: Workers, accept: Accept) -> Task[dict[str, Any]]:
     """-> what came of the parts, by label. Those that finished in an earlier attempt are not done again.
 
     Raises:
@@ -73,7 +73,7 @@ def do_parts(visit: Visit, jobs: Sequence[Job], workers: Workers, accept: Accept
 class _Work:
     """Parts that are being done."""
 
-    visit: Visit
+    visit: StepExecution
     pool: Pool
     accept: Accept
     finished: dict[str, Any]
@@ -125,7 +125,7 @@ class _Work:
                 raise error
 
 
-def _group(visit: Visit, failed: Mapping[str, BaseException]) -> ExceptionGroup[Exception]:
+def _group(visit: StepExecution, failed: Mapping[str, BaseException]) -> ExceptionGroup[Exception]:
     """-> all errors of parts as one."""
     errors = [error for error in failed.values() if isinstance(error, Exception)]
     for label, error in failed.items():

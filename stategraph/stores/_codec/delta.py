@@ -1,9 +1,9 @@
 """Changes: what is different between the State that was saved last and the one to save, as the body of a row.
 
 Two values are the same if they are the same settled object (see `stategraph._values.frozen`), which takes no looking
-into them. A list that grew by some items at its end is kept as those items. So a small change of a large State costs what the
-change weighs, and so does reading it. Values that are not settled are encoded at every save and compared by their
-bytes.
+into them. A list that grew by some items at its end is kept as those items. So a small change of a large State costs
+what the change weighs, and so does reading it. Values that are not settled are encoded at every save and compared by
+their bytes.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """What is within runs: the runs of graphs within a step, and the parts of a step that are finished.
 
-Both are runs of the store that nobody is shown: their ids say in what they are (see `stategraph._values.ids`). They share
-the incarnation of the run that they are within, so that what a deleted run has left is never taken for a part of one that
-has begun anew. The parts of a step are the checkpoints of one such run, some at a time, as they came.
+Both are runs of the store that nobody is shown: their ids say in what they are (see `stategraph._values.ids`).
+They share the incarnation of the run that they are within, so that what a deleted run has left is never taken for a
+part of one that has begun anew. The parts of a step are the checkpoints of one such run, some at a time, as they came.
 """
 
 from __future__ import annotations

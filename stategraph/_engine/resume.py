@@ -1,0 +1,111 @@
+"""Resume a run from where it was saved."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from stategraph._engine.announce import emit
+from stategraph._engine.context import NOTHING_GIVEN, RunContext, fitting
+from stategraph._engine.loop import run_from
+from stategraph._engine.pauses import take_answer, take_answer_of_fork
+from stategraph._engine.recompute import whole
+from stategraph._engine.saving import save
+from stategraph._engine.selective import Written
+from stategraph._engine.start import stamped, with_origins
+from stategraph._graph.compatibility import by_graph, check_fits, moved
+from stategraph._graph.compiled import Stage
+from stategraph._protocol.commands import Amend, Load, Parts, Save, Task
+from stategraph._values.events import EventType
+from stategraph._values.frozen import differing_items, lay_over
+from stategraph._values.ids import check_given_id
+from stategraph._values.provenance import RunStatus, evolved
+from stategraph.errors import CheckpointingDisabledError
+from stategraph.state import State, data_of, evolve, with_data
+
+
+def resume(
+    run: RunContext,
+    run_id: str,
+    updates: Mapping[str, Any],
+    allow_changed: bool,
+    migrate: Mapping[str, str] = NOTHING_GIVEN,
+) -> Task[State]:
+    """Run on from the newest saved State of a run, with its data updated."""
+    check_given_id(run_id)
+    if not run.plan.saves:
+        raise CheckpointingDisabledError(run.plan.graph)
+    loaded = yield (Load, run.services.load, run_id)
+    run.found = loaded.step, loaded.generation
+    yield from emit(run, EventType.CHECKPOINT_LOAD, loaded)
+    run.allow_changed = allow_changed
+    saved = renamed(run, loaded, migrate)
+    check_fits(run.plan, saved, allow_changed)
+    behind = yield from revive(run, saved, updates, is_same=not migrate)
+    return (yield from run_from(run, behind))
+
+
+def renamed(run: RunContext, saved: State, migrate: Mapping[str, str]) -> State:
+    """-> a saved State with its nodes renamed; those of graphs within wait for these."""
+    own, run.renamed_within = by_graph(migrate, run.plan)
+    return moved(saved, own, run.plan)
+
+
+def revive(
+    run: RunContext,
+    saved: State,
+    updates: Mapping[str, Any],
+    inputs: Mapping[str, Any] = NOTHING_GIVEN,
+    *,
+    is_same: bool,
+) -> Task[Stage | None]:
+    """Bring a saved State back to life, durably if it changes -> the stage that it stands behind.
+
+    `inputs` are what the run began with, where that is known.
+    """
+    run_id, step = saved.run_id, saved.step
+    if saved.status is RunStatus.PAUSED:
+        saved, updates = yield from take_answer(run, saved, updates)
+        is_same = False
+    else:
+        updates = yield from take_answer_of_fork(run, saved, updates)
+    saved = _open_to_answers(saved, updates)
+    updates = fitting(run, updates, saved)
+    all_keys, changes = yield from whole(run, saved, updates, inputs)
+    data = lay_over(data_of(all_keys), changes)
+    if run.plan.persist is not None:  # those that are not saved come again
+        unsaved = {key: value for key, value in run.plan.defaults.items() if key not in run.plan.persist}
+        data = lay_over(unsaved, data)
+    state = with_origins(run, stamped(run, with_data(all_keys, data)), all_keys, Written(changes))
+    run.state = _noting_replaced(run, state, data_of(all_keys)) if changes else state
+    if run.plan.loads_parts:  # first: parts that were made of other data must never be found behind these
+        yield (Parts, run.services.drop_parts, (run_id, saved.step, bool(updates)))
+    if updates or not is_same:
+        amends = saved.step == step
+        command = (Amend, run.services.amend, run.state) if amends else (Save, run.services.save, run.state)
+        yield from save(run, command, run.state)
+    yield from emit(run, EventType.CHECKPOINT_RESUME, run.state)
+    return run.plan.stages.get(saved.checkpoint_node)
+
+
+def _noting_replaced(run: RunContext, state: State, before: dict[str, Any]) -> State:
+    """-> the State with what is different from before, if there may be runs within that know the old values only.
+
+    What was noted when it was resumed the last time stays, for that may not have come to them either.
+    """
+    if not run.plan.loads_parts:
+        return state
+    persist = run.plan.persist
+    values = before if persist is None else {key: before[key] for key in before.keys() & persist}
+    given = differing_items(before, data_of(state))
+    replaced = {key: (values[key],) if key in values else () for key in given}
+    earlier = state.progress.replaced if state.progress else {}
+    return evolve(state, progress=evolved(state.progress, replaced={**replaced, **earlier}))
+
+
+def _open_to_answers(saved: State, updates: Mapping[str, Any]) -> State:
+    """-> the State, in which the values that are given now can be answers."""
+    progress = saved.progress
+    if progress is None or progress.answered.isdisjoint(updates):
+        return saved
+    return evolve(saved, progress=evolved(progress, answered=progress.answered - updates.keys()))
