@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, cast
 from stategraph._drivers.limits import StopSignal
 from stategraph._drivers.sync import DroppedRuns, Stream, drive, is_loop_running
 from stategraph._engine.context import RunContext
-from stategraph._engine.io import Services
+from stategraph._engine.io import RunIO
 from stategraph._engine.resume import resume
 from stategraph._engine.start import execute
-from stategraph._graph.builder import Blueprint
-from stategraph._graph.compiled import Plan, Stage
+from stategraph._graph.builder import GraphBuilder
+from stategraph._graph.compiled import CompiledGraph, CompiledNode
 from stategraph._protocol.commands import Task
 from stategraph._schema.schema import schema_of
 from stategraph._util.validators import MOST
@@ -28,13 +28,13 @@ from stategraph.state import State
 from stategraph.stores import CheckpointStore, get_checkpoint_store
 from stategraph.stores._codec.types import find_by_class
 from stategraph.stores.retention import Policy
-from stategraph.stores.write_behind import BackgroundSaves
+from stategraph.stores.write_behind import WriteBehindStore
 
 if TYPE_CHECKING:
     from stategraph._drivers.streams import AsyncStream
 
 
-class StateGraph(Blueprint):
+class StateGraph(GraphBuilder):
     """A workflow: named steps, and conditional edges between them.
 
     Build it with `add_node`, `add_edge`, `set_entry_point` and `set_exit_point`; then `execute` a State on it, or
@@ -67,8 +67,8 @@ class StateGraph(Blueprint):
         self.config = config
         self.observer = get_observer(config.observer) if observer is None else observer
         self.store = get_checkpoint_store(checkpoint.store, **checkpoint.store_options()) if store is None else store
-        self._plan: Plan | None = None
-        self._plan_within: Plan | None = None
+        self._plan: CompiledGraph | None = None
+        self._plan_within: CompiledGraph | None = None
 
     def validate(self) -> None:
         """Check that runs can start, and can get from everywhere to an exit point.
@@ -237,10 +237,10 @@ class StateGraph(Blueprint):
 
     def _new_run(self, *, shows: bool = False) -> RunContext:
         plan, checkpoint = self._runnable(), self.config.checkpoint
-        store = BackgroundSaves(self.store) if plan.saves_behind else self.store
+        store = WriteBehindStore(self.store) if plan.write_behind else self.store
         policy = Policy(checkpoint.retention, checkpoint.window, checkpoint.ttl)
         dropped = DroppedRuns(self.store)
-        services = Services(store, self.observer, self.name, policy, plan.persist, dropped.settle)
+        services = RunIO(store, self.observer, self.name, policy, plan.persist, dropped.settle)
         return RunContext(plan, services, wanted_events(self.observer), _run_nested, shows, dropped.hand_over)
 
     def _sync_run(self, *, shows: bool = False) -> RunContext:
@@ -249,20 +249,20 @@ class StateGraph(Blueprint):
             raise AsyncNodeError(run.plan.async_node)
         return run
 
-    def _runnable(self) -> Plan:
+    def _runnable(self) -> CompiledGraph:
         plan = self._planned()
         if plan.lacks:
             raise self._error(plan.lacks)
         return plan
 
-    def _planned(self) -> Plan:
+    def _planned(self) -> CompiledGraph:
         plan = self._plan
         if plan is None:
             with self._lock:
                 plan = self._plan = self._make_plan(self._persist if self.config.checkpoint.interval else None)
         return plan
 
-    def _planned_within(self) -> Plan:
+    def _planned_within(self) -> CompiledGraph:
         """-> the plan as a node of another graph, which decides when something is saved; this one, what."""
         if self._persist is None or self.config.checkpoint.interval:
             return self._planned()
@@ -280,7 +280,7 @@ class StateGraph(Blueprint):
         handled = any(policies.on_error is not None for policies in self._policies.values())
         return frozenset([*keys, "error"] if handled else keys)  # nothing could compute that again
 
-    def _make_plan(self, persist: frozenset[str] | None) -> Plan:
+    def _make_plan(self, persist: frozenset[str] | None) -> CompiledGraph:
         checkpoint = self.config.checkpoint
         keeps = checkpoint.interval > 0 and self.store.keeps_parts
         stages = self._cached_stages(persist)
@@ -288,14 +288,14 @@ class StateGraph(Blueprint):
             unknown = [cls for cls in self._schema.classes if find_by_class(cls) is None]
             if unknown:
                 raise GraphError(self.name, tuple(_not_registered(self._schema.name, cls) for cls in unknown))
-        return Plan(
+        return CompiledGraph(
             graph=self.name,
             structure=self.structure,
             entry=cast(str, self._entry),
             stages=stages,
             interval=0 if checkpoint.durability == "exit" else checkpoint.interval,
             saves=checkpoint.interval > 0,
-            saves_behind=checkpoint.durability == "async",
+            write_behind=checkpoint.durability == "async",
             loads_parts=keeps and any(stage.node.has_parts for stage in stages.values()),
             keeps_parts=keeps and checkpoint.durability != "exit",
             preserve=checkpoint.preserve,
@@ -312,7 +312,7 @@ class StateGraph(Blueprint):
         defaults, schema = self._defaults, self._schema
         return dict(defaults) if schema is None else freeze_items(schema.checked("", defaults, defaults))
 
-    def _cached_stages(self, persist: frozenset[str] | None) -> Mapping[str, Stage]:
+    def _cached_stages(self, persist: frozenset[str] | None) -> Mapping[str, CompiledNode]:
         stages = self._stages(persist)
         if all(stage.policies.cache is None for stage in stages.values()):
             return stages
@@ -323,7 +323,7 @@ class StateGraph(Blueprint):
 
         return with_caches(self.name, stages, lambda policy: results_of(policy, self.store.signing_key))
 
-    def _lacks(self, stages: Mapping[str, Stage]) -> str:
+    def _lacks(self, stages: Mapping[str, CompiledNode]) -> str:
         """-> what runs of the graph cannot do without, if that is not there."""
         pausing = {name: stage for name, stage in stages.items() if stage.node.pauses}
         within = [name for name, stage in pausing.items() if stage.node.has_parts]

@@ -30,7 +30,7 @@ EDGES = [("a", "b"), ("b", "a", shorter_than(4)), ("b", "c"), ("c", "d")]  # run
 
 
 class World:
-    """Services that keep what they are told in attributes."""
+    """RunIO that keep what they are told in attributes."""
 
     observer = None
 

@@ -36,7 +36,7 @@ from stategraph import (
     State,
     StateGraph,
 )
-from stategraph._values.tracking import Reads, WatchedState, unwatched, watched
+from stategraph._values.tracking import ReadSet, TrackedState, unwatched, watched
 from stategraph.state import data_of
 from stategraph.stores.disk import DiskStore
 from stategraph.stores.memory import MemoryStore
@@ -726,7 +726,7 @@ class TestWatchedState:
     def test_what_it_notes(self) -> None:
         """Keys that are read or asked for; not those that the node has set itself."""
         state = State({"a": 1, "b": 2})
-        reads = Reads(data_of(state))
+        reads = ReadSet(data_of(state))
         one = watched(state, reads)
 
         assert (one["a"], one.set("c", 5)["c"], "d" in one) == (1, 5, False)
@@ -766,7 +766,7 @@ class TestWatchedState:
 
         states = [final, *seen, *(state for name, state in store.calls if name == "save")]
         assert {type(state) for state in states} == {State}
-        assert not isinstance(final, WatchedState)
+        assert not isinstance(final, TrackedState)
 
 
 def test_without_checkpoints_it_has_no_effect() -> None:

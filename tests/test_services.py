@@ -1,8 +1,8 @@
-"""Services: what becomes of the failures of a store."""
+"""RunIO: what becomes of the failures of a store."""
 
 import pytest
 
-from stategraph._engine.io import Services
+from stategraph._engine.io import RunIO
 from stategraph._values.provenance import Part
 from stategraph.errors import CheckpointError, CheckpointSaveError
 from stategraph.observers.base import NoopObserver
@@ -31,7 +31,7 @@ class Failing:
 
 
 def services(error):
-    return Services(Failing(error), NoopObserver(), "graph")
+    return RunIO(Failing(error), NoopObserver(), "graph")
 
 
 @pytest.mark.parametrize("name", ASKED)

@@ -18,9 +18,9 @@ from stategraph._protocol.commands import (
     BLOCKING,
     Await,
     Command,
+    CommandType,
     Delete,
     Finish,
-    Kind,
     Limit,
     Notify,
     RunNode,
@@ -78,7 +78,7 @@ class _Workers:
         self._cancellations = self._task.cancelling() if self._task else 0
         self._cancelled: asyncio.CancelledError | None = None
         self._deleted: object = None
-        self.perform: dict[type[Kind], Callable[[Any, Any], Awaitable[Any]]] = {
+        self.perform: dict[type[CommandType], Callable[[Any, Any], Awaitable[Any]]] = {
             **dict.fromkeys(BLOCKING, self._ask_store),
             RunNode: self._run_node,
             StartNode: self._start_node,

@@ -23,8 +23,8 @@ from stategraph._protocol.commands import (
     Await,
     CannotAwait,
     Command,
+    CommandType,
     Finish,
-    Kind,
     Limit,
     Notify,
     RunNode,
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     import asyncio
 
 _Answer = TypeVar("_Answer")
-_Perform: TypeAlias = dict[type[Kind], Callable[[Any, Any], Any]]
+_Perform: TypeAlias = dict[type[CommandType], Callable[[Any, Any], Any]]
 _TO_END = 1.0  # seconds in which tasks of a run that was dropped may end by themselves
 _CALLS: _Perform = dict.fromkeys([*BLOCKING, StartNode, Notify], call)
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from stategraph._engine.context import RunContext
-from stategraph._graph.compiled import Stage
+from stategraph._graph.compiled import CompiledNode
 from stategraph._protocol.commands import Notify, Show, Task
 from stategraph._values.events import EventType
 from stategraph.edges import Edge, NoWay, describe_predicate, place_of
@@ -39,7 +39,7 @@ def announce_node(run: RunContext, name: str) -> Task[None]:
         yield (Notify, run.services.notify, (EventType.NODE_START, about))
 
 
-def announce_handler(run: RunContext, stage: Stage, handler: str) -> Task[None]:
+def announce_handler(run: RunContext, stage: CompiledNode, handler: str) -> Task[None]:
     """Tell of the way to a handler of failures. There is none to a node that goes on after a pause."""
     progress = run.state.progress
     if (progress is None or progress.woken is None) and stage.policies.on_error == handler:
@@ -49,7 +49,7 @@ def announce_handler(run: RunContext, stage: Stage, handler: str) -> Task[None]:
             yield (Notify, run.services.notify, (EventType.EDGE_TRANSITION, about))
 
 
-def announce_edges(run: RunContext, stage: Stage, chosen: Edge | NoWay) -> Task[None]:
+def announce_edges(run: RunContext, stage: CompiledNode, chosen: Edge | NoWay) -> Task[None]:
     tried = chosen.tried if isinstance(chosen, NoWay) else place_of(chosen, stage.edges) + 1
     for edge in stage.edges[:tried]:
         about = {

@@ -9,8 +9,8 @@ from typing import Any, Protocol
 
 import attrs
 
-from stategraph._engine.io import Services
-from stategraph._graph.compiled import Plan
+from stategraph._engine.io import RunIO
+from stategraph._graph.compiled import CompiledGraph
 from stategraph._protocol.commands import Task
 from stategraph._values.events import EventType
 from stategraph._values.provenance import Part
@@ -56,8 +56,8 @@ class RunContext:
         has_joined_parts: Whether a State that is not saved yet has joined parts that are.
     """
 
-    plan: Plan
-    services: Services
+    plan: CompiledGraph
+    services: RunIO
     wanted: frozenset[EventType]
     start_nested: Callable[..., Task[State]]
     shows: bool = False
@@ -78,6 +78,6 @@ class RunContext:
 
 
 def fitting(run: RunContext, data: Mapping[str, Any], beside: Mapping[str, Any], node: str = "") -> Mapping[str, Any]:
-    """-> data that did not come from a visit, as the schema of the graph wants them. Raises SchemaError."""
+    """-> data that did not come from a step, as the schema of the graph wants them. Raises SchemaError."""
     schema = run.plan.schema
     return data if schema is None else schema.checked(node, data, beside)

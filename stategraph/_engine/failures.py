@@ -10,7 +10,7 @@ from stategraph._engine.announce import emit
 from stategraph._engine.context import PATH_LENGTH, RunContext
 from stategraph._engine.saving import flush, keep_what_can_be, save_last
 from stategraph._engine.step import StepExecution
-from stategraph._graph.compiled import Stage
+from stategraph._graph.compiled import CompiledNode
 from stategraph._protocol.commands import CannotAwait, Escaped, Load, Parts, Stopped, StoreFailed, Task
 from stategraph._values.events import EventType
 from stategraph._values.provenance import ErrorInfo, RunStatus
@@ -72,7 +72,7 @@ def too_many_nodes(run: RunContext, name: str) -> ExecutionError:
     return failure_at(run, name, reason, kind=MaxIterationsError)
 
 
-def no_way_on(run: RunContext, stage: Stage, no_way: NoWay) -> ExecutionError:
+def no_way_on(run: RunContext, stage: CompiledNode, no_way: NoWay) -> ExecutionError:
     """-> the error for a node that cannot be left."""
     cause = no_way.error
     if cause is not None:
@@ -85,10 +85,10 @@ def no_way_on(run: RunContext, stage: Stage, no_way: NoWay) -> ExecutionError:
     return error
 
 
-def node_failure(run: RunContext, visit: StepExecution, error: Exception) -> ExecutionError:
+def node_failure(run: RunContext, step: StepExecution, error: Exception) -> ExecutionError:
     """-> the error for a node that failed, as often as it was tried."""
-    attempts = f" after {visit.attempt} attempts" if visit.attempt > 1 else ""
-    failure = failure_at(run, visit.stage.name, f"failed{attempts}: {describe_exception(error)}", error)
+    attempts = f" after {step.attempt} attempts" if step.attempt > 1 else ""
+    failure = failure_at(run, step.stage.name, f"failed{attempts}: {describe_exception(error)}", error)
     if attempts:
         info = cast(ErrorInfo, failure.state.error)
         told = attrs.evolve(info, message=f"{info.message} ({attempts.strip()})".lstrip())

@@ -38,7 +38,7 @@ class Store(Protocol):
     def drop_parts(self, run_id: str, step: int, /, *, newer_too: bool) -> None: ...
 
 
-class SelectiveSaves:
+class SelectiveStore:
     """A store that is given only some keys of each State. Everything else goes on to the store behind it.
 
     Args:
@@ -64,7 +64,7 @@ class SelectiveSaves:
         return str(self._store)
 
 
-class Services:
+class RunIO:
     """The store and the observer of a graph, for one run. A CheckpointError from here has the State at stake in it.
 
     Args:
@@ -88,7 +88,7 @@ class Services:
     ) -> None:
         self._whole = store
         self._settle = settle
-        self.store: Store = store if persist is None else cast(Store, SelectiveSaves(store, persist))
+        self.store: Store = store if persist is None else cast(Store, SelectiveStore(store, persist))
         self.observer = observer
         self._source = source
         self._policy = policy
@@ -156,19 +156,19 @@ class Services:
 
     def load_parts(self, about: tuple[str, int, str]) -> Mapping[str, Any]:
         """-> the parts of a step of a run that were saved, by label."""
-        parts: Mapping[str, Any] = self._asked(about[0], "load its parts", lambda: self.store.load_parts(*about))
+        parts: Mapping[str, Any] = self._call_store(about[0], "load its parts", lambda: self.store.load_parts(*about))
         return parts
 
     def drop_parts(self, about: tuple[str, int, bool]) -> None:
         """Forget the parts of a run that a State of this step has joined; if the last is true, newer ones as well."""
         run_id, step, newer_too = about
-        self._asked(run_id, "drop its parts", lambda: self.store.drop_parts(run_id, step, newer_too=newer_too))
+        self._call_store(run_id, "drop its parts", lambda: self.store.drop_parts(run_id, step, newer_too=newer_too))
 
-    def within(self, source: str, persist: AbstractSet[str] | None) -> Services:
+    def within(self, source: str, persist: AbstractSet[str] | None) -> RunIO:
         """-> the services for the run of a graph within this one, which has keys of its own that are saved."""
-        return Services(self._whole, self.observer, source, self._policy, persist, self._settle)
+        return RunIO(self._whole, self.observer, source, self._policy, persist, self._settle)
 
-    def _asked(self, run_id: str, what: str, ask: Callable[[], Any]) -> Any:
+    def _call_store(self, run_id: str, what: str, ask: Callable[[], Any]) -> Any:
         """-> what the store answers; raises a CheckpointError if it fails."""
         try:
             return ask()

@@ -17,7 +17,7 @@ from stategraph._engine.failures import end_dropped, end_early, error_data, no_w
 from stategraph._engine.pauses import pause_at
 from stategraph._engine.saving import drop_joined_parts, flush, save
 from stategraph._engine.step import StepExecution
-from stategraph._graph.compiled import Stage
+from stategraph._graph.compiled import CompiledNode
 from stategraph._protocol.commands import Await, Delete, Save, Task
 from stategraph._values.events import STEP_EVENTS, EventType
 from stategraph._values.frozen import lay_over
@@ -28,7 +28,7 @@ from stategraph.nodes.function import FunctionNode, data_from
 from stategraph.state import State, completed_by, data_of, evolve
 
 
-def run_from(run: RunContext, stage: Stage | None) -> Task[State]:
+def run_from(run: RunContext, stage: CompiledNode | None) -> Task[State]:
     """Run on from a stage that is completed (None: from the start), and see to what ends the run early."""
     try:
         yield from emit(run, EventType.GRAPH_START, run.state)
@@ -45,7 +45,7 @@ def run_from(run: RunContext, stage: Stage | None) -> Task[State]:
     return run.state
 
 
-def _steps(run: RunContext, stage: Stage | None, following: str) -> Task[None]:  # noqa: PLR0912, PLR0915 - the one loop, best read in one piece
+def _steps(run: RunContext, stage: CompiledNode | None, following: str) -> Task[None]:  # noqa: PLR0912, PLR0915 - the one loop, best read in one piece
     """Step after step until an exit point or a pause: take an edge, run the node behind it, save what is due.
 
     `following` is the first node, where that is decided already.
@@ -78,14 +78,14 @@ def _steps(run: RunContext, stage: Stage | None, following: str) -> Task[None]: 
         if watched:
             yield from announce_node(run, name)
         stage = stages[name]
-        visit = None
+        step = None
         following = ""
         try:
             if stage.is_plain:
                 result = yield (stage.kind, stage.function or _function(run, stage), state)
             else:
-                visit = StepExecution(run, stage, state)
-                result = yield from visit.result()
+                step = StepExecution(run, stage, state)
+                result = yield from step.result()
             if type(result) is dict:  # the most frequent case by far
                 data = lay_over(data, result)
             else:
@@ -96,16 +96,16 @@ def _steps(run: RunContext, stage: Stage | None, following: str) -> Task[None]: 
                     break
                 data = data_from(result, state)
         except Exception as error:
-            visit = StepExecution(run, stage, state) if visit is None else visit
-            yield from visit.tell_failure(error)
-            failure = node_failure(run, visit, error)
+            step = StepExecution(run, stage, state) if step is None else step
+            yield from step.tell_failure(error)
+            failure = node_failure(run, step, error)
             if stage.policies.on_error is None:
                 raise failure from error
             following = stage.policies.on_error
             data = lay_over(data, fitting(run, error_data(failure), state, name))
         run.state = state = completed_by(name, state, data)
-        if visit is not None:
-            run.state = state = _after(run, visit, state, following)
+        if step is not None:
+            run.state = state = _after(run, step, state, following)
         if watched:
             run.completed.add(name)
             yield from emit(run, EventType.NODE_COMPLETE, state)
@@ -128,15 +128,15 @@ def _steps(run: RunContext, stage: Stage | None, following: str) -> Task[None]: 
         yield from pause_at(run, stage, pause)
 
 
-def _after(run: RunContext, visit: StepExecution, state: State, following: str) -> State:
-    """-> the State after a visit, with what the run has to know of it."""
+def _after(run: RunContext, step: StepExecution, state: State, following: str) -> State:
+    """-> the State after a step, with what the run has to know of it."""
     run.unsaved_parts.clear()
-    run.has_joined_parts = run.has_joined_parts or visit.stage.node.has_parts
-    progress = visit.progress_after(state, is_failed=bool(following))
+    run.has_joined_parts = run.has_joined_parts or step.stage.node.has_parts
+    progress = step.progress_after(state, is_failed=bool(following))
     return evolve(state, progress=evolved(progress, next_node=following) if following else progress)
 
 
-def _function(run: RunContext, stage: Stage) -> Callable[[State], Any]:
+def _function(run: RunContext, stage: CompiledNode) -> Callable[[State], Any]:
     """-> the function of a node that wants a context, with the context of the step that is being made."""
     state, function = run.state, cast(FunctionNode, stage.node).function
     name, progress = stage.name, state.progress

@@ -12,7 +12,7 @@ from stategraph._engine.context import RunContext, fitting
 from stategraph._engine.failures import error_data, failure_at, rescue
 from stategraph._engine.saving import flush, save
 from stategraph._engine.step import StepExecution, is_late
-from stategraph._graph.compiled import Stage
+from stategraph._graph.compiled import CompiledNode
 from stategraph._protocol.commands import Save, StoreFailed, Task
 from stategraph._values.answers import awaited, awake
 from stategraph._values.events import EventType
@@ -89,19 +89,19 @@ def _expired(run: RunContext, saved: State, pause: Pause) -> Task[State]:
         failure.__cause__ = cause
         yield from rescue(run, failure)
         raise failure
-    visit = StepExecution(run, stage, evolve(saved, status=RunStatus.ACTIVE, pause=None))
-    return _handled(run, visit, failure, stage.policies.on_error)
+    step = StepExecution(run, stage, evolve(saved, status=RunStatus.ACTIVE, pause=None))
+    return _handled(run, step, failure, stage.policies.on_error)
 
 
-def _handled(run: RunContext, visit: StepExecution, failure: ExecutionError, handler: str) -> State:
+def _handled(run: RunContext, step: StepExecution, failure: ExecutionError, handler: str) -> State:
     """-> the State after the step of a node that has failed."""
-    before, name = visit.state, visit.stage.name
+    before, name = step.state, step.stage.name
     data = lay_over(data_of(before), fitting(run, error_data(failure), before, name))
     after = completed_by(name, before, data)
-    return evolve(after, progress=evolved(visit.progress_after(after, is_failed=True), next_node=handler))
+    return evolve(after, progress=evolved(step.progress_after(after, is_failed=True), next_node=handler))
 
 
-def pause_at(run: RunContext, stage: Stage, pause: Pause) -> Task[None]:
+def pause_at(run: RunContext, stage: CompiledNode, pause: Pause) -> Task[None]:
     """Save the run as one that waits."""
     if not run.plan.saves:
         why = "checkpoint.interval is 0 or, within a graph, the store keeps no parts"

@@ -11,7 +11,7 @@ from stategraph._engine.context import NOTHING_GIVEN, RunContext
 from stategraph._engine.failures import end_early
 from stategraph._engine.selective import GIVEN
 from stategraph._engine.step import StepExecution
-from stategraph._graph.compiled import Plan
+from stategraph._graph.compiled import CompiledGraph
 from stategraph._protocol.commands import Task
 from stategraph._values.events import EventType
 from stategraph._values.frozen import lay_over
@@ -37,9 +37,15 @@ class Recomputation(StepExecution):
     def keep_parts(self, finished: Mapping[str, Any]) -> Task[None]:
         yield from ()
 
-    def run_child(self, plan: Plan, inputs: Mapping[str, Any], updates: Mapping[str, Any]) -> Task[State]:
+    def run_nested(self, plan: CompiledGraph, inputs: Mapping[str, Any], updates: Mapping[str, Any]) -> Task[State]:
         unsaved = attrs.evolve(
-            plan, interval=0, saves=False, loads_parts=False, keeps_parts=False, preserve=False, persist=None
+            plan.nested_in(self.run.plan),
+            interval=0,
+            saves=False,
+            loads_parts=False,
+            keeps_parts=False,
+            preserve=False,
+            persist=None,
         )
         return (yield from self.run.start_nested(self.run, self, unsaved, None, inputs, {}))
 
@@ -99,10 +105,10 @@ def _again(run: RunContext, state: State, origin: Origin, keys: list[str]) -> Ta
     """-> the values that a node writes for keys when it makes its step again."""
     stage = run.plan.stages[origin.node]
     before = evolve(state, step=origin.step - 1, status=RunStatus.ACTIVE, error=None, pause=None)
-    visit = Recomputation(run, stage, before)
-    yield from visit.tell(EventType.NODE_RECOMPUTE, keys=tuple(keys))
+    step = Recomputation(run, stage, before)
+    yield from step.tell(EventType.NODE_RECOMPUTE, keys=tuple(keys))
     try:
-        values = _taken((yield from visit.result()), before, keys)
+        values = _taken((yield from step.result()), before, keys)
     except Exception as error:
         reason = f"node {shorten(origin.node)} fails when it runs again: {describe_exception(error)}"
         raise RecomputeError(state.run_id, dict.fromkeys(keys, reason)) from error
@@ -139,7 +145,7 @@ class _Work:
     defaults: dict[str, Any]
 
     @classmethod
-    def of(cls, plan: Plan, saved: State, updates: Mapping[str, Any], inputs: Mapping[str, Any]) -> _Work:
+    def of(cls, plan: CompiledGraph, saved: State, updates: Mapping[str, Any], inputs: Mapping[str, Any]) -> _Work:
         origins = saved.progress.origins if saved.progress else {}
         missing = {key: origin for key, origin in origins.items() if key not in saved}
         needed = _needed(plan, missing, updates)
@@ -175,7 +181,7 @@ class _Work:
         return {**after, **{key: Origin(GIVEN, after[key].step, ()) for key in self.supplied}}
 
 
-def _needed(plan: Plan, missing: Mapping[str, Origin], updates: Mapping[str, Any]) -> frozenset[str]:
+def _needed(plan: CompiledGraph, missing: Mapping[str, Origin], updates: Mapping[str, Any]) -> frozenset[str]:
     """-> the missing keys that are not given, and those that these were made of."""
     needed = missing.keys() - updates.keys()
     for key, origin in sorted(missing.items(), key=lambda item: item[1].step, reverse=True):
@@ -185,7 +191,7 @@ def _needed(plan: Plan, missing: Mapping[str, Origin], updates: Mapping[str, Any
     return frozenset(needed)
 
 
-def _obstacle(plan: Plan, origin: Origin) -> str | None:
+def _obstacle(plan: CompiledGraph, origin: Origin) -> str | None:
     """-> what keeps a key from being computed again; None if nothing does."""
     if origin.node == GIVEN:
         return "no node wrote it: it came with the input of the run, an update, or a failure"

@@ -8,7 +8,7 @@ from typing import Any, Protocol, TypeAlias
 import attrs
 
 from stategraph._engine.step import StepExecution
-from stategraph._graph.compiled import Stage
+from stategraph._graph.compiled import CompiledNode
 from stategraph._protocol.commands import Cache, Task
 from stategraph._util.code_version import version_of
 from stategraph._values.events import EventType
@@ -69,23 +69,23 @@ class NodeCache:
     results: Results
     _has_warned: bool = attrs.field(default=False, init=False)
 
-    def visit(self, visit: StepExecution, attempts: Callable[[], Task[Any]]) -> Task[Any]:
+    def execute(self, step: StepExecution, attempts: Callable[[], Task[Any]]) -> Task[Any]:
         """-> a kept result, or what the node returns after its attempts."""
-        if visit.is_answered:
+        if step.is_answered:
             return (yield from attempts())
-        if visit.state.keys().isdisjoint(self.policy.inputs):  # as where their names are misspelled
+        if step.state.keys().isdisjoint(self.policy.inputs):  # as where their names are misspelled
             reason = f"none of its inputs is in the State: {', '.join(self.policy.inputs)}"
             self._warn(reason)
-            yield from visit.tell(EventType.CACHE_MISS, key=None, reason=reason)
+            yield from step.tell(EventType.CACHE_MISS, key=None, reason=reason)
             return (yield from attempts())
-        found: Found = yield (Cache, self._find, visit.handed)
+        found: Found = yield (Cache, self._find, step.tracked_state)
         if found.changes is not None:
-            yield from visit.tell(EventType.CACHE_HIT, key=found.key)
-            return _changed(visit.state, found.changes)
-        yield from visit.tell(EventType.CACHE_MISS, key=found.key, reason=found.reason)
+            yield from step.tell(EventType.CACHE_HIT, key=found.key)
+            return _changed(step.state, found.changes)
+        yield from step.tell(EventType.CACHE_MISS, key=found.key, reason=found.reason)
         result = yield from attempts()
-        if found.key is not None and not visit.is_answered and not _pauses(result):
-            yield (Cache, self._keep, (found.key, changes_from(result, visit.state)))
+        if found.key is not None and not step.is_answered and not _pauses(result):
+            yield (Cache, self._keep, (found.key, changes_from(result, step.state)))
         return result
 
     def _find(self, state: State) -> Found:
@@ -113,12 +113,12 @@ class NodeCache:
 
 
 def with_caches(
-    graph: str, stages: Mapping[str, Stage], open_results: Callable[[CachePolicy], Results]
-) -> dict[str, Stage]:
+    graph: str, stages: Mapping[str, CompiledNode], open_results: Callable[[CachePolicy], Results]
+) -> dict[str, CompiledNode]:
     """-> the stages of a graph, those of nodes with a CachePolicy with what looks after their results."""
     opened: dict[tuple[str, int], Results] = {}
 
-    def made(stage: Stage) -> Stage:
+    def made(stage: CompiledNode) -> CompiledNode:
         policy = stage.policies.cache
         if policy is None:
             return stage

@@ -13,8 +13,8 @@ from stategraph._engine.recompute import whole
 from stategraph._engine.saving import save
 from stategraph._engine.selective import Written
 from stategraph._engine.start import stamped, with_origins
-from stategraph._graph.compatibility import by_graph, check_fits, moved
-from stategraph._graph.compiled import Stage
+from stategraph._graph.compatibility import check_compatible, migrate_state, split_migration
+from stategraph._graph.compiled import CompiledNode
 from stategraph._protocol.commands import Amend, Load, Parts, Save, Task
 from stategraph._values.events import EventType
 from stategraph._values.frozen import differing_items, lay_over
@@ -40,15 +40,15 @@ def resume(
     yield from emit(run, EventType.CHECKPOINT_LOAD, loaded)
     run.allow_changed = allow_changed
     saved = renamed(run, loaded, migrate)
-    check_fits(run.plan, saved, allow_changed)
+    check_compatible(run.plan, saved, allow_changed)
     behind = yield from revive(run, saved, updates, is_same=not migrate)
     return (yield from run_from(run, behind))
 
 
 def renamed(run: RunContext, saved: State, migrate: Mapping[str, str]) -> State:
     """-> a saved State with its nodes renamed; those of graphs within wait for these."""
-    own, run.renamed_within = by_graph(migrate, run.plan)
-    return moved(saved, own, run.plan)
+    own, run.renamed_within = split_migration(migrate, run.plan)
+    return migrate_state(saved, own, run.plan)
 
 
 def revive(
@@ -58,7 +58,7 @@ def revive(
     inputs: Mapping[str, Any] = NOTHING_GIVEN,
     *,
     is_same: bool,
-) -> Task[Stage | None]:
+) -> Task[CompiledNode | None]:
     """Bring a saved State back to life, durably if it changes -> the stage that it stands behind.
 
     `inputs` are what the run began with, where that is known.

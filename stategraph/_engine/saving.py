@@ -62,7 +62,7 @@ def save(run: RunContext, command: Command, state: State) -> Task[None]:
 
 
 def flush(run: RunContext, state: State) -> Task[None]:
-    if run.plan.saves_behind:
+    if run.plan.write_behind:
         yield (Flush, run.services.flush, state)
 
 

@@ -12,8 +12,8 @@ import attrs
 from stategraph._engine.announce import show, tell
 from stategraph._engine.context import RunContext
 from stategraph._engine.selective import GIVEN, Written, origins_after
-from stategraph._graph.compatibility import by_graph, check_fits, moved
-from stategraph._graph.compiled import Plan, Stage
+from stategraph._graph.compatibility import check_compatible, migrate_state, split_migration
+from stategraph._graph.compiled import CompiledGraph, CompiledNode
 from stategraph._protocol.commands import (
     Amend,
     Await,
@@ -34,8 +34,9 @@ from stategraph._values.events import EventType
 from stategraph._values.frozen import plain_key
 from stategraph._values.ids import nested_id
 from stategraph._values.provenance import Origin, Part, Partial, Pause, Progress, RunStatus, evolved
-from stategraph._values.tracking import Reads, unwatched, watched
+from stategraph._values.tracking import ReadSet, unwatched, watched
 from stategraph.errors import CheckpointError, CheckpointNotFoundError, describe_exception
+from stategraph.nodes.base import Node
 from stategraph.nodes.context import NodeContext
 from stategraph.nodes.function import data_from
 from stategraph.state import State, data_of, evolve, with_data
@@ -52,12 +53,12 @@ class StepExecution:
         stage: The node.
         state: The State that it is given.
         attempt: Which try it is, from 1.
-        is_done_before: Whether all that it takes was finished before this visit, and had only to be put together.
+        is_done_before: Whether all that it takes was finished before this step, and had only to be put together.
         written: The keys that it has written, where some are not saved.
     """
 
     run: RunContext
-    stage: Stage
+    stage: CompiledNode
     state: State
     attempt: int = 1
     _renames: Mapping[str, str] | None = None
@@ -65,9 +66,14 @@ class StepExecution:
     is_done_before: bool = attrs.field(default=False, init=False)
     written: Written = attrs.field(factory=Written, init=False)
     _answered: set[str] = attrs.field(factory=set, init=False)
-    _reads: Reads | None = attrs.field(default=None, init=False)
+    _reads: ReadSet | None = attrs.field(default=None, init=False)
 
-    # ------------------------------------------------------------------ the visit as a whole
+    @property
+    def name(self) -> str:
+        """The name of the node."""
+        return self.stage.name
+
+    # ------------------------------------------------------------------ the step as a whole
 
     def result(self) -> Task[Any]:
         """-> what the node returns at last: from its cache, or after as many attempts as it takes."""
@@ -75,7 +81,7 @@ class StepExecution:
         if cache is None:
             result = yield from self._checked_attempts()
         else:
-            result = self.checked((yield from cache.visit(self, self._checked_attempts)))
+            result = self.checked((yield from cache.execute(self, self._checked_attempts)))
         persist = self.run.plan.persist
         return result if persist is None else self._of_one_kind(result, persist)
 
@@ -105,7 +111,7 @@ class StepExecution:
         retry = self.stage.policies.retry
         while True:
             try:
-                return (yield from self._limited(self.stage.node.visit(self)))
+                return (yield from self._limited(self.stage.node.execute(self)))
             except Exception as error:
                 delay = None if retry is None or self.is_done_before else retry.delay_after(self.attempt, error)
                 if delay is None:
@@ -165,13 +171,13 @@ class StepExecution:
     # ------------------------------------------------------------------ reading
 
     @property
-    def handed(self) -> State:
+    def tracked_state(self) -> State:
         """The State that is visited, as it is handed to the functions of a user: what they read of it is noted, where
         their work may have to be done again."""
         if self.run.plan.persist is None:
             return self.state
         if self._reads is None:
-            self._reads = Reads(data_of(self.state))
+            self._reads = ReadSet(data_of(self.state))
         return watched(self.state, self._reads)
 
     @property
@@ -314,7 +320,7 @@ class StepExecution:
 
     # ------------------------------------------------------------------ a graph within
 
-    def child_run_id(self) -> str:
+    def nested_run_id(self) -> str:
         """-> the id of the run of a graph in this step."""
         state = self.state
         return nested_id(state.run_id, state.step + 1, self.kept_name, state.generation)
@@ -334,31 +340,31 @@ class StepExecution:
         """New names of nodes of the graph in this step, by old ones."""
         return self.run.renamed_within.get(self.stage.name, {}) if self._renames is None else self._renames
 
-    def within(self, state: State, plan: Plan) -> StepExecution | None:
-        """-> a look at the node at which the graph in this step waits; None if it does not.
+    def waiting_step(self, nested: State, graph: CompiledGraph) -> tuple[Node, StepExecution] | None:
+        """-> the node at which a nested run waits, and its step; None if it does not wait.
 
         Raises GraphMismatchError if the graph has changed."""
-        own, further = by_graph(self.renames, plan)
-        state = moved(state, own, plan)
+        own, further = split_migration(self.renames, graph)
+        state = migrate_state(nested, own, graph)
         pause, path = awaited(state), f"{self._path or self.run.within}{self.stage.name}/"
         if pause is None:
             return None
-        check_fits(plan, state, self.run.allow_changed, path)
-        stage = plan.stages[pause.node]
-        return StepExecution(self.run, stage, state, renames=further.get(stage.name, {}), path=path)
+        check_compatible(graph, state, self.run.allow_changed, path)
+        stage = graph.stages[pause.node]
+        return stage.node, StepExecution(self.run, stage, state, renames=further.get(stage.name, {}), path=path)
 
-    def load_child(self) -> Task[State | None]:
+    def load_nested(self) -> Task[State | None]:
         """-> the newest saved State of the run of a graph in this step, None if there is none."""
         if not self.run.plan.loads_parts:
             return None
         try:
-            state: State = yield from self._stored((Load, self.run.services.load, self.child_run_id()))
+            state: State = yield from self._stored((Load, self.run.services.load, self.nested_run_id()))
         except CheckpointNotFoundError:
             return None
         return state
 
     @property
-    def before(self) -> State | None:
+    def before_updates(self) -> State | None:
         """The State as it was without the updates that the run of a graph in this step has not been given yet; None if
         there are none."""
         replaced = self.state.progress.replaced if self.state.progress else None
@@ -377,17 +383,17 @@ class StepExecution:
         yield from self._stored((Amend, run.services.amend, run.state))
         run.saved = run.state
 
-    def run_child(self, plan: Plan, inputs: Mapping[str, Any], updates: Mapping[str, Any]) -> Task[State]:
+    def run_nested(self, plan: CompiledGraph, inputs: Mapping[str, Any], updates: Mapping[str, Any]) -> Task[State]:
         """-> the State that the run of a graph in this step ends with: completed or, if it waits for an answer, paused.
 
         A run of it that was begun before goes on, with its data updated."""
         yield from self.keep_incoming()
-        saved = yield from self.load_child()
+        saved = yield from self.load_nested()
         if saved is not None and saved.status is RunStatus.COMPLETED and updates:
             yield from self._forget_parts()  # it was made of other data
             saved = None
         self.is_done_before = saved is not None and saved.status is RunStatus.COMPLETED and self.attempt == 1
-        return (yield from self.run.start_nested(self.run, self, plan, saved, inputs, updates))
+        return (yield from self.run.start_nested(self.run, self, plan.nested_in(self.run.plan), saved, inputs, updates))
 
 
 def is_late(pause: Pause) -> bool:

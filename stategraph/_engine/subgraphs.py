@@ -14,8 +14,8 @@ from stategraph._engine.saving import save
 from stategraph._engine.selective import Written
 from stategraph._engine.start import stamped, with_defaults, with_origins
 from stategraph._engine.step import StepExecution, is_late
-from stategraph._graph.compatibility import check_fits
-from stategraph._graph.compiled import Plan
+from stategraph._graph.compatibility import check_compatible
+from stategraph._graph.compiled import CompiledGraph
 from stategraph._protocol.commands import Amend, CannotAwait, Stopped, StoreFailed, Task
 from stategraph._values.answers import awake
 from stategraph._values.frozen import freeze_items
@@ -26,8 +26,8 @@ from stategraph.state import State, evolve
 
 def run_nested(
     run: RunContext,
-    visit: StepExecution,
-    plan: Plan,
+    step: StepExecution,
+    plan: CompiledGraph,
     saved: State | None,
     inputs: Mapping[str, Any],
     updates: Mapping[str, Any],
@@ -35,11 +35,11 @@ def run_nested(
     """-> the State that the run of a graph within ends with: begun with inputs, or gone on with updates."""
     services = run.services.within(plan.graph, plan.persist)
     child = RunContext(plan, services, run.wanted, run.start_nested, hand_over=run.hand_over)
-    child.within, child.allow_changed = f"{run.within}{visit.stage.name}/", run.allow_changed
-    child.around, child.outermost = visit, run.outermost or run.plan.graph
-    child.state = _begun(child, visit, inputs) if saved is None else saved
+    child.within, child.allow_changed = f"{run.within}{step.stage.name}/", run.allow_changed
+    child.around, child.outermost = step, run.outermost or run.plan.graph
+    child.state = _begun(child, step, inputs) if saved is None else saved
     try:
-        return (yield from _go_on(child, visit, saved, inputs, updates))
+        return (yield from _go_on(child, step, saved, inputs, updates))
     except RunCancelledError as error:
         raise with_notes(Stopped(error.reason), error) from error.__cause__
     except (CheckpointError, GraphMismatchError) as error:
@@ -47,7 +47,7 @@ def run_nested(
     except AsyncNodeError as error:
         raise CannotAwait from error
     finally:  # whatever comes of it: what has answered within answers nothing out here any more
-        visit.take_answers(key for key in _answered_keys(child) if visit.shares(key, inputs))
+        step.take_answers(key for key in _answered_keys(child) if step.shares(key, inputs))
 
 
 def _answered_keys(run: RunContext) -> frozenset[str]:
@@ -55,39 +55,39 @@ def _answered_keys(run: RunContext) -> frozenset[str]:
     return run.state.progress.answered if run.state.progress else frozenset()
 
 
-def _begun(run: RunContext, visit: StepExecution, inputs: Mapping[str, Any]) -> State:
+def _begun(run: RunContext, step: StepExecution, inputs: Mapping[str, Any]) -> State:
     """-> the State with which a run begins that is a step of another."""
-    parent, progress = ParentStep(visit.state.run_id, visit.state.step), visit.progress_within(inputs)
+    parent, progress = ParentStep(step.state.run_id, step.state.step), step.progress_within(inputs)
     data = with_defaults(run, freeze_items(fitting(run, inputs, {})))
-    again = visit.state.generation  # steps of a run that was rolled back are others than before, within as well
-    begun = stamped(run, State(data, run_id=visit.child_run_id(), parent=parent, progress=progress, generation=again))
+    again = step.state.generation  # steps of a run that was rolled back are others than before, within as well
+    begun = stamped(run, State(data, run_id=step.nested_run_id(), parent=parent, progress=progress, generation=again))
     return with_origins(run, begun, begun, Written())
 
 
 def _go_on(
-    run: RunContext, visit: StepExecution, saved: State | None, inputs: Mapping[str, Any], updates: Mapping[str, Any]
+    run: RunContext, step: StepExecution, saved: State | None, inputs: Mapping[str, Any], updates: Mapping[str, Any]
 ) -> Task[State]:
     """As execute or, where a State of the run is saved, resume; answers come from the run that it is within."""
     if saved is None:
-        yield from visit.hand_on_updates()
+        yield from step.hand_on_updates()
         return (yield from run_from(run, None))
     if saved.status is RunStatus.COMPLETED:  # and the step that it is part of was not saved any more
         return (yield from whole(run, saved, NOTHING_GIVEN, inputs))[0]
     run.found = saved.step, saved.generation
-    saved = renamed(run, saved, visit.renames)
-    check_fits(run.plan, saved, run.allow_changed, run.within)
+    saved = renamed(run, saved, step.renames)
+    check_compatible(run.plan, saved, run.allow_changed, run.within)
     pause, updates = saved.pause, {**updates}
-    if pause is not None and visit.answers(pause):
+    if pause is not None and step.answers(pause):
         saved = awake(saved, pause)
         if pause.response_param is not None:
-            updates[pause.response_param] = visit.state[pause.response_param]
+            updates[pause.response_param] = step.state[pause.response_param]
     elif pause is not None and not is_late(pause):
-        if saved.structure != run.plan.structure or visit.renames:  # allowed: the next resume need not say so again
+        if saved.structure != run.plan.structure or step.renames:  # allowed: the next resume need not say so again
             saved = evolve(saved, structure=run.plan.structure)
             yield from save(run, (Amend, run.services.amend, saved), saved)
         return saved
     # A pause whose deadline has passed unanswered begins anew.
     saved = evolve(saved, status=RunStatus.ACTIVE)
-    behind = yield from revive(run, saved, updates, inputs, is_same=pause is None and not visit.renames)
-    yield from visit.hand_on_updates()
+    behind = yield from revive(run, saved, updates, inputs, is_same=pause is None and not step.renames)
+    yield from step.hand_on_updates()
     return (yield from run_from(run, behind))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 import attrs
 
 from stategraph._engine.selective import mixture
-from stategraph._graph.compiled import Stage
+from stategraph._graph.compiled import CompiledNode
 from stategraph._graph.validation import problems_of
 from stategraph._util.code_version import is_told
 from stategraph._util.validators import is_name
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 _Function = TypeVar("_Function", bound=NodeFunction)
 
 
-class Blueprint:
+class GraphBuilder:
     """The nodes and edges of a graph, as they are being added.
 
     Args:
@@ -203,7 +203,7 @@ class Blueprint:
 
     # ------------------------------------------------------------------ inside
 
-    def _stages(self, persist: AbstractSet[str] | None = None) -> dict[str, Stage]:
+    def _stages(self, persist: AbstractSet[str] | None = None) -> dict[str, CompiledNode]:
         """-> the nodes with the ways out of them. Raises GraphError if runs cannot work; it lists all problems.
 
         `persist` are the only keys that are saved; None for all."""
@@ -227,13 +227,13 @@ class Blueprint:
         # What a node reads is noted where it is visited.
         return {name: attrs.evolve(stage, is_plain=False) for name, stage in stages.items()}
 
-    def _stage(self, name: str) -> Stage:
+    def _stage(self, name: str) -> CompiledNode:
         edges = tuple(edge for edge in self._edges if edge.source == name)
         node, schema = self._nodes[name], self._schema
         if schema is not None:
             node = node.typed(name, schema)
         is_exit = name in self._exits
-        return Stage.of(name, node, self._policies[name], edges, is_exit=is_exit, is_checked=schema is not None)
+        return CompiledNode.of(name, node, self._policies[name], edges, is_exit=is_exit, is_checked=schema is not None)
 
     def _schema_problems(self, persist: AbstractSet[str]) -> list[str]:
         """-> why nodes, policies and defaults do not fit the schema."""

@@ -6,13 +6,13 @@ from collections.abc import Mapping
 
 import attrs
 
-from stategraph._graph.compiled import Plan
+from stategraph._graph.compiled import CompiledGraph
 from stategraph._values.provenance import Progress, RunStatus, evolved
 from stategraph.errors import CheckpointCorruptError, GraphMismatchError, RunCompleteError
 from stategraph.state import State, evolve
 
 
-def check_fits(plan: Plan, saved: State, allow_changed: bool, path: str = "") -> None:
+def check_compatible(plan: CompiledGraph, saved: State, allow_changed: bool, path: str = "") -> None:
     """Raise unless the saved State can go on in this graph; `path` leads to it from the outermost one."""
     if saved.graph is not None and saved.graph != plan.graph:
         change = f"it is a run of graph {saved.graph!r}, not of {plan.graph!r}"
@@ -47,7 +47,9 @@ def _nodes_of(saved: State) -> list[str]:
     return [node for node in nodes if node]
 
 
-def by_graph(migrate: Mapping[str, str], plan: Plan) -> tuple[dict[str, str], dict[str, dict[str, str]]]:
+def split_migration(
+    migrate: Mapping[str, str], plan: CompiledGraph
+) -> tuple[dict[str, str], dict[str, dict[str, str]]]:
     """-> the new names of the graph's own nodes, and by the node that runs it those of each graph within."""
     own: dict[str, str] = {}
     within: dict[str, dict[str, str]] = {}
@@ -62,7 +64,7 @@ def by_graph(migrate: Mapping[str, str], plan: Plan) -> tuple[dict[str, str], di
     return own, within
 
 
-def moved(saved: State, migrate: Mapping[str, str], plan: Plan) -> State:
+def migrate_state(saved: State, migrate: Mapping[str, str], plan: CompiledGraph) -> State:
     """-> a saved State with its nodes renamed.
 
     Raises:

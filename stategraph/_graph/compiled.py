@@ -1,4 +1,4 @@
-"""Plan: a graph made ready to run, which never changes again."""
+"""CompiledGraph: a graph made ready to run, which never changes again."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import attrs
 
-from stategraph._protocol.commands import Kind, RunNode, StartNode
+from stategraph._protocol.commands import CommandType, RunNode, StartNode
 from stategraph._schema.schema import Schema
 from stategraph._values.structure import GraphStructure
 from stategraph.edges import Edge
@@ -17,7 +17,7 @@ from stategraph.policies import NodePolicies
 
 
 @attrs.frozen
-class Stage:
+class CompiledNode:
     """A node and the ways out of it.
 
     Attributes:
@@ -30,7 +30,7 @@ class Stage:
         kind: The kind of the command that calls a plain one.
         function: What is called, where it is plain; None if it takes a NodeContext as well.
         sure_edge: The first edge, if it is always taken; None if edges have to be tried.
-        cache: What looks after its results: ``visit(visit, attempts)`` is a part of the run.
+        cache: What looks after its results: ``execute(step, attempts)`` is a part of the run.
     """
 
     name: str
@@ -39,7 +39,7 @@ class Stage:
     edges: tuple[Edge, ...]
     is_exit: bool
     is_plain: bool
-    kind: type[Kind]
+    kind: type[CommandType]
     function: NodeFunction | None
     sure_edge: Edge | None
     cache: Any = None
@@ -54,7 +54,7 @@ class Stage:
         *,
         is_exit: bool,
         is_checked: bool = False,
-    ) -> Stage:
+    ) -> CompiledNode:
         """-> the stage of a node; where what it returns is to be checked, it is not plain."""
         kind = StartNode if node.is_async else RunNode
         sure_edge = edges[0] if edges and edges[0].predicate is None else None
@@ -66,7 +66,7 @@ class Stage:
 
 
 @attrs.frozen
-class Plan:
+class CompiledGraph:
     """All that the engine knows of a graph. Many runs share one.
 
     Attributes:
@@ -74,7 +74,7 @@ class Plan:
         entry: The name of the stage where a run starts.
         interval: Every how many steps a State is saved; 0 for only at the end of a call.
         saves: Whether anything is saved at all.
-        saves_behind: Whether a Save may be done later, and is waited for at the end.
+        write_behind: Whether a Save may be done later, and is waited for at the end.
         loads_parts: Whether finished parts of a step that did not complete are looked for in the store.
         keeps_parts: Whether they are saved as they finish.
         preserve: Whether a run is saved when it completes.
@@ -90,10 +90,10 @@ class Plan:
     graph: str
     structure: GraphStructure
     entry: str
-    stages: Mapping[str, Stage]
+    stages: Mapping[str, CompiledNode]
     interval: int
     saves: bool
-    saves_behind: bool
+    write_behind: bool
     loads_parts: bool
     keeps_parts: bool
     preserve: bool
@@ -109,3 +109,18 @@ class Plan:
     def async_node(self) -> str | None:
         """The name of a node that is async, if there is one."""
         return next((name for name, stage in self.stages.items() if stage.node.is_async), None)
+
+    def nested_in(self, outer: CompiledGraph) -> CompiledGraph:
+        """-> the graph as it runs as a step of another, which decides when something is saved."""
+        return attrs.evolve(
+            self,
+            interval=outer.interval if outer.loads_parts else 0,
+            saves=outer.loads_parts,
+            store=outer.store,
+            write_behind=False,  # what its saves wait in is waited for by the outer run
+            loads_parts=outer.loads_parts,
+            keeps_parts=outer.keeps_parts,
+            preserve=outer.keeps_parts,
+            forgets=False,  # until the step that it is part of is saved, it may have to go on once more
+            persist=self.persist if outer.loads_parts else None,
+        )

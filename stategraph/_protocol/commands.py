@@ -13,82 +13,82 @@ from typing import Any, TypeAlias, TypeVar
 from stategraph._util.failures import failure_of
 
 
-class Kind:
+class CommandType:
     """Base of the kinds of commands. They are never instantiated."""
 
 
-class RunNode(Kind):
+class RunNode(CommandType):
     """Call a node with a State. The answer is what it returns, which may have to be awaited."""
 
 
-class StartNode(Kind):
+class StartNode(CommandType):
     """Call a node that is known to be async. All that does is make an awaitable."""
 
 
-class Await(Kind):
+class Await(CommandType):
     """Wait for what an async node returned: ``(Await, awaitable, name of the node)``. The answer is its result."""
 
 
-class Load(Kind):
+class Load(CommandType):
     """Load the newest State of a run. The answer is the State."""
 
 
-class Save(Kind):
+class Save(CommandType):
     """Save a State. When the answer comes, it is as durable as the store promises."""
 
 
-class Amend(Kind):
+class Amend(CommandType):
     """Save a State in place of the newest saved one, whose data it may change."""
 
 
-class Delete(Kind):
+class Delete(CommandType):
     """Delete everything that is saved of the run of a State."""
 
 
-class Flush(Kind):
+class Flush(CommandType):
     """Wait until all Saves are as durable as the store promises."""
 
 
-class Finish(Kind):
+class Finish(CommandType):
     """Call, and if need be await, what a node needs for its end. Nothing stops or limits it."""
 
 
-class Parts(Kind):
+class Parts(CommandType):
     """Save, load or drop the finished parts of a step that has not completed."""
 
 
-class Cache(Kind):
+class Cache(CommandType):
     """Look for the result of a node in its cache, or keep it there. That never fails."""
 
 
-class Limit(Kind):
+class Limit(CommandType):
     """Set a limit to what follows: ``(Limit, error, seconds)``. Until the matching Unlimit, a node that is called or
     awaited when the time is over is cut off, and what `error` makes, an Expired, is raised."""
 
 
-class Unlimit(Kind):
+class Unlimit(CommandType):
     """Take back the newest Limit."""
 
 
-class Sleep(Kind):
+class Sleep(CommandType):
     """Wait: ``(Sleep, None, seconds)``."""
 
 
-class Show(Kind):
+class Show(CommandType):
     """Show a State to whoever iterates over the run: ``(Show, None, state)``."""
 
 
-class Notify(Kind):
+class Notify(CommandType):
     """Tell the observer of an event. It must not wait, and never fails."""
 
 
-Command: TypeAlias = tuple[type[Kind], Callable[[Any], Any] | Awaitable[Any] | None, Any]
+Command: TypeAlias = tuple[type[CommandType], Callable[[Any], Any] | Awaitable[Any] | None, Any]
 
 _Answer = TypeVar("_Answer")
 Task: TypeAlias = Generator[Command, Any, _Answer]
 """A part of a run: yields commands, is sent their answers, returns its own."""
 
-BLOCKING: tuple[type[Kind], ...] = (RunNode, Load, Save, Amend, Delete, Flush, Parts, Cache)
+BLOCKING: tuple[type[CommandType], ...] = (RunNode, Load, Save, Amend, Delete, Flush, Parts, Cache)
 """Calls that may take long, and therefore are not made on an event loop."""
 
 

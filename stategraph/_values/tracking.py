@@ -1,4 +1,4 @@
-"""WatchedState: a State that notes which of its keys are read, for a node whose work may have to be done again."""
+"""TrackedState: a State that notes which of its keys are read, for a node whose work may have to be done again."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _FIELDS = tuple(name for base in State.__mro__ for name in getattr(base, "__slot
 
 
 @attrs.define(eq=False)
-class Reads:
+class ReadSet:
     """What a node has read of the State that it was given.
 
     Attributes:
@@ -40,11 +40,11 @@ class Reads:
         return None if self.is_all else frozenset(self.keys)
 
 
-class WatchedState(State):
+class TrackedState(State):
     """A State that notes what is read of it. Those that are made of it note it as well."""
 
     __slots__ = ("_reads",)
-    _reads: Reads
+    _reads: ReadSet
 
     def __new__(cls, *args: Any, **fields: Any) -> Any:
         """What is made anew, as by attrs.evolve, is an ordinary State."""
@@ -146,9 +146,9 @@ class WatchedState(State):
         return self._watched(paused)
 
 
-def watched(state: State, reads: Reads) -> State:
+def watched(state: State, reads: ReadSet) -> State:
     """-> the State as one that notes what is read of it."""
-    made: State = object.__new__(WatchedState)
+    made: State = object.__new__(TrackedState)
     for name in _FIELDS:
         object.__setattr__(made, name, getattr(state, name))
     object.__setattr__(made, "_reads", reads)
@@ -157,4 +157,4 @@ def watched(state: State, reads: Reads) -> State:
 
 def unwatched(value: Any) -> Any:
     """-> an ordinary State for one that notes what is read of it; anything else as it is."""
-    return with_data(value, data_of(value)) if type(value) is WatchedState else value
+    return with_data(value, data_of(value)) if type(value) is TrackedState else value

@@ -13,13 +13,12 @@ from stategraph._util.callables import is_async_callable, is_generator_callable
 from stategraph._values.frozen import changed_items, lay_over, plain_key
 from stategraph.errors import shorten
 from stategraph.nodes._generators.chunks import take_chunks
-from stategraph.nodes.base import Node
+from stategraph.nodes.base import Node, StepContext
 from stategraph.nodes.context import NodeContext
 from stategraph.nodes.schema_calls import KINDS, takes
 from stategraph.state import State, data_of
 
 if TYPE_CHECKING:
-    from stategraph._engine.step import StepExecution
     from stategraph._schema.schema import Schema
 
 NodeFunction: TypeAlias = Callable[..., Any]
@@ -82,11 +81,11 @@ class FunctionNode(Node):
     def made_of(self) -> tuple[Any, ...]:
         return (self.given,)
 
-    def visit(self, visit: StepExecution) -> Task[Any]:
+    def execute(self, step: StepContext) -> Task[Any]:
         """Call it with the State; of a generator, show the chunks."""
-        result = yield from visit.call(self.bound(visit.context()), visit.handed)
+        result = yield from step.call(self.bound(step.context()), step.tracked_state)
         if self.is_generator:
-            result = yield from take_chunks(visit, result)
+            result = yield from take_chunks(step, result)
         return result
 
 

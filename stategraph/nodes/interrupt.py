@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import attrs
 
@@ -11,10 +11,7 @@ from stategraph._protocol.commands import Task
 from stategraph._util.callables import answered, problem_of
 from stategraph._util.validators import LONGEST_WAIT, is_seconds
 from stategraph.errors import describe_exception, shorten
-from stategraph.nodes.base import NOTHING, Node
-
-if TYPE_CHECKING:
-    from stategraph._engine.step import StepExecution
+from stategraph.nodes.base import NOTHING, Node, StepContext
 
 
 def _is_optional_function(node: object, attribute: attrs.Attribute[Any], value: object) -> None:
@@ -84,12 +81,12 @@ class InterruptNode(Node):
         """The key of the answer."""
         return self.writes
 
-    def visit(self, visit: StepExecution) -> Task[Any]:
+    def execute(self, step: StepContext) -> Task[Any]:
         """Take the answer that is there, or pause."""
-        state, key = visit.state, self.response_param
-        if visit.is_answer(key):
+        state, key = step.state, self.response_param
+        if step.is_answer(key):
             answer = self.accepted(state[key])
-            visit.take_answers([key])
+            step.take_answers([key])
             return {key: answer}
         if self.input_param is not None and self.input_param not in state:
             raise KeyError(f"{self.input_param!r}, which is to be shown, is not in the State")

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Collection
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from stategraph._protocol.commands import Task
 from stategraph._values.provenance import ErrorInfo
 from stategraph.errors import shorten
 from stategraph.nodes._parts.jobs import Job
 from stategraph.nodes._parts.run import Workers, do_parts
-from stategraph.nodes.base import Node
+from stategraph.nodes.base import Node, StepContext
 from stategraph.nodes.function import FunctionNode
-
-if TYPE_CHECKING:
-    from stategraph._engine.step import StepExecution
 
 
 class MapNode(Node):
@@ -84,19 +81,19 @@ class MapNode(Node):
     def made_of(self) -> tuple[Any, ...]:
         return self.function, self.over, self.into, self.on_error
 
-    def visit(self, visit: StepExecution) -> Task[Any]:
+    def execute(self, step: StepContext) -> Task[Any]:
         """Do the items, and list what they return."""
-        items = visit.handed.get(self.over)
+        items = step.tracked_state.get(self.over)
         if not isinstance(items, list | tuple):
-            found = "not in the State" if self.over not in visit.state else f"a {type(items).__name__}"
+            found = "not in the State" if self.over not in step.state else f"a {type(items).__name__}"
             raise TypeError(f"it goes over {self.over!r}, a list or a tuple, but that is {found}")
-        jobs = [self._job(visit, str(place), item) for place, item in enumerate(items)]
-        accept = functools.partial(visit.checked_item, self.into)
-        results = yield from do_parts(visit, jobs, self._workers, accept)
+        jobs = [self._job(step, str(place), item) for place, item in enumerate(items)]
+        accept = functools.partial(step.checked_item, self.into)
+        results = yield from do_parts(step, jobs, self._workers, accept)
         return {self.into: [results[job.label] for job in jobs]}
 
-    def _job(self, visit: StepExecution, label: str, item: Any) -> Job:
+    def _job(self, step: StepContext, label: str, item: Any) -> Job:
         node = self._function
-        function = node.bound(visit.context(label)) if node.wants_context else node.function
-        collect = functools.partial(ErrorInfo.of, node=visit.stage.name) if self.on_error == "collect" else None
+        function = node.bound(step.context(label)) if node.wants_context else node.function
+        collect = functools.partial(ErrorInfo.of, node=step.name) if self.on_error == "collect" else None
         return Job(label, function, item, collect)

@@ -14,12 +14,11 @@ from stategraph._values.tracking import unwatched
 from stategraph.errors import shorten
 from stategraph.nodes._parts.jobs import Job
 from stategraph.nodes._parts.run import Workers, do_parts
-from stategraph.nodes.base import Node
+from stategraph.nodes.base import Node, StepContext
 from stategraph.nodes.function import FunctionNode, NodeFunction, changes_from
 from stategraph.state import State
 
 if TYPE_CHECKING:
-    from stategraph._engine.step import StepExecution
     from stategraph._schema.schema import Schema
 
 Reducer = Callable[[Any, Any], Any]
@@ -84,19 +83,19 @@ class ParallelNode(Node):
         """-> the keys that a branch has changed."""
         return [*value["set"], *value["removed"]]
 
-    def visit(self, visit: StepExecution) -> Task[Any]:
+    def execute(self, step: StepContext) -> Task[Any]:
         """Do the branches, and merge what they return."""
-        argument = dict(visit.handed) if self._workers.processes else visit.handed
-        jobs = [Job(name, self._function(visit, name, branch), argument) for name, branch in self._branches.items()]
+        argument = dict(step.tracked_state) if self._workers.processes else step.tracked_state
+        jobs = [Job(name, self._function(step, name, branch), argument) for name, branch in self._branches.items()]
         changes = yield from do_parts(
-            visit, jobs, self._workers, lambda _, result: _changes(visit.checked(result), visit.state)
+            step, jobs, self._workers, lambda _, result: _changes(step.checked(result), step.state)
         )
-        return self._merged(visit.state, {name: changes[name] for name in self._branches})
+        return self._merged(step.state, {name: changes[name] for name in self._branches})
 
-    def _function(self, visit: StepExecution, name: str, branch: FunctionNode) -> Callable[[State], Any]:
+    def _function(self, step: StepContext, name: str, branch: FunctionNode) -> Callable[[State], Any]:
         if not branch.wants_context:
             return branch.function
-        return branch.bound(visit.context(name))
+        return branch.bound(step.context(name))
 
     def _merged(self, state: State, changes: Mapping[str, Mapping[str, Any]]) -> State:
         """-> the State with the changes of all branches."""

@@ -14,12 +14,10 @@ from stategraph._values.answers import awaited
 from stategraph._values.frozen import differing_items
 from stategraph._values.provenance import RunStatus
 from stategraph.errors import GraphError, shorten
-from stategraph.nodes.base import Node, Question
+from stategraph.nodes.base import NestedGraph, Node, Question, StepContext
 from stategraph.state import State, evolve
 
 if TYPE_CHECKING:
-    from stategraph._engine.step import StepExecution
-    from stategraph._graph.compiled import Plan
     from stategraph._schema.schema import Schema
 
 MAX_DEPTH = 16
@@ -51,7 +49,9 @@ class GraphNode(Node):
     has_parts = True
     runs_graph = True
 
-    def __init__(self, graph: Inner, plan: Callable[[], Plan], inputs: Keys = None, outputs: Keys = None) -> None:
+    def __init__(
+        self, graph: Inner, plan: Callable[[], NestedGraph], inputs: Keys = None, outputs: Keys = None
+    ) -> None:
         self.graph, self._plan = graph, plan
         self._inputs, self._outputs = _checked("inputs", inputs), _checked("outputs", outputs)
 
@@ -75,25 +75,11 @@ class GraphNode(Node):
         """The keys that come out, where they are named."""
         return frozenset(self._outputs) if isinstance(self._outputs, Mapping) else frozenset()
 
-    def visit(self, visit: StepExecution) -> Task[Any]:
+    def execute(self, step: StepContext) -> Task[Any]:
         """Run the graph, or go on with it."""
-        state = visit.state
-        given = self._given(visit.handed)
-        outer = visit.run.plan
-        plan = self._plan()
-        inner = attrs.evolve(
-            plan,
-            interval=outer.interval if outer.loads_parts else 0,
-            saves=outer.loads_parts,
-            store=outer.store,
-            saves_behind=False,  # what its saves wait in is waited for by the outer run
-            loads_parts=outer.loads_parts,
-            keeps_parts=outer.keeps_parts,
-            preserve=outer.keeps_parts,
-            forgets=False,  # until the step that it is part of is saved, it may have to go on once more
-            persist=plan.persist if outer.loads_parts else None,
-        )
-        final = yield from visit.run_child(inner, given, self._updates(visit.before, given))
+        state = step.state
+        given = self._given(step.tracked_state)
+        final = yield from step.run_nested(self._plan(), given, self._updates(step.before_updates, given))
         if final.status is RunStatus.PAUSED:
             return evolve(state, pause=final.pause)
         if self._outputs is not None:
@@ -127,17 +113,18 @@ class GraphNode(Node):
         """The keys of its nodes."""
         return frozenset().union(*(stage.node.asks_for for stage in self._plan().stages.values()))
 
-    def asked(self, visit: StepExecution) -> Task[Question]:
+    def asked(self, step: StepContext) -> Task[Question]:
         """-> what a node within asked; an answer has to fit the schema there as well."""
-        saved, plan = (yield from visit.load_child()), self._plan()
-        look = None if saved is None else visit.within(saved, plan)
-        if look is None:
+        saved, plan = (yield from step.load_nested()), self._plan()
+        waiting = None if saved is None else step.waiting_step(saved, plan)
+        if waiting is None:
             return Question(self)
-        question = yield from look.stage.node.asked(look)
-        schema, pause = plan.schema, awaited(look.state)
+        node, nested = waiting
+        question = yield from node.asked(nested)
+        schema, pause = plan.schema, awaited(nested.state)
         if schema is None or pause is None or pause.response_param is None:
             return question
-        fit = functools.partial(_fitting, schema, pause.response_param, look.state)
+        fit = functools.partial(_fitting, schema, pause.response_param, nested.state)
         return attrs.evolve(question, fits=(*question.fits, fit))
 
     def problems(self, name: str) -> Iterator[str]:

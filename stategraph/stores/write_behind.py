@@ -62,7 +62,7 @@ def _copied(part: Part) -> Part:
     return Part(part.step, part.node, part.label, value if is_settled(value) else copy.deepcopy(value))
 
 
-class BackgroundSaves:
+class WriteBehindStore:
     """A store whose `save` returns at once, for one run: a thread saves what has gathered, in order.
 
     A State that could not be saved is raised by the next `save`, and by `flush`. Everything else that is asked of the

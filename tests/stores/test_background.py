@@ -16,7 +16,7 @@ from stategraph.errors import (
 from stategraph.stores import write_behind as background
 from stategraph.stores.memory import MemoryStore
 from stategraph.stores.sqlite import SqliteStore
-from stategraph.stores.write_behind import BackgroundSaves
+from stategraph.stores.write_behind import WriteBehindStore
 from stategraph.testing.corpus import Order
 
 LAST = 20
@@ -84,7 +84,7 @@ class TestBackgroundSaves:
     def test_save_returns_before_the_store_has_saved(self, store):
         """And flush when it has."""
         store.may_save.clear()
-        behind = BackgroundSaves(store)
+        behind = WriteBehindStore(store)
 
         behind.save(states(1)[0])
 
@@ -95,7 +95,7 @@ class TestBackgroundSaves:
 
     def test_the_order_is_kept(self, store):
         """Every State once, in the order in which they came, some of them together."""
-        behind = BackgroundSaves(store)
+        behind = WriteBehindStore(store)
         for state in states(*range(1, 201)):
             behind.save(state)
         behind.flush()
@@ -107,7 +107,7 @@ class TestBackgroundSaves:
         """Never more than the bound are waiting, and none is dropped."""
         monkeypatch.setattr(background, "QUEUE_BOUND", 5)
         store.may_save.clear()
-        behind = BackgroundSaves(store)
+        behind = WriteBehindStore(store)
         taken = []
 
         def run():
@@ -129,7 +129,7 @@ class TestBackgroundSaves:
     def test_each_part_counts_as_a_save(self, store, monkeypatch):
         """A run whose parts come in batches is no further ahead for that; parts that wait are saved together."""
         monkeypatch.setattr(background, "QUEUE_BOUND", 6)
-        behind, taken, written = BackgroundSaves(store), [], []
+        behind, taken, written = WriteBehindStore(store), [], []
         store.save(states(1)[0])
         keep = store.save_parts
 
@@ -162,7 +162,7 @@ class TestBackgroundSaves:
     def test_parts_are_saved_as_they_were_when_they_were_given(self, store):
         """Whatever happens to objects in them meanwhile, and in order with the States around them."""
         order = Order(1, ["tea"])
-        behind = BackgroundSaves(store)
+        behind = WriteBehindStore(store)
         behind.save(states(1)[0])
         behind.save_parts("a", [Part(2, "map", "x", order), Part(2, "map", "y", [order])])
         order.items.append("milk")
@@ -178,7 +178,7 @@ class TestBackgroundSaves:
 
     def test_a_part_that_cannot_be_copied_is_refused_at_once(self, store):
         """As the store does it; what waited before it is saved."""
-        behind = BackgroundSaves(store)
+        behind = WriteBehindStore(store)
         behind.save(states(1)[0])
         behind.save_parts("a", [Part(2, "map", "x", 1)])
 
@@ -190,7 +190,7 @@ class TestBackgroundSaves:
     def test_a_write_that_failed_is_raised_by_the_next_save(self, store):
         """And once only; what waited behind it is not saved, for it builds on what is missing."""
         store.fails_at = 2
-        behind = BackgroundSaves(store)
+        behind = WriteBehindStore(store)
         for state in states(1, 2):
             behind.save(state)
         time.sleep(0.1)
@@ -204,7 +204,7 @@ class TestBackgroundSaves:
     def test_a_write_that_failed_is_raised_by_flush(self, store):
         """If there is no next save."""
         store.fails_at = 1
-        behind = BackgroundSaves(store)
+        behind = WriteBehindStore(store)
         behind.save(states(1)[0])
 
         with pytest.raises(CheckpointSaveError, match="full"):
@@ -213,7 +213,7 @@ class TestBackgroundSaves:
     def test_after_a_failure_it_saves_again(self, store):
         """A State that comes after the error was raised is saved like any other, or its save is an error too."""
         store.fails_at = 1
-        behind = BackgroundSaves(store)
+        behind = WriteBehindStore(store)
         behind.save(states(1)[0])
         time.sleep(0.1)
         with pytest.raises(CheckpointSaveError):
@@ -230,7 +230,7 @@ class TestBackgroundSaves:
         monkeypatch.setattr(background, "QUEUE_BOUND", 2)
         store.fails_at = 1
         store.may_save.clear()
-        behind = BackgroundSaves(store)
+        behind = WriteBehindStore(store)
         for state in states(1, 2):
             behind.save(state)
         threading.Timer(0.1, store.may_save.set).start()
@@ -241,13 +241,13 @@ class TestBackgroundSaves:
 
     def test_flush_of_nothing(self, store):
         """Is done at once, any number of times."""
-        behind = BackgroundSaves(store)
+        behind = WriteBehindStore(store)
         behind.flush()
         behind.flush()
 
     def test_the_rest_of_the_store_waits_until_all_is_saved(self, store):
         """What is loaded, amended or deleted is what was saved before."""
-        behind = BackgroundSaves(store)
+        behind = WriteBehindStore(store)
         behind.save(states(1)[0])
         assert behind.load("a").step == 1
         behind.save(states(2)[0])
@@ -261,7 +261,7 @@ class TestBackgroundSaves:
         """An object in it that changes before the thread comes to it changes nothing that is kept."""
         store.may_save.clear()
         order = Order(1, ["tea"])
-        behind = BackgroundSaves(store)
+        behind = WriteBehindStore(store)
         behind.save(State({"order": order}, run_id="a", step=1))
 
         order.items.append("milk")

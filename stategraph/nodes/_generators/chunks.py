@@ -4,20 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from inspect import isasyncgen
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from stategraph._protocol.commands import CannotAwait, Finish, Task
 from stategraph.errors import describe_exception
 from stategraph.nodes._generators.feeds import Feed, ThreadFeed
+from stategraph.nodes.base import StepContext
 from stategraph.state import State
-
-if TYPE_CHECKING:
-    from stategraph._engine.step import StepExecution
 
 _OVER: Final = object()
 
 
-def take_chunks(visit: StepExecution, generator: Any) -> Task[Any]:
+def take_chunks(step: StepContext, generator: Any) -> Task[Any]:
     """Show what a generator yields -> what it returns, or what it yields last, where that can be the result of a node.
 
     An async generator cannot return anything: what it yields last, a State or a mapping, are its updates.
@@ -26,18 +24,18 @@ def take_chunks(visit: StepExecution, generator: Any) -> Task[Any]:
     held: Any = _OVER  # a State or a mapping: a chunk only if something comes behind it
     try:
         while True:
-            is_over, item = yield from visit.call(feed.next, None)
+            is_over, item = yield from step.call(feed.next, None)
             if is_over and item is None and held is not _OVER:
                 return held
             if held is not _OVER:
-                yield from visit.show_chunk(held)
+                yield from step.show_chunk(held)
             if is_over:
                 return item
             held = _OVER
             if isinstance(item, State | Mapping):
                 held = item
             else:
-                yield from visit.show_chunk(item)
+                yield from step.show_chunk(item)
     except (GeneratorExit, CannotAwait):  # there is no driver that could close it
         feed.drop()
         raise

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import attrs
 
@@ -12,9 +12,7 @@ from stategraph._util.callables import is_async_callable
 from stategraph.errors import describe_exception, shorten
 from stategraph.nodes._parts.jobs import Job, Outcome
 from stategraph.nodes._parts.pools import Pool, default_workers, make_pool
-
-if TYPE_CHECKING:
-    from stategraph._engine.step import StepExecution
+from stategraph.nodes.base import StepContext
 
 
 @attrs.frozen
@@ -40,22 +38,22 @@ Accept: TypeAlias = Callable[[str, Any], Any]
 """Makes of the label and the result of a part what is kept of it. What it raises, the part has raised."""
 
 
-def do_parts(visit: StepExecution, jobs: Sequence[Job], workers: Workers, accept: Accept) -> Task[dict[str, Any]]:
+def do_parts(step: StepContext, jobs: Sequence[Job], workers: Workers, accept: Accept) -> Task[dict[str, Any]]:
     """-> what came of the parts, by label. Those that finished in an earlier attempt are not done again.
 
     Raises:
         ExceptionGroup: some failed; all their errors are in it.
     """
-    yield from visit.keep_incoming()
-    finished = yield from visit.finished_parts()
+    yield from step.keep_incoming()
+    finished = yield from step.finished_parts()
     left = [job for job in jobs if job.label not in finished]
     if not left:
-        visit.is_done_before = bool(jobs) and visit.attempt == 1
+        step.is_done_before = bool(jobs) and step.attempt == 1
         return finished
     is_async = any(map(is_async_callable, {id(job.function): job.function for job in left}.values()))
     most, processes, stops = workers.most or default_workers(), workers.processes, workers.stops
     pool = make_pool(left, most, is_async=is_async, processes=processes, stops=stops)
-    work = _Work(visit, pool, accept, finished)
+    work = _Work(step, pool, accept, finished)
     try:
         yield from work.do(len(left), stops=workers.stops)
     except (GeneratorExit, CannotAwait):  # the driver is gone, or cannot await: then nothing has begun
@@ -65,7 +63,7 @@ def do_parts(visit: StepExecution, jobs: Sequence[Job], workers: Workers, accept
         raise
     yield from work.stop(wait=True)
     if work.failed:
-        raise _group(visit, work.failed)
+        raise _group(step, work.failed)
     return work.finished
 
 
@@ -73,7 +71,7 @@ def do_parts(visit: StepExecution, jobs: Sequence[Job], workers: Workers, accept
 class _Work:
     """Parts that are being done."""
 
-    visit: StepExecution
+    step: StepContext
     pool: Pool
     accept: Accept
     finished: dict[str, Any]
@@ -85,7 +83,7 @@ class _Work:
         while left and not (stops and self.failed):
             outcomes = yield (StartNode if pool.is_async else RunNode, pool.next, None)
             if pool.is_async:
-                outcomes = yield (Await, outcomes, self.visit.stage.name)
+                outcomes = yield (Await, outcomes, self.step.name)
             left -= len(outcomes)
             yield from self._take(outcomes)
 
@@ -118,18 +116,18 @@ class _Work:
             if error is not None:
                 self.failed[outcome.label] = error
         if values:
-            yield from self.visit.keep_parts(values)
+            yield from self.step.keep_parts(values)
             self.finished.update(values)
         for error in self.failed.values():
             if not isinstance(error, Exception):
                 raise error
 
 
-def _group(visit: StepExecution, failed: Mapping[str, BaseException]) -> ExceptionGroup[Exception]:
+def _group(step: StepContext, failed: Mapping[str, BaseException]) -> ExceptionGroup[Exception]:
     """-> all errors of parts as one."""
     errors = [error for error in failed.values() if isinstance(error, Exception)]
     for label, error in failed.items():
-        error.add_note(f"in part {label!r} of node {visit.stage.name!r}")
+        error.add_note(f"in part {label!r} of node {step.name!r}")
     told = "; ".join(f"{label}: {describe_exception(error)}" for label, error in list(failed.items())[:5])
     more = f"; and {len(failed) - 5} more" if len(failed) > 5 else ""
     return ExceptionGroup(f"{len(failed)} of its parts failed: {told}{more}", errors)

@@ -13,7 +13,7 @@ from typing import Any
 from stategraph._values.frozen import MAX_DEPTH
 from stategraph.errors import shorten
 from stategraph.stores._codec import values as codec
-from stategraph.stores._codec.type_codecs import DecodeError, Kind, kind_named
+from stategraph.stores._codec.type_codecs import DecodeError, TypeCodec, kind_named
 from stategraph.stores._codec.walk import Encoded, Walk
 
 _TYPE, _VALUE, _MARK = "$type", "value", "$"
@@ -23,7 +23,7 @@ DEEPEST = 3 * MAX_DEPTH + 10
 
 
 class _PlainWalk(Walk):
-    def tagged(self, kind: Kind, parts: Any) -> Any:
+    def tagged(self, kind: TypeCodec, parts: Any) -> Any:
         return {_TYPE: kind.name, _VALUE: parts}
 
     def in_order(self, items: list[Any]) -> list[Any]:

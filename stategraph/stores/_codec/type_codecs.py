@@ -46,7 +46,7 @@ def _never(value: Any) -> bool:
 
 
 @attrs.frozen
-class Kind:
+class TypeCodec:
     """A type that is kept.
 
     Attributes:
@@ -205,8 +205,8 @@ def _not_here(value: Any) -> Any:
     raise TypeError("only who walks through a value knows where its parts are")
 
 
-ENUM = Kind("enum", 30, (), _not_here, _enum_of, is_deep=True)
-OBJECT = Kind("object", 31, (), _not_here, _object_of, is_deep=True)
+ENUM = TypeCodec("enum", 30, (), _not_here, _enum_of, is_deep=True)
+OBJECT = TypeCodec("object", 31, (), _not_here, _object_of, is_deep=True)
 
 
 # --------------------------------------------------------------------------- the table
@@ -216,7 +216,7 @@ def _surrogates_of(parts: Any) -> str:
     return bytes.fromhex(parts).decode("utf-8", "surrogatepass")
 
 
-def _path_kind(number: int, cls: type[PurePath]) -> Kind:
+def _path_kind(number: int, cls: type[PurePath]) -> TypeCodec:
     def restore(parts: Any) -> PurePath:
         text = _text(parts)
         try:
@@ -226,7 +226,7 @@ def _path_kind(number: int, cls: type[PurePath]) -> Kind:
             way_out = f"load it where there are, or save Pure{cls.__name__} or texts to move between systems"
             raise NotHereError(f"{reason}; {way_out}") from None
 
-    return Kind(cls.__name__, number, (cls,), _path_parts, restore, is_deep=True)
+    return TypeCodec(cls.__name__, number, (cls,), _path_parts, restore, is_deep=True)
 
 
 def _path_parts(path: PurePath) -> str:
@@ -254,40 +254,44 @@ def _dict_of(parts: Any) -> dict[Any, Any]:
     return dict(pairs)
 
 
-DICT = Kind(
+DICT = TypeCodec(
     *("dict", 6, (dict, FrozenDict, UnsettledDict), lambda value: [[*pair] for pair in value.items()]),
     *(_dict_of, True, _has_text_keys),
 )
-SET = Kind(
+SET = TypeCodec(
     *("set", 4, (set, FrozenSet, UnsettledSet), lambda value: _unlike([*value])),
     *(lambda parts: set(_unlike(checked_list(parts))), True),
 )
-FROZENSET = Kind(
+FROZENSET = TypeCodec(
     *("frozenset", 5, (frozenset,), lambda value: _unlike([*value])),
     *(lambda parts: frozenset(_unlike(checked_list(parts))), True),
 )
-TUPLE = Kind("tuple", 3, (tuple,), list, lambda parts: tuple(checked_list(parts)), is_deep=True)
+TUPLE = TypeCodec("tuple", 3, (tuple,), list, lambda parts: tuple(checked_list(parts)), is_deep=True)
 
 KINDS = (
-    Kind("int", 1, (int,), lambda value: f"{value:x}", lambda parts: int(parts, 16), False, _is_64_bit),
-    Kind("str", 2, (str,), lambda value: value.encode("utf-8", "surrogatepass").hex(), _surrogates_of, False, is_utf8),
-    Kind("float", None, (float,), repr, lambda parts: float(_text(parts)), False, isfinite),
-    Kind("bytes", None, (bytes,), lambda value: b64encode(value).decode(), lambda text: b64decode(text, validate=True)),
+    TypeCodec("int", 1, (int,), lambda value: f"{value:x}", lambda parts: int(parts, 16), False, _is_64_bit),
+    TypeCodec(
+        "str", 2, (str,), lambda value: value.encode("utf-8", "surrogatepass").hex(), _surrogates_of, False, is_utf8
+    ),
+    TypeCodec("float", None, (float,), repr, lambda parts: float(_text(parts)), False, isfinite),
+    TypeCodec(
+        "bytes", None, (bytes,), lambda value: b64encode(value).decode(), lambda text: b64decode(text, validate=True)
+    ),
     *(TUPLE, SET, FROZENSET, DICT, ENUM, OBJECT),
-    Kind("date", 7, (date,), date.isoformat, date.fromisoformat),
-    Kind("time", 8, (time,), _clock_parts, _clock_of(time)),
-    Kind("datetime", 9, (datetime,), _clock_parts, _clock_of(datetime)),
-    Kind(
+    TypeCodec("date", 7, (date,), date.isoformat, date.fromisoformat),
+    TypeCodec("time", 8, (time,), _clock_parts, _clock_of(time)),
+    TypeCodec("datetime", 9, (datetime,), _clock_parts, _clock_of(datetime)),
+    TypeCodec(
         *("timedelta", 10, (timedelta,), lambda value: [value.days, value.seconds, value.microseconds]),
         lambda parts: timedelta(*checked_list(parts, 3)),
     ),
-    Kind("Decimal", 11, (Decimal,), str, lambda parts: Decimal(_text(parts))),
-    Kind("UUID", 12, (UUID,), str, UUID),
-    Kind(
+    TypeCodec("Decimal", 11, (Decimal,), str, lambda parts: Decimal(_text(parts))),
+    TypeCodec("UUID", 12, (UUID,), str, UUID),
+    TypeCodec(
         *("range", 13, (range,), lambda value: [value.start, value.stop, value.step]),
         *(lambda parts: range(*checked_list(parts, 3)), True),
     ),
-    Kind(
+    TypeCodec(
         *("complex", 14, (complex,), lambda value: [repr(value.real), repr(value.imag)]),
         lambda parts: complex(*(float(_text(part)) for part in checked_list(parts, 2))),
     ),
@@ -297,19 +301,19 @@ KINDS = (
     _path_kind(23, PureWindowsPath),
 )
 
-BY_TYPE: dict[type, Kind] = {cls: kind for kind in KINDS for cls in kind.types}
-_BY_NAME: dict[Any, Kind] = {kind.name: kind for kind in KINDS}
-_BY_NUMBER: dict[int | None, Kind] = {kind.number: kind for kind in KINDS if kind.number is not None}
+BY_TYPE: dict[type, TypeCodec] = {cls: kind for kind in KINDS for cls in kind.types}
+_BY_NAME: dict[Any, TypeCodec] = {kind.name: kind for kind in KINDS}
+_BY_NUMBER: dict[int | None, TypeCodec] = {kind.number: kind for kind in KINDS if kind.number is not None}
 
 
-def kind_named(name: object) -> Kind:
+def kind_named(name: object) -> TypeCodec:
     """-> the kind with this name. Raises DecodeError if there is none."""
     if type(name) is not str or name not in _BY_NAME:
         raise DecodeError(f"it holds an unknown type {shorten(name)}; perhaps a newer version of stategraph wrote it")
     return _BY_NAME[name]
 
 
-def kind_numbered(number: int) -> Kind:
+def kind_numbered(number: int) -> TypeCodec:
     """-> the kind with this number. Raises DecodeError if there is none."""
     if number not in _BY_NUMBER:
         raise DecodeError(f"it holds an unknown type {number}; perhaps a newer version of stategraph wrote it")

@@ -17,7 +17,7 @@ import ormsgpack
 from stategraph._values.frozen import ATOMS, MAX_DEPTH, SETTLED, is_settled
 from stategraph.stores._codec.nesting import FEW, check_msgpack
 from stategraph.stores._codec.sharing import is_writable
-from stategraph.stores._codec.type_codecs import BY_TYPE, FROZENSET, SET, DecodeError, Kind, kind_numbered
+from stategraph.stores._codec.type_codecs import BY_TYPE, FROZENSET, SET, DecodeError, TypeCodec, kind_numbered
 from stategraph.stores._codec.walk import Encoded, Walk
 
 _OPTIONS = (
@@ -80,7 +80,7 @@ def _extend(value: Any) -> ormsgpack.Ext:
     return _extension(kind, parts)
 
 
-def _extension(kind: Kind, parts: Any) -> ormsgpack.Ext:
+def _extension(kind: TypeCodec, parts: Any) -> ormsgpack.Ext:
     if kind.number is None:
         raise TypeError(f"msgpack has {kind.name} itself")
     return ormsgpack.Ext(kind.number, _pack(parts))
@@ -93,7 +93,7 @@ def _in_order(items: Iterable[Any]) -> list[Any]:
 class _MsgpackWalk(Walk):
     """Makes what ormsgpack takes."""
 
-    def tagged(self, kind: Kind, parts: Any) -> Any:
+    def tagged(self, kind: TypeCodec, parts: Any) -> Any:
         return _extension(kind, parts)
 
     def in_order(self, items: list[Any]) -> list[Any]:
@@ -105,7 +105,7 @@ class _MsgpackWalk(Walk):
     def encoded(self, value: Encoded) -> Any:
         return ormsgpack.Fragment(value.data)
 
-    def is_native(self, kind: Kind, value: Any) -> bool:
+    def is_native(self, kind: TypeCodec, value: Any) -> bool:
         return kind.number is None or kind.is_plain(value)
 
 
@@ -120,7 +120,7 @@ class _Tagged:
     a thousand levels for every level of ours, until the stack is full and the process dies.
     """
 
-    kind: Kind
+    kind: TypeCodec
     body: bytes
 
 

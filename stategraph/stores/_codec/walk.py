@@ -14,7 +14,17 @@ from stategraph._values.frozen import MAX_DEPTH, FrozenList, UnsettledList
 from stategraph.errors import NotSerializableError, shorten
 from stategraph.stores._codec.collisions import TOO_ALIKE, are_too_alike
 from stategraph.stores._codec.sharing import CONTAINER, MOST_REPEATED, TOO_OFTEN
-from stategraph.stores._codec.type_codecs import BY_TYPE, DICT, ENUM, FROZENSET, OBJECT, SET, TUPLE, Kind, enum_parts
+from stategraph.stores._codec.type_codecs import (
+    BY_TYPE,
+    DICT,
+    ENUM,
+    FROZENSET,
+    OBJECT,
+    SET,
+    TUPLE,
+    TypeCodec,
+    enum_parts,
+)
 from stategraph.stores._codec.types import RegisteredType, can_be_registered, find_by_class
 
 
@@ -38,7 +48,7 @@ class Walk(ABC):
         self._written = self._repeated = 0
 
     @abstractmethod
-    def tagged(self, kind: Kind, parts: Any) -> Any:
+    def tagged(self, kind: TypeCodec, parts: Any) -> Any:
         """-> what the format has for a value of this kind with these parts, which are prepared."""
 
     @abstractmethod
@@ -53,7 +63,7 @@ class Walk(ABC):
     def encoded(self, value: Encoded) -> Any:
         """-> what stands in the place of a value that was encoded already."""
 
-    def is_native(self, kind: Kind, value: Any) -> bool:
+    def is_native(self, kind: TypeCodec, value: Any) -> bool:
         """Whether the format has the value without a tag."""
         return kind.is_plain(value)
 

@@ -11,7 +11,7 @@ from stategraph.stores._rows.records import Head, Row
 
 
 class Chains:
-    """Reads the rows of runs whose heads are known, and knows what is missing.
+    """ReadSet the rows of runs whose heads are known, and knows what is missing.
 
     Args:
         store: Has the rows.

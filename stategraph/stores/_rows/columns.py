@@ -19,7 +19,7 @@ _NOT_READ = (TypeError, ValueError, LookupError, AttributeError, RecursionError,
 
 @attrs.frozen
 class Columns:
-    """Reads rows and heads of a store that writes their parts in its own way: as lists, or as texts.
+    """ReadSet rows and heads of a store that writes their parts in its own way: as lists, or as texts.
 
     Args:
         error, parent, policy: Make them of what the store writes for them.

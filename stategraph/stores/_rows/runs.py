@@ -30,7 +30,7 @@ class Listing(Generic[_Told]):
 
 
 class Heads:
-    """Reads the heads of a store, and takes none that is not as it was sealed.
+    """ReadSet the heads of a store, and takes none that is not as it was sealed.
 
     Args:
         store: Has them.

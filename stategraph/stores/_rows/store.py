@@ -289,7 +289,7 @@ class RowStore(RowOperations):
 
         Args:
             run_id: The run.
-            read: Reads it, behind the head of the run; None, or CheckpointCorruptError, if others write meanwhile.
+            read: ReadSet it, behind the head of the run; None, or CheckpointCorruptError, if others write meanwhile.
             step: What is asked for, for the error.
 
         Raises:
