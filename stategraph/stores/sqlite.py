@@ -9,13 +9,13 @@ from __future__ import annotations
 import builtins
 import os
 import sqlite3
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, closing
-from functools import cache, partial
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
-from stategraph.errors import CheckpointCorruptError, CheckpointError, CheckpointSaveError, FormatError
+from stategraph.errors import CheckpointCorruptError, CheckpointError, CheckpointSaveError
 from stategraph.ids import ids_within
 from stategraph.stores.files import absolute
 from stategraph.stores.forks import take_care_of
@@ -23,14 +23,12 @@ from stategraph.stores.reentrance import Access
 from stategraph.stores.row_store import RowStore
 from stategraph.stores.rows import Head, Row, Unreadable, Write
 from stategraph.stores.sqlite_file import (
-    DURABLE,
     OpenFiles,
     check_log,
     check_version,
     connect,
     database_file,
     erase_log,
-    execute_patiently,
     grow_log,
     is_damage,
     is_unshareable,
@@ -42,12 +40,10 @@ from stategraph.stores.sqlite_rows import (
     INDEX,
     IS_SHOWN,
     LAST_STEP,
-    MIGRATIONS,
     NEW_RUN,
     NEXT_RUN,
     NEXT_STEP,
     PUT_ROWS,
-    SCHEMA_VERSION,
     STEP_BITS,
     TOGETHER,
     WITHIN,
@@ -60,11 +56,9 @@ from stategraph.stores.sqlite_rows import (
     step_values,
     supplement,
 )
+from stategraph.stores.sqlite_schema import check, prepare, store_id
 
 _Result = TypeVar("_Result")
-
-APPLICATION_ID = 0x53475248
-"""What marks a database as one of stategraph, to the ``file`` command too."""
 
 _OLDEST = (3, 35)  # RETURNING
 
@@ -120,14 +114,14 @@ class SqliteStore(RowStore):
     def _connected(self, mode: str) -> sqlite3.Connection:
         database = connect(self._file, mode)
         try:
-            _check(database, self.path)
+            check(database, self.path)
             if self._read_only:
                 supplement(database, self.path)
                 database.execute("PRAGMA query_only = 1")
             else:
-                _prepare(database, self.path)
+                prepare(database, self.path)
                 grow_log(database, self._file)
-            self._sealer.store_id = _store_id(database, self.path)
+            self._sealer.store_id = store_id(database, self.path)
         except BaseException:
             database.close()
             raise
@@ -314,94 +308,3 @@ class SqliteStore(RowStore):
 
 
 _FAILURES = (sqlite3.Error, OverflowError, UnicodeDecodeError)  # what comes of asking SQLite
-
-
-# --------------------------------------------------------------------------- the file
-
-
-def _prepare(database: sqlite3.Connection, path: Path) -> None:
-    """Make a connection durable, and the tables if they are not there or of an older version."""
-    execute_patiently(database, "PRAGMA journal_mode = WAL")
-    for pragma in DURABLE:
-        database.execute(f"PRAGMA {pragma}")
-    if database.execute("PRAGMA user_version").fetchone() == (SCHEMA_VERSION,):
-        return
-    database.execute("BEGIN IMMEDIATE")
-    try:
-        (version,) = database.execute("PRAGMA user_version").fetchone()  # somebody may have been faster
-        _check_schema_version(version, path)
-        for statement in (statement for migration in MIGRATIONS[version:] for statement in migration):
-            database.execute(statement)
-        database.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-        database.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
-        database.execute("COMMIT")
-    except BaseException:
-        if database.in_transaction:
-            database.execute("ROLLBACK")
-        raise
-
-
-def _store_id(database: sqlite3.Connection, path: Path) -> bytes:
-    """Return what tells this store from all others.
-
-    Raises:
-        FormatError: it is missing, or there are several.
-    """
-    found = database.execute("SELECT id FROM store LIMIT 2").fetchall()
-    if len(found) != 1 or type(found[0][0]) is not bytes:
-        raise FormatError("", f"{path} is damaged: its table store does not have one id")
-    return bytes(found[0][0])
-
-
-def _check(database: sqlite3.Connection, path: Path) -> None:
-    """Raise FormatError unless the database is empty or one of stategraph that this version can read."""
-    try:
-        database.execute("PRAGMA trusted_schema = 0")
-        database.execute("BEGIN")  # all of it as it was at one time
-        (application,) = database.execute("PRAGMA application_id").fetchone()
-        (version,) = database.execute("PRAGMA user_version").fetchone()
-        parts = database.execute("SELECT name, type, sql FROM sqlite_master").fetchall()
-        strict = {name for (name,) in database.execute(_STRICT_INDEXES)}
-        database.execute("COMMIT")
-    except sqlite3.OperationalError:
-        raise
-    except (sqlite3.Error, UnicodeDecodeError) as error:  # sqlite3 may show damaged names
-        raise FormatError("", f"{path} is damaged or no SQLite database: {error}") from error
-    names = [str(name) for name, _, _ in parts]
-    if names and application != APPLICATION_ID:
-        raise FormatError("", f"{path} is not a database of stategraph (it has {', '.join(names[:5])})")
-    _check_schema_version(version, path)
-    ours = _made_by_us(version)
-    foreign = [
-        str(name)
-        for name, kind, sql in parts
-        if kind == "trigger" or ours.get(name, sql) != sql or (name in strict and name not in ours)
-    ]
-    if foreign:  # views and plain indexes for other tools may be added; all else runs something, or refuses rows
-        raise FormatError("", f"{path} was changed by others than stategraph ({', '.join(foreign[:5])}): drop that")
-
-
-_STRICT_INDEXES = """
-SELECT list.name FROM sqlite_master AS made, pragma_index_list(made.name) AS list
-WHERE made.name IN ('run', 'checkpoint') AND list.origin = 'c' AND (list."unique" OR list.partial OR EXISTS (
-    SELECT 1 FROM pragma_index_xinfo(list.name) AS part
-    WHERE part.cid = -2 OR part.coll NOT IN ('BINARY', 'NOCASE', 'RTRIM')))
-"""
-"""Names the indexes that can keep a row from being written: unique ones, and ones that compute something."""
-
-
-def _check_schema_version(version: int, path: Path) -> None:
-    """Raise FormatError if this version of stategraph is too old for a version of the schema."""
-    if version > SCHEMA_VERSION:
-        raise FormatError(
-            "", f"{path} has schema {version} and this version of stategraph reads up to {SCHEMA_VERSION}; update it"
-        )
-
-
-@cache
-def _made_by_us(version: int) -> Mapping[str, str]:
-    """-> the statement that made each part of a database of a version of the schema."""
-    with closing(sqlite3.connect(":memory:", isolation_level=None)) as database:
-        for statement in (statement for migration in MIGRATIONS[:version] for statement in migration):
-            database.execute(statement)
-        return dict(database.execute("SELECT name, sql FROM sqlite_master"))

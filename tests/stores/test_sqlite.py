@@ -11,7 +11,8 @@ from stategraph import State, get_checkpoint_store
 from stategraph.errors import CheckpointCorruptError, CheckpointError, CheckpointSaveError, ConfigError, FormatError
 from stategraph.provenance import ErrorInfo, ParentStep
 from stategraph.stores.policy import Policy
-from stategraph.stores.sqlite import APPLICATION_ID, SqliteStore
+from stategraph.stores.sqlite import SqliteStore
+from stategraph.stores.sqlite_schema import APPLICATION_ID
 from stategraph.stores.sqlite_rows import CHAIN, INDEX, SCHEMA_VERSION
 
 
