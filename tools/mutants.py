@@ -318,16 +318,38 @@ MUTANTS = (
     Mutant(
         "a rollback leaves the parts of later steps",
         "stores/row_store.py",
-        "        self._inner_runs.drop(run_id)\n        self._commit(",
-        "        self._commit(",
+        "cut_above=step, cut_within=True)",
+        "cut_above=step)",
         (STORES,),
     ),
     Mutant(
         "what is within a deleted run stays",
-        "stores/row_store.py",
-        "        self._inner_runs.drop(check_run_id(run_id))\n        self._remove(run_id)",
-        "        self._remove(check_run_id(run_id))",
+        "stores/sqlite.py",
+        "        if found or version is None:\n            self._take_out_within(run_id)\n",
+        "",
         (STORES,),
+    ),
+    Mutant(
+        "what is within a run is saved for the run that has taken its id",
+        "stores/heads.py",
+        "        if known not in (None, incarnation):\n            raise",
+        "        if False:\n            raise",
+        ("tests/stores/test_two_handles.py",),
+    ),
+    Mutant(
+        "a write does not look whether the run around is still there",
+        "stores/sqlite.py",
+        "        if write.outer is not None and not self._is_around(write):\n            return False\n",
+        "",
+        ("tests/stores/test_two_handles.py",),
+    ),
+    Mutant(
+        "a rollback that was not made has dropped the parts",
+        "stores/row_store.py",
+        "        self._commit(Write(back, head, (row,), cut_above=step, cut_within=True))",
+        "        for inner_id in self._ids_within(run_id):\n            self._remove(inner_id)\n"
+        "        self._commit(Write(back, head, (row,), cut_above=step))",
+        ("tests/stores/test_two_handles.py",),
     ),
     Mutant(
         "a lost checkpoint is one that never was",

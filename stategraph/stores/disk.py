@@ -21,7 +21,7 @@ from stategraph.errors import (
     CheckpointSaveError,
     FormatError,
 )
-from stategraph.ids import check_stored_id, ids_within, is_nested_id
+from stategraph.ids import check_stored_id, given_id, ids_within, is_nested_id
 from stategraph.stores.cache import OLDEST, SafeCache, cache_folder, check_database
 from stategraph.stores.forks import take_care_of
 from stategraph.stores.packing import pack_head, pack_row, unpack_head, unpack_row
@@ -92,6 +92,10 @@ class DiskStore(RowStore):
     def _make(self, write: Write) -> bool:
         """Make one write within a transaction -> whether its run had the version for it."""
         run_id = write.head.run_id
+        if write.outer is not None:
+            outer = self._read_head(given_id(run_id))
+            if outer is None or outer.incarnation != write.outer:
+                return False
         old = self._read_head(run_id)
         if (old and old.version) != (write.old and write.old.version):
             return False
@@ -108,6 +112,8 @@ class DiskStore(RowStore):
             newest = row.step
         if write.cut_below:
             self._cut_rows(run_id, newest, lambda step: step < write.cut_below)
+        if write.cut_within:
+            self._cache._con.execute(_DELETE_WITHIN, _bounds_within(run_id))
         return True
 
     def _cut_rows(self, run_id: str, newest: int | None, is_over: Callable[[int], bool]) -> int | None:
@@ -139,7 +145,9 @@ class DiskStore(RowStore):
                 if head is None or head.version != version:
                     return False
             delete = "DELETE FROM Cache WHERE key = ? OR (key > ? AND key < ?)"
-            return self._cache._con.execute(delete, (_head_key(run_id), *_range(_row_key(run_id, "")))).rowcount > 0
+            found = self._cache._con.execute(delete, (_head_key(run_id), *_range(_row_key(run_id, "")))).rowcount
+            self._cache._con.execute(_DELETE_WITHIN, _bounds_within(run_id))
+            return found > 0
 
     def _erase(self) -> None:
         with self._explained(""):
@@ -240,6 +248,7 @@ class DiskStore(RowStore):
 
 
 _HEAD_PREFIX = "run:"
+_ROW_PREFIX = "row:"
 _NUMBER_KEY = "number of runs"
 _ID_KEY = "id"
 
@@ -249,7 +258,15 @@ def _head_key(run_id: str) -> str:
 
 
 def _row_key(run_id: str, step: int | str) -> str:
-    return f"row:{run_id}@{step}"
+    return f"{_ROW_PREFIX}{run_id}@{step}"
+
+
+_DELETE_WITHIN = "DELETE FROM Cache WHERE (key > ? AND key < ?) OR (key > ? AND key < ?)"
+
+
+def _bounds_within(run_id: str) -> tuple[str, ...]:
+    """-> the bounds between which the keys of all that is within a run are: of heads, and of rows."""
+    return tuple(f"{prefix}{bound}" for prefix in (_HEAD_PREFIX, _ROW_PREFIX) for bound in ids_within(run_id))
 
 
 def _range(prefix: str) -> tuple[str, str]:

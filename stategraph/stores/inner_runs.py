@@ -50,7 +50,7 @@ class InnerRuns:
         store = self._store
         for _ in range(_TRIES):
             head = store._heads_of.find(kept_at)
-            incarnation = head.incarnation if head else store._heads_of.incarnation_for(kept_at)
+            incarnation = store._heads_of.incarnation_within(head) if head else store._heads_of.incarnation_for(kept_at)
             added = evolve(parts, run_id=kept_at, step=head.step + 1 if head else 1)
             row, _tail = store._rows.snapshot(added, incarnation)
             new = store._next_head(head, added, row, incarnation)._replace(policy=_KEPT_WHOLE)
@@ -74,11 +74,11 @@ class InnerRuns:
 
     # ------------------------------------------------------------------ all that is within a run
 
-    def drop(self, run_id: str, up_to: int | None = None, *, newer_parts: bool = False) -> None:
-        """Forget what is within a run: within the steps up to one, and all parts if `newer_parts`; or everything."""
+    def drop(self, run_id: str, up_to: int, *, newer_parts: bool = False) -> None:
+        """Forget what is within the steps of a run up to one, and all parts if `newer_parts`."""
         for inner_id in self._store._ids_within(run_id):
             direct = directly_within(run_id, inner_id)
-            if up_to is None or step_of(direct) <= up_to or (newer_parts and is_parts_id(direct)):
+            if step_of(direct) <= up_to or (newer_parts and is_parts_id(direct)):
                 self._store._remove(inner_id)
                 self._store._forget_all(inner_id)
 

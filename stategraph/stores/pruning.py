@@ -40,7 +40,6 @@ def _is_removed(store: RowStore, head: Head) -> bool:
     if not rows or not store._chains.is_newest(head, rows[-1]):
         raise CheckpointCorruptError(head.run_id, f"its newest step {head.step} is missing")
     store._rows.check(head.run_id, rows, head.incarnation)
-    store._inner_runs.drop(head.run_id)  # first: nothing of it is to be found by a run that takes its id
     is_removed = store._remove(head.run_id, head.version)
     if is_removed:
         store._forget_all(head.run_id)

@@ -16,7 +16,7 @@ from stategraph.errors import (
     NotSerializableError,
     StepConflictError,
 )
-from stategraph.ids import check_given_id, check_run_id
+from stategraph.ids import check_given_id, check_run_id, is_nested_id
 from stategraph.provenance import Part
 from stategraph.state import State
 from stategraph.stores.base import (
@@ -80,9 +80,9 @@ class RowStore(RowOperations):
         self._sealer = Sealer(self.signing_key, former_keys(verify_with))
         self._rows = Rows(self._sealer, Bodies(serializer, compress))
         self._commits = SharedCommits(self._apply, self._is_inside)
-        self._heads_of, self._chains = Heads(self, self._sealer), Chains(self, self._rows)
-        self._inner_runs, self._copies = InnerRuns(self), Copies(self)
         self._known = KnownRuns()
+        self._heads_of, self._chains = Heads(self, self._sealer, self._known), Chains(self, self._rows)
+        self._inner_runs, self._copies = InnerRuns(self), Copies(self)
 
     def at_rest(self) -> AbstractContextManager[object]:
         """-> keeps other threads out while the process is forked (see `stategraph.stores.forks`)."""
@@ -192,6 +192,8 @@ class RowStore(RowOperations):
             head = self._heads_of.find(state.run_id)
             if head is None:
                 return None, self._next_head(None, state, row, begun), row, tail
+            if is_nested_id(state.run_id) and head.incarnation != begun:  # the run around has begun anew meanwhile
+                return None
             if head.step < state.step:
                 row, tail = self._rows.snapshot(state, head.incarnation)
                 return head, self._next_head(head, state, row), row, tail
@@ -200,7 +202,7 @@ class RowStore(RowOperations):
             except CheckpointNotFoundError:  # it was deleted meanwhile
                 return None
             known = self._known.get(state.run_id)
-            if known is None:
+            if known is None or known[0].incarnation != head.incarnation:
                 return None
         head, tail = known
         if state.step > head.step:
@@ -243,7 +245,7 @@ class RowStore(RowOperations):
     def _made(self, write: Write) -> bool:
         """Make a write, together with those of other threads -> whether it was made."""
         try:
-            return self._commits.commit(write)
+            return self._commits.commit(self._heads_of.within(write) if is_nested_id(write.head.run_id) else write)
         except CheckpointError as error:
             error.run_id = error.run_id or write.head.run_id
             raise
@@ -296,6 +298,7 @@ class RowStore(RowOperations):
         for _ in range(_READS):
             head = self._heads_of.find(run_id)  # first: a write before the rows are read makes its version an old one
             if head is None:
+                self._known.forget_removed(run_id)
                 raise CheckpointNotFoundError(run_id, str(self), step)
             try:
                 found = read(head)
@@ -366,11 +369,8 @@ class RowStore(RowOperations):
         state = rolled_back(state)
         row, tail = self._rows.snapshot(state, head.incarnation)
         back = self._next_head(head, state, row)
-        if self._chains.is_stale(head):  # or the parts of whoever has written would be dropped for nothing
-            raise StepConflictError(run_id, "others wrote to the run at the same time")
-        # Dropped first: parts of a later step must not be left for another way to come to that step.
-        self._inner_runs.drop(run_id)
-        self._commit(Write(back, head, (row,), cut_above=step))
+        # In one go: parts of a later step are not left for another way to come to it, nor lost if others have written.
+        self._commit(Write(back, head, (row,), cut_above=step, cut_within=True))
         self._remember(back, tail)
         self._erase()
         return state
@@ -389,8 +389,7 @@ class RowStore(RowOperations):
         self._erase()
 
     def _discard(self, run_id: str) -> None:
-        self._inner_runs.drop(check_run_id(run_id))
-        self._remove(run_id)
+        self._remove(check_run_id(run_id))
         self._forget_all(run_id)
 
     def retain(self, run_id: str, policy: Policy) -> None:

@@ -128,6 +128,8 @@ class Write:
         put: Rows to add, or to put in the place of those with the same step.
         cut_below: Rows of lower steps go.
         cut_above: Rows of higher steps go.
+        cut_within: All that is within the run goes.
+        outer: The incarnation that the run around must have now; None if there need not be one.
     """
 
     head: Head
@@ -135,6 +137,8 @@ class Write:
     put: tuple[Row, ...] = ()
     cut_below: int = 0
     cut_above: int | None = None
+    cut_within: bool = False
+    outer: bytes | None = None
 
 
 @attrs.frozen

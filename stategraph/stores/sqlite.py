@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
 from stategraph.errors import CheckpointCorruptError, CheckpointError, CheckpointSaveError
-from stategraph.ids import ids_within
+from stategraph.ids import given_id, ids_within
 from stategraph.stores.files import absolute
 from stategraph.stores.forks import take_care_of
 from stategraph.stores.reentrance import Access
@@ -151,6 +151,8 @@ class SqliteStore(RowStore):
 
     def _make(self, write: Write) -> bool:
         """Make one write within a transaction -> whether its run had the version for it."""
+        if write.outer is not None and not self._is_around(write):
+            return False
         number = self._put_head(write.head, write.old)
         if number is None:
             return False
@@ -161,8 +163,15 @@ class SqliteStore(RowStore):
             execute("DELETE FROM checkpoint WHERE id >= ? AND id < ?", (first, first | write.cut_below))
         if write.cut_above is not None:
             execute("DELETE FROM checkpoint WHERE id > ? AND id <= ?", (first | write.cut_above, first | LAST_STEP))
+        if write.cut_within:
+            self._take_out_within(write.head.run_id)
         self._put_rows(first, write.put)
         return True
+
+    def _is_around(self, write: Write) -> bool:
+        """Whether the run around that of a write is still the one that it is written for."""
+        select = "SELECT 1 FROM run WHERE run_id = ? AND incarnation = ?"
+        return self._database.execute(select, (given_id(write.head.run_id), write.outer)).fetchone() is not None
 
     def _put_rows(self, first: int, rows: Sequence[Row]) -> None:
         """Many rows a statement: sqlite3 lets go of the GIL at every statement, and a busy run keeps it for 5 ms."""
@@ -193,11 +202,20 @@ class SqliteStore(RowStore):
     def _take_out(self, run_id: str, version: int | None) -> bool:
         """Remove a run within a transaction -> whether it had this version."""
         delete = "DELETE FROM run WHERE run_id = ? AND version = coalesce(?, version) RETURNING number"
-        found = self._database.execute(delete, (run_id, version)).fetchone()
-        if found is not None:
-            first = found[0] << STEP_BITS
+        found = self._database.execute(delete, (run_id, version)).fetchall()
+        self._take_out_rows(found)
+        if found or version is None:
+            self._take_out_within(run_id)
+        return bool(found)
+
+    def _take_out_within(self, run_id: str) -> None:
+        delete = "DELETE FROM run WHERE run_id > ? AND run_id < ? RETURNING number"
+        self._take_out_rows(self._database.execute(delete, ids_within(run_id)).fetchall())
+
+    def _take_out_rows(self, numbers: Sequence[tuple[int]]) -> None:
+        for (number,) in numbers:
+            first = number << STEP_BITS
             self._database.execute("DELETE FROM checkpoint WHERE id BETWEEN ? AND ?", (first, first | LAST_STEP))
-        return found is not None
 
     def _erase(self) -> None:
         try:

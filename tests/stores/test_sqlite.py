@@ -12,8 +12,8 @@ from stategraph.errors import CheckpointCorruptError, CheckpointError, Checkpoin
 from stategraph.provenance import ErrorInfo, ParentStep
 from stategraph.stores.policy import Policy
 from stategraph.stores.sqlite import SqliteStore
-from stategraph.stores.sqlite_schema import APPLICATION_ID
 from stategraph.stores.sqlite_rows import CHAIN, INDEX, SCHEMA_VERSION
+from stategraph.stores.sqlite_schema import APPLICATION_ID
 
 
 @pytest.fixture
