@@ -107,9 +107,16 @@ MUTANTS = (
     Mutant(
         "retention removes rows that others build on",
         "stores/chains.py",
-        "        return min([row.base for row in older[-(visible - 1) :]], default=snapshot.step)",
-        "        return older[-(visible - 1)].step if older else snapshot.step",
+        "        return min([row.base for row in older], default=snapshot.step) if is_sure else 0",
+        "        return older[0].step if older else snapshot.step",
         (STORES,),
+    ),
+    Mutant(
+        "retention removes rows by what damaged ones say",
+        "stores/chains.py",
+        "            is_sure = self._are_as_sealed(head, older)",
+        "            is_sure = True",
+        ("tests/stores/test_damage.py",),
     ),
     Mutant(
         "an error of the background thread is swallowed",

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Iterable
 from typing import TypeVar
 
 from stategraph.dropped import reaper
 from stategraph.ids import ids_within, is_nested_id
 from stategraph.stores.policy import Policy
-from stategraph.stores.rows import Head
+from stategraph.stores.rows import Head, Row
 from stategraph.stores.tails import Tail
 
 _MOST_TAILS = 1_000  # runs whose last saved State is remembered; the next save of another one is a snapshot
-_MOST_REMEMBERED = 100_000  # runs of which little is remembered: some bytes, while others are at work on the States
+_MOST_REMEMBERED = 100_000  # of what takes few bytes
 
 
 class KnownRuns:
@@ -22,6 +23,7 @@ class KnownRuns:
         self._tails: OrderedDict[str, tuple[Head, Tail]] = OrderedDict()
         self._incarnations: dict[str, bytes] = {}  # of runs that are not within others
         self._policies: dict[str, Policy] = {}  # of runs that have not been saved since
+        self._checked: dict[bytes, tuple[int, int]] = {}  # steps and bases, by seals, of rows of windowed runs
         self.renew()
 
     def renew(self) -> None:
@@ -43,6 +45,18 @@ class KnownRuns:
                 del self._policies[head.run_id]  # from now on the store itself knows it
             while len(self._tails) > _MOST_TAILS:
                 self._tails.popitem(last=False)
+            if head.policy.window is not None:
+                _put_last(self._checked, tail.seal, (head.step, tail.base))
+
+    def are_checked(self, rows: Iterable[Row]) -> None:
+        """Remember of rows that they are as they were sealed."""
+        with self._lock:
+            for row in rows:
+                _put_last(self._checked, row.seal, (row.step, row.base))
+
+    def is_checked(self, row: Row) -> bool:
+        """Whether a row with this seal was saved or checked here, and had this step and base."""
+        return self._checked.get(row.seal) == (row.step, row.base)
 
     def forget(self, run_id: str) -> None:
         """Forget the newest checkpoint of a run: somebody else has written to it."""
@@ -77,12 +91,13 @@ class KnownRuns:
         return self._policies.get(run_id) or (head.policy if head else Policy())
 
 
+_Key = TypeVar("_Key")
 _Known = TypeVar("_Known")
 
 
-def _put_last(remembered: dict[str, _Known], run_id: str, known: _Known) -> None:
-    """Remember something of a run as the newest, and forget the oldest where that is too many."""
-    remembered.pop(run_id, None)
-    remembered[run_id] = known
+def _put_last(remembered: dict[_Key, _Known], key: _Key, known: _Known) -> None:
+    """Remember something as the newest, and forget the oldest where that is too many."""
+    remembered.pop(key, None)
+    remembered[key] = known
     if len(remembered) > _MOST_REMEMBERED:
         del remembered[next(iter(remembered))]

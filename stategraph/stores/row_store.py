@@ -81,7 +81,7 @@ class RowStore(RowOperations):
         self._rows = Rows(self._sealer, Bodies(serializer, compress))
         self._commits = SharedCommits(self._apply, self._is_inside)
         self._known = KnownRuns()
-        self._heads_of, self._chains = Heads(self, self._sealer, self._known), Chains(self, self._rows)
+        self._heads_of, self._chains = Heads(self, self._sealer, self._known), Chains(self, self._rows, self._known)
         self._inner_runs, self._copies = InnerRuns(self), Copies(self)
 
     def at_rest(self) -> AbstractContextManager[object]:

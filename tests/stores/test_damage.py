@@ -14,6 +14,7 @@ from stategraph.state import evolve
 from stategraph.stores import bodies
 from stategraph.stores.disk import DiskStore
 from stategraph.stores.files import make_private
+from stategraph.stores.packing import pack_row, unpack_row
 from stategraph.stores.policy import Policy
 from stategraph.stores.sqlite import SqliteStore
 from stategraph.stores.sqlite_rows import SCHEMA_VERSION
@@ -160,6 +161,96 @@ def test_a_run_that_is_written_while_it_is_loaded(any_store, monkeypatch):
 
     assert any_store.load("a")["n"] == 3
     assert any_store.load("a", 2).generation == 1
+
+
+BIG = "x" * 20_000  # two steps of it take a snapshot
+
+
+class TestWindows:
+    """Which rows go as a run goes on is decided by rows that were checked."""
+
+    @pytest.fixture
+    def windowed(self, any_store, again):
+        """-> a run of which four checkpoints are kept, in a store that remembers nothing of it; 1 and 4 are whole."""
+        store = any_store
+        store.retain("a", Policy("windowed", window=4))
+        for step in range(1, 6):
+            store = again(store) if step == 4 else store
+            store.save(State({"n": step, "steps": [*range(step)]}, run_id="a", step=step))
+        return again(store)
+
+    def went_on(self, store, *steps):
+        for step in steps:
+            store.save(State({"n": step, "big": f"{step}{BIG}"}, run_id="a", step=step))
+
+    def test_a_row_that_says_that_it_builds_on_nothing(self, windowed):
+        """What it builds on is not removed for it: once it is put right, all is as before."""
+        base = change_base(windowed, 3, 3)
+        self.went_on(windowed, 6)
+
+        change_base(windowed, 3, base)
+        assert [windowed.load("a", step)["n"] for step in range(3, 7)] == [3, 4, 5, 6]
+
+    @pytest.mark.parametrize(
+        "any_store", ["sqlite"], indirect=True
+    )  # where each row names the one before it, it is lost
+    def test_a_row_that_was_not_there(self, windowed):
+        """Checkpoints that can be seen are not pushed out of the window by what is none."""
+        copy_row(windowed, 5, 6)
+        self.went_on(windowed, 7)
+
+        lose(windowed, 6)
+        assert windowed.load("a", 3)["n"] == 3
+
+    def test_what_is_as_it_was(self, windowed, again):
+        """Goes in time, whether or not the store has saved it itself."""
+        self.went_on(windowed, 6, 7, 8, 9, 10)
+        assert windowed._index("a")[0].step == 6
+
+        store = again(windowed)
+        self.went_on(store, 11)
+        assert store._index("a")[0].step == 8
+
+    def test_rows_that_it_saved_itself_are_not_read_again(self, any_store, monkeypatch):
+        any_store.retain("a", Policy("windowed", window=4))
+        self.went_on(any_store, 1)
+        monkeypatch.setattr(any_store, "_chain", None)
+
+        self.went_on(any_store, *range(2, 12))
+
+
+@pytest.fixture
+def again():
+    """-> opens a store once more."""
+    opened = []
+
+    def open_again(store):
+        opened.append(type(store)(store.path))
+        return opened[-1]
+
+    yield open_again
+    for store in opened:
+        store.close()
+
+
+def change_base(store, step, base):
+    """Have a row say that it builds on another -> on which it did."""
+    if isinstance(store, DiskStore):
+        key = f"row:a@{step}"
+        row, previous = unpack_row("a", store._cache.get(key))
+        store._cache.set(key, pack_row(row._replace(base=base), previous))
+        return row.base
+    (row,) = (row for row in store._index("a") if row.step == step)
+    sql(store.path, f"UPDATE checkpoint SET base = {base} WHERE id = {store._head('a').number << 32 | step}")
+    return row.base
+
+
+def copy_row(store, step, to):
+    """Have a row stand at another step as well."""
+    first = store._head("a").number << 32
+    fields = "base, checkpoint_node, timestamp_ns, status, error, pause, format, encoding, body, seal"
+    select = f"SELECT {first | to}, {fields} FROM checkpoint WHERE id = {first | step}"
+    sql(store.path, f"INSERT INTO checkpoint (id, {fields}) {select}")
 
 
 class TestPrune:
