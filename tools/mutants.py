@@ -78,9 +78,9 @@ MUTANTS = (
     ),
     Mutant(
         "several saves go by what is remembered of a policy",
-        "stores/row_store.py",
-        "        return following is not None and self._is_saved(*following)",
-        "        self.save(states[-1])\n        return True",
+        "stores/together.py",
+        "        return following is not None and self._store._is_saved(*following)",
+        "        self._store.save(states[-1])\n        return True",
         ("tests/stores/test_two_handles.py",),
     ),
     Mutant(
@@ -328,6 +328,13 @@ MUTANTS = (
         "cut_above=step, cut_within=True)",
         "cut_above=step)",
         (STORES,),
+    ),
+    Mutant(
+        "what stands under an id that no run can have cannot be deleted",
+        "stores/row_store.py",
+        "if type(run_id) is not str or not self._remove_damaged(run_id):",
+        "if True:",
+        ("tests/stores/test_damage.py",),
     ),
     Mutant(
         "what is within a deleted run stays",

@@ -89,7 +89,7 @@ class Chains:
             FormatError: likewise, or a newer version wrote it.
         """
         unknown = [row for row in rows if not self._known.is_checked(row)]
-        found = set()
+        found: set[tuple[int, int, bytes]] = set()
         for chain in self.groups(head, unknown):
             self._rows.check(head.run_id, chain, head.incarnation)
             self._known.are_checked(chain)

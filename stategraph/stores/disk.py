@@ -20,9 +20,11 @@ from stategraph.errors import (
     CheckpointError,
     CheckpointSaveError,
     FormatError,
+    InvalidRunIdError,
 )
 from stategraph.ids import check_stored_id, given_id, ids_within, is_nested_id
 from stategraph.stores.cache import OLDEST, SafeCache, cache_folder, check_database
+from stategraph.stores.columns import no_run
 from stategraph.stores.forks import take_care_of
 from stategraph.stores.packing import pack_head, pack_row, unpack_head, unpack_row
 from stategraph.stores.row_store import RowStore
@@ -149,6 +151,18 @@ class DiskStore(RowStore):
             self._cache._con.execute(_DELETE_WITHIN, _bounds_within(run_id))
             return found > 0
 
+    def _remove_damaged(self, run_id: str) -> bool:
+        try:
+            told, rows = (text.encode(errors="surrogateescape") for text in (run_id, _row_key(run_id, "")))
+        except UnicodeEncodeError:  # it is not what `_heads` tells of a text that is no UTF-8
+            return False
+        with self._explained(run_id), self._cache.transaction(self):
+            delete = "DELETE FROM Cache WHERE key > ? AND key < ? AND CAST(substr(key, ?) AS BLOB) = ?"
+            bounds = (*_range(_HEAD_PREFIX), len(_HEAD_PREFIX) + 1)
+            found = self._cache._con.execute(delete, (*bounds, told)).rowcount
+            self._cache._con.execute("DELETE FROM Cache WHERE substr(CAST(key AS BLOB), 1, ?) = ?", (len(rows), rows))
+            return found > 0
+
     def _erase(self) -> None:
         with self._explained(""):
             self._cache.erase(self)
@@ -159,7 +173,7 @@ class DiskStore(RowStore):
 
     def _read_head(self, run_id: str) -> Head | None:
         kept = self._cache.get(_head_key(run_id))
-        return None if kept is None else unpack_head(run_id, kept)
+        return None if kept is None else unpack_head(run_id, kept, self)
 
     def _heads(
         self, status: str | None, graph: str | None, limit: int, before: int | None
@@ -187,10 +201,16 @@ class DiskStore(RowStore):
     def _found_head(self, run_id: str, mode: Any, filename: Any, value: Any) -> Head | Unreadable:
         try:
             with self._explained(run_id):
-                check_stored_id(run_id)
-                return unpack_head(run_id, self._cache.disk.fetch(mode, filename, value, read=False))
+                self._check_stored_id(run_id)
+                return unpack_head(run_id, self._cache.disk.fetch(mode, filename, value, read=False), self)
         except CheckpointCorruptError as error:
             return Unreadable(run_id, None, error)
+
+    def _check_stored_id(self, run_id: str) -> None:
+        try:
+            check_stored_id(run_id)
+        except InvalidRunIdError as error:
+            raise no_run(run_id, f"its key {error}", self) from error
 
     def _ids_within(self, run_id: str) -> builtins.list[str]:
         first, last = ids_within(run_id)

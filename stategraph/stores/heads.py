@@ -155,11 +155,13 @@ class Heads:
         """Log, once for each run, that it is left out."""
         if run_id not in self._reported and len(self._reported) < _MOST_REPORTED:
             self._reported.add(run_id)
+            way_out = f"store.delete({run_id!r})"
             logging.getLogger("stategraph").warning(
-                "run %r in the %s is left out, which is said once: %s; store.delete(run_id) removes it",
+                "run %r in the %s is left out, which is said once: %s%s",
                 run_id,
                 self._store,
                 error.reason,
+                "" if way_out in error.reason else f"; {way_out} removes it",
             )
 
 

@@ -11,7 +11,7 @@ from stategraph.stores.rows import Head, Row, Unreadable, Write
 
 
 class RowOperations(CheckpointStore):
-    """Seven operations, and one that few stores need. `stategraph.stores.row_store.RowStore` makes a store of them.
+    """Eight operations, and one that few stores need. `stategraph.stores.row_store.RowStore` makes a store of them.
 
     They give what is there: whether it is as it was written is for the seals to tell.
     """
@@ -61,6 +61,11 @@ class RowOperations(CheckpointStore):
 
         None stands for whichever version, and for none: then what is within goes, whether or not there is a run.
         """
+
+    @abstractmethod
+    def _remove_damaged(self, run_id: str) -> bool:
+        """Remove what stands in the place of a run under an id that none can have, as `_heads` tells of it -> whether
+        anything did."""
 
     def _erase(self) -> None:
         """Overwrite what was removed where it stands besides, such as in a log. Here it does not."""

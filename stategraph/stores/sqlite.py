@@ -208,6 +208,16 @@ class SqliteStore(RowStore):
             self._take_out_within(run_id)
         return bool(found)
 
+    def _remove_damaged(self, run_id: str) -> bool:
+        return self._in_transaction(run_id, partial(self._take_out_damaged, run_id))
+
+    def _take_out_damaged(self, run_id: str) -> bool:
+        found = rows_with_any_text(self._database, "SELECT run_id, number FROM run", ())
+        numbers = [(number,) for kept_id, number in found if str(kept_id) == run_id]
+        self._database.executemany("DELETE FROM run WHERE number = ?", numbers)
+        self._take_out_rows(numbers)
+        return bool(numbers)
+
     def _take_out_within(self, run_id: str) -> None:
         delete = "DELETE FROM run WHERE run_id > ? AND run_id < ? RETURNING number"
         self._take_out_rows(self._database.execute(delete, ids_within(run_id)).fetchall())
@@ -227,7 +237,7 @@ class SqliteStore(RowStore):
 
     def _head(self, run_id: str) -> Head | None:
         found = self._query(run_id, f"SELECT {HEAD} FROM run WHERE run_id = ?", (run_id,))
-        return head_of(found[0]) if found else None
+        return head_of(found[0], self) if found else None
 
     def _heads(
         self, status: str | None, graph: str | None, limit: int, before: int | None
@@ -238,7 +248,7 @@ class SqliteStore(RowStore):
         values = [*(value for _, value in asked), limit]
         select = f"SELECT {HEAD} FROM run {where} ORDER BY number DESC LIMIT ?"
         found = self._query("", select, values, rows_with_any_text)
-        return [head_or_unreadable(row) for row in found]
+        return [head_or_unreadable(row, self) for row in found]
 
     def _ids_within(self, run_id: str) -> builtins.list[str]:
         return [str(inner_id) for (inner_id,) in self._query(run_id, WITHIN, ids_within(run_id))]

@@ -8,7 +8,13 @@ from contextlib import closing
 import pytest
 
 from stategraph import ConfigError, State, get_checkpoint_store
-from stategraph.errors import CheckpointCorruptError, CheckpointNotFoundError, FormatError, RunExistsError
+from stategraph.errors import (
+    CheckpointCorruptError,
+    CheckpointNotFoundError,
+    FormatError,
+    InvalidRunIdError,
+    RunExistsError,
+)
 from stategraph.provenance import ParentStep, Part
 from stategraph.state import evolve
 from stategraph.stores import bodies
@@ -191,9 +197,7 @@ class TestWindows:
         change_base(windowed, 3, base)
         assert [windowed.load("a", step)["n"] for step in range(3, 7)] == [3, 4, 5, 6]
 
-    @pytest.mark.parametrize(
-        "any_store", ["sqlite"], indirect=True
-    )  # where each row names the one before it, it is lost
+    @pytest.mark.parametrize("any_store", ["sqlite"], indirect=True)  # "disk" does not find it
     def test_a_row_that_was_not_there(self, windowed):
         """Checkpoints that can be seen are not pushed out of the window by what is none."""
         copy_row(windowed, 5, 6)
@@ -335,7 +339,7 @@ class TestOpening:
         def overtaken(database, _):
             database.execute(f"PRAGMA user_version = {SCHEMA_VERSION + 1}")
 
-        monkeypatch.setattr(module, "_check", overtaken)
+        monkeypatch.setattr(module, "check", overtaken)
 
         with pytest.raises(FormatError, match="update it"):
             SqliteStore(path)
@@ -447,3 +451,73 @@ def test_an_id_that_no_run_can_have(tmp_path, run_id):
         assert store.list() == []
         assert store.runs() == []
         assert store.prune().damaged == (str(run_id),)
+
+
+class TestTheWayOut:
+    """What is no run is told of as `delete` takes it, and an error names the column, the store, and that."""
+
+    RAW_IDS = ("'x y'", "'../etc'", "x'ff00'", "CAST(x'61ff62' AS TEXT)", "''", "'a@1'", "'" + "a" * 300 + "'")
+
+    @pytest.mark.parametrize("raw_id", RAW_IDS)
+    def test_an_id_that_no_run_can_have(self, any_store, raw_id, again, caplog):
+        if isinstance(any_store, DiskStore) and raw_id.startswith("x'"):
+            raw_id = f"CAST({raw_id} AS TEXT)"  # as a blob it is no key at all
+        if isinstance(any_store, DiskStore) and raw_id == "''":
+            pytest.skip("no key begins with that of no run")
+        saved(any_store, 1, run_id="a")
+        saved(any_store, 1, 2, run_id="b", policy=Policy("full"))
+        if isinstance(any_store, DiskStore):
+            sql(any_store.path / "cache.db", f"UPDATE Cache SET key = 'run:' || {raw_id} WHERE key = 'run:b'")
+        else:
+            sql(any_store.path, f"UPDATE run SET run_id = {raw_id} WHERE run_id = 'b'")
+
+        store = again(any_store)
+        assert store.list() == ["a"]
+        (run_id,) = store.prune().damaged
+        (record,) = caplog.records
+        assert record.getMessage().count(f"store.delete({run_id!r})") == 1
+        assert str(store.path) in record.getMessage()
+        assert "run_id" in record.getMessage()
+
+        store.delete(run_id)
+        assert store.prune().damaged == ()
+        assert store.list() == ["a"]
+        assert store.load("a")["n"] == 1
+        with pytest.raises(InvalidRunIdError):
+            store.delete(run_id)
+
+    @pytest.mark.parametrize("run_id", ["x y", "\ud800", "", 5, None])
+    def test_an_id_that_is_not_there_is_none(self, any_store, run_id):
+        saved(any_store, 1)
+
+        with pytest.raises(InvalidRunIdError):
+            any_store.delete(run_id)
+
+    @pytest.mark.parametrize(
+        ("column", "value"),
+        [("status", "'x'"), ("policy", "'x'"), ("parent", "5"), ("error", "'x'"), ("tip", "'x'"), ("graph", "x'00'")],
+    )
+    def test_the_column_is_named(self, store, path, column, value):
+        saved(store, 1)
+        sql(path, f"UPDATE run SET {column} = {value}")
+
+        with pytest.raises(CheckpointCorruptError) as caught:
+            store.load("a")
+
+        for named in (f"its column {column} holds", str(path), "store.delete('a')"):
+            assert named in str(caught.value)
+        store.delete("a")
+        saved(store, 1)
+
+    def test_the_field_is_named(self, tmp_path):
+        with DiskStore(tmp_path / "runs") as store:
+            saved(store, 1)
+            kept = store._cache.get("run:a")
+            store._cache.set("run:a", kept.replace(b"active", b"octave"))
+
+            with pytest.raises(CheckpointCorruptError, match="status holds 'octave'") as caught:
+                store.load("a")
+
+            assert str(store.path) in str(caught.value)
+            store.delete("a")
+            assert store.list() == []
