@@ -337,6 +337,27 @@ MUTANTS = (
         ("tests/stores/test_damage.py",),
     ),
     Mutant(
+        "a cursor may be of any size",
+        "stores/base.py",
+        "    if is_number and len(cursor) <= len(str(_LARGEST)) and int(cursor) <= _LARGEST:",
+        "    if is_number:",
+        ("tests/stores/test_stores.py",),
+    ),
+    Mutant(
+        "a URI is taken for the name of a file",
+        "stores/paths.py",
+        'if text.startswith("file:"):',
+        "if False:",
+        ("tests/stores/test_stores.py",),
+    ),
+    Mutant(
+        "a connection that was never opened complains when it goes",
+        "stores/cache.py",
+        "        except Exception:  # noqa: BLE001, S110\n            pass\n",
+        "        except ZeroDivisionError:\n            pass\n",
+        ("tests/stores/test_disk.py -k LetGo",),
+    ),
+    Mutant(
         "what is within a deleted run stays",
         "stores/sqlite.py",
         "        if found or version is None:\n            self._take_out_within(run_id)\n",

@@ -259,8 +259,7 @@ class DiskStore(RowStore):
         except (sqlite3.Error, OSError, ValueError, diskcache.Timeout) as error:
             cause = error.__context__ if isinstance(error, diskcache.Timeout) and error.__context__ else error
             if self._closed:
-                reason = f"the {self} is closed; get_checkpoint_store opens a fresh one"
-                raise CheckpointError(run_id, reason) from cause
+                raise self._closed_error(run_id) from cause
             if is_busy(cause):
                 raise failed(run_id, f"the {self} was locked by another process for {BUSY} s") from cause
             kind = failed if isinstance(cause, sqlite3.OperationalError | OSError) else damaged

@@ -95,6 +95,11 @@ class RowStore(RowOperations):
         self._commits = SharedCommits(self._apply, self._is_inside)
         self._known.renew()
 
+    def _closed_error(self, run_id: str) -> CheckpointError:
+        """-> the error for whoever uses it after it was closed."""
+        way_out = "get_checkpoint_store opens a fresh one; a graph keeps the store that it was made with: make it anew"
+        return CheckpointError(run_id, f"the {self} is closed; {way_out}")
+
     # ------------------------------------------------------------------ saving
 
     def save(self, state: State) -> None:

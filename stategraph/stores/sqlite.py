@@ -17,8 +17,8 @@ from typing import Any, TypeAlias, TypeVar
 
 from stategraph.errors import CheckpointCorruptError, CheckpointError, CheckpointSaveError
 from stategraph.ids import given_id, ids_within
-from stategraph.stores.files import absolute
 from stategraph.stores.forks import take_care_of
+from stategraph.stores.paths import absolute_path
 from stategraph.stores.reentrance import Access
 from stategraph.stores.row_store import RowStore
 from stategraph.stores.rows import Head, Row, Unreadable, Write
@@ -86,7 +86,7 @@ class SqliteStore(RowStore):
     def __init__(self, path: str | os.PathLike[str], *, read_only: bool = False, **options: Any) -> None:
         check_version("checkpoint.store", "sqlite", _OLDEST)
         super().__init__(**options)
-        self.path = Path(absolute(path, "checkpoint.options.path", "a file"))
+        self.path = Path(absolute_path(path, "checkpoint.options.path", "a file"))
         self._file = database_file(self.path, must_exist=read_only)
         self._read_only = read_only
         self._closed = False
@@ -283,6 +283,9 @@ class SqliteStore(RowStore):
         self, run_id: str, work: Callable[[], _Result], kind: type[CheckpointError] = CheckpointError
     ) -> _Result:
         """-> what the work gives; it is done as a whole, or not at all."""
+        if self._read_only:
+            reason = f"the {self} was opened with read_only=True, to be looked into only; open it without, to change it"
+            raise kind(run_id, reason)
         try:
             with self._access.to_write(self, run_id, kind), self._access.transaction:
                 self._check_process()
@@ -313,7 +316,7 @@ class SqliteStore(RowStore):
     def _check_process(self) -> None:
         """A connection must not be used on both sides of a fork."""
         if self._closed:
-            raise CheckpointError("", f"the {self} is closed; get_checkpoint_store opens a fresh one")
+            raise self._closed_error("")
         if self._pid != os.getpid():
             self._database.close()  # or SQLite believes that this process has the locks of its parent
             self._open()
