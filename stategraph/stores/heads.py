@@ -104,7 +104,7 @@ class Heads:
         incarnation = write.head.incarnation
         if self._promised.get(given_id(write.head.run_id)) == incarnation:
             return write
-        return attrs.evolve(write, outer=incarnation)
+        return Write(write.head, write.old, write.put, write.cut_below, write.cut_above, write.cut_within, incarnation)
 
     def forget(self, run_id: str) -> None:
         """Forget what a run was to begin with: it has begun, or was deleted."""

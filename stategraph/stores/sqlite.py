@@ -170,8 +170,9 @@ class SqliteStore(RowStore):
 
     def _is_around(self, write: Write) -> bool:
         """Whether the run around that of a write is still the one that it is written for."""
-        select = "SELECT 1 FROM run WHERE run_id = ? AND incarnation = ?"
-        return self._database.execute(select, (given_id(write.head.run_id), write.outer)).fetchone() is not None
+        select = "SELECT incarnation FROM run WHERE run_id = ?"
+        found: tuple[bytes] | None = self._database.execute(select, (given_id(write.head.run_id),)).fetchone()
+        return found == (write.outer,)
 
     def _put_rows(self, first: int, rows: Sequence[Row]) -> None:
         """Many rows a statement: sqlite3 lets go of the GIL at every statement, and a busy run keeps it for 5 ms."""
