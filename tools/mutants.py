@@ -318,8 +318,8 @@ MUTANTS = (
     Mutant(
         "a copy is made without the parts of the step that it stands before",
         "stores/copies.py",
-        "writes = [self._copied_run(source, copy, incarnation), *inner]",
-        "writes = [self._copied_run(source, copy, incarnation)]",
+        "        yield from inner\n",
+        "        yield from () if True else inner\n",
         (STORES,),
     ),
     Mutant(
@@ -356,6 +356,20 @@ MUTANTS = (
         "        except Exception:  # noqa: BLE001, S110\n            pass\n",
         "        except ZeroDivisionError:\n            pass\n",
         ("tests/stores/test_disk.py -k LetGo",),
+    ),
+    Mutant(
+        "what others write meanwhile is taken for damage by a prune",
+        "stores/pruning.py",
+        "            if not _went_on(store, head):",
+        "            if True:",
+        ("tests/stores/test_two_handles.py",),
+    ),
+    Mutant(
+        "what others write meanwhile is taken for damage by a fork",
+        "stores/copies.py",
+        "            if self._store._chains.is_stale(head):\n",
+        "            if False:\n",
+        ("tests/stores/test_two_handles.py",),
     ),
     Mutant(
         "what is within a deleted run stays",

@@ -11,13 +11,13 @@ from collections.abc import Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from stategraph.errors import CheckpointError, NotSerializableError, StepConflictError
+from stategraph.errors import CheckpointError, CheckpointNotFoundError, NotSerializableError, StepConflictError
 from stategraph.ids import directly_within, given_id, is_parts_id, parts_id, step_of
 from stategraph.provenance import ParentStep, Part
 from stategraph.state import State, evolve
 from stategraph.stores.codec import encode_value
 from stategraph.stores.policy import Policy
-from stategraph.stores.rows import Write
+from stategraph.stores.rows import Head, Write
 
 if TYPE_CHECKING:
     from stategraph.stores.row_store import RowStore
@@ -61,15 +61,19 @@ class InnerRuns:
 
     def load_parts(self, run_id: str, step: int, node: str) -> dict[str, Any]:
         """As `CheckpointStore.load_parts`."""
-        kept_at, found = parts_id(run_id, step, node), {}
         try:
-            head = self._store._heads_of.find(kept_at)
-            for row in self._store._chains.visible(head) if head else ():
-                rows = self._store._chain(kept_at, row.step)
-                if head and rows:  # not if they were dropped meanwhile
-                    found.update(self._store._rows.data(kept_at, rows, head.incarnation)[0])
+            return self._store._read(parts_id(run_id, step, node), self._values)
+        except CheckpointNotFoundError:
+            return {}
         except CheckpointError as error:
             raise _of_outer(error, run_id) from error.__cause__
+
+    def _values(self, head: Head) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for row in self._store._chains.visible(head):
+            rows = self._store._chain(head.run_id, row.step)
+            if rows:  # not if they were dropped meanwhile
+                found.update(self._store._rows.data(head.run_id, rows, head.incarnation)[0])
         return found
 
     # ------------------------------------------------------------------ all that is within a run

@@ -65,6 +65,8 @@ class KnownRuns:
 
     def forget_removed(self, run_id: str) -> None:
         """Forget a run that is not there any more, but not what is to be kept of it once it is."""
+        if run_id not in self._incarnations and run_id not in self._tails:
+            return
         first, last = ids_within(run_id)
         with self._lock:
             for known in [one for one in self._tails if one == run_id or first < one < last]:

@@ -25,11 +25,19 @@ def prune(store: RowStore) -> Pruned:
             elif _is_removed(store, head):
                 removed.append(head.run_id)
         except (CheckpointCorruptError, FormatError) as error:
-            runs.damaged.append(head.run_id)
-            store._heads_of.report(head.run_id, error)
+            if not _went_on(store, head):  # or what was read is not of one time
+                runs.damaged.append(head.run_id)
+                store._heads_of.report(head.run_id, error)
     if removed or cut:
         store._erase()
     return Pruned(tuple(removed), cut, tuple(runs.damaged))
+
+
+def _went_on(store: RowStore, head: Head) -> bool:
+    try:
+        return store._chains.is_stale(head)
+    except (CheckpointCorruptError, FormatError):
+        return False
 
 
 def _is_removed(store: RowStore, head: Head) -> bool:

@@ -14,6 +14,7 @@ from stategraph.stores import known
 from stategraph.stores.disk import DiskStore
 from stategraph.stores.policy import Policy
 from stategraph.stores.sqlite import SqliteStore
+from stategraph.stores.summaries import Pruned
 from stategraph.testing.corpus import Order
 
 
@@ -432,3 +433,63 @@ def test_policies_of_runs_that_never_begin_are_not_remembered_for_ever(store, mo
         store.retain(f"run-{number}", Policy("full"))
 
     assert len(store._known._policies) == 5
+
+
+class TestWhatIsReadWhileAnotherWrites:
+    """It is not of one time. That is no damage."""
+
+    @pytest.fixture
+    def run(self, store, other, monkeypatch):
+        """-> has another begin a run anew, up to a step, just before the first rows of it are read."""
+        for handle in (store, other):
+            handle.retain("a", Policy("full"))
+        saved(store, 1, 2, 3)
+        store.save_parts("a", [Part(4, "map", "x", "first")])
+        chain = store._chain
+
+        def begin_anew_later(up_to=3):
+            def after_another_has_written(*asked):
+                monkeypatch.undo()
+                other.delete("a")
+                other.retain("a", Policy("full"))
+                saved(other, *range(1, up_to + 1), text="another run")
+                other.save_parts("a", [Part(4, "map", "x", "second")])
+                return chain(*asked)
+
+            monkeypatch.setattr(store, "_chain", after_another_has_written)
+
+        return begin_anew_later
+
+    def test_a_prune(self, store, run):
+        """What goes of the run goes another time."""
+        for step in range(4, 8):
+            store.save(State({"big": str(step) * 20_000}, run_id="a", step=step))
+        store.retain("a", Policy("windowed", window=2))
+        store.save(attrs.evolve(store.load("a"), status="failed"))
+        run(up_to=7)
+
+        assert store.prune() == Pruned()
+
+    def test_a_prune_of_a_run_that_was_over(self, store, run):
+        store.retain("a", Policy(ttl=1e-9))
+        store.save(attrs.evolve(store.load("a"), status="completed"))
+        run()
+
+        assert store.prune() == Pruned()
+
+    def test_a_fork(self, store, run):
+        """It says so, and can be made again."""
+        head, state = store._loaded_with_head("a", None)
+        run()
+
+        with pytest.raises(StepConflictError, match="fork it again"):
+            store._copies.make(head, attrs.evolve(state, run_id="b"), is_within_kept=True)
+
+        assert store.fork("a", "b")["text"] == "another run"
+        assert store.load_parts("b", 4, "map") == {"x": "second"}
+
+    def test_parts(self, store, run):
+        """They are read again."""
+        run()
+
+        assert store.load_parts("a", 4, "map") == {"x": "second"}
