@@ -318,8 +318,8 @@ MUTANTS = (
     Mutant(
         "a copy is made without the parts of the step that it stands before",
         "stores/copies.py",
-        "        yield from inner\n",
-        "        yield from () if True else inner\n",
+        "        for write in inner:\n",
+        "        for write in ():\n",
         (STORES,),
     ),
     Mutant(

@@ -6,6 +6,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+import attrs
+
 from stategraph.errors import CheckpointCorruptError, CheckpointNotFoundError, RunExistsError, StepConflictError
 from stategraph.ids import given_id, is_parts_id, outer_id, step_of
 from stategraph.provenance import ParentStep
@@ -41,7 +43,8 @@ class Copies:
     def _writes(self, source: Head, copy: State, incarnation: bytes, *, is_within_kept: bool) -> Iterator[Write]:
         inner = self._within(source.run_id, copy.step, copy.run_id, incarnation) if is_within_kept else ()
         yield self._copied_run(source, copy, incarnation)
-        yield from inner
+        for write in inner:
+            yield attrs.evolve(write, outer=incarnation)  # made only together with the copy that it is within
 
     @contextmanager
     def _of_one_time(self, head: Head) -> Iterator[None]:

@@ -7,7 +7,7 @@ import attrs
 import pytest
 
 from stategraph import State
-from stategraph.errors import CheckpointNotFoundError, CheckpointSaveError, StepConflictError
+from stategraph.errors import CheckpointNotFoundError, CheckpointSaveError, RunExistsError, StepConflictError
 from stategraph.ids import step_of
 from stategraph.provenance import ParentStep, Part
 from stategraph.stores import known
@@ -493,3 +493,23 @@ class TestWhatIsReadWhileAnotherWrites:
         run()
 
         assert store.load_parts("a", 4, "map") == {"x": "second"}
+
+
+def test_a_fork_whose_id_another_takes_at_the_same_time(store, other, monkeypatch):
+    """Nothing of it is made, so that nothing has to be taken back by a process that may die before."""
+    saved(store, 1)
+    store.save(nested(1))
+    store.save_parts("a", [Part(2, "map", "x", "of a")])
+    apply = store._apply
+
+    def after_another_has_begun_it(writes):
+        other.save(State({"n": "another"}, run_id="b", step=1))
+        return apply(writes)
+
+    monkeypatch.setattr(store, "_apply", after_another_has_begun_it)
+    monkeypatch.setattr(store, "_remove", None)
+    with pytest.raises(RunExistsError):
+        store.fork("a", "b")
+
+    assert other._ids_within("b") == []
+    assert other.load("b")["n"] == "another"
