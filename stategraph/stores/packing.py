@@ -55,18 +55,18 @@ def pack_head(head: Head) -> bytes:
     )
 
 
-def unpack_head(run_id: str, kept: bytes) -> Head:
+def unpack_head(run_id: str, kept: bytes, store: object = "store") -> Head:
     """-> the head.
 
     Raises:
-        CheckpointCorruptError: these are not the bytes of a head.
+        CheckpointCorruptError: these are not the bytes of a head; it names the store.
     """
     try:
         check_msgpack(kept, _LEVELS)
         columns = list(ormsgpack.unpackb(kept))
     except (TypeError, ValueError) as error:
-        raise no_run(run_id, error) from error
-    return _COLUMNS.head(run_id, columns)
+        raise no_run(run_id, f"its bytes are none of a run: {error}", store) from error
+    return _COLUMNS.head(run_id, columns, store)
 
 
 def _error_parts(error: ErrorInfo | None) -> list[str] | None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from stategraph.registry import Registry
 from stategraph.stores.base import CheckpointStore
-from stategraph.stores.files import absolute
+from stategraph.stores.paths import absolute_path
 
 if TYPE_CHECKING:
     from stategraph.stores.seals import SigningKey
@@ -34,7 +34,7 @@ def _disk(
 
 def _with_absolute_path(what: str, options: Mapping[str, Any]) -> Mapping[str, Any]:
     """-> the options as they mean the same in every working directory."""
-    return {**options, "path": absolute(options["path"], "checkpoint.options.path", what)}
+    return {**options, "path": absolute_path(options["path"], "checkpoint.options.path", what)}
 
 
 def _sqlite(

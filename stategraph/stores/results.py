@@ -15,7 +15,7 @@ from stategraph.errors import NotSerializableError, describe_exception
 from stategraph.frozen import freeze_items
 from stategraph.stores.cache import OLDEST, SafeCache, cache_folder, check_database
 from stategraph.stores.codec import decode, encode
-from stategraph.stores.files import absolute
+from stategraph.stores.paths import absolute_path
 from stategraph.stores.seals import SigningKey, signing_key
 from stategraph.stores.sqlite_file import check_version
 
@@ -57,7 +57,8 @@ class KeptResults:
     """
 
     def __init__(self, path: Any, sign_with: SigningKey | str | None = None) -> None:
-        self._path = absolute(path, "cache.path", "a folder")  # the working directory may change until it is opened
+        # Made absolute at once: the working directory may change until it is opened.
+        self._path = absolute_path(path, "cache.path", "a folder")
         self._signing_key = signing_key(sign_with, "cache.sign_with")
         self._cache: SafeCache | None = None
         self._kept = 0  # since it was opened

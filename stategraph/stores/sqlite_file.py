@@ -176,10 +176,14 @@ class OpenFiles:
     def check(self) -> None:
         """Raise CheckpointSaveError if what was just committed to them cannot be found there."""
         if _found(self._paths, self._is_fixed) != self._opened:
+            file, *others = map(Path, self._paths)
+            left = [] if file.exists() else [other.name for other in others if other.exists()]
             raise CheckpointSaveError(
                 "",
-                f"{self._paths[0]}, or its log, was moved, removed or replaced while it was open, and what is saved in "
-                "it is lost with this process: put it back, or close the store and begin anew",
+                f"{file}, or its log, was moved, removed or replaced while it was open, and what is saved in it is "
+                "lost with this process: put it back as it was or, where that cannot be, close the store"
+                f"{''.join(f', move {name} away' for name in left)} and make the graph anew: it opens a fresh one, in "
+                "which the run begins anew",
             )
 
 

@@ -168,20 +168,20 @@ def head_values(head: Head) -> tuple[Any, ...]:
     return *step_values(head), *about
 
 
-def head_of(found: tuple[Any, ...]) -> Head:
-    """-> the head in these columns. Raises CheckpointCorruptError if they hold none."""
+def head_of(found: tuple[Any, ...], store: object) -> Head:
+    """-> the head in these columns. Raises CheckpointCorruptError, which names the store, if they hold none."""
     run_id = found[0]
     try:
         check_stored_id(run_id)
     except InvalidRunIdError as error:
-        raise no_run(run_id, error) from error
-    return _COLUMNS.head(run_id, found[1:])
+        raise no_run(run_id, f"its column {error}", store) from error
+    return _COLUMNS.head(run_id, found[1:], store)
 
 
-def head_or_unreadable(found: tuple[Any, ...]) -> Head | Unreadable:
+def head_or_unreadable(found: tuple[Any, ...], store: object) -> Head | Unreadable:
     """-> the head in these columns, or what says that they hold none."""
     try:
-        return head_of(found)
+        return head_of(found, store)
     except CheckpointCorruptError as error:
         return Unreadable(str(found[0]), found[1], error)
 

@@ -1,6 +1,7 @@
 """Whose files a store uses: none that somebody else can write to, has planted, or has put in the place of another."""
 
 import os
+import re
 import shutil
 import sqlite3
 import stat
@@ -13,7 +14,17 @@ from typing import Any
 import pytest
 
 import stategraph
-from stategraph import CachePolicy, CheckpointConfig, CheckpointSaveError, ConfigError, FormatError, GraphConfig, State
+from stategraph import (
+    CachePolicy,
+    CheckpointConfig,
+    CheckpointError,
+    CheckpointSaveError,
+    ConfigError,
+    FormatError,
+    GraphConfig,
+    State,
+    StateGraph,
+)
 from stategraph.stores.disk import DiskStore
 from stategraph.stores.results import KeptResults
 from stategraph.stores.sqlite import SqliteStore
@@ -411,6 +422,41 @@ class TestTakenAway:
             with pytest.raises(CheckpointSaveError, match="moved, removed or replaced while it was open"):
                 store.save(State({"n": step}, run_id="a", step=step))
         store.close()
+
+    @pytest.mark.parametrize("how", ["the folder is deleted", "the file is deleted", "the file is replaced"])
+    def test_the_way_out(self, kind: str, folder: Path, how: str) -> None:
+        """As the errors say, from one to the next: close the store, make the graph anew, begin the run anew."""
+
+        def take_away(state: State) -> State:
+            if not is_taken:
+                is_taken.append(True)
+                self.change(kind, folder, how)
+            return state.set("y", 1)
+
+        path = folder if kind == "disk" else file_of(kind, folder)
+
+        def made() -> StateGraph:
+            checkpoint = CheckpointConfig(store=kind, options={"path": str(path)}, interval=1, preserve=True)
+            graph = StateGraph(GraphConfig(name="taken", checkpoint=checkpoint, observer="noop"))
+            graph.add_node("take", take_away)
+            graph.set_entry_point("take")
+            graph.set_exit_point("take")
+            return graph
+
+        is_taken: list[bool] = []
+        graph = made()
+        with pytest.raises(CheckpointSaveError, match=r"close the store.* and make the graph anew") as caught:
+            graph.execute(State({"x": 1}, run_id="a"))
+        graph.store.close()
+        with pytest.raises(CheckpointError, match=r"is closed; .* a graph keeps the store .* make it anew"):
+            graph.execute(State({"x": 1}, run_id="a"))
+
+        for name in re.findall("move ([^ ]*) away", str(caught.value)):
+            (folder / name).rename(folder / f"away-{name}")
+        graph = made()
+        assert graph.execute(State({"x": 1}, run_id="b"))["y"] == 1
+        assert graph.store.load("b")["y"] == 1
+        graph.store.close()
 
     def test_another_thread_makes_no_database_in_its_place(self, folder: Path) -> None:
         """Each thread has a connection of its own to the disk store."""
