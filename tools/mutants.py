@@ -51,15 +51,15 @@ MUTANTS = (
     Mutant(
         "heads are not checked",
         "stores/heads.py",
-        "        self._sealer.check_head(head)\n        return head if",
+        "        self._sealer.check_head(head, run_id)\n        return head if",
         "        return head if",
         ("tests/stores/test_forgery.py",),
     ),
     Mutant(
         "a run is given out under another id",
         "stores/heads.py",
-        "if head.run_id != run_id:",
-        "if False:",
+        "check_head(head, run_id)",
+        "check_head(head)",
         ("tests/stores/test_forgery.py",),
     ),
     Mutant(

@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 
 import attrs
 
-from stategraph.errors import CheckpointCorruptError, CheckpointError
+from stategraph.errors import CheckpointError
 from stategraph.ids import given_id, is_nested_id
 from stategraph.stores.row_operations import RowOperations
 from stategraph.stores.rows import Head, Unreadable
@@ -53,9 +53,7 @@ class Heads:
         head = self._store._head(run_id)
         if head is None:
             return None
-        if head.run_id != run_id:  # as where somebody has made ids in another case the same
-            raise CheckpointCorruptError(run_id, f"what the store holds for it is of run {head.run_id!r}")
-        self._sealer.check_head(head)
+        self._sealer.check_head(head, run_id)
         return head if not is_nested_id(run_id) or self._is_of_its_run(head) else None
 
     def _is_of_its_run(self, head: Head) -> bool:
