@@ -51,9 +51,37 @@ MUTANTS = (
     Mutant(
         "heads are not checked",
         "stores/heads.py",
-        "        self._sealer.check_head(head)\n        return head if",
+        "        self._sealer.check_head(head, run_id)\n        return head if",
         "        return head if",
         ("tests/stores/test_forgery.py",),
+    ),
+    Mutant(
+        "a run is given out under another id",
+        "stores/heads.py",
+        "check_head(head, run_id)",
+        "check_head(head)",
+        ("tests/stores/test_forgery.py",),
+    ),
+    Mutant(
+        "what was planted since the files were looked at is used",
+        "stores/sqlite_file.py",
+        "            check_beside(file)\n",
+        "            pass\n",
+        ("tests/stores/test_files.py",),
+    ),
+    Mutant(
+        "a hard link beside a database is written over",
+        "stores/files.py",
+        "            _check_names(other)",
+        "            pass",
+        ("tests/stores/test_files.py",),
+    ),
+    Mutant(
+        "an error shows the checkpoint of a config whole",
+        "config/graph.py",
+        "is_shown=False\n        ),",
+        "is_shown=True\n        ),",
+        ("tests/test_config.py",),
     ),
     Mutant(
         "a chain may be cut",

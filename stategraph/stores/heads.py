@@ -55,7 +55,7 @@ class Heads:
         head = self._store._head(run_id)
         if head is None:
             return None
-        self._sealer.check_head(head)
+        self._sealer.check_head(head, run_id)
         return head if not is_nested_id(run_id) or self._is_of_its_run(head) else None
 
     def _is_of_its_run(self, head: Head) -> bool:

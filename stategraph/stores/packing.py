@@ -43,16 +43,22 @@ def unpack_row(run_id: str, kept: bytes) -> tuple[Row, int | None]:
 
 
 def pack_head(head: Head) -> bytes:
-    """-> a head as bytes."""
+    """-> a head as bytes.
+
+    Raises:
+        CheckpointCorruptError: it has a number of more than 64 bits, for the store holds none that it can follow.
+    """
     parent, policy = head.parent, head.policy
-    return ormsgpack.packb(
-        [
-            *(head.number, head.version, head.step, head.node, head.time_ns, head.status.value),
-            *(_error_parts(head.error), head.graph, None if parent is None else [parent.run_id, parent.step]),
-            *([policy.retention, policy.window, policy.ttl], head.pause),
-            *(head.incarnation, head.tip, head.seal),
-        ]
-    )
+    columns = [
+        *(head.number, head.version, head.step, head.node, head.time_ns, head.status.value),
+        *(_error_parts(head.error), head.graph, None if parent is None else [parent.run_id, parent.step]),
+        *([policy.retention, policy.window, policy.ttl], head.pause),
+        *(head.incarnation, head.tip, head.seal),
+    ]
+    try:
+        return ormsgpack.packb(columns)
+    except TypeError as error:
+        raise no_run(head.run_id, error) from error
 
 
 def unpack_head(run_id: str, kept: bytes, store: object = "store") -> Head:

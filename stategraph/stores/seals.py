@@ -143,8 +143,10 @@ class Sealer:
         seal = self._digest(self._packed_head(head), b"", self._key)
         return _new_tuple(Head, (*head[:-1], seal))  # as head._replace(seal=seal) does, at every save
 
-    def check_head(self, head: Head) -> None:
-        """Raise CheckpointCorruptError unless the seal of a head is right."""
+    def check_head(self, head: Head, run_id: str | None = None) -> None:
+        """Raise CheckpointCorruptError unless the seal of a head is right, and the head that of this run."""
+        if run_id not in (None, head.run_id):  # as where somebody has made ids in another case the same
+            raise CheckpointCorruptError(run_id, f"what the store holds for it is of run {head.run_id!r}")
         packed = _or_none(self._packed_head, head)
         if packed is None or not self._is_right(head.seal, packed, b""):
             raise CheckpointCorruptError(head.run_id, f"what the store tells of it {self._mismatch(head.seal)}")

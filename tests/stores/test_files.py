@@ -300,6 +300,17 @@ class TestLinks:
 
         refused(kind, folder, "2 names")
 
+    @pytest.mark.parametrize("end", ["-wal", "-shm", "-journal"])
+    def test_that_are_hard_beside_a_database(self, kind: str, folder: Path, tmp_path: Path, end: str) -> None:
+        """SQLite would write over what has the other name."""
+        saved(kind, folder)
+        (tmp_path / "mine").write_bytes(b"mine")
+        (tmp_path / "mine").chmod(0o600)
+        os.link(tmp_path / "mine", named(folder, kind, end))
+
+        refused(kind, folder, end, "2 names")
+        assert (tmp_path / "mine").read_bytes() == b"mine"
+
     def test_to_a_folder(self, folder: Path, tmp_path: Path) -> None:
         """It is followed, too."""
         (tmp_path / "link").symlink_to(folder)
@@ -345,6 +356,25 @@ class TestPlanted:
         (tmp_path / "lost").rename(lost)
         with opened(kind, tmp_path / "killed") as store:
             assert store.load("a")["n"] == 1
+
+    @pytest.mark.parametrize(("end", "read_only"), [("-wal", False), ("-shm", False), ("-wal", True)])
+    def test_beside_a_database_that_was_looked_at(
+        self, folder: Path, end: str, read_only: bool, monkeypatch: Any
+    ) -> None:
+        """Between the look and the opening, as others may do in /tmp: they would read and write what is saved."""
+        saved("sqlite", folder)
+        connect = sqlite3.connect
+
+        def connected(*arguments: Any, **options: Any) -> sqlite3.Connection:
+            monkeypatch.undo()
+            named(folder, "sqlite", end).write_bytes(b"planted")  # an empty one of ours gets the mode of the database
+            named(folder, "sqlite", end).chmod(0o666)
+            database: sqlite3.Connection = connect(*arguments, **options)
+            return database
+
+        monkeypatch.setattr(sqlite3, "connect", connected)
+        with pytest.raises(ConfigError, match="0666"):
+            SqliteStore(folder / "runs.db", read_only=read_only)
 
     @pytest.mark.parametrize("read_only", [True, False])
     def test_a_pipe(self, folder: Path, read_only: bool) -> None:
