@@ -39,6 +39,7 @@ from stategraph.stores.sqlite_rows import (
     HEAD,
     INDEX,
     IS_SHOWN,
+    LAST_RUN,
     LAST_STEP,
     NEW_RUN,
     NEXT_RUN,
@@ -225,6 +226,8 @@ class SqliteStore(RowStore):
 
     def _take_out_rows(self, numbers: Sequence[tuple[int]]) -> None:
         for (number,) in numbers:
+            if not 0 <= number <= LAST_RUN:  # somebody has changed it: there is no room for rows of such a run
+                continue
             first = number << STEP_BITS
             self._database.execute("DELETE FROM checkpoint WHERE id BETWEEN ? AND ?", (first, first | LAST_STEP))
 

@@ -19,6 +19,7 @@ from stategraph.stores.rows import Head, Row, Unreadable
 
 STEP_BITS = 32
 LAST_STEP = (1 << STEP_BITS) - 1
+LAST_RUN = (1 << (63 - STEP_BITS)) - 1
 
 _FIRST = f"""
 CREATE TABLE store (id BLOB NOT NULL);
@@ -93,8 +94,10 @@ HEAD = (
     "run_id, number, version, step, checkpoint_node, timestamp_ns, "
     "status, error, graph, parent, policy, pause, incarnation, tip, seal"
 )
+# No seal covers a number, and one that somebody has made larger than all must not be the one to go on from.
+_NEXT_NUMBER = f"(SELECT coalesce(max(number), 0) + 1 FROM run WHERE number BETWEEN 0 AND {LAST_RUN - 1})"
 NEW_RUN = (
-    f"INSERT INTO run ({_HEAD_FIELDS}, run_id) VALUES ({', '.join('?' * 14)}) "
+    f"INSERT INTO run ({_HEAD_FIELDS}, run_id, number) VALUES ({', '.join('?' * 14)}, {_NEXT_NUMBER}) "
     "ON CONFLICT (run_id) DO NOTHING RETURNING number"
 )
 _IF_UNCHANGED = "WHERE run_id = ? AND version = ? RETURNING number"

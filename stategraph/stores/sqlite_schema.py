@@ -57,6 +57,7 @@ def check(database: sqlite3.Connection, path: Path) -> None:
         database.execute("BEGIN")  # all of it as it was at one time
         (application,) = database.execute("PRAGMA application_id").fetchone()
         (version,) = database.execute("PRAGMA user_version").fetchone()
+        (encoding,) = database.execute("PRAGMA encoding").fetchone()
         parts = database.execute("SELECT name, type, sql FROM sqlite_master").fetchall()
         strict = {name for (name,) in database.execute(_STRICT_INDEXES)}
         database.execute("COMMIT")
@@ -67,15 +68,22 @@ def check(database: sqlite3.Connection, path: Path) -> None:
     names = [str(name) for name, _, _ in parts]
     if names and application != APPLICATION_ID:
         raise FormatError("", f"{path} is not a database of stategraph (it has {', '.join(names[:5])})")
+    if encoding != "UTF-8":
+        raise FormatError("", f"{path} was made by others than stategraph: its texts are {encoding}, not UTF-8")
     _check_schema_version(version, path)
     ours = _made_by_us(version)
-    foreign = [
-        str(name)
-        for name, kind, sql in parts
-        if kind == "trigger" or ours.get(name, sql) != sql or (name in strict and name not in ours)
-    ]
+    foreign = [str(name) for name, kind, sql in parts if _is_foreign(name, kind, sql, ours)]
+    foreign += sorted(strict - ours.keys())
     if foreign:  # views and plain indexes for other tools may be added; all else runs something, or refuses rows
         raise FormatError("", f"{path} was changed by others than stategraph ({', '.join(foreign[:5])}): drop that")
+
+
+def _is_foreign(name: object, kind: object, sql: object, ours: Mapping[str, str]) -> bool:
+    """Whether a part of the schema runs something, or is none of ours under a name of ours: in another case, it is the
+    same name to SQLite, and so is another case of "trigger" the same kind."""
+    if kind not in ("table", "index", "view") or not isinstance(name, str):
+        return True
+    return ours[name] != sql if name in ours else name.lower() in ours
 
 
 _STRICT_INDEXES = """

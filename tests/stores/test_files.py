@@ -765,6 +765,50 @@ class TestIndexesOfOthers:
         with SqliteStore(file) as store:
             store.save(State({"n": 2}, run_id="a", step=2))
 
+    @pytest.mark.parametrize(
+        "statements",
+        [
+            (
+                "CREATE TRIGGER mine AFTER UPDATE ON run BEGIN SELECT 1; END",
+                "UPDATE sqlite_master SET type = 'TRIGGER' WHERE name = 'mine'",
+            ),
+            ("CREATE UNIQUE INDEX mine ON run (version)", "UPDATE sqlite_master SET name = 'MINE' WHERE name = 'mine'"),
+            ("UPDATE sqlite_master SET name = 'RUN', sql = replace(sql, 'graph TEXT', 'graph') WHERE name = 'run'",),
+        ],
+        ids=["trigger", "index", "table"],
+    )
+    def test_what_is_written_in_another_case(self, file: Path, statements: tuple[str, ...]) -> None:
+        """To SQLite it is the same, whatever is said of it in the table of what there is."""
+        with closing(sqlite3.connect(file, isolation_level=None)) as database:
+            database.execute("PRAGMA writable_schema = 1")
+            for statement in statements:
+                database.execute(statement)
+
+        with pytest.raises(FormatError, match="changed by others than stategraph"):
+            SqliteStore(file)
+
+    @pytest.mark.parametrize("number", [2**31 - 1, 2**31, 2**53, 2**63 - 1, -(2**63)])
+    def test_a_number_of_a_run_that_there_cannot_be(self, file: Path, number: int) -> None:
+        """Other runs begin nevertheless, and that run can be deleted."""
+        with SqliteStore(file) as store:
+            store.save(State({"n": 1}, run_id="b", step=1))
+            change(file, f"UPDATE run SET number = {number} WHERE run_id = 'b'")
+
+            store.save(State({"n": 3}, run_id="c", step=1))
+            store.delete("b")
+            assert store.list() == ["a", "c"]
+            assert store.load("c")["n"] == 3
+
+    def test_texts_in_another_encoding(self, folder: Path) -> None:
+        """What is kept as JSON would not be found as it was written."""
+        (folder / "runs.db").touch(0o600)
+        with closing(sqlite3.connect(folder / "runs.db", isolation_level=None)) as database:
+            for statement in ("PRAGMA encoding = 'UTF-16'", "CREATE TABLE mine (n)", "DROP TABLE mine"):
+                database.execute(statement)
+
+        with pytest.raises(FormatError, match="UTF-16"):
+            SqliteStore(folder / "runs.db")
+
     def test_one_that_is_added_while_the_store_is_open(self, file: Path) -> None:
         """A save that it is in the way of fails. It deletes nothing of another run."""
         with SqliteStore(file) as store:
