@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from stategraph.hidden import Hidden, may_be_secret, without_passwords
+from stategraph.hidden import Hidden, may_be_secret, shown_items, without_passwords
 
 if TYPE_CHECKING:
     from stategraph.provenance import Pause
@@ -46,7 +46,7 @@ def _repr_up_to(limit: int, value: object) -> str:
     if isinstance(value, AbstractSet) and type(value) is not set:
         opening, closing = f"{type(value).__name__}({opening}", f"{closing})"
     text = opening
-    for item in value.items() if isinstance(value, dict) else ((item,) for item in value):
+    for item in shown_items(value) if isinstance(value, dict) else ((item,) for item in value):
         if len(text) > limit:
             return text
         text += ": ".join([_repr_up_to(limit - len(text), part) for part in item]) + ", "

@@ -465,6 +465,12 @@ def test_a_secret_is_in_no_error(name: str, make: Any) -> None:
         lambda: GraphConfig(name="g", checkpoint={"options": {"dsn": SECRET}}),  # type: ignore[arg-type]
         lambda: StateGraph({"name": "g", "checkpoint": {"options": {"dsn": SECRET}}}),  # type: ignore[arg-type]
         lambda: get_checkpoint_store("memory", connection=SECRET),
+        *(
+            lambda: GraphConfig({"checkpoint": {"options": {"sign_with": SECRET}}}),  # type: ignore[arg-type]
+            lambda: AnyCheckpoint(store={"options": {"api_key": SECRET}}),
+            lambda: AnyCheckpoint(persist=[{"token": SECRET}]),
+            lambda: get_checkpoint_store("sqlite", path={"key": SECRET}),
+        ),
     ],
 )
 def test_what_may_hold_a_secret_is_not_in_the_text(make: Any) -> None:
