@@ -1,5 +1,7 @@
 """Durability "async" and "exit": what is saved behind a run, or where it ends."""
 
+import _thread
+import sys
 import threading
 import time
 
@@ -20,6 +22,30 @@ from stategraph.stores.sqlite import SqliteStore
 from stategraph.testing.corpus import Order
 
 LAST = 20
+
+
+def interrupted_at_once(function, *arguments):
+    """Call a function in the main thread, and interrupt it soon."""
+    timer = threading.Timer(0.05, _thread.interrupt_main)
+    timer.start()
+    return function(*arguments)
+
+
+def interrupt_in_start(name):
+    """Return a tracer that interrupts the first start of a thread where a function of `threading` returns."""
+
+    def trace(frame, event, arg):
+        if frame.f_code.co_filename != threading.__file__:
+            return trace if "stategraph" in frame.f_code.co_filename else None
+        caller = frame
+        while caller is not None and caller.f_code.co_name != "start":
+            caller = caller.f_back
+        if event == "return" and frame.f_code.co_name == name and caller is not None:
+            sys.settrace(None)
+            raise KeyboardInterrupt
+        return trace
+
+    return trace
 
 
 class SlowStore(MemoryStore):
@@ -330,6 +356,39 @@ class TestAsyncRuns:
             graph_on(store, work).execute(State(run_id="a"))
 
         assert (store.load("a").step, store.load("a").status) == (7, RunStatus.ACTIVE)
+
+    def test_a_run_that_is_interrupted_while_it_waits_is_saved_when_that_goes_up(self, store, monkeypatch):
+        """To `threading`, a thread that is being joined when an interrupt comes has ended: it is waited for anyway."""
+        store.may_save.clear()
+        joined = threading.Thread.join
+
+        def join(thread, timeout=None):
+            if thread.name != "stategraph saves":
+                return joined(thread, timeout)
+            monkeypatch.undo()
+            threading.Timer(0.2, store.may_save.set).start()
+            return interrupted_at_once(joined, thread)
+
+        monkeypatch.setattr(threading.Thread, "join", join)
+        with pytest.raises(KeyboardInterrupt):
+            graph_on(store).execute(State(run_id="a"))
+
+        assert store.load("a").step == LAST + 1
+        assert not [thread for thread in threading.enumerate() if thread.name == "stategraph saves"]
+
+    @pytest.mark.parametrize("function", ["_release_save", "wait"])
+    def test_an_interrupt_at_the_start_of_the_thread_goes_up(self, store, function):
+        """It is not taken for a lack of threads, and what was done is saved in order."""
+        interrupts = interrupt_in_start(function)
+        sys.settrace(interrupts)
+        try:
+            with pytest.raises(KeyboardInterrupt):
+                graph_on(store).execute(State(run_id="a"))
+        finally:
+            sys.settrace(None)
+
+        assert store.load("a").step == 1
+        assert graph_on(store).resume("a").step == LAST + 1
 
     def test_a_cancelled_run_is_saved(self, store):
         """Up to the last completed step."""
