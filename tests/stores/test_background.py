@@ -1,7 +1,6 @@
 """Durability "async" and "exit": what is saved behind a run, or where it ends."""
 
-import _thread
-import sys
+import signal
 import threading
 import time
 
@@ -26,26 +25,17 @@ LAST = 20
 
 def interrupted_at_once(function, *arguments):
     """Call a function in the main thread, and interrupt it soon."""
-    timer = threading.Timer(0.05, _thread.interrupt_main)
+    timer = threading.Timer(0.05, lambda: signal.pthread_kill(threading.main_thread().ident, signal.SIGINT))
     timer.start()
     return function(*arguments)
 
 
-def interrupt_in_start(name):
-    """Return a tracer that interrupts the first start of a thread where a function of `threading` returns."""
-
-    def trace(frame, event, arg):
-        if frame.f_code.co_filename != threading.__file__:
-            return trace if "stategraph" in frame.f_code.co_filename else None
-        caller = frame
-        while caller is not None and caller.f_code.co_name != "start":
-            caller = caller.f_back
-        if event == "return" and frame.f_code.co_name == name and caller is not None:
-            sys.settrace(None)
-            raise KeyboardInterrupt
-        return trace
-
-    return trace
+def wait_until_no_thread_saves():
+    """Wait until those have ended that nobody could join."""
+    give_up = time.monotonic() + 20
+    while any(thread.name == "stategraph saves" for thread in threading.enumerate()):
+        assert time.monotonic() < give_up
+        time.sleep(0.001)
 
 
 class SlowStore(MemoryStore):
@@ -357,9 +347,11 @@ class TestAsyncRuns:
 
         assert (store.load("a").step, store.load("a").status) == (7, RunStatus.ACTIVE)
 
-    def test_a_run_that_is_interrupted_while_it_waits_is_saved_when_that_goes_up(self, store, monkeypatch):
+    @pytest.mark.parametrize("is_run", [True, False])
+    def test_an_interrupt_while_saves_are_waited_for_costs_none(self, store, monkeypatch, is_run):
         """To `threading`, a thread that is being joined when an interrupt comes has ended: it is waited for anyway."""
         store.may_save.clear()
+        saves = BackgroundSaves(store)
         joined = threading.Thread.join
 
         def join(thread, timeout=None):
@@ -370,25 +362,38 @@ class TestAsyncRuns:
             return interrupted_at_once(joined, thread)
 
         monkeypatch.setattr(threading.Thread, "join", join)
+        if is_run:
+            with pytest.raises(KeyboardInterrupt):
+                graph_on(store).execute(State(run_id="a"))
+        else:
+            saves.save(State(run_id="a", step=LAST + 1))
+            with pytest.raises(KeyboardInterrupt):
+                saves.flush()
+            saves.flush()
+
+        assert store.load("a").step == LAST + 1
+        wait_until_no_thread_saves()
+
+    def test_an_interrupt_at_the_start_of_the_thread_goes_up(self, store, monkeypatch):
+        """It is not taken for a lack of threads: one that waits for the first sign of a thread finds a lock free."""
+        started = threading.Thread.start
+
+        def start(thread):
+            started(thread)
+            if thread.name == "stategraph saves":
+                monkeypatch.undo()
+                try:
+                    raise KeyboardInterrupt
+                finally:
+                    raise RuntimeError("cannot release un-acquired lock")
+
+        monkeypatch.setattr(threading.Thread, "start", start)
         with pytest.raises(KeyboardInterrupt):
             graph_on(store).execute(State(run_id="a"))
 
-        assert store.load("a").step == LAST + 1
-        assert not [thread for thread in threading.enumerate() if thread.name == "stategraph saves"]
-
-    @pytest.mark.parametrize("function", ["_release_save", "wait"])
-    def test_an_interrupt_at_the_start_of_the_thread_goes_up(self, store, function):
-        """It is not taken for a lack of threads, and what was done is saved in order."""
-        interrupts = interrupt_in_start(function)
-        sys.settrace(interrupts)
-        try:
-            with pytest.raises(KeyboardInterrupt):
-                graph_on(store).execute(State(run_id="a"))
-        finally:
-            sys.settrace(None)
-
         assert store.load("a").step == 1
         assert graph_on(store).resume("a").step == LAST + 1
+        wait_until_no_thread_saves()
 
     def test_a_cancelled_run_is_saved(self, store):
         """Up to the last completed step."""
