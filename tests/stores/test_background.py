@@ -25,7 +25,7 @@ LAST = 20
 
 def interrupted_at_once(function, *arguments):
     """Call a function in the main thread, and interrupt it soon."""
-    timer = threading.Timer(0.05, lambda: signal.pthread_kill(threading.main_thread().ident, signal.SIGINT))
+    timer = threading.Timer(0.05, lambda: signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT))
     timer.start()
     return function(*arguments)
 
