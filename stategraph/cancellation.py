@@ -17,7 +17,11 @@ class CancelledError(asyncio.CancelledError, Exception):
 
 
 async def outlast(
-    work: asyncio.Future[Any], seconds: float | None = None, *, hands_on: bool = False
+    work: asyncio.Future[Any],
+    seconds: float | None = None,
+    *,
+    hands_on: bool = False,
+    cancelled: asyncio.CancelledError | None = None,
 ) -> asyncio.CancelledError | None:
     """Wait until something is done, however often this task is cancelled meanwhile.
 
@@ -25,12 +29,13 @@ async def outlast(
         work: What to wait for. It is not cancelled.
         seconds: How long to wait at most.
         hands_on: Cancel the work as often as this task is cancelled.
+        cancelled: A cancellation that has come already. A cancel scope of anyio raises it again and again.
 
     Returns:
         The newest cancellation that came, which the caller has to raise in the end.
     """
     if work.done():
-        return None
+        return cancelled
     loop = asyncio.get_running_loop()
     until = float("inf") if seconds is None else loop.time() + seconds
 
@@ -43,7 +48,7 @@ async def outlast(
             return error
         return None
 
-    cancelled = await wait()
+    cancelled = cancelled or await wait()
     if cancelled is None:
         return None
     with _shield():  # only now: a scope for every wait would cost those that nobody cancels

@@ -149,9 +149,23 @@ MUTANTS = (
     Mutant(
         "an error of the background thread is swallowed",
         "stores/background.py",
-        "            self._error = error\n",
-        "            self._error = None\n",
+        "                self._error = error\n                waiting",
+        "                self._error = None\n                waiting",
         ("tests/stores/test_background.py",),
+    ),
+    Mutant(
+        "an interrupt ends the wait for saves that are being made",
+        "stores/background.py",
+        "        self._save_gathered()\n        with self._lock:\n            self._raise_error()",
+        "        with self._lock:\n            self._raise_error()",
+        ("tests/stores/test_background.py -k interrupt",),
+    ),
+    Mutant(
+        "an interrupt at the start of a thread passes for a lack of threads",
+        "dropped.py",
+        "        if isinstance(error.__context__, KeyboardInterrupt):\n",
+        "        if False:\n",
+        ("tests/stores/test_background.py -k interrupt",),
     ),
     Mutant(
         "whoever writes last wins",
@@ -257,6 +271,13 @@ MUTANTS = (
         'if "anyio" not in sys.modules:',
         "if True:",
         ("tests/test_cancellations.py",),
+    ),
+    Mutant(
+        "a scope of anyio cancels a run that is iterated over twice",
+        "cancellation.py",
+        "    cancelled = cancelled or await wait()\n    if",
+        "    cancelled = await wait()\n    if",
+        ("tests/test_cancellations.py -k anyio",),
     ),
     Mutant(
         "a run whose iteration was left waits for somebody who looks",
@@ -490,6 +511,20 @@ MUTANTS = (
         "= threading.get_ident() == self._home\n",
         "= True\n",
         ("tests/test_generators.py",),
+    ),
+    Mutant(
+        "a generator that is dropped is closed in the context of whoever drops it",
+        "nodes/feeds.py",
+        "            self._context.run(self._close_dropped)\n",
+        "            self._close_dropped()\n",
+        ("tests/test_dropped.py -k closed_where",),
+    ),
+    Mutant(
+        "parts go on when their run was dropped",
+        "nodes/parts.py",
+        "        pool.halt()\n        raise\n",
+        "        raise\n",
+        ("tests/test_dropped.py -k parts_that_are_being_done",),
     ),
     Mutant(
         "a generator that was left at work is never closed",

@@ -197,7 +197,8 @@ class AsyncStream(AsyncGenerator[State, None]):
             raise error
         run.cancel()
         self._turns.leave()
-        cancelled = await outlast(run, hands_on=True) or error
+        came = error if isinstance(error, asyncio.CancelledError) else None
+        cancelled = await outlast(run, hands_on=True, cancelled=came) or error
         end = end_of(run)
         if end is None and run.result() is not self._turns.last:
             self._rest.append(cancelled)
