@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ormsgpack
 
-from stategraph.provenance import ErrorInfo, ParentStep
+from stategraph.errors import CheckpointCorruptError
+from stategraph.provenance import ErrorInfo
 from stategraph.stores.columns import Columns, no_checkpoint, no_run
 from stategraph.stores.nesting import check_msgpack
 from stategraph.stores.policy import Policy
@@ -58,7 +59,11 @@ def pack_head(head: Head) -> bytes:
     try:
         return ormsgpack.packb(columns)
     except TypeError as error:
-        raise no_run(head.run_id, error) from error
+        reason = (
+            f"it would have number {head.number} among the runs of its store, which no run can have: what the store "
+            "holds as the number of its runs is damaged or forged; put back a copy of it"
+        )
+        raise CheckpointCorruptError(head.run_id, reason) from error
 
 
 def unpack_head(run_id: str, kept: bytes, store: object = "store") -> Head:
