@@ -5,7 +5,7 @@ from __future__ import annotations
 import ormsgpack
 
 from stategraph.errors import CheckpointCorruptError
-from stategraph.provenance import ErrorInfo
+from stategraph.provenance import ErrorInfo, ParentStep
 from stategraph.stores.columns import Columns, no_checkpoint, no_run
 from stategraph.stores.nesting import check_msgpack
 from stategraph.stores.policy import Policy
