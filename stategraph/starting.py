@@ -21,13 +21,14 @@ from stategraph.errors import (
 )
 from stategraph.events import STATE_EVENTS, EventType
 from stategraph.fitting import by_graph, check_fits, moved
-from stategraph.frozen import differing_items, freeze_items, lay_over
+from stategraph.frozen import freeze_items, lay_over
 from stategraph.ids import check_given_id
 from stategraph.persist import Written, accounted
 from stategraph.plan import Plan, Stage
 from stategraph.provenance import ParentStep, Progress, RunStatus, evolved
 from stategraph.recompute import restored
 from stategraph.run import with_notes
+from stategraph.sameness import differing_items
 from stategraph.state import State, data_of, evolve, with_data
 from stategraph.visit import Visit, is_late
 from stategraph.waking import Waking

@@ -526,6 +526,13 @@ MUTANTS = (
         (f"{STORES} -k diff",),
     ),
     Mutant(
+        "sets are the same if they are equal",
+        "sameness.py",
+        "    return number_of(one) == number_of(other)\n",
+        "    return one == other\n",
+        ("tests/test_sameness.py",),
+    ),
+    Mutant(
         "a result that is not signed is used",
         "stores/results.py",
         "if not hmac.compare_digest(entry[:start], _seal(key, body, signing_key)):",

@@ -12,9 +12,9 @@ from stategraph.answers import awaited
 from stategraph.callables import answered, problem_of
 from stategraph.commands import Task
 from stategraph.errors import GraphError, shorten
-from stategraph.frozen import differing_items
 from stategraph.nodes.base import Node, Question
 from stategraph.provenance import RunStatus
+from stategraph.sameness import differing_items
 from stategraph.state import State, evolve
 
 if TYPE_CHECKING:
