@@ -232,7 +232,7 @@ def _freeze_list(value: list[Any], depth: int, known: _Known) -> FrozenList:
     list.__setitem__(frozen, slice(first, None), rest)
     if not are_settled(rest):
         frozen.__class__ = UnsettledList
-    if len(rest) > 1:
+    if len(rest) > 1 or len(frozen) > _MANY:
         known[id(value)] = value, frozen
     return frozen
 

@@ -533,6 +533,13 @@ MUTANTS = (
         ("tests/test_sameness.py",),
     ),
     Mutant(
+        "what is met again at another depth is not counted",
+        "stores/sharing.py",
+        "                return _is_writable_again(containers)\n",
+        "                return _is_writable_again(level)\n",
+        ("tests/stores/test_sharing.py",),
+    ),
+    Mutant(
         "a result that is not signed is used",
         "stores/results.py",
         "if not hmac.compare_digest(entry[:start], _seal(key, body, signing_key)):",
