@@ -493,7 +493,7 @@ MUTANTS = (
     Mutant(
         "a coroutine counts as an answer",
         "callables.py",
-        "    if is_late(answer):",
+        "    if is_deferred(answer):",
         "    if False:",
         ("tests/test_callables.py",),
     ),
