@@ -199,7 +199,7 @@ class StateGraph(Blueprint):
         self, state: State, *, cancel: threading.Event | None = None, timeout: float | None = None
     ) -> AsyncStream:
         """As `stream`, on the running event loop. A loop that may be left early is best put into
-        ``async with contextlib.aclosing(graph.astream(state)) as states``: then the run has stopped when it is left."""
+        ``async with graph.astream(state) as states``: then the run has stopped when it is left."""
         from stategraph.drivers.streams import AsyncStream  # imported when used: asyncio takes 20 ms
 
         task = self._engine(shows=True).execute(_checked(state))
