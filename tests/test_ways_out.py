@@ -107,7 +107,7 @@ def test_a_border_function_without_an_answer(what: str) -> None:
     inner = make_graph({"a": trace("a")}, store=MemoryStore(), name="inner")
     graph = make_graph({"inner": inner.as_node(**{what: lambda state: None})}, store=MemoryStore())  # type: ignore[arg-type]
 
-    with pytest.raises(ExecutionError, match=f"its {what}: it returned None .*to return a mapping"):
+    with pytest.raises(ExecutionError, match=rf"its {what} are to be a mapping, not None \(NoneType\): return one"):
         graph.execute(State())
 
 

@@ -208,10 +208,8 @@ def _selected(what: str, keys: Any, state: State) -> dict[str, Any]:
     if callable(keys):
         made = answered(keys(state), f"its {what}")
         if not isinstance(made, Mapping):
-            found = f"it returned {shorten(made)} ({type(made).__name__})"
-            raise TypeError(
-                f"its {what}: {found}; the function is to return a mapping of keys to values, {{}} for none"
-            )
+            found = f"its {what} are to be a mapping, not {shorten(made)} ({type(made).__name__})"
+            raise TypeError(f"{found}: return one from the function, {{}} if nothing goes there")
         return dict(made)
     missing = [source for source in keys.values() if source not in state]
     if missing:
