@@ -8,6 +8,7 @@ other.
 from __future__ import annotations
 
 import dataclasses
+import sys
 from collections.abc import Callable, Collection, Mapping
 from datetime import date, datetime, time, timedelta, timezone, tzinfo
 from decimal import Decimal
@@ -130,9 +131,8 @@ def _are_same_objects(one: Any, other: Any, known: _Known) -> bool:
 
 def _registration_of(cls: type) -> RegisteredType | None:
     """-> the registration of a class whose instances are kept by their fields."""
-    from stategraph.stores.types import find_by_class  # imported when used: it needs what needs this
-
-    registered = find_by_class(cls)
+    types = sys.modules.get("stategraph.stores.types")  # where it was never imported, no class is registered
+    registered: RegisteredType | None = None if types is None else types.find_by_class(cls)
     return None if registered is None or registered.is_enum else registered
 
 
