@@ -15,7 +15,8 @@ import attrs
 from stategraph.callables import is_true, name_of, problem_of
 from stategraph.errors import shorten
 from stategraph.failures import failure_of, failures
-from stategraph.frozen import ATOMS, is_same
+from stategraph.frozen import ATOMS
+from stategraph.sameness import is_same
 from stategraph.state import State
 from stategraph.structure import EdgeStructure
 

@@ -122,6 +122,11 @@ class ConfigError(StateGraphError, ValueError):
         return f"ConfigError({str(self)!r})"
 
 
+def with_article(noun: str) -> str:
+    """Return a noun with its indefinite article."""
+    return f"{'an' if noun[:1].lower() in 'aeiou' else 'a'} {noun}"
+
+
 def _sorted(names: Iterable[str]) -> list[str]:
     return sorted(names)
 
@@ -231,12 +236,12 @@ class AsyncNodeError(StateGraphError, RuntimeError):
     """`execute` met an async node in a thread whose event loop is running."""
 
     node_name: str
+    way_out: str = (
+        "'await graph.aexecute(...)' or 'await graph.aresume(...)', and for streams astream or astream_resume"
+    )
 
     def __str__(self) -> str:
-        return (
-            f"node {self.node_name!r} is async and an event loop is running in this thread: "
-            "use 'await graph.aexecute(...)' or 'await graph.aresume(...)', and for streams astream or astream_resume"
-        )
+        return f"node {self.node_name!r} is async and an event loop is running in this thread: use {self.way_out}"
 
 
 @attrs.define(slots=False, eq=False, repr=False)

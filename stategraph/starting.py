@@ -21,15 +21,16 @@ from stategraph.errors import (
 )
 from stategraph.events import STATE_EVENTS, EventType
 from stategraph.fitting import by_graph, check_fits, moved
-from stategraph.frozen import differing_items, freeze_items, lay_over
+from stategraph.frozen import freeze_items, lay_over
 from stategraph.ids import check_given_id
 from stategraph.persist import Written, accounted
 from stategraph.plan import Plan, Stage
 from stategraph.provenance import ParentStep, Progress, RunStatus, evolved
 from stategraph.recompute import restored
 from stategraph.run import with_notes
+from stategraph.sameness import differing_items
 from stategraph.state import State, data_of, evolve, with_data
-from stategraph.visit import Visit, is_late
+from stategraph.visit import Visit, is_overdue
 from stategraph.waking import Waking
 
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
@@ -189,7 +190,7 @@ class Start(Waking):
             saved = awake(saved, pause)
             if pause.response_param is not None:
                 updates[pause.response_param] = visit.state[pause.response_param]
-        elif pause is not None and not is_late(pause):
+        elif pause is not None and not is_overdue(pause):
             if (
                 saved.structure != self.plan.structure or visit.renames
             ):  # allowed: the next resume need not say so again

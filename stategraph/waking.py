@@ -15,7 +15,7 @@ from stategraph.nodes.base import NOTHING, Question
 from stategraph.provenance import Pause, RunStatus, evolved
 from stategraph.run import Run, error_data
 from stategraph.state import State, completed_by, data_of, evolve
-from stategraph.visit import Visit, is_late
+from stategraph.visit import Visit, is_overdue
 
 
 @attrs.define(eq=False)
@@ -31,7 +31,7 @@ class Waking(Run):
         pause = cast(Pause, saved.pause)
         key = pause.response_param
         question = yield from self._question(saved, pause)
-        if is_late(pause):
+        if is_overdue(pause):
             if question.otherwise is NOTHING:
                 return (yield from self._expired(saved, pause)), updates
             if key in updates:

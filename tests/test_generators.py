@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import decimal
+import gc
 import signal
 import sqlite3
 import threading
@@ -785,6 +786,36 @@ class TestEnds:
         partial = memory_play.store.load(RUN).partial
         assert partial is not None
         assert partial.chunks == ("one",)
+
+
+class TestClosedLoops:
+    """What becomes of a generator whose loop is closed under it."""
+
+    @pytest.mark.parametrize("is_held", [False, True])
+    def test_it_ends_without_noise(self, is_held: bool) -> None:
+        """Nobody is told of a task that they did not make."""
+        told, held = list[dict[str, Any]](), list[Any]()
+
+        async def node(state: State) -> AsyncIterator[dict[str, Any]]:
+            yield {"x": 1}
+            yield {"x": 2}
+
+        async def leave() -> None:
+            taken = make_graph({"a": node}, store=MemoryStore()).astream(State())
+            held.append(taken)
+            await anext(aiter(taken))
+
+        loop = asyncio.new_event_loop()
+        loop.set_exception_handler(lambda _, context: told.append(context))
+        loop.run_until_complete(leave())
+        if not is_held:
+            held.clear()
+        loop.close()
+        held.clear()
+        del loop
+        gc.collect()
+
+        assert told == []
 
 
 class TestNeverAhead:

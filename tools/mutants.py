@@ -627,7 +627,7 @@ MUTANTS = (
     Mutant(
         "a coroutine counts as an answer",
         "callables.py",
-        "    if is_late(answer):",
+        "    if is_deferred(answer):",
         "    if False:",
         ("tests/test_callables.py",),
     ),
@@ -658,6 +658,20 @@ MUTANTS = (
         "not _is_same(first[key], second[key])",
         "first[key] != second[key]",
         (f"{STORES} -k diff",),
+    ),
+    Mutant(
+        "sets are the same if they are equal",
+        "sameness.py",
+        "    return number_of(one) == number_of(other)\n",
+        "    return one == other\n",
+        ("tests/test_sameness.py",),
+    ),
+    Mutant(
+        "what is met again at another depth is not counted",
+        "stores/sharing.py",
+        "                return _is_writable_again(containers)\n",
+        "                return _is_writable_again(level)\n",
+        ("tests/stores/test_sharing.py",),
     ),
     Mutant(
         "a result that is not signed is used",

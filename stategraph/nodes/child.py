@@ -12,9 +12,9 @@ from stategraph.answers import awaited
 from stategraph.callables import answered, problem_of
 from stategraph.commands import Task
 from stategraph.errors import GraphError, shorten
-from stategraph.frozen import differing_items
 from stategraph.nodes.base import Node, Question
 from stategraph.provenance import RunStatus
+from stategraph.sameness import differing_items
 from stategraph.state import State, evolve
 
 if TYPE_CHECKING:
@@ -208,7 +208,8 @@ def _selected(what: str, keys: Any, state: State) -> dict[str, Any]:
     if callable(keys):
         made = answered(keys(state), f"its {what}")
         if not isinstance(made, Mapping):
-            raise TypeError(f"its {what} are to be a mapping, not {shorten(made)} ({type(made).__name__})")
+            found = f"its {what} are to be a mapping, not {shorten(made)} ({type(made).__name__})"
+            raise TypeError(f"{found}: return one from the function, {{}} if nothing goes there")
         return dict(made)
     missing = [source for source in keys.values() if source not in state]
     if missing:

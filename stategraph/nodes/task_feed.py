@@ -36,6 +36,8 @@ class TaskFeed:
         task = self._task
         if task is None:
             task = self._task = asyncio.create_task(self._drive())
+            # It may wait for ever, if the loop is closed under it. Who is at fault, if somebody is, has a task as well.
+            task._log_destroy_pending = False  # type: ignore[attr-defined]
             task.add_done_callback(self._note_end)
         elif self._outcome is None:
             _wake(self._asked)

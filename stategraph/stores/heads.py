@@ -124,10 +124,10 @@ class Heads:
 
         Args:
             tell: Tells it of a head; raises a CheckpointError if it cannot.
-            status: As for `RowOperations._heads`.
-            graph: Likewise.
-            limit: Likewise.
-            before: Likewise.
+            status: Only runs of this status, as for `RowOperations._heads`.
+            graph: Only runs of this graph.
+            limit: At most so many runs; all if it is negative.
+            before: Only runs with a number below this one.
         """
         listing: Listing[_Told] = Listing([], [])
         while True:

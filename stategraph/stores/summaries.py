@@ -8,8 +8,8 @@ from typing import Any
 import attrs
 
 from stategraph.errors import NotSerializableError
-from stategraph.frozen import is_same
 from stategraph.provenance import ErrorInfo, ParentStep, Pause, RunStatus
+from stategraph.sameness import is_same
 from stategraph.state import State
 
 
