@@ -143,12 +143,10 @@ class SqliteStore(RowStore):
     # ------------------------------------------------------------------ rows
 
     def _apply(self, writes: Sequence[Write]) -> Sequence[bool]:
-        made = self._in_transaction(writes[0].head.run_id, partial(self._make_all, writes), CheckpointSaveError)
+        make: Callable[[], Sequence[bool]] = partial(builtins.list, map(self._make, writes))
+        made = self._in_transaction(writes[0].head.run_id, make, CheckpointSaveError)
         self._files.check()
         return made
-
-    def _make_all(self, writes: Sequence[Write]) -> Sequence[bool]:
-        return (self._make(writes[0]),) if len(writes) == 1 else [self._make(write) for write in writes]
 
     def _make(self, write: Write) -> bool:
         """Make one write within a transaction -> whether its run had the version for it."""
