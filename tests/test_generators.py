@@ -596,8 +596,34 @@ class TestAnyio:
         assert scopes[0].cancelled_caught
         assert over == ["node"]
 
+    # --------------------------------------------------------------------------- what ends it
 
-# --------------------------------------------------------------------------- what ends it
+    @pytest.mark.parametrize("closes", [False, True], ids=["at work", "waiting"])
+    def test_a_scope_around_the_run_cancels_once(self, anyio: Any, closes: bool) -> None:
+        """Though it raises the cancellation again and again: what the node shields for its end is not cut off."""
+        ended: list[str] = []
+
+        async def work(state: State) -> AsyncIterator[str]:
+            try:
+                yield "begun"
+                await asyncio.sleep(30)
+            finally:
+                with anyio.CancelScope(shield=True):
+                    await anyio.sleep(0.05)
+                    ended.append("in peace")
+
+        async def main() -> None:
+            graph = make_graph({"work": work}, store=MemoryStore())
+            with anyio.move_on_after(0.05):
+                if not closes:
+                    await graph.aexecute(State())
+                async with contextlib.aclosing(graph.astream(State())) as states:
+                    await anext(states)
+                    await asyncio.sleep(30)
+
+        asyncio.run(main())
+
+        assert ended == ["in peace"]
 
 
 class TestEnds:

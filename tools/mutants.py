@@ -259,6 +259,13 @@ MUTANTS = (
         ("tests/test_parts.py", "tests/test_left_behind.py"),
     ),
     Mutant(
+        "a scope of anyio cancels a generator that is at work again and again",
+        "nodes/task_feed.py",
+        "                await outlast(self._answered, hands_on_to=task, cancelled=cancelled)\n",
+        "",
+        ("tests/test_generators.py",),
+    ),
+    Mutant(
         "a second cancellation ends the wait for what must not be cut off",
         "cancellation.py",
         "        while not work.done() and loop.time() < until:\n",

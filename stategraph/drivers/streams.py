@@ -176,7 +176,7 @@ class AsyncStream(AsyncGenerator[State, None]):
         if run is None or run.done():
             return None
         self._turns.leave()
-        cancelled = await outlast(run, hands_on=True)
+        cancelled = await outlast(run, hands_on_to=run)
         if cancelled is not None:
             raise cancelled from end_of(run)
         return None if run.cancelled() else run.exception()
@@ -198,7 +198,7 @@ class AsyncStream(AsyncGenerator[State, None]):
         run.cancel()
         self._turns.leave()
         came = error if isinstance(error, asyncio.CancelledError) else None
-        cancelled = await outlast(run, hands_on=True, cancelled=came) or error
+        cancelled = await outlast(run, hands_on_to=run, cancelled=came) or error
         end = end_of(run)
         if end is None and run.result() is not self._turns.last:
             self._raised_last.append(cancelled)
