@@ -144,6 +144,7 @@ ALLOWED: dict[str, set[str]] = {
             "cancellation",
             "checks",
             "commands",
+            "dropped",
             "errors",
             "frozen",
             "ids",
