@@ -31,6 +31,9 @@ if TYPE_CHECKING:
     from stategraph._drivers.streams import AsyncStream
 
 
+_ASYNC_STREAMS = "'graph.astream(...)' or 'graph.astream_resume(...)' with 'async for', or 'await graph.aexecute(...)'"
+
+
 class StateGraph(Blueprint):
     """A workflow: named steps, and conditional edges between them.
 
@@ -196,7 +199,7 @@ class StateGraph(Blueprint):
         self, state: State, *, cancel: threading.Event | None = None, timeout: float | None = None
     ) -> AsyncStream:
         """As `stream`, on the running event loop. A loop that may be left early is best put into
-        ``async with contextlib.aclosing(graph.astream(state)) as states``: then the run has stopped when it is left."""
+        ``async with graph.astream(state) as states``: then the run has stopped when it is left."""
         from stategraph._drivers.streams import AsyncStream  # imported when used: asyncio takes 20 ms
 
         task = self._engine(shows=True).execute(_checked(state))
@@ -244,7 +247,8 @@ class StateGraph(Blueprint):
     def _sync_engine(self, *, shows: bool = False) -> Engine:
         engine = self._engine(shows=shows)
         if engine.plan.async_node is not None and is_loop_running():
-            raise AsyncNodeError(engine.plan.async_node)
+            node = engine.plan.async_node
+            raise AsyncNodeError(node, _ASYNC_STREAMS) if shows else AsyncNodeError(node)
         return engine
 
     def _runnable(self) -> Plan:

@@ -8,7 +8,7 @@ from typing import Any, cast
 import attrs
 
 from stategraph._engine.context import Run, error_data
-from stategraph._engine.step import Visit, is_late
+from stategraph._engine.step import Visit, is_overdue
 from stategraph._protocol.commands import StoreFailed, Task
 from stategraph._values.answers import awaited, awake
 from stategraph._values.frozen import lay_over
@@ -31,7 +31,7 @@ class Waking(Run):
         pause = cast(Pause, saved.pause)
         key = pause.response_param
         question = yield from self._question(saved, pause)
-        if is_late(pause):
+        if is_overdue(pause):
             if question.otherwise is NOTHING:
                 return (yield from self._expired(saved, pause)), updates
             if key in updates:

@@ -12,15 +12,16 @@ from stategraph._engine.context import with_notes
 from stategraph._engine.pauses import Waking
 from stategraph._engine.recompute import restored
 from stategraph._engine.selective import Written, accounted
-from stategraph._engine.step import Visit, is_late
+from stategraph._engine.step import Visit, is_overdue
 from stategraph._graph.compatibility import by_graph, check_fits, moved
 from stategraph._graph.compiled import Plan, Stage
 from stategraph._protocol.commands import Amend, CannotAwait, Load, Parts, Save, Stopped, StoreFailed, Task
 from stategraph._values.answers import awake
 from stategraph._values.events import STATE_EVENTS, EventType
-from stategraph._values.frozen import differing_items, freeze_items, lay_over
+from stategraph._values.frozen import freeze_items, lay_over
 from stategraph._values.ids import check_given_id
 from stategraph._values.provenance import ParentStep, Progress, RunStatus, evolved
+from stategraph._values.sameness import differing_items
 from stategraph.errors import (
     AsyncNodeError,
     CheckpointError,
@@ -189,7 +190,7 @@ class Start(Waking):
             saved = awake(saved, pause)
             if pause.response_param is not None:
                 updates[pause.response_param] = visit.state[pause.response_param]
-        elif pause is not None and not is_late(pause):
+        elif pause is not None and not is_overdue(pause):
             if (
                 saved.structure != self.plan.structure or visit.renames
             ):  # allowed: the next resume need not say so again

@@ -393,6 +393,6 @@ class Visit:
         return (yield from self.engine.run_child(self, plan, saved, inputs, updates))
 
 
-def is_late(pause: Pause) -> bool:
+def is_overdue(pause: Pause) -> bool:
     """Whether the deadline of a pause has passed."""
     return pause.deadline is not None and clock.to_datetime(clock.now_ns()) > pause.deadline

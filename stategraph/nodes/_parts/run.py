@@ -58,7 +58,8 @@ def do_parts(visit: Visit, jobs: Sequence[Job], workers: Workers, accept: Accept
     work = _Work(visit, pool, accept, finished)
     try:
         yield from work.do(len(left), stops=workers.stops)
-    except (GeneratorExit, CannotAwait):  # the driver is gone, or cannot await: then nothing has begun
+    except (GeneratorExit, CannotAwait):  # the driver is gone, or cannot await: nobody waits for what has begun
+        pool.halt()
         raise
     except BaseException as error:
         yield from work.stop_after(error)
