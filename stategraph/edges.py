@@ -14,7 +14,8 @@ import attrs
 
 from stategraph._util.callables import is_true, name_of, problem_of
 from stategraph._util.failures import failure_of, failures
-from stategraph._values.frozen import ATOMS, is_same
+from stategraph._values.frozen import ATOMS
+from stategraph._values.sameness import is_same
 from stategraph._values.structure import EdgeStructure
 from stategraph.errors import shorten
 from stategraph.state import State

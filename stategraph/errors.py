@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from stategraph._util.secrets import Hidden, may_be_secret, without_passwords
+from stategraph._util.secrets import Hidden, may_be_secret, shown_items, without_passwords
 
 if TYPE_CHECKING:
     from stategraph._values.provenance import Pause
@@ -46,7 +46,7 @@ def _repr_up_to(limit: int, value: object) -> str:
     if isinstance(value, AbstractSet) and type(value) is not set:
         opening, closing = f"{type(value).__name__}({opening}", f"{closing})"
     text = opening
-    for item in value.items() if isinstance(value, dict) else ((item,) for item in value):
+    for item in shown_items(value) if isinstance(value, dict) else ((item,) for item in value):
         if len(text) > limit:
             return text
         text += ": ".join([_repr_up_to(limit - len(text), part) for part in item]) + ", "
@@ -120,6 +120,11 @@ class ConfigError(StateGraphError, ValueError):
 
     def __repr__(self) -> str:
         return f"ConfigError({str(self)!r})"
+
+
+def with_article(noun: str) -> str:
+    """Return a noun with its indefinite article."""
+    return f"{'an' if noun[:1].lower() in 'aeiou' else 'a'} {noun}"
 
 
 def _sorted(names: Iterable[str]) -> list[str]:
@@ -231,12 +236,12 @@ class AsyncNodeError(StateGraphError, RuntimeError):
     """`execute` met an async node in a thread whose event loop is running."""
 
     node_name: str
+    way_out: str = (
+        "'await graph.aexecute(...)' or 'await graph.aresume(...)', and for streams astream or astream_resume"
+    )
 
     def __str__(self) -> str:
-        return (
-            f"node {self.node_name!r} is async and an event loop is running in this thread: "
-            "use 'await graph.aexecute(...)' or 'await graph.aresume(...)', and for streams astream or astream_resume"
-        )
+        return f"node {self.node_name!r} is async and an event loop is running in this thread: use {self.way_out}"
 
 
 @attrs.define(slots=False, eq=False, repr=False)

@@ -34,6 +34,9 @@ if TYPE_CHECKING:
     from stategraph._drivers.streams import AsyncStream
 
 
+_ASYNC_STREAMS = "'graph.astream(...)' or 'graph.astream_resume(...)' with 'async for', or 'await graph.aexecute(...)'"
+
+
 class StateGraph(GraphBuilder):
     """A workflow: named steps, and conditional edges between them.
 
@@ -198,7 +201,7 @@ class StateGraph(GraphBuilder):
         self, state: State, *, cancel: threading.Event | None = None, timeout: float | None = None
     ) -> AsyncStream:
         """As `stream`, on the running event loop. A loop that may be left early is best put into
-        ``async with contextlib.aclosing(graph.astream(state)) as states``: then the run has stopped when it is left."""
+        ``async with graph.astream(state) as states``: then the run has stopped when it is left."""
         from stategraph._drivers.streams import AsyncStream  # imported when used: asyncio takes 20 ms
 
         task = execute(self._new_run(shows=True), _checked(state))
@@ -245,8 +248,9 @@ class StateGraph(GraphBuilder):
 
     def _sync_run(self, *, shows: bool = False) -> RunContext:
         run = self._new_run(shows=shows)
-        if run.plan.async_node is not None and is_loop_running():
-            raise AsyncNodeError(run.plan.async_node)
+        node = run.plan.async_node
+        if node is not None and is_loop_running():
+            raise AsyncNodeError(node, _ASYNC_STREAMS) if shows else AsyncNodeError(node)
         return run
 
     def _runnable(self) -> CompiledGraph:

@@ -378,6 +378,29 @@ class TestTurns:
         in_time(main, selector)
         assert counts[1] - counts[0] < 10
 
+    def test_a_scope_of_anyio_cancels_the_run_once(self) -> None:
+        """However often it tells the consumer: what a node shields for its end is not cut off."""
+        anyio, ended = pytest.importorskip("anyio"), list[str]()
+
+        async def waits(state: State) -> dict[str, Any]:
+            scopes[0].cancel()
+            try:
+                await asyncio.sleep(PATIENCE)
+            finally:
+                with anyio.CancelScope(shield=True):
+                    await anyio.sleep(0.1)
+                    ended.append("waits")
+            return {}
+
+        async def main() -> None:
+            with anyio.CancelScope() as scope:
+                scopes.append(scope)
+                await Consumer(make_graph({"waits": waits}, store=MemoryStore()))()
+
+        scopes: list[Any] = []
+        in_time(main)
+        assert ended == ["waits"]
+
     def test_cancelled_again_and_again(self) -> None:
         """A turn or two for each time, no more."""
         gate = Gate()

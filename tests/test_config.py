@@ -462,8 +462,15 @@ def test_a_secret_is_in_no_error(name: str, make: Any) -> None:
         lambda: AnyCheckpoint(options=[SECRET]),
         lambda: CONFIG.merge(SECRET),  # type: ignore[arg-type]
         lambda: CONFIG.merge({"checkpoint": SECRET}),
+        lambda: GraphConfig(name="g", checkpoint={"options": {"dsn": SECRET}}),  # type: ignore[arg-type]
         lambda: StateGraph({"name": "g", "checkpoint": {"options": {"dsn": SECRET}}}),  # type: ignore[arg-type]
         lambda: get_checkpoint_store("memory", connection=SECRET),
+        *(
+            lambda: GraphConfig({"checkpoint": {"options": {"sign_with": SECRET}}}),  # type: ignore[arg-type]
+            lambda: AnyCheckpoint(store={"options": {"api_key": SECRET}}),
+            lambda: AnyCheckpoint(persist=[{"token": SECRET}]),
+            lambda: get_checkpoint_store("sqlite", path={"key": SECRET}),
+        ),
     ],
 )
 def test_what_may_hold_a_secret_is_not_in_the_text(make: Any) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
+import decimal
 import gc
 import logging
 import os
@@ -22,6 +24,7 @@ import pytest
 from stategraph import (
     CheckpointStore,
     EventType,
+    MapNode,
     RunCancelledError,
     RunStatus,
     State,
@@ -36,6 +39,8 @@ from tests.scenarios import RUN, WatchedStore, counted, fails_always, make_graph
 from tests.test_events import Recorder
 
 pytestmark = [pytest.mark.timeout(60), pytest.mark.unmeasured]
+
+VARIABLE = contextvars.ContextVar("VARIABLE", default=0)
 
 SAVED: dict[str, dict[str, Any]] = {
     "each step": {},
@@ -377,6 +382,68 @@ class TestOnAnEventLoop:
         assert graph.resume(RUN)["trace"] == [*"abcdefg"]
         gc.collect()
         assert caplog.messages == []
+
+    def test_parts_that_are_being_done_in_threads(self, some_store: CheckpointStore) -> None:
+        """No other one begins, and no thread is left."""
+        begun: list[int] = []
+
+        def item(number: int) -> int:
+            begun.append(number)
+            time.sleep(0.02)
+            return number
+
+        node = MapNode(item, "items", "results", max_workers=2)
+        graph = make_graph({**traces("a"), "map": node}, store=some_store, interval=5)
+        loop = asyncio.new_event_loop()
+        task = loop.create_task(graph.aexecute(State({"items": list(range(500))}, run_id=RUN)))
+        task._log_destroy_pending = False  # type: ignore[attr-defined]
+        while len(begun) < 6 and not task.done():
+            loop.run_until_complete(asyncio.sleep(0.01))
+        loop.close()
+        del task
+
+        def are_gone() -> bool:
+            gc.collect()  # a thread that is at work holds on to who waits for it
+            return not any(thread.name == "stategraph part" for thread in threading.enumerate())
+
+        wait_until(are_gone)
+        assert some_store.load(RUN)["trace"] == ["a"]
+        assert len(begun) < 100
+
+    @pytest.mark.parametrize("how", ["del", "cycle", "closed loop"])
+    def test_a_sync_generator_is_closed_where_it_has_begun(self, some_store: CheckpointStore, how: str) -> None:
+        """In its own context, and in its thread."""
+        begun: list[threading.Thread] = []
+        ended: list[threading.Thread] = []
+        kept = decimal.getcontext().prec
+
+        def talks(state: State) -> Iterator[str]:
+            token = VARIABLE.set(1)
+            begun.append(threading.current_thread())
+            try:
+                with decimal.localcontext(prec=5):
+                    yield "one"
+                    yield "two"
+            finally:
+                VARIABLE.reset(token)  # raises in any other context
+                ended.append(threading.current_thread())
+
+        graph = make_graph({"talks": talks}, store=some_store)
+        loop = asyncio.new_event_loop()
+        stream: Any = graph.stream(State()) if how != "closed loop" else graph.astream(State())
+        if how == "closed loop":
+            loop.run_until_complete(anext(stream))
+        else:
+            next(stream)
+        loop.close()
+        if how == "cycle":
+            Knot(stream)
+        del stream
+        gc.collect()
+
+        wait_until(lambda: bool(ended))
+        assert ended == begun
+        assert decimal.getcontext().prec == kept
 
     @pytest.mark.parametrize("loop_is", ["stopped", "closed"])
     def test_whoever_waits_is_dropped_with_it(self, some_store: CheckpointStore, loop_is: str) -> None:

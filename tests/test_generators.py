@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import decimal
+import gc
 import signal
 import sqlite3
 import threading
@@ -595,8 +596,34 @@ class TestAnyio:
         assert scopes[0].cancelled_caught
         assert over == ["node"]
 
+    # --------------------------------------------------------------------------- what ends it
 
-# --------------------------------------------------------------------------- what ends it
+    @pytest.mark.parametrize("closes", [False, True], ids=["at work", "waiting"])
+    def test_a_scope_around_the_run_cancels_once(self, anyio: Any, closes: bool) -> None:
+        """Though it raises the cancellation again and again: what the node shields for its end is not cut off."""
+        ended: list[str] = []
+
+        async def work(state: State) -> AsyncIterator[str]:
+            try:
+                yield "begun"
+                await asyncio.sleep(30)
+            finally:
+                with anyio.CancelScope(shield=True):
+                    await anyio.sleep(0.05)
+                    ended.append("in peace")
+
+        async def main() -> None:
+            graph = make_graph({"work": work}, store=MemoryStore())
+            with anyio.move_on_after(0.05):
+                if not closes:
+                    await graph.aexecute(State())
+                async with contextlib.aclosing(graph.astream(State())) as states:
+                    await anext(states)
+                    await asyncio.sleep(30)
+
+        asyncio.run(main())
+
+        assert ended == ["in peace"]
 
 
 class TestEnds:
@@ -785,6 +812,36 @@ class TestEnds:
         partial = memory_play.store.load(RUN).partial
         assert partial is not None
         assert partial.chunks == ("one",)
+
+
+class TestClosedLoops:
+    """What becomes of a generator whose loop is closed under it."""
+
+    @pytest.mark.parametrize("is_held", [False, True])
+    def test_it_ends_without_noise(self, is_held: bool) -> None:
+        """Nobody is told of a task that they did not make."""
+        told, held = list[dict[str, Any]](), list[Any]()
+
+        async def node(state: State) -> AsyncIterator[dict[str, Any]]:
+            yield {"x": 1}
+            yield {"x": 2}
+
+        async def leave() -> None:
+            taken = make_graph({"a": node}, store=MemoryStore()).astream(State())
+            held.append(taken)
+            await anext(aiter(taken))
+
+        loop = asyncio.new_event_loop()
+        loop.set_exception_handler(lambda _, context: told.append(context))
+        loop.run_until_complete(leave())
+        if not is_held:
+            held.clear()
+        loop.close()
+        held.clear()
+        del loop
+        gc.collect()
+
+        assert told == []
 
 
 class TestNeverAhead:

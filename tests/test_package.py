@@ -99,7 +99,7 @@ LAYERS = [
     ["hidden"],
     ["clock", "errors", "callables", "mismatches", "code_version", "dropped", "cancellation"],
     ["failures"],
-    ["ids", "structure", "events", "frozen", "registry", "commands", "nodes.context", "checks", "typed"],
+    ["ids", "structure", "events", "frozen", "registry", "commands", "nodes.context", "checks", "typed", "sameness"],
     ["provenance"],
     ["state"],
     ["persist", "watching", "answers"],
@@ -122,7 +122,7 @@ ALLOWED: dict[str, set[str]] = {
     "observers": {"errors", "events", "registry"},
     "stores": {
         *("answers", "callables", "checks", "clock", "dropped", "errors", "frozen", "hidden", "ids", "provenance"),
-        *("registry", "state"),
+        *("registry", "sameness", "state"),
         "structure",
     },
     "run": {
@@ -131,7 +131,7 @@ ALLOWED: dict[str, set[str]] = {
     },
     "starting": {
         *("answers", "commands", "errors", "events", "fitting", "frozen", "ids", "persist", "plan"),
-        *("provenance", "waking", "recompute", "run", "state", "visit"),
+        *("provenance", "waking", "recompute", "run", "sameness", "state", "visit"),
     },
     "engine": {
         *("commands", "edges", "errors", "events", "frozen", "nodes", "nodes.context", "plan", "provenance", "run"),
@@ -144,11 +144,13 @@ ALLOWED: dict[str, set[str]] = {
             "cancellation",
             "checks",
             "commands",
+            "dropped",
             "errors",
             "frozen",
             "ids",
             "nodes.context",
             "provenance",
+            "sameness",
             "schema",
             "state",
             "typed",

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import gc
 import subprocess
 import sys
 import textwrap
 import threading
 import time
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -195,6 +197,37 @@ class TestLives:
             for done in [pool.submit(asyncio.run, main()) for _ in range(12)]:
                 done.result(PATIENCE)
         assert not ours()
+
+    @pytest.mark.parametrize("is_busy", [False, True], ids=["after a run", "in a run"])
+    @pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
+    def test_a_loop_that_was_dropped(self, is_busy: bool) -> None:
+        """It goes without being closed, and its threads with it; work that is under way is finished before."""
+        gate, finished = Gate(), list[str]()
+
+        def slow(state: State) -> dict[str, Any]:
+            if is_busy:
+                gate.wait()
+            finished.append("slow")
+            return {}
+
+        async def until(task: asyncio.Task[State]) -> None:
+            await (asyncio.to_thread(gate.reached.wait, PATIENCE) if is_busy else task)
+            await asyncio.get_running_loop().shutdown_default_executor()
+
+        def use() -> weakref.ref[asyncio.AbstractEventLoop]:
+            loop = asyncio.new_event_loop()
+            task = loop.create_task(make_graph({"a": slow}, store=MemoryStore()).aexecute(State()))
+            loop.run_until_complete(until(task))
+            return weakref.ref(loop)
+
+        loop = use()
+        gate.opened.set()
+        end = time.monotonic() + PATIENCE
+        while (loop() is not None or ours()) and time.monotonic() < end:
+            gc.collect()
+            time.sleep(0.01)
+
+        assert (loop(), ours(), finished) == (None, [], ["slow"])
 
     def test_a_context(self) -> None:
         """Nodes see the context variables of the caller."""

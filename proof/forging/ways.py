@@ -253,6 +253,10 @@ _SCHEMA = {
     "index added": "CREATE INDEX added ON {table} (CAST({column} AS TEXT))",
     "column added": "ALTER TABLE {table} ADD COLUMN added DEFAULT 5",
     "trigger that removes": "CREATE TRIGGER added AFTER UPDATE ON {table} BEGIN DELETE FROM {table}; END",
+    "trigger that removes, called TRIGGER": (
+        "CREATE TRIGGER added AFTER UPDATE ON {table} BEGIN DELETE FROM {table}; END;; PRAGMA writable_schema = 1;; "
+        "UPDATE sqlite_master SET type = 'TRIGGER' WHERE name = 'added'"
+    ),
     "index removed": "DROP INDEX IF EXISTS run_by_status;; DROP INDEX IF EXISTS Cache_expire_time",
     "table replaced by a view": "ALTER TABLE {table} RENAME TO other;; CREATE VIEW {table} AS SELECT * FROM other",
 }

@@ -85,12 +85,12 @@ class AsyncStream(AsyncGenerator[State, None]):
         self._task, self._signal, self._store = task, signal, store
         self._turns = _Turns()
         self._is_asked = self._is_over = False
-        self._rest: list[BaseException] = []  # what is raised when there is no State any more
+        self._raised_last: list[BaseException] = []  # what is raised when there is no State any more
 
     async def __anext__(self) -> State:
         self._check_not_asked()
         if self._is_over:
-            raise self._rest.pop() if self._rest and _is_cancelled() else StopAsyncIteration
+            raise self._raised_last.pop() if self._raised_last and _is_cancelled() else StopAsyncIteration
         self._is_asked = True
         try:
             state = await self._asked()
@@ -176,7 +176,7 @@ class AsyncStream(AsyncGenerator[State, None]):
         if run is None or run.done():
             return None
         self._turns.leave()
-        cancelled = await outlast(run, hands_on=True)
+        cancelled = await outlast(run, hands_on_to=run)
         if cancelled is not None:
             raise cancelled from end_of(run)
         return None if run.cancelled() else run.exception()
@@ -197,10 +197,11 @@ class AsyncStream(AsyncGenerator[State, None]):
             raise error
         run.cancel()
         self._turns.leave()
-        cancelled = await outlast(run, hands_on=True) or error
+        came = error if isinstance(error, asyncio.CancelledError) else None
+        cancelled = await outlast(run, hands_on_to=run, cancelled=came) or error
         end = end_of(run)
         if end is None and run.result() is not self._turns.last:
-            self._rest.append(cancelled)
+            self._raised_last.append(cancelled)
             return run.result()
         if end is error:
             raise error

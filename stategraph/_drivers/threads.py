@@ -140,9 +140,9 @@ class LoopThreads:
         self.users -= 1
         if self.users:
             return
-        rest = _Rest(self)
+        closes = _ClosesThreads(self)
         with suppress(RuntimeError):  # no loop is running: a run that nobody waits for is being dropped
-            self._timer = weakref.ref(asyncio.get_running_loop().call_later(IDLE, rest))
+            self._timer = weakref.ref(asyncio.get_running_loop().call_later(IDLE, closes))
 
     def close(self) -> None:
         """Let them go."""
@@ -150,7 +150,7 @@ class LoopThreads:
         self.store.close()
 
 
-class _Rest:
+class _ClosesThreads:
     """Held by a timer of a loop, and by nothing else: it goes when the time is up, or when the loop is closed and drops
     its timers, which is all that tells of that. The threads go with it."""
 

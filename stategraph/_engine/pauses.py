@@ -11,7 +11,7 @@ from stategraph._engine.announce import emit
 from stategraph._engine.context import RunContext, fitting
 from stategraph._engine.failures import error_data, failure_at, rescue
 from stategraph._engine.saving import flush, save
-from stategraph._engine.step import StepExecution, is_late
+from stategraph._engine.step import StepExecution, is_overdue
 from stategraph._graph.compiled import CompiledNode
 from stategraph._protocol.commands import Save, StoreFailed, Task
 from stategraph._values.answers import awaited, awake
@@ -32,7 +32,7 @@ def take_answer(run: RunContext, saved: State, updates: Mapping[str, Any]) -> Ta
     pause = cast(Pause, saved.pause)
     key = pause.response_param
     question = yield from _question(run, saved, pause)
-    if is_late(pause):
+    if is_overdue(pause):
         if question.otherwise is NOTHING:
             return (yield from _expired(run, saved, pause)), updates
         if key in updates:

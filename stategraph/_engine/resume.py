@@ -17,9 +17,10 @@ from stategraph._graph.compatibility import check_compatible, migrate_state, spl
 from stategraph._graph.compiled import CompiledNode
 from stategraph._protocol.commands import Amend, Load, Parts, Save, Task
 from stategraph._values.events import EventType
-from stategraph._values.frozen import differing_items, lay_over
+from stategraph._values.frozen import lay_over
 from stategraph._values.ids import check_given_id
 from stategraph._values.provenance import RunStatus, evolved
+from stategraph._values.sameness import differing_items
 from stategraph.errors import CheckpointingDisabledError
 from stategraph.state import State, data_of, evolve, with_data
 

@@ -11,9 +11,10 @@ from stategraph._engine.saving import save
 from stategraph._engine.selective import Written, accounted
 from stategraph._protocol.commands import Amend, Load, Parts, Task
 from stategraph._values.events import STATE_EVENTS
-from stategraph._values.frozen import differing_items, freeze_items, lay_over
+from stategraph._values.frozen import freeze_items, lay_over
 from stategraph._values.ids import check_given_id
 from stategraph._values.provenance import Progress, RunStatus, evolved
+from stategraph._values.sameness import differing_items
 from stategraph.errors import CheckpointNotFoundError, GraphMismatchError, RunExistsError
 from stategraph.state import State, data_of, evolve, with_data
 

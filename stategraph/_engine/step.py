@@ -396,6 +396,6 @@ class StepExecution:
         return (yield from self.run.start_nested(self.run, self, plan.nested_in(self.run.plan), saved, inputs, updates))
 
 
-def is_late(pause: Pause) -> bool:
+def is_overdue(pause: Pause) -> bool:
     """Whether the deadline of a pause has passed."""
     return pause.deadline is not None and clock.to_datetime(clock.now_ns()) > pause.deadline

@@ -13,7 +13,7 @@ from stategraph._engine.resume import renamed, revive
 from stategraph._engine.saving import save
 from stategraph._engine.selective import Written
 from stategraph._engine.start import stamped, with_defaults, with_origins
-from stategraph._engine.step import StepExecution, is_late
+from stategraph._engine.step import StepExecution, is_overdue
 from stategraph._graph.compatibility import check_compatible
 from stategraph._graph.compiled import CompiledGraph
 from stategraph._protocol.commands import Amend, CannotAwait, Stopped, StoreFailed, Task
@@ -81,7 +81,7 @@ def _go_on(
         saved = awake(saved, pause)
         if pause.response_param is not None:
             updates[pause.response_param] = step.state[pause.response_param]
-    elif pause is not None and not is_late(pause):
+    elif pause is not None and not is_overdue(pause):
         if saved.structure != run.plan.structure or step.renames:  # allowed: the next resume need not say so again
             saved = evolve(saved, structure=run.plan.structure)
             yield from save(run, (Amend, run.services.amend, saved), saved)

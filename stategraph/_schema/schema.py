@@ -15,6 +15,7 @@ from stategraph._schema.mismatch import Mismatch, describe_type, mismatches
 from stategraph._schema.structuring import Hook, classes_in, hook_for
 from stategraph._util.callables import answered, problem_of
 from stategraph._values.frozen import changed_items, freeze, is_settled, lay_over
+from stategraph._values.sameness import is_same
 from stategraph.errors import ConfigError, SchemaError, describe_exception
 from stategraph.state import State, data_of, with_data
 
@@ -185,7 +186,7 @@ class Schema:
     def changes(self, instance: Any, before: Mapping[str, Any]) -> dict[str, Any]:
         """-> the fields of an instance whose values are others than before."""
         values = {name: getattr(instance, name) for name in self.fields}
-        return {name: value for name, value in values.items() if not _is_same(before.get(name, _NOTHING), value)}
+        return {name: value for name, value in values.items() if not is_same(before.get(name, _NOTHING), value)}
 
 
 _NOTHING = object()
@@ -197,16 +198,6 @@ def _snapshot(value: Any) -> Any:
         return frozen if is_settled(frozen) else freeze(copy.deepcopy(value))
     except Exception:  # noqa: BLE001 - what cannot be copied counts as changed
         return _NOTHING
-
-
-def _is_same(before: Any, after: Any) -> bool:
-    """Whether nothing has changed. The reprs tell 1 from True and 1.0, which are equal."""
-    if before is after:
-        return True
-    try:
-        return bool(before == after) and repr(before) == repr(freeze(after))
-    except Exception:  # noqa: BLE001 - what cannot be compared counts as changed
-        return False
 
 
 def schema_of(cls: Any) -> Schema:

@@ -75,12 +75,13 @@ def answered(answer: _Answer, name: str = "") -> _Answer:
     Raises:
         TypeError: it has to be awaited, or iterated over.
     """
-    if is_late(answer):
-        raise TypeError(f"{name and name + ': '}it returned a {type(answer).__name__}, and has to answer at once")
+    if is_deferred(answer):
+        found = f"{name and name + ': '}it returned a {type(answer).__name__}, and has to answer at once"
+        raise TypeError(f"{found}: a sync function does that calls no async or generator function")
     return answer
 
 
-def is_late(answer: object) -> bool:
+def is_deferred(answer: object) -> bool:
     """Whether an answer has to be awaited or iterated over. If so, it is closed, or Python warns that nobody did."""
     if not (inspect.isawaitable(answer) or inspect.isgenerator(answer) or inspect.isasyncgen(answer)):
         return False

@@ -17,20 +17,25 @@ class CancelledError(asyncio.CancelledError, Exception):
 
 
 async def outlast(
-    work: asyncio.Future[Any], seconds: float | None = None, *, hands_on: bool = False
+    work: asyncio.Future[Any],
+    seconds: float | None = None,
+    *,
+    hands_on_to: asyncio.Task[Any] | None = None,
+    cancelled: asyncio.CancelledError | None = None,
 ) -> asyncio.CancelledError | None:
     """Wait until something is done, however often this task is cancelled meanwhile.
 
     Args:
         work: What to wait for. It is not cancelled.
         seconds: How long to wait at most.
-        hands_on: Cancel the work as often as this task is cancelled.
+        hands_on_to: The task to cancel as often as this one is cancelled: the work, or who does it.
+        cancelled: A cancellation that has come already. A cancel scope of anyio raises it again and again.
 
     Returns:
         The newest cancellation that came, which the caller has to raise in the end.
     """
     if work.done():
-        return None
+        return cancelled
     loop = asyncio.get_running_loop()
     until = float("inf") if seconds is None else loop.time() + seconds
 
@@ -38,12 +43,12 @@ async def outlast(
         try:
             await asyncio.wait([work], timeout=None if seconds is None else max(0.0, until - loop.time()))
         except asyncio.CancelledError as error:
-            if hands_on:
-                work.cancel()
+            if hands_on_to is not None:
+                hands_on_to.cancel(*error.args)
             return error
         return None
 
-    cancelled = await wait()
+    cancelled = cancelled or await wait()
     if cancelled is None:
         return None
     with _shield():  # only now: a scope for every wait would cost those that nobody cancels

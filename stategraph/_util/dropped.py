@@ -14,6 +14,8 @@ import weakref
 from _thread import start_new_thread
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import suppress
+from queue import Empty, SimpleQueue
 from typing import Generic, Protocol, TypeVar
 
 import attrs
@@ -38,12 +40,26 @@ class _Dropped:
     Attributes:
         store: The store of the run.
         end: Does it.
-        is_ended: Set once that is over.
+        is_ended: Whether that is over.
     """
 
     store: object
     end: Callable[[], object]
-    is_ended: threading.Event = attrs.field(factory=threading.Event, init=False)
+    is_ended: bool = attrs.field(default=False, init=False)
+    # No event: an interrupt in one leaves it locked, and whoever sets it waits for ever.
+    _signs: SimpleQueue[None] = attrs.field(factory=SimpleQueue, init=False)
+
+    def tell(self) -> None:
+        """Tell whoever waits for it that it is over."""
+        self.is_ended = True
+        self._signs.put(None)
+
+    def wait(self, seconds: float) -> bool:
+        """Wait until it is over, not much longer than so many seconds; return whether it is."""
+        if not self.is_ended:
+            with suppress(Empty):
+                self._signs.put(self._signs.get(timeout=seconds))  # for others who wait
+        return self.is_ended
 
 
 _Known = TypeVar("_Known")
@@ -96,9 +112,7 @@ class Reaper:
 
     def _begin(self) -> None:
         """Begin a thread that others know: that takes locks, which a finaliser must not."""
-        try:
-            threading.Thread(target=self._work, name="stategraph dropped runs", daemon=True).start()
-        except RuntimeError:
+        if not is_started(threading.Thread(target=self._work, name="stategraph dropped runs", daemon=True)):
             self._is_called = False
 
     def _work(self) -> None:
@@ -111,7 +125,7 @@ class Reaper:
                     try:
                         _end(self._dropped[0])
                     finally:
-                        self._dropped.popleft().is_ended.set()
+                        self._dropped.popleft().tell()
 
     def settle(self, store: object) -> None:
         """Wait until all runs of a store have ended that were dropped before now.
@@ -127,9 +141,9 @@ class Reaper:
 
     def _has_ended(self, one: _Dropped) -> bool:
         """Wait a while for an end. Where no thread comes, as when the process is ending, this one does the work."""
-        if not (self._is_called or self._at_work.locked() or one.is_ended.is_set()):
+        if not (self._is_called or self._at_work.locked() or one.is_ended):
             self._work()
-        if one.is_ended.wait(_SOON):
+        if one.wait(_SOON):
             return True
         if not self._at_work.locked():  # the thread that is to come may be this one, within a finaliser at its start
             self._work()
@@ -171,6 +185,18 @@ class Reaper:
 def is_held_here(lock: threading.RLock) -> bool:
     """Whether this thread holds a lock, further down its stack. `threading.Condition` asks it that way, too."""
     return lock._is_owned()  # type: ignore[attr-defined, no-any-return]
+
+
+def is_started(thread: threading.Thread) -> bool:
+    """Start a thread, and return whether that could be done: the process may be ending, or have no more threads."""
+    try:
+        thread.start()
+    except RuntimeError as error:
+        # It has been started: an interrupt within the wait for its first sign has found a lock that is not held.
+        if isinstance(error.__context__, KeyboardInterrupt):
+            raise error.__context__ from None
+        return False
+    return True
 
 
 def _end(one: _Dropped) -> None:

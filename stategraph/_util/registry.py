@@ -7,10 +7,10 @@ import threading
 from collections.abc import Callable, Hashable, Mapping
 from typing import Any, Generic, TypeVar
 
-from stategraph._util.callables import is_late, problem_of
+from stategraph._util.callables import is_deferred, problem_of
 from stategraph._util.secrets import Hidden
 from stategraph._values.frozen import ATOMS
-from stategraph.errors import ConfigError, UnknownNameError, describe_exception
+from stategraph.errors import ConfigError, UnknownNameError, describe_exception, with_article
 
 _Thing = TypeVar("_Thing")
 
@@ -61,7 +61,7 @@ class Registry(Generic[_Thing]):
             raise ConfigError(f"name of the {self._kind}", name, "a name is a str that is not empty")
         problem = "" if self._is_instance(entry) else problem_of(entry)
         if problem:
-            allowed = f"a {self._kind} or a sync function that makes one is: {problem}"
+            allowed = f"{with_article(self._kind)} or a sync function that makes one is: {problem}"
             raise ConfigError(f"{self._kind} {name!r}", entry, allowed)
         with self._lock:
             self._entries[name] = entry
@@ -141,8 +141,10 @@ class Registry(Generic[_Thing]):
 
     def _checked(self, name: str, made: Any) -> _Thing:
         if not self._is_instance(made):
-            late = ", and is no async or generator function" if is_late(made) else ""
-            raise ConfigError(f"{self._kind} {name!r}", Hidden.of(made), f"its factory returns a {self._kind}{late}")
+            late = ", and is no async or generator function" if is_deferred(made) else ""
+            raise ConfigError(
+                f"{self._kind} {name!r}", Hidden.of(made), f"its factory returns {with_article(self._kind)}{late}"
+            )
         return made  # type: ignore[no-any-return]
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import attrs
 
@@ -36,3 +38,10 @@ class Hidden:
 
     def __repr__(self) -> str:
         return f"<a {self.type} that is not shown>"
+
+
+def shown_items(items: Mapping[Any, Any]) -> Iterator[tuple[Any, Any]]:
+    """Yield the items of a mapping, with what stands for a value in the place of each that may be a secret by its key:
+    a configuration that is given where something else is expected is shown by the error."""
+    for key, value in items.items():
+        yield key, Hidden.of(value) if isinstance(key, str) and may_be_secret(f".{key}") else value

@@ -232,7 +232,7 @@ def _freeze_list(value: list[Any], depth: int, known: _Known) -> FrozenList:
     list.__setitem__(frozen, slice(first, None), rest)
     if not are_settled(rest):
         frozen.__class__ = UnsettledList
-    if len(rest) > 1:
+    if len(rest) > 1 or len(frozen) > _MANY:
         known[id(value)] = value, frozen
     return frozen
 
@@ -333,40 +333,6 @@ def lay_over(data: dict[str, Any], updates: Mapping[str, Any]) -> dict[str, Any]
         if type(value) not in SETTLED or type(key) is not str:
             return {**data, **{plain_key(key): freeze_at(key, value) for key, value in updates.items()}}
     return {**data, **updates}  # most updates are numbers and texts, which are taken as they are
-
-
-def _kind_of(value: Any) -> type:
-    return next((kind for kind in (dict, list, set, frozenset) if isinstance(value, kind)), type(value))
-
-
-def is_same(one: Any, other: Any, known: dict[tuple[int, int], tuple[Any, Any]] | None = None) -> bool:
-    """Whether two values are the same in type and value, all the way down; objects, as they compare.
-
-    That a container is read-only makes no difference. `known` are pairs that need not be looked at again: one that is
-    not the same decides it for the whole.
-    """
-    if one is other:
-        return True
-    if _kind_of(one) is not _kind_of(other):
-        return False
-    if isinstance(one, dict | list | tuple):
-        known = {} if known is None else known
-        if (id(one), id(other)) in known:
-            return True
-        known[id(one), id(other)] = one, other
-    if isinstance(one, dict):
-        return one.keys() == other.keys() and all(is_same(value, other[key], known) for key, value in one.items())
-    if isinstance(one, list | tuple):
-        return len(one) == len(other) and all(map(is_same, one, other, repeat(known)))
-    try:
-        return bool(one == other)
-    except Exception:
-        return False
-
-
-def differing_items(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
-    """-> what is in `after` under new keys, or not the same as in `before`."""
-    return {key: value for key, value in after.items() if key not in before or not is_same(before[key], value)}
 
 
 def changed_items(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:

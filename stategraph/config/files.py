@@ -32,5 +32,10 @@ def read(path: object) -> Any:
         raise ConfigError("file", name, f"a name that ends in {' or '.join(_READERS)}") from None
     try:
         return parse(file.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        there = file.parent.absolute()
+        missing = f"it is not in {there}" if there.is_dir() else f"there is no folder {there}"
+        where = "" if file.is_absolute() else "; a path begins in the working directory, or is to be absolute"
+        raise ConfigError("file", name, f"the name of a file that is there: {missing}{where}") from error
     except (OSError, ValueError, RecursionError) as error:
         raise ConfigError("file", name, f"a readable {file.suffix} file ({error})") from error

@@ -43,7 +43,9 @@ class GraphConfig:
     )
     checkpoint: CheckpointConfig = attrs.field(
         factory=CheckpointConfig,
-        validator=check("checkpoint", "a CheckpointConfig", lambda value: isinstance(value, CheckpointConfig)),
+        validator=check(
+            "checkpoint", "a CheckpointConfig", lambda value: isinstance(value, CheckpointConfig), is_shown=False
+        ),
     )
 
     @classmethod

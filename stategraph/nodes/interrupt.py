@@ -21,6 +21,13 @@ def _is_optional_function(node: object, attribute: attrs.Attribute[Any], value: 
         raise TypeError(f"{what}; a sync function of the answer is: {problem}")
 
 
+def _is_key(node: object, attribute: attrs.Attribute[Any], value: object) -> None:
+    is_optional = attribute.name == "input_param"
+    if not isinstance(value, str) and not (is_optional and value is None):
+        allowed = "the key of what is shown, or None to show nothing, is" if is_optional else "the key of the answer is"
+        raise TypeError(f"{attribute.name}: {shorten(value)} is not allowed; {allowed}")
+
+
 @attrs.frozen
 class InterruptNode(Node):
     """Pauses the run until somebody answers.
@@ -44,8 +51,8 @@ class InterruptNode(Node):
         TypeError, ValueError: an argument is not what it should be, or `otherwise` is an answer that will not do.
     """
 
-    input_param: str | None = attrs.field(validator=attrs.validators.optional(attrs.validators.instance_of(str)))
-    response_param: str = attrs.field(validator=attrs.validators.instance_of(str))
+    input_param: str | None = attrs.field(validator=_is_key)
+    response_param: str = attrs.field(validator=_is_key)
     reason: str = attrs.field(default="waits for an answer", kw_only=True)
     schema: Any = attrs.field(default=None, kw_only=True)
     validator: Callable[[Any], object] | None = attrs.field(default=None, kw_only=True, validator=_is_optional_function)

@@ -11,8 +11,8 @@ import attrs
 from stategraph._protocol.commands import Task
 from stategraph._util.callables import answered, problem_of
 from stategraph._values.answers import awaited
-from stategraph._values.frozen import differing_items
 from stategraph._values.provenance import RunStatus
+from stategraph._values.sameness import differing_items
 from stategraph.errors import GraphError, shorten
 from stategraph.nodes.base import NestedGraph, Node, Question, StepContext
 from stategraph.state import State, evolve
@@ -195,7 +195,8 @@ def _selected(what: str, keys: Any, state: State) -> dict[str, Any]:
     if callable(keys):
         made = answered(keys(state), f"its {what}")
         if not isinstance(made, Mapping):
-            raise TypeError(f"its {what} are to be a mapping, not {shorten(made)} ({type(made).__name__})")
+            found = f"its {what} are to be a mapping, not {shorten(made)} ({type(made).__name__})"
+            raise TypeError(f"{found}: return one from the function, {{}} if nothing goes there")
         return dict(made)
     missing = [source for source in keys.values() if source not in state]
     if missing:

@@ -50,7 +50,8 @@ class MultiObserver(Observer):
 
 
 def _each(given: Listener | Iterable[Listener]) -> Iterable[Listener]:
-    observers = (cast(Listener, given),) if hasattr(given, "on_event") else given
+    is_one = hasattr(given, "on_event") or not isinstance(given, Iterable)
+    observers = (cast(Listener, given),) if is_one else cast(Iterable[Listener], given)
     for observer in observers:
         problem = listener_problem(observer)
         if problem:

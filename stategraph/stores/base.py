@@ -260,16 +260,23 @@ def check_number(step: object, name: str = "step") -> None:
 
 def check_limit(limit: int) -> int:
     """-> the limit, if it is one."""
-    if type(limit) is not int or limit < 1:
-        raise ValueError(f"limit: {shorten(limit)} is not allowed; a whole number from 1 on is")
+    if type(limit) is not int or not 1 <= limit <= _LARGEST:
+        raise ValueError(f"limit: {shorten(limit)} is not allowed; a whole number from 1 to {_LARGEST} is")
     return limit
 
 
 def from_cursor(cursor: str | None) -> int | None:
     """-> the number that a cursor stands for."""
-    if cursor is None or (isinstance(cursor, str) and cursor.isdecimal() and cursor.isascii()):
-        return None if cursor is None else int(cursor)
-    raise ValueError(f"after: {shorten(cursor)} is not allowed; the cursor of a summary is")
+    if cursor is None:
+        return None
+    is_number = isinstance(cursor, str) and cursor.isdecimal() and cursor.isascii()
+    if is_number and len(cursor) <= len(str(_LARGEST)) and int(cursor) <= _LARGEST:
+        return int(cursor)
+    raise ValueError(f"after: {shorten(cursor)} is not allowed; the cursor of a summary is, from runs() of this store")
+
+
+_LARGEST = 2**63 - 1
+"""The largest number that stores count to."""
 
 
 def check_step(run_id: str, saved_step: int, step: int, same_data: bool) -> None:

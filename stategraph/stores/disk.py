@@ -15,16 +15,18 @@ from typing import Any
 import diskcache
 from diskcache.core import DBNAME
 
-from stategraph._values.ids import check_stored_id, ids_within, is_nested_id
+from stategraph._values.ids import check_stored_id, given_id, ids_within, is_nested_id
 from stategraph.errors import (
     CheckpointCorruptError,
     CheckpointError,
     CheckpointSaveError,
     FormatError,
+    InvalidRunIdError,
 )
 from stategraph.stores._files.fork_safety import take_care_of
 from stategraph.stores._files.safe_diskcache import OLDEST, SafeCache, cache_folder, check_database
 from stategraph.stores._files.sqlite_file import BUSY, check_version, is_busy, rows_with_any_text
+from stategraph.stores._rows.columns import no_run
 from stategraph.stores._rows.packing import pack_head, pack_row, unpack_head, unpack_row
 from stategraph.stores._rows.records import Head, Row, Unreadable, Write
 from stategraph.stores._rows.store import RowStore
@@ -92,6 +94,10 @@ class DiskStore(RowStore):
     def _make(self, write: Write) -> bool:
         """Make one write within a transaction -> whether its run had the version for it."""
         run_id = write.head.run_id
+        if write.outer is not None:
+            outer = self._read_head(given_id(run_id))
+            if outer is None or outer.incarnation != write.outer:
+                return False
         old = self._read_head(run_id)
         if (old and old.version) != (write.old and write.old.version):
             return False
@@ -108,6 +114,8 @@ class DiskStore(RowStore):
             newest = row.step
         if write.cut_below:
             self._cut_rows(run_id, newest, lambda step: step < write.cut_below)
+        if write.cut_within:
+            self._cache._con.execute(_DELETE_WITHIN, _bounds_within(run_id))
         return True
 
     def _cut_rows(self, run_id: str, newest: int | None, is_over: Callable[[int], bool]) -> int | None:
@@ -139,7 +147,21 @@ class DiskStore(RowStore):
                 if head is None or head.version != version:
                     return False
             delete = "DELETE FROM Cache WHERE key = ? OR (key > ? AND key < ?)"
-            return self._cache._con.execute(delete, (_head_key(run_id), *_range(_row_key(run_id, "")))).rowcount > 0
+            found = self._cache._con.execute(delete, (_head_key(run_id), *_range(_row_key(run_id, "")))).rowcount
+            self._cache._con.execute(_DELETE_WITHIN, _bounds_within(run_id))
+            return found > 0
+
+    def _remove_damaged(self, run_id: str) -> bool:
+        try:
+            told, rows = (text.encode(errors="surrogateescape") for text in (run_id, _row_key(run_id, "")))
+        except UnicodeEncodeError:  # it is not what `_heads` tells of a text that is no UTF-8
+            return False
+        with self._explained(run_id), self._cache.transaction(self):
+            delete = "DELETE FROM Cache WHERE key > ? AND key < ? AND CAST(substr(key, ?) AS BLOB) = ?"
+            bounds = (*_range(_HEAD_PREFIX), len(_HEAD_PREFIX) + 1)
+            found = self._cache._con.execute(delete, (*bounds, told)).rowcount
+            self._cache._con.execute("DELETE FROM Cache WHERE substr(CAST(key AS BLOB), 1, ?) = ?", (len(rows), rows))
+            return found > 0
 
     def _erase(self) -> None:
         with self._explained(""):
@@ -151,7 +173,7 @@ class DiskStore(RowStore):
 
     def _read_head(self, run_id: str) -> Head | None:
         kept = self._cache.get(_head_key(run_id))
-        return None if kept is None else unpack_head(run_id, kept)
+        return None if kept is None else unpack_head(run_id, kept, self)
 
     def _heads(
         self, status: str | None, graph: str | None, limit: int, before: int | None
@@ -179,10 +201,16 @@ class DiskStore(RowStore):
     def _found_head(self, run_id: str, mode: Any, filename: Any, value: Any) -> Head | Unreadable:
         try:
             with self._explained(run_id):
-                check_stored_id(run_id)
-                return unpack_head(run_id, self._cache.disk.fetch(mode, filename, value, read=False))
+                self._check_stored_id(run_id)
+                return unpack_head(run_id, self._cache.disk.fetch(mode, filename, value, read=False), self)
         except CheckpointCorruptError as error:
             return Unreadable(run_id, None, error)
+
+    def _check_stored_id(self, run_id: str) -> None:
+        try:
+            check_stored_id(run_id)
+        except InvalidRunIdError as error:
+            raise no_run(run_id, f"its key {error}", self) from error
 
     def _ids_within(self, run_id: str) -> builtins.list[str]:
         first, last = ids_within(run_id)
@@ -231,8 +259,7 @@ class DiskStore(RowStore):
         except (sqlite3.Error, OSError, ValueError, diskcache.Timeout) as error:
             cause = error.__context__ if isinstance(error, diskcache.Timeout) and error.__context__ else error
             if self._closed:
-                reason = f"the {self} is closed; get_checkpoint_store opens a fresh one"
-                raise CheckpointError(run_id, reason) from cause
+                raise self._closed_error(run_id) from cause
             if is_busy(cause):
                 raise failed(run_id, f"the {self} was locked by another process for {BUSY} s") from cause
             kind = failed if isinstance(cause, sqlite3.OperationalError | OSError) else damaged
@@ -240,6 +267,7 @@ class DiskStore(RowStore):
 
 
 _HEAD_PREFIX = "run:"
+_ROW_PREFIX = "row:"
 _NUMBER_KEY = "number of runs"
 _ID_KEY = "id"
 
@@ -249,7 +277,15 @@ def _head_key(run_id: str) -> str:
 
 
 def _row_key(run_id: str, step: int | str) -> str:
-    return f"row:{run_id}@{step}"
+    return f"{_ROW_PREFIX}{run_id}@{step}"
+
+
+_DELETE_WITHIN = "DELETE FROM Cache WHERE (key > ? AND key < ?) OR (key > ? AND key < ?)"
+
+
+def _bounds_within(run_id: str) -> tuple[str, ...]:
+    """-> the bounds between which the keys of all that is within a run are: of heads, and of rows."""
+    return tuple(f"{prefix}{bound}" for prefix in (_HEAD_PREFIX, _ROW_PREFIX) for bound in ids_within(run_id))
 
 
 def _range(prefix: str) -> tuple[str, str]:

@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from stategraph._util.registry import Registry
-from stategraph.stores._files.paths import absolute
+from stategraph.stores._files.path_options import absolute_path
 from stategraph.stores.base import CheckpointStore
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def _disk(
 
 def _with_absolute_path(what: str, options: Mapping[str, Any]) -> Mapping[str, Any]:
     """-> the options as they mean the same in every working directory."""
-    return {**options, "path": absolute(options["path"], "checkpoint.options.path", what)}
+    return {**options, "path": absolute_path(options["path"], "checkpoint.options.path", what)}
 
 
 def _sqlite(

@@ -9,25 +9,23 @@ from __future__ import annotations
 import builtins
 import os
 import sqlite3
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, closing
-from functools import cache, partial
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
-from stategraph._values.ids import ids_within
-from stategraph.errors import CheckpointCorruptError, CheckpointError, CheckpointSaveError, FormatError
+from stategraph._values.ids import given_id, ids_within
+from stategraph.errors import CheckpointCorruptError, CheckpointError, CheckpointSaveError
 from stategraph.stores._files.fork_safety import take_care_of
-from stategraph.stores._files.paths import absolute
+from stategraph.stores._files.path_options import absolute_path
 from stategraph.stores._files.sqlite_file import (
-    DURABLE,
     OpenFiles,
     check_log,
     check_version,
     connect,
     database_file,
     erase_log,
-    execute_patiently,
     grow_log,
     is_damage,
     is_unshareable,
@@ -40,13 +38,12 @@ from stategraph.stores._rows.sql_schema import (
     HEAD,
     INDEX,
     IS_SHOWN,
+    LAST_RUN,
     LAST_STEP,
-    MIGRATIONS,
     NEW_RUN,
     NEXT_RUN,
     NEXT_STEP,
     PUT_ROWS,
-    SCHEMA_VERSION,
     STEP_BITS,
     TOGETHER,
     WITHIN,
@@ -59,12 +56,10 @@ from stategraph.stores._rows.sql_schema import (
     step_values,
     supplement,
 )
+from stategraph.stores._rows.sqlite_tables import check, prepare, store_id
 from stategraph.stores._rows.store import RowStore
 
 _Result = TypeVar("_Result")
-
-APPLICATION_ID = 0x53475248
-"""What marks a database as one of stategraph, to the ``file`` command too."""
 
 _OLDEST = (3, 35)  # RETURNING
 
@@ -92,7 +87,7 @@ class SqliteStore(RowStore):
     def __init__(self, path: str | os.PathLike[str], *, read_only: bool = False, **options: Any) -> None:
         check_version("checkpoint.store", "sqlite", _OLDEST)
         super().__init__(**options)
-        self.path = Path(absolute(path, "checkpoint.options.path", "a file"))
+        self.path = Path(absolute_path(path, "checkpoint.options.path", "a file"))
         self._file = database_file(self.path, must_exist=read_only)
         self._read_only = read_only
         self._closed = False
@@ -120,14 +115,14 @@ class SqliteStore(RowStore):
     def _connected(self, mode: str) -> sqlite3.Connection:
         database = connect(self._file, mode)
         try:
-            _check(database, self.path)
+            check(database, self.path)
             if self._read_only:
                 supplement(database, self.path)
                 database.execute("PRAGMA query_only = 1")
             else:
-                _prepare(database, self.path)
+                prepare(database, self.path)
                 grow_log(database, self._file)
-            self._sealer.store_id = _store_id(database, self.path)
+            self._sealer.store_id = store_id(database, self.path)
         except BaseException:
             database.close()
             raise
@@ -148,15 +143,15 @@ class SqliteStore(RowStore):
     # ------------------------------------------------------------------ rows
 
     def _apply(self, writes: Sequence[Write]) -> Sequence[bool]:
-        made = self._in_transaction(writes[0].head.run_id, partial(self._make_all, writes), CheckpointSaveError)
+        make: Callable[[], Sequence[bool]] = partial(builtins.list, map(self._make, writes))
+        made = self._in_transaction(writes[0].head.run_id, make, CheckpointSaveError)
         self._files.check()
         return made
 
-    def _make_all(self, writes: Sequence[Write]) -> Sequence[bool]:
-        return (self._make(writes[0]),) if len(writes) == 1 else [self._make(write) for write in writes]
-
     def _make(self, write: Write) -> bool:
         """Make one write within a transaction -> whether its run had the version for it."""
+        if write.outer is not None and not self._is_around(write):
+            return False
         number = self._put_head(write.head, write.old)
         if number is None:
             return False
@@ -167,8 +162,16 @@ class SqliteStore(RowStore):
             execute("DELETE FROM checkpoint WHERE id >= ? AND id < ?", (first, first | write.cut_below))
         if write.cut_above is not None:
             execute("DELETE FROM checkpoint WHERE id > ? AND id <= ?", (first | write.cut_above, first | LAST_STEP))
+        if write.cut_within:
+            self._take_out_within(write.head.run_id)
         self._put_rows(first, write.put)
         return True
+
+    def _is_around(self, write: Write) -> bool:
+        """Whether the run around that of a write is still the one that it is written for."""
+        select = "SELECT incarnation FROM run WHERE run_id = ?"
+        found: tuple[bytes] | None = self._database.execute(select, (given_id(write.head.run_id),)).fetchone()
+        return found == (write.outer,)
 
     def _put_rows(self, first: int, rows: Sequence[Row]) -> None:
         """Many rows a statement: sqlite3 lets go of the GIL at every statement, and a busy run keeps it for 5 ms."""
@@ -199,11 +202,32 @@ class SqliteStore(RowStore):
     def _take_out(self, run_id: str, version: int | None) -> bool:
         """Remove a run within a transaction -> whether it had this version."""
         delete = "DELETE FROM run WHERE run_id = ? AND version = coalesce(?, version) RETURNING number"
-        found = self._database.execute(delete, (run_id, version)).fetchone()
-        if found is not None:
-            first = found[0] << STEP_BITS
+        found = self._database.execute(delete, (run_id, version)).fetchall()
+        self._take_out_rows(found)
+        if found or version is None:
+            self._take_out_within(run_id)
+        return bool(found)
+
+    def _remove_damaged(self, run_id: str) -> bool:
+        return self._in_transaction(run_id, partial(self._take_out_damaged, run_id))
+
+    def _take_out_damaged(self, run_id: str) -> bool:
+        found = rows_with_any_text(self._database, "SELECT run_id, number FROM run", ())
+        numbers = [(number,) for kept_id, number in found if str(kept_id) == run_id]
+        self._database.executemany("DELETE FROM run WHERE number = ?", numbers)
+        self._take_out_rows(numbers)
+        return bool(numbers)
+
+    def _take_out_within(self, run_id: str) -> None:
+        delete = "DELETE FROM run WHERE run_id > ? AND run_id < ? RETURNING number"
+        self._take_out_rows(self._database.execute(delete, ids_within(run_id)).fetchall())
+
+    def _take_out_rows(self, numbers: Sequence[tuple[int]]) -> None:
+        for (number,) in numbers:
+            if not 0 <= number <= LAST_RUN:  # somebody has changed it: there is no room for rows of such a run
+                continue
+            first = number << STEP_BITS
             self._database.execute("DELETE FROM checkpoint WHERE id BETWEEN ? AND ?", (first, first | LAST_STEP))
-        return found is not None
 
     def _erase(self) -> None:
         try:
@@ -215,7 +239,7 @@ class SqliteStore(RowStore):
 
     def _head(self, run_id: str) -> Head | None:
         found = self._query(run_id, f"SELECT {HEAD} FROM run WHERE run_id = ?", (run_id,))
-        return head_of(found[0]) if found else None
+        return head_of(found[0], self) if found else None
 
     def _heads(
         self, status: str | None, graph: str | None, limit: int, before: int | None
@@ -226,7 +250,7 @@ class SqliteStore(RowStore):
         values = [*(value for _, value in asked), limit]
         select = f"SELECT {HEAD} FROM run {where} ORDER BY number DESC LIMIT ?"
         found = self._query("", select, values, rows_with_any_text)
-        return [head_or_unreadable(row) for row in found]
+        return [head_or_unreadable(row, self) for row in found]
 
     def _ids_within(self, run_id: str) -> builtins.list[str]:
         return [str(inner_id) for (inner_id,) in self._query(run_id, WITHIN, ids_within(run_id))]
@@ -261,6 +285,9 @@ class SqliteStore(RowStore):
         self, run_id: str, work: Callable[[], _Result], kind: type[CheckpointError] = CheckpointError
     ) -> _Result:
         """-> what the work gives; it is done as a whole, or not at all."""
+        if self._read_only:
+            reason = f"the {self} was opened with read_only=True, to be looked into only; open it without, to change it"
+            raise kind(run_id, reason)
         try:
             with self._access.to_write(self, run_id, kind), self._access.transaction:
                 self._check_process()
@@ -291,7 +318,7 @@ class SqliteStore(RowStore):
     def _check_process(self) -> None:
         """A connection must not be used on both sides of a fork."""
         if self._closed:
-            raise CheckpointError("", f"the {self} is closed; get_checkpoint_store opens a fresh one")
+            raise self._closed_error("")
         if self._pid != os.getpid():
             self._database.close()  # or SQLite believes that this process has the locks of its parent
             self._open()
@@ -314,94 +341,3 @@ class SqliteStore(RowStore):
 
 
 _FAILURES = (sqlite3.Error, OverflowError, UnicodeDecodeError)  # what comes of asking SQLite
-
-
-# --------------------------------------------------------------------------- the file
-
-
-def _prepare(database: sqlite3.Connection, path: Path) -> None:
-    """Make a connection durable, and the tables if they are not there or of an older version."""
-    execute_patiently(database, "PRAGMA journal_mode = WAL")
-    for pragma in DURABLE:
-        database.execute(f"PRAGMA {pragma}")
-    if database.execute("PRAGMA user_version").fetchone() == (SCHEMA_VERSION,):
-        return
-    database.execute("BEGIN IMMEDIATE")
-    try:
-        (version,) = database.execute("PRAGMA user_version").fetchone()  # somebody may have been faster
-        _check_schema_version(version, path)
-        for statement in (statement for migration in MIGRATIONS[version:] for statement in migration):
-            database.execute(statement)
-        database.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-        database.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
-        database.execute("COMMIT")
-    except BaseException:
-        if database.in_transaction:
-            database.execute("ROLLBACK")
-        raise
-
-
-def _store_id(database: sqlite3.Connection, path: Path) -> bytes:
-    """Return what tells this store from all others.
-
-    Raises:
-        FormatError: it is missing, or there are several.
-    """
-    found = database.execute("SELECT id FROM store LIMIT 2").fetchall()
-    if len(found) != 1 or type(found[0][0]) is not bytes:
-        raise FormatError("", f"{path} is damaged: its table store does not have one id")
-    return bytes(found[0][0])
-
-
-def _check(database: sqlite3.Connection, path: Path) -> None:
-    """Raise FormatError unless the database is empty or one of stategraph that this version can read."""
-    try:
-        database.execute("PRAGMA trusted_schema = 0")
-        database.execute("BEGIN")  # all of it as it was at one time
-        (application,) = database.execute("PRAGMA application_id").fetchone()
-        (version,) = database.execute("PRAGMA user_version").fetchone()
-        parts = database.execute("SELECT name, type, sql FROM sqlite_master").fetchall()
-        strict = {name for (name,) in database.execute(_STRICT_INDEXES)}
-        database.execute("COMMIT")
-    except sqlite3.OperationalError:
-        raise
-    except (sqlite3.Error, UnicodeDecodeError) as error:  # sqlite3 may show damaged names
-        raise FormatError("", f"{path} is damaged or no SQLite database: {error}") from error
-    names = [str(name) for name, _, _ in parts]
-    if names and application != APPLICATION_ID:
-        raise FormatError("", f"{path} is not a database of stategraph (it has {', '.join(names[:5])})")
-    _check_schema_version(version, path)
-    ours = _made_by_us(version)
-    foreign = [
-        str(name)
-        for name, kind, sql in parts
-        if kind == "trigger" or ours.get(name, sql) != sql or (name in strict and name not in ours)
-    ]
-    if foreign:  # views and plain indexes for other tools may be added; all else runs something, or refuses rows
-        raise FormatError("", f"{path} was changed by others than stategraph ({', '.join(foreign[:5])}): drop that")
-
-
-_STRICT_INDEXES = """
-SELECT list.name FROM sqlite_master AS made, pragma_index_list(made.name) AS list
-WHERE made.name IN ('run', 'checkpoint') AND list.origin = 'c' AND (list."unique" OR list.partial OR EXISTS (
-    SELECT 1 FROM pragma_index_xinfo(list.name) AS part
-    WHERE part.cid = -2 OR part.coll NOT IN ('BINARY', 'NOCASE', 'RTRIM')))
-"""
-"""Names the indexes that can keep a row from being written: unique ones, and ones that compute something."""
-
-
-def _check_schema_version(version: int, path: Path) -> None:
-    """Raise FormatError if this version of stategraph is too old for a version of the schema."""
-    if version > SCHEMA_VERSION:
-        raise FormatError(
-            "", f"{path} has schema {version} and this version of stategraph reads up to {SCHEMA_VERSION}; update it"
-        )
-
-
-@cache
-def _made_by_us(version: int) -> Mapping[str, str]:
-    """-> the statement that made each part of a database of a version of the schema."""
-    with closing(sqlite3.connect(":memory:", isolation_level=None)) as database:
-        for statement in (statement for migration in MIGRATIONS[:version] for statement in migration):
-            database.execute(statement)
-        return dict(database.execute("SELECT name, sql FROM sqlite_master"))

@@ -7,8 +7,8 @@ from typing import Any
 
 import attrs
 
-from stategraph._values.frozen import is_same
 from stategraph._values.provenance import ErrorInfo, ParentStep, Pause, RunStatus
+from stategraph._values.sameness import is_same
 from stategraph.errors import NotSerializableError
 from stategraph.state import State
 

@@ -7,11 +7,11 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
-from typing import Any, TypeAlias, cast
+from typing import Any, TypeAlias
 
 import attrs
 
-from stategraph._util.dropped import reaper
+from stategraph._util.dropped import is_started, reaper
 from stategraph._values.frozen import freeze, is_settled
 from stategraph._values.provenance import Part
 from stategraph.state import State
@@ -44,6 +44,11 @@ class _Dropped:
 _Waiting: TypeAlias = State | _Parts | _Dropped
 
 
+def _weight(one: _Waiting) -> int:
+    """-> how many saves it is."""
+    return len(one.parts) if isinstance(one, _Parts) else 1
+
+
 def _groups(waiting: Sequence[_Waiting]) -> Iterator[list[_Waiting]]:
     """-> what waits, in order, with what follows each other and can be saved together in one list."""
     group: list[_Waiting] = []
@@ -74,14 +79,13 @@ class WriteBehindStore:
 
     def __init__(self, store: CheckpointStore) -> None:
         self._store = store
-        self._queue: deque[_Waiting] = deque()
+        self._queue: deque[_Waiting] = deque()  # what is not saved: an interrupt that cuts off a save loses none of it
+        self._queued = 0  # saves in it
         self._lock = threading.RLock()  # entered as it is: an interrupt on the way into a condition leaves it locked
         self._changed = threading.Condition(self._lock)
-        self._thread: threading.Thread | None = None
-        self._hurry = False
+        self._turn = threading.Lock()  # held by who saves
+        self._thread: threading.Thread | None = None  # any other one that saves is to end
         self._error: BaseException | None = None
-        self._queued = 0  # saves that wait in the queue
-        self._saving = 0  # saves that are being done
 
     def save(self, state: State) -> None:
         """Take a State to be saved; wait while `QUEUE_BOUND` others are waiting."""
@@ -101,20 +105,20 @@ class WriteBehindStore:
             self.flush()
             self._store.save_parts(run_id, parts)
             return
-        self._take(_Parts(run_id, copies), len(copies))
+        self._take(_Parts(run_id, copies))
 
     def drop_parts(self, run_id: str, step: int, *, newer_too: bool = False) -> None:
         """Drop them once the State that has joined them is saved."""
         self._take(_Dropped(run_id, step, newer_too))
 
-    def _take(self, saved: _Waiting, weight: int = 1) -> None:
+    def _take(self, saved: _Waiting) -> None:
         with self._lock:
-            while self._queued + self._saving >= QUEUE_BOUND and self._error is None:
+            while self._queued >= QUEUE_BOUND and self._error is None:
                 self._changed.wait()
             self._raise_error()
             self._queue.append(saved)
-            self._queued += weight
-            if self._thread is None or not self._thread.is_alive():
+            self._queued += _weight(saved)
+            if self._thread is None:
                 self._begin()
             elif len(self._queue) == 1:
                 self._changed.notify_all()
@@ -125,30 +129,21 @@ class WriteBehindStore:
         """Begin a thread. At the end of a run that was dropped, or where there can be none, as when the process is
         ending, this one saves."""
         if reaper.is_at_work:
-            self._thread = None
             return
-        self._thread = threading.Thread(target=self._work, name="stategraph saves", daemon=True)
-        try:
-            self._thread.start()
-            reaper.waited_for.add(cast(int, self._thread.ident))
-        except RuntimeError:
-            self._thread = None
+        thread = threading.Thread(target=self._work, name="stategraph saves", daemon=True)
+        if is_started(thread):
+            self._thread = thread
 
     def flush(self) -> None:
         """Wait until everything is saved, and raise what went wrong. No thread is left when this returns."""
-        try:
-            with self._lock:
-                thread, self._hurry = self._thread, True
-                self._changed.notify_all()
-            if thread is not None:
-                thread.join()
-                reaper.waited_for.discard(cast(int, thread.ident))
-        finally:  # an interrupt may come while it waits: whoever saves next begins a thread if there is none
-            self._hurry = False
-        while self._queue and self._error is None:  # what a thread that is gone has left
-            self._save_gathered()
         with self._lock:
-            self._thread = None
+            thread, self._thread = self._thread, None
+            self._changed.notify_all()
+        if thread is not None:
+            thread.join()
+        # A thread may be at it all the same: to `threading`, one that was joined when an interrupt came has ended.
+        self._save_gathered()
+        with self._lock:
             self._raise_error()
 
     def _raise_error(self) -> None:
@@ -160,32 +155,48 @@ class WriteBehindStore:
 
     def _work(self) -> None:
         """Save what gathers until it is time to go."""
-        while True:
+        me = threading.current_thread()
+        reaper.waited_for.add(threading.get_ident())
+        try:
+            while self._has_gathered(me):
+                self._save_gathered()
+        except BaseException as error:  # noqa: BLE001 - raised in the thread of the run
+            self._error = error
+        finally:
+            reaper.waited_for.discard(threading.get_ident())
             with self._lock:
-                while not self._queue and not self._hurry:
-                    self._changed.wait()
-                if not self._queue or self._error is not None:
-                    return
-                in_hurry = self._hurry
-            if not in_hurry:
-                time.sleep(_GATHER)
-            self._save_gathered()
+                self._thread = None if self._thread is me else self._thread
+                self._changed.notify_all()
+
+    def _has_gathered(self, me: threading.Thread) -> bool:
+        """Wait until there is something to be saved; return False if this thread is to end."""
+        with self._lock:
+            while not self._queue and self._thread is me:
+                self._changed.wait()
+            if not self._queue or self._error is not None:
+                return False
+            in_hurry = self._thread is not me
+        if not in_hurry:
+            time.sleep(_GATHER)
+        return True
 
     def _save_gathered(self) -> None:
-        with self._lock:
-            waiting = list(self._queue)
-            self._queue.clear()
-            self._saving, self._queued = self._queued, 0
-        error: BaseException | None = None
-        try:
-            for group in _groups(waiting):
-                self._save_group(group)
-        except BaseException as raised:  # noqa: BLE001 - raised in the thread of the run
-            error = raised
-        with self._lock:
-            self._saving = 0
-            self._error = error
-            self._changed.notify_all()
+        """Save what waits, unless something before it was not saved. Threads that do this do it one after the other."""
+        with self._turn:
+            with self._lock:
+                waiting = [] if self._error is not None else list(self._queue)
+            try:
+                for group in _groups(waiting):
+                    self._save_group(group)
+            except Exception as error:  # noqa: BLE001 - raised in the thread of the run
+                self._error = error
+                waiting = []
+            with self._lock:
+                for one in waiting:
+                    if self._queue and self._queue[0] is one:
+                        self._queue.popleft()
+                        self._queued -= _weight(one)
+                self._changed.notify_all()
 
     def _save_group(self, group: Sequence[_Waiting]) -> None:
         states = [one for one in group if isinstance(one, State)]

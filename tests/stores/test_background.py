@@ -1,5 +1,6 @@
 """Durability "async" and "exit": what is saved behind a run, or where it ends."""
 
+import signal
 import threading
 import time
 
@@ -20,6 +21,21 @@ from stategraph.stores.write_behind import WriteBehindStore
 from stategraph.testing.corpus import Order
 
 LAST = 20
+
+
+def interrupted_at_once(function, *arguments):
+    """Call a function in the main thread, and interrupt it soon."""
+    timer = threading.Timer(0.05, lambda: signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT))
+    timer.start()
+    return function(*arguments)
+
+
+def wait_until_no_thread_saves():
+    """Wait until those have ended that nobody could join."""
+    give_up = time.monotonic() + 20
+    while any(thread.name == "stategraph saves" for thread in threading.enumerate()):
+        assert time.monotonic() < give_up
+        time.sleep(0.001)
 
 
 class SlowStore(MemoryStore):
@@ -80,7 +96,7 @@ def graph_on(store, work=lambda state: {"n": state.step + 1}, *, last=LAST, inte
     return graph
 
 
-class TestBackgroundSaves:
+class TestWriteBehindStore:
     def test_save_returns_before_the_store_has_saved(self, store):
         """And flush when it has."""
         store.may_save.clear()
@@ -330,6 +346,54 @@ class TestAsyncRuns:
             graph_on(store, work).execute(State(run_id="a"))
 
         assert (store.load("a").step, store.load("a").status) == (7, RunStatus.ACTIVE)
+
+    @pytest.mark.parametrize("is_run", [True, False])
+    def test_an_interrupt_while_saves_are_waited_for_costs_none(self, store, monkeypatch, is_run):
+        """To `threading`, a thread that is being joined when an interrupt comes has ended: it is waited for anyway."""
+        store.may_save.clear()
+        saves = WriteBehindStore(store)
+        joined = threading.Thread.join
+
+        def join(thread, timeout=None):
+            if thread.name != "stategraph saves":
+                return joined(thread, timeout)
+            monkeypatch.undo()
+            threading.Timer(0.2, store.may_save.set).start()
+            return interrupted_at_once(joined, thread)
+
+        monkeypatch.setattr(threading.Thread, "join", join)
+        if is_run:
+            with pytest.raises(KeyboardInterrupt):
+                graph_on(store).execute(State(run_id="a"))
+        else:
+            saves.save(State(run_id="a", step=LAST + 1))
+            with pytest.raises(KeyboardInterrupt):
+                saves.flush()
+            saves.flush()
+
+        assert store.load("a").step == LAST + 1
+        wait_until_no_thread_saves()
+
+    def test_an_interrupt_at_the_start_of_the_thread_goes_up(self, store, monkeypatch):
+        """It is not taken for a lack of threads: one that waits for the first sign of a thread finds a lock free."""
+        started = threading.Thread.start
+
+        def start(thread):
+            started(thread)
+            if thread.name == "stategraph saves":
+                monkeypatch.undo()
+                try:
+                    raise KeyboardInterrupt
+                finally:
+                    raise RuntimeError("cannot release un-acquired lock")
+
+        monkeypatch.setattr(threading.Thread, "start", start)
+        with pytest.raises(KeyboardInterrupt):
+            graph_on(store).execute(State(run_id="a"))
+
+        assert store.load("a").step == 1
+        assert graph_on(store).resume("a").step == LAST + 1
+        wait_until_no_thread_saves()
 
     def test_a_cancelled_run_is_saved(self, store):
         """Up to the last completed step."""

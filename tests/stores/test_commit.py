@@ -6,6 +6,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
+from queue import SimpleQueue
 
 import pytest
 
@@ -152,10 +153,10 @@ def test_an_interrupt_in_the_leader_leaves_nobody_waiting(commits, applied, erro
     assert_nobody_waits(commits)
 
 
-class InterruptedEvent(threading.Event):
-    """An event whose wait is interrupted."""
+class InterruptedQueue(SimpleQueue[None]):
+    """A queue whose readers are interrupted."""
 
-    def wait(self, timeout=None):
+    def get(self, block=True, timeout=None):
         raise KeyboardInterrupt
 
 
@@ -166,7 +167,7 @@ def test_an_interrupt_in_a_waiting_caller_leaves_nobody_waiting(commits, applied
         leader = pool.submit(outcome, commits, 0)
         assert applied.entered.wait(10)
         with monkeypatch.context() as patched:
-            patched.setattr(threading, "Event", InterruptedEvent)
+            patched.setattr(commit, "SimpleQueue", InterruptedQueue)
             assert isinstance(outcome(commits, 1), KeyboardInterrupt)
         behind = pool.submit(outcome, commits, 2)
         wait_until(lambda: len(commits._queue) == 1)
@@ -207,13 +208,13 @@ class Interrupter:
             sys.settrace(None)
 
 
-def interrupted_at(number, place):
+def interrupted_at(number, place, interrupts=Interrupter):
     """One caller is interrupted at a line; it is alone, is a leader with followers, or is one of the followers.
 
     -> the lines that it came to, and how many threads are left waiting."""
     applied = Applied()
     commits = SharedCommits(applied)
-    interrupter = Interrupter(commits, number)
+    interrupter = interrupts(commits, number)
     applied.gate.clear()
     calls = [outcome] * 4
     calls[place] = interrupter.traced
@@ -243,6 +244,32 @@ def test_an_interrupt_at_any_line_leaves_nobody_waiting(place, least):
         if len(lines) < number:
             break
     assert number > least, f"no line was interrupted: {lines}"
+
+
+class WaitInterrupter(Interrupter):
+    """Interrupts a thread where the so-many-th function of `threading` returns by which it waits."""
+
+    def __call__(self, frame, event, arg):
+        if frame.f_code.co_filename == threading.__file__ and event == "return" and self._is_of_commit(frame):
+            self.lines.append(f"{frame.f_code.co_name}:{frame.f_lineno}")
+            if len(self.lines) == self.number:
+                raise KeyboardInterrupt
+        return self
+
+    def _is_of_commit(self, frame):
+        while frame.f_code.co_filename == threading.__file__:
+            frame = frame.f_back
+        return frame.f_code.co_filename == commit.__file__
+
+
+@pytest.mark.unmeasured
+def test_an_interrupt_within_what_a_caller_waits_with_leaves_nobody_waiting():
+    """No lock is left behind that whoever wakes the caller would wait for."""
+    for number in range(1, 1000):
+        lines, waiting = interrupted_at(number, 1, WaitInterrupter)
+        assert not waiting, f"interrupted at {lines[-1]}"
+        if len(lines) < number:
+            break
 
 
 def test_a_write_that_cannot_be_made_fails_alone(commits, applied):

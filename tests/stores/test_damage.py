@@ -9,10 +9,17 @@ import pytest
 
 from stategraph import ConfigError, State, get_checkpoint_store
 from stategraph._values.provenance import ParentStep, Part
-from stategraph.errors import CheckpointCorruptError, CheckpointNotFoundError, FormatError, RunExistsError
+from stategraph.errors import (
+    CheckpointCorruptError,
+    CheckpointNotFoundError,
+    FormatError,
+    InvalidRunIdError,
+    RunExistsError,
+)
 from stategraph.state import evolve
 from stategraph.stores._codec import payload as bodies
 from stategraph.stores._files.paths import make_private
+from stategraph.stores._rows.packing import pack_row, unpack_row
 from stategraph.stores._rows.sql_schema import SCHEMA_VERSION
 from stategraph.stores.disk import DiskStore
 from stategraph.stores.retention import Policy
@@ -162,6 +169,94 @@ def test_a_run_that_is_written_while_it_is_loaded(any_store, monkeypatch):
     assert any_store.load("a", 2).generation == 1
 
 
+BIG = "x" * 20_000  # two steps of it take a snapshot
+
+
+class TestWindows:
+    """Which rows go as a run goes on is decided by rows that were checked."""
+
+    @pytest.fixture
+    def windowed(self, any_store, again):
+        """-> a run of which four checkpoints are kept, in a store that remembers nothing of it; 1 and 4 are whole."""
+        store = any_store
+        store.retain("a", Policy("windowed", window=4))
+        for step in range(1, 6):
+            store = again(store) if step == 4 else store
+            store.save(State({"n": step, "steps": [*range(step)]}, run_id="a", step=step))
+        return again(store)
+
+    def went_on(self, store, *steps):
+        for step in steps:
+            store.save(State({"n": step, "big": f"{step}{BIG}"}, run_id="a", step=step))
+
+    def test_a_row_that_says_that_it_builds_on_nothing(self, windowed):
+        """What it builds on is not removed for it: once it is put right, all is as before."""
+        base = change_base(windowed, 3, 3)
+        self.went_on(windowed, 6)
+
+        change_base(windowed, 3, base)
+        assert [windowed.load("a", step)["n"] for step in range(3, 7)] == [3, 4, 5, 6]
+
+    @pytest.mark.parametrize("any_store", ["sqlite"], indirect=True)  # "disk" does not find it
+    def test_a_row_that_was_not_there(self, windowed):
+        """Checkpoints that can be seen are not pushed out of the window by what is none."""
+        copy_row(windowed, 5, 6)
+        self.went_on(windowed, 7)
+
+        lose(windowed, 6)
+        assert windowed.load("a", 3)["n"] == 3
+
+    def test_what_is_as_it_was(self, windowed, again):
+        """Goes in time, whether or not the store has saved it itself."""
+        self.went_on(windowed, 6, 7, 8, 9, 10)
+        assert windowed._index("a")[0].step == 6
+
+        store = again(windowed)
+        self.went_on(store, 11)
+        assert store._index("a")[0].step == 8
+
+    def test_rows_that_it_saved_itself_are_not_read_again(self, any_store, monkeypatch):
+        any_store.retain("a", Policy("windowed", window=4))
+        self.went_on(any_store, 1)
+        monkeypatch.setattr(any_store, "_chain", None)
+
+        self.went_on(any_store, *range(2, 12))
+
+
+@pytest.fixture
+def again():
+    """-> opens a store once more."""
+    opened = []
+
+    def open_again(store):
+        opened.append(type(store)(store.path))
+        return opened[-1]
+
+    yield open_again
+    for store in opened:
+        store.close()
+
+
+def change_base(store, step, base):
+    """Have a row say that it builds on another -> on which it did."""
+    if isinstance(store, DiskStore):
+        key = f"row:a@{step}"
+        row, previous = unpack_row("a", store._cache.get(key))
+        store._cache.set(key, pack_row(row._replace(base=base), previous))
+        return row.base
+    (row,) = (row for row in store._index("a") if row.step == step)
+    sql(store.path, f"UPDATE checkpoint SET base = {base} WHERE id = {store._head('a').number << 32 | step}")
+    return row.base
+
+
+def copy_row(store, step, to):
+    """Have a row stand at another step as well."""
+    first = store._head("a").number << 32
+    fields = "base, checkpoint_node, timestamp_ns, status, error, pause, format, encoding, body, seal"
+    select = f"SELECT {first | to}, {fields} FROM checkpoint WHERE id = {first | step}"
+    sql(store.path, f"INSERT INTO checkpoint (id, {fields}) {select}")
+
+
 class TestPrune:
     @pytest.mark.parametrize("change", ["status = 'completed'", "status = 'completed', timestamp_ns = 0"])
     def test_a_run_is_over_when_it_was_saved_so(self, store, path, change):
@@ -244,7 +339,7 @@ class TestOpening:
         def overtaken(database, _):
             database.execute(f"PRAGMA user_version = {SCHEMA_VERSION + 1}")
 
-        monkeypatch.setattr(module, "_check", overtaken)
+        monkeypatch.setattr(module, "check", overtaken)
 
         with pytest.raises(FormatError, match="update it"):
             SqliteStore(path)
@@ -356,3 +451,73 @@ def test_an_id_that_no_run_can_have(tmp_path, run_id):
         assert store.list() == []
         assert store.runs() == []
         assert store.prune().damaged == (str(run_id),)
+
+
+class TestTheWayOut:
+    """What is no run is told of as `delete` takes it, and an error names the column, the store, and that."""
+
+    RAW_IDS = ("'x y'", "'../etc'", "x'ff00'", "CAST(x'61ff62' AS TEXT)", "''", "'a@1'", "'" + "a" * 300 + "'")
+
+    @pytest.mark.parametrize("raw_id", RAW_IDS)
+    def test_an_id_that_no_run_can_have(self, any_store, raw_id, again, caplog):
+        if isinstance(any_store, DiskStore) and raw_id.startswith("x'"):
+            raw_id = f"CAST({raw_id} AS TEXT)"  # as a blob it is no key at all
+        if isinstance(any_store, DiskStore) and raw_id == "''":
+            pytest.skip("no key begins with that of no run")
+        saved(any_store, 1, run_id="a")
+        saved(any_store, 1, 2, run_id="b", policy=Policy("full"))
+        if isinstance(any_store, DiskStore):
+            sql(any_store.path / "cache.db", f"UPDATE Cache SET key = 'run:' || {raw_id} WHERE key = 'run:b'")
+        else:
+            sql(any_store.path, f"UPDATE run SET run_id = {raw_id} WHERE run_id = 'b'")
+
+        store = again(any_store)
+        assert store.list() == ["a"]
+        (run_id,) = store.prune().damaged
+        (record,) = caplog.records
+        assert record.getMessage().count(f"store.delete({run_id!r})") == 1
+        assert str(store.path) in record.getMessage()
+        assert "run_id" in record.getMessage()
+
+        store.delete(run_id)
+        assert store.prune().damaged == ()
+        assert store.list() == ["a"]
+        assert store.load("a")["n"] == 1
+        with pytest.raises(InvalidRunIdError):
+            store.delete(run_id)
+
+    @pytest.mark.parametrize("run_id", ["x y", "\ud800", "", 5, None])
+    def test_an_id_that_is_not_there_is_none(self, any_store, run_id):
+        saved(any_store, 1)
+
+        with pytest.raises(InvalidRunIdError):
+            any_store.delete(run_id)
+
+    @pytest.mark.parametrize(
+        ("column", "value"),
+        [("status", "'x'"), ("policy", "'x'"), ("parent", "5"), ("error", "'x'"), ("tip", "'x'"), ("graph", "x'00'")],
+    )
+    def test_the_column_is_named(self, store, path, column, value):
+        saved(store, 1)
+        sql(path, f"UPDATE run SET {column} = {value}")
+
+        with pytest.raises(CheckpointCorruptError) as caught:
+            store.load("a")
+
+        for named in (f"its column {column} holds", str(path), "store.delete('a')"):
+            assert named in str(caught.value)
+        store.delete("a")
+        saved(store, 1)
+
+    def test_the_field_is_named(self, tmp_path):
+        with DiskStore(tmp_path / "runs") as store:
+            saved(store, 1)
+            kept = store._cache.get("run:a")
+            store._cache.set("run:a", kept.replace(b"active", b"octave"))
+
+            with pytest.raises(CheckpointCorruptError, match="status holds 'octave'") as caught:
+                store.load("a")
+
+            assert str(store.path) in str(caught.value)
+            store.delete("a")
+            assert store.list() == []

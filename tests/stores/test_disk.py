@@ -1,5 +1,6 @@
 """The disk store's safety: against damage, tampering, other programs' files, and its own process being killed."""
 
+import gc
 import os
 import pickle
 import shutil
@@ -30,6 +31,7 @@ from stategraph import (
     get_checkpoint_store,
 )
 from stategraph.stores import Policy
+from stategraph.stores._files.safe_diskcache import Connection
 from stategraph.stores.disk import DiskStore
 
 
@@ -888,3 +890,41 @@ def test_what_fills_the_disk_is_named_as_the_cause(tmp_path: Path) -> None:
     failure, step = done.stdout.splitlines()
     assert failure.endswith("failed: disk I/O error")
     assert step == "2"
+
+
+class TestConnectionsThatAreLetGo:
+    """Nothing is told of it where nothing is lost."""
+
+    @pytest.fixture
+    def unraisable(self, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+        """-> what comes of finalisers."""
+        found: list[Any] = []
+        monkeypatch.setattr(sys, "unraisablehook", found.append)
+        return found
+
+    def test_one_that_was_never_opened(self, tmp_path: Path, unraisable: list[Any]) -> None:
+        with pytest.raises(sqlite3.OperationalError):
+            sqlite3.connect(tmp_path / "no folder" / "runs", factory=Connection)
+        connection = Connection.__new__(Connection)
+        del connection
+        gc.collect()
+
+        assert unraisable == []
+
+    def test_at_the_end_of_the_interpreter(self, tmp_path: Path) -> None:
+        """With stores that nobody closed, on threads that have ended and on those that have not."""
+        program = """
+import sys, threading
+from stategraph import State
+from stategraph.stores._files.safe_diskcache import Connection
+from stategraph.stores.disk import DiskStore
+
+store = DiskStore(sys.argv[1])
+store.save(State(run_id="a", step=1))
+threading.Thread(target=store.load, args=("a",)).start()
+sys.kept = store, Connection.__new__(Connection)  # until modules are gone
+"""
+        command = [sys.executable, "-c", program, str(tmp_path / "runs")]
+        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+
+        assert done.stderr == ""

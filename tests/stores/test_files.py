@@ -1,6 +1,7 @@
 """Whose files a store uses: none that somebody else can write to, has planted, or has put in the place of another."""
 
 import os
+import re
 import shutil
 import sqlite3
 import stat
@@ -13,7 +14,17 @@ from typing import Any
 import pytest
 
 import stategraph
-from stategraph import CachePolicy, CheckpointConfig, CheckpointSaveError, ConfigError, FormatError, GraphConfig, State
+from stategraph import (
+    CachePolicy,
+    CheckpointConfig,
+    CheckpointError,
+    CheckpointSaveError,
+    ConfigError,
+    FormatError,
+    GraphConfig,
+    State,
+    StateGraph,
+)
 from stategraph.stores._files.results import KeptResults
 from stategraph.stores.disk import DiskStore
 from stategraph.stores.sqlite import SqliteStore
@@ -289,6 +300,17 @@ class TestLinks:
 
         refused(kind, folder, "2 names")
 
+    @pytest.mark.parametrize("end", ["-wal", "-shm", "-journal"])
+    def test_that_are_hard_beside_a_database(self, kind: str, folder: Path, tmp_path: Path, end: str) -> None:
+        """SQLite would write over what has the other name."""
+        saved(kind, folder)
+        (tmp_path / "mine").write_bytes(b"mine")
+        (tmp_path / "mine").chmod(0o600)
+        os.link(tmp_path / "mine", named(folder, kind, end))
+
+        refused(kind, folder, end, "2 names")
+        assert (tmp_path / "mine").read_bytes() == b"mine"
+
     def test_to_a_folder(self, folder: Path, tmp_path: Path) -> None:
         """It is followed, too."""
         (tmp_path / "link").symlink_to(folder)
@@ -334,6 +356,25 @@ class TestPlanted:
         (tmp_path / "lost").rename(lost)
         with opened(kind, tmp_path / "killed") as store:
             assert store.load("a")["n"] == 1
+
+    @pytest.mark.parametrize(("end", "read_only"), [("-wal", False), ("-shm", False), ("-wal", True)])
+    def test_beside_a_database_that_was_looked_at(
+        self, folder: Path, end: str, read_only: bool, monkeypatch: Any
+    ) -> None:
+        """Between the look and the opening, as others may do in /tmp: they would read and write what is saved."""
+        saved("sqlite", folder)
+        connect = sqlite3.connect
+
+        def connected(*arguments: Any, **options: Any) -> sqlite3.Connection:
+            monkeypatch.undo()
+            named(folder, "sqlite", end).write_bytes(b"planted")  # an empty one of ours gets the mode of the database
+            named(folder, "sqlite", end).chmod(0o666)
+            database: sqlite3.Connection = connect(*arguments, **options)
+            return database
+
+        monkeypatch.setattr(sqlite3, "connect", connected)
+        with pytest.raises(ConfigError, match="0666"):
+            SqliteStore(folder / "runs.db", read_only=read_only)
 
     @pytest.mark.parametrize("read_only", [True, False])
     def test_a_pipe(self, folder: Path, read_only: bool) -> None:
@@ -411,6 +452,41 @@ class TestTakenAway:
             with pytest.raises(CheckpointSaveError, match="moved, removed or replaced while it was open"):
                 store.save(State({"n": step}, run_id="a", step=step))
         store.close()
+
+    @pytest.mark.parametrize("how", ["the folder is deleted", "the file is deleted", "the file is replaced"])
+    def test_the_way_out(self, kind: str, folder: Path, how: str) -> None:
+        """As the errors say, from one to the next: close the store, make the graph anew, begin the run anew."""
+
+        def take_away(state: State) -> State:
+            if not is_taken:
+                is_taken.append(True)
+                self.change(kind, folder, how)
+            return state.set("y", 1)
+
+        path = folder if kind == "disk" else file_of(kind, folder)
+
+        def made() -> StateGraph:
+            checkpoint = CheckpointConfig(store=kind, options={"path": str(path)}, interval=1, preserve=True)
+            graph = StateGraph(GraphConfig(name="taken", checkpoint=checkpoint, observer="noop"))
+            graph.add_node("take", take_away)
+            graph.set_entry_point("take")
+            graph.set_exit_point("take")
+            return graph
+
+        is_taken: list[bool] = []
+        graph = made()
+        with pytest.raises(CheckpointSaveError, match=r"close the store.* and make the graph anew") as caught:
+            graph.execute(State({"x": 1}, run_id="a"))
+        graph.store.close()
+        with pytest.raises(CheckpointError, match=r"is closed; .* a graph keeps the store .* make it anew"):
+            graph.execute(State({"x": 1}, run_id="a"))
+
+        for name in re.findall("move ([^ ]*) away", str(caught.value)):
+            (folder / name).rename(folder / f"away-{name}")
+        graph = made()
+        assert graph.execute(State({"x": 1}, run_id="b"))["y"] == 1
+        assert graph.store.load("b")["y"] == 1
+        graph.store.close()
 
     def test_another_thread_makes_no_database_in_its_place(self, folder: Path) -> None:
         """Each thread has a connection of its own to the disk store."""
@@ -688,6 +764,50 @@ class TestIndexesOfOthers:
 
         with SqliteStore(file) as store:
             store.save(State({"n": 2}, run_id="a", step=2))
+
+    @pytest.mark.parametrize(
+        "statements",
+        [
+            (
+                "CREATE TRIGGER mine AFTER UPDATE ON run BEGIN SELECT 1; END",
+                "UPDATE sqlite_master SET type = 'TRIGGER' WHERE name = 'mine'",
+            ),
+            ("CREATE UNIQUE INDEX mine ON run (version)", "UPDATE sqlite_master SET name = 'MINE' WHERE name = 'mine'"),
+            ("UPDATE sqlite_master SET name = 'RUN', sql = replace(sql, 'graph TEXT', 'graph') WHERE name = 'run'",),
+        ],
+        ids=["trigger", "index", "table"],
+    )
+    def test_what_is_written_in_another_case(self, file: Path, statements: tuple[str, ...]) -> None:
+        """To SQLite it is the same, whatever is said of it in the table of what there is."""
+        with closing(sqlite3.connect(file, isolation_level=None)) as database:
+            database.execute("PRAGMA writable_schema = 1")
+            for statement in statements:
+                database.execute(statement)
+
+        with pytest.raises(FormatError, match="changed by others than stategraph"):
+            SqliteStore(file)
+
+    @pytest.mark.parametrize("number", [2**31 - 1, 2**31, 2**53, 2**63 - 1, -(2**63)])
+    def test_a_number_of_a_run_that_there_cannot_be(self, file: Path, number: int) -> None:
+        """Other runs begin nevertheless, and that run can be deleted."""
+        with SqliteStore(file) as store:
+            store.save(State({"n": 1}, run_id="b", step=1))
+            change(file, f"UPDATE run SET number = {number} WHERE run_id = 'b'")
+
+            store.save(State({"n": 3}, run_id="c", step=1))
+            store.delete("b")
+            assert store.list() == ["a", "c"]
+            assert store.load("c")["n"] == 3
+
+    def test_texts_in_another_encoding(self, folder: Path) -> None:
+        """What is kept as JSON would not be found as it was written."""
+        (folder / "runs.db").touch(0o600)
+        with closing(sqlite3.connect(folder / "runs.db", isolation_level=None)) as database:
+            for statement in ("PRAGMA encoding = 'UTF-16'", "CREATE TABLE mine (n)", "DROP TABLE mine"):
+                database.execute(statement)
+
+        with pytest.raises(FormatError, match="UTF-16"):
+            SqliteStore(folder / "runs.db")
 
     def test_one_that_is_added_while_the_store_is_open(self, file: Path) -> None:
         """A save that it is in the way of fails. It deletes nothing of another run."""

@@ -385,6 +385,43 @@ def test_pages_go_on_behind_what_is_damaged(opened, sql, kind):
 
 
 @pytest.mark.parametrize("kind", ["sqlite"])
+@pytest.mark.parametrize("how", ["load", "history", "fork", "rollback", "save"])
+def test_a_run_is_not_given_out_under_another_id(opened, sql, how):
+    """Where somebody has made a table in which ids that differ in case are the same, each run is still itself."""
+    store = opened()
+    saved(store, 1, 2)
+    ((schema,),) = sql("SELECT sql FROM sqlite_master WHERE name = 'run'")
+    sql("ALTER TABLE run RENAME TO former")
+    sql(schema.replace("run_id TEXT", "run_id TEXT COLLATE NOCASE"))
+    sql("INSERT INTO run SELECT * FROM former")
+    calls = {
+        "load": lambda: store.load("A"),
+        "history": lambda: store.history("A"),
+        "fork": lambda: store.fork("A", "b"),
+        "rollback": lambda: store.rollback("A", 2),
+        "save": lambda: saved(store, 3, run_id="A"),
+    }
+
+    with pytest.raises(CheckpointCorruptError, match="of run 'a'"):
+        calls[how]()
+    assert store.load("a")["n"] == 2
+
+
+@pytest.mark.parametrize("kind", ["disk"])
+@pytest.mark.parametrize("number", [b"18446744073709551615", b"9" * 30, b"many"])
+def test_a_number_of_runs_that_there_cannot_be(opened, sql, number):
+    """To begin a run is then an error of stategraph's, and others go on."""
+    store = opened()
+    saved(store, 1)
+    sql("UPDATE Cache SET value = ? WHERE key = 'number of runs'", number)
+
+    with pytest.raises(CheckpointCorruptError):
+        saved(store, 1, run_id="b")
+    saved(store, 2)
+    assert store.list() == ["a"]
+
+
+@pytest.mark.parametrize("kind", ["sqlite"])
 def test_a_snapshot_that_says_it_builds_on_a_later_step(opened, sql):
     """It is there, and damaged: it is not said to be missing."""
     store = opened()

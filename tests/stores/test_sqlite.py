@@ -8,11 +8,13 @@ from contextlib import closing
 import pytest
 
 from stategraph import State, get_checkpoint_store
-from stategraph._values.provenance import ErrorInfo, ParentStep
+from stategraph._values.provenance import ErrorInfo, ParentStep, Part
 from stategraph.errors import CheckpointCorruptError, CheckpointError, CheckpointSaveError, ConfigError, FormatError
 from stategraph.stores._rows.sql_schema import CHAIN, INDEX, SCHEMA_VERSION
+from stategraph.stores._rows.sqlite_tables import APPLICATION_ID
 from stategraph.stores.retention import Policy
-from stategraph.stores.sqlite import APPLICATION_ID, SqliteStore
+from stategraph.stores.sqlite import SqliteStore
+from stategraph.stores.summaries import Pruned
 
 
 @pytest.fixture
@@ -261,9 +263,14 @@ class TestReadOnly:
                 lambda: reader.delete("a"),
                 lambda: reader.fork("a", "b"),
                 lambda: reader.rollback("a", 1),
+                lambda: reader.save_parts("a", [Part(2, "map", "x", 1)]),
             ):
-                with pytest.raises(CheckpointError, match="readonly"):
+                with pytest.raises(
+                    CheckpointError, match=r"was opened with read_only=True.* open it without"
+                ) as caught:
                     change()
+                assert str(path) in str(caught.value)
+            assert reader.prune() == Pruned()
 
         assert store.load("a").step == 1
         assert store.list() == ["a"]

@@ -7,6 +7,7 @@ from stategraph import State, get_checkpoint_store
 from stategraph._values.ids import check_run_id
 from stategraph.errors import CheckpointNotFoundError, ConfigError
 from stategraph.stores import CheckpointStore, Policy
+from stategraph.stores._files.results import KeptResults
 from stategraph.stores.disk import DiskStore
 from stategraph.stores.memory import MemoryStore
 from stategraph.stores.sqlite import SqliteStore
@@ -119,6 +120,66 @@ class TestPaths:
                 make()
             assert ('store "memory"' in str(caught.value)) == (path == ":memory:")
         assert list(tmp_path.iterdir()) == []
+
+    @pytest.mark.parametrize(
+        ("path", "way_out"),
+        [
+            *(("~nobody-at-all/runs", "no user 'nobody-at-all'"), ("~nobody-at-all", "no user 'nobody-at-all'")),
+            *(("file:runs.db?mode=ro", "read_only"), ("file:///tmp/runs.db", "no URI")),
+        ],
+    )
+    def test_what_would_be_in_an_odd_place(
+        self, kind: str, path: str, way_out: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """It is refused, and nothing is made; who means it so says so."""
+        monkeypatch.chdir(tmp_path)
+        makers = (
+            lambda: get_checkpoint_store(kind, path=path),
+            lambda: CLASSES[kind](path),
+            lambda: CLASSES[kind](Path(path)),
+            lambda: KeptResults(path),
+        )
+        for make in makers:
+            with pytest.raises(ConfigError, match=r"path: .* the path of a") as caught:
+                make()
+            assert way_out in str(caught.value)
+        assert list(tmp_path.iterdir()) == []
+
+        with CLASSES[kind](f"./{path.partition('/')[0]}") as store:
+            assert store.path == tmp_path / path.partition("/")[0]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda _: MemoryStore(),
+        lambda folder: DiskStore(folder / "runs"),
+        lambda folder: SqliteStore(folder / "runs.db"),
+    ],
+    ids=["memory", "disk", "sqlite"],
+)
+class TestPages:
+    """What is asked for of runs is checked before anything is looked for."""
+
+    @pytest.mark.parametrize("limit", [0, -1, 2**63, 2**70, 10**5000, True, 1.0, None], ids=type)
+    def test_a_limit_that_is_none(self, make: Any, limit: Any, tmp_path: Path) -> None:
+        with make(tmp_path) as store:
+            store.save(State(run_id="a", step=1))
+
+            with pytest.raises(ValueError, match=r"limit: .* is not allowed; a whole number from 1 to "):
+                store.runs(limit=limit)
+
+            assert [run.run_id for run in store.runs(limit=2**63 - 1)] == ["a"]
+
+    @pytest.mark.parametrize("cursor", [str(2**63), "9" * 5000, "x", "-1", "1.0", "", 5, b"1", "\u0661"], ids=type)
+    def test_a_cursor_that_is_none(self, make: Any, cursor: Any, tmp_path: Path) -> None:
+        with make(tmp_path) as store:
+            store.save(State(run_id="a", step=1))
+
+            with pytest.raises(ValueError, match=r"after: .* is not allowed; the cursor of a summary is"):
+                store.runs(after=cursor)
+
+            assert [run.run_id for run in store.runs(after=str(2**63 - 1))] == ["a"]
 
 
 CLASSES: dict[str, Any] = {"sqlite": SqliteStore, "disk": DiskStore}

@@ -7,11 +7,14 @@ import attrs
 import pytest
 
 from stategraph import State
-from stategraph.errors import StepConflictError
+from stategraph._values.ids import step_of
+from stategraph._values.provenance import ParentStep, Part
+from stategraph.errors import CheckpointNotFoundError, CheckpointSaveError, RunExistsError, StepConflictError
 from stategraph.stores._rows import known
 from stategraph.stores.disk import DiskStore
 from stategraph.stores.retention import Policy
 from stategraph.stores.sqlite import SqliteStore
+from stategraph.stores.summaries import Pruned
 from stategraph.testing.corpus import Order
 
 
@@ -222,3 +225,291 @@ def test_policies_of_many_runs_are_not_remembered_for_ever(store, other, monkeyp
         for step in range(2, 6):
             store.save(State({"n": step}, run_id=run_id, step=step))
         assert len(other.history(run_id)) == kept
+
+
+class TestNestedRunsOfARunThatWasDeleted:
+    """What one makes within a run that another has deleted is no part of the run that takes its id."""
+
+    @pytest.fixture
+    def dead(self, store):
+        """-> a handle that is at work on a run, and on a nested run of it."""
+        saved(store, 1)
+        store.save(nested(1))
+        return store
+
+    @staticmethod
+    def begun_anew(other):
+        other.delete("a")
+        saved(other, 1, text="another run")
+
+    @staticmethod
+    def within(store):
+        """-> all that the files hold within the run, whoever made it."""
+        return store._ids_within("a")
+
+    @pytest.mark.parametrize("step", [1, 2])
+    def test_a_save_is_refused(self, dead, other, step):
+        self.begun_anew(other)
+
+        with pytest.raises(StepConflictError, match="deleted"):
+            dead.save(nested(step, status="failed"))
+
+        assert self.within(other) == []
+
+    def test_a_save_is_refused_where_the_new_run_has_one_of_the_same_id(self, dead, other):
+        self.begun_anew(other)
+        other.save(nested(1, new="run"))
+
+        with pytest.raises(StepConflictError, match="deleted"):
+            dead.save(nested(2))
+
+        assert other.load("a/#2/child")["new"] == "run"
+
+    def test_a_save_is_refused_where_nobody_has_begun_it_anew(self, dead, other):
+        other.delete("a")
+
+        with pytest.raises(StepConflictError, match="deleted"):
+            dead.save(nested(2))
+
+        assert self.within(other) == []
+
+    def test_the_first_save_of_another_nested_run_is_refused(self, dead, other):
+        self.begun_anew(other)
+
+        with pytest.raises(StepConflictError, match="deleted"):
+            dead.save(nested(1, run_id="a/#3/child"))
+
+        assert self.within(other) == []
+
+    def test_several_saves_are_refused(self, dead, other):
+        dead.retain("a/#2/child", Policy("full"))
+        self.begun_anew(other)
+
+        with pytest.raises(StepConflictError, match="deleted"):
+            dead.save_many([nested(2), nested(3)])
+
+        assert self.within(other) == []
+
+    @pytest.mark.parametrize("has_parts", [False, True])
+    def test_parts_are_refused(self, dead, other, has_parts):
+        dead.save_parts("a", [Part(2, "map", "x", "dead")])
+        self.begun_anew(other)
+        if has_parts:
+            other.save_parts("a", [Part(2, "map", "y", "new")])
+
+        with pytest.raises(StepConflictError, match="deleted"):
+            dead.save_parts("a", [Part(2, "map", "z", "dead")])
+
+        assert other.load_parts("a", 2, "map") == ({"y": "new"} if has_parts else {})
+
+    @pytest.mark.parametrize("is_begun_anew", [False, True])
+    @pytest.mark.parametrize("run_id", ["a/#2/child", "a/#3/child"])
+    def test_it_is_deleted_while_one_saves(self, dead, other, monkeypatch, is_begun_anew, run_id):
+        """After it was looked at: the write itself finds out."""
+        apply = dead._apply
+
+        def after_it_was_deleted(writes):
+            monkeypatch.undo()
+            other.delete("a")
+            if is_begun_anew:
+                saved(other, 1)
+            return apply(writes)
+
+        dead._commits._apply = after_it_was_deleted
+        with pytest.raises(StepConflictError, match="deleted"):
+            dead.save(nested(2, run_id=run_id))
+
+        assert self.within(other) == []
+
+    def test_it_is_begun_by_another_while_one_saves_what_is_within_first(self, store, other):
+        """As durability "exit" does: it is within a run that never came to be."""
+        store.save(nested(1))
+        saved(other, 1)
+
+        with pytest.raises(StepConflictError):
+            store.save(nested(1, run_id="a/#3/child"))
+
+        with pytest.raises(CheckpointNotFoundError):
+            other.load("a/#2/child")
+
+    @pytest.mark.parametrize("begins", ["load", "save", "look"])
+    def test_the_way_out(self, dead, other, begins):
+        """Who loads the new run, or begins a run of the id, goes on with that."""
+        self.begun_anew(other)
+        if begins == "load":
+            dead.load("a")
+        elif begins == "save":
+            saved(dead, 2)
+        else:
+            other.delete("a")
+            with pytest.raises(CheckpointNotFoundError):
+                dead.load("a")
+            dead.save(nested(1, new="run"))  # before the run around it, as durability "exit" does
+            saved(dead, 1)
+
+        dead.save(nested(2, new="run"))
+
+        assert other.load("a/#2/child")["new"] == "run"
+
+    def test_however_many_runs_were_saved_since(self, dead, other, monkeypatch):
+        """The newest States of runs are forgotten, but not which runs they were."""
+        monkeypatch.setattr(known, "_MOST_TAILS", 5)
+        for number in range(10):
+            dead.save(State(run_id=f"run-{number}", step=1))
+        self.begun_anew(other)
+
+        with pytest.raises(StepConflictError, match="deleted"):
+            dead.save(nested(2))
+
+
+def nested(step, run_id="a/#2/child", status="active", **data):
+    parent = ParentStep("a", step_of(run_id) - 1)
+    return State({"n": step, **data}, run_id=run_id, step=step, status=status, parent=parent)
+
+
+class TestARollbackThatFails:
+    """Either all of it is done, or nothing."""
+
+    @pytest.fixture
+    def run(self, store):
+        store.retain("a", Policy("full"))
+        saved(store, 1, 2)
+        store.save_parts("a", [Part(3, "map", "x", "kept")])
+        store.save(nested(1, run_id="a/#3/child"))
+        return store
+
+    @staticmethod
+    def check_kept(store):
+        assert store.load_parts("a", 3, "map") == {"x": "kept"}
+        assert store.load("a/#3/child")["n"] == 1
+
+    def test_since_another_has_written(self, run, other):
+        """Just before it is made."""
+        apply = run._apply
+
+        def after_another_has_written(writes):
+            other.save(attrs.evolve(other.load("a"), status="failed"))
+            return apply(writes)
+
+        run._commits._apply = after_another_has_written
+        with pytest.raises(StepConflictError):
+            run.rollback("a", 1)
+
+        self.check_kept(other)
+
+    def test_since_it_cannot_be_written(self, run, other):
+        """As when the process dies, or the disk is full."""
+
+        def failing(writes):
+            raise CheckpointSaveError("a", "the disk is full")
+
+        run._commits._apply = failing
+        with pytest.raises(CheckpointSaveError, match="full"):
+            run.rollback("a", 1)
+
+        self.check_kept(other)
+
+    def test_a_prune_that_another_comes_before(self, store, other, monkeypatch):
+        """What is within a run that goes on stays."""
+        store.retain("a", Policy(ttl=1e-9))
+        store.save(State({"n": 2}, run_id="a", step=2, status="completed"))
+        store.save_parts("a", [Part(3, "map", "x", "kept")])
+        store.save(nested(1, run_id="a/#3/child"))
+        remove = store._remove
+
+        def after_another_has_written(*arguments):
+            other.amend(State({"n": 2, "more": 1}, run_id="a", step=2))
+            return remove(*arguments)
+
+        monkeypatch.setattr(store, "_remove", after_another_has_written)
+
+        assert store.prune().runs == ()
+        self.check_kept(other)
+
+
+def test_policies_of_runs_that_never_begin_are_not_remembered_for_ever(store, monkeypatch):
+    monkeypatch.setattr(known, "_MOST_REMEMBERED", 5)
+    for number in range(50):
+        store.retain(f"run-{number}", Policy("full"))
+
+    assert len(store._known._policies) == 5
+
+
+class TestWhatIsReadWhileAnotherWrites:
+    """It is not of one time. That is no damage."""
+
+    @pytest.fixture
+    def run(self, store, other, monkeypatch):
+        """-> has another begin a run anew, up to a step, just before the first rows of it are read."""
+        for handle in (store, other):
+            handle.retain("a", Policy("full"))
+        saved(store, 1, 2, 3)
+        store.save_parts("a", [Part(4, "map", "x", "first")])
+        chain = store._chain
+
+        def begin_anew_later(up_to=3):
+            def after_another_has_written(*asked):
+                monkeypatch.undo()
+                other.delete("a")
+                other.retain("a", Policy("full"))
+                saved(other, *range(1, up_to + 1), text="another run")
+                other.save_parts("a", [Part(4, "map", "x", "second")])
+                return chain(*asked)
+
+            monkeypatch.setattr(store, "_chain", after_another_has_written)
+
+        return begin_anew_later
+
+    def test_a_prune(self, store, run):
+        """What goes of the run goes another time."""
+        for step in range(4, 8):
+            store.save(State({"big": str(step) * 20_000}, run_id="a", step=step))
+        store.retain("a", Policy("windowed", window=2))
+        store.save(attrs.evolve(store.load("a"), status="failed"))
+        run(up_to=7)
+
+        assert store.prune() == Pruned()
+
+    def test_a_prune_of_a_run_that_was_over(self, store, run):
+        store.retain("a", Policy(ttl=1e-9))
+        store.save(attrs.evolve(store.load("a"), status="completed"))
+        run()
+
+        assert store.prune() == Pruned()
+
+    def test_a_fork(self, store, run):
+        """It says so, and can be made again."""
+        head, state = store._loaded_with_head("a", None)
+        run()
+
+        with pytest.raises(StepConflictError, match="fork it again"):
+            store._copies.make(head, attrs.evolve(state, run_id="b"), is_within_kept=True)
+
+        assert store.fork("a", "b")["text"] == "another run"
+        assert store.load_parts("b", 4, "map") == {"x": "second"}
+
+    def test_parts(self, store, run):
+        """They are read again."""
+        run()
+
+        assert store.load_parts("a", 4, "map") == {"x": "second"}
+
+
+def test_a_fork_whose_id_another_takes_at_the_same_time(store, other, monkeypatch):
+    """Nothing of it is made, so that nothing has to be taken back by a process that may die before."""
+    saved(store, 1)
+    store.save(nested(1))
+    store.save_parts("a", [Part(2, "map", "x", "of a")])
+    apply = store._apply
+
+    def after_another_has_begun_it(writes):
+        other.save(State({"n": "another"}, run_id="b", step=1))
+        return apply(writes)
+
+    monkeypatch.setattr(store, "_apply", after_another_has_begun_it)
+    monkeypatch.setattr(store, "_remove", None)
+    with pytest.raises(RunExistsError):
+        store.fork("a", "b")
+
+    assert other._ids_within("b") == []
+    assert other.load("b")["n"] == "another"

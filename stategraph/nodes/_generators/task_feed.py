@@ -7,6 +7,7 @@ from collections.abc import AsyncGenerator, Awaitable
 from contextlib import suppress
 from typing import Any, Final, TypeAlias
 
+from stategraph._util.cancellation import outlast
 from stategraph.nodes._generators.feeds import Advance
 
 _Outcome: TypeAlias = tuple[Advance, BaseException | None]
@@ -36,6 +37,8 @@ class TaskFeed:
         task = self._task
         if task is None:
             task = self._task = asyncio.create_task(self._drive())
+            # It may wait for ever, if the loop is closed under it. Who is at fault, if somebody is, has a task as well.
+            task._log_destroy_pending = False  # type: ignore[attr-defined]
             task.add_done_callback(self._note_end)
         elif self._outcome is None:
             _wake(self._asked)
@@ -47,6 +50,8 @@ class TaskFeed:
                 if self._outcome is not None:  # too late for the generator
                     raise
                 task.cancel(*cancelled.args)
+                self._answered = asyncio.get_running_loop().create_future()  # that one is cancelled
+                await outlast(self._answered, hands_on_to=task, cancelled=cancelled)
         (advance, error), self._outcome = self._outcome, None
         if error is not None:
             raise error
@@ -60,12 +65,9 @@ class TaskFeed:
         if self._asked is None:  # it is at work, for whoever waited for it is gone
             task.cancel()
         _wake(self._asked)
-        try:
-            await asyncio.wait([task])
-        except asyncio.CancelledError:
-            task.cancel()
-            await asyncio.wait([task])
-            raise
+        cancelled = await outlast(task, hands_on_to=task)
+        if cancelled is not None:
+            raise cancelled
         failure = self._outcome and _failure(self._outcome[1])
         if failure is not None:
             raise failure

@@ -7,6 +7,7 @@ import os
 import threading
 from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
 from inspect import isawaitable
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Protocol
@@ -66,13 +67,12 @@ def _at_once(outcome: Outcome) -> Outcome:
     return Outcome(outcome.label, error=TypeError(reason))
 
 
-def _drained(done: SimpleQueue[Outcome]) -> list[Outcome]:
-    outcomes: list[Outcome] = []
-    try:
+def _drained(done: SimpleQueue[Outcome | None]) -> list[Outcome]:
+    outcomes: list[Outcome | None] = []
+    with suppress(Empty):
         while True:
             outcomes.append(done.get_nowait())
-    except Empty:
-        return outcomes
+    return [outcome for outcome in outcomes if outcome is not None]
 
 
 class ThreadPool:
@@ -82,8 +82,9 @@ class ThreadPool:
 
     def __init__(self, jobs: Sequence[Job], workers: int, *, stops: bool) -> None:
         self._jobs, self._stops = deque(jobs), stops
-        self._done: SimpleQueue[Outcome] = SimpleQueue()
-        self._room, self._taken = threading.Semaphore(2 * workers), 0
+        self._done: SimpleQueue[Outcome | None] = SimpleQueue()  # None: nothing more will come
+        self._room: SimpleQueue[None] = SimpleQueue()  # a job for each; `halt`, of a finaliser too, puts without a lock
+        self._taken = 2 * workers
         self._threads = [
             threading.Thread(target=self._work, name="stategraph part", daemon=True)
             for _ in range(min(workers, len(jobs)))
@@ -96,27 +97,34 @@ class ThreadPool:
             self._started = True
             for thread in self._threads:
                 thread.start()
-        if self._taken:
-            self._room.release(self._taken)
-        outcomes = [self._done.get(), *_drained(self._done)]
+        self._make_room(self._taken)
+        first = self._done.get()
+        outcomes = _drained(self._done) if first is None else [first, *_drained(self._done)]
         self._taken = len(outcomes)
         return outcomes
 
     def halt(self) -> None:
         self._jobs.clear()
+        self._make_room(len(self._threads))
+        self._done.put(None)  # a thread may be in `next` for whom nobody waits any more
 
     def stop(self, wait: bool) -> list[Outcome]:
         self.halt()
-        self._room.release(len(self._threads))
         if wait:
             for thread in self._threads:
                 if thread.ident is not None:
                     thread.join()
-        return _drained(self._done)
+        outcomes = _drained(self._done)
+        self._done.put(None)  # what `halt` has put there may be gone
+        return outcomes
+
+    def _make_room(self, count: int) -> None:
+        for _ in range(count):
+            self._room.put(None)
 
     def _work(self) -> None:
         while True:
-            self._room.acquire()
+            self._room.get()
             try:
                 job = self._jobs.popleft()
             except IndexError:

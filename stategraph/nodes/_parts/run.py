@@ -56,7 +56,8 @@ def do_parts(step: StepContext, jobs: Sequence[Job], workers: Workers, accept: A
     work = _Work(step, pool, accept, finished)
     try:
         yield from work.do(len(left), stops=workers.stops)
-    except (GeneratorExit, CannotAwait):  # the driver is gone, or cannot await: then nothing has begun
+    except (GeneratorExit, CannotAwait):  # the driver is gone, or cannot await: nobody waits for what has begun
+        pool.halt()
         raise
     except BaseException as error:
         yield from work.stop_after(error)

@@ -7,7 +7,6 @@ what is written again is counted before anything is written.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
@@ -28,10 +27,18 @@ TOO_OFTEN = (
 
 def is_writable(containers: list[Any]) -> bool:
     """Whether settled containers are within `MAX_DEPTH` levels, and few enough of them are written more than once."""
-    level = containers
-    for depth in range(MAX_DEPTH):
-        if sum(map(len, level)) > _MANY and len(set(map(id, level))) < len(level):
-            return _is_writable_again(level, MAX_DEPTH - depth)
+    level, unknown = containers, list[Any]()
+    items = count = 0
+    met: set[int] = set()
+    for _ in range(MAX_DEPTH):
+        unknown += level
+        items += sum(map(len, level))
+        if items > _MANY:
+            met.update(map(id, unknown))
+            count += len(unknown)
+            unknown.clear()
+            if len(met) < count:
+                return _is_writable_again(containers)
         level = _within(level)
         if not level:
             return True
@@ -57,22 +64,22 @@ def _within(level: Iterable[Any]) -> list[Any]:
 _SOME = 16  # items: to look at each of fewer takes no longer than to find out that all are atoms
 
 
-def _is_writable_again(level: Iterable[Any], levels: int) -> bool:
-    """-> the same for a level where a container is more than once, and the levels that are left with it."""
-    found = {id(container): container for container in level}
-    times = Counter(map(id, level))
-    repeated = 0
-    for _ in range(levels):
-        if not found:
-            return True
-        repeated += sum((times[key] - 1) * (len(container) + CONTAINER) for key, container in found.items())
-        if repeated > MOST_REPEATED:
-            return False
-        inner: dict[int, Any] = {}
-        inner_times: Counter[int] = Counter()
-        for key, container in found.items():
-            for item in _within([container]):
-                inner[id(item)] = item
-                inner_times[id(item)] += times[key]
-        found, times = inner, inner_times
-    return not found
+def _is_writable_again(containers: list[Any]) -> bool:
+    """-> the same where a container is met more than once, at whatever depths: each is looked into once."""
+    once = 0  # values that are written if each container is written once
+    known: dict[int, tuple[int, int]] = {}  # by container, how many values it is written as, and how many levels it has
+
+    def measure(container: Any, levels: int) -> tuple[int, int]:
+        nonlocal once
+        if id(container) not in known:
+            if not levels:
+                return 0, 1
+            inner = [measure(item, levels - 1) for item in _within([container])]
+            own = len(container) + CONTAINER
+            once += own
+            known[id(container)] = own + sum(size for size, _ in inner), 1 + max((deep for _, deep in inner), default=0)
+        return known[id(container)]
+
+    sizes = [measure(container, MAX_DEPTH) for container in containers]
+    repeated = sum(size for size, _ in sizes) - once
+    return repeated <= MOST_REPEATED and max(deep for _, deep in sizes) <= MAX_DEPTH

@@ -35,17 +35,35 @@ class Encoded:
     data: bytes
 
 
+@attrs.frozen(eq=False)
+class _Made:
+    """A container that was walked through.
+
+    Attributes:
+        value: The container.
+        prepared: What was made of it.
+        size: How many values it is written as.
+        levels: How many levels of containers are in it.
+    """
+
+    value: Any
+    prepared: Any
+    size: int
+    levels: int
+
+
 class Walk(ABC):
     """Turns values into what a format has. How it tags the rest is for each format to say.
 
-    One walk is for what is written together. A container that it meets again, at the same depth, is not walked through
+    One walk is for what is written together. A container that it meets again, at whatever depth, is not walked through
     again; that it is written again is counted.
     """
 
     def __init__(self) -> None:
         # The containers are kept with what was made of them, lest others get their ids.
-        self._made: dict[tuple[int, int], tuple[Any, Any, int]] = {}
+        self._made: dict[int, _Made] = {}
         self._written = self._repeated = 0
+        self._deepest = 0  # depth of a container, of those in the one that is being walked through
 
     @abstractmethod
     def tagged(self, kind: TypeCodec, parts: Any) -> Any:
@@ -86,20 +104,22 @@ class Walk(ABC):
             return leaf(self, value)
         if depth >= MAX_DEPTH:
             raise NotSerializableError("", f"it is nested deeper than {MAX_DEPTH} levels, or contains itself")
-        place = id(value), depth
-        if place in self._made:
-            return self._made_before(*self._made[place])
-        before = self._written
+        made = self._made.get(id(value))
+        if made is not None and depth + made.levels < MAX_DEPTH:
+            return self._again(made, depth)
+        written, deepest, self._deepest = self._written, self._deepest, depth
         prepared = self._container(value, depth + 1)
-        self._made[place] = value, prepared, self._written - before
+        self._made[id(value)] = _Made(value, prepared, self._written - written, self._deepest - depth)
+        self._deepest = max(self._deepest, deepest)
         return prepared
 
-    def _made_before(self, value: Any, prepared: Any, size: int) -> Any:
-        self._written += size
-        self._repeated += size
+    def _again(self, made: _Made, depth: int) -> Any:
+        self._deepest = max(self._deepest, depth + made.levels)
+        self._written += made.size
+        self._repeated += made.size
         if self._repeated > MOST_REPEATED:
             raise NotSerializableError("", TOO_OFTEN)
-        return prepared
+        return made.prepared
 
     def _container(self, value: Any, depth: int) -> Any:
         step = _STEPS.get(type(value))

@@ -63,9 +63,7 @@ def own_file(file: Path, *, must_exist: bool = False) -> Path:
         make_private(file)
     _check_own(file, stat.S_ISREG, "a regular file")
     _check_names(file)
-    for other in others:
-        with suppress(FileNotFoundError):  # removed by whoever was the last to close the database
-            _check_own(other, stat.S_ISREG, "a regular file")
+    check_beside(file)
     if log_of(file) in others and not file.stat().st_size:
         raise _left_alone(log_of(file), file)  # SQLite would delete the log, whatever is in it
     return file
@@ -113,6 +111,18 @@ def beside(file: Path) -> tuple[Path, Path, Path]:
     """-> where SQLite keeps the write-ahead log of a database, the index of the log, and a journal."""
     log, index, journal = (file.with_name(file.name + end) for end in ("-wal", "-shm", "-journal"))
     return log, index, journal
+
+
+def check_beside(file: Path) -> None:
+    """Check that others can change none of the files that SQLite keeps beside a database.
+
+    Raises:
+        OSError: they can, or one of these is no file of its own.
+    """
+    for other in beside(file):
+        with suppress(FileNotFoundError):  # removed by whoever was the last to close the database
+            _check_own(other, stat.S_ISREG, "a regular file")
+            _check_names(other)  # SQLite would write over what has the other name
 
 
 def log_of(file: Path) -> Path:

@@ -14,7 +14,7 @@ from stategraph._values import clock
 from stategraph._values.frozen import freeze_items
 from stategraph.errors import NotSerializableError, describe_exception
 from stategraph.stores._codec.values import decode, encode
-from stategraph.stores._files.paths import absolute
+from stategraph.stores._files.path_options import absolute_path
 from stategraph.stores._files.safe_diskcache import OLDEST, SafeCache, cache_folder, check_database
 from stategraph.stores._files.sqlite_file import check_version
 from stategraph.stores._rows.integrity import SigningKey, signing_key
@@ -57,7 +57,8 @@ class KeptResults:
     """
 
     def __init__(self, path: Any, sign_with: SigningKey | str | None = None) -> None:
-        self._path = absolute(path, "cache.path", "a folder")  # the working directory may change until it is opened
+        # Made absolute at once: the working directory may change until it is opened.
+        self._path = absolute_path(path, "cache.path", "a folder")
         self._signing_key = signing_key(sign_with, "cache.sign_with")
         self._cache: SafeCache | None = None
         self._kept = 0  # since it was opened

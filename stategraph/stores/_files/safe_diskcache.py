@@ -22,7 +22,8 @@ from diskcache.core import DBNAME, DEFAULT_SETTINGS, METADATA, MODE_RAW, UNKNOWN
 from stategraph._util.dropped import reaper
 from stategraph.errors import CheckpointCorruptError, ConfigError, FormatError
 from stategraph.stores._files.fork_safety import take_care_of
-from stategraph.stores._files.paths import absolute, own_file, own_folder
+from stategraph.stores._files.path_options import absolute_path
+from stategraph.stores._files.paths import own_file, own_folder
 from stategraph.stores._files.sqlite_file import (
     BUSY,
     DURABLE,
@@ -92,7 +93,11 @@ class Connection(sqlite3.Connection):
         self.snapshot = threading.Lock()
 
     def __del__(self) -> None:
-        self.close()
+        # Nothing is lost where it was never opened, or the interpreter is so far gone that modules are, too.
+        try:  # noqa: SIM105 - then there may be no contextlib
+            self.close()
+        except Exception:  # noqa: BLE001, S110
+            pass
 
 
 class SafeCache(diskcache.Cache):  # type: ignore[misc]
@@ -282,7 +287,7 @@ def cache_folder(path: object, key: str = "checkpoint.options.path") -> Path:
     Raises:
         ConfigError: it cannot be used, or others can write to it or to the database in it.
     """
-    folder = Path(absolute(path, key, "a folder"))
+    folder = Path(absolute_path(path, key, "a folder"))
     if os.path.expandvars(os.path.expanduser(folder)) != str(folder):  # noqa: PTH111 - what diskcache does
         raise ConfigError(key, str(path), "a path without $ variables")
     try:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from stategraph.errors import CheckpointSaveError, ConfigError
-from stategraph.stores._files.paths import beside, log_of, own_file
+from stategraph.stores._files.paths import beside, check_beside, log_of, own_file
 
 BUSY = 60  # seconds to wait for other processes that write
 _MOMENT = 1  # seconds to wait for those that read, to erase what they may still see
@@ -37,8 +37,11 @@ def database_file(path: Path, must_exist: bool) -> Path:
     try:
         return own_file(path, must_exist=must_exist)
     except OSError as error:
-        allowed = f"a file that can be used ({error.strerror})"
-        raise ConfigError("checkpoint.options.path", str(path), allowed) from error
+        raise _unusable(path, error) from error
+
+
+def _unusable(path: Path, error: OSError) -> ConfigError:
+    return ConfigError("checkpoint.options.path", str(path), f"a file that can be used ({error.strerror})")
 
 
 def check_log(file: Path) -> None:
@@ -161,12 +164,20 @@ class OpenFiles:
     Args:
         file: The database.
         is_fixed: It is read as a file that does not change: one that did is another file, too.
+
+    Raises:
+        ConfigError: others can write to one of the files beside it. They were looked at before they were opened, but
+            in a folder such as /tmp, others may have made one since.
     """
 
     def __init__(self, file: Path, *, is_fixed: bool = False) -> None:
         self._paths = tuple(map(str, (file, *beside(file)[:2])))
         self._is_fixed = is_fixed
         self._opened = _found(self._paths, is_fixed)
+        try:
+            check_beside(file)
+        except OSError as error:
+            raise _unusable(file, error) from error
 
     @property
     def are_there(self) -> bool:
@@ -176,10 +187,14 @@ class OpenFiles:
     def check(self) -> None:
         """Raise CheckpointSaveError if what was just committed to them cannot be found there."""
         if _found(self._paths, self._is_fixed) != self._opened:
+            file, *others = map(Path, self._paths)
+            left = [] if file.exists() else [other.name for other in others if other.exists()]
             raise CheckpointSaveError(
                 "",
-                f"{self._paths[0]}, or its log, was moved, removed or replaced while it was open, and what is saved in "
-                "it is lost with this process: put it back, or close the store and begin anew",
+                f"{file}, or its log, was moved, removed or replaced while it was open, and what is saved in it is "
+                "lost with this process: put it back as it was or, where that cannot be, close the store"
+                f"{''.join(f', move {name} away' for name in left)} and make the graph anew: it opens a fresh one, in "
+                "which the run begins anew",
             )
 
 

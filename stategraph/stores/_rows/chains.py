@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from stategraph.errors import CheckpointCorruptError
+from stategraph.errors import CheckpointCorruptError, FormatError
 from stategraph.stores._rows.encoder import Rows
+from stategraph.stores._rows.known import KnownRuns
 from stategraph.stores._rows.operations import RowOperations
 from stategraph.stores._rows.records import Head, Row
 
@@ -16,10 +17,11 @@ class Chains:
     Args:
         store: Has the rows.
         rows: Tells whether they are as they were written.
+        known: Knows of some already that they are.
     """
 
-    def __init__(self, store: RowOperations, rows: Rows) -> None:
-        self._store, self._rows = store, rows
+    def __init__(self, store: RowOperations, rows: Rows, known: KnownRuns) -> None:
+        self._store, self._rows, self._known = store, rows, known
 
     def is_stale(self, head: Head) -> bool:
         """Whether somebody else has written to the run since."""
@@ -71,5 +73,25 @@ class Chains:
             return 0
         if visible == 1:
             return snapshot.step
-        older = [row for row in self._store._index(head.run_id) if row.step < snapshot.step]
-        return min([row.base for row in older[-(visible - 1) :]], default=snapshot.step)
+        try:
+            older = [row for row in self._store._index(head.run_id) if row.step < snapshot.step][-(visible - 1) :]
+            is_sure = self._are_as_sealed(head, older)
+        except (CheckpointCorruptError, FormatError):
+            is_sure = False
+        # What is damaged stays, with all before it, for whoever loads it to see. The run can go on.
+        return min([row.base for row in older], default=snapshot.step) if is_sure else 0
+
+    def _are_as_sealed(self, head: Head, rows: Sequence[Row]) -> bool:
+        """Whether rows of an index have the steps and bases with which they were sealed.
+
+        Raises:
+            CheckpointCorruptError: what they build on, or their bodies, are not as they were sealed.
+            FormatError: likewise, or a newer version wrote it.
+        """
+        unknown = [row for row in rows if not self._known.is_checked(row)]
+        found: set[tuple[int, int, bytes]] = set()
+        for chain in self.groups(head, unknown):
+            self._rows.check(head.run_id, chain, head.incarnation)
+            self._known.are_checked(chain)
+            found.update((row.step, row.base, row.seal) for row in chain)
+        return found.issuperset((row.step, row.base, row.seal) for row in unknown)

@@ -8,8 +8,8 @@ from typing import Any
 import attrs
 
 from stategraph._values.provenance import ErrorInfo, ParentStep, RunStatus
-from stategraph.errors import CheckpointCorruptError
-from stategraph.stores._rows.records import Head, Row, checked_head, checked_row
+from stategraph.errors import CheckpointCorruptError, shorten
+from stategraph.stores._rows.records import Head, Row, checked_row, wrong_field_of
 from stategraph.stores.retention import Policy
 
 _STATUS = {status.value: status for status in RunStatus}
@@ -39,8 +39,8 @@ class Columns:
             raise no_checkpoint(run_id, wrong) from wrong
         return checked_row(run_id, row)
 
-    def head(self, run_id: str, found: Sequence[Any]) -> Head:
-        """-> the head in these columns. Raises CheckpointCorruptError if they hold none."""
+    def head(self, run_id: str, found: Sequence[Any], store: object) -> Head:
+        """-> the head in these columns. Raises CheckpointCorruptError, which names the store, if they hold none."""
         try:
             number, version, step, node, time_ns, status, error, graph, parent, policy, pause, *sealed = found
             incarnation, tip, seal = sealed
@@ -62,8 +62,36 @@ class Columns:
                 seal=seal,
             )
         except _NOT_READ as wrong:
-            raise no_run(run_id, wrong) from wrong
-        return checked_head(head)
+            raise no_run(run_id, self._unread(found), store) from wrong
+        wrong_field = wrong_field_of(head)
+        if wrong_field is not None:
+            raise no_run(run_id, _held(wrong_field, getattr(head, wrong_field)), store)
+        return head
+
+    def _unread(self, found: Sequence[Any]) -> str:
+        """-> which of these columns of a head cannot be read, in words."""
+        if len(found) != len(_OF_HEAD):
+            return f"it has {len(found)} columns, and not {len(_OF_HEAD)}"
+        readers = {"status": _STATUS.__getitem__, "error": self.error, "parent": self.parent, "policy": self.policy}
+        for name, value in zip(_OF_HEAD, found, strict=True):
+            if name in readers and (value is not None or name in _NEVER_MISSING):
+                try:
+                    readers[name](value)
+                except _NOT_READ:
+                    return _held(name, value)
+        return "its columns cannot be read"
+
+
+_OF_HEAD = (
+    *("number", "version", "step", "checkpoint_node", "timestamp_ns", "status", "error", "graph", "parent", "policy"),
+    *("pause", "incarnation", "tip", "seal"),
+)
+_NEVER_MISSING = ("status", "policy")
+_COLUMN_NAMES = {"node": "checkpoint_node", "time_ns": "timestamp_ns"}  # of fields that have others
+
+
+def _held(name: str, value: object) -> str:
+    return f"its column {_COLUMN_NAMES.get(name, name)} holds {shorten(value)}"
 
 
 def no_checkpoint(run_id: str, error: Exception) -> CheckpointCorruptError:
@@ -71,6 +99,7 @@ def no_checkpoint(run_id: str, error: Exception) -> CheckpointCorruptError:
     return CheckpointCorruptError(run_id, f"what the store holds for it is no checkpoint: {error}")
 
 
-def no_run(run_id: str, error: Exception) -> CheckpointCorruptError:
+def no_run(run_id: object, why: object, store: object) -> CheckpointCorruptError:
     """-> the error to raise for what cannot be read as a head."""
-    return CheckpointCorruptError(str(run_id), f"what the store holds for it is no run: {error}")
+    way_out = f"put back a copy of the store, or remove it with store.delete({str(run_id)!r})"
+    return CheckpointCorruptError(str(run_id), f"what the {store} holds for it is no run: {why}; {way_out}")

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from stategraph._values.ids import is_parts_id, outer_id, step_of
+import attrs
+
+from stategraph._values.ids import given_id, is_parts_id, outer_id, step_of
 from stategraph._values.provenance import ParentStep
-from stategraph.errors import CheckpointNotFoundError, RunExistsError, StepConflictError
+from stategraph.errors import CheckpointCorruptError, CheckpointNotFoundError, RunExistsError, StepConflictError
 from stategraph.state import State, evolve
 from stategraph.stores._rows.records import Head, Row, Write
 
@@ -31,11 +34,27 @@ class Copies:
             CheckpointCorruptError: what is to be copied is damaged.
         """
         incarnation = self._store._heads_of.incarnation_for(copy.run_id)
-        inner = self._within(source.run_id, copy.step, copy.run_id, incarnation) if is_within_kept else ()
-        writes = [self._copied_run(source, copy, incarnation), *inner]
+        with self._of_one_time(source):
+            writes = [*self._writes(source, copy, incarnation, is_within_kept=is_within_kept)]
         if self._store._chains.is_stale(source):
-            raise StepConflictError(source.run_id, "others wrote to it while it was copied: fork it again")
+            raise _overtaken(source)
         self._begin(writes)
+
+    def _writes(self, source: Head, copy: State, incarnation: bytes, *, is_within_kept: bool) -> Iterator[Write]:
+        inner = self._within(source.run_id, copy.step, copy.run_id, incarnation) if is_within_kept else ()
+        yield self._copied_run(source, copy, incarnation)
+        for write in inner:
+            yield attrs.evolve(write, outer=incarnation)  # made only together with the copy that it is within
+
+    @contextmanager
+    def _of_one_time(self, head: Head) -> Iterator[None]:
+        """What is read of a run seems to be damaged where others write to it meanwhile."""
+        try:
+            yield
+        except CheckpointCorruptError:
+            if self._store._chains.is_stale(head):
+                raise _overtaken(head) from None
+            raise
 
     def _begin(self, writes: Sequence[Write]) -> None:
         """Make writes that begin runs, in one transaction. Where another process begins one of them at the same time,
@@ -79,7 +98,9 @@ class Copies:
             if head is not None:
                 new_id, parent = new_run_id + inner_id.removeprefix(run_id), ParentStep(new_run_id, step)
                 copied = self._copied_parts if is_parts_id(inner_id) else self._copied_nested
-                yield from copied(head, new_id, parent, incarnation)
+                with self._of_one_time(head):
+                    writes = [*copied(head, new_id, parent, incarnation)]
+                yield from writes
 
     def _copied_parts(self, head: Head, new_id: str, parent: ParentStep, incarnation: bytes) -> Iterator[Write]:
         store = self._store
@@ -99,3 +120,7 @@ class Copies:
             return
         yield self._copied_run(head, evolve(state, run_id=new_id, parent=parent), incarnation)
         yield from self._within(head.run_id, state.step, new_id, incarnation)
+
+
+def _overtaken(head: Head) -> StepConflictError:
+    return StepConflictError(given_id(head.run_id), "others wrote to it while it was copied: fork it again")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from queue import SimpleQueue
 
 import attrs
 
@@ -24,7 +25,9 @@ class _Caller:
     """Who commits: its write, those whom it leads, and what became of the write."""
 
     write: Write
-    woken: threading.Event | None = None  # of one who came while another was at work
+    woken: SimpleQueue[None] | None = (
+        None  # of one who came while another was at work: an interrupt leaves no event whole
+    )
     batch: Sequence[_Caller] = ()
     outcome: bool | BaseException | None = None
 
@@ -68,11 +71,11 @@ class SharedCommits:
                     if self._leader is None:
                         self._leader = caller
                     else:
-                        caller.woken = threading.Event()
+                        caller.woken = SimpleQueue()
                         self._queue.append(caller)
                 if caller.woken is None:
                     return self._apply((write,))[0]
-                caller.woken.wait()
+                caller.woken.get()
                 if self._leader is caller:
                     self._lead(caller)
             finally:
@@ -122,7 +125,7 @@ class SharedCommits:
         told = [one for one in caller.batch if one.outcome is not None] if caller.batch else ()
         for one in told if leader is None else (leader, *told):
             if one.woken is not None:
-                one.woken.set()
+                one.woken.put(None)
 
 
 def _is_about_all(error: Exception) -> bool:

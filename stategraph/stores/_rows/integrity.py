@@ -41,7 +41,7 @@ def signing_key(sign_with: Any, option: str = "checkpoint.options.sign_with") ->
         problem = problem_of(sign_with, 0)
         if problem:
             raise ConfigError(option, sign_with, f"a sync function that gives the key: {problem}")
-        return lambda: _checked_key(sign_with(), option)
+        return lambda: _checked_key(_given(sign_with, option), option, "its function returned {}")
     if not isinstance(sign_with, str):
         allowed = "a function that gives the key, or the name of an environment variable that holds it"
         raise ConfigError(option, sign_with, allowed)
@@ -49,7 +49,7 @@ def signing_key(sign_with: Any, option: str = "checkpoint.options.sign_with") ->
     if not key:
         allowed = "the name of an environment variable that holds the key; this one is not set, or empty"
         raise ConfigError(option, sign_with, allowed)
-    _checked_key(key, option)
+    _checked_key(key, option, f"the environment variable {sign_with} holds {{}}")
     return lambda: key
 
 
@@ -62,14 +62,25 @@ def former_keys(verify_with: Any) -> tuple[SigningKey, ...]:
     option = "checkpoint.options.verify_with"
     if not isinstance(verify_with, list | tuple) or None in verify_with:
         raise ConfigError(option, verify_with, "a list of former keys, each as sign_with takes it")
-    return tuple(key for one in verify_with if (key := signing_key(one, option)) is not None)
+    keys = (signing_key(one, f"{option}[{place}]") for place, one in enumerate(verify_with))
+    return tuple(key for key in keys if key is not None)
 
 
-def _checked_key(key: object, option: str) -> bytes:
+def _given(function: Callable[[], object], option: str) -> object:
+    """Return the key that a function gives; the text of an error of it is not shown, for it may hold the key."""
+    try:
+        return function()
+    except Exception as error:
+        allowed = f"a function that gives the key; it raised {type(error).__name__}"
+        raise ConfigError(option, function, allowed) from error
+
+
+def _checked_key(key: object, option: str, found: str) -> bytes:
     if type(key) is not bytes or len(key) < SHORTEST_KEY:
-        answered(key, "sign_with")
-        what = f"at least {SHORTEST_KEY} bytes, such as secrets.token_bytes(32) makes"
-        raise ConfigError(option, key, f"a key is {what}")
+        answered(key, option)
+        what = f"{len(key)} bytes" if type(key) is bytes else f"a {type(key).__name__}, which is to be encoded"
+        made = f"at least {SHORTEST_KEY} bytes, such as secrets.token_bytes(32) makes"
+        raise ConfigError(option, key, f"a key is {made}, and {found.format(what)}")
     return key
 
 
@@ -143,8 +154,10 @@ class Sealer:
         seal = self._digest(self._packed_head(head), b"", self._key)
         return _new_tuple(Head, (*head[:-1], seal))  # as head._replace(seal=seal) does, at every save
 
-    def check_head(self, head: Head) -> None:
-        """Raise CheckpointCorruptError unless the seal of a head is right."""
+    def check_head(self, head: Head, run_id: str | None = None) -> None:
+        """Raise CheckpointCorruptError unless the seal of a head is right, and the head that of this run."""
+        if run_id not in (None, head.run_id):  # as where somebody has made ids in another case the same
+            raise CheckpointCorruptError(run_id, f"what the store holds for it is of run {head.run_id!r}")
         packed = _or_none(self._packed_head, head)
         if packed is None or not self._is_right(head.seal, packed, b""):
             raise CheckpointCorruptError(head.run_id, f"what the store tells of it {self._mismatch(head.seal)}")

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 from stategraph._values.ids import directly_within, given_id, is_parts_id, parts_id, step_of
 from stategraph._values.provenance import ParentStep, Part
-from stategraph.errors import CheckpointError, NotSerializableError, StepConflictError
+from stategraph.errors import CheckpointError, CheckpointNotFoundError, NotSerializableError, StepConflictError
 from stategraph.state import State, evolve
 from stategraph.stores._codec.values import encode_value
-from stategraph.stores._rows.records import Write
+from stategraph.stores._rows.records import Head, Write
 from stategraph.stores.retention import Policy
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ class InnerRuns:
         store = self._store
         for _ in range(_TRIES):
             head = store._heads_of.find(kept_at)
-            incarnation = head.incarnation if head else store._heads_of.incarnation_for(kept_at)
+            incarnation = store._heads_of.incarnation_within(head) if head else store._heads_of.incarnation_for(kept_at)
             added = evolve(parts, run_id=kept_at, step=head.step + 1 if head else 1)
             row, _tail = store._rows.snapshot(added, incarnation)
             new = store._next_head(head, added, row, incarnation)._replace(policy=_KEPT_WHOLE)
@@ -61,24 +61,28 @@ class InnerRuns:
 
     def load_parts(self, run_id: str, step: int, node: str) -> dict[str, Any]:
         """As `CheckpointStore.load_parts`."""
-        kept_at, found = parts_id(run_id, step, node), {}
         try:
-            head = self._store._heads_of.find(kept_at)
-            for row in self._store._chains.visible(head) if head else ():
-                rows = self._store._chain(kept_at, row.step)
-                if head and rows:  # not if they were dropped meanwhile
-                    found.update(self._store._rows.data(kept_at, rows, head.incarnation)[0])
+            return self._store._read(parts_id(run_id, step, node), self._values)
+        except CheckpointNotFoundError:
+            return {}
         except CheckpointError as error:
             raise _of_outer(error, run_id) from error.__cause__
+
+    def _values(self, head: Head) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for row in self._store._chains.visible(head):
+            rows = self._store._chain(head.run_id, row.step)
+            if rows:  # not if they were dropped meanwhile
+                found.update(self._store._rows.data(head.run_id, rows, head.incarnation)[0])
         return found
 
     # ------------------------------------------------------------------ all that is within a run
 
-    def drop(self, run_id: str, up_to: int | None = None, *, newer_parts: bool = False) -> None:
-        """Forget what is within a run: within the steps up to one, and all parts if `newer_parts`; or everything."""
+    def drop(self, run_id: str, up_to: int, *, newer_parts: bool = False) -> None:
+        """Forget what is within the steps of a run up to one, and all parts if `newer_parts`."""
         for inner_id in self._store._ids_within(run_id):
             direct = directly_within(run_id, inner_id)
-            if up_to is None or step_of(direct) <= up_to or (newer_parts and is_parts_id(direct)):
+            if step_of(direct) <= up_to or (newer_parts and is_parts_id(direct)):
                 self._store._remove(inner_id)
                 self._store._forget_all(inner_id)
 

@@ -11,7 +11,7 @@ from stategraph.stores.base import CheckpointStore
 
 
 class RowOperations(CheckpointStore):
-    """Seven operations, and one that few stores need. `stategraph.stores._rows.store.RowStore` makes a store of them.
+    """Eight operations, and one that few stores need. `stategraph.stores._rows.store.RowStore` makes a store of them.
 
     They give what is there: whether it is as it was written is for the seals to tell.
     """
@@ -20,8 +20,9 @@ class RowOperations(CheckpointStore):
     def _apply(self, writes: Sequence[Write]) -> Sequence[bool]:
         """Make writes in one transaction -> which of them were made.
 
-        One is made if its run has the version that it expects; it is durable when this returns. If this raises, none is
-        made; CheckpointSaveError is for what would keep any other from being made, too.
+        One is made if its run has the version, and the run around it the incarnation, that it expects; it is durable
+        when this returns. If this raises, none is made; CheckpointSaveError is for what would keep any other from being
+        made, too.
         """
 
     def _is_inside(self) -> bool:
@@ -56,7 +57,15 @@ class RowOperations(CheckpointStore):
 
     @abstractmethod
     def _remove(self, run_id: str, version: int | None = None) -> bool:
-        """Remove a run and all of its rows, if it has this version (None: whichever) -> whether it was removed."""
+        """Remove a run with its rows and all that is within it, if it has this version -> whether it was removed.
+
+        None stands for whichever version, and for none: then what is within goes, whether or not there is a run.
+        """
+
+    @abstractmethod
+    def _remove_damaged(self, run_id: str) -> bool:
+        """Remove what stands in the place of a run under an id that none can have, as `_heads` tells of it -> whether
+        anything did."""
 
     def _erase(self) -> None:
         """Overwrite what was removed where it stands besides, such as in a log. Here it does not."""

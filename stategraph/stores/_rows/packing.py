@@ -5,6 +5,7 @@ from __future__ import annotations
 import ormsgpack
 
 from stategraph._values.provenance import ErrorInfo, ParentStep
+from stategraph.errors import CheckpointCorruptError
 from stategraph.stores._codec.nesting import check_msgpack
 from stategraph.stores._rows.columns import Columns, no_checkpoint, no_run
 from stategraph.stores._rows.records import Head, Row
@@ -43,30 +44,40 @@ def unpack_row(run_id: str, kept: bytes) -> tuple[Row, int | None]:
 
 
 def pack_head(head: Head) -> bytes:
-    """-> a head as bytes."""
+    """-> a head as bytes.
+
+    Raises:
+        CheckpointCorruptError: it has a number of more than 64 bits, for the store holds none that it can follow.
+    """
     parent, policy = head.parent, head.policy
-    return ormsgpack.packb(
-        [
-            *(head.number, head.version, head.step, head.node, head.time_ns, head.status.value),
-            *(_error_parts(head.error), head.graph, None if parent is None else [parent.run_id, parent.step]),
-            *([policy.retention, policy.window, policy.ttl], head.pause),
-            *(head.incarnation, head.tip, head.seal),
-        ]
-    )
+    columns = [
+        *(head.number, head.version, head.step, head.node, head.time_ns, head.status.value),
+        *(_error_parts(head.error), head.graph, None if parent is None else [parent.run_id, parent.step]),
+        *([policy.retention, policy.window, policy.ttl], head.pause),
+        *(head.incarnation, head.tip, head.seal),
+    ]
+    try:
+        return ormsgpack.packb(columns)
+    except TypeError as error:
+        reason = (
+            f"it would have number {head.number} among the runs of its store, which no run can have: what the store "
+            "holds as the number of its runs is damaged or forged; put back a copy of it"
+        )
+        raise CheckpointCorruptError(head.run_id, reason) from error
 
 
-def unpack_head(run_id: str, kept: bytes) -> Head:
+def unpack_head(run_id: str, kept: bytes, store: object = "store") -> Head:
     """-> the head.
 
     Raises:
-        CheckpointCorruptError: these are not the bytes of a head.
+        CheckpointCorruptError: these are not the bytes of a head; it names the store.
     """
     try:
         check_msgpack(kept, _LEVELS)
         columns = list(ormsgpack.unpackb(kept))
     except (TypeError, ValueError) as error:
-        raise no_run(run_id, error) from error
-    return _COLUMNS.head(run_id, columns)
+        raise no_run(run_id, f"its bytes are none of a run: {error}", store) from error
+    return _COLUMNS.head(run_id, columns, store)
 
 
 def _error_parts(error: ErrorInfo | None) -> list[str] | None:

@@ -25,11 +25,19 @@ def prune(store: RowStore) -> Pruned:
             elif _is_removed(store, head):
                 removed.append(head.run_id)
         except (CheckpointCorruptError, FormatError) as error:
-            runs.damaged.append(head.run_id)
-            store._heads_of.report(head.run_id, error)
+            if not _went_on(store, head):  # or what was read is not of one time
+                runs.damaged.append(head.run_id)
+                store._heads_of.report(head.run_id, error)
     if removed or cut:
         store._erase()
     return Pruned(tuple(removed), cut, tuple(runs.damaged))
+
+
+def _went_on(store: RowStore, head: Head) -> bool:
+    try:
+        return store._chains.is_stale(head)
+    except (CheckpointCorruptError, FormatError):
+        return False
 
 
 def _is_removed(store: RowStore, head: Head) -> bool:
@@ -40,7 +48,6 @@ def _is_removed(store: RowStore, head: Head) -> bool:
     if not rows or not store._chains.is_newest(head, rows[-1]):
         raise CheckpointCorruptError(head.run_id, f"its newest step {head.step} is missing")
     store._rows.check(head.run_id, rows, head.incarnation)
-    store._inner_runs.drop(head.run_id)  # first: nothing of it is to be found by a run that takes its id
     is_removed = store._remove(head.run_id, head.version)
     if is_removed:
         store._forget_all(head.run_id)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from types import NoneType
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import attrs
 
@@ -128,6 +128,8 @@ class Write:
         put: Rows to add, or to put in the place of those with the same step.
         cut_below: Rows of lower steps go.
         cut_above: Rows of higher steps go.
+        cut_within: All that is within the run goes.
+        outer: The incarnation that the run around must have now; None if there need not be one.
     """
 
     head: Head
@@ -135,6 +137,8 @@ class Write:
     put: tuple[Row, ...] = ()
     cut_below: int = 0
     cut_above: int | None = None
+    cut_within: bool = False
+    outer: bytes | None = None
 
 
 @attrs.frozen
@@ -166,27 +170,23 @@ _TYPES_OF_ROWS = frozenset(
 )
 
 
-def checked_head(head: Head) -> Head:
-    """-> a head that a store holds. Raises CheckpointCorruptError if there are values of other types in it."""
-    are_numbers = _are(int, head.number, head.version, head.step, head.time_ns)
-    are_seals = _are(bytes, head.incarnation, head.tip, head.seal)
-    are_texts = _are(str, head.run_id, head.node) and _may_be_missing(str, head.graph, head.pause)
-    if not (are_numbers and are_seals and are_texts and _is_policy(head.policy)):
-        raise CheckpointCorruptError(str(head.run_id), "what the store holds for it is no run")
-    return head
+def wrong_field_of(head: Head) -> str | None:
+    """-> the name of a field of a head that a store holds whose value is of another type; None if there is none."""
+    wrong = (name for name, kinds in _KINDS.items() if type(getattr(head, name)) not in kinds)
+    return next(wrong, None if _is_policy(head.policy) else "policy")
 
 
-def _are(kind: type, *values: Any) -> bool:
-    return all(type(value) is kind for value in values)
+_KINDS: dict[str, tuple[type, ...]] = {
+    **dict.fromkeys(("number", "version", "step", "time_ns"), (int,)),
+    **dict.fromkeys(("incarnation", "tip", "seal"), (bytes,)),
+    **dict.fromkeys(("run_id", "node"), (str,)),
+    **dict.fromkeys(("graph", "pause"), (str, NoneType)),
+}
 
 
 def _is_policy(policy: Policy) -> bool:
     is_ttl = policy.ttl is None or type(policy.ttl) in (int, float)
-    return policy.retention in RETENTIONS and is_ttl and _may_be_missing(int, policy.window)
-
-
-def _may_be_missing(kind: type, *values: Any) -> bool:
-    return all(value is None or type(value) is kind for value in values)
+    return policy.retention in RETENTIONS and is_ttl and type(policy.window) in (int, NoneType)
 
 
 About: TypeAlias = tuple[int, int, str, int, RunStatus, ErrorInfo | None, int, str]

@@ -10,10 +10,11 @@ from typing import Generic, TypeVar
 import attrs
 
 from stategraph._values.ids import given_id, is_nested_id
-from stategraph.errors import CheckpointError
+from stategraph.errors import CheckpointError, StepConflictError
 from stategraph.stores._rows.integrity import Sealer
+from stategraph.stores._rows.known import KnownRuns
 from stategraph.stores._rows.operations import RowOperations
-from stategraph.stores._rows.records import Head, Unreadable
+from stategraph.stores._rows.records import Head, Unreadable, Write
 
 _INCARNATION = 8  # bytes: no two runs of one id have the same by chance
 _MOST_REPORTED = 10_000  # damaged runs that are remembered as reported
@@ -35,10 +36,11 @@ class Heads:
     Args:
         store: Has them.
         sealer: Tells whether they are as they were written.
+        known: Has the incarnations of runs as they were saved or loaded here.
     """
 
-    def __init__(self, store: RowOperations, sealer: Sealer) -> None:
-        self._store, self._sealer = store, sealer
+    def __init__(self, store: RowOperations, sealer: Sealer, known: KnownRuns) -> None:
+        self._store, self._sealer, self._known = store, sealer, known
         self._promised: dict[str, bytes] = {}  # incarnations of runs that have something within them, and no head yet
         self._reported: set[str] = set()
 
@@ -53,7 +55,7 @@ class Heads:
         head = self._store._head(run_id)
         if head is None:
             return None
-        self._sealer.check_head(head)
+        self._sealer.check_head(head, run_id)
         return head if not is_nested_id(run_id) or self._is_of_its_run(head) else None
 
     def _is_of_its_run(self, head: Head) -> bool:
@@ -70,15 +72,39 @@ class Heads:
     # ------------------------------------------------------------------ incarnations
 
     def incarnation_for(self, run_id: str) -> bytes:
-        """Return the incarnation with which a run begins; what is within a run has that of the run."""
+        """Return the incarnation with which a run begins; what is within a run has that of the run.
+
+        Raises:
+            StepConflictError: the run around it is not the one that was saved or loaded here.
+        """
         if not is_nested_id(run_id):
             return self._promised.get(run_id) or os.urandom(_INCARNATION)
         outer_id = given_id(run_id)
         outer = self.find(outer_id)
         if outer is not None:
-            return outer.incarnation
+            return self._of_known(outer_id, outer.incarnation)
+        if self._known.incarnation_of(outer_id) is not None:
+            raise _deleted(outer_id)
         # Durability "exit" saves what is within a run before the run itself.
         return self._promised.setdefault(outer_id, os.urandom(_INCARNATION))
+
+    def incarnation_within(self, head: Head) -> bytes:
+        """Return the incarnation of something that is within a run, for what is to be added to it; raises likewise."""
+        return self._of_known(given_id(head.run_id), head.incarnation)
+
+    def _of_known(self, outer_id: str, incarnation: bytes) -> bytes:
+        known = self._known.incarnation_of(outer_id) or self._promised.get(outer_id)
+        if known not in (None, incarnation):
+            raise _deleted(outer_id)
+        return incarnation
+
+    def within(self, write: Write) -> Write:
+        """Return a write to something within a run as one that is made only if that run is there, unless it is this
+        handle that has yet to begin it."""
+        incarnation = write.head.incarnation
+        if self._promised.get(given_id(write.head.run_id)) == incarnation:
+            return write
+        return Write(write.head, write.old, write.put, write.cut_below, write.cut_above, write.cut_within, incarnation)
 
     def forget(self, run_id: str) -> None:
         """Forget what a run was to begin with: it has begun, or was deleted."""
@@ -98,10 +124,10 @@ class Heads:
 
         Args:
             tell: Tells it of a head; raises a CheckpointError if it cannot.
-            status: As for `RowOperations._heads`.
-            graph: Likewise.
-            limit: Likewise.
-            before: Likewise.
+            status: Only runs of this status, as for `RowOperations._heads`.
+            graph: Only runs of this graph.
+            limit: At most so many runs; all if it is negative.
+            before: Only runs with a number below this one.
         """
         listing: Listing[_Told] = Listing([], [])
         while True:
@@ -129,9 +155,19 @@ class Heads:
         """Log, once for each run, that it is left out."""
         if run_id not in self._reported and len(self._reported) < _MOST_REPORTED:
             self._reported.add(run_id)
+            way_out = f"store.delete({run_id!r})"
             logging.getLogger("stategraph").warning(
-                "run %r in the %s is left out, which is said once: %s; store.delete(run_id) removes it",
+                "run %r in the %s is left out, which is said once: %s%s",
                 run_id,
                 self._store,
                 error.reason,
+                "" if way_out in error.reason else f"; {way_out} removes it",
             )
+
+
+def _deleted(run_id: str) -> StepConflictError:
+    reason = (
+        "others have deleted it since it was saved or loaded here, so what is made within it is not saved any more; "
+        "load the run, if they have begun it anew, or execute it anew"
+    )
+    return StepConflictError(run_id, reason)

@@ -19,6 +19,7 @@ from stategraph.stores.retention import Policy
 
 STEP_BITS = 32
 LAST_STEP = (1 << STEP_BITS) - 1
+LAST_RUN = (1 << (63 - STEP_BITS)) - 1
 
 _FIRST = f"""
 CREATE TABLE store (id BLOB NOT NULL);
@@ -93,8 +94,10 @@ HEAD = (
     "run_id, number, version, step, checkpoint_node, timestamp_ns, "
     "status, error, graph, parent, policy, pause, incarnation, tip, seal"
 )
+# No seal covers a number, and one that somebody has made larger than all must not be the one to go on from.
+_NEXT_NUMBER = f"(SELECT coalesce(max(number), 0) + 1 FROM run WHERE number BETWEEN 0 AND {LAST_RUN - 1})"
 NEW_RUN = (
-    f"INSERT INTO run ({_HEAD_FIELDS}, run_id) VALUES ({', '.join('?' * 14)}) "
+    f"INSERT INTO run ({_HEAD_FIELDS}, run_id, number) VALUES ({', '.join('?' * 14)}, {_NEXT_NUMBER}) "
     "ON CONFLICT (run_id) DO NOTHING RETURNING number"
 )
 _IF_UNCHANGED = "WHERE run_id = ? AND version = ? RETURNING number"
@@ -168,20 +171,20 @@ def head_values(head: Head) -> tuple[Any, ...]:
     return *step_values(head), *about
 
 
-def head_of(found: tuple[Any, ...]) -> Head:
-    """-> the head in these columns. Raises CheckpointCorruptError if they hold none."""
+def head_of(found: tuple[Any, ...], store: object) -> Head:
+    """-> the head in these columns. Raises CheckpointCorruptError, which names the store, if they hold none."""
     run_id = found[0]
     try:
         check_stored_id(run_id)
     except InvalidRunIdError as error:
-        raise no_run(run_id, error) from error
-    return _COLUMNS.head(run_id, found[1:])
+        raise no_run(run_id, f"its column {error}", store) from error
+    return _COLUMNS.head(run_id, found[1:], store)
 
 
-def head_or_unreadable(found: tuple[Any, ...]) -> Head | Unreadable:
+def head_or_unreadable(found: tuple[Any, ...], store: object) -> Head | Unreadable:
     """-> the head in these columns, or what says that they hold none."""
     try:
-        return head_of(found)
+        return head_of(found, store)
     except CheckpointCorruptError as error:
         return Unreadable(str(found[0]), found[1], error)
 

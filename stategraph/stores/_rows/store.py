@@ -9,12 +9,13 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeVar
 
 from stategraph._values.answers import gives_back
-from stategraph._values.ids import check_given_id, check_run_id
+from stategraph._values.ids import check_given_id, check_run_id, is_nested_id
 from stategraph._values.provenance import Part
 from stategraph.errors import (
     CheckpointCorruptError,
     CheckpointError,
     CheckpointNotFoundError,
+    InvalidRunIdError,
     NotSerializableError,
     StepConflictError,
 )
@@ -23,7 +24,7 @@ from stategraph.stores._codec.delta import have_same_data, is_about_same
 from stategraph.stores._codec.payload import Bodies
 from stategraph.stores._rows.chains import Chains
 from stategraph.stores._rows.copies import Copies
-from stategraph.stores._rows.encoder import Rows, Tail, ascending_groups
+from stategraph.stores._rows.encoder import Rows, Tail
 from stategraph.stores._rows.group_commit import SharedCommits
 from stategraph.stores._rows.integrity import Sealer, SigningKey, former_keys, signing_key
 from stategraph.stores._rows.known import KnownRuns
@@ -32,6 +33,7 @@ from stategraph.stores._rows.operations import RowOperations
 from stategraph.stores._rows.pruning import prune
 from stategraph.stores._rows.records import Head, Row, Write
 from stategraph.stores._rows.runs import Heads
+from stategraph.stores._rows.together import SavesTogether
 from stategraph.stores.base import (
     check_limit,
     check_number,
@@ -51,7 +53,7 @@ _Read = TypeVar("_Read")
 
 
 class RowStore(RowOperations):
-    """Base of stores that keep rows. Seven operations make one; the rest is here, once for all of them.
+    """Base of stores that keep rows. Eight operations make one; the rest is here, once for all of them.
 
     Args:
         sign_with: Rows are signed (HMAC-SHA-256) with the key that this function gives, or that the environment
@@ -80,9 +82,9 @@ class RowStore(RowOperations):
         self._sealer = Sealer(self.signing_key, former_keys(verify_with))
         self._rows = Rows(self._sealer, Bodies(serializer, compress))
         self._commits = SharedCommits(self._apply, self._is_inside)
-        self._heads_of, self._chains = Heads(self, self._sealer), Chains(self, self._rows)
-        self._inner_runs, self._copies = InnerRuns(self), Copies(self)
         self._known = KnownRuns()
+        self._heads_of, self._chains = Heads(self, self._sealer, self._known), Chains(self, self._rows, self._known)
+        self._inner_runs, self._copies, self._together = InnerRuns(self), Copies(self), SavesTogether(self)
 
     def at_rest(self) -> AbstractContextManager[object]:
         """-> keeps other threads out while the process is forked (see `stategraph.stores._files.fork_safety`)."""
@@ -93,6 +95,11 @@ class RowStore(RowOperations):
         self._commits = SharedCommits(self._apply, self._is_inside)
         self._known.renew()
 
+    def _closed_error(self, run_id: str) -> CheckpointError:
+        """-> the error for whoever uses it after it was closed."""
+        way_out = "get_checkpoint_store opens a fresh one; a graph keeps the store that it was made with: make it anew"
+        return CheckpointError(run_id, f"the {self} is closed; {way_out}")
+
     # ------------------------------------------------------------------ saving
 
     def save(self, state: State) -> None:
@@ -102,58 +109,7 @@ class RowStore(RowOperations):
         self._keep(state, may_change_data=True)
 
     def save_many(self, states: Sequence[State]) -> None:
-        """Save several States of one run in few transactions; of a run that keeps the newest only, the newest."""
-        if not states or self._save_newest(states):
-            return
-        run_id = states[0].run_id
-        for ascending in ascending_groups(states):
-            first, *others = ascending
-            known = self._known.get(run_id)
-            if known is None or first.step <= known[0].step:
-                self.save(first)
-                known = self._known.get(run_id)
-            else:
-                others = ascending
-            if others and (known is None or not self._save_together(*known, others)):
-                for state in others:
-                    self.save(state)
-
-    def _save_newest(self, states: Sequence[State]) -> bool:
-        """Save the newest State only, if the run keeps no other and this is known for sure -> whether it was saved.
-
-        What is remembered of the run may be out of date: another handle may have said that all of it is to be kept.
-        The save finds out, for it is made only if nobody else has written to the run.
-        """
-        known = self._known.get(states[-1].run_id)
-        if known is None or self._known.policy_of(states[-1].run_id, known[0]).visible != 1:
-            return False
-        try:
-            following = self._next(known, states[-1], may_change_data=False)
-        except (NotSerializableError, StepConflictError):  # one by one: what came before it can be kept, and is
-            return False
-        return following is not None and self._is_saved(*following)
-
-    def _save_together(self, head: Head, tail: Tail, states: Sequence[State]) -> bool:
-        """Save later States of a run in one transaction -> False if somebody else has written to the run."""
-        rows: builtins.list[Row] = []
-        refused: NotSerializableError | None = None
-        try:
-            for state in states:
-                row, tail = self._rows.following(tail, state)
-                rows.append(row)
-        except NotSerializableError as error:  # what came before it can be kept, and is
-            error.run_id = head.run_id
-            refused = error
-        if rows:
-            new = self._next_head(head, tail.state, rows[-1])
-            cut = max((self._chains.cut_below(new, row) for row in rows if row.is_snapshot), default=0)
-            if not self._made(Write(new, head, tuple(rows), cut_below=cut)):
-                self._known.forget(head.run_id)
-                return False
-            self._remember(new, tail)
-        if refused is not None:
-            raise refused
-        return True
+        self._together.save(states)
 
     def _keep(self, state: State, may_change_data: bool) -> None:
         for _ in range(_TRIES):
@@ -194,6 +150,8 @@ class RowStore(RowOperations):
             head = self._heads_of.find(state.run_id)
             if head is None:
                 return None, self._next_head(None, state, row, begun), row, tail
+            if is_nested_id(state.run_id) and head.incarnation != begun:  # the run around has begun anew meanwhile
+                return None
             if head.step < state.step:
                 row, tail = self._rows.snapshot(state, head.incarnation)
                 return head, self._next_head(head, state, row), row, tail
@@ -202,7 +160,7 @@ class RowStore(RowOperations):
             except CheckpointNotFoundError:  # it was deleted meanwhile
                 return None
             known = self._known.get(state.run_id)
-            if known is None:
+            if known is None or known[0].incarnation != head.incarnation:
                 return None
         head, tail = known
         if state.step > head.step:
@@ -245,7 +203,7 @@ class RowStore(RowOperations):
     def _made(self, write: Write) -> bool:
         """Make a write, together with those of other threads -> whether it was made."""
         try:
-            return self._commits.commit(write)
+            return self._commits.commit(self._heads_of.within(write) if is_nested_id(write.head.run_id) else write)
         except CheckpointError as error:
             error.run_id = error.run_id or write.head.run_id
             raise
@@ -298,6 +256,7 @@ class RowStore(RowOperations):
         for _ in range(_READS):
             head = self._heads_of.find(run_id)  # first: a write before the rows are read makes its version an old one
             if head is None:
+                self._known.forget_removed(run_id)
                 raise CheckpointNotFoundError(run_id, str(self), step)
             try:
                 found = read(head)
@@ -368,11 +327,8 @@ class RowStore(RowOperations):
         state = rolled_back(state)
         row, tail = self._rows.snapshot(state, head.incarnation)
         back = self._next_head(head, state, row)
-        if self._chains.is_stale(head):  # or the parts of whoever has written would be dropped for nothing
-            raise StepConflictError(run_id, "others wrote to the run at the same time")
-        # Dropped first: parts of a later step must not be left for another way to come to that step.
-        self._inner_runs.drop(run_id)
-        self._commit(Write(back, head, (row,), cut_above=step))
+        # In one go: parts of a later step are not left for another way to come to it, nor lost if others have written.
+        self._commit(Write(back, head, (row,), cut_above=step, cut_within=True))
         self._remember(back, tail)
         self._erase()
         return state
@@ -391,8 +347,13 @@ class RowStore(RowOperations):
         self._erase()
 
     def _discard(self, run_id: str) -> None:
-        self._inner_runs.drop(check_run_id(run_id))
-        self._remove(run_id)
+        try:
+            check_run_id(run_id)
+        except InvalidRunIdError:
+            if type(run_id) is not str or not self._remove_damaged(run_id):
+                raise
+        else:
+            self._remove(run_id)
         self._forget_all(run_id)
 
     def retain(self, run_id: str, policy: Policy) -> None:

@@ -1,0 +1,137 @@
+"""Errors name the culprit and the way out."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stategraph import (
+    AsyncNodeError,
+    ConfigError,
+    ExecutionError,
+    GraphConfig,
+    InterruptNode,
+    MultiObserver,
+    RetryPolicy,
+    State,
+    StateGraph,
+    register_observer,
+)
+from stategraph.observers.registry import get_observer
+from stategraph.stores.memory import MemoryStore
+from stategraph.stores.sqlite import SqliteStore
+from tests.scenarios import make_graph, raises, trace
+
+KEY = b"0123456789abcdef"
+
+
+def _fails() -> bytes:
+    raise LookupError("a secret")
+
+
+class TestKeys:
+    """sign_with and verify_with."""
+
+    @pytest.mark.parametrize(
+        ("function", "text"),
+        [
+            (lambda: "x" * 32, "its function returned a str, which is to be encoded"),
+            (lambda: b"short", "its function returned 5 bytes"),
+            (_fails, "a function that gives the key; it raised LookupError"),
+        ],
+    )
+    def test_of_functions(self, tmp_path: Path, function: Any, text: str) -> None:
+        """What is wrong is said, and nothing of the key is shown."""
+        store = SqliteStore(tmp_path / "runs.db", sign_with=function)
+
+        with pytest.raises(ConfigError, match=text) as caught:
+            store.save(State(run_id="a"))
+
+        assert "checkpoint.options.sign_with: " in str(caught.value)
+        assert not any(shown in str(caught.value) for shown in ("xxx", "short'", "a secret"))
+        store.close()
+
+    def test_of_the_environment(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The variable is named."""
+        monkeypatch.setenv("RUNS_KEY", "short")
+
+        with pytest.raises(ConfigError, match="the environment variable RUNS_KEY holds 5 bytes"):
+            SqliteStore(tmp_path / "runs.db", sign_with="RUNS_KEY")
+
+    @pytest.mark.parametrize("entry", [5, "NOT_SET_ANYWHERE"])
+    def test_of_a_list(self, tmp_path: Path, entry: Any) -> None:
+        """The entry is named by its place."""
+        with pytest.raises(ConfigError, match=r"options.verify_with\[1\]: "):
+            SqliteStore(tmp_path / "runs.db", sign_with=lambda: KEY, verify_with=[lambda: KEY, entry])
+
+
+@pytest.mark.parametrize(("keys", "name"), [((5, "answer"), "input_param"), (("shown", None), "response_param")])
+def test_a_wrong_key_of_an_interrupt(keys: tuple[Any, Any], name: str) -> None:
+    with pytest.raises(TypeError, match=rf"^{name}: .* is not allowed; the key of "):
+        InterruptNode(*keys)
+
+
+@pytest.mark.parametrize("wrong", [object(), 5, None])
+def test_what_is_no_observer(wrong: Any) -> None:
+    with pytest.raises(ConfigError, match=r"^observer: .*on_event"):
+        MultiObserver(wrong)
+
+
+def test_a_factory_of_no_observer() -> None:
+    register_observer("of-nothing", lambda: 5)  # type: ignore[arg-type, return-value]
+
+    with pytest.raises(ConfigError, match="its factory returns an observer"):
+        get_observer("of-nothing")
+
+
+def test_a_retry_on_that_is_async() -> None:
+    async def decide(error: Exception) -> bool:
+        return True
+
+    graph = StateGraph(GraphConfig("retries"), store=MemoryStore())
+    graph.add_node("fails", raises(ValueError()), retry=RetryPolicy(retry_on=lambda error: decide(error)))  # noqa: PLW0108 - as users write it
+    graph.set_entry_point("fails")
+    graph.set_exit_point("fails")
+
+    with pytest.raises(ExecutionError) as caught:
+        graph.execute(State())
+
+    (note,) = caught.value.__cause__.__notes__  # type: ignore[union-attr]
+    assert note.startswith("It was not tried again: retry_on raised TypeError: it returned a coroutine")
+    assert note.endswith(": a sync function does that calls no async or generator function")
+
+
+@pytest.mark.parametrize("what", ["inputs", "outputs"])
+def test_a_border_function_without_an_answer(what: str) -> None:
+    inner = make_graph({"a": trace("a")}, store=MemoryStore(), name="inner")
+    graph = make_graph({"inner": inner.as_node(**{what: lambda state: None})}, store=MemoryStore())  # type: ignore[arg-type]
+
+    with pytest.raises(ExecutionError, match=rf"its {what} are to be a mapping, not None \(NoneType\): return one"):
+        graph.execute(State())
+
+
+def test_a_stream_on_an_event_loop() -> None:
+    async def work(state: State) -> dict[str, Any]:
+        return {}
+
+    graph = make_graph({"work": work}, store=MemoryStore())
+
+    async def main() -> None:
+        for start in (lambda: graph.stream(State()), lambda: graph.stream_resume("a")):
+            with pytest.raises(AsyncNodeError, match=r"this thread: use 'graph.astream\(\.\.\.\)'"):
+                start()
+        with pytest.raises(AsyncNodeError, match=r"this thread: use 'await graph.aexecute\(\.\.\.\)'"):
+            graph.execute(State())
+
+    asyncio.run(main())
+
+
+def test_a_configuration_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The folder that was looked in is named."""
+    monkeypatch.chdir(tmp_path)
+
+    with pytest.raises(ConfigError, match=rf"'graph.toml'.*it is not in {tmp_path}; a path begins in the working"):
+        GraphConfig.from_file("graph.toml")
+    with pytest.raises(ConfigError, match=f"there is no folder {tmp_path}/none$"):
+        GraphConfig.from_file(tmp_path / "none" / "graph.toml")
