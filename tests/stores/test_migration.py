@@ -18,7 +18,7 @@ import stategraph
 from stategraph import State
 from stategraph.errors import CheckpointError, FormatError
 from stategraph.stores._rows import sql_schema as sqlite_rows
-from stategraph.stores._rows import sqlite_schema
+from stategraph.stores._rows import sqlite_tables
 from stategraph.stores.sqlite import SqliteStore
 
 SCHEMA_1 = Path(__file__).parents[1] / "golden" / "format-1.db"
@@ -32,10 +32,10 @@ SUPPLEMENT = "CREATE TEMP VIEW run AS SELECT *, NULL AS owner FROM main.run"
 NEXT_VERSION = f"""
 import os, signal, sys
 from stategraph.stores import sqlite
-from stategraph.stores._rows import sqlite_schema
+from stategraph.stores._rows import sqlite_tables
 second = {SECOND!r}
-sqlite_schema.MIGRATIONS = (*sqlite_schema.MIGRATIONS, second)
-sqlite_schema.SCHEMA_VERSION = 2
+sqlite_tables.MIGRATIONS = (*sqlite_tables.MIGRATIONS, second)
+sqlite_tables.SCHEMA_VERSION = 2
 """
 
 OPEN = f"""{NEXT_VERSION}
@@ -50,7 +50,7 @@ def dying():
     os.kill(os.getpid(), signal.SIGKILL)
 
 sqlite.check = lambda database, path: None  # it would take the statements as well
-sqlite_schema.MIGRATIONS = (sqlite_schema.MIGRATIONS[0], dying())
+sqlite_tables.MIGRATIONS = (sqlite_tables.MIGRATIONS[0], dying())
 sqlite.SqliteStore(sys.argv[1])
 """
 
@@ -66,12 +66,12 @@ def path(tmp_path):
 @pytest.fixture
 def next_version(monkeypatch):
     """This process has the next version."""
-    monkeypatch.setattr(sqlite_schema, "MIGRATIONS", (*sqlite_rows.MIGRATIONS, SECOND))
-    monkeypatch.setattr(sqlite_schema, "SCHEMA_VERSION", 2)
+    monkeypatch.setattr(sqlite_tables, "MIGRATIONS", (*sqlite_rows.MIGRATIONS, SECOND))
+    monkeypatch.setattr(sqlite_tables, "SCHEMA_VERSION", 2)
     monkeypatch.setitem(sqlite_rows.SUPPLEMENTS, 1, (SUPPLEMENT,))
-    sqlite_schema._made_by_us.cache_clear()
+    sqlite_tables._made_by_us.cache_clear()
     yield
-    sqlite_schema._made_by_us.cache_clear()
+    sqlite_tables._made_by_us.cache_clear()
 
 
 def process(program, *arguments):
