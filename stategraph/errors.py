@@ -6,8 +6,10 @@ says in its text what is wrong and what to do. The text is made when it is asked
 
 from __future__ import annotations
 
+from collections import UserDict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import attrs
@@ -42,6 +44,8 @@ def _repr_up_to(limit: int, value: object) -> str:
         return repr(shown[: limit + 1])
     opening, closing = _BRACKETS.get(type(value).__repr__, ("", ""))
     if not opening or not isinstance(value, Collection) or not value:
+        if isinstance(value, dict | MappingProxyType | UserDict) and value != {}:
+            return f"{type(value).__name__}({_repr_up_to(limit, dict(value))})"
         return repr(value)
     if isinstance(value, AbstractSet) and type(value) is not set:
         opening, closing = f"{type(value).__name__}({opening}", f"{closing})"

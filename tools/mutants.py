@@ -149,8 +149,8 @@ MUTANTS = (
     Mutant(
         "an error of the background thread is swallowed",
         "stores/write_behind.py",
-        "                self._error = error\n                waiting",
-        "                self._error = None\n                waiting",
+        "                self._error = error\n            with",
+        "                self._error = None\n            with",
         ("tests/stores/test_background.py",),
     ),
     Mutant(
@@ -257,6 +257,13 @@ MUTANTS = (
         "            if run.has_joined_parts:\n                yield from drop_joined_parts(run)\n        elif",
         "        elif",
         ("tests/test_parts.py", "tests/test_left_behind.py"),
+    ),
+    Mutant(
+        "a run that was deleted overwrites the one that took its id",
+        "stores/_rows/store.py",
+        "            self._heads_of.check_known(head)\n",
+        "",
+        ("tests/stores/test_two_handles.py",),
     ),
     Mutant(
         "a scope of anyio cancels a generator that is at work again and again",
@@ -522,8 +529,8 @@ MUTANTS = (
     Mutant(
         "a generator that is dropped is closed in the context of whoever drops it",
         "nodes/_generators/feeds.py",
-        "            self._context.run(self._close_dropped)\n",
-        "            self._close_dropped()\n",
+        "                self._context.run(self._generator.close)\n            else",
+        "                self._generator.close()\n            else",
         ("tests/test_dropped.py -k closed_where",),
     ),
     Mutant(

@@ -9,9 +9,12 @@ from __future__ import annotations
 
 import dataclasses
 import sys
+from array import array
+from collections import deque
 from collections.abc import Callable, Collection, Mapping
 from datetime import date, datetime, time, timedelta, timezone, tzinfo
 from decimal import Decimal
+from enum import Enum
 from itertools import repeat
 from operator import eq, is_
 from pathlib import PosixPath, PurePosixPath, PureWindowsPath, WindowsPath
@@ -138,19 +141,24 @@ def _registration_of(cls: type) -> RegisteredType | None:
 
 def _parts_of(value: Any) -> list[Any]:
     """-> what tells equal objects apart, as far as it is known: their fields; of a class that derives from a builtin
-    one, what tells apart the instances of that."""
+    one, what tells apart the instances of that; their attributes."""
     cls = type(value)
+    if isinstance(value, Enum | type):  # what there is once
+        return []
     if attrs.has(cls):
         return [getattr(value, field.name, _ABSENT) for field in attrs.fields(cls)]
     if dataclasses.is_dataclass(cls):
         return [getattr(value, field.name, _ABSENT) for field in dataclasses.fields(cls)]
-    return [tell(value) for base, tell in _BUILTIN.items() if isinstance(value, base)]
+    told = [tell(value) for base, tell in _BUILTIN.items() if isinstance(value, base)]
+    return [*told, object.__getstate__(value)]  # attributes: who compares ids only would lose all else
 
 
 _ABSENT = object()
 _BUILTIN: dict[type, Callable[[Any], Any]] = {
     **_TELLING,
     **{kind: kind for kind in (dict, list, tuple, set, frozenset)},
+    deque: list,
+    array: array.tobytes,
 }
 
 

@@ -109,8 +109,13 @@ class SqliteStore(RowStore):
             is_fixed = True
             check_log(self._file)
             database = self._connected("ro&immutable=1")
+        try:
+            files = OpenFiles(self._file, is_fixed=is_fixed)
+        except BaseException:
+            database.close()
+            raise
         self._database, self._pid = database, os.getpid()
-        self._is_fixed, self._files = is_fixed, OpenFiles(self._file, is_fixed=is_fixed)
+        self._is_fixed, self._files = is_fixed, files
 
     def _connected(self, mode: str) -> sqlite3.Connection:
         database = connect(self._file, mode)

@@ -188,15 +188,18 @@ class WriteBehindStore:
             try:
                 for group in _groups(waiting):
                     self._save_group(group)
+                    self._let_go(group)  # at once: what is saved is not saved again after an interrupt
             except Exception as error:  # noqa: BLE001 - raised in the thread of the run
                 self._error = error
-                waiting = []
             with self._lock:
-                for one in waiting:
-                    if self._queue and self._queue[0] is one:
-                        self._queue.popleft()
-                        self._queued -= _weight(one)
                 self._changed.notify_all()
+
+    def _let_go(self, saved: Sequence[_Waiting]) -> None:
+        with self._lock:
+            for one in saved:
+                if self._queue and self._queue[0] is one:
+                    self._queue.popleft()
+                    self._queued -= _weight(one)
 
     def _save_group(self, group: Sequence[_Waiting]) -> None:
         states = [one for one in group if isinstance(one, State)]

@@ -80,14 +80,17 @@ class ThreadFeed:
         if was_closed:
             return
         if self._thread is None:
-            self._context.run(self._close_dropped)
+            self._close_dropped()
         else:
             self._thread.begin(self._close_dropped)
             self._thread.end()
 
     def _close_dropped(self) -> None:
         try:
-            self._generator.close()
+            if self._thread is None:
+                self._context.run(self._generator.close)
+            else:
+                self._generator.close()
         except BaseException as error:  # noqa: BLE001 - there is nobody to whom it could be raised
             report(error)
 
@@ -148,6 +151,8 @@ def _make_calls(calls: _Calls) -> None:
         except BaseException as error:  # noqa: BLE001 - raised where somebody waits for it
             done.put((None, error))
         del call, function, done  # or they would keep alive who is to end this
+    while not calls.empty() and (late := calls.get()) is not None:  # who has come too late waits for nothing
+        late[1].put((None, RuntimeError("nobody waits for this call any more")))
 
 
 def _result(done: _Done) -> Any:

@@ -21,9 +21,10 @@ class KnownRuns:
 
     def __init__(self) -> None:
         self._tails: OrderedDict[str, tuple[Head, Tail]] = OrderedDict()
-        self._incarnations: dict[str, bytes] = {}  # of runs that are not within others
-        self._policies: dict[str, Policy] = {}  # of runs that have not been saved since
-        self._checked: dict[bytes, tuple[int, int]] = {}  # steps and bases, by seals, of rows of windowed runs
+        self._incarnations: OrderedDict[str, bytes] = OrderedDict()  # of runs that are not within others
+        self._policies: OrderedDict[str, Policy] = OrderedDict()  # of runs that have not been saved since
+        # Steps and bases of rows of windowed runs, by their seals.
+        self._checked: OrderedDict[bytes, tuple[int, int]] = OrderedDict()
         self.get = self._tails.get
         """Returns the newest checkpoint of a run, if it is remembered."""
         self.renew()
@@ -95,9 +96,9 @@ _Key = TypeVar("_Key")
 _Known = TypeVar("_Known")
 
 
-def _put_last(remembered: dict[_Key, _Known], key: _Key, known: _Known) -> None:
+def _put_last(remembered: OrderedDict[_Key, _Known], key: _Key, known: _Known) -> None:
     """Remember something as the newest, and forget the oldest where that is too many."""
-    remembered.pop(key, None)
     remembered[key] = known
+    remembered.move_to_end(key)
     if len(remembered) > _MOST_REMEMBERED:
-        del remembered[next(iter(remembered))]
+        remembered.popitem(last=False)  # of a dict, the oldest is looked for behind all that were removed

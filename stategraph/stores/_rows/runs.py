@@ -92,6 +92,11 @@ class Heads:
         """Return the incarnation of something that is within a run, for what is to be added to it; raises likewise."""
         return self._of_known(given_id(head.run_id), head.incarnation)
 
+    def check_known(self, head: Head) -> None:
+        """Raise StepConflictError if a run is another than the one of its id that was saved or loaded here."""
+        if self._known.incarnation_of(head.run_id) not in (None, head.incarnation):
+            raise _deleted(head.run_id)
+
     def _of_known(self, outer_id: str, incarnation: bytes) -> bytes:
         known = self._known.incarnation_of(outer_id) or self._promised.get(outer_id)
         if known not in (None, incarnation):
@@ -167,7 +172,7 @@ class Heads:
 
 def _deleted(run_id: str) -> StepConflictError:
     reason = (
-        "others have deleted it since it was saved or loaded here, so what is made within it is not saved any more; "
-        "load the run, if they have begun it anew, or execute it anew"
+        "others have deleted it since it was saved or loaded here, so neither it nor what is made within it is saved "
+        "any more; load the run, if they have begun it anew, or execute it anew"
     )
     return StepConflictError(run_id, reason)

@@ -152,6 +152,7 @@ class RowStore(RowOperations):
                 return None, self._next_head(None, state, row, begun), row, tail
             if is_nested_id(state.run_id) and head.incarnation != begun:  # the run around has begun anew meanwhile
                 return None
+            self._heads_of.check_known(head)
             if head.step < state.step:
                 row, tail = self._rows.snapshot(state, head.incarnation)
                 return head, self._next_head(head, state, row), row, tail
