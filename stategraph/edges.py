@@ -12,11 +12,12 @@ from typing import Any, TypeAlias, cast, final
 
 import attrs
 
+from stategraph._text.shown import shorten
+from stategraph._util.atoms import ATOMS
 from stategraph._util.callables import is_true, name_of, problem_of
 from stategraph._util.failures import failure_of, failures
-from stategraph._values.frozen import ATOMS, is_same
+from stategraph._values.frozen import is_same
 from stategraph._values.structure import EdgeStructure
-from stategraph.errors import shorten
 from stategraph.state import State
 
 Predicate: TypeAlias = Callable[[State], bool]

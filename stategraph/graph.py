@@ -7,8 +7,9 @@ import threading
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, cast
 
-from stategraph._drivers.limits import StopSignal
-from stategraph._drivers.sync import DroppedRuns, Stream, drive, is_loop_running
+import attrs
+
+from stategraph._drivers.sync import DroppedRuns, drive
 from stategraph._engine.context import RunContext
 from stategraph._engine.io import RunIO
 from stategraph._engine.resume import resume
@@ -16,22 +17,24 @@ from stategraph._engine.start import execute
 from stategraph._graph.builder import GraphBuilder
 from stategraph._graph.compiled import CompiledGraph, CompiledNode
 from stategraph._protocol.commands import Task
-from stategraph._schema.schema import schema_of
+from stategraph._text.shown import shorten
 from stategraph._util.validators import MOST
 from stategraph._values.events import Listener, listener_problem, wanted_events
 from stategraph._values.frozen import freeze_items
 from stategraph.config import GraphConfig
-from stategraph.errors import AsyncNodeError, ConfigError, GraphError, shorten
-from stategraph.nodes.subgraph import GraphNode, Keys
+from stategraph.errors import AsyncNodeError, ConfigError, GraphError
 from stategraph.observers import get_observer
 from stategraph.state import State
 from stategraph.stores import CheckpointStore, get_checkpoint_store
-from stategraph.stores._codec.types import find_by_class
 from stategraph.stores.retention import Policy
-from stategraph.stores.write_behind import WriteBehindStore
 
 if TYPE_CHECKING:
+    from stategraph._drivers.iteration import Stream
+    from stategraph._drivers.limits import StopSignal
     from stategraph._drivers.streams import AsyncStream
+    from stategraph._protocol.store import Store
+    from stategraph._schema.schema import Schema
+    from stategraph.nodes.subgraph import GraphNode, Keys
 
 
 class StateGraph(GraphBuilder):
@@ -63,7 +66,7 @@ class StateGraph(GraphBuilder):
     ) -> None:
         _check_arguments(config, observer, store)
         checkpoint = config.checkpoint
-        super().__init__(config.name, None if schema is None else schema_of(schema))
+        super().__init__(config.name, None if schema is None else _schema_of(schema))
         self.config = config
         self.observer = get_observer(config.observer) if observer is None else observer
         self.store = get_checkpoint_store(checkpoint.store, **checkpoint.store_options()) if store is None else store
@@ -177,6 +180,8 @@ class StateGraph(GraphBuilder):
         After a chunk, `State.partial` holds the chunks so far. The run goes on when the next State is asked for; to
         leave the iteration stops it at a checkpoint, from which `resume` goes on.
         """
+        from stategraph._drivers.iteration import Stream  # imported when used
+
         task = execute(self._sync_run(shows=True), _checked(state))
         return Stream(task, _signal(cancel, timeout), self.store)
 
@@ -191,6 +196,8 @@ class StateGraph(GraphBuilder):
         timeout: float | None = None,
     ) -> Stream:
         """As `resume`, yielding as `stream` does."""
+        from stategraph._drivers.iteration import Stream  # imported when used
+
         task = resume(self._sync_run(shows=True), run_id, *_changes(updates, allow_changed, migrate))
         return Stream(task, _signal(cancel, timeout), self.store)
 
@@ -231,13 +238,15 @@ class StateGraph(GraphBuilder):
             outputs: What comes out: keys of the final State; a mapping from the keys out there to those in here; or a
                 function of the final State. By default all that changed.
         """
+        from stategraph.nodes.subgraph import GraphNode  # imported when used
+
         return GraphNode(self, self._planned_within, inputs, outputs)
 
     # ------------------------------------------------------------------ inside
 
     def _new_run(self, *, shows: bool = False) -> RunContext:
         plan, checkpoint = self._runnable(), self.config.checkpoint
-        store = WriteBehindStore(self.store) if plan.write_behind else self.store
+        store = _write_behind(self.store) if plan.write_behind else self.store
         policy = Policy(checkpoint.retention, checkpoint.window, checkpoint.ttl)
         dropped = DroppedRuns(self.store)
         services = RunIO(store, self.observer, self.name, policy, plan.persist, dropped.settle)
@@ -245,8 +254,11 @@ class StateGraph(GraphBuilder):
 
     def _sync_run(self, *, shows: bool = False) -> RunContext:
         run = self._new_run(shows=shows)
-        if run.plan.async_node is not None and is_loop_running():
-            raise AsyncNodeError(run.plan.async_node)
+        if run.plan.async_node is not None:
+            from stategraph._drivers.blocking import is_loop_running  # imported when used: with async nodes
+
+            if is_loop_running():
+                raise AsyncNodeError(run.plan.async_node)
         return run
 
     def _runnable(self) -> CompiledGraph:
@@ -283,11 +295,9 @@ class StateGraph(GraphBuilder):
     def _make_plan(self, persist: frozenset[str] | None) -> CompiledGraph:
         checkpoint = self.config.checkpoint
         keeps = checkpoint.interval > 0 and self.store.keeps_parts
-        stages = self._cached_stages(persist)
+        stages = self._equipped_stages(persist)
         if self._schema is not None and checkpoint.interval > 0:
-            unknown = [cls for cls in self._schema.classes if find_by_class(cls) is None]
-            if unknown:
-                raise GraphError(self.name, tuple(_not_registered(self._schema.name, cls) for cls in unknown))
+            _check_registered(self.name, self._schema)
         return CompiledGraph(
             graph=self.name,
             structure=self.structure,
@@ -312,13 +322,20 @@ class StateGraph(GraphBuilder):
         defaults, schema = self._defaults, self._schema
         return dict(defaults) if schema is None else freeze_items(schema.checked("", defaults, defaults))
 
-    def _cached_stages(self, persist: frozenset[str] | None) -> Mapping[str, CompiledNode]:
+    def _equipped_stages(self, persist: frozenset[str] | None) -> Mapping[str, CompiledNode]:
+        """Return the compiled nodes, those that are more than a function call with what makes a step of them."""
         stages = self._stages(persist)
+        if all(stage.is_plain for stage in stages.values()):
+            return stages
+        from stategraph._engine.step import StepExecution  # imported when used, as the cache is
+
+        stages = {
+            name: stage if stage.is_plain else attrs.evolve(stage, execution=StepExecution)
+            for name, stage in stages.items()
+        }
         if all(stage.policies.cache is None for stage in stages.values()):
             return stages
-        from stategraph._engine.result_cache import (
-            with_caches,  # imported when used: diskcache and the codec take 60 ms
-        )
+        from stategraph._engine.result_cache import with_caches
         from stategraph.stores._files.results import results_of
 
         return with_caches(self.name, stages, lambda policy: results_of(policy, self.store.signing_key))
@@ -339,6 +356,27 @@ class StateGraph(GraphBuilder):
 
     def __repr__(self) -> str:
         return f"StateGraph({self.name!r}, {len(self._nodes)} nodes, {len(self._edges)} edges, {self.store})"
+
+
+def _schema_of(cls: type) -> Schema:
+    from stategraph._schema.schema import schema_of  # imported when used: few graphs have one
+
+    return schema_of(cls)
+
+
+def _write_behind(store: CheckpointStore) -> Store:
+    from stategraph.stores.write_behind import WriteBehindStore  # imported when used: for durability "async"
+
+    return WriteBehindStore(store)
+
+
+def _check_registered(graph: str, schema: Schema) -> None:
+    """Raise GraphError if the schema holds values that no store can save."""
+    from stategraph.stores._codec.types import find_by_class  # imported when used: with a schema
+
+    unknown = [cls for cls in schema.classes if find_by_class(cls) is None]
+    if unknown:
+        raise GraphError(graph, tuple(_not_registered(schema.name, cls) for cls in unknown))
 
 
 def _not_registered(schema: str, cls: type) -> str:
@@ -394,4 +432,8 @@ def _signal(cancel: threading.Event | None, timeout: float | None) -> StopSignal
         raise ConfigError("cancel", cancel, "a threading.Event")
     if timeout is not None and not (type(timeout) in (int, float) and (0 <= timeout <= MOST or timeout == math.inf)):
         raise ConfigError("timeout", timeout, "a number of seconds from 0 on")
+    if cancel is None and timeout is None:
+        return None
+    from stategraph._drivers.limits import StopSignal  # imported when used: few calls are limited
+
     return StopSignal.of(cancel, timeout)

@@ -1,4 +1,4 @@
-"""What a node does about failure, time and repetition: RetryPolicy, CachePolicy, and all of them together."""
+"""What a node does about failure and repetition: RetryPolicy and CachePolicy."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from typing import Any, TypeAlias, TypeVar
 
 import attrs
 
+from stategraph._text.shown import describe_exception, shorten
 from stategraph._util.callables import answered, is_true, problem_of
 from stategraph._util.validators import MOST, Validator, check, encodable, is_count, is_seconds
-from stategraph.errors import AsyncNodeError, ConfigError, ExecutionError, describe_exception, shorten
+from stategraph.errors import AsyncNodeError, ConfigError, ExecutionError
 
 _Answer = TypeVar("_Answer")
 RetryOn: TypeAlias = type[Exception] | tuple[type[Exception], ...] | Callable[[Exception], bool]
@@ -243,38 +244,3 @@ class CachePolicy:
     sign_with: Callable[[], bytes] | str | None = attrs.field(
         default=None, kw_only=True, repr=False, validator=_is_sign_with
     )
-
-
-# --------------------------------------------------------------------------- all of them
-
-
-@attrs.frozen
-class NodePolicies:
-    """What a node does beyond being called.
-
-    Attributes:
-        retry: Try it again when it fails.
-        timeout: Seconds that one attempt may take.
-        cache: Keep its results.
-        on_error: The node that a run goes to when it has failed.
-    """
-
-    retry: RetryPolicy | None = None
-    timeout: float | None = None
-    cache: CachePolicy | None = None
-    on_error: str | None = None
-
-    @property
-    def is_at_work(self) -> bool:
-        """Whether a call takes more than calling the node. A handler of failures does not."""
-        return self.retry is not None or self.timeout is not None or self.cache is not None
-
-    def __attrs_post_init__(self) -> None:
-        if self.timeout is not None and not is_seconds(self.timeout):
-            raise ConfigError("timeout", self.timeout, "a number of seconds above 0")
-        if self.retry is not None and not isinstance(self.retry, RetryPolicy):
-            raise ConfigError("retry", self.retry, "a RetryPolicy")
-        if self.cache is not None and not isinstance(self.cache, CachePolicy):
-            raise ConfigError("cache", self.cache, "a CachePolicy")
-        if self.on_error is not None and not isinstance(self.on_error, str):
-            raise ConfigError("on_error", shorten(self.on_error), "the name of a node")

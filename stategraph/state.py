@@ -10,6 +10,7 @@ from typing import Any, NoReturn, Protocol, TypeVar, overload
 
 import attrs
 
+from stategraph._text.shown import shorten
 from stategraph._util.validators import LONGEST_WAIT
 from stategraph._values import clock
 from stategraph._values.events import EventType, Listener, listener_problem, notify, wants
@@ -17,7 +18,7 @@ from stategraph._values.frozen import are_settled, check_mapping, freeze_at, fre
 from stategraph._values.ids import check_run_id, is_nested_id, outer_id, step_of
 from stategraph._values.provenance import ErrorInfo, ParentStep, Partial, Pause, Progress, RunStatus, check_step
 from stategraph._values.structure import GraphStructure
-from stategraph.errors import InvalidRunIdError, shorten
+from stategraph.errors import InvalidRunIdError
 
 _Default = TypeVar("_Default")
 _REPR_LIMIT = 120  # characters of the keys in a repr

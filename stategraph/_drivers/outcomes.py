@@ -8,7 +8,8 @@ from collections.abc import Callable
 from typing import Any, TypeAlias
 
 from stategraph._protocol.commands import Stopped
-from stategraph.errors import RunCancelledError, describe_exception
+from stategraph._text.shown import describe_exception
+from stategraph.errors import RunCancelledError
 
 Outcome: TypeAlias = tuple[Any, BaseException | None]
 """What a call returns, or what it raises."""

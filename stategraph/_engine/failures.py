@@ -9,9 +9,9 @@ import attrs
 from stategraph._engine.announce import emit
 from stategraph._engine.context import PATH_LENGTH, RunContext
 from stategraph._engine.saving import flush, keep_what_can_be, save_last
-from stategraph._engine.step import StepExecution
 from stategraph._graph.compiled import CompiledNode
 from stategraph._protocol.commands import CannotAwait, Escaped, Load, Parts, Stopped, StoreFailed, Task
+from stategraph._text.shown import describe_exception
 from stategraph._values.events import EventType
 from stategraph._values.provenance import ErrorInfo, RunStatus
 from stategraph.edges import NoWay
@@ -25,7 +25,6 @@ from stategraph.errors import (
     RunCancelledError,
     StateGraphError,
     StepConflictError,
-    describe_exception,
 )
 from stategraph.state import State, evolve
 
@@ -85,10 +84,10 @@ def no_way_on(run: RunContext, stage: CompiledNode, no_way: NoWay) -> ExecutionE
     return error
 
 
-def node_failure(run: RunContext, step: StepExecution, error: Exception) -> ExecutionError:
-    """-> the error for a node that failed, as often as it was tried."""
-    attempts = f" after {step.attempt} attempts" if step.attempt > 1 else ""
-    failure = failure_at(run, step.stage.name, f"failed{attempts}: {describe_exception(error)}", error)
+def node_failure(run: RunContext, name: str, attempt: int, error: Exception) -> ExecutionError:
+    """Return the error for a node that failed, the last time in this attempt."""
+    attempts = f" after {attempt} attempts" if attempt > 1 else ""
+    failure = failure_at(run, name, f"failed{attempts}: {describe_exception(error)}", error)
     if attempts:
         info = cast(ErrorInfo, failure.state.error)
         told = attrs.evolve(info, message=f"{info.message} ({attempts.strip()})".lstrip())

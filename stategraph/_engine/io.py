@@ -7,61 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from typing import Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, cast
 
-from stategraph._engine.selective import persisted
+from stategraph._text.shown import describe_exception, shorten
 from stategraph._util.failures import failures
 from stategraph._values.events import EventType, Listener, notify
 from stategraph._values.provenance import Part
-from stategraph.errors import (
-    CheckpointCorruptError,
-    CheckpointError,
-    CheckpointSaveError,
-    describe_exception,
-    shorten,
-)
+from stategraph.errors import CheckpointCorruptError, CheckpointError, CheckpointSaveError
 from stategraph.state import State
 
-
-class Store(Protocol):
-    """What a run asks of a store; see `stategraph.stores.CheckpointStore`."""
-
-    def save(self, state: State, /) -> None: ...
-    def amend(self, state: State, /) -> None: ...
-    def load(self, run_id: str, /) -> State: ...
-    def delete(self, run_id: str, /) -> None: ...
-    def _discard(self, run_id: str, /) -> None: ...
-    def retain(self, run_id: str, policy: Any, /) -> None: ...
-    def flush(self) -> None: ...
-    def save_parts(self, run_id: str, parts: Sequence[Part], /) -> None: ...
-    def load_parts(self, run_id: str, step: int, node: str, /) -> Mapping[str, Any]: ...
-    def drop_parts(self, run_id: str, step: int, /, *, newer_too: bool) -> None: ...
-
-
-class SelectiveStore:
-    """A store that is given only some keys of each State. Everything else goes on to the store behind it.
-
-    Args:
-        store: The store.
-        persist: The keys.
-    """
-
-    def __init__(self, store: Store, persist: AbstractSet[str]) -> None:
-        self._store, self._persist = store, persist
-
-    def save(self, state: State) -> None:
-        """Save the keys that are saved."""
-        self._store.save(persisted(state, self._persist))
-
-    def amend(self, state: State) -> None:
-        """As `save`, in place of the newest State."""
-        self._store.amend(persisted(state, self._persist))
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._store, name)
-
-    def __str__(self) -> str:
-        return str(self._store)
+if TYPE_CHECKING:
+    from stategraph._protocol.store import Store
 
 
 class RunIO:
@@ -88,7 +44,7 @@ class RunIO:
     ) -> None:
         self._whole = store
         self._settle = settle
-        self.store: Store = store if persist is None else cast(Store, SelectiveStore(store, persist))
+        self.store = store if persist is None else _selective(store, persist)
         self.observer = observer
         self._source = source
         self._policy = policy
@@ -197,3 +153,9 @@ class RunIO:
             failure.__cause__ = error
         failure.state = state
         return failure
+
+
+def _selective(store: Store, persist: AbstractSet[str]) -> Store:
+    from stategraph._engine.selective_store import SelectiveStore  # imported when used: few graphs save only some keys
+
+    return cast("Store", SelectiveStore(store, persist))

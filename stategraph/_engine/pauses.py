@@ -13,13 +13,15 @@ from stategraph._engine.failures import error_data, failure_at, rescue
 from stategraph._engine.saving import flush, save
 from stategraph._engine.step import StepExecution, is_late
 from stategraph._graph.compiled import CompiledNode
+from stategraph._progress.answers import awaited, awake
 from stategraph._protocol.commands import Save, StoreFailed, Task
-from stategraph._values.answers import awaited, awake
+from stategraph._text.shown import describe_exception, shorten
 from stategraph._values.events import EventType
 from stategraph._values.frozen import lay_over
 from stategraph._values.provenance import Pause, RunStatus, evolved
-from stategraph.errors import AnswerError, ExecutionError, describe_exception, shorten
-from stategraph.nodes.base import NOTHING, Question
+from stategraph.errors import AnswerError, ExecutionError
+from stategraph.nodes.base import NOTHING
+from stategraph.nodes.question import Question
 from stategraph.state import State, completed_by, data_of, evolve
 
 

@@ -9,14 +9,15 @@ import attrs
 
 from stategraph._engine.context import NOTHING_GIVEN, RunContext
 from stategraph._engine.failures import end_early
-from stategraph._engine.selective import GIVEN
 from stategraph._engine.step import StepExecution
 from stategraph._graph.compiled import CompiledGraph
+from stategraph._progress.origins import GIVEN
 from stategraph._protocol.commands import Task
+from stategraph._text.shown import describe_exception, shorten
 from stategraph._values.events import EventType
 from stategraph._values.frozen import lay_over
 from stategraph._values.provenance import Origin, RunStatus, evolved
-from stategraph.errors import RecomputeError, describe_exception, shorten
+from stategraph.errors import RecomputeError
 from stategraph.nodes.function import data_from
 from stategraph.state import State, data_of, evolve, with_data
 

@@ -8,11 +8,9 @@ from typing import Any
 from stategraph._engine.announce import emit
 from stategraph._engine.context import NOTHING_GIVEN, RunContext, fitting
 from stategraph._engine.loop import run_from
-from stategraph._engine.pauses import take_answer, take_answer_of_fork
-from stategraph._engine.recompute import whole
 from stategraph._engine.saving import save
-from stategraph._engine.selective import Written
-from stategraph._engine.start import stamped, with_origins
+from stategraph._engine.start import stamped
+from stategraph._engine.unsaved import with_all_keys, with_origins
 from stategraph._graph.compatibility import check_compatible, migrate_state, split_migration
 from stategraph._graph.compiled import CompiledNode
 from stategraph._protocol.commands import Amend, Load, Parts, Save, Task
@@ -65,18 +63,22 @@ def revive(
     """
     run_id, step = saved.run_id, saved.step
     if saved.status is RunStatus.PAUSED:
+        from stategraph._engine.pauses import take_answer  # imported when used: few runs pause
+
         saved, updates = yield from take_answer(run, saved, updates)
         is_same = False
-    else:
+    elif saved.pause is not None or saved.progress is not None:
+        from stategraph._engine.pauses import take_answer_of_fork
+
         updates = yield from take_answer_of_fork(run, saved, updates)
     saved = _open_to_answers(saved, updates)
     updates = fitting(run, updates, saved)
-    all_keys, changes = yield from whole(run, saved, updates, inputs)
+    all_keys, changes = yield from with_all_keys(run, saved, updates, inputs)
     data = lay_over(data_of(all_keys), changes)
     if run.plan.persist is not None:  # those that are not saved come again
         unsaved = {key: value for key, value in run.plan.defaults.items() if key not in run.plan.persist}
         data = lay_over(unsaved, data)
-    state = with_origins(run, stamped(run, with_data(all_keys, data)), all_keys, Written(changes))
+    state = with_origins(run, stamped(run, with_data(all_keys, data)), all_keys, changes.keys())
     run.state = _noting_replaced(run, state, data_of(all_keys)) if changes else state
     if run.plan.loads_parts:  # first: parts that were made of other data must never be found behind these
         yield (Parts, run.services.drop_parts, (run_id, saved.step, bool(updates)))

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from collections.abc import Collection
+from typing import Any, TypeAlias, cast
 
 from stategraph._engine.context import RunContext, fitting
 from stategraph._engine.loop import run_from
-from stategraph._engine.recompute import whole
 from stategraph._engine.saving import save
-from stategraph._engine.selective import Written, accounted
+from stategraph._engine.unsaved import with_all_keys, with_origins
 from stategraph._protocol.commands import Amend, Load, Parts, Task
 from stategraph._values.events import STATE_EVENTS
 from stategraph._values.frozen import differing_items, freeze_items, lay_over
@@ -17,6 +17,8 @@ from stategraph._values.provenance import Progress, RunStatus, evolved
 from stategraph.errors import CheckpointNotFoundError, GraphMismatchError, RunExistsError
 from stategraph.state import State, data_of, evolve, with_data
 
+_Keys: TypeAlias = Collection[str]
+
 
 def execute(run: RunContext, state: State) -> Task[State]:
     """Run a State from the entry point to an exit point."""
@@ -24,25 +26,22 @@ def execute(run: RunContext, state: State) -> Task[State]:
     return (yield from run_from(run, None))
 
 
-def with_origins(run: RunContext, state: State, before: State, written: Written) -> State:
-    """-> the State with the origins of its keys, after something else than a node has written."""
-    return accounted(state, before, written, run.plan.persist, run.plan.defaults)
-
-
 def _admit(run: RunContext, state: State) -> Task[State]:
     """-> the State as it enters the graph; a State with a past is brought back to life durably."""
     check_given_id(state.run_id)
     is_new = state.step == 0 and state.graph is None
-    before, written = state, Written()
+    before = state
+    put: _Keys = ()
+    gone: _Keys = ()
     newest = None if is_new else (yield from _newest_of(run, state))
     _check_not_of_another(run, newest)
     if not is_new and state.progress is not None:
-        before, state, written = yield from _continued(run, state, newest)
+        before, state, put, gone = yield from _continued(run, state, newest)
     given = data_of(state)
     if run.plan.schema is not None:
         given = freeze_items(fitting(run, given, {}))
     started = stamped(run, with_data(state, with_defaults(run, given)))
-    started = with_origins(run, evolve(started, checkpoint_node=""), before, written)
+    started = with_origins(run, evolve(started, checkpoint_node=""), before, put, gone)
     if not run.plan.saves:
         return started
     if is_new:
@@ -69,7 +68,9 @@ def with_defaults(run: RunContext, data: dict[str, Any]) -> dict[str, Any]:
     return data if defaults.keys() <= data.keys() else lay_over(dict(defaults), data)
 
 
-def _continued(run: RunContext, state: State, newest: State | None) -> Task[tuple[State, State, Written]]:
+def _continued(
+    run: RunContext, state: State, newest: State | None
+) -> Task[tuple[State, State, Collection[str], Collection[str]]]:
     """-> of a State with a past: what was saved, the State, each with all of its keys, and what is different.
 
     Values that are new to the run can be answers again; of one that was deleted when it completed, none is known.
@@ -81,10 +82,10 @@ def _continued(run: RunContext, state: State, newest: State | None) -> Task[tupl
     # Where it is not what was saved last, all keys are new.
     is_newest = newest is not None and newest.step == state.step
     saved = evolve(newest if newest is not None and is_newest else with_data(state, {}), progress=left)
-    all_keys, changes = yield from whole(run, saved, differing_items(saved, state))
+    all_keys, changes = yield from with_all_keys(run, saved, differing_items(saved, state))
     made = {key: value for key, value in data_of(all_keys).items() if key not in saved and key not in state}
     state = evolve(with_data(state, {**data_of(state), **made}), progress=all_keys.progress)
-    return all_keys, state, Written(changes, saved.keys() - state.keys())
+    return all_keys, state, changes.keys(), saved.keys() - state.keys()
 
 
 def _newest_of(run: RunContext, state: State) -> Task[State | None]:

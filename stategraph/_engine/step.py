@@ -11,9 +11,11 @@ import attrs
 
 from stategraph._engine.announce import show, tell
 from stategraph._engine.context import RunContext
-from stategraph._engine.selective import GIVEN, Written, origins_after
 from stategraph._graph.compatibility import check_compatible, migrate_state, split_migration
 from stategraph._graph.compiled import CompiledGraph, CompiledNode
+from stategraph._progress.answers import awaited
+from stategraph._progress.origins import GIVEN, Written, origins_after
+from stategraph._progress.tracking import ReadSet, unwatched, watched
 from stategraph._protocol.commands import (
     Amend,
     Await,
@@ -28,14 +30,13 @@ from stategraph._protocol.commands import (
     Task,
     Unlimit,
 )
+from stategraph._text.shown import describe_exception
 from stategraph._values import clock
-from stategraph._values.answers import awaited
 from stategraph._values.events import EventType
 from stategraph._values.frozen import plain_key
 from stategraph._values.ids import nested_id
 from stategraph._values.provenance import Origin, Part, Partial, Pause, Progress, RunStatus, evolved
-from stategraph._values.tracking import ReadSet, unwatched, watched
-from stategraph.errors import CheckpointError, CheckpointNotFoundError, describe_exception
+from stategraph.errors import CheckpointError, CheckpointNotFoundError
 from stategraph.nodes.base import Node
 from stategraph.nodes.context import NodeContext
 from stategraph.nodes.function import data_from
@@ -152,6 +153,18 @@ class StepExecution:
     def tell_failure(self, error: Exception) -> Task[None]:
         """Tell the observer that an attempt has failed."""
         yield from self.tell(EventType.NODE_ERROR, attempt=self.attempt, error=describe_exception(error))
+
+    def completed(self, after: State, *, is_failed: bool) -> State:
+        """Return the State after this step with what the run has to know of it.
+
+        Args:
+            after: The State without that.
+            is_failed: Whether the node has failed, and another one handles that.
+        """
+        run = self.run
+        run.unsaved_parts.clear()
+        run.has_joined_parts = run.has_joined_parts or self.stage.node.has_parts
+        return evolve(after, progress=self.progress_after(after, is_failed=is_failed))
 
     def progress_after(self, after: State, *, is_failed: bool) -> Progress | None:
         """-> the progress of the run once this step is completed, with that State; by its handler, if it failed."""

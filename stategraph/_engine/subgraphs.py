@@ -8,16 +8,15 @@ from typing import Any
 from stategraph._engine.context import NOTHING_GIVEN, RunContext, fitting
 from stategraph._engine.failures import with_notes
 from stategraph._engine.loop import run_from
-from stategraph._engine.recompute import whole
 from stategraph._engine.resume import renamed, revive
 from stategraph._engine.saving import save
-from stategraph._engine.selective import Written
-from stategraph._engine.start import stamped, with_defaults, with_origins
+from stategraph._engine.start import stamped, with_defaults
 from stategraph._engine.step import StepExecution, is_late
+from stategraph._engine.unsaved import with_all_keys, with_origins
 from stategraph._graph.compatibility import check_compatible
 from stategraph._graph.compiled import CompiledGraph
+from stategraph._progress.answers import awake
 from stategraph._protocol.commands import Amend, CannotAwait, Stopped, StoreFailed, Task
-from stategraph._values.answers import awake
 from stategraph._values.frozen import freeze_items
 from stategraph._values.provenance import ParentStep, RunStatus
 from stategraph.errors import AsyncNodeError, CheckpointError, GraphMismatchError, RunCancelledError
@@ -61,7 +60,7 @@ def _begun(run: RunContext, step: StepExecution, inputs: Mapping[str, Any]) -> S
     data = with_defaults(run, freeze_items(fitting(run, inputs, {})))
     again = step.state.generation  # steps of a run that was rolled back are others than before, within as well
     begun = stamped(run, State(data, run_id=step.nested_run_id(), parent=parent, progress=progress, generation=again))
-    return with_origins(run, begun, begun, Written())
+    return with_origins(run, begun, begun)
 
 
 def _go_on(
@@ -72,7 +71,7 @@ def _go_on(
         yield from step.hand_on_updates()
         return (yield from run_from(run, None))
     if saved.status is RunStatus.COMPLETED:  # and the step that it is part of was not saved any more
-        return (yield from whole(run, saved, NOTHING_GIVEN, inputs))[0]
+        return (yield from with_all_keys(run, saved, NOTHING_GIVEN, inputs))[0]
     run.found = saved.step, saved.generation
     saved = renamed(run, saved, step.renames)
     check_compatible(run.plan, saved, run.allow_changed, run.within)

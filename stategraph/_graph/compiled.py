@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
+from stategraph._graph.policies import NodePolicies
 from stategraph._protocol.commands import CommandType, RunNode, StartNode
-from stategraph._schema.schema import Schema
 from stategraph._values.structure import GraphStructure
 from stategraph.edges import Edge
 from stategraph.nodes.base import Node
 from stategraph.nodes.function import FunctionNode, NodeFunction
-from stategraph.policies import NodePolicies
+
+if TYPE_CHECKING:
+    from stategraph._schema.schema import Schema  # imported when used: cattrs
 
 
 @attrs.frozen
@@ -27,6 +29,8 @@ class CompiledNode:
         edges: The edges out of it, in the order in which they are tried.
         is_exit: Whether a run completes here.
         is_plain: Whether it is a function that is called once, as most are. The engine calls these itself.
+        execution: The class whose objects make a step of it, where it is not plain: they are called with the run, this
+            and the State, and have ``result()``, ``attempt`` and ``completed(state, is_failed=...)``.
         kind: The kind of the command that calls a plain one.
         function: What is called, where it is plain; None if it takes a NodeContext as well.
         sure_edge: The first edge, if it is always taken; None if edges have to be tried.
@@ -42,6 +46,7 @@ class CompiledNode:
     kind: type[CommandType]
     function: NodeFunction | None
     sure_edge: Edge | None
+    execution: Any = None
     cache: Any = None
 
     @classmethod

@@ -84,6 +84,9 @@ class Notify(CommandType):
 
 Command: TypeAlias = tuple[type[CommandType], Callable[[Any], Any] | Awaitable[Any] | None, Any]
 
+Perform: TypeAlias = dict[type[CommandType], Callable[[Any, Any], Any]]
+"""What carries out commands in the thread of the run, by their types."""
+
 _Answer = TypeVar("_Answer")
 Task: TypeAlias = Generator[Command, Any, _Answer]
 """A part of a run: yields commands, is sent their answers, returns its own."""

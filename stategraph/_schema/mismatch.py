@@ -9,7 +9,7 @@ from typing import Any, Literal, Union, cast, get_args, get_origin
 
 import attrs
 
-from stategraph.errors import describe_exception, shorten
+from stategraph._text.shown import describe_exception, shorten
 
 
 @attrs.frozen

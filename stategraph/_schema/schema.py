@@ -13,9 +13,10 @@ import attrs
 
 from stategraph._schema.mismatch import Mismatch, describe_type, mismatches
 from stategraph._schema.structuring import Hook, classes_in, hook_for
+from stategraph._text.shown import describe_exception
 from stategraph._util.callables import answered, problem_of
 from stategraph._values.frozen import changed_items, freeze, is_settled, lay_over
-from stategraph.errors import ConfigError, SchemaError, describe_exception
+from stategraph.errors import ConfigError, SchemaError
 from stategraph.state import State, data_of, with_data
 
 

@@ -7,10 +7,11 @@ import threading
 from collections.abc import Callable, Hashable, Mapping
 from typing import Any, Generic, TypeVar
 
+from stategraph._text.secrets import Hidden
+from stategraph._text.shown import describe_exception
+from stategraph._util.atoms import ATOMS
 from stategraph._util.callables import is_late, problem_of
-from stategraph._util.secrets import Hidden
-from stategraph._values.frozen import ATOMS
-from stategraph.errors import ConfigError, UnknownNameError, describe_exception
+from stategraph.errors import ConfigError, UnknownNameError
 
 _Thing = TypeVar("_Thing")
 

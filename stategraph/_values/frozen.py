@@ -18,15 +18,14 @@ import copy
 import sys
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping
-from datetime import date, datetime, time, timedelta, timezone, tzinfo
-from decimal import Decimal
+from datetime import datetime, time, timezone, tzinfo
 from itertools import chain, repeat
 from operator import is_, length_hint
-from pathlib import PosixPath, PurePosixPath, PureWindowsPath, WindowsPath
 from typing import Any, NoReturn, TypeAlias, TypeVar
-from uuid import UUID
 
-from stategraph.errors import NotSerializableError, shorten
+from stategraph._text.shown import shorten
+from stategraph._util.atoms import ATOMS
+from stategraph.errors import NotSerializableError
 
 MAX_DEPTH = 100
 """Levels of containers in one value. Deeper ones would fail elsewhere, later and less clearly: Python recurses."""
@@ -139,12 +138,6 @@ class UnsettledSet(FrozenSet):
 
     __slots__ = ()
 
-
-ATOMS: frozenset[type] = frozenset(
-    {type(None), bool, int, float, complex, str, bytes, range, Decimal, UUID}
-    | {date, time, datetime, timedelta, PosixPath, PurePosixPath, PureWindowsPath, WindowsPath}
-)
-"""Immutable types without parts. The types themselves: a subclass may carry more, and is not one of these."""
 
 _DICT: frozenset[type] = frozenset({dict})
 

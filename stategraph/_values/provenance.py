@@ -11,9 +11,9 @@ from typing import Any
 
 import attrs
 
+from stategraph._text.shown import describe_exception, shorten
 from stategraph._values.frozen import freeze, freeze_at
 from stategraph._values.ids import check_run_id
-from stategraph.errors import describe_exception, shorten
 
 _MESSAGE_LENGTH = 2000  # characters of an exception's text that are kept
 

@@ -9,17 +9,16 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast, get_args
 import attrs
 
 from stategraph._protocol.commands import Task
+from stategraph._text.shown import shorten
 from stategraph._util.callables import is_async_callable, is_generator_callable
 from stategraph._values.frozen import changed_items, lay_over, plain_key
-from stategraph.errors import shorten
-from stategraph.nodes._generators.chunks import take_chunks
-from stategraph.nodes.base import Node, StepContext
-from stategraph.nodes.context import NodeContext
-from stategraph.nodes.schema_calls import KINDS, takes
+from stategraph.nodes.base import Node
 from stategraph.state import State, data_of
 
 if TYPE_CHECKING:
     from stategraph._schema.schema import Schema
+    from stategraph.nodes.context import NodeContext
+    from stategraph.nodes.step import StepContext
 
 NodeFunction: TypeAlias = Callable[..., Any]
 """``State -> State | mapping of updates``, sync or async; with a NodeContext as well, if it has a parameter for one."""
@@ -74,6 +73,8 @@ class FunctionNode(Node):
 
     def typed(self, name: str, schema: Schema) -> FunctionNode:
         """-> the node with a function that is called with data, where this one takes an object of the schema."""
+        from stategraph.nodes.schema_calls import KINDS, takes  # imported when used: few graphs have a schema
+
         kind = KINDS[self.is_async, self.is_generator]
         function = kind(self.function, schema, name, takes_object=takes(self.given, schema.cls))
         return attrs.evolve(self, function=function)
@@ -85,6 +86,8 @@ class FunctionNode(Node):
         """Call it with the State; of a generator, show the chunks."""
         result = yield from step.call(self.bound(step.context()), step.tracked_state)
         if self.is_generator:
+            from stategraph.nodes._generators.chunks import take_chunks  # imported when used
+
             result = yield from take_chunks(step, result)
         return result
 
@@ -160,6 +163,8 @@ def _context_parameter(function: NodeFunction) -> inspect.Parameter | None:
 
 
 def _names_context(parameter: inspect.Parameter) -> bool:
+    from stategraph.nodes.context import NodeContext  # imported when used: most nodes have one parameter
+
     annotation = parameter.annotation
     named = annotation if isinstance(annotation, str) else ""  # as it is with "from __future__ import annotations"
     annotated = annotation is NodeContext or NodeContext in get_args(annotation) or "NodeContext" in named

@@ -8,10 +8,11 @@ from typing import Any
 import attrs
 
 from stategraph._protocol.commands import Task
+from stategraph._text.shown import describe_exception, shorten
 from stategraph._util.callables import answered, problem_of
 from stategraph._util.validators import LONGEST_WAIT, is_seconds
-from stategraph.errors import describe_exception, shorten
-from stategraph.nodes.base import NOTHING, Node, StepContext
+from stategraph.nodes.base import NOTHING, Node
+from stategraph.nodes.step import StepContext
 
 
 def _is_optional_function(node: object, attribute: attrs.Attribute[Any], value: object) -> None:

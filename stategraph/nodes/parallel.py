@@ -7,15 +7,16 @@ from collections.abc import Callable, Collection, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from stategraph._progress.tracking import unwatched
 from stategraph._protocol.commands import Task
+from stategraph._text.shown import shorten
 from stategraph._util.callables import answered, problem_of
 from stategraph._util.validators import is_name
-from stategraph._values.tracking import unwatched
-from stategraph.errors import shorten
 from stategraph.nodes._parts.jobs import Job
 from stategraph.nodes._parts.run import Workers, do_parts
-from stategraph.nodes.base import Node, StepContext
+from stategraph.nodes.base import Node
 from stategraph.nodes.function import FunctionNode, NodeFunction, changes_from
+from stategraph.nodes.step import StepContext
 from stategraph.state import State
 
 if TYPE_CHECKING:

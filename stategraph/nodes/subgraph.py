@@ -8,13 +8,16 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import attrs
 
+from stategraph._progress.answers import awaited
 from stategraph._protocol.commands import Task
+from stategraph._text.shown import shorten
 from stategraph._util.callables import answered, problem_of
-from stategraph._values.answers import awaited
 from stategraph._values.frozen import differing_items
 from stategraph._values.provenance import RunStatus
-from stategraph.errors import GraphError, shorten
-from stategraph.nodes.base import NestedGraph, Node, Question, StepContext
+from stategraph.errors import GraphError
+from stategraph.nodes.base import Node
+from stategraph.nodes.question import Question
+from stategraph.nodes.step import StepContext
 from stategraph.state import State, evolve
 
 if TYPE_CHECKING:
@@ -25,6 +28,22 @@ MAX_DEPTH = 16
 
 Keys: TypeAlias = Iterable[str] | Mapping[str, str] | Callable[[State], Mapping[str, Any]] | None
 """What goes over a border: these keys; keys by the names they get; what a function makes of the State; None for all."""
+
+
+class NestedGraph(Protocol):
+    """A graph made ready to run, as the node that runs it knows it."""
+
+    @property
+    def stages(self) -> Mapping[str, Any]:
+        """Its nodes, each with its `node`, by their names."""
+
+    @property
+    def schema(self) -> Schema | None:
+        """Its schema."""
+
+    @property
+    def async_node(self) -> str | None:
+        """The name of a node that is async, if there is one."""
 
 
 class Inner(Protocol):

@@ -16,12 +16,7 @@ import diskcache
 from diskcache.core import DBNAME
 
 from stategraph._values.ids import check_stored_id, ids_within, is_nested_id
-from stategraph.errors import (
-    CheckpointCorruptError,
-    CheckpointError,
-    CheckpointSaveError,
-    FormatError,
-)
+from stategraph.errors import CheckpointCorruptError, CheckpointError, CheckpointSaveError, FormatError
 from stategraph.stores._files.fork_safety import take_care_of
 from stategraph.stores._files.safe_diskcache import OLDEST, SafeCache, cache_folder, check_database
 from stategraph.stores._files.sqlite_file import BUSY, check_version, is_busy, rows_with_any_text

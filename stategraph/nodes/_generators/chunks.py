@@ -7,9 +7,9 @@ from inspect import isasyncgen
 from typing import Any, Final
 
 from stategraph._protocol.commands import CannotAwait, Finish, Task
-from stategraph.errors import describe_exception
+from stategraph._text.shown import describe_exception
 from stategraph.nodes._generators.feeds import Feed, ThreadFeed
-from stategraph.nodes.base import StepContext
+from stategraph.nodes.step import StepContext
 from stategraph.state import State
 
 _OVER: Final = object()

@@ -8,7 +8,7 @@ from typing import Any
 import attrs
 
 from stategraph._protocol.commands import escaped
-from stategraph.errors import describe_exception
+from stategraph._text.shown import describe_exception
 
 
 @attrs.frozen

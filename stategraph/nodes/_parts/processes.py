@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import attrs
 
+from stategraph._text.shown import describe_exception, shorten
 from stategraph._util.callables import name_of
-from stategraph.errors import describe_exception, shorten
 from stategraph.nodes._parts.jobs import Job, Outcome, outcome_of_error
 
 if TYPE_CHECKING:

@@ -8,11 +8,11 @@ from typing import Any, TypeAlias
 import attrs
 
 from stategraph._protocol.commands import Await, CannotAwait, Expired, Finish, RunNode, StartNode, StoreFailed, Task
+from stategraph._text.shown import describe_exception, shorten
 from stategraph._util.callables import is_async_callable
-from stategraph.errors import describe_exception, shorten
 from stategraph.nodes._parts.jobs import Job, Outcome
 from stategraph.nodes._parts.pools import Pool, default_workers, make_pool
-from stategraph.nodes.base import StepContext
+from stategraph.nodes.step import StepContext
 
 
 @attrs.frozen

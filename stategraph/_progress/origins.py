@@ -14,9 +14,9 @@ from typing import Any
 
 import attrs
 
+from stategraph._text.shown import shorten
 from stategraph._values.frozen import changed_items
 from stategraph._values.provenance import Origin, evolved
-from stategraph.errors import shorten
 from stategraph.state import State, data_of, evolve, with_data
 
 GIVEN = ""
