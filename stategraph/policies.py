@@ -51,7 +51,9 @@ def _function(key: str, allowed: str, arguments: int, otherwise: Callable[[Any],
 
 @attrs.frozen
 class RetryPolicy:
-    """When and how often a node that failed is tried again. The waiting times are tenacity's.
+    """When and how often a node that failed is tried again.
+
+    The delay before attempt n + 1 is ``initial_delay * backoff_multiplier ** (n - 1)``, but at most `max_delay`.
 
     Attributes:
         max_attempts: How many times it is tried in all.
@@ -120,12 +122,11 @@ class RetryPolicy:
     def _backoff(self, attempt: int) -> float:
         if not self.initial_delay:  # 0 times what is too large for a float would be the longest delay
             return 0.0
-        import tenacity  # imported when used: 30 ms
-
-        wait = tenacity.wait_exponential(float(self.initial_delay), self.max_delay, float(self.backoff_multiplier))
-        call = tenacity.RetryCallState(tenacity.Retrying(), None, (), {})
-        call.attempt_number = attempt
-        return float(wait(call))
+        try:
+            delay = float(self.initial_delay) * float(self.backoff_multiplier) ** (attempt - 1)
+        except OverflowError:
+            return float(self.max_delay)
+        return float(min(delay, self.max_delay))
 
     def _jitter(self) -> float:
         if not self.jitter:
