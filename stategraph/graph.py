@@ -7,22 +7,18 @@ import threading
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, cast
 
-import attrs
-
 from stategraph._drivers.sync import DroppedRuns, drive
 from stategraph._engine.context import RunContext
 from stategraph._engine.io import RunIO
-from stategraph._engine.resume import resume
 from stategraph._engine.start import execute
 from stategraph._graph.builder import GraphBuilder
-from stategraph._graph.compiled import CompiledGraph, CompiledNode
+from stategraph._graph.compiled import CompiledGraph
 from stategraph._protocol.commands import Task
 from stategraph._text.shown import shorten
 from stategraph._util.validators import MOST
 from stategraph._values.events import Listener, listener_problem, wanted_events
-from stategraph._values.frozen import freeze_items
 from stategraph.config import GraphConfig
-from stategraph.errors import AsyncNodeError, ConfigError, GraphError
+from stategraph.errors import AsyncNodeError, ConfigError
 from stategraph.observers import get_observer
 from stategraph.state import State
 from stategraph.stores import CheckpointStore, get_checkpoint_store
@@ -153,7 +149,7 @@ class StateGraph(GraphBuilder):
             GraphMismatchError: it is a run of another graph, or of this one before it changed; it names the changes.
             And all that `execute` raises.
         """
-        task = resume(self._sync_run(), run_id, *_changes(updates, allow_changed, migrate))
+        task = _resume(self._sync_run(), run_id, *_changes(updates, allow_changed, migrate))
         return drive(task, _signal(cancel, timeout))
 
     async def aresume(
@@ -169,7 +165,7 @@ class StateGraph(GraphBuilder):
         """As `resume`, on the running event loop; see `aexecute`."""
         from stategraph._drivers.aio import adrive  # imported when used: asyncio takes 20 ms
 
-        task = resume(self._new_run(), run_id, *_changes(updates, allow_changed, migrate))
+        task = _resume(self._new_run(), run_id, *_changes(updates, allow_changed, migrate))
         return await adrive(task, _signal(cancel, timeout))
 
     # ------------------------------------------------------------------ step by step
@@ -198,7 +194,7 @@ class StateGraph(GraphBuilder):
         """As `resume`, yielding as `stream` does."""
         from stategraph._drivers.iteration import Stream  # imported when used
 
-        task = resume(self._sync_run(shows=True), run_id, *_changes(updates, allow_changed, migrate))
+        task = _resume(self._sync_run(shows=True), run_id, *_changes(updates, allow_changed, migrate))
         return Stream(task, _signal(cancel, timeout), self.store)
 
     def astream(
@@ -224,7 +220,7 @@ class StateGraph(GraphBuilder):
         """As `resume`, yielding as `astream` does."""
         from stategraph._drivers.streams import AsyncStream  # imported when used: asyncio takes 20 ms
 
-        task = resume(self._new_run(shows=True), run_id, *_changes(updates, allow_changed, migrate))
+        task = _resume(self._new_run(shows=True), run_id, *_changes(updates, allow_changed, migrate))
         return AsyncStream(task, _signal(cancel, timeout), self.store)
 
     # ------------------------------------------------------------------ within another
@@ -250,7 +246,7 @@ class StateGraph(GraphBuilder):
         policy = Policy(checkpoint.retention, checkpoint.window, checkpoint.ttl)
         dropped = DroppedRuns(self.store)
         services = RunIO(store, self.observer, self.name, policy, plan.persist, dropped.settle)
-        return RunContext(plan, services, wanted_events(self.observer), _run_nested, shows, dropped.hand_over)
+        return RunContext(plan, services, wanted_events(self.observer), shows, dropped.hand_over)
 
     def _sync_run(self, *, shows: bool = False) -> RunContext:
         run = self._new_run(shows=shows)
@@ -295,10 +291,8 @@ class StateGraph(GraphBuilder):
     def _make_plan(self, persist: frozenset[str] | None) -> CompiledGraph:
         checkpoint = self.config.checkpoint
         keeps = checkpoint.interval > 0 and self.store.keeps_parts
-        stages = self._equipped_stages(persist)
-        if self._schema is not None and checkpoint.interval > 0:
-            _check_registered(self.name, self._schema)
-        return CompiledGraph(
+        stages = self._stages(persist)
+        plan = CompiledGraph(
             graph=self.name,
             structure=self.structure,
             entry=cast(str, self._entry),
@@ -312,44 +306,15 @@ class StateGraph(GraphBuilder):
             forgets=not checkpoint.preserve,
             max_iterations=self.config.max_iterations,
             store=str(self.store),
-            defaults=self._checked_defaults(),
+            defaults=self._defaults.copy(),
             schema=self._schema,
-            lacks=self._lacks(stages),
             persist=persist,
         )
-
-    def _checked_defaults(self) -> dict[str, Any]:
-        defaults, schema = self._defaults, self._schema
-        return dict(defaults) if schema is None else freeze_items(schema.checked("", defaults, defaults))
-
-    def _equipped_stages(self, persist: frozenset[str] | None) -> Mapping[str, CompiledNode]:
-        """Return the compiled nodes, those that are more than a function call with what makes a step of them."""
-        stages = self._stages(persist)
         if all(stage.is_plain for stage in stages.values()):
-            return stages
-        from stategraph._engine.step import StepExecution  # imported when used, as the cache is
+            return plan
+        from stategraph._capabilities.equip import equipped  # imported when used: by graphs that need more than calls
 
-        stages = {
-            name: stage if stage.is_plain else attrs.evolve(stage, execution=StepExecution)
-            for name, stage in stages.items()
-        }
-        if all(stage.policies.cache is None for stage in stages.values()):
-            return stages
-        from stategraph._engine.result_cache import with_caches
-        from stategraph.stores._files.results import results_of
-
-        return with_caches(self.name, stages, lambda policy: results_of(policy, self.store.signing_key))
-
-    def _lacks(self, stages: Mapping[str, CompiledNode]) -> str:
-        """-> what runs of the graph cannot do without, if that is not there."""
-        pausing = {name: stage for name, stage in stages.items() if stage.node.pauses}
-        within = [name for name, stage in pausing.items() if stage.node.has_parts]
-        if pausing and self.config.checkpoint.interval == 0:
-            name = next(iter(pausing))
-            return f"node {name!r} pauses runs, which takes checkpoints: set checkpoint.interval to 1 or more"
-        if within and not self.store.keeps_parts:
-            return f"node {within[0]!r} pauses runs within a graph, which takes a store that keeps parts"
-        return ""
+        return equipped(plan, self.store)
 
     def _changed(self) -> None:
         self._plan = self._plan_within = None
@@ -370,22 +335,6 @@ def _write_behind(store: CheckpointStore) -> Store:
     return WriteBehindStore(store)
 
 
-def _check_registered(graph: str, schema: Schema) -> None:
-    """Raise GraphError if the schema holds values that no store can save."""
-    from stategraph.stores._codec.types import find_by_class  # imported when used: with a schema
-
-    unknown = [cls for cls in schema.classes if find_by_class(cls) is None]
-    if unknown:
-        raise GraphError(graph, tuple(_not_registered(schema.name, cls) for cls in unknown))
-
-
-def _not_registered(schema: str, cls: type) -> str:
-    return (
-        f"its schema {schema} holds values of class {cls.__qualname__}, which no store can save: "
-        f"register it with stategraph.register_type({cls.__name__})"
-    )
-
-
 def _check_arguments(config: object, observer: object, store: object) -> None:
     if not isinstance(config, GraphConfig):
         allowed = "a GraphConfig; GraphConfig.from_dict makes one of a mapping"
@@ -399,10 +348,10 @@ def _check_arguments(config: object, observer: object, store: object) -> None:
         )
 
 
-def _run_nested(*about: Any) -> Task[State]:
-    from stategraph._engine.subgraphs import run_nested  # imported when used: few graphs run others
+def _resume(run: RunContext, run_id: str, *how: Any) -> Task[State]:
+    from stategraph._engine.resume import resume  # imported when used: most processes begin runs
 
-    return run_nested(*about)
+    return resume(run, run_id, *how)
 
 
 def _checked(state: object) -> State:

@@ -13,7 +13,7 @@ PACKAGE = Path(stategraph.__file__).parent
 
 ROOMS = """
     _text errors _util _values state _progress edges policies _protocol _schema nodes _graph _engine _drivers
-    config observers stores graph __init__ testing
+    config observers stores _capabilities graph __init__ testing
 """.split()
 """From the bottom to the top. A room imports rooms before it, and itself."""
 
@@ -24,8 +24,8 @@ STRANGERS = {
 }
 """Rooms that come before, and are none of their business all the same."""
 
-PARTS_OF_ONE_THING = {("stores._rows.copies", "stores._rows.store")}
-"""Imports that are part of a circle: the copies of a store of rows are typed as what they are made by."""
+PARTS_OF_ONE_THING = {(f"stores._rows.{part}", "stores._rows.store") for part in ("copies", "nested", "pruning")}
+"""Imports that are part of a circle: parts of a store of rows are typed as what they are made by."""
 
 PUBLIC = """
     __init__ config edges errors graph nodes observers policies state testing

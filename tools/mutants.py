@@ -148,15 +148,15 @@ MUTANTS = (
     ),
     Mutant(
         "the last completed State is not saved when a node raises",
-        "_engine/context.py",
-        "        if self.plan.saves and state is not self.saved and not isinstance(error, _SAVE_ERRORS):\n",
-        "        if False:\n",
+        "_engine/failures.py",
+        "    if run.plan.saves and state is not run.saved and not isinstance(error, _SAVE_ERRORS):\n",
+        "    if False:\n",
         ("tests/test_engine.py",),
     ),
     Mutant(
         "updates are laid over the work of a nested run again",
         "_engine/step.py",
-        "yield from self._stored((Amend, engine.services.amend, engine.state))",
+        "yield from self._stored((Amend, run.services.amend, run.state))",
         "yield from ()",
         ("tests/test_nesting.py",),
     ),
@@ -169,8 +169,8 @@ MUTANTS = (
     ),
     Mutant(
         "resume runs the completed node again",
-        "_engine/start.py",
-        "return self.plan.stages.get(saved.checkpoint_node)",
+        "_engine/resume.py",
+        "return run.plan.stages.get(saved.checkpoint_node)",
         "return None",
         ("tests/test_resume.py",),
     ),
@@ -190,23 +190,23 @@ MUTANTS = (
     ),
     Mutant(
         "updates of a resume are not durable before the next node",
-        "_engine/start.py",
-        "        if updates or not is_same:\n",
-        "        if False:\n",
+        "_engine/resume.py",
+        "    if updates or not is_same:\n",
+        "    if False:\n",
         ("tests/test_resume.py",),
     ),
     Mutant(
         "parts stay when what they were made of changes",
-        "_engine/start.py",
-        "self.services.drop_parts, (run_id, saved.step, bool(updates)))",
-        "self.services.drop_parts, (run_id, saved.step, False))",
+        "_engine/resume.py",
+        "run.services.drop_parts, (run_id, saved.step, bool(updates)))",
+        "run.services.drop_parts, (run_id, saved.step, False))",
         ("tests/test_parts.py",),
     ),
     Mutant(
         "parts stay when the step that joins them is saved",
         "_engine/loop.py",
-        "                if self._joined:\n                    yield from self._drop_parts()\n            elif",
-        "            elif",
+        "            if run.has_joined_parts:\n                yield from drop_joined_parts(run)\n        elif",
+        "        elif",
         ("tests/test_parts.py", "tests/test_left_behind.py"),
     ),
     Mutant(
@@ -282,16 +282,16 @@ MUTANTS = (
     Mutant(
         "an answer answers twice",
         "nodes/interrupt.py",
-        "            visit.take_answers([key])\n",
+        "            step.take_answers([key])\n",
         "",
         ("tests/test_pauses.py",),
     ),
     Mutant(
         "a pause is not saved",
-        "_engine/loop.py",
-        "        yield from self._save((Save, self.services.save, state), state)\n"
-        "        yield from self._flush(state)\n        yield from self._emit(EventType.GRAPH_PAUSE",
-        "        yield from self._flush(state)\n        yield from self._emit(EventType.GRAPH_PAUSE",
+        "_engine/pauses.py",
+        "    yield from save(run, (Save, run.services.save, state), state)\n"
+        "    yield from flush(run, state)\n    yield from emit(run, EventType.GRAPH_PAUSE",
+        "    yield from flush(run, state)\n    yield from emit(run, EventType.GRAPH_PAUSE",
         ("tests/test_pauses.py",),
     ),
     Mutant(
@@ -534,9 +534,9 @@ MUTANTS = (
     ),
     Mutant(
         "a nested run is saved before the run around it",
-        "_engine/context.py",
-        "        if self.around is not None:  # first",
-        "        if False:  # first",
+        "_engine/saving.py",
+        "    if run.around is not None:  # first",
+        "    if False:  # first",
         ("tests/test_nesting.py -k outlives",),
     ),
 )

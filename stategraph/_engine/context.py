@@ -38,7 +38,6 @@ class RunContext:
         plan: The graph.
         services: What commands are made of.
         wanted: The types of events that the observer wants.
-        start_nested: Starts the run of a graph that is a step of this one, as `stategraph._engine.subgraphs` does.
         state: The last completed State of the run.
         saved: The last State that the store has acknowledged.
         found: The step and the generation that the store had of the run before this call; None if it had none.
@@ -59,7 +58,6 @@ class RunContext:
     plan: CompiledGraph
     services: RunIO
     wanted: frozenset[EventType]
-    start_nested: Callable[..., Task[State]]
     shows: bool = False
     hand_over: Callable[[Task[None]], object] = id
     state: State = attrs.field(init=False)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, cast
 
 import attrs
 
@@ -48,7 +48,8 @@ class Recomputation(StepExecution):
             preserve=False,
             persist=None,
         )
-        return (yield from self.run.start_nested(self.run, self, unsaved, None, inputs, {}))
+        start = cast(Callable[..., Task[State]], self.run.plan.start_nested)
+        return (yield from start(self.run, self, unsaved, None, inputs, {}))
 
 
 def whole(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from inspect import isawaitable
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import attrs
 
@@ -406,7 +406,8 @@ class StepExecution:
             yield from self._forget_parts()  # it was made of other data
             saved = None
         self.is_done_before = saved is not None and saved.status is RunStatus.COMPLETED and self.attempt == 1
-        return (yield from self.run.start_nested(self.run, self, plan.nested_in(self.run.plan), saved, inputs, updates))
+        start = cast(Callable[..., Task[State]], self.run.plan.start_nested)
+        return (yield from start(self.run, self, plan.nested_in(self.run.plan), saved, inputs, updates))
 
 
 def is_late(pause: Pause) -> bool:

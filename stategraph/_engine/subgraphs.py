@@ -33,7 +33,7 @@ def run_nested(
 ) -> Task[State]:
     """-> the State that the run of a graph within ends with: begun with inputs, or gone on with updates."""
     services = run.services.within(plan.graph, plan.persist)
-    child = RunContext(plan, services, run.wanted, run.start_nested, hand_over=run.hand_over)
+    child = RunContext(plan, services, run.wanted, hand_over=run.hand_over)
     child.within, child.allow_changed = f"{run.within}{step.stage.name}/", run.allow_changed
     child.around, child.outermost = step, run.outermost or run.plan.graph
     child.state = _begun(child, step, inputs) if saved is None else saved

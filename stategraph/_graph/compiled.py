@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -15,7 +15,9 @@ from stategraph.nodes.base import Node
 from stategraph.nodes.function import FunctionNode, NodeFunction
 
 if TYPE_CHECKING:
+    from stategraph._protocol.commands import Task
     from stategraph._schema.schema import Schema  # imported when used: cattrs
+    from stategraph.state import State
 
 
 @attrs.frozen
@@ -89,6 +91,8 @@ class CompiledGraph:
         defaults: Values for keys that a run has no value for.
         schema: What keys there may be, and what their values are; None for any.
         persist: The only keys that are saved; None for all.
+        start_nested: Runs a graph that is a step of this one, as `stategraph._engine.subgraphs.run_nested`; None where
+            no node runs a graph.
         lacks: What the graph lacks to be run by itself: within another it has the checkpoints of that.
     """
 
@@ -108,6 +112,7 @@ class CompiledGraph:
     defaults: Mapping[str, Any] = attrs.field(factory=dict)
     schema: Schema | None = None
     persist: frozenset[str] | None = None
+    start_nested: Callable[..., Task[State]] | None = None
     lacks: str = ""
 
     @property

@@ -347,6 +347,8 @@ def _renamed(kept: State | _Encoded, run_id: str) -> State | _Encoded:
 
 
 def _have_same_data(kept: State | _Encoded, state: State) -> bool:
+    if isinstance(kept, State) and data_of(kept) is data_of(state):  # as where only how the run stands is new
+        return True
     from stategraph.stores._codec.delta import have_same_data  # imported when used: 20 ms
 
     return have_same_data(_state_of(kept), state, {})
