@@ -139,4 +139,4 @@ def test_type_checkers_see_the_names_that_there_are():
         f"stategraph.{home}.{name}" for home, names in vars(stategraph)["_HOMES"].items() for name in names.split()
     }
 
-    assert told == homes
+    assert told == {f"stategraph.{home}.{name}" for home, names in homes for name in names.split()}
