@@ -318,12 +318,15 @@ class CheckpointCorruptError(CheckpointError):
 
 
 class FormatError(CheckpointError):
-    """What the store holds takes more than there is here: a newer version of stategraph, or a type or serializer that
-    was not registered. Or it is no store at all."""
+    """What the store holds cannot be read here.
+
+    A newer version of stategraph wrote it, it needs a type or serializer that was not registered, or it is no store at
+    all.
+    """
 
 
 class StepConflictError(CheckpointError):
-    """A save would change the data of a saved step, or lies behind the newest saved step."""
+    """A save would change the data of a saved step, or comes after a newer step was saved."""
 
 
 @attrs.define(slots=False, eq=False, repr=False)

@@ -67,7 +67,7 @@ class StateGraph(GraphBuilder):
         self.observer = get_observer(config.observer) if observer is None else observer
         self.store = get_checkpoint_store(checkpoint.store, **checkpoint.store_options()) if store is None else store
         self._plan: CompiledGraph | None = None
-        self._plan_within: CompiledGraph | None = None
+        self._nested_plan: CompiledGraph | None = None
 
     def validate(self) -> None:
         """Check that runs can start, and can get from everywhere to an exit point.
@@ -109,8 +109,11 @@ class StateGraph(GraphBuilder):
     async def aexecute(
         self, state: State, *, cancel: threading.Event | None = None, timeout: float | None = None
     ) -> State:
-        """As `execute`, on the running event loop: sync nodes and the store work in threads, and cancelling the task
-        stops the run, after the node that is running if that is a sync one."""
+        """Run a State as `execute` does, on the running event loop.
+
+        Sync nodes and the store work in threads. To cancel the task stops the run, after the node that is running if
+        that is a sync one.
+        """
         from stategraph._drivers.aio import adrive  # imported when used: asyncio takes 20 ms
 
         return await adrive(execute(self._new_run(), _checked(state)), _signal(cancel, timeout))
@@ -130,10 +133,10 @@ class StateGraph(GraphBuilder):
         Args:
             run_id: The run.
             updates: Laid over the data of the checkpoint, and saved before the next node runs. Of a paused run: the
-                answer under the key that it waits for, and whatever else.
+                answer under the key that it waits for, and anything else.
             allow_changed: Go on even if nodes or edges of the graph have changed since.
-            migrate: New names of nodes that were renamed since, by their old ones; of a node of a graph within, both
-                with the node that runs the graph and a slash before them.
+            migrate: New names of nodes that were renamed since, by their old ones; of a node of a nested graph, both
+                after the name of the node that runs the graph and a slash.
             cancel: As for `execute`.
             timeout: As for `execute`.
 
@@ -142,7 +145,7 @@ class StateGraph(GraphBuilder):
 
         Raises:
             SchemaError: the updates do not fit the schema.
-            AnswerError: the run is paused, and the updates hold no answer that will do. It stays paused.
+            AnswerError: the run is paused, and the updates hold no answer that is accepted. It stays paused.
             CheckpointingDisabledError: the graph saves nothing (interval 0).
             CheckpointNotFoundError: the store has no checkpoint of the run.
             RunCompleteError: the run is complete.
@@ -162,7 +165,7 @@ class StateGraph(GraphBuilder):
         cancel: threading.Event | None = None,
         timeout: float | None = None,
     ) -> State:
-        """As `resume`, on the running event loop; see `aexecute`."""
+        """Go on with a run as `resume` does, on the running event loop; see `aexecute`."""
         from stategraph._drivers.aio import adrive  # imported when used: asyncio takes 20 ms
 
         task = _resume(self._new_run(), run_id, *_changes(updates, allow_changed, migrate))
@@ -171,7 +174,7 @@ class StateGraph(GraphBuilder):
     # ------------------------------------------------------------------ step by step
 
     def stream(self, state: State, *, cancel: threading.Event | None = None, timeout: float | None = None) -> Stream:
-        """As `execute`, yielding the State after every node and, of a node that is a generator, after every chunk.
+        """Run a State as `execute` does, yielding it after every node, and after every chunk of a node.
 
         After a chunk, `State.partial` holds the chunks so far. The run goes on when the next State is asked for; to
         leave the iteration stops it at a checkpoint, from which `resume` goes on.
@@ -191,7 +194,7 @@ class StateGraph(GraphBuilder):
         cancel: threading.Event | None = None,
         timeout: float | None = None,
     ) -> Stream:
-        """As `resume`, yielding as `stream` does."""
+        """Go on with a run as `resume` does, yielding as `stream` does."""
         from stategraph._drivers.iteration import Stream  # imported when used
 
         task = _resume(self._sync_run(shows=True), run_id, *_changes(updates, allow_changed, migrate))
@@ -200,8 +203,11 @@ class StateGraph(GraphBuilder):
     def astream(
         self, state: State, *, cancel: threading.Event | None = None, timeout: float | None = None
     ) -> AsyncStream:
-        """As `stream`, on the running event loop. A loop that may be left early is best put into
-        ``async with contextlib.aclosing(graph.astream(state)) as states``: then the run has stopped when it is left."""
+        """Run a State as `stream` does, on the running event loop.
+
+        A loop that may be left early is best put into ``async with contextlib.aclosing(graph.astream(state)) as
+        states``: then the run has stopped when it is left.
+        """
         from stategraph._drivers.streams import AsyncStream  # imported when used: asyncio takes 20 ms
 
         task = execute(self._new_run(shows=True), _checked(state))
@@ -217,7 +223,7 @@ class StateGraph(GraphBuilder):
         cancel: threading.Event | None = None,
         timeout: float | None = None,
     ) -> AsyncStream:
-        """As `resume`, yielding as `astream` does."""
+        """Go on with a run as `resume` does, yielding as `astream` does."""
         from stategraph._drivers.streams import AsyncStream  # imported when used: asyncio takes 20 ms
 
         task = _resume(self._new_run(shows=True), run_id, *_changes(updates, allow_changed, migrate))
@@ -226,17 +232,17 @@ class StateGraph(GraphBuilder):
     # ------------------------------------------------------------------ within another
 
     def as_node(self, inputs: Keys = None, outputs: Keys = None) -> GraphNode:
-        """-> this graph as a node of another, which gives it a run of its own and keeps that in its own store.
+        """Return this graph as a node of another, which gives it a run of its own and keeps that in its own store.
 
         Args:
-            inputs: What the run begins with: keys of the outer State; a mapping from the keys in here to those out
-                there; or a function of the outer State. By default the whole State.
-            outputs: What comes out: keys of the final State; a mapping from the keys out there to those in here; or a
-                function of the final State. By default all that changed.
+            inputs: What the nested run begins with: keys of the outer State; a mapping from nested keys to outer ones;
+                or a function of the outer State. By default the whole State.
+            outputs: What comes out: keys of the final nested State; a mapping from outer keys to nested ones; or a
+                function of the final nested State. By default all that changed.
         """
         from stategraph.nodes.subgraph import GraphNode  # imported when used
 
-        return GraphNode(self, self._planned_within, inputs, outputs)
+        return GraphNode(self, self._planned_nested, inputs, outputs)
 
     # ------------------------------------------------------------------ inside
 
@@ -270,14 +276,14 @@ class StateGraph(GraphBuilder):
                 plan = self._plan = self._make_plan(self._persist if self.config.checkpoint.interval else None)
         return plan
 
-    def _planned_within(self) -> CompiledGraph:
-        """-> the plan as a node of another graph, which decides when something is saved; this one, what."""
+    def _planned_nested(self) -> CompiledGraph:
+        """Return what was compiled for another graph, which decides when something is saved; this one, what."""
         if self._persist is None or self.config.checkpoint.interval:
             return self._planned()
-        plan = self._plan_within
+        plan = self._nested_plan
         if plan is None:
             with self._lock:
-                plan = self._plan_within = self._make_plan(self._persist)
+                plan = self._nested_plan = self._make_plan(self._persist)
         return plan
 
     @property
@@ -317,7 +323,7 @@ class StateGraph(GraphBuilder):
         return equipped(plan, self.store)
 
     def _changed(self) -> None:
-        self._plan = self._plan_within = None
+        self._plan = self._nested_plan = None
 
     def __repr__(self) -> str:
         return f"StateGraph({self.name!r}, {len(self._nodes)} nodes, {len(self._edges)} edges, {self.store})"
@@ -363,7 +369,7 @@ def _checked(state: object) -> State:
 def _changes(
     updates: Mapping[str, Any] | None, allow_changed: bool, migrate: Mapping[str, str] | None
 ) -> tuple[Mapping[str, Any], bool, Mapping[str, str]]:
-    """-> what a run is resumed with, if it is of the right types."""
+    """Return what a run is resumed with. Raises TypeError if something is of a wrong type."""
     if updates is not None and not isinstance(updates, Mapping):
         raise TypeError(f"updates are a mapping, not {type(updates).__name__}")
     if not isinstance(allow_changed, bool):

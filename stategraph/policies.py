@@ -37,7 +37,7 @@ def _is_classes(value: Any) -> bool:
 
 
 def _function(key: str, allowed: str, arguments: int, otherwise: Callable[[Any], bool]) -> Validator:
-    """-> a validator for a function that takes so many arguments, where `otherwise` does not take the value."""
+    """Return a validator for a function that takes so many arguments, or for a value that `otherwise` accepts."""
 
     def validate(instance: object, attribute: object, value: Any) -> None:
         if otherwise(value):
@@ -58,12 +58,12 @@ class RetryPolicy:
     Attributes:
         max_attempts: How many times it is tried in all.
         initial_delay: Seconds before the second attempt.
-        backoff_multiplier: What the delay is multiplied with from one attempt to the next.
+        backoff_multiplier: What the delay is multiplied by from one attempt to the next.
         max_delay: Seconds that no delay exceeds.
         jitter: Up to so many seconds, at random, are added to each delay.
         retry_on: What is tried again: exception classes, or a function of the exception. The parts of a node fail
-            together, as an ExceptionGroup: classes fit one if they fit all that is in it. A graph within fails with
-            an ExecutionError: classes fit one if they fit what it came from.
+            together, as an ExceptionGroup: classes fit one if they fit all that is in it. A nested graph fails with an
+            ExecutionError: classes fit one if they fit what it came from.
         random: Where the jitter comes from: a function that gives numbers from 0 up to 1, such as
             ``random.Random(7).random``. By default it is that of the module random.
 
@@ -105,9 +105,9 @@ class RetryPolicy:
     )
 
     def delay_after(self, attempt: int, error: Exception) -> float | None:
-        """-> the seconds to wait after this attempt failed with this error; None to give up.
+        """Return the seconds to wait after this attempt failed with this error; None to give up.
 
-        A function of the policy that fails gives up, too: the error that it was to judge is the one to be seen.
+        If a function of the policy fails, it gives up as well: the error that was to be judged is the one to be seen.
         """
         if attempt >= self.max_attempts:
             return None
@@ -168,7 +168,7 @@ def _fits(error: BaseException, classes: Any) -> bool:
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:
-    """-> the error and, where that is one of a graph within, what it came from."""
+    """Yield the error and, if that is one of a nested graph, what it came from."""
     while error is not None:
         yield error
         error = error.__cause__ if isinstance(error, ExecutionError) else None
@@ -203,7 +203,7 @@ class CachePolicy:
 
     What the node changed is kept under its name and graph, the version of its code, and the exact values of its
     inputs. So a result depends on nothing but these: a node that reads other keys, a file or the time gets old answers.
-    What pauses, waits for an answer or fails is never kept, and chunks are not put out again. A cache that cannot be
+    What pauses, waits for an answer or fails is never kept, and chunks are not emitted again. A cache that cannot be
     read or written, or whose contents are damaged, costs a call of the node and nothing else.
 
     Attributes:

@@ -135,8 +135,6 @@ def test_type_checkers_see_the_names_that_there_are():
     told = {
         f"{node.module}.{alias.name}" for node in tree.body if isinstance(node, ast.ImportFrom) for alias in node.names
     }
-    homes = {
-        f"stategraph.{home}.{name}" for home, names in vars(stategraph)["_HOMES"].items() for name in names.split()
-    }
+    homes: dict[str, str] = vars(stategraph)["_HOMES"]
 
-    assert told == {f"stategraph.{home}.{name}" for home, names in homes for name in names.split()}
+    assert told == {f"stategraph.{home}.{name}" for home, names in homes.items() for name in names.split()}

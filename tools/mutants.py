@@ -535,7 +535,7 @@ MUTANTS = (
     Mutant(
         "a nested run is saved before the run around it",
         "_engine/saving.py",
-        "    if run.around is not None:  # first",
+        "    if run.outer_step is not None:  # first",
         "    if False:  # first",
         ("tests/test_nesting.py -k outlives",),
     ),

@@ -44,7 +44,7 @@ _Show: TypeAlias = Callable[[State], Awaitable[None]]
 
 
 async def adrive(task: Task[_Answer], signal: StopSignal | None, show: _Show | None = None) -> _Answer:
-    """Run a task on this event loop, what blocks in worker threads -> its answer; `show` gets what it shows."""
+    """Run a task on this event loop, with what blocks in worker threads; return its answer. `show` gets its States."""
     with threads_of_loop() as threads:
         workers = _Workers(signal, show, threads)
         perform = workers.perform
@@ -99,7 +99,7 @@ class _Workers:
         return await self._outcome(self._threads.nodes.begin(function, argument))
 
     async def _outcome(self, work: asyncio.Future[Outcome]) -> Any:
-        """Wait for what a thread does, cancelled or not -> what it returns or raises."""
+        """Wait for what a thread does, cancelled or not; return what it returns, or raise what it raises."""
         await self._outlast(work)
         answer, raised = work.result()
         if raised is not None:
@@ -169,7 +169,7 @@ class _Workers:
             self._limits.prolong(time.monotonic() - begun)
 
     async def _delete(self, function: _Function, argument: Any) -> None:
-        """A run that completes although it was cancelled stays in the store: its result would be nowhere else."""
+        """Delete a run that has completed, unless it was cancelled: then its result would be nowhere else."""
         if self._is_cancelled():
             await self._raise_cancellation()
         await self._ask_store(function, argument)
@@ -194,8 +194,10 @@ class _Workers:
         raise self._cancelled or asyncio.CancelledError
 
     async def thrown(self, error: BaseException) -> BaseException:
-        """-> what to throw into the task for what a command raised: a CancelledError is a failure of what was called,
-        unless the run was cancelled."""
+        """Return what to throw into the task for what a command raised.
+
+        A CancelledError is a failure of what was called, unless the run was cancelled.
+        """
         if isinstance(error, asyncio.CancelledError):
             return error if self._is_cancelled() else failure_of(error)
         if isinstance(error, Exception) and self._is_cancelled() and not _replaces_cancellation(error):
@@ -212,9 +214,11 @@ class _Workers:
             self._cancellations = self._task.cancelling()
 
     async def check_cancelled_at_the_end(self, end: BaseException) -> None:
-        """Raise a cancellation that came when the last node had begun, whatever ended the task, unless the answer would
-        be lost with it: it is the State whose run was deleted. The run of a graph within is deleted as well, but it is
-        not the answer."""
+        """Raise a cancellation that came after the last node had begun, however the task ended.
+
+        Only if the answer is a State whose run was deleted, it is not raised: the answer would be lost. A nested run is
+        deleted as well, but it is not the answer.
+        """
         if not self._is_cancelled() or not isinstance(end, Exception):
             return
         is_answer = isinstance(end, StopIteration)
@@ -227,8 +231,10 @@ class _Workers:
 
 
 def _replaces_cancellation(error: BaseException) -> bool:
-    """Return whether an error was raised in place of a CancelledError, and not by a task group, which cancels its own
-    task."""
+    """Return whether an error was raised in place of a CancelledError.
+
+    One from a task group is none: the group cancels its own task.
+    """
     seen: set[int] = set()
     link: BaseException | None = error
     found = False
@@ -242,7 +248,7 @@ def _replaces_cancellation(error: BaseException) -> bool:
 
 
 def end_of(run: asyncio.Task[Any]) -> BaseException | None:
-    """-> the exception that a task ended with, if it did."""
+    """Return the exception that a task ended with, None if it returned."""
     try:
         return run.exception()
     except asyncio.CancelledError as error:
@@ -250,7 +256,7 @@ def end_of(run: asyncio.Task[Any]) -> BaseException | None:
 
 
 def _begun_apart(function: _Function, argument: Any) -> asyncio.Future[Outcome]:
-    """-> what will come of a call in a thread of its own."""
+    """Return the future of a call in a thread of its own."""
     loop = asyncio.get_running_loop()
     work: asyncio.Future[Outcome] = loop.create_future()
 

@@ -136,7 +136,7 @@ class Waits:
 
 
 def is_loop_running() -> bool:
-    """Whether an event loop is running in this thread."""
+    """Return whether an event loop is running in this thread."""
     asyncio = sys.modules.get("asyncio")  # where it was never imported, none is
     return asyncio is not None and asyncio.events._get_running_loop() is not None
 

@@ -35,7 +35,7 @@ class Stream(Generator[State, None, State]):
         return self._states.send(value)
 
     def throw(self, *error: Any) -> State:
-        """Stop the run as an error of whoever iterates over it does, and raise that error."""
+        """Stop the run as an error of the caller's loop does, and raise that error."""
         if isinstance(error[0], GeneratorExit) or error[0] is GeneratorExit:
             self.close()
         return self._states.throw(*error)

@@ -16,19 +16,19 @@ Outcome: TypeAlias = tuple[Any, BaseException | None]
 
 
 def answer_of(error: BaseException) -> Any:
-    """-> what a task returned, from the StopIteration that ended it; raises whatever else ended it."""
+    """Return what a task returned, from the StopIteration that ended it; raise anything else that ended it."""
     if isinstance(error, StopIteration):
         return error.value
     raise error
 
 
 def left() -> Stopped:
-    """-> what to throw into a task when nobody asks for its next State any more."""
+    """Return what to throw into a task when nobody asks for its next State any more."""
     return Stopped("nobody iterates over it any more")
 
 
 def is_plain_stop(error: BaseException | None) -> bool:
-    """Whether a task that was left has ended as it should: without another failure, which would be a note."""
+    """Return whether a task that was left has ended as it should: a further failure would be a note."""
     return isinstance(error, RunCancelledError | Stopped) and not hasattr(error, "__notes__")
 
 
@@ -49,7 +49,10 @@ def raised_after(thrown: BaseException, error: BaseException) -> BaseException:
 
 
 def outcome_of(function: Callable[[Any], Any], argument: Any) -> Outcome:
-    """-> what a call returns or raises: raised in a thread of a pool, some exceptions stop the loop or get lost."""
+    """Return what a call returns or raises.
+
+    Some exceptions would stop the loop, or get lost, if they were raised in a thread of a pool.
+    """
     try:
         return function(argument), None
     except BaseException as error:
@@ -57,8 +60,11 @@ def outcome_of(function: Callable[[Any], Any], argument: Any) -> Outcome:
 
 
 def call_apart(function: Callable[[Any], Any], argument: Any, done: Callable[[Outcome], object]) -> None:
-    """Call a function in a thread of its own, which tells `done`. Nobody waits for that thread, not even at the end of
-    the process: a function cannot be stopped, and one that takes too long is left to itself."""
+    """Call a function in a thread of its own, which passes the outcome to `done`.
+
+    Nobody waits for that thread, not even at the end of the process: a function cannot be stopped, and one that takes
+    too long is left to itself.
+    """
     run = contextvars.copy_context().run
     threading.Thread(
         target=lambda: done(run(outcome_of, function, argument)), name="stategraph node", daemon=True

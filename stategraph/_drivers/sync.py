@@ -42,7 +42,7 @@ _WAITS = (Await, Finish, Limit, Unlimit, Sleep)  # what `Waits` carries out
 
 
 def drive(task: Task[_Answer], signal: StopSignal | None) -> _Answer:
-    """Run a task in this thread -> its answer."""
+    """Run a task in this thread, and return its answer."""
     try:
         next(iterate(task, signal))
     except StopIteration as end:
@@ -51,10 +51,10 @@ def drive(task: Task[_Answer], signal: StopSignal | None) -> _Answer:
 
 
 def iterate(task: Task[_Answer], signal: StopSignal | None, store: object = None) -> Generator[State, None, _Answer]:
-    """Run a task in this thread, yielding what it shows -> its answer.
+    """Run a task in this thread, yielding what it shows, and return its answer.
 
-    What is thrown in stops the run at a checkpoint, and is raised then. A GeneratorExit is what a finaliser throws, on
-    any thread and at any time: the run is dropped, and ended elsewhere.
+    What is thrown in stops the run at a checkpoint, and is raised then. A GeneratorExit comes from a finaliser, on any
+    thread and at any time: the run is dropped, and ended elsewhere.
     """
     thrown: BaseException | None = None
     with _Performer(signal, store) as performer:
@@ -109,7 +109,7 @@ class DroppedRuns:
     pid: int = attrs.field(factory=os.getpid, init=False)
 
     def hand_over(self, task: Task[Any]) -> None:
-        """Have it done what is left to do of a run."""
+        """Have somebody else do what is left to do of a run."""
         if self.pid == os.getpid():
             reaper.hand_over(self.store, partial(_end, task))
 

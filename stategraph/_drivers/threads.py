@@ -46,7 +46,7 @@ class Threads:
         self._is_watched = False
 
     def begin(self, function: Callable[[Any], Any], argument: Any) -> asyncio.Future[Outcome]:
-        """Call a function in a thread, in the context of the caller -> what will come of it."""
+        """Call a function in a thread, in the context of the caller; return the future of its outcome."""
         if self._busy >= self._count and self._count < self._most:
             self._start()
         self._busy += 1
@@ -106,7 +106,7 @@ class Threads:
         self._threads.discard(threading.current_thread())
 
     def _do_next(self) -> bool:
-        """Make a call -> whether there may be another. While it waits for that, nothing of the last one is held."""
+        """Make a call, and return whether there may be another. While it waits, it holds nothing of the last one."""
         call = self._calls.get()
         if call is None:
             return False
@@ -151,8 +151,11 @@ class LoopThreads:
 
 
 class _Rest:
-    """Held by a timer of a loop, and by nothing else: it goes when the time is up, or when the loop is closed and drops
-    its timers, which is all that tells of that. The threads go with it."""
+    """Held by a timer of a loop and by nothing else.
+
+    It is collected when the time is up, or when the loop is closed and drops its timers, which is the only sign of
+    that. The threads end with it.
+    """
 
     def __init__(self, threads: LoopThreads) -> None:
         self._threads = threads

@@ -30,7 +30,10 @@ from stategraph.state import State, evolve
 
 
 def end_early(run: RunContext, error: BaseException) -> Task[None]:
-    """Save what is to be saved, and raise what an exception that only drivers and visits know stands for."""
+    """Save what is to be saved, then raise.
+
+    An exception that only drivers and steps know is replaced by the public one that it stands for.
+    """
     if isinstance(error, Stopped):
         stop = with_notes(RunCancelledError(run.state, str(error)), error)
         yield from rescue(run, stop)
@@ -46,8 +49,10 @@ def end_early(run: RunContext, error: BaseException) -> Task[None]:
 
 
 def end_dropped(run: RunContext) -> Task[None]:
-    """End a run whose driver is gone, unless the store tells that somebody else has gone on with it, or ended it: a
-    collection may find it late."""
+    """End a run whose driver is gone, unless the store shows that another process has gone on with it or ended it.
+
+    That may have happened: a garbage collection may find the run late.
+    """
     if run.plan.saves:
         known = run.found if run.saved is None else (run.saved.step, run.saved.generation)
         try:
@@ -63,7 +68,7 @@ def end_dropped(run: RunContext) -> Task[None]:
 
 
 def too_many_nodes(run: RunContext, name: str) -> ExecutionError:
-    """-> the error for one node too many."""
+    """Return the error for one node too many."""
     reason = (
         f"is not entered: this call has run {run.plan.max_iterations} nodes (max_iterations) without reaching "
         "an exit point; if that is not an endless loop, raise max_iterations or go on with resume"
@@ -72,7 +77,7 @@ def too_many_nodes(run: RunContext, name: str) -> ExecutionError:
 
 
 def no_way_on(run: RunContext, stage: CompiledNode, no_way: NoWay) -> ExecutionError:
-    """-> the error for a node that cannot be left."""
+    """Return the error for a node that cannot be left."""
     cause = no_way.error
     if cause is not None:
         edge = stage.edges[no_way.tried - 1]
@@ -98,14 +103,14 @@ def node_failure(run: RunContext, name: str, attempt: int, error: Exception) -> 
 def failure_at(
     run: RunContext, name: str, reason: str, cause: Exception | None = None, kind: type[ExecutionError] = ExecutionError
 ) -> ExecutionError:
-    """-> the error for a node or engine that failed, with the State as it is to be left."""
+    """Return the error for a node that failed, or that the engine could not go on at, with the State to be kept."""
     info = ErrorInfo.said(kind.__name__, reason, name) if cause is None else ErrorInfo.of(cause, name)
     path = tuple(run.path) if run.path and run.path[-1] == name else (*run.path, name)[-PATH_LENGTH:]
     return kind(name, evolve(run.state, status=RunStatus.FAILED, error=info), path, reason)
 
 
 def rescue(run: RunContext, error: BaseException) -> Task[None]:
-    """Before an error goes up, save what is not saved yet; a second failure becomes a note on the first."""
+    """Save what is not saved yet before an error is raised; a second failure becomes a note on the first."""
     try:
         yield from _last_saves(run, error)
     except GeneratorExit:  # the driver is gone: another one begins anew
@@ -147,13 +152,13 @@ def _noting(error: BaseException, when: str, task: Task[None]) -> Task[None]:
 
 
 def with_notes(error: _Error, other: BaseException) -> _Error:
-    """-> the error with the notes of another one that it stands for: failures that came on top of it."""
+    """Return an error with the notes of the exception that it stands for: failures that came on top of it."""
     for note in getattr(other, "__notes__", ()):
         error.add_note(note)
     return error
 
 
 def error_data(failure: ExecutionError) -> dict[str, Any]:
-    """-> what a handler of failures finds in the State."""
+    """Return what a handler of failures finds in the State."""
     error = cast(ErrorInfo, failure.state.error)
     return {"error": {"type": error.type, "message": error.message, "node": error.node}}

@@ -27,8 +27,8 @@ class RunIO:
         store: Keeps the States.
         observer: Hears of events.
         source: The name of the graph.
-        policy: What the store is to keep of the run: told before the first save, as a run that is never saved must
-            leave nothing in a store.
+        policy: What the store is to keep of the run. It is told before the first save, not earlier: a run that is never
+            saved must leave nothing in a store.
         persist: The only keys that are saved; None for all.
         settle: Waits until runs of the store have ended that were dropped before.
     """
@@ -69,7 +69,7 @@ class RunIO:
             raise self._unsaved(state, error)  # noqa: B904 - sets the cause itself
 
     def load(self, run_id: str) -> State:
-        """-> the newest State of the run; raises a CheckpointError if there is none or something else comes."""
+        """Return the newest State of the run; raise a CheckpointError if there is none, or something else comes."""
         self._settle()  # it may be this run that was dropped a moment ago
         try:
             state = self.store.load(run_id)
@@ -111,7 +111,7 @@ class RunIO:
             raise self._unsaved(state, error)  # noqa: B904 - sets the cause itself
 
     def load_parts(self, about: tuple[str, int, str]) -> Mapping[str, Any]:
-        """-> the parts of a step of a run that were saved, by label."""
+        """Return the parts of a step of a run that were saved, by label."""
         parts: Mapping[str, Any] = self._call_store(about[0], "load its parts", lambda: self.store.load_parts(*about))
         return parts
 
@@ -120,12 +120,12 @@ class RunIO:
         run_id, step, newer_too = about
         self._call_store(run_id, "drop its parts", lambda: self.store.drop_parts(run_id, step, newer_too=newer_too))
 
-    def within(self, source: str, persist: AbstractSet[str] | None) -> RunIO:
-        """-> the services for the run of a graph within this one, which has keys of its own that are saved."""
+    def nested(self, source: str, persist: AbstractSet[str] | None) -> RunIO:
+        """Return the services for a nested run, whose graph has its own keys that are saved."""
         return RunIO(self._whole, self.observer, source, self._policy, persist, self._settle)
 
     def _call_store(self, run_id: str, what: str, ask: Callable[[], Any]) -> Any:
-        """-> what the store answers; raises a CheckpointError if it fails."""
+        """Return what the store answers; raise a CheckpointError if it fails."""
         try:
             return ask()
         except CheckpointError:
@@ -143,7 +143,7 @@ class RunIO:
         self._is_told = True
 
     def _unsaved(self, state: State, error: BaseException) -> CheckpointError:
-        """-> the error for a State that could not be saved: the store's own, if it is a CheckpointError."""
+        """Return the error for a State that could not be saved: the store's own, if it is a CheckpointError."""
         self._is_told = False  # a store need not remember the policy of a run that it could not begin
         if isinstance(error, CheckpointError):
             failure = error

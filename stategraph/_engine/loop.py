@@ -1,8 +1,8 @@
-"""Every decision of a run, and none of its I/O.
+"""The hot loop: step after step, every decision of a run and none of its I/O.
 
-`Engine.execute` and `Engine.resume` are generators. They yield commands (run this node, save this State); a driver
-carries each one out and sends back what came of it, or throws what was raised; what the generator returns is the final
-State. The pattern is known as sans-I/O (https://sans-io.readthedocs.io). Here it lets one engine serve two drivers.
+`execute` and `resume` are generators. They yield commands (run this node, save this State); a driver carries each one
+out and sends back its result, or throws what was raised; what the generator returns is the final State. The pattern is
+known as sans-I/O (https://sans-io.readthedocs.io). Here it lets one engine serve two drivers.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from stategraph.state import State, completed_by, data_of, evolve
 
 
 def run_from(run: RunContext, stage: CompiledNode | None) -> Task[State]:
-    """Run on from a stage that is completed (None: from the start), and see to what ends the run early."""
+    """Run on from a node that is completed (None: from the start), and handle what ends the run early."""
     try:
         yield from emit(run, EventType.GRAPH_START, run.state)
         yield from _steps(run, stage, run.state.progress.next_node if run.state.progress else "")
@@ -44,9 +44,9 @@ def run_from(run: RunContext, stage: CompiledNode | None) -> Task[State]:
 
 
 def _steps(run: RunContext, stage: CompiledNode | None, following: str) -> Task[None]:  # noqa: PLR0912, PLR0915 - the one loop, best read in one piece
-    """Step after step until an exit point or a pause: take an edge, run the node behind it, save what is due.
+    """Make step after step until an exit point or a pause: take an edge, run the node it leads to, save what is due.
 
-    `following` is the first node, where that is decided already.
+    `following` is the first node, if that is decided already.
     """
     plan, state = run.plan, run.state
     stages, interval, enter = plan.stages, plan.interval, run.path.append
@@ -148,7 +148,7 @@ def _function(run: RunContext, stage: CompiledNode) -> Callable[[State], Any]:
 
 
 def _complete(run: RunContext) -> Task[None]:
-    """The exit point is reached: keep the final State or forget the run, as configured."""
+    """Complete the run: keep the final State or forget the run, as configured."""
     run.state = state = evolve(run.state, status=RunStatus.COMPLETED)
     if run.plan.saves and run.plan.preserve:
         yield from save(run, (Save, run.services.save, state), state)

@@ -23,7 +23,7 @@ from stategraph.state import State, data_of, evolve, with_data
 
 
 class Recomputation(StepExecution):
-    """A visit to a node that has completed its step before: nothing of it is shown or saved."""
+    """The repetition of a step that was completed before: nothing of it is shown or saved."""
 
     def show_chunk(self, chunk: Any) -> Task[None]:
         yield from ()
@@ -55,9 +55,9 @@ class Recomputation(StepExecution):
 def whole(
     run: RunContext, saved: State, updates: Mapping[str, Any], inputs: Mapping[str, Any] = NOTHING_GIVEN
 ) -> Task[tuple[State, Mapping[str, Any]]]:
-    """-> a saved State with the keys that were not saved, and the updates that remain to be laid over it.
+    """Return a saved State with the keys that were not saved, and the updates that remain to be laid over it.
 
-    While they are computed the run stays as it is saved, so that it can be resumed in the same way again.
+    While they are computed, the run stays as it is saved: it can be resumed in the same way again.
     """
     if saved.progress is None or not saved.progress.origins:
         return saved, updates
@@ -76,7 +76,7 @@ def whole(
 def restored(
     run: RunContext, saved: State, updates: Mapping[str, Any], inputs: Mapping[str, Any]
 ) -> Task[tuple[State, Mapping[str, Any]]]:
-    """-> a saved State with the keys that were not saved, and the updates that remain to be laid over it.
+    """Return a saved State with the keys that were not saved, and the updates that remain to be laid over it.
 
     Updates change what is there now. But where a key cannot be computed again, and something else was made of it, its
     update is the value that it had.
@@ -104,7 +104,7 @@ def restored(
 
 
 def _again(run: RunContext, state: State, origin: Origin, keys: list[str]) -> Task[dict[str, Any]]:
-    """-> the values that a node writes for keys when it makes its step again."""
+    """Return the values that a node writes for keys when it makes its step again."""
     stage = run.plan.stages[origin.node]
     before = evolve(state, step=origin.step - 1, status=RunStatus.ACTIVE, error=None, pause=None)
     step = Recomputation(run, stage, before)
@@ -118,7 +118,7 @@ def _again(run: RunContext, state: State, origin: Origin, keys: list[str]) -> Ta
 
 
 def _taken(result: Any, before: State, keys: list[str]) -> dict[str, Any]:
-    """-> the values of keys in what a node returned. Raises ValueError if it is not like the first time."""
+    """Return the values of keys in what a node returned. Raises ValueError if it did not write them again."""
     if isinstance(result, State) and result.pause is not None:
         raise ValueError(f"it pauses the run ({result.pause.reason})")
     data = data_from(result, before)
@@ -168,7 +168,7 @@ class _Work:
         return cls(origins, missing, needed, supplied, defaults)
 
     def in_order(self) -> Iterator[tuple[Origin, list[str]]]:
-        """-> origins with the keys to take from there, in the order of their steps; within one, what is given last."""
+        """Yield origins with the keys to take from there, in the order of their steps; of one step, given keys last."""
         grouped: dict[tuple[int, bool, str], list[str]] = {}
         for key in sorted(self.needed):
             origin = self.missing[key]
@@ -178,13 +178,13 @@ class _Work:
             yield Origin(node, step, ()), keys
 
     def origins_after(self) -> dict[str, Origin]:
-        """-> the origins of all keys that are there now."""
+        """Return the origins of all keys that are there now."""
         after = {key: origin for key, origin in self.origins.items() if key not in self.missing or key in self.needed}
         return {**after, **{key: Origin(GIVEN, after[key].step, ()) for key in self.supplied}}
 
 
 def _needed(plan: CompiledGraph, missing: Mapping[str, Origin], updates: Mapping[str, Any]) -> frozenset[str]:
-    """-> the missing keys that are not given, and those that these were made of."""
+    """Return the missing keys that are not given, and those that these were made of."""
     needed = missing.keys() - updates.keys()
     for key, origin in sorted(missing.items(), key=lambda item: item[1].step, reverse=True):
         if key in needed and _obstacle(plan, origin) is None:
@@ -194,7 +194,7 @@ def _needed(plan: CompiledGraph, missing: Mapping[str, Origin], updates: Mapping
 
 
 def _obstacle(plan: CompiledGraph, origin: Origin) -> str | None:
-    """-> what keeps a key from being computed again; None if nothing does."""
+    """Return what keeps a key from being computed again; None if nothing does."""
     if origin.node == GIVEN:
         return "no node wrote it: it came with the input of the run, an update, or a failure"
     node = f"node {shorten(origin.node)}, which wrote it,"

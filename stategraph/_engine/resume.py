@@ -44,8 +44,8 @@ def resume(
 
 
 def renamed(run: RunContext, saved: State, migrate: Mapping[str, str]) -> State:
-    """-> a saved State with its nodes renamed; those of graphs within wait for these."""
-    own, run.renamed_within = split_migration(migrate, run.plan)
+    """Return a saved State with its nodes renamed. The new names for nested graphs are kept in the run."""
+    own, run.renamed_nested = split_migration(migrate, run.plan)
     return migrate_state(saved, own, run.plan)
 
 
@@ -57,9 +57,14 @@ def revive(
     *,
     is_same: bool,
 ) -> Task[CompiledNode | None]:
-    """Bring a saved State back to life, durably if it changes -> the stage that it stands behind.
+    """Make a saved State the State of the run, durably if it changes; return the node that it stands after.
 
-    `inputs` are what the run began with, where that is known.
+    Args:
+        run: The run.
+        saved: The State.
+        updates: Laid over its data.
+        inputs: What the run began with, where that is known.
+        is_same: Whether it is as it was saved.
     """
     run_id, step = saved.run_id, saved.step
     if saved.status is RunStatus.PAUSED:
@@ -91,9 +96,9 @@ def revive(
 
 
 def _noting_replaced(run: RunContext, state: State, before: dict[str, Any]) -> State:
-    """-> the State with what is different from before, if there may be runs within that know the old values only.
+    """Return the State with the values that were replaced, if there may be nested runs that know only the old ones.
 
-    What was noted when it was resumed the last time stays, for that may not have come to them either.
+    What was noted by an earlier resume stays, for nested runs may not have been given that either.
     """
     if not run.plan.loads_parts:
         return state
@@ -106,7 +111,7 @@ def _noting_replaced(run: RunContext, state: State, before: dict[str, Any]) -> S
 
 
 def _open_to_answers(saved: State, updates: Mapping[str, Any]) -> State:
-    """-> the State, in which the values that are given now can be answers."""
+    """Return the State with the given keys as possible answers again."""
     progress = saved.progress
     if progress is None or progress.answered.isdisjoint(updates):
         return saved

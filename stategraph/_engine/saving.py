@@ -54,8 +54,8 @@ def keep_what_can_be(run: RunContext, last: State) -> Task[None]:
 
 
 def save(run: RunContext, command: Command, state: State) -> Task[None]:
-    if run.around is not None:  # first: a run that begins anew must never find what was nested in a lost one
-        yield from run.around.keep_incoming(at_last=True)
+    if run.outer_step is not None:  # first: a run that begins anew must never find what was nested in a lost one
+        yield from run.outer_step.keep_incoming(at_last=True)
     yield command
     run.saved = state
     yield from emit(run, EventType.CHECKPOINT_SAVE, state)

@@ -27,7 +27,7 @@ def execute(run: RunContext, state: State) -> Task[State]:
 
 
 def _admit(run: RunContext, state: State) -> Task[State]:
-    """-> the State as it enters the graph; a State with a past is brought back to life durably."""
+    """Return the State as it enters the graph; a State with a past is saved first."""
     check_given_id(state.run_id)
     is_new = state.step == 0 and state.graph is None
     before = state
@@ -63,7 +63,7 @@ def _check_not_of_another(run: RunContext, newest: State | None) -> None:
 
 
 def with_defaults(run: RunContext, data: dict[str, Any]) -> dict[str, Any]:
-    """-> the data, with the graph's defaults where they have no value."""
+    """Return the data, with the graph's defaults where they have no value."""
     defaults = run.plan.defaults
     return data if defaults.keys() <= data.keys() else lay_over(dict(defaults), data)
 
@@ -71,9 +71,12 @@ def with_defaults(run: RunContext, data: dict[str, Any]) -> dict[str, Any]:
 def _continued(
     run: RunContext, state: State, newest: State | None
 ) -> Task[tuple[State, State, Collection[str], Collection[str]]]:
-    """-> of a State with a past: what was saved, the State, each with all of its keys, and what is different.
+    """Compare a State that has a past with its checkpoint.
 
-    Values that are new to the run can be answers again; of one that was deleted when it completed, none is known.
+    Values that are new to the run can be answers again; of a run that was deleted when it completed, none is known.
+
+    Returns:
+        The checkpoint and the State, each with all of its keys, and the keys that were set and removed between them.
     """
     progress = cast(Progress, state.progress)
     new = set() if newest is None else differing_items(newest, state).keys()
@@ -89,7 +92,7 @@ def _continued(
 
 
 def _newest_of(run: RunContext, state: State) -> Task[State | None]:
-    """-> the newest saved State of the run, if there is one."""
+    """Return the newest saved State of the run, None if there is none."""
     if not run.plan.saves:
         return None
     try:
@@ -112,7 +115,7 @@ def _check_new(run: RunContext, state: State) -> Task[None]:
 
 
 def stamped(run: RunContext, state: State) -> State:
-    """-> the State as one that runs on this graph."""
+    """Return the State as one that runs on this graph."""
     plan = run.plan
     if state.observer is None and not run.wanted.isdisjoint(STATE_EVENTS):
         state = evolve(state, observer=run.services.observer)

@@ -127,7 +127,10 @@ class GraphBuilder:
     @overload
     def node(self, name: str, /) -> Callable[[_Function], _Function]: ...
     def node(self, function_or_name: Any, /) -> Any:
-        """Decorator that adds a function as a node: ``@graph.node`` under its own name, or ``@graph.node("name")``."""
+        """Add a function as a node, as a decorator.
+
+        ``@graph.node`` adds it under its own name, and ``@graph.node("name")`` under another.
+        """
         if not isinstance(function_or_name, str):
             self.add_node(getattr(function_or_name, "__name__", ""), function_or_name)
             return function_or_name
@@ -203,9 +206,14 @@ class GraphBuilder:
     # ------------------------------------------------------------------ inside
 
     def _stages(self, persist: AbstractSet[str] | None = None) -> dict[str, CompiledNode]:
-        """-> the nodes with the ways out of them. Raises GraphError if runs cannot work; it lists all problems.
+        """Return the compiled nodes.
 
-        `persist` are the only keys that are saved; None for all."""
+        Args:
+            persist: The only keys that are saved; None for all.
+
+        Raises:
+            GraphError: runs cannot work; it lists all problems.
+        """
         problems = problems_of(list(self._nodes), self._edges, self._handlers(), self._entry, self._exits)
         for name, node in self._nodes.items():
             problems += node.problems(name)
@@ -243,20 +251,20 @@ class GraphBuilder:
         return CompiledNode.of(name, node, self._policies[name], edges, is_exit=is_exit, is_checked=schema is not None)
 
     def _handlers(self) -> list[tuple[str, str]]:
-        """-> pairs of a node and the one that handles its failures."""
+        """Return pairs of a node and the one that handles its failures."""
         return [
             (name, policies.on_error) for name, policies in self._policies.items() if policies.on_error in self._nodes
         ]
 
     @contextmanager
     def _changing(self) -> Iterator[None]:
-        """The graph is changed: runs that are under way keep the plan they have."""
+        """Change the graph. Runs that are under way keep what was compiled before."""
         with self._lock:
             yield
             self._changed()
 
     def _changed(self) -> None:
-        """Forget what was made of the graph as it was."""
+        """Forget what was compiled from the graph as it was."""
 
     def _known(self, node: str) -> str:
         if not isinstance(node, str) or node not in self._nodes:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @attrs.frozen
 class CompiledNode:
-    """A node and the ways out of it.
+    """A node and the edges out of it.
 
     Attributes:
         name: Its name.
@@ -62,7 +62,7 @@ class CompiledNode:
         is_exit: bool,
         is_checked: bool = False,
     ) -> CompiledNode:
-        """-> the stage of a node; where what it returns is to be checked, it is not plain."""
+        """Return the compiled form of a node; one whose results are to be checked is not plain."""
         kind = StartNode if node.is_async else RunNode
         sure_edge = edges[0] if edges and edges[0].predicate is None else None
         if not isinstance(node, FunctionNode):
@@ -78,22 +78,24 @@ class CompiledGraph:
 
     Attributes:
         graph: The graph's name.
-        entry: The name of the stage where a run starts.
+        structure: What is saved of it with its runs.
+        entry: The name of the node where a run starts.
+        stages: Its nodes by their names.
         interval: Every how many steps a State is saved; 0 for only at the end of a call.
         saves: Whether anything is saved at all.
         write_behind: Whether a Save may be done later, and is waited for at the end.
         loads_parts: Whether finished parts of a step that did not complete are looked for in the store.
         keeps_parts: Whether they are saved as they finish.
         preserve: Whether a run is saved when it completes.
-        forgets: Whether it is deleted then, if it is not.
+        forgets: Whether it is deleted then, if it is not preserved.
         max_iterations: How many nodes one call may enter.
         store: The store in words, for errors.
         defaults: Values for keys that a run has no value for.
         schema: What keys there may be, and what their values are; None for any.
         persist: The only keys that are saved; None for all.
-        start_nested: Runs a graph that is a step of this one, as `stategraph._engine.subgraphs.run_nested`; None where
-            no node runs a graph.
-        lacks: What the graph lacks to be run by itself: within another it has the checkpoints of that.
+        start_nested: Runs a graph that is a step of this one, as `stategraph._engine.subgraphs.run_nested`; None if no
+            node runs a graph.
+        lacks: What keeps it from running by itself. Nested, it has the checkpoints of the outer graph.
     """
 
     graph: str
@@ -121,7 +123,7 @@ class CompiledGraph:
         return next((name for name, stage in self.stages.items() if stage.node.is_async), None)
 
     def nested_in(self, outer: CompiledGraph) -> CompiledGraph:
-        """-> the graph as it runs as a step of another, which decides when something is saved."""
+        """Return the graph as it runs as a step of another, which decides when something is saved."""
         return attrs.evolve(
             self,
             interval=outer.interval if outer.loads_parts else 0,

@@ -7,7 +7,7 @@ from stategraph.state import State, data_of, evolve, with_data
 
 
 def awaited(state: State) -> Pause | None:
-    """-> what a State waits for, or had waited for where it stands now; None if neither."""
+    """Return the pause that a State waits at, or had waited at before it was resumed where it stands; else None."""
     progress = state.progress
     if state.pause is not None or progress is None or progress.woken is None or not progress.answer:
         return state.pause
@@ -16,7 +16,7 @@ def awaited(state: State) -> Pause | None:
 
 
 def awake(paused: State, pause: Pause) -> State:
-    """-> a paused State as one that goes on at the node that paused; the answer that it awaits can be given now."""
+    """Return a paused State as one that goes on at the node that paused; the awaited answer can be given now."""
     answered = paused.progress.answered if paused.progress else frozenset()
     key = pause.response_param
     answer = dict(paused.progress.answer) if paused.progress else {}
@@ -27,19 +27,19 @@ def awake(paused: State, pause: Pause) -> State:
 
 
 def waiting_anew(paused: State, pause: Pause) -> State:
-    """-> a paused State as one that stands where it waits, and has no answer to that yet."""
+    """Return a paused State as one that stands where it waits, without an answer yet."""
     state, key = awake(paused, pause), pause.response_param
     answered = state.progress.answered if state.progress else frozenset()
     return evolve(state, progress=evolved(state.progress, answered=answered if key is None else answered | {key}))
 
 
 def gives_back(state: State) -> bool:
-    """Whether a State holds answers that were given where it stands, and are taken back when a run goes back there."""
+    """Return whether a State holds answers that are taken back when a run returns to it."""
     return state.progress is not None and bool(state.progress.answer)
 
 
 def asking_again(state: State) -> State:
-    """-> the State of a run that goes back to it: without the answers that were given there, so that it asks again."""
+    """Return the State of a run that goes back to it, without the answers that were given there: it asks again."""
     progress = state.progress
     if progress is None or not progress.answer:
         return state

@@ -32,7 +32,7 @@ class MismatchError(ValueError):
 
 
 def mismatches(error: Exception, path: str, expected: Any) -> Iterator[Mismatch]:
-    """-> all that did not fit when a hook for this type raised this error about the value at a path."""
+    """Return everything that did not fit, from the error that a hook for this type raised about the value at a path."""
     from cattrs.errors import AttributeValidationNote, BaseValidationError, ForbiddenExtraKeysError
 
     if isinstance(error, MismatchError):
@@ -56,12 +56,12 @@ def mismatches(error: Exception, path: str, expected: Any) -> Iterator[Mismatch]
 
 
 def describe(value: object) -> str:
-    """-> a value in an error: its repr, cut, and its type."""
+    """Return a value in words: its repr, cut, and its type."""
     return "None" if value is None else f"{shorten(value)} ({type(value).__name__})"
 
 
 def describe_type(expected: Any) -> str:
-    """-> a type as it is written in an annotation, without the modules of classes."""
+    """Return a type as it is written in an annotation, without the modules of classes."""
     origin, args = get_origin(expected), get_args(expected)
     if expected is None or expected is NoneType:
         return "None"

@@ -69,7 +69,7 @@ class Schema:
     # ------------------------------------------------------------------ checking
 
     def checked(self, node: str, data: Mapping[str, Any], beside: Mapping[str, Any]) -> dict[str, Any]:
-        """-> the data with every value as its field wants it.
+        """Return the data with every value as its field wants it.
 
         Args:
             node: What gave the data; empty for the caller.
@@ -94,7 +94,7 @@ class Schema:
         return made
 
     def checked_result(self, node: str, result: Any, state: State) -> Any:
-        """-> what a node returned, with what it changed as the fields want it. Raises as `checked` does."""
+        """Return what a node returned, with its changes as the fields want them. Raises as `checked` does."""
         if isinstance(result, State):
             if result.pause is not None or result.run_id != state.run_id:  # none of its data are used
                 return result
@@ -103,8 +103,10 @@ class Schema:
         return self.checked(node, result, state) if isinstance(result, Mapping) else result
 
     def checked_item(self, node: str, key: str, place: str, item: Any) -> Any:
-        """-> what is to stand at a place of the list under a key. Raises as `checked` does, but only about the item:
-        what the list as a whole has to be shows when it is whole."""
+        """Return what is to stand at a place of the list under a key.
+
+        Raises as `checked` does, but only about the item: the list as a whole is checked when it is complete.
+        """
         field = self.fields[key]
         first = f"{key}[0]"
         try:
@@ -117,7 +119,7 @@ class Schema:
         return item
 
     def problems(self, keys: Mapping[str, str]) -> Iterator[str]:
-        """-> what keeps it from working with nodes that write these keys; the values say who writes them."""
+        """Return what keeps it from working with nodes that write these keys; the values say what writes them."""
         for key, who in keys.items():
             if key not in self.fields:
                 no_field = self._no_field(key)
@@ -132,8 +134,10 @@ class Schema:
         return Mismatch(str(key), fields, "another key")
 
     def _refused(self, made: Mapping[str, Any], data: Mapping[str, Any]) -> Iterator[Mismatch]:
-        """-> what validators of an attrs class do not take. One that looks at a field that is missing is not asked:
-        it will be when an object is made."""
+        """Return what the validators of an attrs class refuse.
+
+        A validator that looks at a missing field is not asked here, but when an object is made.
+        """
         validated = [field for name, field in self.fields.items() if name in made and field.attribute is not None]
         if attrs.validators.get_disabled() or not any(field.attribute.validator for field in validated):  # type: ignore[union-attr]
             return
@@ -159,7 +163,7 @@ class Schema:
     # ------------------------------------------------------------------ objects
 
     def made_of(self, node: str, data: Mapping[str, Any]) -> Any:
-        """-> an instance of the class with the data; defaults stand in for keys that are missing.
+        """Return an instance of the class with the data; defaults stand in for keys that are missing.
 
         Raises:
             SchemaError: a required field is missing, or the class does not take the values.
@@ -180,11 +184,11 @@ class Schema:
             raise SchemaError(node, self.name, "", "values that it takes", describe_exception(error)) from error
 
     def snapshot(self, instance: Any) -> dict[str, Any]:
-        """-> the values of an instance as they are now, whatever becomes of them."""
+        """Return the values of an instance as they are now, whatever changes them later."""
         return {name: _snapshot(getattr(instance, name)) for name in self.fields}
 
     def changes(self, instance: Any, before: Mapping[str, Any]) -> dict[str, Any]:
-        """-> the fields of an instance whose values are others than before."""
+        """Return the fields of an instance whose values differ from before."""
         values = {name: getattr(instance, name) for name in self.fields}
         return {name: value for name, value in values.items() if not _is_same(before.get(name, _NOTHING), value)}
 
@@ -201,7 +205,7 @@ def _snapshot(value: Any) -> Any:
 
 
 def _is_same(before: Any, after: Any) -> bool:
-    """Whether nothing has changed. The reprs tell 1 from True and 1.0, which are equal."""
+    """Return whether nothing has changed. The reprs distinguish 1 from True and 1.0, which are equal."""
     if before is after:
         return True
     try:
@@ -211,7 +215,7 @@ def _is_same(before: Any, after: Any) -> bool:
 
 
 def schema_of(cls: Any) -> Schema:
-    """-> the schema that a class says.
+    """Return the schema that a class describes.
 
     Raises:
         ConfigError: it is neither an attrs class nor a dataclass, or nothing is known of the types of its fields.

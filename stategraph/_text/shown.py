@@ -11,8 +11,10 @@ _SHOWN = 80  # characters of a value in an error: enough to recognise it, short 
 
 
 def shorten(value: object, limit: int = _SHOWN) -> str:
-    """-> the repr of a value, cut to `limit` characters and without passwords in URLs; never raises, whatever the
-    value's own repr does."""
+    """Return the repr of a value, cut to `limit` characters and without passwords in URLs.
+
+    It never raises, whatever the value's own repr does.
+    """
     try:
         text = without_passwords(_repr_up_to(limit, value))
     except Exception as error:
@@ -21,10 +23,10 @@ def shorten(value: object, limit: int = _SHOWN) -> str:
 
 
 def _repr_up_to(limit: int, value: object) -> str:
-    """-> the repr of a value or, where that is longer than `limit`, a beginning of it that is longer as well.
+    """Return the repr of a value or, if that is longer than `limit`, a beginning of it that is longer as well.
 
     No more than that of a container is looked at: the repr of megabytes is megabytes, and that of a list which refers
-    to the same lists again and again need not end.
+    to the same lists again and again may not end.
     """
     if isinstance(value, str | bytes):
         shown = without_passwords(value) if isinstance(value, str) else value  # before it is cut, and no URL any more
@@ -53,12 +55,12 @@ _BRACKETS: dict[object, tuple[str, str]] = {
 
 
 def cut(text: str, limit: int = 2 * _SHOWN) -> str:
-    """-> a text, cut in its middle to `limit` characters."""
+    """Return a text, cut in its middle to `limit` characters."""
     return text if len(text) <= limit else f"{text[: limit // 2]}...{text[-limit // 2 :]}"
 
 
 def describe_exception(error: BaseException) -> str:
-    """-> ``ValueError: what it says``, even where the exception cannot say it."""
+    """Return an exception as ``ValueError: its text``, even if its text cannot be had."""
     try:
         text = str(error)
     except Exception as broken:

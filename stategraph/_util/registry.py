@@ -70,7 +70,7 @@ class Registry(Generic[_Thing]):
             self._made = {key: thing for key, thing in self._made.items() if key[0] != name}
 
     def get(self, name: str, options: Mapping[str, Any]) -> _Thing:
-        """-> the thing of that name; for the same name and options the same object as long as it is usable.
+        """Return the thing of that name: for the same name and options the same object as long as it is usable.
 
         Raises:
             UnknownNameError: nothing has this name.
@@ -94,8 +94,9 @@ class Registry(Generic[_Thing]):
             return made
 
     def registered(self, name: str) -> _Thing:
-        """Return what was registered under this name, or asked for by it before. No installed package is looked into:
-        this is for names that come from outside, such as from what a store holds.
+        """Return what was registered under this name, or asked for by it before.
+
+        No installed package is looked into: this is for names that come from outside, such as from what a store holds.
 
         Raises:
             UnknownNameError: nothing was.
@@ -126,7 +127,7 @@ class Registry(Generic[_Thing]):
         return {point.name: point for point in entry_points(group=self._group)}
 
     def _check_options(self, name: str, factory: Callable[..., object], options: Mapping[str, Any]) -> None:
-        """Compare with the signature beforehand: a TypeError from the call may as well come from within."""
+        """Compare options with the signature before the call, whose TypeError may come from the code that it runs."""
         try:
             signature = inspect.signature(factory)
         except (TypeError, ValueError):  # some builtins do not tell
@@ -148,8 +149,10 @@ class Registry(Generic[_Thing]):
 
 
 def _unexpected(signature: inspect.Signature, options: Mapping[str, Any]) -> str:
-    """-> what is wrong with the first option that is not taken, empty if all are: a name that is misspelt says more
-    than the one that is missing because of it."""
+    """Return what is wrong with the first option that is not taken; empty if all are.
+
+    A name that is misspelt says more than the one that is missing because of it.
+    """
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in signature.parameters.values()):
         return ""
     extra = [name for name in options if name not in signature.parameters]

@@ -30,7 +30,7 @@ def _all_are(cls: type) -> Any:
 class GraphStructure:
     """Node names, and edges in the order in which they are tried.
 
-    The code of nodes and predicates is not part of it: a run must survive the mending of the bug that stopped it.
+    The code of nodes and predicates is not part of it: a run must survive the fix of the bug that stopped it.
     """
 
     nodes: tuple[str, ...] = attrs.field(validator=_all_are(str))
@@ -45,7 +45,7 @@ class GraphStructure:
         return hashlib.sha256("\n".join(map(repr, parts)).encode()).hexdigest()[:32]
 
     def changes_since(self, old: GraphStructure) -> tuple[str, ...]:
-        """-> what was added, removed and rewired since `old`, in words; empty if nothing was."""
+        """Return what was added, removed and rewired since `old`, in words; empty if nothing was."""
         changes = [f"node {name!r} was added" for name in self.nodes if name not in old.nodes]
         changes += [f"node {name!r} was removed" for name in old.nodes if name not in self.nodes]
         here, there = Counter(self.edges), Counter(old.edges)
@@ -56,7 +56,7 @@ class GraphStructure:
         return tuple(changes)
 
     def renamed(self, names: Mapping[str, str]) -> GraphStructure:
-        """-> the same with other names for its nodes."""
+        """Return the same with other names for its nodes."""
         edges = (
             EdgeStructure(names.get(edge.source, edge.source), names.get(edge.target, edge.target), edge.label)
             for edge in self.edges
@@ -64,7 +64,7 @@ class GraphStructure:
         return GraphStructure(tuple(names.get(node, node) for node in self.nodes), tuple(edges))
 
     def _by_source(self) -> list[EdgeStructure]:
-        """-> the edges grouped by their source; only within a group does the order matter."""
+        """Return the edges grouped by their source; only within a group does the order matter."""
         return sorted(self.edges, key=lambda edge: edge.source)
 
     def _reordered(self, old: GraphStructure) -> list[str]:

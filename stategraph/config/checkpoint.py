@@ -135,7 +135,7 @@ class CheckpointConfig:
     )
 
     def store_options(self) -> dict[str, Any]:
-        """-> what the store is made with: the options, and the serializer where it is not the default."""
+        """Return what the store is made with: the options, and the serializer if it is not the default."""
         serializer = {} if self.serializer == "msgpack" else {"serializer": self.serializer}
         return {**self.options, **serializer}
 

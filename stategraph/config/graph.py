@@ -48,7 +48,7 @@ class GraphConfig:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> GraphConfig:
-        """-> the configuration that a mapping describes; what it leaves out has its default.
+        """Return the configuration that a mapping describes; what it leaves out has its default.
 
         Raises:
             ConfigError: a key is unknown or missing, or a value is not allowed.
@@ -59,7 +59,7 @@ class GraphConfig:
 
     @classmethod
     def from_file(cls, path: str | os.PathLike[str]) -> GraphConfig:
-        """-> the configuration in a TOML or JSON file.
+        """Return the configuration in a TOML or JSON file.
 
         Raises:
             ConfigError: the file cannot be read, or as `from_dict`.
@@ -69,14 +69,14 @@ class GraphConfig:
         return cls.from_dict(read(path))
 
     def to_dict(self) -> dict[str, Any]:
-        """-> a mapping that `from_dict` makes an equal configuration of."""
+        """Return a mapping that `from_dict` makes an equal configuration of."""
         return {**attrs.asdict(self, recurse=False), "checkpoint": attrs.asdict(self.checkpoint, recurse=False)}
 
     def merge(self, other: GraphConfig | Mapping[str, Any]) -> GraphConfig:
-        """-> this configuration with another laid over it.
+        """Return this configuration with another laid over it.
 
         Args:
-            other: A mapping, all of whose keys win; or a GraphConfig, whose values win where they are not the defaults.
+            other: A mapping, all of whose keys win; or a GraphConfig, whose values win if they are not the defaults.
                 ``checkpoint.options`` is one value: it is replaced, not mixed.
 
         Raises:
@@ -93,7 +93,7 @@ class GraphConfig:
 
 
 def _not_default(config: Any) -> dict[str, Any]:
-    """-> the values of a configuration that differ from the defaults; its name always does."""
+    """Return the values of a configuration that differ from the defaults; its name always does."""
     values = {}
     for field in attrs.fields(type(config)):
         value = getattr(config, field.name)

@@ -22,7 +22,7 @@ NOTHING: Final = _Nothing()
 
 
 class Node:
-    """Base of the nodes that are more than a function. A visit is a part of the run: it yields commands."""
+    """Base of the nodes that are more than a function. Its methods that return a Task are parts of the run."""
 
     is_async: bool = False
     """Whether it has to be awaited."""
@@ -55,32 +55,32 @@ class Node:
         return frozenset()
 
     def part_writes(self, value: Any) -> Collection[str]:
-        """-> the keys that a finished part of it, of this value, contributes to."""
+        """Return the keys that a finished part of it, of this value, contributes to."""
         return ()
 
     def execute(self, step: StepContext) -> Task[Any]:
-        """Do the work of one step -> a State made from the one visited, or a mapping of updates to it."""
+        """Do the work of one step; return a State made from that of the step, or a mapping of updates to it."""
         raise NotImplementedError
 
     def asked(self, step: StepContext) -> Task[Question]:
-        """-> what was asked, when a run paused here: by this node or, where it runs a graph, by one of that."""
+        """Return what was asked when a run paused here: by this node or, if it runs a graph, by a node of that."""
         from stategraph.nodes.question import Question  # imported when used: few nodes ask
 
         yield from ()
         return Question(self)
 
     def accepted(self, answer: Any) -> Any:
-        """-> an answer to a pause, as the node makes it part of the State. Raises ValueError if it will not do."""
+        """Return an answer to a pause, as the node makes it part of the State. Raises ValueError if it refuses it."""
         return answer
 
     def typed(self, name: str, schema: Schema) -> Node:
-        """-> the node as it works under this name in a graph with a schema."""
+        """Return the node as it works under this name in a graph with a schema."""
         return self
 
     def made_of(self) -> tuple[Any, ...] | None:
-        """-> the functions and settings that decide what it returns; None if there is more to it than these."""
+        """Return the functions and settings that decide what it returns; None if other things do, too."""
         return None
 
     def problems(self, name: str) -> Iterator[str]:
-        """-> what keeps it from working under this name in a graph."""
+        """Yield what keeps it from working under this name in a graph."""
         yield from ()

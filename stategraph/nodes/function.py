@@ -43,7 +43,7 @@ class FunctionNode(Node):
 
     @classmethod
     def of(cls, function: NodeFunction) -> FunctionNode:
-        """-> the node for a function.
+        """Return the node for a function.
 
         Raises:
             TypeError: it cannot be called with a State, or a State and a NodeContext; the text says why.
@@ -59,7 +59,7 @@ class FunctionNode(Node):
         return cls(function, called, wants_context=parameter is not None, is_async=is_async, is_generator=is_generator)
 
     def bound(self, context: NodeContext) -> Callable[[Any], Any]:
-        """-> the function with the context, where it wants one."""
+        """Return the function with the context, if it wants one."""
         function = self.function
         if not self.wants_context:
             return function
@@ -72,7 +72,7 @@ class FunctionNode(Node):
         return lambda argument: function(argument, context)
 
     def typed(self, name: str, schema: Schema) -> FunctionNode:
-        """-> the node with a function that is called with data, where this one takes an object of the schema."""
+        """Return the node with a function that is called with data, if this one takes an object of the schema."""
         from stategraph.nodes.schema_calls import KINDS, takes  # imported when used: few graphs have a schema
 
         kind = KINDS[self.is_async, self.is_generator]
@@ -93,7 +93,7 @@ class FunctionNode(Node):
 
 
 def data_from(result: object, state: State) -> dict[str, Any]:
-    """-> the data of a run after a node that was given `state` and returned `result`.
+    """Return the data of a run after a node that was given `state` and returned `result`.
 
     Raises:
         TypeError, ValueError, NotSerializableError: a node may not return this.
@@ -116,7 +116,7 @@ def data_from(result: object, state: State) -> dict[str, Any]:
 
 
 def changes_from(result: object, state: State) -> tuple[dict[str, Any], list[str]]:
-    """-> what a node that was given `state` has changed, by keys, and the keys that it has removed.
+    """Return what a node that was given `state` has changed, by keys, and the keys that it has removed.
 
     Raises:
         TypeError, ValueError, NotSerializableError: a node may not return this.
@@ -130,14 +130,14 @@ def changes_from(result: object, state: State) -> tuple[dict[str, Any], list[str
 
 
 def _way_out_of(given: object) -> str:
-    """-> what makes a node of what is not callable."""
+    """Return how to make a node of something that is not callable."""
     if hasattr(given, "as_node"):
         return "graph.as_node() makes a node of a graph"
     return "a node is a function of a State"
 
 
 def _context_parameter(function: NodeFunction) -> inspect.Parameter | None:
-    """-> the parameter that takes the NodeContext, None if there is none.
+    """Return the parameter that takes the NodeContext, None if there is none.
 
     It is one that is annotated with NodeContext or named ``context``, or the second positional one without a default.
     """

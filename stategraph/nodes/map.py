@@ -76,7 +76,7 @@ class MapNode(Node):
         return frozenset([self.into])
 
     def part_writes(self, value: Any) -> Collection[str]:
-        """-> the key of the list of results."""
+        """Return the key of the list of results."""
         return (self.into,)
 
     def made_of(self) -> tuple[Any, ...]:

@@ -81,7 +81,7 @@ class ParallelNode(Node):
         return *self.branches.items(), *self._reducers.items()
 
     def part_writes(self, value: Any) -> Collection[str]:
-        """-> the keys that a branch has changed."""
+        """Return the keys that a branch has changed."""
         return [*value["set"], *value["removed"]]
 
     def execute(self, step: StepContext) -> Task[Any]:
@@ -99,7 +99,7 @@ class ParallelNode(Node):
         return branch.bound(step.context(name))
 
     def _merged(self, state: State, changes: Mapping[str, Mapping[str, Any]]) -> State:
-        """-> the State with the changes of all branches."""
+        """Return the State with the changes of all branches."""
         writers: dict[str, str] = {}
         data: dict[str, Any] = {}
         removed: dict[str, str] = {}
@@ -154,7 +154,7 @@ def _branch(name: str, function: NodeFunction) -> FunctionNode:
 
 
 def _changes(result: Any, state: State) -> dict[str, Any]:
-    """-> what a branch has changed, as it is saved."""
+    """Return what a branch has changed, as it is saved."""
     result = unwatched(result)
     if isinstance(result, State) and result.pause is not None:
         raise ValueError("a branch cannot pause the run: pause in a node before or behind")

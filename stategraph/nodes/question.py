@@ -16,7 +16,7 @@ class AskingNode(Protocol):
         """The answer once the deadline has passed."""
 
     def accepted(self, answer: Any) -> Any:
-        """Return an answer as the node makes it part of the State. Raises ValueError if it will not do."""
+        """Return an answer as the node makes it part of the State. Raises ValueError if it is refused."""
 
 
 @attrs.frozen
@@ -37,7 +37,7 @@ class Question:
         return self.node.otherwise
 
     def accepted(self, answer: Any) -> Any:
-        """-> an answer as the node makes it part of the State. Raises ValueError if it will not do."""
+        """Return an answer as the node makes it part of the State. Raises ValueError if it is refused."""
         answer = self.node.accepted(answer)
         for fit in self.fits:
             answer = fit(answer)

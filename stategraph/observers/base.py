@@ -16,7 +16,10 @@ class Observer:
         """Hear of an event, in the thread of the run, in order. What this raises is logged once and breaks nothing."""
 
     def wants(self, type: EventType) -> bool:
-        """Whether to be told of events of this type. Asked when a run starts; an event nobody wants is never built."""
+        """Return whether to be told of events of this type.
+
+        It is asked when a run starts; an event that nobody wants is never built.
+        """
         return True
 
 

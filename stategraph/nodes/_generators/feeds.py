@@ -13,11 +13,11 @@ Advance: TypeAlias = tuple[bool, Any]
 
 
 class Feed(Protocol):
-    """Drives a generator, which goes on only when it is asked to. `next` and `close` block or, where the generator is
-    async, have to be awaited.
+    """Drives a generator, which goes on only when it is asked to.
 
-    For the generator it is one activity from its start to its end, in one context, and in one thread or task. So what
-    it holds while it yields, such as a context variable, a lock or a task group, is still its own when it goes on.
+    `next` and `close` block or, if the generator is async, have to be awaited. For the generator it is one activity
+    from its start to its end, in one context, and in one thread or task. So what it holds while it yields, such as a
+    context variable, a lock or a task group, is still its own when it goes on.
     """
 
     def next(self, _: object = None) -> Any:

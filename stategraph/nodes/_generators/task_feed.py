@@ -16,9 +16,10 @@ _PLAIN_ENDS: Final = (GeneratorExit, asyncio.CancelledError)
 class TaskFeed:
     """Drives an async generator in a task of its own.
 
-    Where the generator has yielded, the task waits until somebody asks for more. What cancels it meanwhile, such as a
-    timeout or a task group of the generator, is raised there, as it would be where the generator awaits something; what
-    comes of that is kept until somebody asks. To cancel whoever waits for the generator cancels the generator.
+    Where the generator has yielded, the task waits until it is asked for more. A cancellation that comes meanwhile,
+    such as from a timeout or a task group of the generator, is raised there, as it would be where the generator awaits
+    something; what comes of that is kept until the next question. If the task that waits for the generator is
+    cancelled, so is the generator.
 
     Args:
         generator: The generator.

@@ -54,7 +54,7 @@ class _Worker:
         self.is_sound = True
 
     def receive(self) -> bytes:
-        """-> a message, likewise. Raises EOFError or OSError if the process has died."""
+        """Return a message. Raises EOFError or OSError if the process has died."""
         self.is_sound = False
         packed = self.connection.recv_bytes()
         self.is_sound = True
@@ -124,7 +124,7 @@ class ProcessPool:
         return [worker for worker in self._workers if worker.job is not None and worker.is_sound]
 
     def _fill(self) -> list[Outcome]:
-        """Have a job for each process -> outcomes of those that cannot be sent to one."""
+        """Give each process a job; return the outcomes of jobs that cannot be sent to one."""
         outcomes: list[Outcome] = []
         with self._lock:
             if self._is_stopped:
@@ -149,7 +149,7 @@ class ProcessPool:
         return _Worker(process, ours)
 
     def _ready(self) -> list[_Worker]:
-        """Wait -> those that have sent an outcome, or have died."""
+        """Wait, and return the processes that have sent an outcome, or have died."""
         from multiprocessing.connection import wait
 
         while busy := self._busy():
@@ -160,7 +160,7 @@ class ProcessPool:
         return []
 
     def _taken(self, workers: Sequence[_Worker]) -> list[Outcome]:
-        """-> outcomes of those of these workers that have sent one, or have died."""
+        """Return the outcomes of these processes that have sent one, or have died."""
         outcomes: list[Outcome] = []
         for worker in workers:
             job, is_dead = worker.job, worker.is_dead  # asked first: what it sent before it died is there then
@@ -180,7 +180,7 @@ class ProcessPool:
 
 
 def _give(worker: _Worker, job: Job) -> list[Outcome]:
-    """Let a process do a job -> its outcome, if it cannot be sent there."""
+    """Send a job to a process; return its outcome if it cannot be sent."""
     try:
         packed = _pickled((job.function, job.argument))
     except Exception as error:  # noqa: BLE001 - an error of the job
@@ -192,7 +192,7 @@ def _give(worker: _Worker, job: Job) -> list[Outcome]:
 
 
 def _death(worker: _Worker) -> Exception:
-    """-> the error of the job whose process has died."""
+    """Return the error of a job whose process has died."""
     from concurrent.futures.process import BrokenProcessPool
 
     worker.connection.close()
@@ -266,7 +266,7 @@ def _unpickled(packed: bytes) -> Any:
 
 
 def _do(packed: bytes) -> _Reply:
-    """In a process: call a function with an argument -> what came of it."""
+    """Call a function with an argument, in a process, and return the outcome."""
     try:
         function, argument = _unpickled(packed)
         result = function(argument)
@@ -290,7 +290,7 @@ def _raised(error: BaseException) -> _Raised:
 
 
 def _outcome(job: Job, reply: _Reply) -> Outcome:
-    """-> what came of a job, by what its process sent."""
+    """Return the outcome of a job, from what its process sent."""
     if isinstance(reply, _Raised):
         return outcome_of_error(job, _exception(reply))
     try:
@@ -301,7 +301,7 @@ def _outcome(job: Job, reply: _Reply) -> Outcome:
 
 
 def _exception(raised: _Raised) -> BaseException:
-    """-> what a function raised in its process or, where it cannot be had, what stands for it."""
+    """Return what a function raised in its process or, if that cannot be sent, an exception that stands for it."""
     problem = raised.problem
     error: BaseException | None = None
     if not problem:
@@ -326,10 +326,11 @@ def _caused(error: _Error, cause: BaseException) -> _Error:
 
 
 def _work(connection: Connection, wanted: Connection) -> None:
-    """In a process: do one job after the other, as long as the pool is there.
+    """Do one job after the other, in a process, as long as the pool is there.
 
-    The other end of `wanted` is closed when whoever has the pool is gone, even if it was killed: then this ends, even
-    amid a job."""
+    The other end of `wanted` is closed when the owner of the pool is gone, even if it was killed: then this ends, even
+    in the middle of a job.
+    """
     from multiprocessing.connection import wait
 
     def watch() -> None:

@@ -39,7 +39,7 @@ Accept: TypeAlias = Callable[[str, Any], Any]
 
 
 def do_parts(step: StepContext, jobs: Sequence[Job], workers: Workers, accept: Accept) -> Task[dict[str, Any]]:
-    """-> what came of the parts, by label. Those that finished in an earlier attempt are not done again.
+    """Do the parts of a step, except those that finished in an earlier attempt; return the results by label.
 
     Raises:
         ExceptionGroup: some failed; all their errors are in it.
@@ -94,7 +94,7 @@ class _Work:
         yield from self._take(outcomes)
 
     def stop_after(self, error: BaseException) -> Task[None]:
-        """As `stop`, after what was raised; a failure to keep the parts is a note on it."""
+        """Stop as `stop` does, after an error; a failure to keep the parts is a note on it."""
         try:
             # A function that is cut off by a timeout may never end: its thread is left to itself.
             yield from self.stop(wait=not isinstance(error, Expired))
@@ -124,7 +124,7 @@ class _Work:
 
 
 def _group(step: StepContext, failed: Mapping[str, BaseException]) -> ExceptionGroup[Exception]:
-    """-> all errors of parts as one."""
+    """Return all errors of parts as one."""
     errors = [error for error in failed.values() if isinstance(error, Exception)]
     for label, error in failed.items():
         error.add_note(f"in part {label!r} of node {step.name!r}")
