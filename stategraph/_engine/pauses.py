@@ -11,9 +11,9 @@ from stategraph._engine.announce import emit
 from stategraph._engine.context import RunContext, fitting
 from stategraph._engine.failures import error_data, failure_at, rescue
 from stategraph._engine.saving import flush, save
-from stategraph._engine.step import StepExecution, is_late
+from stategraph._engine.step import StepExecution
 from stategraph._graph.compiled import CompiledNode
-from stategraph._progress.answers import awaited, awake
+from stategraph._progress.answers import awaited, awake, is_late
 from stategraph._protocol.commands import Save, StoreFailed, Task
 from stategraph._text.shown import describe_exception, shorten
 from stategraph._values.events import EventType

@@ -5,33 +5,31 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from inspect import isawaitable
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
 import attrs
 
 from stategraph._engine.announce import show, tell
 from stategraph._engine.context import RunContext
+from stategraph._engine.limited import limited
 from stategraph._graph.compatibility import check_compatible, migrate_state, split_migration
 from stategraph._graph.compiled import CompiledGraph, CompiledNode
 from stategraph._progress.answers import awaited
 from stategraph._progress.origins import GIVEN, Written, origins_after
 from stategraph._progress.tracking import ReadSet, unwatched, watched
+from stategraph._progress.updates import before_updates
 from stategraph._protocol.commands import (
     Amend,
     Await,
     Command,
-    Expired,
-    Limit,
     Load,
     Parts,
     Save,
     Sleep,
     StoreFailed,
     Task,
-    Unlimit,
 )
 from stategraph._text.shown import describe_exception
-from stategraph._values import clock
 from stategraph._values.events import EventType
 from stategraph._values.frozen import plain_key
 from stategraph._values.ids import nested_id
@@ -41,8 +39,6 @@ from stategraph.nodes.base import Node
 from stategraph.nodes.context import NodeContext
 from stategraph.nodes.function import data_from
 from stategraph.state import State, data_of, evolve, with_data
-
-_Answer = TypeVar("_Answer")
 
 
 @attrs.define(eq=False)
@@ -114,7 +110,7 @@ class StepExecution:
         retry = self.stage.policies.retry
         while True:
             try:
-                return (yield from self._limited(self.stage.node.execute(self)))
+                return (yield from self._attempt())
             except Exception as error:
                 delay = None if retry is None or self.is_done_before else retry.delay_after(self.attempt, error)
                 if delay is None:
@@ -126,25 +122,10 @@ class StepExecution:
             self.attempt += 1
             self._start_over()
 
-    def _limited(self, task: Task[_Answer]) -> Task[_Answer]:
-        """Return what the task does, cut off when the node's time is up."""
-        seconds = self.stage.policies.timeout
-        if seconds is None:
-            return (yield from task)
-        expired = Expired(f"the timeout of {seconds} s of node {self.stage.name!r} passed")
-        yield (Limit, lambda _: expired, seconds)
-        try:
-            answer = yield from task
-        except GeneratorExit:
-            raise
-        except BaseException as error:
-            yield (Unlimit, None, None)
-            if error is expired:
-                left = "" if self.stage.node.is_async else "; its thread cannot be stopped, and goes on by itself"
-                raise TimeoutError(f"it took longer than its timeout of {seconds} s{left}") from None
-            raise
-        yield (Unlimit, None, None)
-        return answer
+    def _attempt(self) -> Task[Any]:
+        stage, work = self.stage, self.stage.node.execute(self)
+        seconds = stage.policies.timeout
+        return work if seconds is None else limited(work, seconds, stage.name, is_async=stage.node.is_async)
 
     def _start_over(self) -> None:
         self._answered.clear()
@@ -392,11 +373,7 @@ class StepExecution:
     @property
     def before_updates(self) -> State | None:
         """The State without the updates that the nested run has not been given yet; None if there are none."""
-        replaced = self.state.progress.replaced if self.state.progress else None
-        if not replaced:
-            return None
-        data = {key: value for key, value in data_of(self.state).items() if key not in replaced}
-        return with_data(self.state, {**data, **{key: old[0] for key, old in replaced.items() if old}})
+        return before_updates(self.state)
 
     def hand_on_updates(self) -> Task[None]:
         """Note, durably, that the nested run has the updates: from now on it may overwrite them."""
@@ -421,8 +398,3 @@ class StepExecution:
         self.is_done_before = saved is not None and saved.status is RunStatus.COMPLETED and self.attempt == 1
         start = cast(Callable[..., Task[State]], self.run.plan.start_nested)
         return (yield from start(self.run, self, plan.nested_in(self.run.plan), saved, inputs, updates))
-
-
-def is_late(pause: Pause) -> bool:
-    """Return whether the deadline of a pause has passed."""
-    return pause.deadline is not None and clock.to_datetime(clock.now_ns()) > pause.deadline

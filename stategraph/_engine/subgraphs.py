@@ -11,11 +11,11 @@ from stategraph._engine.loop import run_from
 from stategraph._engine.resume import renamed, revive
 from stategraph._engine.saving import save
 from stategraph._engine.start import stamped, with_defaults
-from stategraph._engine.step import StepExecution, is_late
+from stategraph._engine.step import StepExecution
 from stategraph._engine.unsaved import with_all_keys, with_origins
 from stategraph._graph.compatibility import check_compatible
 from stategraph._graph.compiled import CompiledGraph
-from stategraph._progress.answers import awake
+from stategraph._progress.answers import awake, is_late
 from stategraph._protocol.commands import Amend, CannotAwait, Stopped, StoreFailed, Task
 from stategraph._values.frozen import freeze_items
 from stategraph._values.provenance import ParentStep, RunStatus

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from stategraph._values import clock
 from stategraph._values.provenance import Pause, RunStatus, evolved
 from stategraph.state import State, data_of, evolve, with_data
 
@@ -49,3 +50,8 @@ def asking_again(state: State) -> State:
     data |= {key: old[0] for key, old in progress.answer.items() if old}
     answered = progress.answered | progress.answer.keys()
     return evolve(with_data(state, data), progress=evolved(progress, answered=answered))
+
+
+def is_late(pause: Pause) -> bool:
+    """Return whether the deadline of a pause has passed."""
+    return pause.deadline is not None and clock.to_datetime(clock.now_ns()) > pause.deadline
