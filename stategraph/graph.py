@@ -251,7 +251,7 @@ class StateGraph(GraphBuilder):
         store = _write_behind(self.store) if plan.write_behind else self.store
         policy = Policy(checkpoint.retention, checkpoint.window, checkpoint.ttl)
         dropped = DroppedRuns(self.store)
-        services = RunIO(store, self.observer, self.name, policy, plan.persist, dropped.settle)
+        services = RunIO(store, self.observer, self._name, policy, plan.persist, dropped.settle)
         return RunContext(plan, services, wanted_events(self.observer), shows, dropped.hand_over)
 
     def _sync_run(self, *, shows: bool = False) -> RunContext:
@@ -315,6 +315,7 @@ class StateGraph(GraphBuilder):
             defaults=self._defaults.copy(),
             schema=self._schema,
             persist=persist,
+            async_node=next((name for name, stage in stages.items() if stage.node.is_async), None),
         )
         if all(stage.is_plain for stage in stages.values()):
             return plan

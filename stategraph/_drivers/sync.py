@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 
 import attrs
 
-from stategraph._drivers.outcomes import answer_of, is_plain_stop, left, raised_after
+from stategraph._drivers.outcomes import is_plain_stop, left, raised_after
 from stategraph._protocol.commands import (
     BLOCKING,
     Await,
@@ -84,9 +84,11 @@ def iterate(task: Task[_Answer], signal: StopSignal | None, store: object = None
                     go_on, value = task.throw, left()
             except BaseException as error:
                 if getgeneratorstate(task) != GEN_CLOSED:
-                    go_on, value = task.throw, escaped(error)
+                    go_on, value = task.throw, error if isinstance(error, Exception) else escaped(error)
                 elif thrown is None:  # it was the task itself that ended
-                    return cast(_Answer, answer_of(error))
+                    if isinstance(error, StopIteration):
+                        return cast(_Answer, error.value)
+                    raise
                 else:
                     thrown = raised_after(thrown, error)
                     break
@@ -150,11 +152,13 @@ class _Performer:
             self._equip(signal)
 
     def __enter__(self) -> Self:
-        reaper.hold(self, self._store)
+        if self._store is not None:
+            reaper.hold(self, self._store)
         return self
 
     def __exit__(self, *exception: object) -> None:
-        reaper.let_go(self)
+        if self._store is not None:
+            reaper.let_go(self)
         if self._waits is not None:
             self._waits.close()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping
+from functools import partial
 from types import MappingProxyType
 from typing import Any, Protocol
 
@@ -63,7 +64,7 @@ class RunContext:
     state: State = attrs.field(init=False)
     saved: State | None = attrs.field(default=None, init=False)
     found: tuple[int, int] | None = attrs.field(default=None, init=False)
-    path: deque[str] = attrs.field(factory=lambda: deque(maxlen=PATH_LENGTH), init=False)
+    path: deque[str] = attrs.field(factory=partial(deque, maxlen=PATH_LENGTH), init=False)
     completed: set[str] = attrs.field(factory=set, init=False)
     nested_path: str = attrs.field(default="", init=False)
     outermost: str = attrs.field(default="", init=False)
@@ -71,7 +72,7 @@ class RunContext:
     allow_changed: bool = attrs.field(default=False, init=False)
     renamed_nested: dict[str, dict[str, str]] = attrs.field(factory=dict, init=False)
     unsaved_parts: list[Part] = attrs.field(factory=list, init=False)
-    recent: deque[State] = attrs.field(factory=lambda: deque(maxlen=_RECENT), init=False)
+    recent: deque[State] = attrs.field(factory=partial(deque, maxlen=_RECENT), init=False)
     has_joined_parts: bool = attrs.field(default=False, init=False)
 
 

@@ -9,8 +9,7 @@ from stategraph._engine.announce import emit
 from stategraph._engine.context import NOTHING_GIVEN, RunContext, fitting
 from stategraph._engine.loop import run_from
 from stategraph._engine.saving import save
-from stategraph._engine.start import stamped
-from stategraph._engine.unsaved import with_all_keys, with_origins
+from stategraph._engine.start import stamped, with_all_keys, with_origins
 from stategraph._graph.compatibility import check_compatible, migrate_state, split_migration
 from stategraph._graph.compiled import CompiledNode
 from stategraph._protocol.commands import Amend, Load, Parts, Save, Task

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Any, TypeAlias, cast
 
-from stategraph._engine.context import RunContext, fitting
+from stategraph._engine.context import NOTHING_GIVEN, RunContext, fitting
 from stategraph._engine.loop import run_from
 from stategraph._engine.saving import save
-from stategraph._engine.unsaved import with_all_keys, with_origins
 from stategraph._protocol.commands import Amend, Load, Parts, Task
 from stategraph._values.events import STATE_EVENTS
 from stategraph._values.frozen import differing_items, freeze_items, lay_over
@@ -122,3 +121,43 @@ def stamped(run: RunContext, state: State) -> State:
     progress = state.progress and evolved(state.progress, partial=None)
     fresh = {"status": RunStatus.ACTIVE, "error": None, "pause": None, "progress": progress}
     return evolve(state, graph=plan.graph, structure=plan.structure, **fresh)
+
+
+# What is asked about keys that are not saved. The answers are imported for runs that have such keys.
+
+
+def with_origins(
+    run: RunContext, state: State, before: State, put: Collection[str] = (), gone: Collection[str] = ()
+) -> State:
+    """Return a State with the origins of its keys, after something other than a node has changed it.
+
+    Args:
+        run: The run.
+        state: The State.
+        before: The State before the change.
+        put: The keys that were set.
+        gone: The keys that were removed.
+    """
+    if run.plan.persist is None and state.progress is None:
+        return state
+    from stategraph._progress.origins import Written, accounted
+
+    return accounted(state, before, Written(put, gone), run.plan.persist, run.plan.defaults)
+
+
+def with_all_keys(
+    run: RunContext, saved: State, updates: Mapping[str, Any], inputs: Mapping[str, Any] = NOTHING_GIVEN
+) -> Task[tuple[State, Mapping[str, Any]]]:
+    """Return a saved State with the keys that were not saved, and the updates that remain to be laid over it.
+
+    Args:
+        run: The run.
+        saved: The State.
+        updates: Keys that are given.
+        inputs: What the run began with, where that is known.
+    """
+    if saved.progress is None or not saved.progress.origins:
+        return saved, updates
+    from stategraph._engine.recompute import whole
+
+    return (yield from whole(run, saved, updates, inputs))

@@ -10,9 +10,8 @@ from stategraph._engine.failures import with_notes
 from stategraph._engine.loop import run_from
 from stategraph._engine.resume import renamed, revive
 from stategraph._engine.saving import save
-from stategraph._engine.start import stamped, with_defaults
+from stategraph._engine.start import stamped, with_all_keys, with_defaults, with_origins
 from stategraph._engine.step import StepExecution
-from stategraph._engine.unsaved import with_all_keys, with_origins
 from stategraph._graph.compatibility import check_compatible
 from stategraph._graph.compiled import CompiledGraph
 from stategraph._progress.answers import awake, is_late

@@ -93,6 +93,7 @@ class CompiledGraph:
         defaults: Values for keys that a run has no value for.
         schema: What keys there may be, and what their values are; None for any.
         persist: The only keys that are saved; None for all.
+        async_node: The name of a node that is async, if there is one.
         start_nested: Runs a graph that is a step of this one, as `stategraph._engine.subgraphs.run_nested`; None if no
             node runs a graph.
         lacks: What keeps it from running by itself. Nested, it has the checkpoints of the outer graph.
@@ -114,13 +115,9 @@ class CompiledGraph:
     defaults: Mapping[str, Any] = attrs.field(factory=dict)
     schema: Schema | None = None
     persist: frozenset[str] | None = None
+    async_node: str | None = None
     start_nested: Callable[..., Task[State]] | None = None
     lacks: str = ""
-
-    @property
-    def async_node(self) -> str | None:
-        """The name of a node that is async, if there is one."""
-        return next((name for name, stage in self.stages.items() if stage.node.is_async), None)
 
     def nested_in(self, outer: CompiledGraph) -> CompiledGraph:
         """Return the graph as it runs as a step of another, which decides when something is saved."""

@@ -94,7 +94,8 @@ def wants(listener: Listener, type: EventType) -> bool:
     if ask is None:
         return True
     try:
-        return bool(answered(ask(type), "wants"))
+        answer = ask(type)
+        return answer is True or (answer is not False and bool(answered(answer, "wants")))
     except failures() as error:
         _report(listener, error)
         return False
