@@ -14,7 +14,6 @@ from stategraph._engine.start import execute
 from stategraph._graph.builder import GraphBuilder
 from stategraph._graph.compiled import CompiledGraph
 from stategraph._protocol.commands import Task
-from stategraph._text.shown import shorten
 from stategraph._util.validators import MOST
 from stategraph._values.events import Listener, listener_problem, wanted_events
 from stategraph.config import GraphConfig
@@ -152,7 +151,7 @@ class StateGraph(GraphBuilder):
             GraphMismatchError: it is a run of another graph, or of this one before it changed; it names the changes.
             And all that `execute` raises.
         """
-        task = _resume(self._sync_run(), run_id, *_changes(updates, allow_changed, migrate))
+        task = _resume(self._sync_run(), run_id, updates, allow_changed, migrate)
         return drive(task, _signal(cancel, timeout))
 
     async def aresume(
@@ -168,7 +167,7 @@ class StateGraph(GraphBuilder):
         """Go on with a run as `resume` does, on the running event loop; see `aexecute`."""
         from stategraph._drivers.aio import adrive  # imported when used: asyncio takes 20 ms
 
-        task = _resume(self._new_run(), run_id, *_changes(updates, allow_changed, migrate))
+        task = _resume(self._new_run(), run_id, updates, allow_changed, migrate)
         return await adrive(task, _signal(cancel, timeout))
 
     # ------------------------------------------------------------------ step by step
@@ -197,7 +196,7 @@ class StateGraph(GraphBuilder):
         """Go on with a run as `resume` does, yielding as `stream` does."""
         from stategraph._drivers.iteration import Stream  # imported when used
 
-        task = _resume(self._sync_run(shows=True), run_id, *_changes(updates, allow_changed, migrate))
+        task = _resume(self._sync_run(shows=True), run_id, updates, allow_changed, migrate)
         return Stream(task, _signal(cancel, timeout), self.store)
 
     def astream(
@@ -226,7 +225,7 @@ class StateGraph(GraphBuilder):
         """Go on with a run as `resume` does, yielding as `astream` does."""
         from stategraph._drivers.streams import AsyncStream  # imported when used: asyncio takes 20 ms
 
-        task = _resume(self._new_run(shows=True), run_id, *_changes(updates, allow_changed, migrate))
+        task = _resume(self._new_run(shows=True), run_id, updates, allow_changed, migrate)
         return AsyncStream(task, _signal(cancel, timeout), self.store)
 
     # ------------------------------------------------------------------ within another
@@ -355,32 +354,16 @@ def _check_arguments(config: object, observer: object, store: object) -> None:
         )
 
 
-def _resume(run: RunContext, run_id: str, *how: Any) -> Task[State]:
-    from stategraph._engine.resume import resume  # imported when used: most processes begin runs
+def _resume(run: RunContext, *how: Any) -> Task[State]:
+    from stategraph._engine.resume import resume_with  # imported when used: most processes begin runs
 
-    return resume(run, run_id, *how)
+    return resume_with(run, *how)
 
 
 def _checked(state: object) -> State:
     if not isinstance(state, State):
         raise TypeError(f"a graph runs a State, not {type(state).__name__}: State({{...}}) makes one of a mapping")
     return state
-
-
-def _changes(
-    updates: Mapping[str, Any] | None, allow_changed: bool, migrate: Mapping[str, str] | None
-) -> tuple[Mapping[str, Any], bool, Mapping[str, str]]:
-    """Return what a run is resumed with. Raises TypeError if something is of a wrong type."""
-    if updates is not None and not isinstance(updates, Mapping):
-        raise TypeError(f"updates are a mapping, not {type(updates).__name__}")
-    if not isinstance(allow_changed, bool):
-        raise TypeError(f"allow_changed is True or False, not {shorten(allow_changed)}")
-    if migrate is not None and not isinstance(migrate, Mapping):
-        raise TypeError(f"migrate is a mapping of old names to new ones, not {type(migrate).__name__}")
-    wrong = [name for pair in (migrate or {}).items() for name in pair if not isinstance(name, str)]
-    if wrong:
-        raise TypeError(f"migrate: {shorten(wrong[0])} is not allowed; names of nodes are")
-    return updates or {}, allow_changed, migrate or {}
 
 
 def _signal(cancel: threading.Event | None, timeout: float | None) -> StopSignal | None:

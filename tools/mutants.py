@@ -513,7 +513,7 @@ MUTANTS = (
     ),
     Mutant(
         "stores are told apart by the reprs of their options",
-        "_util/registry.py",
+        "_util/comparable.py",
         "    return kind, value\n",
         "    return kind, repr(value)\n",
         ("tests/test_registries.py",),

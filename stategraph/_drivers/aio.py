@@ -10,8 +10,9 @@ from contextlib import suppress
 from inspect import GEN_CLOSED, getgeneratorstate
 from typing import Any, NoReturn, TypeAlias, TypeVar, cast
 
+from stategraph._drivers.calls import Outcome, call_apart
+from stategraph._drivers.endings import answer_of
 from stategraph._drivers.limits import Limits, MakeError, StopSignal
-from stategraph._drivers.outcomes import Outcome, answer_of, call_apart
 from stategraph._drivers.threads import LoopThreads, threads_of_loop
 from stategraph._drivers.waiting import wait_for
 from stategraph._protocol.commands import (

@@ -11,8 +11,8 @@ from inspect import isawaitable
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, cast
 
+from stategraph._drivers.calls import Outcome, call_apart
 from stategraph._drivers.limits import Limits, MakeError, StopSignal
-from stategraph._drivers.outcomes import Outcome, call_apart
 from stategraph._protocol.commands import (
     Await,
     CannotAwait,

@@ -7,7 +7,7 @@ from contextlib import suppress
 from inspect import GEN_CREATED, GEN_SUSPENDED, getgeneratorstate
 from typing import TYPE_CHECKING, Any, Self
 
-from stategraph._drivers.outcomes import left
+from stategraph._drivers.endings import left
 from stategraph._drivers.sync import iterate
 from stategraph._protocol.commands import Stopped, Task
 from stategraph._util.dropped import reaper

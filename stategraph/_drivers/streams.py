@@ -11,8 +11,8 @@ from typing import Any, Self
 import attrs
 
 from stategraph._drivers.aio import adrive, end_of
+from stategraph._drivers.endings import is_plain_stop, left, raised_after
 from stategraph._drivers.limits import StopSignal
-from stategraph._drivers.outcomes import is_plain_stop, left, raised_after
 from stategraph._protocol.commands import Task
 from stategraph._util.cancellation import outlast
 from stategraph._util.dropped import reaper, report

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 
 import attrs
 
-from stategraph._drivers.outcomes import is_plain_stop, left, raised_after
+from stategraph._drivers.endings import is_plain_stop, left, raised_after
 from stategraph._protocol.commands import (
     BLOCKING,
     Await,

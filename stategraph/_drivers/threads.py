@@ -13,7 +13,7 @@ from contextlib import suppress
 from queue import SimpleQueue
 from typing import Any, Self, TypeAlias
 
-from stategraph._drivers.outcomes import Outcome, outcome_of
+from stategraph._drivers.calls import Outcome, outcome_of
 
 NODES = 1000
 """Nodes that work in threads at the same time, at most: far more than any one of them should have to wait for."""

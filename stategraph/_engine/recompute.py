@@ -11,6 +11,7 @@ from stategraph._engine.context import NOTHING_GIVEN, RunContext
 from stategraph._engine.failures import end_early
 from stategraph._engine.step import StepExecution
 from stategraph._graph.compiled import CompiledGraph
+from stategraph._graph.nested import nested_in
 from stategraph._progress.origins import GIVEN
 from stategraph._protocol.commands import Task
 from stategraph._text.shown import describe_exception, shorten
@@ -40,7 +41,7 @@ class Recomputation(StepExecution):
 
     def run_nested(self, plan: CompiledGraph, inputs: Mapping[str, Any], updates: Mapping[str, Any]) -> Task[State]:
         unsaved = attrs.evolve(
-            plan.nested_in(self.run.plan),
+            nested_in(plan, self.run.plan),
             interval=0,
             saves=False,
             loads_parts=False,

@@ -12,7 +12,7 @@ from stategraph._graph.compiled import CompiledNode
 from stategraph._protocol.commands import Cache, Task
 from stategraph._util.code_version import version_of
 from stategraph._values.events import EventType
-from stategraph.nodes.function import changes_from
+from stategraph.nodes.changes import changes_from
 from stategraph.policies import CachePolicy
 from stategraph.state import State
 

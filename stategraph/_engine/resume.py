@@ -8,17 +8,39 @@ from typing import Any
 from stategraph._engine.announce import emit
 from stategraph._engine.context import NOTHING_GIVEN, RunContext, fitting
 from stategraph._engine.loop import run_from
+from stategraph._engine.past import with_all_keys
 from stategraph._engine.saving import save
-from stategraph._engine.start import stamped, with_all_keys, with_origins
+from stategraph._engine.start import stamped, with_origins
 from stategraph._graph.compatibility import check_compatible, migrate_state, split_migration
 from stategraph._graph.compiled import CompiledNode
 from stategraph._protocol.commands import Amend, Load, Parts, Save, Task
+from stategraph._text.shown import shorten
 from stategraph._values.events import EventType
 from stategraph._values.frozen import differing_items, lay_over
 from stategraph._values.ids import check_given_id
 from stategraph._values.provenance import RunStatus, evolved
 from stategraph.errors import CheckpointingDisabledError
 from stategraph.state import State, data_of, evolve, with_data
+
+
+def resume_with(
+    run: RunContext,
+    run_id: str,
+    updates: Mapping[str, Any] | None,
+    allow_changed: bool,
+    migrate: Mapping[str, str] | None,
+) -> Task[State]:
+    """Return the task that resumes a run as a user asks for it. Raises TypeError if something is of a wrong type."""
+    if updates is not None and not isinstance(updates, Mapping):
+        raise TypeError(f"updates are a mapping, not {type(updates).__name__}")
+    if not isinstance(allow_changed, bool):
+        raise TypeError(f"allow_changed is True or False, not {shorten(allow_changed)}")
+    if migrate is not None and not isinstance(migrate, Mapping):
+        raise TypeError(f"migrate is a mapping of old names to new ones, not {type(migrate).__name__}")
+    wrong = [name for pair in (migrate or {}).items() for name in pair if not isinstance(name, str)]
+    if wrong:
+        raise TypeError(f"migrate: {shorten(wrong[0])} is not allowed; names of nodes are")
+    return resume(run, run_id, updates or {}, allow_changed, migrate or {})
 
 
 def resume(

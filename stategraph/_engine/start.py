@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from typing import Any, TypeAlias, cast
+from collections.abc import Collection
+from typing import Any, TypeAlias
 
-from stategraph._engine.context import NOTHING_GIVEN, RunContext, fitting
+from stategraph._engine.context import RunContext, fitting
 from stategraph._engine.loop import run_from
 from stategraph._engine.saving import save
 from stategraph._protocol.commands import Amend, Load, Parts, Task
 from stategraph._values.events import STATE_EVENTS
 from stategraph._values.frozen import differing_items, freeze_items, lay_over
 from stategraph._values.ids import check_given_id
-from stategraph._values.provenance import Progress, RunStatus, evolved
+from stategraph._values.provenance import RunStatus, evolved
 from stategraph.errors import CheckpointNotFoundError, GraphMismatchError, RunExistsError
 from stategraph.state import State, data_of, evolve, with_data
 
@@ -35,7 +35,9 @@ def _admit(run: RunContext, state: State) -> Task[State]:
     newest = None if is_new else (yield from _newest_of(run, state))
     _check_not_of_another(run, newest)
     if not is_new and state.progress is not None:
-        before, state, put, gone = yield from _continued(run, state, newest)
+        from stategraph._engine.past import continued  # imported when used: few States have a past
+
+        before, state, put, gone = yield from continued(run, state, newest)
     given = data_of(state)
     if run.plan.schema is not None:
         given = freeze_items(fitting(run, given, {}))
@@ -65,29 +67,6 @@ def with_defaults(run: RunContext, data: dict[str, Any]) -> dict[str, Any]:
     """Return the data, with the graph's defaults where they have no value."""
     defaults = run.plan.defaults
     return data if defaults.keys() <= data.keys() else lay_over(dict(defaults), data)
-
-
-def _continued(
-    run: RunContext, state: State, newest: State | None
-) -> Task[tuple[State, State, Collection[str], Collection[str]]]:
-    """Compare a State that has a past with its checkpoint.
-
-    Values that are new to the run can be answers again; of a run that was deleted when it completed, none is known.
-
-    Returns:
-        The checkpoint and the State, each with all of its keys, and the keys that were set and removed between them.
-    """
-    progress = cast(Progress, state.progress)
-    new = set() if newest is None else differing_items(newest, state).keys()
-    answered = progress.answered - new
-    left = evolved(progress.without_step(), answered=answered)
-    # Where it is not what was saved last, all keys are new.
-    is_newest = newest is not None and newest.step == state.step
-    saved = evolve(newest if newest is not None and is_newest else with_data(state, {}), progress=left)
-    all_keys, changes = yield from with_all_keys(run, saved, differing_items(saved, state))
-    made = {key: value for key, value in data_of(all_keys).items() if key not in saved and key not in state}
-    state = evolve(with_data(state, {**data_of(state), **made}), progress=all_keys.progress)
-    return all_keys, state, changes.keys(), saved.keys() - state.keys()
 
 
 def _newest_of(run: RunContext, state: State) -> Task[State | None]:
@@ -123,9 +102,6 @@ def stamped(run: RunContext, state: State) -> State:
     return evolve(state, graph=plan.graph, structure=plan.structure, **fresh)
 
 
-# What is asked about keys that are not saved. The answers are imported for runs that have such keys.
-
-
 def with_origins(
     run: RunContext, state: State, before: State, put: Collection[str] = (), gone: Collection[str] = ()
 ) -> State:
@@ -143,21 +119,3 @@ def with_origins(
     from stategraph._progress.origins import Written, accounted
 
     return accounted(state, before, Written(put, gone), run.plan.persist, run.plan.defaults)
-
-
-def with_all_keys(
-    run: RunContext, saved: State, updates: Mapping[str, Any], inputs: Mapping[str, Any] = NOTHING_GIVEN
-) -> Task[tuple[State, Mapping[str, Any]]]:
-    """Return a saved State with the keys that were not saved, and the updates that remain to be laid over it.
-
-    Args:
-        run: The run.
-        saved: The State.
-        updates: Keys that are given.
-        inputs: What the run began with, where that is known.
-    """
-    if saved.progress is None or not saved.progress.origins:
-        return saved, updates
-    from stategraph._engine.recompute import whole
-
-    return (yield from whole(run, saved, updates, inputs))

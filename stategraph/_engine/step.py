@@ -14,6 +14,7 @@ from stategraph._engine.context import RunContext
 from stategraph._engine.limited import limited
 from stategraph._graph.compatibility import check_compatible, migrate_state, split_migration
 from stategraph._graph.compiled import CompiledGraph, CompiledNode
+from stategraph._graph.nested import nested_in
 from stategraph._progress.answers import awaited
 from stategraph._progress.origins import GIVEN, Written, origins_after
 from stategraph._progress.tracking import ReadSet, unwatched, watched
@@ -397,4 +398,4 @@ class StepExecution:
             saved = None
         self.is_done_before = saved is not None and saved.status is RunStatus.COMPLETED and self.attempt == 1
         start = cast(Callable[..., Task[State]], self.run.plan.start_nested)
-        return (yield from start(self.run, self, plan.nested_in(self.run.plan), saved, inputs, updates))
+        return (yield from start(self.run, self, nested_in(plan, self.run.plan), saved, inputs, updates))

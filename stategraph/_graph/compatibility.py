@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import attrs
 
+from stategraph._graph.changes import changes_since, renamed
 from stategraph._graph.compiled import CompiledGraph
 from stategraph._values.provenance import Progress, RunStatus, evolved
 from stategraph.errors import CheckpointCorruptError, GraphMismatchError, RunCompleteError
@@ -34,7 +35,7 @@ def check_compatible(plan: CompiledGraph, saved: State, allow_changed: bool, pat
     if saved.structure is not None and not allow_changed and saved.fingerprint != plan.structure.fingerprint:
         raise GraphMismatchError(
             saved.run_id,
-            plan.structure.changes_since(saved.structure),
+            changes_since(saved.structure, plan.structure),
             "If it may go on all the same, resume it with allow_changed=True; nodes that were renamed are named by "
             + (f"migrate={{'{path}old': '{path}new'}}." if path else "migrate={old: new}."),
         )
@@ -90,7 +91,7 @@ def migrate_state(saved: State, migrate: Mapping[str, str], plan: CompiledGraph)
     return evolve(
         saved,
         checkpoint_node=migrate.get(saved.checkpoint_node, saved.checkpoint_node),
-        structure=saved.structure and saved.structure.renamed(migrate),
+        structure=saved.structure and renamed(saved.structure, migrate),
         pause=pause,
         progress=_moved_progress(saved.progress or Progress(), migrate),
     )

@@ -9,7 +9,6 @@ from typing import Any, Generic, TypeVar
 
 from stategraph._text.secrets import Hidden
 from stategraph._text.shown import describe_exception
-from stategraph._util.atoms import ATOMS
 from stategraph._util.callables import is_late, problem_of
 from stategraph.errors import ConfigError, UnknownNameError
 
@@ -85,7 +84,7 @@ class Registry(Generic[_Thing]):
                 return entry  # type: ignore[no-any-return]
             self._check_options(name, entry, options)
             options = self._normal.get(name, dict)(options)
-            key = name, _comparable(options)
+            key = name, _key_of(options)
             made = self._made.get(key)
             if made is None or not self._is_usable(made):
                 made = self._checked(name, entry(**options))
@@ -159,35 +158,9 @@ def _unexpected(signature: inspect.Signature, options: Mapping[str, Any]) -> str
     return f"got an unexpected keyword argument {extra[0]!r}" if extra else ""
 
 
-def _comparable(value: Any) -> Hashable:
-    """Return what equals that of another option if and only if both mean the same.
+def _key_of(options: Mapping[str, Any]) -> Hashable:
+    if not options:
+        return None
+    from stategraph._util.comparable import comparable  # imported when used: with options
 
-    Never its repr: that of an object may hide what is in it, as a secret does, or tell an address that was used before.
-    """
-    kind = type(value)
-    if kind in ATOMS:
-        return kind, repr(value)
-    if isinstance(value, Mapping):
-        return Mapping, frozenset((_comparable(key), _comparable(item)) for key, item in value.items())
-    if kind is list or kind is tuple:
-        return kind, tuple(map(_comparable, value))
-    if kind is set or kind is frozenset:
-        return kind, frozenset(map(_comparable, value))
-    try:
-        hash(value)
-    except TypeError:
-        return _Same(value)
-    return kind, value
-
-
-class _Same:
-    """Equals only what stands for the same object."""
-
-    def __init__(self, value: object) -> None:
-        self._value = value
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Same) and self._value is other._value
-
-    def __hash__(self) -> int:
-        return id(self._value)
+    return comparable(options)

@@ -10,7 +10,6 @@ import attrs
 
 from stategraph._util.validators import check, is_count, is_name
 from stategraph.config.checkpoint import CheckpointConfig
-from stategraph.errors import ConfigError
 
 
 @attrs.frozen
@@ -82,28 +81,7 @@ class GraphConfig:
         Raises:
             ConfigError: a key is unknown, or a value is not allowed.
         """
-        changes = _not_default(other) if isinstance(other, GraphConfig) else other
-        if not isinstance(changes, Mapping):
-            raise ConfigError("merge", other, "a GraphConfig or a mapping", is_shown=False)
-        checkpoint = changes.get("checkpoint", {})
-        if not isinstance(checkpoint, Mapping):
-            raise ConfigError("checkpoint", checkpoint, "a mapping", is_shown=False)
-        mine = self.to_dict()
-        return self.from_dict({**mine, **changes, "checkpoint": {**mine["checkpoint"], **checkpoint}})
+        from stategraph.config.merging import laid_over, not_default  # imported when used
 
-
-def _not_default(config: Any) -> dict[str, Any]:
-    """Return the values of a configuration that differ from the defaults; its name always does."""
-    values = {}
-    for field in attrs.fields(type(config)):
-        value = getattr(config, field.name)
-        if attrs.has(type(value)):
-            values[field.name] = _not_default(value)
-        elif field.default is attrs.NOTHING or value != _default_of(field):
-            values[field.name] = value
-    return values
-
-
-def _default_of(field: attrs.Attribute[Any]) -> Any:
-    default: Any = field.default
-    return default.factory() if hasattr(default, "factory") else default
+        changes = not_default(other) if isinstance(other, GraphConfig) else other
+        return self.from_dict(laid_over(self.to_dict(), changes))

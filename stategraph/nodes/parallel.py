@@ -15,7 +15,8 @@ from stategraph._util.validators import is_name
 from stategraph.nodes._parts.jobs import Job
 from stategraph.nodes._parts.run import Workers, do_parts
 from stategraph.nodes.base import Node
-from stategraph.nodes.function import FunctionNode, NodeFunction, changes_from
+from stategraph.nodes.changes import changes_from
+from stategraph.nodes.function import FunctionNode, NodeFunction
 from stategraph.nodes.step import StepContext
 from stategraph.state import State
 
