@@ -69,7 +69,7 @@ def _sorted(names: Iterable[str]) -> list[str]:
 
 @attrs.define(slots=False, eq=False, repr=False)
 class UnknownNameError(StateGraphError, LookupError):
-    """A store, an observer or a node is asked for by a name that nobody has given."""
+    """No store, observer or node has this name."""
 
     kind: str
     name: str
@@ -247,7 +247,7 @@ class RecomputeError(StateGraphError, RuntimeError):
 
 @attrs.define(slots=False, eq=False, repr=False)
 class AnswerError(StateGraphError, ValueError):
-    """A paused run is resumed without the answer that it waits for, or with one that will not do; it stays paused."""
+    """A paused run is resumed without the answer that it waits for, or with one that is refused; it stays paused."""
 
     run_id: str
     pause: _Pause

@@ -1,4 +1,4 @@
-"""What a node does about failure and repetition: RetryPolicy and CachePolicy."""
+"""Retrying nodes and caching their results: RetryPolicy and CachePolicy."""
 
 from __future__ import annotations
 

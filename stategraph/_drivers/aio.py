@@ -65,7 +65,7 @@ async def adrive(task: Task[_Answer], signal: StopSignal | None, show: _Show | N
 
 
 class _Workers:
-    """What commands do when the event loop must not be blocked.
+    """Carries out commands without blocking the event loop.
 
     A thread cannot be stopped. So a cancellation that arrives while one works waits until the work is done and takes
     effect before the next node: a sync node that has run counts, and no thread is left behind.
@@ -140,7 +140,7 @@ class _Workers:
         return answer
 
     async def _finish(self, function: _Function, argument: Any) -> Any:
-        """Nothing cuts this off: a cancellation waits for it."""
+        """Call what a node needs for its end, uninterrupted: a cancellation waits for it."""
         if not is_async_callable(function):
             return await self._in_thread(function, argument)
         work = asyncio.ensure_future(function(argument))
@@ -185,7 +185,7 @@ class _Workers:
         self._limits.check()
 
     def _is_cancelled(self) -> bool:
-        """Whether somebody has cancelled the task of the run since it began: some CancelledErrors tell of that."""
+        """Return whether the task of the run was cancelled since it began: not every CancelledError means that."""
         return self._cancelled is not None or (self._task is not None and self._task.cancelling() > self._cancellations)
 
     async def _raise_cancellation(self) -> NoReturn:
@@ -206,7 +206,7 @@ class _Workers:
         return error
 
     async def _forget_stray_cancellations(self) -> None:
-        """Take cancellations that are only counted, and have cut off nothing, for those of task groups of a node."""
+        """Ignore cancellations that were counted but have interrupted nothing: those of task groups of a node."""
         if _GROUPS_LEAVE_CANCELLATIONS and self._task is not None:
             try:
                 await asyncio.sleep(0)  # one that is not delivered yet comes now

@@ -70,7 +70,7 @@ class Waits:
             self._runner = None
 
     def prolong(self, seconds: float) -> None:
-        """Give nodes so much longer."""
+        """Extend the limits of nodes by so many seconds."""
         self._limits.prolong(seconds)
 
     def _run_checked(self, function: Callable[[Any], Any], argument: Any) -> Any:
@@ -148,7 +148,7 @@ def _close(runner: asyncio.Runner) -> None:
 
 
 async def _rest() -> None:
-    """Wait for what has begun on the event loop, such as the end of an async generator that was dropped.
+    """Wait for what is under way on the event loop, such as the end of an async generator that was dropped.
 
     What a node has left at work may never end by itself: it is cancelled after some time, as at the end of
     ``asyncio.run``.

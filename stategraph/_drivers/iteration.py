@@ -52,7 +52,7 @@ class Stream(Generator[State, None, State]):
             self._states.throw(left())
 
     def drop(self) -> None:
-        """As `close`, at the end of the process: a thread that is running it goes on."""
+        """Stop the run as `close` does, at the end of the process. One that a thread is running goes on."""
         if getgeneratorstate(self._states) == GEN_SUSPENDED:
             self.close()
 

@@ -78,7 +78,7 @@ class Limits:
     stack: list[TimeLimit] = attrs.field(factory=list)
 
     def push(self, error: MakeError, seconds: float) -> None:
-        """Limit what follows."""
+        """Set a limit to what follows."""
         self.stack.append(TimeLimit(time.monotonic() + seconds, seconds, error))
 
     def prolong(self, seconds: float) -> None:

@@ -58,7 +58,7 @@ class _Turns:
         self.shown.set()
 
     def leave(self) -> None:
-        """Have the run stopped where it waits, or when it comes there."""
+        """Have the run stopped at the point where it shows a State, now or later."""
         self.is_left = True
         self.seen.set()
 

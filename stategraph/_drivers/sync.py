@@ -100,18 +100,18 @@ def iterate(task: Task[_Answer], signal: StopSignal | None, store: object = None
 
 @attrs.frozen
 class DroppedRuns:
-    """Has runs of a store ended whose driver is gone.
+    """Ends runs of a store whose driver is gone.
 
     Attributes:
         store: The store.
-        pid: The process in which they run. In a copy of it that was forked, nothing is left to do.
+        pid: The process in which they run. In a forked copy of it, nothing is left to do.
     """
 
     store: object
     pid: int = attrs.field(factory=os.getpid, init=False)
 
     def hand_over(self, task: Task[Any]) -> None:
-        """Have somebody else do what is left to do of a run."""
+        """Have a thread do what is left to do of a run."""
         if self.pid == os.getpid():
             reaper.hand_over(self.store, partial(_end, task))
 
@@ -140,7 +140,7 @@ def _show(_: None, state: State) -> None:
 
 
 class _Performer:
-    """Carries out commands: most are calls. What waits or limits is imported for the first command that asks for it."""
+    """Carries out commands. Most are calls; what waits or limits is imported for the first command that asks for it."""
 
     def __init__(self, signal: StopSignal | None, store: object) -> None:
         self._store = store
@@ -168,7 +168,7 @@ class _Performer:
             self._waits.drop()
 
     def prolong(self, seconds: float) -> None:
-        """Give nodes so much longer."""
+        """Extend the limits of nodes by so many seconds."""
         if self._waits is not None:
             self._waits.prolong(seconds)
 

@@ -56,7 +56,7 @@ class Threads:
         return work
 
     def close(self) -> None:
-        """Let all threads go; those that are busy go when they have finished."""
+        """End all threads; those that are busy end when they have finished."""
         self._let_go(self._count)
         if not self._busy and not sys.is_finalizing():  # when the interpreter ends, threads are not waited for
             for thread in self._threads - {threading.current_thread()}:
@@ -81,7 +81,7 @@ class Threads:
             asyncio.get_running_loop().call_later(IDLE, self._shrink)
 
     def _shrink(self) -> None:
-        """Let those threads go that were not needed since this was done the last time."""
+        """End those threads that were not needed since the last call."""
         self._is_watched = False
         self._let_go(self._count - self._peak)
         self._peak = self._busy
@@ -145,7 +145,7 @@ class LoopThreads:
             self._timer = weakref.ref(asyncio.get_running_loop().call_later(IDLE, rest))
 
     def close(self) -> None:
-        """Let them go."""
+        """End them."""
         self.nodes.close()
         self.store.close()
 

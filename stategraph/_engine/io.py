@@ -1,4 +1,4 @@
-"""What a run may use of the world, the store and the observer, with their failures in the words of stategraph.
+"""The store and the observer as a run may use them; their failures become errors of stategraph.
 
 The engine never calls these functions. It puts them into commands.
 """

@@ -1,4 +1,4 @@
-"""A State with a past: what it takes to go on from it."""
+"""Going on from a State with a past."""
 
 from __future__ import annotations
 

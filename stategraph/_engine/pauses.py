@@ -1,4 +1,4 @@
-"""Pauses: how a run comes to wait, and how it goes on: it is answered, or its time is over."""
+"""Pauses: how a run comes to wait, and how it goes on once it is answered or its deadline has passed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Computing keys again that were not saved, when a run goes on: the nodes that wrote them run again, and only those."""
+"""Computing keys again that were not saved, when a run is resumed: only the nodes that wrote them run again."""
 
 from __future__ import annotations
 

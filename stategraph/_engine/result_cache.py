@@ -21,7 +21,7 @@ Changes: TypeAlias = tuple[Mapping[str, Any], Sequence[str]]
 
 
 class Found(Protocol):
-    """What came of looking for a result."""
+    """The outcome of looking for a result."""
 
     @property
     def key(self) -> str | None:
@@ -37,11 +37,11 @@ class Found(Protocol):
 
     @property
     def is_broken(self) -> bool:
-        """Whether somebody should see to the cache."""
+        """Whether the cache needs attention."""
 
 
 class Results(Protocol):
-    """Where results are kept. Nothing of it raises an Exception."""
+    """Where results are kept. Its methods never raise an Exception."""
 
     def find(self, parts: Sequence[Any], ttl: float | None, /) -> Found:
         """Return the result that is kept for these values, not older than `ttl` seconds."""
@@ -102,7 +102,7 @@ class NodeCache:
             self._warn(failure)
 
     def _warn(self, reason: str) -> None:
-        """Say, once, that the cache is of no use; the run goes on without it."""
+        """Log, once, that the cache is of no use; the run goes on without it."""
         if not self._has_warned:
             self._has_warned = True
             import logging  # imported when used: 5 ms

@@ -1,4 +1,4 @@
-"""Resume a run from where it was saved."""
+"""Resuming a run from where it was saved."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A store of which a run sees only the keys that are saved."""
+"""A store that saves only some keys."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from stategraph.state import State
 
 
 class SelectiveStore:
-    """A store that is given only some keys of each State. Everything else goes on to the store behind it.
+    """A store that is given only some keys of each State. All other calls go on to the store that it wraps.
 
     Args:
         store: The store.

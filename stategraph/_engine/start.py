@@ -1,4 +1,4 @@
-"""Begin a run, or execute a State that has a past."""
+"""Beginning a run, and executing a State that has a past."""
 
 from __future__ import annotations
 

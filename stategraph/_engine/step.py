@@ -135,7 +135,7 @@ class StepExecution:
             self._show_partial(None)
 
     def tell_failure(self, error: Exception) -> Task[None]:
-        """Tell the observer that an attempt has failed."""
+        """Report that an attempt has failed."""
         yield from self.tell(EventType.NODE_ERROR, attempt=self.attempt, error=describe_exception(error))
 
     def completed(self, after: State, *, is_failed: bool) -> State:
@@ -221,7 +221,7 @@ class StepExecution:
         return result
 
     def tell(self, type: EventType, **about: Any) -> Task[None]:
-        """Tell the observer of an event of this step."""
+        """Report an event of this step."""
         yield from tell(self.run, type, self.state.run_id, self.state.step + 1, self.stage.name, about)
 
     def show_chunk(self, chunk: Any) -> Task[None]:
@@ -255,7 +255,7 @@ class StepExecution:
         return bool(self._answered) or (progress is not None and progress.woken is not None)
 
     def take_answers(self, keys: Iterable[str]) -> None:
-        """Let the values of some keys be answers to this step, and to no other."""
+        """Take the values of some keys as answers to this step; they will answer no other."""
         used = self.state.progress.answered if self.state.progress else frozenset[str]()
         self._answered.update(set(keys) - used)
 
@@ -377,7 +377,7 @@ class StepExecution:
         return before_updates(self.state)
 
     def hand_on_updates(self) -> Task[None]:
-        """Note, durably, that the nested run has the updates: from now on it may overwrite them."""
+        """Record, durably, that the nested run has the updates: from now on it may overwrite them."""
         run = self.run
         if run.state.progress is None or not run.state.progress.replaced:
             return

@@ -1,4 +1,4 @@
-"""Run a graph as a step of another: from its inputs, or on from where it was saved."""
+"""Running a graph as a step of another: from its inputs, or on from where it was saved."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Building: the nodes and edges of a graph, and what can be wrong with them."""
+"""Building a graph from nodes and edges."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class GraphBuilder:
 
     @property
     def structure(self) -> GraphStructure:
-        """What is kept of the graph with its runs, to tell whether a saved State still fits."""
+        """What is saved of the graph with its runs, to tell whether a saved State still fits."""
         handlers = (
             EdgeStructure(name, policies.on_error, "on_error")
             for name, policies in self._policies.items()
@@ -192,7 +192,7 @@ class GraphBuilder:
             self._exits.add(node)
 
     def set_defaults(self, defaults: Mapping[str, Any]) -> None:
-        """Give keys values for runs that bring none along when they begin, or are executed once more.
+        """Give keys values for runs that bring none when they begin, or are executed once more.
 
         A run that is resumed goes on with what it had.
 

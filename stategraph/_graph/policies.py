@@ -32,7 +32,7 @@ class NodePolicies:
 
     @property
     def is_at_work(self) -> bool:
-        """Whether a call takes more than calling the node. A handler of failures does not."""
+        """Whether a call takes more than calling the node. A handler of failures does not make it so."""
         return self.retry is not None or self.timeout is not None or self.cache is not None
 
     def __attrs_post_init__(self) -> None:

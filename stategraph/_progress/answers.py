@@ -1,4 +1,4 @@
-"""What it does to the State of a paused run that it is answered, and that its answer is taken back."""
+"""How answers to a pause, and taking them back, change a State."""
 
 from __future__ import annotations
 

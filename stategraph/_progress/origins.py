@@ -39,7 +39,7 @@ def _keys(keys: Iterable[str]) -> frozenset[str]:
 
 @attrs.frozen
 class Written:
-    """What a step has done to the data: the keys that it set, and those that it removed."""
+    """The keys that a step has set, and those that it has removed."""
 
     put: frozenset[str] = attrs.field(default=_NONE, converter=_keys)
     gone: frozenset[str] = attrs.field(default=_NONE, converter=_keys)

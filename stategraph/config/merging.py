@@ -1,4 +1,4 @@
-"""A configuration laid over another."""
+"""Laying one configuration over another."""
 
 from __future__ import annotations
 

@@ -83,7 +83,7 @@ class FunctionNode(Node):
         return (self.given,)
 
     def execute(self, step: StepContext) -> Task[Any]:
-        """Call it with the State; of a generator, show the chunks."""
+        """Call the function with the State; of a generator, show the chunks."""
         result = yield from step.call(self.bound(step.context()), step.tracked_state)
         if self.is_generator:
             from stategraph.nodes._generators.chunks import take_chunks  # imported when used

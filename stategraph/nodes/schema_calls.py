@@ -70,7 +70,7 @@ class TypedAsyncCall(Typed):
 
 
 class TypedGenerator(Typed):
-    """A generator function: objects that it yields are given on as what they change, too."""
+    """A generator function: an object that it yields becomes a mapping of what it changed, too."""
 
     def __call__(self, data: Mapping[str, Any], *context: Any) -> Generator[Any, None, Any]:
         argument, before = self._given(data)

@@ -34,7 +34,7 @@ class StepContext(Protocol):
 
     @property
     def tracked_state(self) -> State:
-        """The State as it is handed to the functions of a user: what they read of it is noted where that is needed."""
+        """The State as it is handed to the functions of a user: reads are noted if the step may have to be repeated."""
 
     # ------------------------------------------------------------------ calling
 
@@ -59,7 +59,7 @@ class StepContext(Protocol):
         """Return whether the State holds an answer under this key that has not answered anything yet."""
 
     def take_answers(self, keys: Iterable[str]) -> None:
-        """Let the values of some keys be answers to this step, and to no other."""
+        """Take the values of some keys as answers to this step; they will answer no other."""
 
     def keep_incoming(self, *, at_last: bool = False) -> Task[None]:
         """Save the State that the step is made from, unless it is saved: what is kept of parts builds on it."""

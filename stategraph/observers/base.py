@@ -1,4 +1,4 @@
-"""Observer: hears of events; and several observers as one."""
+"""Observer, and several observers as one."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ class Observer:
 
 
 class NoopObserver(Observer):
-    """Wants to hear of nothing."""
+    """Ignores all events."""
 
     def wants(self, type: EventType) -> bool:
         return False
 
 
 class MultiObserver(Observer):
-    """Tells several observers, in the order given. One that raises does not keep an event from the others.
+    """Passes events to several observers, in the order given. One that raises does not keep an event from the others.
 
     Args:
         observers: The observers, or one iterable of them.

@@ -1,4 +1,4 @@
-"""Feeds: what drives a generator from its start to its end, as one activity."""
+"""Feeds: each drives one generator from its start to its end."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Feed(Protocol):
 
 
 class ThreadFeed:
-    """Drives a generator: in the thread of the run or, if the driver makes its calls in others, in one of its own.
+    """Drives a sync generator: in the thread of the run or, if the driver makes its calls in others, in one of its own.
 
     Args:
         generator: The generator, which has not begun.
@@ -72,7 +72,7 @@ class ThreadFeed:
             _result(closed)
 
     def drop(self) -> None:
-        """Nothing waits for it: the generator is closed when it is collected."""
+        """Do nothing: the generator is closed when it is collected."""
 
     def _advance(self) -> Advance:
         try:
@@ -111,13 +111,13 @@ class _OwnThread:
         self.join = self._thread.join
 
     def begin(self, function: Callable[[], Any]) -> _Done:
-        """Let it make a call, when those before are done; return where the answer will be."""
+        """Start a call when those before are done; return where the answer will be."""
         done: _Done = SimpleQueue()
         self._calls.put((function, done))
         return done
 
     def end(self) -> None:
-        """Let it end, when all calls are done."""
+        """Have the thread end when all calls are done."""
         self._calls.put(None)
 
     __del__ = end  # of a run that was not brought to an end

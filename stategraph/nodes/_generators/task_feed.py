@@ -77,7 +77,7 @@ class TaskFeed:
             _wake(self._asked)
 
     async def _drive(self) -> None:
-        """Take one step of the generator after another."""
+        """Advance the generator step by step, as it is asked to."""
         step: Awaitable[Any] | None = anext(self._generator)
         while step is not None:
             self._outcome = advance, _ = await _outcome_of(step)
@@ -88,7 +88,7 @@ class TaskFeed:
         self._outcome = await _outcome_of(self._generator.aclose())
 
     async def _next_step(self) -> Awaitable[Any] | None:
-        """Wait until the generator is to go on; return how, or None if it is to be closed."""
+        """Wait until the generator is asked to go on; return how, or None if it is to be closed."""
         cancelled: asyncio.CancelledError | None = None
         while not self._is_closing:
             self._asked = asyncio.get_running_loop().create_future()

@@ -1,4 +1,4 @@
-"""Pools: where the parts of a step are done at the same time, in threads or on an event loop."""
+"""Pools: they do the parts of a step at the same time, in threads or on an event loop."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Pool(Protocol):
         """Return outcomes that have come since the last call, at least one; there must be jobs left."""
 
     def halt(self) -> None:
-        """Begin nothing more. It never waits, and comes before `stop`, which may be cut off before it has begun."""
+        """Begin nothing more, without waiting. It comes before `stop`, which may be interrupted before it has begun."""
 
     def stop(self, wait: bool) -> Any:
         """Begin nothing more, wait for what is being done, and return the outcomes since the last call."""
@@ -177,7 +177,7 @@ class TaskPool:
         return [outcome for task, outcome in self._ended if not task.cancelled()]
 
     def _begin(self) -> None:
-        """Have as many jobs done as there are workers and there is room for what is not saved."""
+        """Begin as many jobs as there are free workers, and room for results that are not saved yet."""
         while self._jobs and len(self._tasks) < self._workers and self._unsaved < 2 * self._workers:
             job = self._jobs.popleft()
             task = self._loop.create_task(self._do(job))

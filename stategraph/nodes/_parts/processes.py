@@ -1,4 +1,4 @@
-"""The parts of a step in processes. What cannot be sent there or back, or ends its process, fails alone."""
+"""The parts of a step in processes. A part that cannot be sent, or whose process dies, fails alone."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class _Worker:
         return self.process.exitcode is not None
 
     def send(self, packed: bytes) -> None:
-        """Send a message as a whole; unless that is done, nothing is to be had from this process any more."""
+        """Send a message as a whole; a failure means that this process cannot be used any more."""
         self.is_sound = False
         with suppress(OSError):  # it has died: that is found out where it is waited for
             self.connection.send_bytes(packed)
@@ -62,11 +62,7 @@ class _Worker:
 
 
 class ProcessPool:
-    """Sync functions in processes: they, their arguments and their results go there and back by pickle.
-
-    Each process has a connection of its own and one job at a time. So it is known whose fault it is if one dies, and
-    the others go on; a `concurrent.futures.ProcessPoolExecutor` would be broken, and all that is in it lost.
-    """
+    """Sync functions in processes. Functions, arguments and results are sent by pickle."""
 
     is_async = False
 
@@ -106,7 +102,7 @@ class ProcessPool:
         return outcomes
 
     def _end(self) -> None:
-        """Let all processes end: those that do nothing by themselves, the others at once."""
+        """End all processes: idle ones by a message, the others at once."""
         for worker in self._workers:
             if worker.job is None and worker.is_sound:  # to close the connection would not do while such a thread waits
                 with suppress(OSError):
@@ -223,14 +219,14 @@ def _check_importable(functions: Iterable[Callable[[Any], Any]]) -> None:
 
 @attrs.frozen
 class _Result:
-    """What a function has returned, as bytes: what cannot be made of them again harms nobody but its own job."""
+    """What a function has returned, as bytes: if they cannot be read, only this job fails."""
 
     packed: bytes
 
 
 @attrs.frozen
 class _Raised:
-    """What a function has raised, as bytes; and in words, for where it cannot be made of them again."""
+    """What a function has raised, as bytes, and in words in case the bytes cannot be read."""
 
     packed: bytes
     name: str
@@ -243,7 +239,7 @@ _Reply: TypeAlias = _Result | _Raised
 
 
 class StandInError(RuntimeError):
-    """Stands for an exception that cannot be sent from its process; its class has the name of that of the other one."""
+    """Stands for an exception that cannot be sent from its process; its class has the same name."""
 
 
 class _Traceback(Exception):  # noqa: N818 - no error, but what is shown as the cause of one

@@ -1,4 +1,4 @@
-"""Doing the parts of a step at the same time, each saved on its own as it finishes."""
+"""Doing the parts of a step at the same time, and saving each as it finishes."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class _Work:
     failed: dict[str, BaseException] = attrs.field(factory=dict)
 
     def do(self, left: int, *, stops: bool) -> Task[None]:
-        """Take what comes until nothing is left or, where one failure stops the others, one has failed."""
+        """Take outcomes until nothing is left or, if one failure stops the others, one has failed."""
         pool = self.pool
         while left and not (stops and self.failed):
             outcomes = yield (StartNode if pool.is_async else RunNode, pool.next, None)
@@ -88,7 +88,7 @@ class _Work:
             yield from self._take(outcomes)
 
     def stop(self, *, wait: bool) -> Task[None]:
-        """Let no more parts begin, and keep those that finish all the same."""
+        """Begin no more parts, and keep those that finish all the same."""
         self.pool.halt()
         outcomes = yield (Finish, self.pool.stop, wait)
         yield from self._take(outcomes)
