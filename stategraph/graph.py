@@ -228,7 +228,7 @@ class StateGraph(GraphBuilder):
         task = _resume(self._new_run(shows=True), run_id, updates, allow_changed, migrate)
         return AsyncStream(task, _signal(cancel, timeout), self.store)
 
-    # ------------------------------------------------------------------ within another
+    # ------------------------------------------------------------------ nested
 
     def as_node(self, inputs: Keys = None, outputs: Keys = None) -> GraphNode:
         """Return this graph as a node of another, which gives it a run of its own and keeps that in its own store.

@@ -297,7 +297,7 @@ class State(_Draft, Mapping[str, Any]):
 
         Args:
             reason: Why the run waits, for people.
-            value: What to show to whoever answers.
+            value: What to show to the person who answers.
             response_param: The key under which the answer is expected; None if resuming is answer enough.
             deadline: Until when: an aware datetime, or seconds from now.
 

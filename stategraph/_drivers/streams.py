@@ -25,7 +25,7 @@ class _Turns:
     """Whose turn it is: that of the run, or of the caller who iterates over it."""
 
     states: deque[State | None] = attrs.field(factory=deque)
-    shown: asyncio.Event = attrs.field(factory=asyncio.Event)  # a Queue asks its loop when whoever waits is dropped
+    shown: asyncio.Event = attrs.field(factory=asyncio.Event)  # a Queue asks its loop when a waiting task is dropped
     seen: asyncio.Event = attrs.field(factory=asyncio.Event)
     last: State | None = None
     is_left: bool = False
@@ -191,7 +191,7 @@ class AsyncStream(AsyncGenerator[State, None]):
             BaseException: the error, or a cancellation that came meanwhile.
         """
         run = self._run
-        if isinstance(error, GeneratorExit):  # whoever asks is dropped: nobody can wait
+        if isinstance(error, GeneratorExit):  # the caller is dropped: nobody can wait
             self.drop()
         if isinstance(error, GeneratorExit) or run is None:
             raise error

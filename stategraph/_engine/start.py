@@ -48,7 +48,7 @@ def _admit(run: RunContext, state: State) -> Task[State]:
     if is_new:
         yield from _check_new(run, state)
     else:
-        if run.plan.loads_parts:  # what is within the step that did not complete was made of other data
+        if run.plan.loads_parts:  # parts of the step that did not complete were made of other data
             yield (Parts, run.services.drop_parts, (state.run_id, state.step + 1, True))
         yield from save(run, (Amend, run.services.amend, started), started)
     return started

@@ -322,7 +322,7 @@ class StepExecution:
         except CheckpointError as error:
             raise StoreFailed from error
 
-    # ------------------------------------------------------------------ a graph within
+    # ------------------------------------------------------------------ a nested run
 
     def nested_run_id(self) -> str:
         """Return the id of the nested run."""

@@ -54,7 +54,7 @@ def run_nested(
         raise StoreFailed from error
     except AsyncNodeError as error:
         raise CannotAwait from error
-    finally:  # whatever comes of it: what has answered within answers nothing out here any more
+    finally:  # however it ends: what has answered the nested run answers nothing in the outer one
         step.take_answers(key for key in _answered_keys(nested) if step.shares(key, inputs))
 
 
@@ -67,7 +67,7 @@ def _begun(run: RunContext, step: StepExecution, inputs: Mapping[str, Any]) -> S
     """Return the State with which a nested run begins."""
     parent, progress = ParentStep(step.state.run_id, step.state.step), step.nested_progress(inputs)
     data = with_defaults(run, freeze_items(fitting(run, inputs, {})))
-    again = step.state.generation  # steps of a run that was rolled back are others than before, within as well
+    again = step.state.generation  # steps of a run that was rolled back are others than before, nested ones too
     begun = stamped(run, State(data, run_id=step.nested_run_id(), parent=parent, progress=progress, generation=again))
     return with_origins(run, begun, begun)
 

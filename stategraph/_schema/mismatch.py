@@ -39,15 +39,15 @@ def mismatches(error: Exception, path: str, expected: Any) -> Iterator[Mismatch]
         yield Mismatch(path, *error.args)
     elif isinstance(error, BaseValidationError):
         noted, others = cast(Any, error).group_exceptions()
-        for inner, note in noted:
+        for cause, note in noted:
             is_attribute = isinstance(note, AttributeValidationNote)
             at = f"{path}.{note.name}" if is_attribute else f"{path}[{note.index!r}]"
-            if is_attribute and type(inner) is KeyError:
+            if is_attribute and type(cause) is KeyError:
                 yield Mismatch(at, describe_type(note.type), "nothing")
             else:
-                yield from mismatches(inner, at, note.type)
-        for inner in others:
-            yield from mismatches(inner, path, expected)
+                yield from mismatches(cause, at, note.type)
+        for cause in others:
+            yield from mismatches(cause, path, expected)
     elif isinstance(error, ForbiddenExtraKeysError):
         fields = f"the fields of {describe_type(error.cl)}"
         yield from (Mismatch(f"{path}.{name}", fields, "another one") for name in sorted(map(str, error.extra_fields)))

@@ -277,9 +277,9 @@ def _made_of(validator: Any) -> Iterator[Any]:
     yield validator
     if type(validator).__module__.partition(".")[0] == "attr":
         for part in attrs.astuple(validator, recurse=False):
-            for inner in part if isinstance(part, tuple) else (part,):
-                if callable(inner) and not isinstance(inner, type):
-                    yield from _made_of(inner)
+            for argument in part if isinstance(part, tuple) else (part,):
+                if callable(argument) and not isinstance(argument, type):
+                    yield from _made_of(argument)
 
 
 def _hook(cls: type, name: str, expected: Any) -> Hook:

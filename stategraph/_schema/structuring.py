@@ -39,7 +39,7 @@ def hook_for(expected: Any) -> Hook:
     """Return the function that makes a value fit this type, or raises what `mismatches` can explain.
 
     Raises:
-        TypeError: nothing is known of the type, or of one within.
+        TypeError: nothing is known of the type, or of a type in it.
         NameError: the annotations of a class in it name something that is not there.
     """
     hook: Hook = _new_converter().get_structure_hook(expected)

@@ -19,7 +19,7 @@ from typing import Generic, Protocol, TypeVar
 import attrs
 
 PATIENCE = 30.0
-"""Seconds to wait until what was dropped has ended. It is never that long, unless the end waits for whoever waits."""
+"""Seconds to wait until what was dropped has ended. It takes as long only if that waits for the thread which waits."""
 
 _SOON = 0.5  # seconds in which a thread begins that was called
 
@@ -102,7 +102,7 @@ class Reaper:
             self._is_called = False
 
     def _work(self) -> None:
-        # In this order, here and in `hand_over`: whoever sees that a thread is called is seen by that thread.
+        # In this order, here and in `hand_over`: a caller that sees that a thread is called is seen by that thread.
         self._is_called = False
         while self._dropped:
             with self._at_work:
@@ -131,7 +131,7 @@ class Reaper:
             self._work()
         if one.is_ended.wait(_SOON):
             return True
-        if not self._at_work.locked():  # the thread that is to come may be this one, within a finaliser at its start
+        if not self._at_work.locked():  # the thread that is to come may be this one, in a finaliser at its start
             self._work()
         return False
 

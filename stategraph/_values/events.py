@@ -51,7 +51,7 @@ class EventType(StrEnum):
 STATE_EVENTS = frozenset(
     {EventType.STATE_CREATE, EventType.STATE_CLONE, EventType.STATE_SET, EventType.STATE_MERGE},
 )
-"""What a State tells of itself; all other events come from a run."""
+"""Events of a State; all others are those of a run."""
 
 STEP_EVENTS = frozenset(
     {EventType.NODE_START, EventType.NODE_COMPLETE, EventType.CYCLE_DETECTED}

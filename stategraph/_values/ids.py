@@ -65,7 +65,7 @@ def _checked(run_id: str, grammar: re.Pattern[str]) -> str:
     raise InvalidRunIdError(run_id)
 
 
-# --------------------------------------------------------------------------- what is within a run
+# --------------------------------------------------------------------------- what is nested in a run
 
 
 def nested_id(run_id: str, step: int, node: str, generation: int = 0) -> str:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from stategraph._schema.schema import Schema
 
 MAX_DEPTH = 16
-"""How many graphs may run within one another."""
+"""How deep graphs may be nested."""
 
 Keys: TypeAlias = Iterable[str] | Mapping[str, str] | Callable[[State], Mapping[str, Any]] | None
 """What goes over a border: these keys; keys by the names they get; what a function makes of the State; None for all."""
@@ -123,7 +123,7 @@ class GraphNode(Node):
             return differing_items(_selected("inputs", known, before), given)
         try:
             old = self._given(before)
-        except Exception:  # noqa: BLE001 - this may be what the updates have mended
+        except Exception:  # noqa: BLE001 - this may be what the updates have fixed
             old = {}
         return differing_items(old, given)
 

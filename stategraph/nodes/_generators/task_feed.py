@@ -58,7 +58,7 @@ class TaskFeed:
         task = self._task
         if task is None:
             return
-        if self._asked is None:  # it is at work, for whoever waited for it is gone
+        if self._asked is None:  # it is at work: the task that waited for it is gone
             task.cancel()
         _wake(self._asked)
         try:

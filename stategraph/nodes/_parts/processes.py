@@ -90,7 +90,7 @@ class ProcessPool:
         outcomes: list[Outcome] = []
         self.halt()
         try:
-            if not wait:  # first: a thread that was left in `next` may be amid sending something to one of these
+            if not wait:  # first: a thread that was left in `next` may be in the middle of sending to one of these
                 for worker in [worker for worker in self._workers if worker.job is not None]:
                     worker.process.kill()
             with self._lock:  # such a thread begins and takes nothing from now on
