@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import stategraph
+from stategraph import CheckpointConfig, GraphConfig, State, StateGraph, key_equals
 
 PACKAGE = Path(stategraph.__file__).parent
 
@@ -40,6 +41,8 @@ except ExecutionError:
 
 MOST_LINES = 3_800  # of code that a bare run imports: no blank lines, comments or docstrings
 MOST_LINES_RESUMED = 4_100
+
+MOST_FILES = 30  # that a durable run goes through, once its graph is compiled
 
 CAPABILITIES = """
     _capabilities _progress _schema policies
@@ -122,6 +125,33 @@ def test_a_capability_is_there(capability):
 def test_the_heart_is_read_in_one_sitting(code, most):
     """Whoever adds to it takes from it."""
     assert most - 200 < sum(map(lines_of_code, ours(imported_by(code)).values())) <= most
+
+
+def test_a_durable_run_goes_through_few_files(tmp_path):
+    """Whoever follows one from `execute` to the file on the disk has these to read."""
+    checkpoint = CheckpointConfig(store="sqlite", interval=1, options={"path": str(tmp_path / "runs.db")})
+    graph = StateGraph(GraphConfig("durable", observer="noop", checkpoint=checkpoint))
+    graph.add_node("a", lambda state: {"n": 1})
+    graph.add_node("b", lambda state: {})
+    graph.add_edge("a", "b", key_equals("n", 1))
+    graph.set_entry_point("a")
+    graph.set_exit_point("b")
+    graph.execute(State())
+    files = set()
+
+    def note(frame, event, _):
+        if frame.f_code.co_filename.startswith(str(PACKAGE)):
+            files.add(frame.f_code.co_filename)
+
+    state, before = State({"x": 1}), sys.getprofile()
+    sys.setprofile(note)
+    try:
+        graph.execute(state)
+    finally:
+        sys.setprofile(before)
+    graph.store.close()
+
+    assert len(files) <= MOST_FILES, sorted(files)
 
 
 def test_the_root_imports_nothing():
