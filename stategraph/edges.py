@@ -12,12 +12,12 @@ from typing import Any, TypeAlias, cast, final
 
 import attrs
 
+from stategraph._text.shown import shorten
+from stategraph._util.atoms import ATOMS
 from stategraph._util.callables import is_true, name_of, problem_of
 from stategraph._util.failures import failure_of, failures
-from stategraph._values.frozen import ATOMS
 from stategraph._values.sameness import is_same
 from stategraph._values.structure import EdgeStructure
-from stategraph.errors import shorten
 from stategraph.state import State
 
 Predicate: TypeAlias = Callable[[State], bool]
@@ -57,7 +57,7 @@ class NoWay:
 
 
 def choose(edges: Sequence[Edge], state: State) -> Edge | NoWay:
-    """-> the first edge whose predicate holds."""
+    """Return the first edge whose predicate holds."""
     for edge in edges:
         predicate = edge.predicate
         if predicate is None:
@@ -83,11 +83,11 @@ class LibraryPredicate:
     """Base of the predicates that stategraph makes: they can say what they test."""
 
     def __call__(self, state: State) -> bool:
-        """Whether it holds."""
+        """Return whether it holds."""
         raise NotImplementedError
 
     def describe(self, describe_own: Callable[[Predicate], str]) -> str:
-        """-> what it tests; `describe_own` puts the users' own functions in words."""
+        """Return what it tests; `describe_own` puts the users' own functions in words."""
         raise NotImplementedError
 
     def __repr__(self) -> str:
@@ -95,32 +95,32 @@ class LibraryPredicate:
 
 
 def always() -> Predicate:
-    """-> a predicate that always holds, like an edge without one."""
+    """Return a predicate that always holds, like an edge without one."""
     return _Always()
 
 
 def key_exists(key: str) -> Predicate:
-    """-> a predicate that holds where the State has `key`, whatever its value."""
+    """Return a predicate that holds if the State has `key`, whatever its value."""
     return _KeyExists(key)
 
 
 def key_equals(key: str, value: object) -> Predicate:
-    """-> a predicate that holds where the State has `key` and its value equals `value`."""
+    """Return a predicate that holds if the State has `key` and its value equals `value`."""
     return _KeyEquals(key, value)
 
 
 def not_(predicate: Predicate) -> Predicate:
-    """-> a predicate that holds where `predicate` does not."""
+    """Return a predicate that holds if `predicate` does not."""
     return _Not(_checked(predicate))
 
 
 def and_(*predicates: Predicate) -> Predicate:
-    """-> a predicate that holds where all of them do, asked in order until one does not."""
+    """Return a predicate that holds if all of them do, asked in order until one does not."""
     return _Combined("and_", all, tuple(map(_checked, predicates)))
 
 
 def or_(*predicates: Predicate) -> Predicate:
-    """-> a predicate that holds where any of them does, asked in order until one does."""
+    """Return a predicate that holds if any of them does, asked in order until one does."""
     return _Combined("or_", any, tuple(map(_checked, predicates)))
 
 
@@ -200,7 +200,7 @@ class _Combined(LibraryPredicate):
 
 
 def describe_predicate(predicate: Predicate | None, describe_own: Callable[[Predicate], str] = name_of) -> str:
-    """-> a predicate in words; `describe_own` puts the users' own functions in words."""
+    """Return a predicate in words; `describe_own` puts the users' own functions in words."""
     if predicate is None:
         return "always()"
     if isinstance(predicate, LibraryPredicate):
@@ -209,7 +209,7 @@ def describe_predicate(predicate: Predicate | None, describe_own: Callable[[Pred
 
 
 def stable_repr(value: object) -> str:
-    """-> a repr that is the same in every process: sets in order, no addresses.
+    """Return a repr that is the same in every process: sets in order, no addresses.
 
     Raises:
         ValueError: it is too long to be kept with every run of the graph.

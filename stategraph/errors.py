@@ -6,79 +6,16 @@ says in its text what is wrong and what to do. The text is made when it is asked
 
 from __future__ import annotations
 
-from collections import UserDict
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from collections.abc import Set as AbstractSet
-from types import MappingProxyType
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TypeAlias
 
 import attrs
 
-from stategraph._util.secrets import Hidden, may_be_secret, shown_items, without_passwords
+from stategraph._text.secrets import Hidden, may_be_secret
+from stategraph._text.shown import cut, shorten
 
-if TYPE_CHECKING:
-    from stategraph._values.provenance import Pause
-    from stategraph.state import State
-
-_SHOWN = 80  # characters of a value in an error: enough to recognise it, short when it is megabytes
-
-
-def shorten(value: object, limit: int = _SHOWN) -> str:
-    """-> the repr of a value, cut to `limit` characters and without passwords in URLs; never raises, whatever the
-    value's own repr does."""
-    try:
-        text = without_passwords(_repr_up_to(limit, value))
-    except Exception as error:
-        return f"<{type(value).__name__} whose repr raises {type(error).__name__}>"
-    return text if len(text) <= limit else text[: limit - 3] + "..."
-
-
-def _repr_up_to(limit: int, value: object) -> str:
-    """-> the repr of a value or, where that is longer than `limit`, a beginning of it that is longer as well.
-
-    No more than that of a container is looked at: the repr of megabytes is megabytes, and that of a list which refers
-    to the same lists again and again need not end.
-    """
-    if isinstance(value, str | bytes):
-        shown = without_passwords(value) if isinstance(value, str) else value  # before it is cut, and no URL any more
-        return repr(shown[: limit + 1])
-    opening, closing = _BRACKETS.get(type(value).__repr__, ("", ""))
-    if not opening or not isinstance(value, Collection) or not value:
-        if isinstance(value, dict | MappingProxyType | UserDict) and value != {}:
-            return f"{type(value).__name__}({_repr_up_to(limit, dict(value))})"
-        return repr(value)
-    if isinstance(value, AbstractSet) and type(value) is not set:
-        opening, closing = f"{type(value).__name__}({opening}", f"{closing})"
-    text = opening
-    for item in shown_items(value) if isinstance(value, dict) else ((item,) for item in value):
-        if len(text) > limit:
-            return text
-        text += ": ".join([_repr_up_to(limit - len(text), part) for part in item]) + ", "
-    if isinstance(value, tuple) and len(value) == 1:
-        return f"{text[:-1]}{closing}"
-    return f"{text[:-2]}{closing}"
-
-
-_BRACKETS: dict[object, tuple[str, str]] = {
-    **dict.fromkeys((set.__repr__, frozenset.__repr__, dict.__repr__), ("{", "}")),
-    list.__repr__: ("[", "]"),
-    tuple.__repr__: ("(", ")"),
-}
-"""What the containers of Python write around their items, where a class has no repr of its own."""
-
-
-def _cut(text: str, limit: int = 2 * _SHOWN) -> str:
-    """-> a text, cut in its middle to `limit` characters."""
-    return text if len(text) <= limit else f"{text[: limit // 2]}...{text[-limit // 2 :]}"
-
-
-def describe_exception(error: BaseException) -> str:
-    """-> ``ValueError: what it says``, even where the exception cannot say it."""
-    try:
-        text = str(error)
-    except Exception as broken:
-        text = f"<its str raises {type(broken).__name__}>"
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+_State: TypeAlias = Any  # a State: it raises errors, so that they cannot name its class
+_Pause: TypeAlias = Any  # a Pause, likewise
 
 
 class StateGraphError(Exception):
@@ -120,15 +57,10 @@ class ConfigError(StateGraphError, ValueError):
 
     def __str__(self) -> str:
         value = self.value if self.is_shown else Hidden.of(self.value)
-        return f"{_cut(self.key)}: {shorten(value)} is not allowed; {_cut(self.allowed, 500)}"
+        return f"{cut(self.key)}: {shorten(value)} is not allowed; {cut(self.allowed, 500)}"
 
     def __repr__(self) -> str:
         return f"ConfigError({str(self)!r})"
-
-
-def with_article(noun: str) -> str:
-    """Return a noun with its indefinite article."""
-    return f"{'an' if noun[:1].lower() in 'aeiou' else 'a'} {noun}"
 
 
 def _sorted(names: Iterable[str]) -> list[str]:
@@ -137,7 +69,7 @@ def _sorted(names: Iterable[str]) -> list[str]:
 
 @attrs.define(slots=False, eq=False, repr=False)
 class UnknownNameError(StateGraphError, LookupError):
-    """A store, an observer or a node is asked for by a name that nobody has given."""
+    """No store, observer or node has this name."""
 
     kind: str
     name: str
@@ -146,7 +78,7 @@ class UnknownNameError(StateGraphError, LookupError):
     def __str__(self) -> str:
         import difflib  # imported when used
 
-        near = difflib.get_close_matches(_cut(self.name) if isinstance(self.name, str) else "", self.known, n=1)
+        near = difflib.get_close_matches(cut(self.name) if isinstance(self.name, str) else "", self.known, n=1)
         known = ", ".join(map(shorten, self.known[:20])) + (", ..." if len(self.known) > 20 else "")
         hint = f"; did you mean {shorten(near[0])}?" if near else ""
         return f"no {self.kind} is named {shorten(self.name)}{hint} (known: {known or 'none'})"
@@ -175,7 +107,7 @@ class InvalidRunIdError(StateGraphError, ValueError):
         reason = self.reason or (
             "use 1 to 200 of A-Z a-z 0-9 . _ : / - with no part between slashes that is empty or begins with a dot"
         )
-        return f"run_id: {shorten(self.run_id)}{size} is not allowed; {_cut(reason, 500)}"
+        return f"run_id: {shorten(self.run_id)}{size} is not allowed; {cut(reason, 500)}"
 
 
 # --------------------------------------------------------------------------- running
@@ -189,7 +121,7 @@ class ExecutionError(StateGraphError, RuntimeError):
     """
 
     node_name: str
-    state: State
+    state: _State
     path: tuple[str, ...]
     reason: str
 
@@ -214,9 +146,9 @@ class SchemaError(StateGraphError, ValueError):
 
     def __str__(self) -> str:
         where = f"node {shorten(self.node)}" if self.node else "the input"
-        what = f"{_cut(self.key)!r} of {self.schema}" if self.key else self.schema
-        text = f"{where}: {what}: expected {_cut(self.expected, 500)}, found {_cut(self.found, 500)}"
-        more = "; ".join(_cut(other, 500) for other in self.others[:4]) + ("; ..." if len(self.others) > 4 else "")
+        what = f"{cut(self.key)!r} of {self.schema}" if self.key else self.schema
+        text = f"{where}: {what}: expected {cut(self.expected, 500)}, found {cut(self.found, 500)}"
+        more = "; ".join(cut(other, 500) for other in self.others[:4]) + ("; ..." if len(self.others) > 4 else "")
         return f"{text}; {more}" if more else text
 
 
@@ -228,7 +160,7 @@ class MaxIterationsError(ExecutionError):
 class RunCancelledError(StateGraphError):
     """The cancel event was set, or the timeout passed (then ``__cause__`` is a TimeoutError)."""
 
-    state: State
+    state: _State
     reason: str
 
     def __str__(self) -> str:
@@ -288,8 +220,8 @@ class GraphMismatchError(StateGraphError):
     way_out: str
 
     def __str__(self) -> str:
-        changes = "; ".join(_cut(change) for change in self.changes[:10]) + ("; ..." if len(self.changes) > 10 else "")
-        return f"run {self.run_id!r} does not fit this graph: {changes}. {_cut(self.way_out, 500)}"
+        changes = "; ".join(cut(change) for change in self.changes[:10]) + ("; ..." if len(self.changes) > 10 else "")
+        return f"run {self.run_id!r} does not fit this graph: {changes}. {cut(self.way_out, 500)}"
 
 
 @attrs.define(slots=False, eq=False, repr=False)
@@ -303,7 +235,7 @@ class RecomputeError(StateGraphError, RuntimeError):
     reasons: Mapping[str, str]
 
     def __str__(self) -> str:
-        listed = [f"{shorten(key)} ({_cut(reason, 500)})" for key, reason in list(self.reasons.items())[:10]]
+        listed = [f"{shorten(key)} ({cut(reason, 500)})" for key, reason in list(self.reasons.items())[:10]]
         more = ", ..." if len(self.reasons) > 10 else ""
         values = ", ".join(f"{shorten(key)}: ..." for key in list(self.reasons)[:10]) + more
         return (
@@ -315,10 +247,10 @@ class RecomputeError(StateGraphError, RuntimeError):
 
 @attrs.define(slots=False, eq=False, repr=False)
 class AnswerError(StateGraphError, ValueError):
-    """A paused run is resumed without the answer that it waits for, or with one that will not do; it stays paused."""
+    """A paused run is resumed without the answer that it waits for, or with one that is refused; it stays paused."""
 
     run_id: str
-    pause: Pause
+    pause: _Pause
     problem: str
 
     def __str__(self) -> str:
@@ -328,7 +260,7 @@ class AnswerError(StateGraphError, ValueError):
         shown = "" if pause.value is None else f", to {shorten(pause.value)}"
         return (
             f"run {self.run_id!r} waits{until} at node {shorten(pause.node)} for an answer under "
-            f"{pause.response_param!r} ({_cut(pause.reason)}), as {how}{shown}; {_cut(self.problem, 500)}"
+            f"{pause.response_param!r} ({cut(pause.reason)}), as {how}{shown}; {cut(self.problem, 500)}"
         )
 
 
@@ -354,7 +286,7 @@ class CheckpointError(StateGraphError):
 
     run_id: str
     reason: str = "the store failed"
-    state: State | None = attrs.field(default=None, init=False)
+    state: _State | None = attrs.field(default=None, init=False)
 
     def __str__(self) -> str:
         return f"run {shorten(self.run_id)}: {self.reason}" if self.run_id else self.reason
@@ -386,12 +318,15 @@ class CheckpointCorruptError(CheckpointError):
 
 
 class FormatError(CheckpointError):
-    """What the store holds takes more than there is here: a newer version of stategraph, or a type or serializer that
-    was not registered. Or it is no store at all."""
+    """What the store holds cannot be read here.
+
+    A newer version of stategraph wrote it, it needs a type or serializer that was not registered, or it is no store at
+    all.
+    """
 
 
 class StepConflictError(CheckpointError):
-    """A save would change the data of a saved step, or lies behind the newest saved step."""
+    """A save would change the data of a saved step, or comes after a newer step was saved."""
 
 
 @attrs.define(slots=False, eq=False, repr=False)
@@ -403,7 +338,7 @@ class NotSerializableError(CheckpointError, TypeError):
     run_id: str = ""
 
     def __str__(self) -> str:
-        text = f"{_cut(self.path) or 'the State'} cannot be saved: {self.reason}"
+        text = f"{cut(self.path) or 'the State'} cannot be saved: {self.reason}"
         if self.state is None:
             return text
         node = f", after node {shorten(self.state.checkpoint_node)}" if self.state.checkpoint_node else ""

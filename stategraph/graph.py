@@ -7,31 +7,29 @@ import threading
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, cast
 
-from stategraph._drivers.limits import StopSignal
-from stategraph._drivers.sync import DroppedRuns, Stream, drive, is_loop_running
+from stategraph._drivers.sync import DroppedRuns, drive
 from stategraph._engine.context import RunContext
 from stategraph._engine.io import RunIO
-from stategraph._engine.resume import resume
 from stategraph._engine.start import execute
 from stategraph._graph.builder import GraphBuilder
-from stategraph._graph.compiled import CompiledGraph, CompiledNode
+from stategraph._graph.compiled import CompiledGraph
 from stategraph._protocol.commands import Task
-from stategraph._schema.schema import schema_of
 from stategraph._util.validators import MOST
 from stategraph._values.events import Listener, listener_problem, wanted_events
-from stategraph._values.frozen import freeze_items
 from stategraph.config import GraphConfig
-from stategraph.errors import AsyncNodeError, ConfigError, GraphError, shorten
-from stategraph.nodes.subgraph import GraphNode, Keys
+from stategraph.errors import AsyncNodeError, ConfigError
 from stategraph.observers import get_observer
 from stategraph.state import State
 from stategraph.stores import CheckpointStore, get_checkpoint_store
-from stategraph.stores._codec.types import find_by_class
 from stategraph.stores.retention import Policy
-from stategraph.stores.write_behind import WriteBehindStore
 
 if TYPE_CHECKING:
+    from stategraph._drivers.iteration import Stream
+    from stategraph._drivers.limits import StopSignal
     from stategraph._drivers.streams import AsyncStream
+    from stategraph._protocol.store import Store
+    from stategraph._schema.schema import Schema
+    from stategraph.nodes.subgraph import GraphNode, Keys
 
 
 _ASYNC_STREAMS = "'graph.astream(...)' or 'graph.astream_resume(...)' with 'async for', or 'await graph.aexecute(...)'"
@@ -66,12 +64,12 @@ class StateGraph(GraphBuilder):
     ) -> None:
         _check_arguments(config, observer, store)
         checkpoint = config.checkpoint
-        super().__init__(config.name, None if schema is None else schema_of(schema))
+        super().__init__(config.name, None if schema is None else _schema_of(schema))
         self.config = config
         self.observer = get_observer(config.observer) if observer is None else observer
         self.store = get_checkpoint_store(checkpoint.store, **checkpoint.store_options()) if store is None else store
         self._plan: CompiledGraph | None = None
-        self._plan_within: CompiledGraph | None = None
+        self._nested_plan: CompiledGraph | None = None
 
     def validate(self) -> None:
         """Check that runs can start, and can get from everywhere to an exit point.
@@ -113,8 +111,11 @@ class StateGraph(GraphBuilder):
     async def aexecute(
         self, state: State, *, cancel: threading.Event | None = None, timeout: float | None = None
     ) -> State:
-        """As `execute`, on the running event loop: sync nodes and the store work in threads, and cancelling the task
-        stops the run, after the node that is running if that is a sync one."""
+        """Run a State as `execute` does, on the running event loop.
+
+        Sync nodes and the store work in threads. To cancel the task stops the run, after the node that is running if
+        that is a sync one.
+        """
         from stategraph._drivers.aio import adrive  # imported when used: asyncio takes 20 ms
 
         return await adrive(execute(self._new_run(), _checked(state)), _signal(cancel, timeout))
@@ -134,10 +135,10 @@ class StateGraph(GraphBuilder):
         Args:
             run_id: The run.
             updates: Laid over the data of the checkpoint, and saved before the next node runs. Of a paused run: the
-                answer under the key that it waits for, and whatever else.
+                answer under the key that it waits for, and anything else.
             allow_changed: Go on even if nodes or edges of the graph have changed since.
-            migrate: New names of nodes that were renamed since, by their old ones; of a node of a graph within, both
-                with the node that runs the graph and a slash before them.
+            migrate: New names of nodes that were renamed since, by their old ones; of a node of a nested graph, both
+                after the name of the node that runs the graph and a slash.
             cancel: As for `execute`.
             timeout: As for `execute`.
 
@@ -146,14 +147,14 @@ class StateGraph(GraphBuilder):
 
         Raises:
             SchemaError: the updates do not fit the schema.
-            AnswerError: the run is paused, and the updates hold no answer that will do. It stays paused.
+            AnswerError: the run is paused, and the updates hold no answer that is accepted. It stays paused.
             CheckpointingDisabledError: the graph saves nothing (interval 0).
             CheckpointNotFoundError: the store has no checkpoint of the run.
             RunCompleteError: the run is complete.
             GraphMismatchError: it is a run of another graph, or of this one before it changed; it names the changes.
             And all that `execute` raises.
         """
-        task = resume(self._sync_run(), run_id, *_changes(updates, allow_changed, migrate))
+        task = _resume(self._sync_run(), run_id, updates, allow_changed, migrate)
         return drive(task, _signal(cancel, timeout))
 
     async def aresume(
@@ -166,20 +167,22 @@ class StateGraph(GraphBuilder):
         cancel: threading.Event | None = None,
         timeout: float | None = None,
     ) -> State:
-        """As `resume`, on the running event loop; see `aexecute`."""
+        """Go on with a run as `resume` does, on the running event loop; see `aexecute`."""
         from stategraph._drivers.aio import adrive  # imported when used: asyncio takes 20 ms
 
-        task = resume(self._new_run(), run_id, *_changes(updates, allow_changed, migrate))
+        task = _resume(self._new_run(), run_id, updates, allow_changed, migrate)
         return await adrive(task, _signal(cancel, timeout))
 
     # ------------------------------------------------------------------ step by step
 
     def stream(self, state: State, *, cancel: threading.Event | None = None, timeout: float | None = None) -> Stream:
-        """As `execute`, yielding the State after every node and, of a node that is a generator, after every chunk.
+        """Run a State as `execute` does, yielding it after every node, and after every chunk of a node.
 
         After a chunk, `State.partial` holds the chunks so far. The run goes on when the next State is asked for; to
         leave the iteration stops it at a checkpoint, from which `resume` goes on.
         """
+        from stategraph._drivers.iteration import Stream  # imported when used
+
         task = execute(self._sync_run(shows=True), _checked(state))
         return Stream(task, _signal(cancel, timeout), self.store)
 
@@ -193,15 +196,20 @@ class StateGraph(GraphBuilder):
         cancel: threading.Event | None = None,
         timeout: float | None = None,
     ) -> Stream:
-        """As `resume`, yielding as `stream` does."""
-        task = resume(self._sync_run(shows=True), run_id, *_changes(updates, allow_changed, migrate))
+        """Go on with a run as `resume` does, yielding as `stream` does."""
+        from stategraph._drivers.iteration import Stream  # imported when used
+
+        task = _resume(self._sync_run(shows=True), run_id, updates, allow_changed, migrate)
         return Stream(task, _signal(cancel, timeout), self.store)
 
     def astream(
         self, state: State, *, cancel: threading.Event | None = None, timeout: float | None = None
     ) -> AsyncStream:
-        """As `stream`, on the running event loop. A loop that may be left early is best put into
-        ``async with graph.astream(state) as states``: then the run has stopped when it is left."""
+        """Run a State as `stream` does, on the running event loop.
+
+        A loop that may be left early is best put into ``async with graph.astream(state) as states``: then the run has
+        stopped when it is left.
+        """
         from stategraph._drivers.streams import AsyncStream  # imported when used: asyncio takes 20 ms
 
         task = execute(self._new_run(shows=True), _checked(state))
@@ -217,40 +225,45 @@ class StateGraph(GraphBuilder):
         cancel: threading.Event | None = None,
         timeout: float | None = None,
     ) -> AsyncStream:
-        """As `resume`, yielding as `astream` does."""
+        """Go on with a run as `resume` does, yielding as `astream` does."""
         from stategraph._drivers.streams import AsyncStream  # imported when used: asyncio takes 20 ms
 
-        task = resume(self._new_run(shows=True), run_id, *_changes(updates, allow_changed, migrate))
+        task = _resume(self._new_run(shows=True), run_id, updates, allow_changed, migrate)
         return AsyncStream(task, _signal(cancel, timeout), self.store)
 
-    # ------------------------------------------------------------------ within another
+    # ------------------------------------------------------------------ nested
 
     def as_node(self, inputs: Keys = None, outputs: Keys = None) -> GraphNode:
-        """-> this graph as a node of another, which gives it a run of its own and keeps that in its own store.
+        """Return this graph as a node of another, which gives it a run of its own and keeps that in its own store.
 
         Args:
-            inputs: What the run begins with: keys of the outer State; a mapping from the keys in here to those out
-                there; or a function of the outer State. By default the whole State.
-            outputs: What comes out: keys of the final State; a mapping from the keys out there to those in here; or a
-                function of the final State. By default all that changed.
+            inputs: What the nested run begins with: keys of the outer State; a mapping from nested keys to outer ones;
+                or a function of the outer State. By default the whole State.
+            outputs: What comes out: keys of the final nested State; a mapping from outer keys to nested ones; or a
+                function of the final nested State. By default all that changed.
         """
-        return GraphNode(self, self._planned_within, inputs, outputs)
+        from stategraph.nodes.subgraph import GraphNode  # imported when used
+
+        return GraphNode(self, self._planned_nested, inputs, outputs)
 
     # ------------------------------------------------------------------ inside
 
     def _new_run(self, *, shows: bool = False) -> RunContext:
         plan, checkpoint = self._runnable(), self.config.checkpoint
-        store = WriteBehindStore(self.store) if plan.write_behind else self.store
+        store = _write_behind(self.store) if plan.write_behind else self.store
         policy = Policy(checkpoint.retention, checkpoint.window, checkpoint.ttl)
         dropped = DroppedRuns(self.store)
-        services = RunIO(store, self.observer, self.name, policy, plan.persist, dropped.settle)
-        return RunContext(plan, services, wanted_events(self.observer), _run_nested, shows, dropped.hand_over)
+        services = RunIO(store, self.observer, self._name, policy, plan.persist, dropped.settle)
+        return RunContext(plan, services, wanted_events(self.observer), shows, dropped.hand_over)
 
     def _sync_run(self, *, shows: bool = False) -> RunContext:
         run = self._new_run(shows=shows)
         node = run.plan.async_node
-        if node is not None and is_loop_running():
-            raise AsyncNodeError(node, _ASYNC_STREAMS) if shows else AsyncNodeError(node)
+        if node is not None:
+            from stategraph._drivers.blocking import is_loop_running  # imported when used: with async nodes
+
+            if is_loop_running():
+                raise AsyncNodeError(node, _ASYNC_STREAMS) if shows else AsyncNodeError(node)
         return run
 
     def _runnable(self) -> CompiledGraph:
@@ -266,14 +279,14 @@ class StateGraph(GraphBuilder):
                 plan = self._plan = self._make_plan(self._persist if self.config.checkpoint.interval else None)
         return plan
 
-    def _planned_within(self) -> CompiledGraph:
-        """-> the plan as a node of another graph, which decides when something is saved; this one, what."""
+    def _planned_nested(self) -> CompiledGraph:
+        """Return what was compiled for another graph, which decides when something is saved; this one, what."""
         if self._persist is None or self.config.checkpoint.interval:
             return self._planned()
-        plan = self._plan_within
+        plan = self._nested_plan
         if plan is None:
             with self._lock:
-                plan = self._plan_within = self._make_plan(self._persist)
+                plan = self._nested_plan = self._make_plan(self._persist)
         return plan
 
     @property
@@ -287,12 +300,8 @@ class StateGraph(GraphBuilder):
     def _make_plan(self, persist: frozenset[str] | None) -> CompiledGraph:
         checkpoint = self.config.checkpoint
         keeps = checkpoint.interval > 0 and self.store.keeps_parts
-        stages = self._cached_stages(persist)
-        if self._schema is not None and checkpoint.interval > 0:
-            unknown = [cls for cls in self._schema.classes if find_by_class(cls) is None]
-            if unknown:
-                raise GraphError(self.name, tuple(_not_registered(self._schema.name, cls) for cls in unknown))
-        return CompiledGraph(
+        stages = self._stages(persist)
+        plan = CompiledGraph(
             graph=self.name,
             structure=self.structure,
             entry=cast(str, self._entry),
@@ -306,50 +315,34 @@ class StateGraph(GraphBuilder):
             forgets=not checkpoint.preserve,
             max_iterations=self.config.max_iterations,
             store=str(self.store),
-            defaults=self._checked_defaults(),
+            defaults=self._defaults.copy(),
             schema=self._schema,
-            lacks=self._lacks(stages),
             persist=persist,
+            async_node=next((name for name, stage in stages.items() if stage.node.is_async), None),
         )
+        if all(stage.is_plain for stage in stages.values()):
+            return plan
+        from stategraph._capabilities.equip import equipped  # imported when used: by graphs that need more than calls
 
-    def _checked_defaults(self) -> dict[str, Any]:
-        defaults, schema = self._defaults, self._schema
-        return dict(defaults) if schema is None else freeze_items(schema.checked("", defaults, defaults))
-
-    def _cached_stages(self, persist: frozenset[str] | None) -> Mapping[str, CompiledNode]:
-        stages = self._stages(persist)
-        if all(stage.policies.cache is None for stage in stages.values()):
-            return stages
-        from stategraph._engine.result_cache import (
-            with_caches,  # imported when used: diskcache and the codec take 60 ms
-        )
-        from stategraph.stores._files.results import results_of
-
-        return with_caches(self.name, stages, lambda policy: results_of(policy, self.store.signing_key))
-
-    def _lacks(self, stages: Mapping[str, CompiledNode]) -> str:
-        """-> what runs of the graph cannot do without, if that is not there."""
-        pausing = {name: stage for name, stage in stages.items() if stage.node.pauses}
-        within = [name for name, stage in pausing.items() if stage.node.has_parts]
-        if pausing and self.config.checkpoint.interval == 0:
-            name = next(iter(pausing))
-            return f"node {name!r} pauses runs, which takes checkpoints: set checkpoint.interval to 1 or more"
-        if within and not self.store.keeps_parts:
-            return f"node {within[0]!r} pauses runs within a graph, which takes a store that keeps parts"
-        return ""
+        return equipped(plan, self.store)
 
     def _changed(self) -> None:
-        self._plan = self._plan_within = None
+        self._plan = self._nested_plan = None
 
     def __repr__(self) -> str:
         return f"StateGraph({self.name!r}, {len(self._nodes)} nodes, {len(self._edges)} edges, {self.store})"
 
 
-def _not_registered(schema: str, cls: type) -> str:
-    return (
-        f"its schema {schema} holds values of class {cls.__qualname__}, which no store can save: "
-        f"register it with stategraph.register_type({cls.__name__})"
-    )
+def _schema_of(cls: type) -> Schema:
+    from stategraph._schema.schema import schema_of  # imported when used: few graphs have one
+
+    return schema_of(cls)
+
+
+def _write_behind(store: CheckpointStore) -> Store:
+    from stategraph.stores.write_behind import WriteBehindStore  # imported when used: for durability "async"
+
+    return WriteBehindStore(store)
 
 
 def _check_arguments(config: object, observer: object, store: object) -> None:
@@ -365,10 +358,10 @@ def _check_arguments(config: object, observer: object, store: object) -> None:
         )
 
 
-def _run_nested(*about: Any) -> Task[State]:
-    from stategraph._engine.subgraphs import run_nested  # imported when used: few graphs run others
+def _resume(run: RunContext, *how: Any) -> Task[State]:
+    from stategraph._engine.resume import resume_with  # imported when used: most processes begin runs
 
-    return run_nested(*about)
+    return resume_with(run, *how)
 
 
 def _checked(state: object) -> State:
@@ -377,25 +370,13 @@ def _checked(state: object) -> State:
     return state
 
 
-def _changes(
-    updates: Mapping[str, Any] | None, allow_changed: bool, migrate: Mapping[str, str] | None
-) -> tuple[Mapping[str, Any], bool, Mapping[str, str]]:
-    """-> what a run is resumed with, if it is of the right types."""
-    if updates is not None and not isinstance(updates, Mapping):
-        raise TypeError(f"updates are a mapping, not {type(updates).__name__}")
-    if not isinstance(allow_changed, bool):
-        raise TypeError(f"allow_changed is True or False, not {shorten(allow_changed)}")
-    if migrate is not None and not isinstance(migrate, Mapping):
-        raise TypeError(f"migrate is a mapping of old names to new ones, not {type(migrate).__name__}")
-    wrong = [name for pair in (migrate or {}).items() for name in pair if not isinstance(name, str)]
-    if wrong:
-        raise TypeError(f"migrate: {shorten(wrong[0])} is not allowed; names of nodes are")
-    return updates or {}, allow_changed, migrate or {}
-
-
 def _signal(cancel: threading.Event | None, timeout: float | None) -> StopSignal | None:
     if cancel is not None and not callable(getattr(cancel, "is_set", None)):
         raise ConfigError("cancel", cancel, "a threading.Event")
     if timeout is not None and not (type(timeout) in (int, float) and (0 <= timeout <= MOST or timeout == math.inf)):
         raise ConfigError("timeout", timeout, "a number of seconds from 0 on")
+    if cancel is None and timeout is None:
+        return None
+    from stategraph._drivers.limits import StopSignal  # imported when used: few calls are limited
+
     return StopSignal.of(cancel, timeout)

@@ -1,4 +1,4 @@
-"""What a node does about failure, time and repetition: RetryPolicy, CachePolicy, and all of them together."""
+"""Retrying nodes and caching their results: RetryPolicy and CachePolicy."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from typing import Any, TypeAlias, TypeVar
 
 import attrs
 
+from stategraph._text.shown import describe_exception, shorten
 from stategraph._util.callables import answered, is_true, problem_of
 from stategraph._util.validators import MOST, Validator, check, encodable, is_count, is_seconds
-from stategraph.errors import AsyncNodeError, ConfigError, ExecutionError, describe_exception, shorten
+from stategraph.errors import AsyncNodeError, ConfigError, ExecutionError
 
 _Answer = TypeVar("_Answer")
 RetryOn: TypeAlias = type[Exception] | tuple[type[Exception], ...] | Callable[[Exception], bool]
@@ -36,7 +37,7 @@ def _is_classes(value: Any) -> bool:
 
 
 def _function(key: str, allowed: str, arguments: int, otherwise: Callable[[Any], bool]) -> Validator:
-    """-> a validator for a function that takes so many arguments, where `otherwise` does not take the value."""
+    """Return a validator for a function that takes so many arguments, or for a value that `otherwise` accepts."""
 
     def validate(instance: object, attribute: object, value: Any) -> None:
         if otherwise(value):
@@ -50,17 +51,19 @@ def _function(key: str, allowed: str, arguments: int, otherwise: Callable[[Any],
 
 @attrs.frozen
 class RetryPolicy:
-    """When and how often a node that failed is tried again. The waiting times are tenacity's.
+    """When and how often a node that failed is tried again.
+
+    The delay before attempt n + 1 is ``initial_delay * backoff_multiplier ** (n - 1)``, but at most `max_delay`.
 
     Attributes:
         max_attempts: How many times it is tried in all.
         initial_delay: Seconds before the second attempt.
-        backoff_multiplier: What the delay is multiplied with from one attempt to the next.
+        backoff_multiplier: What the delay is multiplied by from one attempt to the next.
         max_delay: Seconds that no delay exceeds.
         jitter: Up to so many seconds, at random, are added to each delay.
         retry_on: What is tried again: exception classes, or a function of the exception. The parts of a node fail
-            together, as an ExceptionGroup: classes fit one if they fit all that is in it. A graph within fails with
-            an ExecutionError: classes fit one if they fit what it came from.
+            together, as an ExceptionGroup: classes fit one if they fit all that is in it. A nested graph fails with an
+            ExecutionError: classes fit one if they fit what it came from.
         random: Where the jitter comes from: a function that gives numbers from 0 up to 1, such as
             ``random.Random(7).random``. By default it is that of the module random.
 
@@ -102,9 +105,9 @@ class RetryPolicy:
     )
 
     def delay_after(self, attempt: int, error: Exception) -> float | None:
-        """-> the seconds to wait after this attempt failed with this error; None to give up.
+        """Return the seconds to wait after this attempt failed with this error; None to give up.
 
-        A function of the policy that fails gives up, too: the error that it was to judge is the one to be seen.
+        If a function of the policy fails, it gives up as well: the error that was to be judged is the one to be seen.
         """
         if attempt >= self.max_attempts:
             return None
@@ -119,12 +122,11 @@ class RetryPolicy:
     def _backoff(self, attempt: int) -> float:
         if not self.initial_delay:  # 0 times what is too large for a float would be the longest delay
             return 0.0
-        import tenacity  # imported when used: 30 ms
-
-        wait = tenacity.wait_exponential(float(self.initial_delay), self.max_delay, float(self.backoff_multiplier))
-        call = tenacity.RetryCallState(tenacity.Retrying(), None, (), {})
-        call.attempt_number = attempt
-        return float(wait(call))
+        try:
+            delay = float(self.initial_delay) * float(self.backoff_multiplier) ** (attempt - 1)
+        except OverflowError:
+            return float(self.max_delay)
+        return float(min(delay, self.max_delay))
 
     def _jitter(self) -> float:
         if not self.jitter:
@@ -166,7 +168,7 @@ def _fits(error: BaseException, classes: Any) -> bool:
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:
-    """-> the error and, where that is one of a graph within, what it came from."""
+    """Yield the error and, if that is one of a nested graph, what it came from."""
     while error is not None:
         yield error
         error = error.__cause__ if isinstance(error, ExecutionError) else None
@@ -201,7 +203,7 @@ class CachePolicy:
 
     What the node changed is kept under its name and graph, the version of its code, and the exact values of its
     inputs. So a result depends on nothing but these: a node that reads other keys, a file or the time gets old answers.
-    What pauses, waits for an answer or fails is never kept, and chunks are not put out again. A cache that cannot be
+    What pauses, waits for an answer or fails is never kept, and chunks are not emitted again. A cache that cannot be
     read or written, or whose contents are damaged, costs a call of the node and nothing else.
 
     Attributes:
@@ -243,38 +245,3 @@ class CachePolicy:
     sign_with: Callable[[], bytes] | str | None = attrs.field(
         default=None, kw_only=True, repr=False, validator=_is_sign_with
     )
-
-
-# --------------------------------------------------------------------------- all of them
-
-
-@attrs.frozen
-class NodePolicies:
-    """What a node does beyond being called.
-
-    Attributes:
-        retry: Try it again when it fails.
-        timeout: Seconds that one attempt may take.
-        cache: Keep its results.
-        on_error: The node that a run goes to when it has failed.
-    """
-
-    retry: RetryPolicy | None = None
-    timeout: float | None = None
-    cache: CachePolicy | None = None
-    on_error: str | None = None
-
-    @property
-    def is_at_work(self) -> bool:
-        """Whether a call takes more than calling the node. A handler of failures does not."""
-        return self.retry is not None or self.timeout is not None or self.cache is not None
-
-    def __attrs_post_init__(self) -> None:
-        if self.timeout is not None and not is_seconds(self.timeout):
-            raise ConfigError("timeout", self.timeout, "a number of seconds above 0")
-        if self.retry is not None and not isinstance(self.retry, RetryPolicy):
-            raise ConfigError("retry", self.retry, "a RetryPolicy")
-        if self.cache is not None and not isinstance(self.cache, CachePolicy):
-            raise ConfigError("cache", self.cache, "a CachePolicy")
-        if self.on_error is not None and not isinstance(self.on_error, str):
-            raise ConfigError("on_error", shorten(self.on_error), "the name of a node")

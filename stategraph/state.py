@@ -10,6 +10,7 @@ from typing import Any, NoReturn, Protocol, TypeVar, overload
 
 import attrs
 
+from stategraph._text.shown import shorten
 from stategraph._util.validators import LONGEST_WAIT
 from stategraph._values import clock
 from stategraph._values.events import EventType, Listener, listener_problem, notify, wants
@@ -17,7 +18,7 @@ from stategraph._values.frozen import are_settled, check_mapping, freeze_at, fre
 from stategraph._values.ids import check_run_id, is_nested_id, outer_id, step_of
 from stategraph._values.provenance import ErrorInfo, ParentStep, Partial, Pause, Progress, RunStatus, check_step
 from stategraph._values.structure import GraphStructure
-from stategraph.errors import InvalidRunIdError, shorten
+from stategraph.errors import InvalidRunIdError
 
 _Default = TypeVar("_Default")
 _REPR_LIMIT = 120  # characters of the keys in a repr
@@ -55,7 +56,7 @@ class _Draft:
 
 
 def _draft_of(state: State) -> _Draft:
-    """-> a draft with the fields of a State."""
+    """Return a draft with the fields of a State."""
     draft = _new(_Draft)
     draft._data = state._data
     draft.run_id = state.run_id
@@ -89,7 +90,7 @@ _LATEST_NS = 253_402_300_800 * 10**9  # the year 10000
 
 
 def _to_us(ns: int) -> int:
-    """-> what of a time is compared: no more than `State.timestamp` shows."""
+    """Return what of a time is compared: no more than `State.timestamp` shows."""
     return ns // 1000
 
 
@@ -163,7 +164,7 @@ class State(_Draft, Mapping[str, Any]):
             self._tell(EventType.STATE_CREATE)
 
     def _check_place(self) -> None:
-        """Raise InvalidRunIdError unless it belongs to the step that the id of a nested run tells of."""
+        """Raise InvalidRunIdError unless it belongs to the step that the id of a nested run names."""
         step = step_of(self.run_id)
         if self.parent is None or self.parent.step + 1 != step:  # in the history of a copy, it is a step of the source
             reason = f"it names a nested run, which begins by itself in step {step} of run {outer_id(self.run_id)!r}"
@@ -178,7 +179,7 @@ class State(_Draft, Mapping[str, Any]):
 
     @property
     def partial(self) -> Partial | None:
-        """What a node that did not finish has put out so far: its chunks, marked as partial by standing here."""
+        """What a node that did not finish has emitted so far."""
         return None if self.progress is None else self.progress.partial
 
     @property
@@ -211,19 +212,19 @@ class State(_Draft, Mapping[str, Any]):
     @overload
     def get(self, key: str, /, default: _Default) -> Any | _Default: ...
     def get(self, key: str, /, default: Any = None) -> Any:
-        """-> the value of `key`, or `default`."""
+        """Return the value of `key`, or `default`."""
         return self._data.get(key, default)
 
     def keys(self) -> KeysView[str]:
-        """-> the keys, in the order in which they were first set."""
+        """Return the keys, in the order in which they were first set."""
         return self._data.keys()
 
     def values(self) -> ValuesView[Any]:
-        """-> the values, in the order of `keys`."""
+        """Return the values, in the order of `keys`."""
         return self._data.values()
 
     def items(self) -> ItemsView[str, Any]:
-        """-> pairs of key and value, in the order of `keys`."""
+        """Return pairs of key and value, in the order of `keys`."""
         return self._data.items()
 
     def __repr__(self) -> str:
@@ -237,7 +238,7 @@ class State(_Draft, Mapping[str, Any]):
     # ------------------------------------------------------------------ changing, which makes a new State
 
     def set(self, key: str, value: Any) -> State:
-        """-> this State with `key` set to `value`."""
+        """Return this State with `key` set to `value`."""
         data = self._data.copy()
         data[plain_key(key)] = freeze_at(key, value)
         if self.observer is not None:
@@ -245,14 +246,14 @@ class State(_Draft, Mapping[str, Any]):
         return with_data(self, data)
 
     def update(self, mapping: Mapping[str, Any] | None = None, /, **more: Any) -> State:
-        """-> this State with all keys of the mapping and the keywords set."""
+        """Return this State with all keys of the mapping and the keywords set."""
         changes = {**(mapping or {}), **more}
         if self.observer is not None:
             self._tell(EventType.STATE_SET, keys=tuple(changes))
         return with_data(self, lay_over(self._data, changes))
 
     def remove(self, key: str) -> State:
-        """-> this State without `key`.
+        """Return this State without `key`.
 
         Raises:
             KeyError: there is no such key.
@@ -264,20 +265,20 @@ class State(_Draft, Mapping[str, Any]):
         return with_data(self, data)
 
     def merge(self, other: Mapping[str, Any]) -> State:
-        """-> this State with the data of another (or of a mapping) laid over its own; the provenance stays its own."""
+        """Return this State with the data of another one, or of a mapping, laid over its own; its provenance stays."""
         check_mapping(other)
         if self.observer is not None:
             self._tell(EventType.STATE_MERGE, keys=tuple(other))
         return with_data(self, lay_over(self._data, other))
 
     def clone(self) -> State:
-        """-> another State, equal to this one."""
+        """Return another State, equal to this one."""
         if self.observer is not None:
             self._tell(EventType.STATE_CLONE)
         return with_data(self, self._data)
 
     def set_checkpoint_node(self, node: str) -> State:
-        """-> this State as the work of `node`, with a fresh timestamp."""
+        """Return this State as the work of `node`, with a fresh timestamp."""
         if not isinstance(node, str):
             raise TypeError(f"a checkpoint_node is a str, not {type(node).__name__}")
         return evolve(self, checkpoint_node=node, _time_ns=clock.now_ns())
@@ -290,13 +291,13 @@ class State(_Draft, Mapping[str, Any]):
         response_param: str | None = None,
         deadline: datetime | float | None = None,
     ) -> State:
-        """-> this State as one that a node returns to pause the run: it is saved and the call returns.
+        """Return this State as one that a node returns to pause the run: it is saved and the call returns.
 
         What else the node has changed is discarded: when the run is resumed, the node runs again.
 
         Args:
             reason: Why the run waits, for people.
-            value: What to show to whoever answers.
+            value: What to show to the person who answers.
             response_param: The key under which the answer is expected; None if resuming is answer enough.
             deadline: Until when: an aware datetime, or seconds from now.
 
@@ -338,7 +339,7 @@ def _deadline(now: datetime, seconds: float) -> datetime:
 
 
 def with_data(state: State, data: dict[str, Any]) -> State:
-    """-> the State with other data; the dict belongs to it from now on."""
+    """Return the State with other data; the dict belongs to it from now on."""
     draft = _draft_of(state)
     draft._data = data
     draft.__class__ = State
@@ -346,7 +347,7 @@ def with_data(state: State, data: dict[str, Any]) -> State:
 
 
 def completed_by(node: str, state: State, data: dict[str, Any]) -> State:
-    """-> the State after `node`: with its data, the next step number and the time. It neither failed nor waits."""
+    """Return the State after `node`: with its data, the next step number and the time. It neither failed nor waits."""
     draft = _new(_Draft)  # not _draft_of: this is done at every step, and writes each field once
     draft._data = data
     draft.run_id = state.run_id
@@ -366,7 +367,7 @@ def completed_by(node: str, state: State, data: dict[str, Any]) -> State:
 
 
 def evolve(state: State, **changes: Any) -> State:
-    """-> the State with other provenance."""
+    """Return the State with other provenance."""
     draft = _draft_of(state)
     for name, value in changes.items():
         setattr(draft, name, value)

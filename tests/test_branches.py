@@ -20,7 +20,7 @@ from stategraph import (
     State,
     StateGraph,
 )
-from stategraph.errors import shorten
+from stategraph._text.shown import shorten
 from stategraph.stores.memory import MemoryStore
 from tests.scenarios import RUN, Scene, as_async, as_sync, call_sync, make_graph, raises, returns, trace
 from tests.test_events import Recorder

@@ -77,7 +77,7 @@ class Drive:
     ) -> None:
         graph = make_graph(nodes or traces("abcd"), EDGES, store=FourMethodStore(), **options)
         self.world = world
-        self.run_context = RunContext(graph._planned(), world, wanted, never)  # type: ignore[arg-type]
+        self.run_context = RunContext(graph._planned(), world, wanted)  # type: ignore[arg-type]
         self.task = start(self.run_context)
         self.commands: list[Any] = []
         self.leaves_at = -1
@@ -119,11 +119,6 @@ class Drive:
             while True:
                 function.send(None)
         return end.value.value
-
-
-def never(*about: Any) -> Any:
-    """Start no nested run."""
-    raise AssertionError(about)
 
 
 def execute(run: RunContext) -> Any:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from stategraph import Pause, State, errors
+from stategraph._text.shown import describe_exception, shorten
 from stategraph.errors import (
     AnswerError,
     AsyncNodeError,
@@ -34,8 +35,6 @@ from stategraph.errors import (
     StepConflictError,
     UnknownNameError,
     UnknownNodeError,
-    describe_exception,
-    shorten,
 )
 
 STATE = State({"topic": "errors"}, run_id="review-42", step=3)

@@ -9,7 +9,6 @@ import sys
 import tarfile
 import zipfile
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -76,12 +75,16 @@ def test_a_public_member_is_there(name: str, member: str) -> None:
     assert hasattr(getattr(stategraph, name), member)
 
 
-def test_nothing_else_stands_in_the_root() -> None:
-    """Besides modules and what Python puts there."""
-    tree = ast.parse((PACKAGE / "__init__.py").read_text())
-    imported = {alias.name for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) for alias in node.names}
+def test_a_name_that_is_not_there_is_told_as_by_any_module() -> None:
+    """Although names are looked up when they are asked for."""
+    with pytest.raises(AttributeError, match="module 'stategraph' has no attribute 'Graph'"):
+        _ = stategraph.Graph  # type: ignore[attr-defined]
 
-    assert imported == set(PUBLIC)
+
+def test_modules_of_the_root_can_be_reached_from_it() -> None:
+    """As where all of them had been imported."""
+    assert stategraph.errors.GraphError is stategraph.GraphError
+    assert {"errors", "StateGraph", "__version__"} <= set(dir(stategraph))
 
 
 @pytest.mark.parametrize("package", ["stores", "config", "observers", "testing"])
@@ -93,160 +96,7 @@ def test_each_package_lists_its_names(package: str) -> None:
     assert all(hasattr(module, name) for name in module.__all__)
 
 
-# --------------------------------------------------------------------------- which way imports point
-
-LAYERS = [
-    ["hidden"],
-    ["clock", "errors", "callables", "mismatches", "code_version", "dropped", "cancellation"],
-    ["failures"],
-    ["ids", "structure", "events", "frozen", "registry", "commands", "nodes.context", "checks", "typed", "sameness"],
-    ["provenance"],
-    ["state"],
-    ["persist", "watching", "answers"],
-    ["edges", "nodes", "schema", "services", "config", "policies"],
-    ["stores", "observers", "plan", "validation", "fitting", "visit"],
-    ["blueprint", "caching", "recompute"],
-    ["run"],
-    ["waking"],
-    ["starting"],
-    ["engine"],
-    ["drivers"],
-    ["graph"],
-    ["testing"],
-    ["__init__"],
-]
-"""From the bottom to the top. A module imports modules of lower layers, and those of its own package or line."""
-
-ALLOWED: dict[str, set[str]] = {
-    "config": {"checks", "errors", "hidden"},
-    "observers": {"errors", "events", "registry"},
-    "stores": {
-        *("answers", "callables", "checks", "clock", "dropped", "errors", "frozen", "hidden", "ids", "provenance"),
-        *("registry", "sameness", "state"),
-        "structure",
-    },
-    "run": {
-        *("commands", "edges", "errors", "events", "frozen", "nodes", "nodes.context", "plan", "provenance", "schema"),
-        *("services", "state", "visit"),
-    },
-    "starting": {
-        *("answers", "commands", "errors", "events", "fitting", "frozen", "ids", "persist", "plan"),
-        *("provenance", "waking", "recompute", "run", "sameness", "state", "visit"),
-    },
-    "engine": {
-        *("commands", "edges", "errors", "events", "frozen", "nodes", "nodes.context", "plan", "provenance", "run"),
-        *("starting", "state", "visit"),
-    },
-    "nodes": {
-        *(
-            "answers",
-            "callables",
-            "cancellation",
-            "checks",
-            "commands",
-            "dropped",
-            "errors",
-            "frozen",
-            "ids",
-            "nodes.context",
-            "provenance",
-            "sameness",
-            "schema",
-            "state",
-            "typed",
-            "watching",
-        ),
-    },
-    "drivers": {
-        *("callables", "cancellation", "commands", "dropped", "engine", "errors", "failures", "provenance", "state"),
-    },
-    "state": {"checks", "clock", "errors", "events", "frozen", "ids", "provenance", "structure"},
-    "errors": {"hidden"},
-    "clock": set(),
-    "dropped": set(),
-}
-"""What the more important ones may import besides themselves."""
-
-KNOWS_THE_WORLD = ("graph", "testing", "__init__")
-"""Who may import stores, config and observers."""
-
-
-def unit_of(module: str) -> str:
-    """-> the module, or the package where that is what LAYERS speaks of."""
-    module = module.removesuffix(".__init__")
-    known = {name for layer in LAYERS for name in layer}
-    while module not in known and "." in module:
-        module = module.rpartition(".")[0]
-    return module
-
-
-def imports_of(module: str) -> Iterator[tuple[str, ast.ImportFrom | ast.Import]]:
-    """-> the modules of stategraph that a module imports at run time, functions included."""
-    tree = ast.parse((PACKAGE / f"{module.replace('.', '/')}.py").read_text())
-    typing_only = {
-        id(inner)
-        for node in ast.walk(tree)
-        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
-        for inner in ast.walk(node)
-    }
-    for node in ast.walk(tree):
-        if id(node) in typing_only:
-            continue
-        if isinstance(node, ast.Import):
-            yield from ((alias.name, node) for alias in node.names if alias.name.split(".")[0] == "stategraph")
-        if isinstance(node, ast.ImportFrom) and (node.level or (node.module or "").split(".")[0] == "stategraph"):
-            for alias in node.names:
-                submodule = f"{node.module}.{alias.name}"
-                is_module = submodule.removeprefix("stategraph.") in {m.removesuffix(".__init__") for m in MODULES}
-                yield (submodule if is_module else node.module or "", node)
-
-
-@pytest.mark.parametrize("module", MODULES)
-def test_imports_point_down(module: str) -> None:
-    """A module knows what stands below it, and nothing of what stands above."""
-    height = {name: number for number, layer in enumerate(LAYERS) for name in layer}
-    unit = unit_of(module)
-    if module == "nodes.__init__":
-        return
-    assert unit in height, f"{module} has no place in LAYERS yet"
-
-    for imported, node in imports_of(module):
-        other = unit_of(imported.removeprefix("stategraph").removeprefix(".") or "__init__")
-        where = f"{module}.py:{node.lineno} imports {imported}"
-        if other == unit:
-            continue
-        assert height[other] <= height[unit], where
-        assert unit not in ALLOWED or other in ALLOWED[unit], where
-        assert other not in ("stores", "config", "observers") or unit in KNOWS_THE_WORLD, where
-
-
-@pytest.mark.parametrize("module", [module for module in MODULES if module != "__init__"])
-def test_nothing_is_imported_from_the_root(module: str) -> None:
-    """But modules: a name is imported from where it is defined, and by its full path."""
-    for imported, node in imports_of(module):
-        assert imported != "stategraph", f"{module}.py:{node.lineno}"
-        assert not (isinstance(node, ast.ImportFrom) and node.level), f"{module}.py:{node.lineno} is relative"
-
-
-def test_no_modules_import_each_other() -> None:
-    """Not inside functions either, where Python would not notice."""
-    graph = {
-        module.removesuffix(".__init__"): {
-            imported.removeprefix("stategraph.") for imported, _ in imports_of(module) if imported != "stategraph"
-        }
-        for module in MODULES
-    }
-    for module, imported in graph.items():
-        seen: set[str] = set()
-        ahead = list(imported)
-        while ahead:
-            other = ahead.pop()
-            if other in seen or other not in graph:
-                continue
-            seen.add(other)
-            # A package is made of its modules; that it imports them is no circle.
-            ahead += [name for name in graph[other] if not name.startswith(f"{other}.")]
-        assert module not in seen, f"{module} imports itself in the end"
+# --------------------------------------------------------------------------- what importing costs
 
 
 def modules_after(code: str) -> set[str]:
@@ -341,7 +191,7 @@ def test_an_archive_holds_each_file_once(archives: dict[str, list[str]], kind: s
     assert {name for name in names if name.startswith("stategraph/")} == {
         str(path.relative_to(REPOSITORY))
         for path in PACKAGE.rglob("*")
-        if path.is_file() and path.suffix in (".py", ".typed")
+        if path.is_file() and path.suffix in (".py", ".pyi", ".typed")
     }
     assert not [name for name in names if name.startswith(("stores", "config"))]
 

@@ -36,7 +36,7 @@ from stategraph import (
     State,
     StateGraph,
 )
-from stategraph._values.tracking import ReadSet, TrackedState, unwatched, watched
+from stategraph._progress.tracking import ReadSet, TrackedState, unwatched, watched
 from stategraph.state import data_of
 from stategraph.stores.disk import DiskStore
 from stategraph.stores.memory import MemoryStore

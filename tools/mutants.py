@@ -661,7 +661,7 @@ MUTANTS = (
     ),
     Mutant(
         "stores are told apart by the reprs of their options",
-        "_util/registry.py",
+        "_util/comparable.py",
         "    return kind, value\n",
         "    return kind, repr(value)\n",
         ("tests/test_registries.py",),
@@ -697,7 +697,7 @@ MUTANTS = (
     Mutant(
         "a nested run is saved before the run around it",
         "_engine/saving.py",
-        "    if run.around is not None:  # first",
+        "    if run.outer_step is not None:  # first",
         "    if False:  # first",
         ("tests/test_nesting.py -k outlives",),
     ),

@@ -10,8 +10,9 @@ from contextlib import suppress
 from inspect import GEN_CLOSED, getgeneratorstate
 from typing import Any, NoReturn, TypeAlias, TypeVar, cast
 
+from stategraph._drivers.calls import Outcome, call_apart
+from stategraph._drivers.endings import answer_of
 from stategraph._drivers.limits import Limits, MakeError, StopSignal
-from stategraph._drivers.outcomes import Outcome, answer_of, call_apart
 from stategraph._drivers.threads import LoopThreads, threads_of_loop
 from stategraph._drivers.waiting import wait_for
 from stategraph._protocol.commands import (
@@ -44,7 +45,7 @@ _Show: TypeAlias = Callable[[State], Awaitable[None]]
 
 
 async def adrive(task: Task[_Answer], signal: StopSignal | None, show: _Show | None = None) -> _Answer:
-    """Run a task on this event loop, what blocks in worker threads -> its answer; `show` gets what it shows."""
+    """Run a task on this event loop, with what blocks in worker threads; return its answer. `show` gets its States."""
     with threads_of_loop() as threads:
         workers = _Workers(signal, show, threads)
         perform = workers.perform
@@ -64,7 +65,7 @@ async def adrive(task: Task[_Answer], signal: StopSignal | None, show: _Show | N
 
 
 class _Workers:
-    """What commands do when the event loop must not be blocked.
+    """Carries out commands without blocking the event loop.
 
     A thread cannot be stopped. So a cancellation that arrives while one works waits until the work is done and takes
     effect before the next node: a sync node that has run counts, and no thread is left behind.
@@ -99,7 +100,7 @@ class _Workers:
         return await self._outcome(self._threads.nodes.begin(function, argument))
 
     async def _outcome(self, work: asyncio.Future[Outcome]) -> Any:
-        """Wait for what a thread does, cancelled or not -> what it returns or raises."""
+        """Wait for what a thread does, cancelled or not; return what it returns, or raise what it raises."""
         await self._outlast(work)
         answer, raised = work.result()
         if raised is not None:
@@ -139,7 +140,7 @@ class _Workers:
         return answer
 
     async def _finish(self, function: _Function, argument: Any) -> Any:
-        """Nothing cuts this off: a cancellation waits for it."""
+        """Call what a node needs for its end, uninterrupted: a cancellation waits for it."""
         if not is_async_callable(function):
             return await self._in_thread(function, argument)
         work = asyncio.ensure_future(function(argument))
@@ -169,7 +170,7 @@ class _Workers:
             self._limits.prolong(time.monotonic() - begun)
 
     async def _delete(self, function: _Function, argument: Any) -> None:
-        """A run that completes although it was cancelled stays in the store: its result would be nowhere else."""
+        """Delete a run that has completed, unless it was cancelled: then its result would be nowhere else."""
         if self._is_cancelled():
             await self._raise_cancellation()
         await self._ask_store(function, argument)
@@ -184,7 +185,7 @@ class _Workers:
         self._limits.check()
 
     def _is_cancelled(self) -> bool:
-        """Whether somebody has cancelled the task of the run since it began: some CancelledErrors tell of that."""
+        """Return whether the task of the run was cancelled since it began: not every CancelledError means that."""
         return self._cancelled is not None or (self._task is not None and self._task.cancelling() > self._cancellations)
 
     async def _raise_cancellation(self) -> NoReturn:
@@ -194,8 +195,10 @@ class _Workers:
         raise self._cancelled or asyncio.CancelledError
 
     async def thrown(self, error: BaseException) -> BaseException:
-        """-> what to throw into the task for what a command raised: a CancelledError is a failure of what was called,
-        unless the run was cancelled."""
+        """Return what to throw into the task for what a command raised.
+
+        A CancelledError is a failure of what was called, unless the run was cancelled.
+        """
         if isinstance(error, asyncio.CancelledError):
             return error if self._is_cancelled() else failure_of(error)
         if isinstance(error, Exception) and self._is_cancelled() and not _replaces_cancellation(error):
@@ -203,7 +206,7 @@ class _Workers:
         return error
 
     async def _forget_stray_cancellations(self) -> None:
-        """Take cancellations that are only counted, and have cut off nothing, for those of task groups of a node."""
+        """Ignore cancellations that were counted but have interrupted nothing: those of task groups of a node."""
         if _GROUPS_LEAVE_CANCELLATIONS and self._task is not None:
             try:
                 await asyncio.sleep(0)  # one that is not delivered yet comes now
@@ -212,9 +215,11 @@ class _Workers:
             self._cancellations = self._task.cancelling()
 
     async def check_cancelled_at_the_end(self, end: BaseException) -> None:
-        """Raise a cancellation that came when the last node had begun, whatever ended the task, unless the answer would
-        be lost with it: it is the State whose run was deleted. The run of a graph within is deleted as well, but it is
-        not the answer."""
+        """Raise a cancellation that came after the last node had begun, however the task ended.
+
+        Only if the answer is a State whose run was deleted, it is not raised: the answer would be lost. A nested run is
+        deleted as well, but it is not the answer.
+        """
         if not self._is_cancelled() or not isinstance(end, Exception):
             return
         is_answer = isinstance(end, StopIteration)
@@ -227,8 +232,10 @@ class _Workers:
 
 
 def _replaces_cancellation(error: BaseException) -> bool:
-    """Return whether an error was raised in place of a CancelledError, and not by a task group, which cancels its own
-    task."""
+    """Return whether an error was raised in place of a CancelledError.
+
+    One from a task group is none: the group cancels its own task.
+    """
     seen: set[int] = set()
     link: BaseException | None = error
     found = False
@@ -242,7 +249,7 @@ def _replaces_cancellation(error: BaseException) -> bool:
 
 
 def end_of(run: asyncio.Task[Any]) -> BaseException | None:
-    """-> the exception that a task ended with, if it did."""
+    """Return the exception that a task ended with, None if it returned."""
     try:
         return run.exception()
     except asyncio.CancelledError as error:
@@ -250,7 +257,7 @@ def end_of(run: asyncio.Task[Any]) -> BaseException | None:
 
 
 def _begun_apart(function: _Function, argument: Any) -> asyncio.Future[Outcome]:
-    """-> what will come of a call in a thread of its own."""
+    """Return the future of a call in a thread of its own."""
     loop = asyncio.get_running_loop()
     work: asyncio.Future[Outcome] = loop.create_future()
 

@@ -29,7 +29,7 @@ class StopSignal:
 
     @classmethod
     def of(cls, cancel: threading.Event | None, timeout: float | None) -> StopSignal | None:
-        """-> the signal, None if nothing can ever stop the run."""
+        """Return the signal, None if nothing can ever stop the run."""
         if cancel is None and timeout is None:
             return None
         return cls(cancel, timeout, float("inf") if timeout is None else time.monotonic() + timeout)
@@ -42,7 +42,7 @@ class StopSignal:
             raise self.timed_out()
 
     def timed_out(self, _: float = 0) -> Stopped:
-        """-> what says that the time is up."""
+        """Return the exception for a timeout that has passed."""
         stopped = Stopped(f"its timeout of {self.timeout} s passed")
         stopped.__cause__ = TimeoutError(f"{self.timeout} s")
         return stopped
@@ -57,11 +57,11 @@ class TimeLimit:
     error: MakeError
 
     def left(self) -> float:
-        """-> the seconds that are left."""
+        """Return the seconds that are left."""
         return max(0.0, self.deadline - time.monotonic())
 
     def passed(self) -> BaseException:
-        """-> what says that the time is up."""
+        """Return the exception for a limit that has passed."""
         return self.error(self.seconds)
 
 
@@ -78,11 +78,11 @@ class Limits:
     stack: list[TimeLimit] = attrs.field(factory=list)
 
     def push(self, error: MakeError, seconds: float) -> None:
-        """Limit what follows."""
+        """Set a limit to what follows."""
         self.stack.append(TimeLimit(time.monotonic() + seconds, seconds, error))
 
     def prolong(self, seconds: float) -> None:
-        """Give nodes so much longer: they were not at work, for somebody was looking at what they had put out."""
+        """Extend the limits of nodes by so many seconds, in which the caller was looking at what they had emitted."""
         self.stack[:] = [attrs.evolve(limit, deadline=limit.deadline + seconds) for limit in self.stack]
 
     def check(self) -> None:
@@ -94,11 +94,11 @@ class Limits:
             raise node.passed()
 
     def of_node(self) -> TimeLimit | None:
-        """-> the limit of a node that is reached first."""
+        """Return the limit of a node that is reached first."""
         return min(self.stack, key=lambda limit: limit.deadline, default=None)
 
     def of_all(self) -> TimeLimit | None:
-        """-> the limit that is reached first, of nodes and of the call."""
+        """Return the limit that is reached first, of nodes and of the call."""
         limits = [*self.stack]
         if self.signal is not None and self.signal.timeout is not None:
             limits.append(TimeLimit(self.signal.deadline, self.signal.timeout, self.signal.timed_out))

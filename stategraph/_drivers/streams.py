@@ -11,8 +11,8 @@ from typing import Any, Self
 import attrs
 
 from stategraph._drivers.aio import adrive, end_of
+from stategraph._drivers.endings import is_plain_stop, left, raised_after
 from stategraph._drivers.limits import StopSignal
-from stategraph._drivers.outcomes import is_plain_stop, left, raised_after
 from stategraph._protocol.commands import Task
 from stategraph._util.cancellation import outlast
 from stategraph._util.dropped import reaper, report
@@ -22,17 +22,17 @@ from stategraph.state import State
 
 @attrs.define(eq=False)
 class _Turns:
-    """Whose turn it is: that of the run, or of whoever iterates over it."""
+    """Whose turn it is: that of the run, or of the caller who iterates over it."""
 
     states: deque[State | None] = attrs.field(factory=deque)
-    shown: asyncio.Event = attrs.field(factory=asyncio.Event)  # a Queue asks its loop when whoever waits is dropped
+    shown: asyncio.Event = attrs.field(factory=asyncio.Event)  # a Queue asks its loop when a waiting task is dropped
     seen: asyncio.Event = attrs.field(factory=asyncio.Event)
     last: State | None = None
     is_left: bool = False
     is_dropped: bool = False
 
     async def show(self, state: State) -> None:
-        """Wait until the next State is asked for: the run is never ahead of whoever iterates over it."""
+        """Wait until the next State is asked for: the run is never ahead of the caller."""
         if state.status is not RunStatus.ACTIVE:  # there is no next
             self._put(state)
             return
@@ -58,12 +58,12 @@ class _Turns:
         self.shown.set()
 
     def leave(self) -> None:
-        """Have the run stopped where it waits, or when it comes there."""
+        """Have the run stopped at the point where it shows a State, now or later."""
         self.is_left = True
         self.seen.set()
 
     def end(self, run: asyncio.Task[Any]) -> None:
-        """Tell that there is no State any more. What the run raised is raised by whoever asked for one."""
+        """Say that there are no more States. What the run raised is raised in the caller who asks for one."""
         reaper.let_go(self)
         self._put(None)
         error = None if run.cancelled() else run.exception()
@@ -108,7 +108,7 @@ class AsyncStream(AsyncGenerator[State, None]):
         return await self.__anext__()
 
     async def athrow(self, typ: Any, val: object = None, tb: object = None, /) -> State:
-        """Stop the run as an error of whoever iterates over it does, and raise that error."""
+        """Stop the run as an error of the caller's loop does, and raise that error."""
         if isinstance(typ, BaseException):
             thrown: BaseException = typ
         else:
@@ -150,7 +150,7 @@ class AsyncStream(AsyncGenerator[State, None]):
         self.drop()
 
     async def _asked(self) -> State | None:
-        """-> the next State; None if the run has ended."""
+        """Return the next State; None if the run has ended."""
         if self._run is None:
             self._run = self._begun()
         state = await self._turns.next()
@@ -168,7 +168,7 @@ class AsyncStream(AsyncGenerator[State, None]):
         return run
 
     async def _stopped(self) -> BaseException | None:
-        """Stop the run -> what it ended with; None if nothing was running."""
+        """Stop the run, and return what it ended with; None if nothing was running."""
         self._check_not_asked()
         self._is_over, run = True, self._run
         if run is None:
@@ -191,7 +191,7 @@ class AsyncStream(AsyncGenerator[State, None]):
             BaseException: the error, or a cancellation that came meanwhile.
         """
         run = self._run
-        if isinstance(error, GeneratorExit):  # whoever asks is dropped: nobody can wait
+        if isinstance(error, GeneratorExit):  # the caller is dropped: nobody can wait
             self.drop()
         if isinstance(error, GeneratorExit) or run is None:
             raise error
@@ -213,7 +213,9 @@ class AsyncStream(AsyncGenerator[State, None]):
 
 
 def _is_cancelled() -> bool:
-    """Whether a cancellation of this task is in effect still: whoever has cancelled it may have taken that back, such
-    as a timeout that has been left meanwhile."""
+    """Return whether a cancellation of this task is still in effect.
+
+    It may have been taken back meanwhile, such as by a timeout that has been left.
+    """
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0

@@ -13,7 +13,7 @@ from contextlib import suppress
 from queue import SimpleQueue
 from typing import Any, Self, TypeAlias
 
-from stategraph._drivers.outcomes import Outcome, outcome_of
+from stategraph._drivers.calls import Outcome, outcome_of
 
 NODES = 1000
 """Nodes that work in threads at the same time, at most: far more than any one of them should have to wait for."""
@@ -46,7 +46,7 @@ class Threads:
         self._is_watched = False
 
     def begin(self, function: Callable[[Any], Any], argument: Any) -> asyncio.Future[Outcome]:
-        """Call a function in a thread, in the context of the caller -> what will come of it."""
+        """Call a function in a thread, in the context of the caller; return the future of its outcome."""
         if self._busy >= self._count and self._count < self._most:
             self._start()
         self._busy += 1
@@ -56,7 +56,7 @@ class Threads:
         return work
 
     def close(self) -> None:
-        """Let all threads go; those that are busy go when they have finished."""
+        """End all threads; those that are busy end when they have finished."""
         self._let_go(self._count)
         if not self._busy and not sys.is_finalizing():  # when the interpreter ends, threads are not waited for
             for thread in self._threads - {threading.current_thread()}:
@@ -81,7 +81,7 @@ class Threads:
             asyncio.get_running_loop().call_later(IDLE, self._shrink)
 
     def _shrink(self) -> None:
-        """Let those threads go that were not needed since this was done the last time."""
+        """End those threads that were not needed since the last call."""
         self._is_watched = False
         self._let_go(self._count - self._peak)
         self._peak = self._busy
@@ -106,7 +106,7 @@ class Threads:
         self._threads.discard(threading.current_thread())
 
     def _do_next(self) -> bool:
-        """Make a call -> whether there may be another. While it waits for that, nothing of the last one is held."""
+        """Make a call, and return whether there may be another. While it waits, it holds nothing of the last one."""
         call = self._calls.get()
         if call is None:
             return False
@@ -145,14 +145,17 @@ class LoopThreads:
             self._timer = weakref.ref(asyncio.get_running_loop().call_later(IDLE, closes))
 
     def close(self) -> None:
-        """Let them go."""
+        """End them."""
         self.nodes.close()
         self.store.close()
 
 
 class _ClosesThreads:
-    """Held by a timer of a loop, and by nothing else: it goes when the time is up, or when the loop is closed and drops
-    its timers, which is all that tells of that. The threads go with it."""
+    """Held by a timer of a loop and by nothing else.
+
+    It is collected when the time is up, or when the loop is closed and drops its timers, which is the only sign of
+    that. The threads end with it.
+    """
 
     def __init__(self, threads: LoopThreads) -> None:
         self._threads = threads

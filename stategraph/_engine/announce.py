@@ -1,4 +1,4 @@
-"""Telling of a run: events for its observer, States for whoever iterates over it."""
+"""Reporting on a run: events for its observer, States for the caller who iterates over it."""
 
 from __future__ import annotations
 
@@ -14,24 +14,26 @@ from stategraph.state import State
 
 
 def emit(run: RunContext, type: EventType, state: State, **more: object) -> Task[None]:
+    """Report an event of the run, with its last State."""
     if type in run.wanted:
         provenance = {"run_id": state.run_id, "step": state.step, "node": state.checkpoint_node}
         yield (Notify, run.services.notify, (type, {**provenance, "status": state.status.value, **more}))
 
 
 def tell(run: RunContext, type: EventType, run_id: str, step: int, node: str, about: Mapping[str, Any]) -> Task[None]:
-    """Tell the observer of something that happens within a step."""
+    """Report an event that happens in the middle of a step."""
     if type in run.wanted:
         yield (Notify, run.services.notify, (type, {"run_id": run_id, "step": step, "node": node, **about}))
 
 
 def show(run: RunContext, state: State) -> Task[None]:
-    """Show a State to whoever iterates over the run; a graph within shows nothing, being one step."""
+    """Show a State to the caller who iterates over the run. A nested run shows nothing: it is one step."""
     if run.shows:
         yield (Show, None, state)
 
 
 def announce_node(run: RunContext, name: str) -> Task[None]:
+    """Report that a node begins."""
     about = {"run_id": run.state.run_id, "step": run.state.step + 1, "node": name}
     if EventType.CYCLE_DETECTED in run.wanted and name in run.completed:
         yield (Notify, run.services.notify, (EventType.CYCLE_DETECTED, about))
@@ -40,7 +42,10 @@ def announce_node(run: RunContext, name: str) -> Task[None]:
 
 
 def announce_handler(run: RunContext, stage: CompiledNode, handler: str) -> Task[None]:
-    """Tell of the way to a handler of failures. There is none to a node that goes on after a pause."""
+    """Report the transition to a node that handles a failure.
+
+    A node that goes on after a pause is entered without a transition.
+    """
     progress = run.state.progress
     if (progress is None or progress.woken is None) and stage.policies.on_error == handler:
         way = {"source": stage.name, "target": handler, "edge": "on_error", "predicate": "on_error"}
@@ -50,6 +55,7 @@ def announce_handler(run: RunContext, stage: CompiledNode, handler: str) -> Task
 
 
 def announce_edges(run: RunContext, stage: CompiledNode, chosen: Edge | NoWay) -> Task[None]:
+    """Report the edges that were tried after a node, and the one that was taken."""
     tried = chosen.tried if isinstance(chosen, NoWay) else place_of(chosen, stage.edges) + 1
     for edge in stage.edges[:tried]:
         about = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping
+from functools import partial
 from types import MappingProxyType
 from typing import Any, Protocol
 
@@ -36,22 +37,21 @@ class RunContext:
 
     Attributes:
         plan: The graph.
-        services: What commands are made of.
+        services: The store and the observer, for commands.
         wanted: The types of events that the observer wants.
-        start_nested: Starts the run of a graph that is a step of this one, as `stategraph._engine.subgraphs` does.
         state: The last completed State of the run.
         saved: The last State that the store has acknowledged.
         found: The step and the generation that the store had of the run before this call; None if it had none.
-        shows: Whether somebody iterates over the run.
+        shows: Whether the caller iterates over the run.
         hand_over: Takes what is left to do of a run whose driver is gone. It is called in finalisers.
         path: The last nodes entered.
         completed: The nodes completed in this call, while an observer wants events.
         recent: The last States that are not saved, where not every step is.
-        within: What leads to its graph from the outermost one: names of nodes, each with a slash behind it.
-        outermost: The name of that one; empty if it is its own.
-        around: The step of another run that it belongs to, if it does.
-        allow_changed: Whether runs go on although the graph, or one within, has changed since they were saved.
-        renamed_within: The new names of nodes of graphs within, by the node that runs the graph.
+        nested_path: What leads to its graph from the outermost one: names of nodes, each followed by a slash.
+        outermost: The name of the outermost graph; empty if it is its own.
+        outer_step: The step of another run that it belongs to, if it does.
+        allow_changed: Whether runs go on although the graph, or a nested one, has changed since they were saved.
+        renamed_nested: The new names of nodes of nested graphs, by the node that runs the graph.
         unsaved_parts: Finished parts of the step that is being made, which are saved only if the run ends early.
         has_joined_parts: Whether a State that is not saved yet has joined parts that are.
     """
@@ -59,25 +59,24 @@ class RunContext:
     plan: CompiledGraph
     services: RunIO
     wanted: frozenset[EventType]
-    start_nested: Callable[..., Task[State]]
     shows: bool = False
     hand_over: Callable[[Task[None]], object] = id
     state: State = attrs.field(init=False)
     saved: State | None = attrs.field(default=None, init=False)
     found: tuple[int, int] | None = attrs.field(default=None, init=False)
-    path: deque[str] = attrs.field(factory=lambda: deque(maxlen=PATH_LENGTH), init=False)
+    path: deque[str] = attrs.field(factory=partial(deque, maxlen=PATH_LENGTH), init=False)
     completed: set[str] = attrs.field(factory=set, init=False)
-    within: str = attrs.field(default="", init=False)
+    nested_path: str = attrs.field(default="", init=False)
     outermost: str = attrs.field(default="", init=False)
-    around: OuterStep | None = attrs.field(default=None, init=False)
+    outer_step: OuterStep | None = attrs.field(default=None, init=False)
     allow_changed: bool = attrs.field(default=False, init=False)
-    renamed_within: dict[str, dict[str, str]] = attrs.field(factory=dict, init=False)
+    renamed_nested: dict[str, dict[str, str]] = attrs.field(factory=dict, init=False)
     unsaved_parts: list[Part] = attrs.field(factory=list, init=False)
-    recent: deque[State] = attrs.field(factory=lambda: deque(maxlen=_RECENT), init=False)
+    recent: deque[State] = attrs.field(factory=partial(deque, maxlen=_RECENT), init=False)
     has_joined_parts: bool = attrs.field(default=False, init=False)
 
 
 def fitting(run: RunContext, data: Mapping[str, Any], beside: Mapping[str, Any], node: str = "") -> Mapping[str, Any]:
-    """-> data that did not come from a step, as the schema of the graph wants them. Raises SchemaError."""
+    """Return data that did not come from a step, as the schema of the graph wants them. Raises SchemaError."""
     schema = run.plan.schema
     return data if schema is None else schema.checked(node, data, beside)

@@ -9,9 +9,9 @@ import attrs
 from stategraph._engine.announce import emit
 from stategraph._engine.context import PATH_LENGTH, RunContext
 from stategraph._engine.saving import flush, keep_what_can_be, save_last
-from stategraph._engine.step import StepExecution
 from stategraph._graph.compiled import CompiledNode
 from stategraph._protocol.commands import CannotAwait, Escaped, Load, Parts, Stopped, StoreFailed, Task
+from stategraph._text.shown import describe_exception
 from stategraph._values.events import EventType
 from stategraph._values.provenance import ErrorInfo, RunStatus
 from stategraph.edges import NoWay
@@ -25,13 +25,15 @@ from stategraph.errors import (
     RunCancelledError,
     StateGraphError,
     StepConflictError,
-    describe_exception,
 )
 from stategraph.state import State, evolve
 
 
 def end_early(run: RunContext, error: BaseException) -> Task[None]:
-    """Save what is to be saved, and raise what an exception that only drivers and visits know stands for."""
+    """Save what is to be saved, then raise.
+
+    An exception that only drivers and steps know is replaced by the public one that it stands for.
+    """
     if isinstance(error, Stopped):
         stop = with_notes(RunCancelledError(run.state, str(error)), error)
         yield from rescue(run, stop)
@@ -47,8 +49,10 @@ def end_early(run: RunContext, error: BaseException) -> Task[None]:
 
 
 def end_dropped(run: RunContext) -> Task[None]:
-    """End a run whose driver is gone, unless the store tells that somebody else has gone on with it, or ended it: a
-    collection may find it late."""
+    """End a run whose driver is gone, unless the store shows that another process has gone on with it or ended it.
+
+    That may have happened: a garbage collection may find the run late.
+    """
     if run.plan.saves:
         known = run.found if run.saved is None else (run.saved.step, run.saved.generation)
         try:
@@ -64,7 +68,7 @@ def end_dropped(run: RunContext) -> Task[None]:
 
 
 def too_many_nodes(run: RunContext, name: str) -> ExecutionError:
-    """-> the error for one node too many."""
+    """Return the error for one node too many."""
     reason = (
         f"is not entered: this call has run {run.plan.max_iterations} nodes (max_iterations) without reaching "
         "an exit point; if that is not an endless loop, raise max_iterations or go on with resume"
@@ -73,7 +77,7 @@ def too_many_nodes(run: RunContext, name: str) -> ExecutionError:
 
 
 def no_way_on(run: RunContext, stage: CompiledNode, no_way: NoWay) -> ExecutionError:
-    """-> the error for a node that cannot be left."""
+    """Return the error for a node that cannot be left."""
     cause = no_way.error
     if cause is not None:
         edge = stage.edges[no_way.tried - 1]
@@ -85,10 +89,10 @@ def no_way_on(run: RunContext, stage: CompiledNode, no_way: NoWay) -> ExecutionE
     return error
 
 
-def node_failure(run: RunContext, step: StepExecution, error: Exception) -> ExecutionError:
-    """-> the error for a node that failed, as often as it was tried."""
-    attempts = f" after {step.attempt} attempts" if step.attempt > 1 else ""
-    failure = failure_at(run, step.stage.name, f"failed{attempts}: {describe_exception(error)}", error)
+def node_failure(run: RunContext, name: str, attempt: int, error: Exception) -> ExecutionError:
+    """Return the error for a node that failed, the last time in this attempt."""
+    attempts = f" after {attempt} attempts" if attempt > 1 else ""
+    failure = failure_at(run, name, f"failed{attempts}: {describe_exception(error)}", error)
     if attempts:
         info = cast(ErrorInfo, failure.state.error)
         told = attrs.evolve(info, message=f"{info.message} ({attempts.strip()})".lstrip())
@@ -99,14 +103,14 @@ def node_failure(run: RunContext, step: StepExecution, error: Exception) -> Exec
 def failure_at(
     run: RunContext, name: str, reason: str, cause: Exception | None = None, kind: type[ExecutionError] = ExecutionError
 ) -> ExecutionError:
-    """-> the error for a node or engine that failed, with the State as it is to be left."""
+    """Return the error for a node that failed, or that the engine could not go on at, with the State to be kept."""
     info = ErrorInfo.said(kind.__name__, reason, name) if cause is None else ErrorInfo.of(cause, name)
     path = tuple(run.path) if run.path and run.path[-1] == name else (*run.path, name)[-PATH_LENGTH:]
     return kind(name, evolve(run.state, status=RunStatus.FAILED, error=info), path, reason)
 
 
 def rescue(run: RunContext, error: BaseException) -> Task[None]:
-    """Before an error goes up, save what is not saved yet; a second failure becomes a note on the first."""
+    """Save what is not saved yet before an error is raised; a second failure becomes a note on the first."""
     try:
         yield from _last_saves(run, error)
     except GeneratorExit:  # the driver is gone: another one begins anew
@@ -148,13 +152,13 @@ def _noting(error: BaseException, when: str, task: Task[None]) -> Task[None]:
 
 
 def with_notes(error: _Error, other: BaseException) -> _Error:
-    """-> the error with the notes of another one that it stands for: failures that came on top of it."""
+    """Return an error with the notes of the exception that it stands for: failures that came on top of it."""
     for note in getattr(other, "__notes__", ()):
         error.add_note(note)
     return error
 
 
 def error_data(failure: ExecutionError) -> dict[str, Any]:
-    """-> what a handler of failures finds in the State."""
+    """Return what a handler of failures finds in the State."""
     error = cast(ErrorInfo, failure.state.error)
     return {"error": {"type": error.type, "message": error.message, "node": error.node}}

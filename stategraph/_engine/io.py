@@ -1,4 +1,4 @@
-"""What a run may use of the world, the store and the observer, with their failures in the words of stategraph.
+"""The store and the observer as a run may use them; their failures become errors of stategraph.
 
 The engine never calls these functions. It puts them into commands.
 """
@@ -7,61 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from typing import Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, cast
 
-from stategraph._engine.selective import persisted
+from stategraph._text.shown import describe_exception, shorten
 from stategraph._util.failures import failures
 from stategraph._values.events import EventType, Listener, notify
 from stategraph._values.provenance import Part
-from stategraph.errors import (
-    CheckpointCorruptError,
-    CheckpointError,
-    CheckpointSaveError,
-    describe_exception,
-    shorten,
-)
+from stategraph.errors import CheckpointCorruptError, CheckpointError, CheckpointSaveError
 from stategraph.state import State
 
-
-class Store(Protocol):
-    """What a run asks of a store; see `stategraph.stores.CheckpointStore`."""
-
-    def save(self, state: State, /) -> None: ...
-    def amend(self, state: State, /) -> None: ...
-    def load(self, run_id: str, /) -> State: ...
-    def delete(self, run_id: str, /) -> None: ...
-    def _discard(self, run_id: str, /) -> None: ...
-    def retain(self, run_id: str, policy: Any, /) -> None: ...
-    def flush(self) -> None: ...
-    def save_parts(self, run_id: str, parts: Sequence[Part], /) -> None: ...
-    def load_parts(self, run_id: str, step: int, node: str, /) -> Mapping[str, Any]: ...
-    def drop_parts(self, run_id: str, step: int, /, *, newer_too: bool) -> None: ...
-
-
-class SelectiveStore:
-    """A store that is given only some keys of each State. Everything else goes on to the store behind it.
-
-    Args:
-        store: The store.
-        persist: The keys.
-    """
-
-    def __init__(self, store: Store, persist: AbstractSet[str]) -> None:
-        self._store, self._persist = store, persist
-
-    def save(self, state: State) -> None:
-        """Save the keys that are saved."""
-        self._store.save(persisted(state, self._persist))
-
-    def amend(self, state: State) -> None:
-        """As `save`, in place of the newest State."""
-        self._store.amend(persisted(state, self._persist))
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._store, name)
-
-    def __str__(self) -> str:
-        return str(self._store)
+if TYPE_CHECKING:
+    from stategraph._protocol.store import Store
 
 
 class RunIO:
@@ -71,8 +27,8 @@ class RunIO:
         store: Keeps the States.
         observer: Hears of events.
         source: The name of the graph.
-        policy: What the store is to keep of the run: told before the first save, as a run that is never saved must
-            leave nothing in a store.
+        policy: What the store is to keep of the run. It is told before the first save, not earlier: a run that is never
+            saved must leave nothing in a store.
         persist: The only keys that are saved; None for all.
         settle: Waits until runs of the store have ended that were dropped before.
     """
@@ -88,7 +44,7 @@ class RunIO:
     ) -> None:
         self._whole = store
         self._settle = settle
-        self.store: Store = store if persist is None else cast(Store, SelectiveStore(store, persist))
+        self.store = store if persist is None else _selective(store, persist)
         self.observer = observer
         self._source = source
         self._policy = policy
@@ -113,7 +69,7 @@ class RunIO:
             raise self._unsaved(state, error)  # noqa: B904 - sets the cause itself
 
     def load(self, run_id: str) -> State:
-        """-> the newest State of the run; raises a CheckpointError if there is none or something else comes."""
+        """Return the newest State of the run; raise a CheckpointError if there is none, or something else comes."""
         self._settle()  # it may be this run that was dropped a moment ago
         try:
             state = self.store.load(run_id)
@@ -155,7 +111,7 @@ class RunIO:
             raise self._unsaved(state, error)  # noqa: B904 - sets the cause itself
 
     def load_parts(self, about: tuple[str, int, str]) -> Mapping[str, Any]:
-        """-> the parts of a step of a run that were saved, by label."""
+        """Return the parts of a step of a run that were saved, by label."""
         parts: Mapping[str, Any] = self._call_store(about[0], "load its parts", lambda: self.store.load_parts(*about))
         return parts
 
@@ -164,12 +120,12 @@ class RunIO:
         run_id, step, newer_too = about
         self._call_store(run_id, "drop its parts", lambda: self.store.drop_parts(run_id, step, newer_too=newer_too))
 
-    def within(self, source: str, persist: AbstractSet[str] | None) -> RunIO:
-        """-> the services for the run of a graph within this one, which has keys of its own that are saved."""
+    def nested(self, source: str, persist: AbstractSet[str] | None) -> RunIO:
+        """Return the services for a nested run, whose graph has its own keys that are saved."""
         return RunIO(self._whole, self.observer, source, self._policy, persist, self._settle)
 
     def _call_store(self, run_id: str, what: str, ask: Callable[[], Any]) -> Any:
-        """-> what the store answers; raises a CheckpointError if it fails."""
+        """Return what the store answers; raise a CheckpointError if it fails."""
         try:
             return ask()
         except CheckpointError:
@@ -187,7 +143,7 @@ class RunIO:
         self._is_told = True
 
     def _unsaved(self, state: State, error: BaseException) -> CheckpointError:
-        """-> the error for a State that could not be saved: the store's own, if it is a CheckpointError."""
+        """Return the error for a State that could not be saved: the store's own, if it is a CheckpointError."""
         self._is_told = False  # a store need not remember the policy of a run that it could not begin
         if isinstance(error, CheckpointError):
             failure = error
@@ -197,3 +153,9 @@ class RunIO:
             failure.__cause__ = error
         failure.state = state
         return failure
+
+
+def _selective(store: Store, persist: AbstractSet[str]) -> Store:
+    from stategraph._engine.selective_store import SelectiveStore  # imported when used: few graphs save only some keys
+
+    return cast("Store", SelectiveStore(store, persist))

@@ -1,8 +1,8 @@
-"""Every decision of a run, and none of its I/O.
+"""The hot loop: step after step, every decision of a run and none of its I/O.
 
-`Engine.execute` and `Engine.resume` are generators. They yield commands (run this node, save this State); a driver
-carries each one out and sends back what came of it, or throws what was raised; what the generator returns is the final
-State. The pattern is known as sans-I/O (https://sans-io.readthedocs.io). Here it lets one engine serve two drivers.
+`execute` and `resume` are generators. They yield commands (run this node, save this State); a driver carries each one
+out and sends back its result, or throws what was raised; what the generator returns is the final State. The pattern is
+known as sans-I/O (https://sans-io.readthedocs.io). Here it lets one engine serve two drivers.
 """
 
 from __future__ import annotations
@@ -11,25 +11,23 @@ from collections.abc import Callable
 from inspect import isawaitable
 from typing import Any, cast
 
-from stategraph._engine.announce import announce_edges, announce_handler, announce_node, emit, show
+from stategraph._engine.announce import announce_edges, announce_handler, announce_node, emit, show, tell
 from stategraph._engine.context import RunContext, fitting
 from stategraph._engine.failures import end_dropped, end_early, error_data, no_way_on, node_failure, too_many_nodes
-from stategraph._engine.pauses import pause_at
 from stategraph._engine.saving import drop_joined_parts, flush, save
-from stategraph._engine.step import StepExecution
 from stategraph._graph.compiled import CompiledNode
 from stategraph._protocol.commands import Await, Delete, Save, Task
+from stategraph._text.shown import describe_exception
 from stategraph._values.events import STEP_EVENTS, EventType
 from stategraph._values.frozen import lay_over
 from stategraph._values.provenance import Pause, RunStatus, evolved
 from stategraph.edges import NoWay, choose
-from stategraph.nodes.context import NodeContext
 from stategraph.nodes.function import FunctionNode, data_from
 from stategraph.state import State, completed_by, data_of, evolve
 
 
 def run_from(run: RunContext, stage: CompiledNode | None) -> Task[State]:
-    """Run on from a stage that is completed (None: from the start), and see to what ends the run early."""
+    """Run on from a node that is completed (None: from the start), and handle what ends the run early."""
     try:
         yield from emit(run, EventType.GRAPH_START, run.state)
         yield from _steps(run, stage, run.state.progress.next_node if run.state.progress else "")
@@ -46,9 +44,9 @@ def run_from(run: RunContext, stage: CompiledNode | None) -> Task[State]:
 
 
 def _steps(run: RunContext, stage: CompiledNode | None, following: str) -> Task[None]:  # noqa: PLR0912, PLR0915 - the one loop, best read in one piece
-    """Step after step until an exit point or a pause: take an edge, run the node behind it, save what is due.
+    """Make step after step until an exit point or a pause: take an edge, run the node it leads to, save what is due.
 
-    `following` is the first node, where that is decided already.
+    `following` is the first node, if that is decided already.
     """
     plan, state = run.plan, run.state
     stages, interval, enter = plan.stages, plan.interval, run.path.append
@@ -81,10 +79,10 @@ def _steps(run: RunContext, stage: CompiledNode | None, following: str) -> Task[
         step = None
         following = ""
         try:
-            if stage.is_plain:
+            if stage.execution is None:
                 result = yield (stage.kind, stage.function or _function(run, stage), state)
             else:
-                step = StepExecution(run, stage, state)
+                step = stage.execution(run, stage, state)
                 result = yield from step.result()
             if type(result) is dict:  # the most frequent case by far
                 data = lay_over(data, result)
@@ -96,16 +94,12 @@ def _steps(run: RunContext, stage: CompiledNode | None, following: str) -> Task[
                     break
                 data = data_from(result, state)
         except Exception as error:
-            step = StepExecution(run, stage, state) if step is None else step
-            yield from step.tell_failure(error)
-            failure = node_failure(run, step, error)
-            if stage.policies.on_error is None:
-                raise failure from error
-            following = stage.policies.on_error
-            data = lay_over(data, fitting(run, error_data(failure), state, name))
+            following, data = yield from _handle(run, stage, 1 if step is None else step.attempt, error)
         run.state = state = completed_by(name, state, data)
         if step is not None:
-            run.state = state = _after(run, step, state, following)
+            run.state = state = step.completed(state, is_failed=bool(following))
+        if following:
+            run.state = state = evolve(state, progress=evolved(state.progress, next_node=following))
         if watched:
             run.completed.add(name)
             yield from emit(run, EventType.NODE_COMPLETE, state)
@@ -125,19 +119,26 @@ def _steps(run: RunContext, stage: CompiledNode | None, following: str) -> Task[
             yield from show(run, state)
         name = following
     if pause is not None:  # out here: what cannot be saved is no failure of the node
+        from stategraph._engine.pauses import pause_at  # imported when used: that a node pauses shows in its result
+
         yield from pause_at(run, stage, pause)
 
 
-def _after(run: RunContext, step: StepExecution, state: State, following: str) -> State:
-    """-> the State after a step, with what the run has to know of it."""
-    run.unsaved_parts.clear()
-    run.has_joined_parts = run.has_joined_parts or step.stage.node.has_parts
-    progress = step.progress_after(state, is_failed=bool(following))
-    return evolve(state, progress=evolved(progress, next_node=following) if following else progress)
+def _handle(run: RunContext, stage: CompiledNode, attempt: int, error: Exception) -> Task[tuple[str, dict[str, Any]]]:
+    """Return the node that handles the failure of another one, and the data that it finds; raise if there is none."""
+    state, name = run.state, stage.name
+    about = {"attempt": attempt, "error": describe_exception(error)}
+    yield from tell(run, EventType.NODE_ERROR, state.run_id, state.step + 1, name, about)
+    failure, handler = node_failure(run, name, attempt, error), stage.policies.on_error
+    if handler is None:
+        raise failure from error
+    return handler, lay_over(data_of(state), fitting(run, error_data(failure), state, name))
 
 
 def _function(run: RunContext, stage: CompiledNode) -> Callable[[State], Any]:
-    """-> the function of a node that wants a context, with the context of the step that is being made."""
+    """Return the function of a node that wants a context, with the context of the step that is being made."""
+    from stategraph.nodes.context import NodeContext  # imported when used: most nodes want none
+
     state, function = run.state, cast(FunctionNode, stage.node).function
     name, progress = stage.name, state.progress
     kept = name if progress is None else progress.kept_name(name)
@@ -147,7 +148,7 @@ def _function(run: RunContext, stage: CompiledNode) -> Callable[[State], Any]:
 
 
 def _complete(run: RunContext) -> Task[None]:
-    """The exit point is reached: keep the final State or forget the run, as configured."""
+    """Complete the run: keep the final State or forget the run, as configured."""
     run.state = state = evolve(run.state, status=RunStatus.COMPLETED)
     if run.plan.saves and run.plan.preserve:
         yield from save(run, (Save, run.services.save, state), state)

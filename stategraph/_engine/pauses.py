@@ -1,4 +1,4 @@
-"""Pauses: how a run comes to wait, and how it goes on: it is answered, or its time is over."""
+"""Pauses: how a run comes to wait, and how it goes on once it is answered or its deadline has passed."""
 
 from __future__ import annotations
 
@@ -11,22 +11,24 @@ from stategraph._engine.announce import emit
 from stategraph._engine.context import RunContext, fitting
 from stategraph._engine.failures import error_data, failure_at, rescue
 from stategraph._engine.saving import flush, save
-from stategraph._engine.step import StepExecution, is_overdue
+from stategraph._engine.step import StepExecution
 from stategraph._graph.compiled import CompiledNode
+from stategraph._progress.answers import awaited, awake, is_overdue
 from stategraph._protocol.commands import Save, StoreFailed, Task
-from stategraph._values.answers import awaited, awake
+from stategraph._text.shown import describe_exception, shorten
 from stategraph._values.events import EventType
 from stategraph._values.frozen import lay_over
 from stategraph._values.provenance import Pause, RunStatus, evolved
-from stategraph.errors import AnswerError, ExecutionError, describe_exception, shorten
-from stategraph.nodes.base import NOTHING, Question
+from stategraph.errors import AnswerError, ExecutionError
+from stategraph.nodes.base import NOTHING
+from stategraph.nodes.question import Question
 from stategraph.state import State, completed_by, data_of, evolve
 
 
 def take_answer(run: RunContext, saved: State, updates: Mapping[str, Any]) -> Task[tuple[State, Mapping[str, Any]]]:
-    """-> a paused State as one that goes on at the node that paused, and updates with an answer that will do.
+    """Return a paused State as one that goes on at the node that paused, and the updates with an accepted answer.
 
-    Where the deadline has passed, with no answer for that case, the node has failed: the run goes on at the node
+    If the deadline has passed and there is no answer for that case, the node has failed: the run goes on at the node
     that handles this, or fails here.
     """
     pause = cast(Pause, saved.pause)
@@ -46,8 +48,7 @@ def take_answer(run: RunContext, saved: State, updates: Mapping[str, Any]) -> Ta
 
 
 def take_answer_of_fork(run: RunContext, saved: State, updates: Mapping[str, Any]) -> Task[Mapping[str, Any]]:
-    """-> updates for a State that stands where it had paused, as a fork does, with an answer that will do if they
-    have one."""
+    """Return the updates for a State that stands where it had paused, as a fork does; an answer in them is checked."""
     pause = awaited(saved)
     if pause is None or pause.response_param not in updates or pause.node not in run.plan.stages:
         return updates
@@ -66,7 +67,7 @@ def _question(run: RunContext, saved: State, pause: Pause) -> Task[Question]:
 def _with_checked_answer(
     run: RunContext, saved: State, pause: Pause, question: Question, updates: Mapping[str, Any]
 ) -> Mapping[str, Any]:
-    """-> updates with an answer that will do. Raises AnswerError if theirs will not."""
+    """Return the updates with an accepted answer. Raises AnswerError if the answer is refused."""
     key = cast(str, pause.response_param)
     try:
         # Without a schema it is kept as it was given: the node that asked makes of it what it will be.
@@ -77,8 +78,10 @@ def _with_checked_answer(
 
 
 def _expired(run: RunContext, saved: State, pause: Pause) -> Task[State]:
-    """-> the State of a run that waited until its deadline, for the node that handles failures of the one that
-    paused. Where none does, the run is saved as failed, and the error raised."""
+    """Return the State of a run whose deadline has passed, for the node that handles failures of the one that paused.
+
+    If no node does, the run is saved as failed, and the error raised.
+    """
     run.state = run.saved = saved
     cause = TimeoutError(f"nobody answered until {pause.deadline}")
     run.path.append(pause.node)
@@ -94,7 +97,7 @@ def _expired(run: RunContext, saved: State, pause: Pause) -> Task[State]:
 
 
 def _handled(run: RunContext, step: StepExecution, failure: ExecutionError, handler: str) -> State:
-    """-> the State after the step of a node that has failed."""
+    """Return the State after the step of a node that has failed."""
     before, name = step.state, step.stage.name
     data = lay_over(data_of(before), fitting(run, error_data(failure), before, name))
     after = completed_by(name, before, data)
@@ -119,5 +122,5 @@ def pause_at(run: RunContext, stage: CompiledNode, pause: Pause) -> Task[None]:
 
 
 def _none_among(updates: Mapping[str, Any]) -> str:
-    """-> that no answer is given, with what is given."""
+    """Return the problem that the updates hold no answer, in words."""
     return f"there is none among {', '.join(map(shorten, updates))}" if updates else "there is none"

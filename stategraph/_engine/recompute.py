@@ -1,28 +1,30 @@
-"""Computing keys again that were not saved, when a run goes on: the nodes that wrote them run again, and only those."""
+"""Computing keys again that were not saved, when a run is resumed: only the nodes that wrote them run again."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, cast
 
 import attrs
 
 from stategraph._engine.context import NOTHING_GIVEN, RunContext
 from stategraph._engine.failures import end_early
-from stategraph._engine.selective import GIVEN
 from stategraph._engine.step import StepExecution
 from stategraph._graph.compiled import CompiledGraph
+from stategraph._graph.nested import nested_in
+from stategraph._progress.origins import GIVEN
 from stategraph._protocol.commands import Task
+from stategraph._text.shown import describe_exception, shorten
 from stategraph._values.events import EventType
 from stategraph._values.frozen import lay_over
 from stategraph._values.provenance import Origin, RunStatus, evolved
-from stategraph.errors import RecomputeError, describe_exception, shorten
+from stategraph.errors import RecomputeError
 from stategraph.nodes.function import data_from
 from stategraph.state import State, data_of, evolve, with_data
 
 
 class Recomputation(StepExecution):
-    """A visit to a node that has completed its step before: nothing of it is shown or saved."""
+    """The repetition of a step that was completed before: nothing of it is shown or saved."""
 
     def show_chunk(self, chunk: Any) -> Task[None]:
         yield from ()
@@ -39,7 +41,7 @@ class Recomputation(StepExecution):
 
     def run_nested(self, plan: CompiledGraph, inputs: Mapping[str, Any], updates: Mapping[str, Any]) -> Task[State]:
         unsaved = attrs.evolve(
-            plan.nested_in(self.run.plan),
+            nested_in(plan, self.run.plan),
             interval=0,
             saves=False,
             loads_parts=False,
@@ -47,15 +49,16 @@ class Recomputation(StepExecution):
             preserve=False,
             persist=None,
         )
-        return (yield from self.run.start_nested(self.run, self, unsaved, None, inputs, {}))
+        start = cast(Callable[..., Task[State]], self.run.plan.start_nested)
+        return (yield from start(self.run, self, unsaved, None, inputs, {}))
 
 
 def whole(
     run: RunContext, saved: State, updates: Mapping[str, Any], inputs: Mapping[str, Any] = NOTHING_GIVEN
 ) -> Task[tuple[State, Mapping[str, Any]]]:
-    """-> a saved State with the keys that were not saved, and the updates that remain to be laid over it.
+    """Return a saved State with the keys that were not saved, and the updates that remain to be laid over it.
 
-    While they are computed the run stays as it is saved, so that it can be resumed in the same way again.
+    While they are computed, the run stays as it is saved: it can be resumed in the same way again.
     """
     if saved.progress is None or not saved.progress.origins:
         return saved, updates
@@ -74,7 +77,7 @@ def whole(
 def restored(
     run: RunContext, saved: State, updates: Mapping[str, Any], inputs: Mapping[str, Any]
 ) -> Task[tuple[State, Mapping[str, Any]]]:
-    """-> a saved State with the keys that were not saved, and the updates that remain to be laid over it.
+    """Return a saved State with the keys that were not saved, and the updates that remain to be laid over it.
 
     Updates change what is there now. But where a key cannot be computed again, and something else was made of it, its
     update is the value that it had.
@@ -102,7 +105,7 @@ def restored(
 
 
 def _again(run: RunContext, state: State, origin: Origin, keys: list[str]) -> Task[dict[str, Any]]:
-    """-> the values that a node writes for keys when it makes its step again."""
+    """Return the values that a node writes for keys when it makes its step again."""
     stage = run.plan.stages[origin.node]
     before = evolve(state, step=origin.step - 1, status=RunStatus.ACTIVE, error=None, pause=None)
     step = Recomputation(run, stage, before)
@@ -116,7 +119,7 @@ def _again(run: RunContext, state: State, origin: Origin, keys: list[str]) -> Ta
 
 
 def _taken(result: Any, before: State, keys: list[str]) -> dict[str, Any]:
-    """-> the values of keys in what a node returned. Raises ValueError if it is not like the first time."""
+    """Return the values of keys in what a node returned. Raises ValueError if it did not write them again."""
     if isinstance(result, State) and result.pause is not None:
         raise ValueError(f"it pauses the run ({result.pause.reason})")
     data = data_from(result, before)
@@ -166,7 +169,7 @@ class _Work:
         return cls(origins, missing, needed, supplied, defaults)
 
     def in_order(self) -> Iterator[tuple[Origin, list[str]]]:
-        """-> origins with the keys to take from there, in the order of their steps; within one, what is given last."""
+        """Yield origins with the keys to take from there, in the order of their steps; of one step, given keys last."""
         grouped: dict[tuple[int, bool, str], list[str]] = {}
         for key in sorted(self.needed):
             origin = self.missing[key]
@@ -176,13 +179,13 @@ class _Work:
             yield Origin(node, step, ()), keys
 
     def origins_after(self) -> dict[str, Origin]:
-        """-> the origins of all keys that are there now."""
+        """Return the origins of all keys that are there now."""
         after = {key: origin for key, origin in self.origins.items() if key not in self.missing or key in self.needed}
         return {**after, **{key: Origin(GIVEN, after[key].step, ()) for key in self.supplied}}
 
 
 def _needed(plan: CompiledGraph, missing: Mapping[str, Origin], updates: Mapping[str, Any]) -> frozenset[str]:
-    """-> the missing keys that are not given, and those that these were made of."""
+    """Return the missing keys that are not given, and those that these were made of."""
     needed = missing.keys() - updates.keys()
     for key, origin in sorted(missing.items(), key=lambda item: item[1].step, reverse=True):
         if key in needed and _obstacle(plan, origin) is None:
@@ -192,7 +195,7 @@ def _needed(plan: CompiledGraph, missing: Mapping[str, Origin], updates: Mapping
 
 
 def _obstacle(plan: CompiledGraph, origin: Origin) -> str | None:
-    """-> what keeps a key from being computed again; None if nothing does."""
+    """Return what keeps a key from being computed again; None if nothing does."""
     if origin.node == GIVEN:
         return "no node wrote it: it came with the input of the run, an update, or a failure"
     node = f"node {shorten(origin.node)}, which wrote it,"

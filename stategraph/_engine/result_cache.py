@@ -12,7 +12,7 @@ from stategraph._graph.compiled import CompiledNode
 from stategraph._protocol.commands import Cache, Task
 from stategraph._util.code_version import version_of
 from stategraph._values.events import EventType
-from stategraph.nodes.function import changes_from
+from stategraph.nodes.changes import changes_from
 from stategraph.policies import CachePolicy
 from stategraph.state import State
 
@@ -21,7 +21,7 @@ Changes: TypeAlias = tuple[Mapping[str, Any], Sequence[str]]
 
 
 class Found(Protocol):
-    """What came of looking for a result."""
+    """The outcome of looking for a result."""
 
     @property
     def key(self) -> str | None:
@@ -37,17 +37,17 @@ class Found(Protocol):
 
     @property
     def is_broken(self) -> bool:
-        """Whether somebody should see to the cache."""
+        """Whether the cache needs attention."""
 
 
 class Results(Protocol):
-    """Where results are kept. Nothing of it raises an Exception."""
+    """Where results are kept. Its methods never raise an Exception."""
 
     def find(self, parts: Sequence[Any], ttl: float | None, /) -> Found:
-        """-> the result that is kept for these values, not older than `ttl` seconds."""
+        """Return the result that is kept for these values, not older than `ttl` seconds."""
 
     def keep(self, key: str, changes: Changes, ttl: float | None, /) -> str:
-        """Keep a result, for `ttl` seconds -> why that failed; empty if it did not."""
+        """Keep a result for `ttl` seconds; return why that failed, empty if it did not."""
 
 
 @attrs.define(eq=False)
@@ -70,7 +70,7 @@ class NodeCache:
     _has_warned: bool = attrs.field(default=False, init=False)
 
     def execute(self, step: StepExecution, attempts: Callable[[], Task[Any]]) -> Task[Any]:
-        """-> a kept result, or what the node returns after its attempts."""
+        """Return a kept result, or what the node returns after its attempts."""
         if step.is_answered:
             return (yield from attempts())
         if step.state.keys().isdisjoint(self.policy.inputs):  # as where their names are misspelled
@@ -102,7 +102,7 @@ class NodeCache:
             self._warn(failure)
 
     def _warn(self, reason: str) -> None:
-        """Say, once, that the cache is of no use; the run goes on without it."""
+        """Log, once, that the cache is of no use; the run goes on without it."""
         if not self._has_warned:
             self._has_warned = True
             import logging  # imported when used: 5 ms
@@ -115,7 +115,7 @@ class NodeCache:
 def with_caches(
     graph: str, stages: Mapping[str, CompiledNode], open_results: Callable[[CachePolicy], Results]
 ) -> dict[str, CompiledNode]:
-    """-> the stages of a graph, those of nodes with a CachePolicy with what looks after their results."""
+    """Return the nodes of a graph; those with a CachePolicy get their cache."""
     opened: dict[tuple[str, int], Results] = {}
 
     def made(stage: CompiledNode) -> CompiledNode:
@@ -136,7 +136,7 @@ def _pauses(result: object) -> bool:
 
 
 def _changed(state: State, changes: Changes) -> State:
-    """-> the State with what a node changed."""
+    """Return the State with what a node changed."""
     changed, removed = changes
     for key in removed:
         state = state.remove(key) if key in state else state

@@ -1,4 +1,4 @@
-"""Resume a run from where it was saved."""
+"""Resuming a run from where it was saved."""
 
 from __future__ import annotations
 
@@ -8,14 +8,13 @@ from typing import Any
 from stategraph._engine.announce import emit
 from stategraph._engine.context import NOTHING_GIVEN, RunContext, fitting
 from stategraph._engine.loop import run_from
-from stategraph._engine.pauses import take_answer, take_answer_of_fork
-from stategraph._engine.recompute import whole
+from stategraph._engine.past import with_all_keys
 from stategraph._engine.saving import save
-from stategraph._engine.selective import Written
 from stategraph._engine.start import stamped, with_origins
 from stategraph._graph.compatibility import check_compatible, migrate_state, split_migration
 from stategraph._graph.compiled import CompiledNode
 from stategraph._protocol.commands import Amend, Load, Parts, Save, Task
+from stategraph._text.shown import shorten
 from stategraph._values.events import EventType
 from stategraph._values.frozen import lay_over
 from stategraph._values.ids import check_given_id
@@ -23,6 +22,26 @@ from stategraph._values.provenance import RunStatus, evolved
 from stategraph._values.sameness import differing_items
 from stategraph.errors import CheckpointingDisabledError
 from stategraph.state import State, data_of, evolve, with_data
+
+
+def resume_with(
+    run: RunContext,
+    run_id: str,
+    updates: Mapping[str, Any] | None,
+    allow_changed: bool,
+    migrate: Mapping[str, str] | None,
+) -> Task[State]:
+    """Return the task that resumes a run as a user asks for it. Raises TypeError if something is of a wrong type."""
+    if updates is not None and not isinstance(updates, Mapping):
+        raise TypeError(f"updates are a mapping, not {type(updates).__name__}")
+    if not isinstance(allow_changed, bool):
+        raise TypeError(f"allow_changed is True or False, not {shorten(allow_changed)}")
+    if migrate is not None and not isinstance(migrate, Mapping):
+        raise TypeError(f"migrate is a mapping of old names to new ones, not {type(migrate).__name__}")
+    wrong = [name for pair in (migrate or {}).items() for name in pair if not isinstance(name, str)]
+    if wrong:
+        raise TypeError(f"migrate: {shorten(wrong[0])} is not allowed; names of nodes are")
+    return resume(run, run_id, updates or {}, allow_changed, migrate or {})
 
 
 def resume(
@@ -47,8 +66,8 @@ def resume(
 
 
 def renamed(run: RunContext, saved: State, migrate: Mapping[str, str]) -> State:
-    """-> a saved State with its nodes renamed; those of graphs within wait for these."""
-    own, run.renamed_within = split_migration(migrate, run.plan)
+    """Return a saved State with its nodes renamed. The new names for nested graphs are kept in the run."""
+    own, run.renamed_nested = split_migration(migrate, run.plan)
     return migrate_state(saved, own, run.plan)
 
 
@@ -60,24 +79,33 @@ def revive(
     *,
     is_same: bool,
 ) -> Task[CompiledNode | None]:
-    """Bring a saved State back to life, durably if it changes -> the stage that it stands behind.
+    """Make a saved State the State of the run, durably if it changes; return the node that it stands after.
 
-    `inputs` are what the run began with, where that is known.
+    Args:
+        run: The run.
+        saved: The State.
+        updates: Laid over its data.
+        inputs: What the run began with, where that is known.
+        is_same: Whether it is as it was saved.
     """
     run_id, step = saved.run_id, saved.step
     if saved.status is RunStatus.PAUSED:
+        from stategraph._engine.pauses import take_answer  # imported when used: few runs pause
+
         saved, updates = yield from take_answer(run, saved, updates)
         is_same = False
-    else:
+    elif saved.pause is not None or saved.progress is not None:
+        from stategraph._engine.pauses import take_answer_of_fork
+
         updates = yield from take_answer_of_fork(run, saved, updates)
     saved = _open_to_answers(saved, updates)
     updates = fitting(run, updates, saved)
-    all_keys, changes = yield from whole(run, saved, updates, inputs)
+    all_keys, changes = yield from with_all_keys(run, saved, updates, inputs)
     data = lay_over(data_of(all_keys), changes)
     if run.plan.persist is not None:  # those that are not saved come again
         unsaved = {key: value for key, value in run.plan.defaults.items() if key not in run.plan.persist}
         data = lay_over(unsaved, data)
-    state = with_origins(run, stamped(run, with_data(all_keys, data)), all_keys, Written(changes))
+    state = with_origins(run, stamped(run, with_data(all_keys, data)), all_keys, changes.keys())
     run.state = _noting_replaced(run, state, data_of(all_keys)) if changes else state
     if run.plan.loads_parts:  # first: parts that were made of other data must never be found behind these
         yield (Parts, run.services.drop_parts, (run_id, saved.step, bool(updates)))
@@ -90,9 +118,9 @@ def revive(
 
 
 def _noting_replaced(run: RunContext, state: State, before: dict[str, Any]) -> State:
-    """-> the State with what is different from before, if there may be runs within that know the old values only.
+    """Return the State with the values that were replaced, if there may be nested runs that know only the old ones.
 
-    What was noted when it was resumed the last time stays, for that may not have come to them either.
+    What was noted by an earlier resume stays, for nested runs may not have been given that either.
     """
     if not run.plan.loads_parts:
         return state
@@ -105,7 +133,7 @@ def _noting_replaced(run: RunContext, state: State, before: dict[str, Any]) -> S
 
 
 def _open_to_answers(saved: State, updates: Mapping[str, Any]) -> State:
-    """-> the State, in which the values that are given now can be answers."""
+    """Return the State with the given keys as possible answers again."""
     progress = saved.progress
     if progress is None or progress.answered.isdisjoint(updates):
         return saved

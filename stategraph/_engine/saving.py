@@ -1,4 +1,4 @@
-"""Saving a run: after each step that is due, and what can be saved where it ends early."""
+"""Saving a run: after each step that is due, and what can be saved of a run that ends early."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def save_last(run: RunContext, state: State) -> Task[None]:
 
 
 def keep_what_can_be(run: RunContext, last: State) -> Task[None]:
-    """Where the last State cannot be kept, keep as many of the steps before it as can be, and how the run ended."""
+    """Keep as many of the last steps as can be, and how the run ended, if the last State itself cannot be kept."""
     ends = {"status": last.status, "error": last.error}
     bare = evolve(last, pause=None, progress=evolved(last.progress, partial=None))  # it may be these that cannot be
     tried = [*run.recent, bare]
@@ -54,20 +54,22 @@ def keep_what_can_be(run: RunContext, last: State) -> Task[None]:
 
 
 def save(run: RunContext, command: Command, state: State) -> Task[None]:
-    if run.around is not None:  # first: a run that begins anew must never find what was nested in a lost one
-        yield from run.around.keep_incoming(at_last=True)
+    """Save a State outside of the hot loop, and report it."""
+    if run.outer_step is not None:  # first: a run that begins anew must never find what was nested in a lost one
+        yield from run.outer_step.keep_incoming(at_last=True)
     yield command
     run.saved = state
     yield from emit(run, EventType.CHECKPOINT_SAVE, state)
 
 
 def flush(run: RunContext, state: State) -> Task[None]:
+    """Wait until all that was saved is durable, if saves are done later."""
     if run.plan.write_behind:
         yield (Flush, run.services.flush, state)
 
 
 def drop_joined_parts(run: RunContext) -> Task[None]:
-    """Forget parts that a saved State has joined."""
+    """Forget parts whose results are in a State that is saved."""
     run.has_joined_parts = False
     if run.plan.loads_parts:
         yield (Parts, run.services.drop_parts, (run.state.run_id, run.state.step, False))

@@ -1,22 +1,23 @@
-"""Begin a run, or execute a State that has a past."""
+"""Beginning a run, and executing a State that has a past."""
 
 from __future__ import annotations
 
-from typing import Any, cast
+from collections.abc import Collection
+from typing import Any, TypeAlias
 
 from stategraph._engine.context import RunContext, fitting
 from stategraph._engine.loop import run_from
-from stategraph._engine.recompute import whole
 from stategraph._engine.saving import save
-from stategraph._engine.selective import Written, accounted
 from stategraph._protocol.commands import Amend, Load, Parts, Task
 from stategraph._values.events import STATE_EVENTS
 from stategraph._values.frozen import freeze_items, lay_over
 from stategraph._values.ids import check_given_id
-from stategraph._values.provenance import Progress, RunStatus, evolved
+from stategraph._values.provenance import RunStatus, evolved
 from stategraph._values.sameness import differing_items
 from stategraph.errors import CheckpointNotFoundError, GraphMismatchError, RunExistsError
 from stategraph.state import State, data_of, evolve, with_data
+
+_Keys: TypeAlias = Collection[str]
 
 
 def execute(run: RunContext, state: State) -> Task[State]:
@@ -25,31 +26,30 @@ def execute(run: RunContext, state: State) -> Task[State]:
     return (yield from run_from(run, None))
 
 
-def with_origins(run: RunContext, state: State, before: State, written: Written) -> State:
-    """-> the State with the origins of its keys, after something else than a node has written."""
-    return accounted(state, before, written, run.plan.persist, run.plan.defaults)
-
-
 def _admit(run: RunContext, state: State) -> Task[State]:
-    """-> the State as it enters the graph; a State with a past is brought back to life durably."""
+    """Return the State as it enters the graph; a State with a past is saved first."""
     check_given_id(state.run_id)
     is_new = state.step == 0 and state.graph is None
-    before, written = state, Written()
+    before = state
+    put: _Keys = ()
+    gone: _Keys = ()
     newest = None if is_new else (yield from _newest_of(run, state))
     _check_not_of_another(run, newest)
     if not is_new and state.progress is not None:
-        before, state, written = yield from _continued(run, state, newest)
+        from stategraph._engine.past import continued  # imported when used: few States have a past
+
+        before, state, put, gone = yield from continued(run, state, newest)
     given = data_of(state)
     if run.plan.schema is not None:
         given = freeze_items(fitting(run, given, {}))
     started = stamped(run, with_data(state, with_defaults(run, given)))
-    started = with_origins(run, evolve(started, checkpoint_node=""), before, written)
+    started = with_origins(run, evolve(started, checkpoint_node=""), before, put, gone)
     if not run.plan.saves:
         return started
     if is_new:
         yield from _check_new(run, state)
     else:
-        if run.plan.loads_parts:  # what is within the step that did not complete was made of other data
+        if run.plan.loads_parts:  # parts of the step that did not complete were made of other data
             yield (Parts, run.services.drop_parts, (state.run_id, state.step + 1, True))
         yield from save(run, (Amend, run.services.amend, started), started)
     return started
@@ -65,31 +65,13 @@ def _check_not_of_another(run: RunContext, newest: State | None) -> None:
 
 
 def with_defaults(run: RunContext, data: dict[str, Any]) -> dict[str, Any]:
-    """-> the data, with the graph's defaults where they have no value."""
+    """Return the data, with the graph's defaults where they have no value."""
     defaults = run.plan.defaults
     return data if defaults.keys() <= data.keys() else lay_over(dict(defaults), data)
 
 
-def _continued(run: RunContext, state: State, newest: State | None) -> Task[tuple[State, State, Written]]:
-    """-> of a State with a past: what was saved, the State, each with all of its keys, and what is different.
-
-    Values that are new to the run can be answers again; of one that was deleted when it completed, none is known.
-    """
-    progress = cast(Progress, state.progress)
-    new = set() if newest is None else differing_items(newest, state).keys()
-    answered = progress.answered - new
-    left = evolved(progress.without_step(), answered=answered)
-    # Where it is not what was saved last, all keys are new.
-    is_newest = newest is not None and newest.step == state.step
-    saved = evolve(newest if newest is not None and is_newest else with_data(state, {}), progress=left)
-    all_keys, changes = yield from whole(run, saved, differing_items(saved, state))
-    made = {key: value for key, value in data_of(all_keys).items() if key not in saved and key not in state}
-    state = evolve(with_data(state, {**data_of(state), **made}), progress=all_keys.progress)
-    return all_keys, state, Written(changes, saved.keys() - state.keys())
-
-
 def _newest_of(run: RunContext, state: State) -> Task[State | None]:
-    """-> the newest saved State of the run, if there is one."""
+    """Return the newest saved State of the run, None if there is none."""
     if not run.plan.saves:
         return None
     try:
@@ -112,10 +94,29 @@ def _check_new(run: RunContext, state: State) -> Task[None]:
 
 
 def stamped(run: RunContext, state: State) -> State:
-    """-> the State as one that runs on this graph."""
+    """Return the State as one that runs on this graph."""
     plan = run.plan
     if state.observer is None and not run.wanted.isdisjoint(STATE_EVENTS):
         state = evolve(state, observer=run.services.observer)
     progress = state.progress and evolved(state.progress, partial=None)
     fresh = {"status": RunStatus.ACTIVE, "error": None, "pause": None, "progress": progress}
     return evolve(state, graph=plan.graph, structure=plan.structure, **fresh)
+
+
+def with_origins(
+    run: RunContext, state: State, before: State, put: Collection[str] = (), gone: Collection[str] = ()
+) -> State:
+    """Return a State with the origins of its keys, after something other than a node has changed it.
+
+    Args:
+        run: The run.
+        state: The State.
+        before: The State before the change.
+        put: The keys that were set.
+        gone: The keys that were removed.
+    """
+    if run.plan.persist is None and state.progress is None:
+        return state
+    from stategraph._progress.origins import Written, accounted
+
+    return accounted(state, before, Written(put, gone), run.plan.persist, run.plan.defaults)

@@ -1,47 +1,45 @@
-"""Visit: one step of a run at a node that is more than a function call. What such a node may ask of the run is here."""
+"""StepExecution: a step of a node that is more than a function call, and all that such a node may ask of the run."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from inspect import isawaitable
-from typing import Any, TypeVar
+from typing import Any, cast
 
 import attrs
 
 from stategraph._engine.announce import show, tell
 from stategraph._engine.context import RunContext
-from stategraph._engine.selective import GIVEN, Written, origins_after
+from stategraph._engine.limited import limited
 from stategraph._graph.compatibility import check_compatible, migrate_state, split_migration
 from stategraph._graph.compiled import CompiledGraph, CompiledNode
+from stategraph._graph.nested import nested_in
+from stategraph._progress.answers import awaited
+from stategraph._progress.origins import GIVEN, Written, origins_after
+from stategraph._progress.tracking import ReadSet, unwatched, watched
+from stategraph._progress.updates import before_updates
 from stategraph._protocol.commands import (
     Amend,
     Await,
     Command,
-    Expired,
-    Limit,
     Load,
     Parts,
     Save,
     Sleep,
     StoreFailed,
     Task,
-    Unlimit,
 )
-from stategraph._values import clock
-from stategraph._values.answers import awaited
+from stategraph._text.shown import describe_exception
 from stategraph._values.events import EventType
 from stategraph._values.frozen import plain_key
 from stategraph._values.ids import nested_id
 from stategraph._values.provenance import Origin, Part, Partial, Pause, Progress, RunStatus, evolved
-from stategraph._values.tracking import ReadSet, unwatched, watched
-from stategraph.errors import CheckpointError, CheckpointNotFoundError, describe_exception
+from stategraph.errors import CheckpointError, CheckpointNotFoundError
 from stategraph.nodes.base import Node
 from stategraph.nodes.context import NodeContext
 from stategraph.nodes.function import data_from
 from stategraph.state import State, data_of, evolve, with_data
-
-_Answer = TypeVar("_Answer")
 
 
 @attrs.define(eq=False)
@@ -76,7 +74,7 @@ class StepExecution:
     # ------------------------------------------------------------------ the step as a whole
 
     def result(self) -> Task[Any]:
-        """-> what the node returns at last: from its cache, or after as many attempts as it takes."""
+        """Return what the node returns in the end: from its cache, or after as many attempts as it takes."""
         cache = self.stage.cache
         if cache is None:
             result = yield from self._checked_attempts()
@@ -86,8 +84,10 @@ class StepExecution:
         return result if persist is None else self._of_one_kind(result, persist)
 
     def _checked_attempts(self) -> Task[Any]:
-        """-> what the node returns at last. What was done before and does not fit any more is done once more: the code
-        that it came from may have been mended since."""
+        """Return what the node returns in the end.
+
+        Finished parts that do not fit any more are done once more: their code may have been fixed since.
+        """
         try:
             return self.checked(unwatched((yield from self._attempts())))
         except Exception as error:
@@ -99,7 +99,7 @@ class StepExecution:
         return self.checked(unwatched((yield from self._attempts())))
 
     def _of_one_kind(self, result: Any, persist: AbstractSet[str]) -> Any:
-        """-> the result as a State. Raises ValueError if keys that are saved and keys that are not were written."""
+        """Return the result as a State. Raises ValueError if it wrote keys that are saved and others that are not."""
         if isinstance(result, State) and result.pause is not None:
             return result
         before, after = data_of(self.state), data_from(result, self.state)
@@ -111,7 +111,7 @@ class StepExecution:
         retry = self.stage.policies.retry
         while True:
             try:
-                return (yield from self._limited(self.stage.node.execute(self)))
+                return (yield from self._attempt())
             except Exception as error:
                 delay = None if retry is None or self.is_done_before else retry.delay_after(self.attempt, error)
                 if delay is None:
@@ -123,25 +123,10 @@ class StepExecution:
             self.attempt += 1
             self._start_over()
 
-    def _limited(self, task: Task[_Answer]) -> Task[_Answer]:
-        """-> what the task does, cut off when the node's time is up."""
-        seconds = self.stage.policies.timeout
-        if seconds is None:
-            return (yield from task)
-        expired = Expired(f"the timeout of {seconds} s of node {self.stage.name!r} passed")
-        yield (Limit, lambda _: expired, seconds)
-        try:
-            answer = yield from task
-        except GeneratorExit:
-            raise
-        except BaseException as error:
-            yield (Unlimit, None, None)
-            if error is expired:
-                left = "" if self.stage.node.is_async else "; its thread cannot be stopped, and goes on by itself"
-                raise TimeoutError(f"it took longer than its timeout of {seconds} s{left}") from None
-            raise
-        yield (Unlimit, None, None)
-        return answer
+    def _attempt(self) -> Task[Any]:
+        stage, work = self.stage, self.stage.node.execute(self)
+        seconds = stage.policies.timeout
+        return work if seconds is None else limited(work, seconds, stage.name, is_async=stage.node.is_async)
 
     def _start_over(self) -> None:
         self._answered.clear()
@@ -150,11 +135,28 @@ class StepExecution:
             self._show_partial(None)
 
     def tell_failure(self, error: Exception) -> Task[None]:
-        """Tell the observer that an attempt has failed."""
+        """Report that an attempt has failed."""
         yield from self.tell(EventType.NODE_ERROR, attempt=self.attempt, error=describe_exception(error))
 
+    def completed(self, after: State, *, is_failed: bool) -> State:
+        """Return the State after this step with what the run has to know of it.
+
+        Args:
+            after: The State without that.
+            is_failed: Whether the node has failed, and another one handles that.
+        """
+        run = self.run
+        run.unsaved_parts.clear()
+        run.has_joined_parts = run.has_joined_parts or self.stage.node.has_parts
+        return evolve(after, progress=self.progress_after(after, is_failed=is_failed))
+
     def progress_after(self, after: State, *, is_failed: bool) -> Progress | None:
-        """-> the progress of the run once this step is completed, with that State; by its handler, if it failed."""
+        """Return the progress of the run after this step.
+
+        Args:
+            after: The State after it.
+            is_failed: Whether the node has failed, and another one handles that.
+        """
         progress, persist = after.progress, self.run.plan.persist
         if self._answered:
             answered = progress.answered if progress else frozenset[str]()
@@ -172,8 +174,10 @@ class StepExecution:
 
     @property
     def tracked_state(self) -> State:
-        """The State that is visited, as it is handed to the functions of a user: what they read of it is noted, where
-        their work may have to be done again."""
+        """The State of the step, as it is handed to the functions of a user.
+
+        If the step may have to be made again, what they read of it is noted.
+        """
         if self.run.plan.persist is None:
             return self.state
         if self._reads is None:
@@ -182,13 +186,13 @@ class StepExecution:
 
     @property
     def _read(self) -> frozenset[str] | None:
-        """The keys that were read; None for all, and where nobody was watched."""
+        """The keys that were read; None for all, and where reads are not noted."""
         return None if self._reads is None else self._reads.read
 
     # ------------------------------------------------------------------ checking
 
     def checked(self, result: Any) -> Any:
-        """-> what the node, or a part of it, returned, as the schema of the graph wants it.
+        """Return what the node, or a part of it, returned, as the schema of the graph wants it.
 
         Raises:
             SchemaError: it does not fit.
@@ -197,31 +201,31 @@ class StepExecution:
         return result if schema is None else schema.checked_result(self.stage.name, result, self.state)
 
     def checked_item(self, key: str, place: str, item: Any) -> Any:
-        """-> what is to stand at a place of the list under a key, likewise."""
+        """Return what is to stand at a place of the list under a key, as the schema of the graph wants it."""
         schema = self.run.plan.schema
         return item if schema is None else schema.checked_item(self.stage.name, key, place, item)
 
     # ------------------------------------------------------------------ calling
 
     def context(self, part: str = "") -> NodeContext:
-        """-> what the node may know of its step, or a part of it of its part."""
+        """Return what the node may know of its step, or a part of it of its part."""
         state, name, run = self.state, self.stage.name, self.run
         step = (state.run_id, run.plan.graph, name, state.step + 1, self.attempt, state.generation, part)
         return NodeContext(*step, kept_name=self.kept_name, outermost=run.outermost)
 
     def call(self, function: Callable[[Any], Any], argument: Any) -> Task[Any]:
-        """-> what a function returns that may take long: sync or async, as the node is."""
+        """Return what a function returns that may take long: sync or async, as the node is."""
         result = yield (self.stage.kind, function, argument)
         if type(result) is not State and isawaitable(result):
             result = yield (Await, result, self.stage.name)
         return result
 
     def tell(self, type: EventType, **about: Any) -> Task[None]:
-        """Tell the observer of an event of this step."""
+        """Report an event of this step."""
         yield from tell(self.run, type, self.state.run_id, self.state.step + 1, self.stage.name, about)
 
     def show_chunk(self, chunk: Any) -> Task[None]:
-        """Put out a chunk: it is seen at once, and kept with the run while the node has not finished."""
+        """Emit a chunk: it is seen at once, and kept with the run until the node has finished."""
         chunk = unwatched(chunk)
         before = self.run.state.partial or Partial(self.stage.name)
         self._show_partial(before.and_chunk(chunk))
@@ -235,23 +239,23 @@ class StepExecution:
     # ------------------------------------------------------------------ answers
 
     def is_answer(self, key: str) -> bool:
-        """Whether the State holds an answer under this key that has not answered anything yet."""
+        """Return whether the State holds an answer under this key that has not answered anything yet."""
         progress = self.state.progress
         return key in self.state and (progress is None or key not in progress.answered)
 
     def answers(self, pause: Pause) -> bool:
-        """Whether the run was woken to answer this pause of a graph within, and has the answer."""
+        """Return whether the run was resumed to answer this pause of a nested run, and has the answer."""
         progress, key = self.state.progress, pause.response_param
         return progress is not None and progress.woken == pause.at and (key is None or self.is_answer(key))
 
     @property
     def is_answered(self) -> bool:
-        """Whether the visit goes on from a pause, or has taken an answer: its inputs alone do not decide then."""
+        """Whether it goes on from a pause, or has taken an answer: then its inputs alone do not decide its result."""
         progress = self.state.progress
         return bool(self._answered) or (progress is not None and progress.woken is not None)
 
     def take_answers(self, keys: Iterable[str]) -> None:
-        """Let the values of some keys be answers to this step, and to no other."""
+        """Take the values of some keys as answers to this step; they will answer no other."""
         used = self.state.progress.answered if self.state.progress else frozenset[str]()
         self._answered.update(set(keys) - used)
 
@@ -259,26 +263,26 @@ class StepExecution:
 
     @property
     def kept_name(self) -> str:
-        """The name under which parts of this step, and a run within it, are kept: that of the node when it began."""
+        """The name under which its parts and its nested run are kept: that of the node when the step began."""
         name, progress = self.stage.name, self.state.progress
         return name if progress is None else progress.kept_name(name)
 
     def keep_incoming(self, *, at_last: bool = False) -> Task[None]:
-        """Save the State that is visited, unless it is saved: what is kept of parts builds on it.
+        """Save the State that the step is made from, unless it is saved: what is kept of parts builds on it.
 
-        Where nothing is saved before a call ends, it is only saved `at_last`: right before something of this step is.
+        If States are saved only at the end of a call, it is saved only if `at_last`: just before something of the step.
         """
         run = self.run
         is_needed = run.plan.keeps_parts or (at_last and run.plan.loads_parts)
         if not is_needed or run.state is run.saved:
             return
-        if run.around is not None:
-            yield from run.around.keep_incoming(at_last=at_last)
+        if run.outer_step is not None:
+            yield from run.outer_step.keep_incoming(at_last=at_last)
         yield from self._stored((Save, run.services.save, run.state))
         run.saved = run.state
 
     def finished_parts(self) -> Task[dict[str, Any]]:
-        """-> the values of the parts of this step that were finished before, by their labels."""
+        """Return the values of the parts of this step that were finished before, by their labels."""
         run, at = self.run, self.state.step + 1
         found = {part.label: part.value for part in run.unsaved_parts if (part.step, part.node) == (at, self.kept_name)}
         if run.plan.loads_parts:
@@ -288,7 +292,7 @@ class StepExecution:
         return found
 
     def keep_parts(self, finished: Mapping[str, Any]) -> Task[None]:
-        """Save parts of this step that have finished, but not those of keys that are not saved."""
+        """Save finished parts of this step, except those that write keys that are not saved."""
         run = self.run
         parts = [Part(self.state.step + 1, self.kept_name, label, value) for label, value in finished.items()]
         persist, node = run.plan.persist, self.stage.node
@@ -303,14 +307,14 @@ class StepExecution:
                 yield from self.tell(EventType.PART_COMPLETE, part=label)
 
     def _forget_parts(self) -> Task[None]:
-        """Forget what is kept of parts of this step, and the run of a graph in it."""
+        """Forget what is kept of parts of this step, and its nested run."""
         run, at = self.run, self.state.step + 1
         run.unsaved_parts[:] = [part for part in run.unsaved_parts if part.step != at]
         if run.plan.loads_parts:
             yield from self._stored((Parts, run.services.drop_parts, (self.state.run_id, at, True)))
 
     def _stored(self, command: Command) -> Task[Any]:
-        """-> the answer to a command to the store, whose failure is not one of the node."""
+        """Return the answer to a command to the store; raise its failure as one of the store, not of the node."""
         try:
             return (yield command)
         except CheckpointNotFoundError:
@@ -318,35 +322,39 @@ class StepExecution:
         except CheckpointError as error:
             raise StoreFailed from error
 
-    # ------------------------------------------------------------------ a graph within
+    # ------------------------------------------------------------------ a nested run
 
     def nested_run_id(self) -> str:
-        """-> the id of the run of a graph in this step."""
+        """Return the id of the nested run."""
         state = self.state
         return nested_id(state.run_id, state.step + 1, self.kept_name, state.generation)
 
     def shares(self, key: str, inputs: Mapping[str, Any]) -> bool:
-        """Whether a key means the same in the run of a graph in this step, which begins with these inputs."""
+        """Return whether a key means the same in the nested run that begins with these inputs."""
         return key not in inputs or (key in self.state and inputs[key] is self.state[key])
 
-    def progress_within(self, inputs: Mapping[str, Any]) -> Progress | None:
-        """-> the progress with which the run of a graph in this step begins: what has answered out here answers nothing
-        in there, so that a loop asks again."""
+    def nested_progress(self, inputs: Mapping[str, Any]) -> Progress | None:
+        """Return the progress with which the nested run begins.
+
+        Answers given to the outer run answer nothing in the nested one, so that a loop asks again.
+        """
         answered = self.state.progress.answered if self.state.progress else ()
         return evolved(None, answered={key for key in answered if key in inputs and self.shares(key, inputs)})
 
     @property
     def renames(self) -> Mapping[str, str]:
-        """New names of nodes of the graph in this step, by old ones."""
-        return self.run.renamed_within.get(self.stage.name, {}) if self._renames is None else self._renames
+        """New names of nodes of the nested graph, by old ones."""
+        return self.run.renamed_nested.get(self.stage.name, {}) if self._renames is None else self._renames
 
     def waiting_step(self, nested: State, graph: CompiledGraph) -> tuple[Node, StepExecution] | None:
-        """-> the node at which a nested run waits, and its step; None if it does not wait.
+        """Return the node at which a nested run waits, and its step; None if it does not wait.
 
-        Raises GraphMismatchError if the graph has changed."""
+        Raises:
+            GraphMismatchError: the graph has changed.
+        """
         own, further = split_migration(self.renames, graph)
         state = migrate_state(nested, own, graph)
-        pause, path = awaited(state), f"{self._path or self.run.within}{self.stage.name}/"
+        pause, path = awaited(state), f"{self._path or self.run.nested_path}{self.stage.name}/"
         if pause is None:
             return None
         check_compatible(graph, state, self.run.allow_changed, path)
@@ -354,7 +362,7 @@ class StepExecution:
         return stage.node, StepExecution(self.run, stage, state, renames=further.get(stage.name, {}), path=path)
 
     def load_nested(self) -> Task[State | None]:
-        """-> the newest saved State of the run of a graph in this step, None if there is none."""
+        """Return the newest saved State of the nested run, None if there is none."""
         if not self.run.plan.loads_parts:
             return None
         try:
@@ -365,16 +373,11 @@ class StepExecution:
 
     @property
     def before_updates(self) -> State | None:
-        """The State as it was without the updates that the run of a graph in this step has not been given yet; None if
-        there are none."""
-        replaced = self.state.progress.replaced if self.state.progress else None
-        if not replaced:
-            return None
-        data = {key: value for key, value in data_of(self.state).items() if key not in replaced}
-        return with_data(self.state, {**data, **{key: old[0] for key, old in replaced.items() if old}})
+        """The State without the updates that the nested run has not been given yet; None if there are none."""
+        return before_updates(self.state)
 
     def hand_on_updates(self) -> Task[None]:
-        """Note, durably, that the run of a graph in this step has the updates: from now on it may overwrite them."""
+        """Record, durably, that the nested run has the updates: from now on it may overwrite them."""
         run = self.run
         if run.state.progress is None or not run.state.progress.replaced:
             return
@@ -384,18 +387,15 @@ class StepExecution:
         run.saved = run.state
 
     def run_nested(self, plan: CompiledGraph, inputs: Mapping[str, Any], updates: Mapping[str, Any]) -> Task[State]:
-        """-> the State that the run of a graph in this step ends with: completed or, if it waits for an answer, paused.
+        """Return the State that the nested run ends with: completed or, if it waits for an answer, paused.
 
-        A run of it that was begun before goes on, with its data updated."""
+        If it was begun before, it goes on, with its data updated.
+        """
         yield from self.keep_incoming()
         saved = yield from self.load_nested()
         if saved is not None and saved.status is RunStatus.COMPLETED and updates:
             yield from self._forget_parts()  # it was made of other data
             saved = None
         self.is_done_before = saved is not None and saved.status is RunStatus.COMPLETED and self.attempt == 1
-        return (yield from self.run.start_nested(self.run, self, plan.nested_in(self.run.plan), saved, inputs, updates))
-
-
-def is_overdue(pause: Pause) -> bool:
-    """Whether the deadline of a pause has passed."""
-    return pause.deadline is not None and clock.to_datetime(clock.now_ns()) > pause.deadline
+        start = cast(Callable[..., Task[State]], self.run.plan.start_nested)
+        return (yield from start(self.run, self, nested_in(plan, self.run.plan), saved, inputs, updates))

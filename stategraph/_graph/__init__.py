@@ -1,1 +1,1 @@
-"""From definition to plan: the nodes and edges of a graph, checked and made ready to run."""
+"""From definition to compiled graph: nodes and edges, checked and made ready to run."""

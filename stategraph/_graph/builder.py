@@ -1,4 +1,4 @@
-"""Building: the nodes and edges of a graph, and what can be wrong with them."""
+"""Building a graph from nodes and edges."""
 
 from __future__ import annotations
 
@@ -11,22 +11,21 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import attrs
 
-from stategraph._engine.selective import mixture
 from stategraph._graph.compiled import CompiledNode
+from stategraph._graph.policies import NodePolicies
 from stategraph._graph.validation import problems_of
-from stategraph._util.code_version import is_told
+from stategraph._text.shown import shorten
 from stategraph._util.validators import is_name
 from stategraph._values.frozen import check_mapping, freeze_items
 from stategraph._values.structure import EdgeStructure, GraphStructure
 from stategraph.edges import Edge, Predicate, predicate_problem
-from stategraph.errors import GraphError, SchemaError, UnknownNodeError, shorten
+from stategraph.errors import GraphError, UnknownNodeError
 from stategraph.nodes.base import Node
 from stategraph.nodes.function import FunctionNode, NodeFunction
-from stategraph.nodes.interrupt import InterruptNode
-from stategraph.policies import CachePolicy, NodePolicies, RetryPolicy
 
 if TYPE_CHECKING:
     from stategraph._schema.schema import Schema
+    from stategraph.policies import CachePolicy, RetryPolicy
 
 _Function = TypeVar("_Function", bound=NodeFunction)
 
@@ -67,7 +66,7 @@ class GraphBuilder:
 
     @property
     def structure(self) -> GraphStructure:
-        """What is kept of the graph with its runs, to tell whether a saved State still fits."""
+        """What is saved of the graph with its runs, to tell whether a saved State still fits."""
         handlers = (
             EdgeStructure(name, policies.on_error, "on_error")
             for name, policies in self._policies.items()
@@ -128,7 +127,10 @@ class GraphBuilder:
     @overload
     def node(self, name: str, /) -> Callable[[_Function], _Function]: ...
     def node(self, function_or_name: Any, /) -> Any:
-        """Decorator that adds a function as a node: ``@graph.node`` under its own name, or ``@graph.node("name")``."""
+        """Add a function as a node, as a decorator.
+
+        ``@graph.node`` adds it under its own name, and ``@graph.node("name")`` under another.
+        """
         if not isinstance(function_or_name, str):
             self.add_node(getattr(function_or_name, "__name__", ""), function_or_name)
             return function_or_name
@@ -190,7 +192,7 @@ class GraphBuilder:
             self._exits.add(node)
 
     def set_defaults(self, defaults: Mapping[str, Any]) -> None:
-        """Give keys values for runs that bring none along when they begin, or are executed once more.
+        """Give keys values for runs that bring none when they begin, or are executed once more.
 
         A run that is resumed goes on with what it had.
 
@@ -204,21 +206,34 @@ class GraphBuilder:
     # ------------------------------------------------------------------ inside
 
     def _stages(self, persist: AbstractSet[str] | None = None) -> dict[str, CompiledNode]:
-        """-> the nodes with the ways out of them. Raises GraphError if runs cannot work; it lists all problems.
+        """Return the compiled nodes.
 
-        `persist` are the only keys that are saved; None for all."""
+        Args:
+            persist: The only keys that are saved; None for all.
+
+        Raises:
+            GraphError: runs cannot work; it lists all problems.
+        """
         problems = problems_of(list(self._nodes), self._edges, self._handlers(), self._entry, self._exits)
         for name, node in self._nodes.items():
             problems += node.problems(name)
             if persist is not None and node.writes & persist and node.writes - persist:
+                from stategraph._progress.origins import mixture  # imported when used, as what follows here
+
                 problems.append(f"node {name!r}: {mixture(node.writes - persist, node.writes & persist)}")
         for name, policies in self._policies.items():
             if policies.on_error is not None and policies.on_error not in self._nodes:
                 problems.append(f"node {name!r} goes to {policies.on_error!r} on error, which is not there")
             if policies.cache is not None:
-                problems += _cache_problems(name, self._nodes[name], policies.cache)
-        if not problems:  # or graphs within could not tell what they ask for
-            problems += self._schema_problems(persist or frozenset())
+                from stategraph._graph.cached import cache_problems
+
+                problems += cache_problems(name, self._nodes[name], policies.cache)
+        if self._schema is not None and not problems:  # or nested graphs could not say what they ask for
+            from stategraph._graph.typed import schema_problems
+
+            problems += schema_problems(
+                self._schema, self._nodes, self._policies, self._defaults, persist or frozenset()
+            )
         if problems or self._entry is None:
             raise GraphError(self._name, tuple(problems))
         stages = {name: self._stage(name) for name in self._nodes}
@@ -235,51 +250,21 @@ class GraphBuilder:
         is_exit = name in self._exits
         return CompiledNode.of(name, node, self._policies[name], edges, is_exit=is_exit, is_checked=schema is not None)
 
-    def _schema_problems(self, persist: AbstractSet[str]) -> list[str]:
-        """-> why nodes, policies and defaults do not fit the schema."""
-        schema = self._schema
-        if schema is None:
-            return []
-        handled = any(policies.on_error is not None for policies in self._policies.values())
-        problems = list(schema.problems(self._keys_named(persist)))
-        written = {"error": dict.fromkeys(("type", "message", "node"), "")} if handled and not problems else {}
-        for what, data in (("its defaults", self._defaults), ("what on_error writes", written)):
-            try:
-                schema.checked("", data, data)
-            except SchemaError as error:
-                problems.append(f"{what}: {error}")
-        return problems
-
-    def _keys_named(self, persist: AbstractSet[str]) -> dict[str, str]:
-        """-> the keys that are named anywhere, each with one place that names it."""
-        known = dict.fromkeys(sorted(persist), "checkpoint.persist names")
-        for name, policies in self._policies.items():
-            if policies.cache is not None:
-                known |= dict.fromkeys(policies.cache.inputs, f"the cache of node {name!r} names")
-        for name, node in self._nodes.items():
-            known |= dict.fromkeys(node.asks_for, f"node {name!r} takes an answer under")
-            known |= dict.fromkeys(node.reads, f"node {name!r} reads")
-            known |= dict.fromkeys(node.writes, f"node {name!r} writes")
-        for name, policies in self._policies.items():
-            if policies.on_error is not None:
-                known["error"] = f"node {name!r} has on_error, which writes"
-        return known
-
     def _handlers(self) -> list[tuple[str, str]]:
-        """-> pairs of a node and the one that handles its failures."""
+        """Return pairs of a node and the one that handles its failures."""
         return [
             (name, policies.on_error) for name, policies in self._policies.items() if policies.on_error in self._nodes
         ]
 
     @contextmanager
     def _changing(self) -> Iterator[None]:
-        """The graph is changed: runs that are under way keep the plan they have."""
+        """Change the graph. Runs that are under way keep what was compiled before."""
         with self._lock:
             yield
             self._changed()
 
     def _changed(self) -> None:
-        """Forget what was made of the graph as it was."""
+        """Forget what was compiled from the graph as it was."""
 
     def _known(self, node: str) -> str:
         if not isinstance(node, str) or node not in self._nodes:
@@ -288,17 +273,6 @@ class GraphBuilder:
 
     def _error(self, problem: str) -> GraphError:
         return GraphError(self.name, (problem,))
-
-
-def _cache_problems(name: str, node: Node, policy: CachePolicy) -> Iterator[str]:
-    if isinstance(node, InterruptNode):
-        yield f"node {name!r} pauses runs: what somebody answers cannot be cached"
-    elif policy.version is None and not _is_told(node.made_of()):
-        yield f"node {name!r} does more than its code tells: cache it with CachePolicy(version=...)"
-
-
-def _is_told(made_of: tuple[Any, ...] | None) -> bool:
-    return made_of is not None and is_told(made_of)
 
 
 def _as_given(node: Node) -> NodeFunction | Node:

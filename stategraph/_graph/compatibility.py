@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import attrs
 
+from stategraph._graph.changes import changes_since, renamed
 from stategraph._graph.compiled import CompiledGraph
 from stategraph._values.provenance import Progress, RunStatus, evolved
 from stategraph.errors import CheckpointCorruptError, GraphMismatchError, RunCompleteError
@@ -13,7 +14,7 @@ from stategraph.state import State, evolve
 
 
 def check_compatible(plan: CompiledGraph, saved: State, allow_changed: bool, path: str = "") -> None:
-    """Raise unless the saved State can go on in this graph; `path` leads to it from the outermost one."""
+    """Raise unless the saved State can go on in this graph; `path` leads to the graph from the outermost one."""
     if saved.graph is not None and saved.graph != plan.graph:
         change = f"it is a run of graph {saved.graph!r}, not of {plan.graph!r}"
         raise GraphMismatchError(saved.run_id, (change,), "Resume it with that graph.")
@@ -34,14 +35,14 @@ def check_compatible(plan: CompiledGraph, saved: State, allow_changed: bool, pat
     if saved.structure is not None and not allow_changed and saved.fingerprint != plan.structure.fingerprint:
         raise GraphMismatchError(
             saved.run_id,
-            plan.structure.changes_since(saved.structure),
+            changes_since(saved.structure, plan.structure),
             "If it may go on all the same, resume it with allow_changed=True; nodes that were renamed are named by "
             + (f"migrate={{'{path}old': '{path}new'}}." if path else "migrate={old: new}."),
         )
 
 
 def _nodes_of(saved: State) -> list[str]:
-    """-> the nodes that a State needs to go on."""
+    """Return the nodes that a State needs to go on."""
     pause, progress = saved.pause, saved.progress
     nodes = [saved.checkpoint_node, pause.node if pause else "", progress.next_node if progress else ""]
     return [node for node in nodes if node]
@@ -50,22 +51,22 @@ def _nodes_of(saved: State) -> list[str]:
 def split_migration(
     migrate: Mapping[str, str], plan: CompiledGraph
 ) -> tuple[dict[str, str], dict[str, dict[str, str]]]:
-    """-> the new names of the graph's own nodes, and by the node that runs it those of each graph within."""
+    """Return the new names of the graph's own nodes, and those of each nested graph, by the node that runs it."""
     own: dict[str, str] = {}
-    within: dict[str, dict[str, str]] = {}
+    nested: dict[str, dict[str, str]] = {}
     for old, new in migrate.items():
-        node, _, inner_new = new.partition("/")
-        _, _, inner_old = old.partition("/")
+        node, _, nested_new = new.partition("/")
+        _, _, nested_old = old.partition("/")
         runs_graph = node in plan.stages and plan.stages[node].node.runs_graph
-        if new not in plan.stages and inner_new and inner_old and runs_graph:
-            within.setdefault(node, {})[inner_old] = inner_new
+        if new not in plan.stages and nested_new and nested_old and runs_graph:
+            nested.setdefault(node, {})[nested_old] = nested_new
         else:
             own[old] = new
-    return own, within
+    return own, nested
 
 
 def migrate_state(saved: State, migrate: Mapping[str, str], plan: CompiledGraph) -> State:
-    """-> a saved State with its nodes renamed.
+    """Return a saved State with its nodes renamed.
 
     Raises:
         GraphMismatchError: the graph has no node of a new name, or had none of an old one.
@@ -90,14 +91,14 @@ def migrate_state(saved: State, migrate: Mapping[str, str], plan: CompiledGraph)
     return evolve(
         saved,
         checkpoint_node=migrate.get(saved.checkpoint_node, saved.checkpoint_node),
-        structure=saved.structure and saved.structure.renamed(migrate),
+        structure=saved.structure and renamed(saved.structure, migrate),
         pause=pause,
         progress=_moved_progress(saved.progress or Progress(), migrate),
     )
 
 
 def _moved_progress(progress: Progress, migrate: Mapping[str, str]) -> Progress | None:
-    """-> the progress with new names. What is kept of the step that is being made stays where it is."""
+    """Return the progress with new names. Parts of the step that is being made are kept under the old ones."""
     return evolved(
         progress,
         next_node=migrate.get(progress.next_node, progress.next_node),

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
+from stategraph._graph.policies import NodePolicies
 from stategraph._protocol.commands import CommandType, RunNode, StartNode
-from stategraph._schema.schema import Schema
 from stategraph._values.structure import GraphStructure
 from stategraph.edges import Edge
 from stategraph.nodes.base import Node
 from stategraph.nodes.function import FunctionNode, NodeFunction
-from stategraph.policies import NodePolicies
+
+if TYPE_CHECKING:
+    from stategraph._protocol.commands import Task
+    from stategraph._schema.schema import Schema  # imported when used: cattrs
+    from stategraph.state import State
 
 
 @attrs.frozen
 class CompiledNode:
-    """A node and the ways out of it.
+    """A node and the edges out of it.
 
     Attributes:
         name: Its name.
@@ -27,6 +31,8 @@ class CompiledNode:
         edges: The edges out of it, in the order in which they are tried.
         is_exit: Whether a run completes here.
         is_plain: Whether it is a function that is called once, as most are. The engine calls these itself.
+        execution: The class whose objects make a step of it, where it is not plain: they are called with the run, this
+            and the State, and have ``result()``, ``attempt`` and ``completed(state, is_failed=...)``.
         kind: The kind of the command that calls a plain one.
         function: What is called, where it is plain; None if it takes a NodeContext as well.
         sure_edge: The first edge, if it is always taken; None if edges have to be tried.
@@ -42,6 +48,7 @@ class CompiledNode:
     kind: type[CommandType]
     function: NodeFunction | None
     sure_edge: Edge | None
+    execution: Any = None
     cache: Any = None
 
     @classmethod
@@ -55,7 +62,7 @@ class CompiledNode:
         is_exit: bool,
         is_checked: bool = False,
     ) -> CompiledNode:
-        """-> the stage of a node; where what it returns is to be checked, it is not plain."""
+        """Return the compiled form of a node; one whose results are to be checked is not plain."""
         kind = StartNode if node.is_async else RunNode
         sure_edge = edges[0] if edges and edges[0].predicate is None else None
         if not isinstance(node, FunctionNode):
@@ -71,20 +78,25 @@ class CompiledGraph:
 
     Attributes:
         graph: The graph's name.
-        entry: The name of the stage where a run starts.
+        structure: What is saved of it with its runs.
+        entry: The name of the node where a run starts.
+        stages: Its nodes by their names.
         interval: Every how many steps a State is saved; 0 for only at the end of a call.
         saves: Whether anything is saved at all.
         write_behind: Whether a Save may be done later, and is waited for at the end.
         loads_parts: Whether finished parts of a step that did not complete are looked for in the store.
         keeps_parts: Whether they are saved as they finish.
         preserve: Whether a run is saved when it completes.
-        forgets: Whether it is deleted then, if it is not.
+        forgets: Whether it is deleted then, if it is not preserved.
         max_iterations: How many nodes one call may enter.
         store: The store in words, for errors.
         defaults: Values for keys that a run has no value for.
         schema: What keys there may be, and what their values are; None for any.
         persist: The only keys that are saved; None for all.
-        lacks: What the graph lacks to be run by itself: within another it has the checkpoints of that.
+        async_node: The name of a node that is async, if there is one.
+        start_nested: Runs a graph that is a step of this one, as `stategraph._engine.subgraphs.run_nested`; None if no
+            node runs a graph.
+        lacks: What keeps it from running by itself. Nested, it has the checkpoints of the outer graph.
     """
 
     graph: str
@@ -103,24 +115,6 @@ class CompiledGraph:
     defaults: Mapping[str, Any] = attrs.field(factory=dict)
     schema: Schema | None = None
     persist: frozenset[str] | None = None
+    async_node: str | None = None
+    start_nested: Callable[..., Task[State]] | None = None
     lacks: str = ""
-
-    @property
-    def async_node(self) -> str | None:
-        """The name of a node that is async, if there is one."""
-        return next((name for name, stage in self.stages.items() if stage.node.is_async), None)
-
-    def nested_in(self, outer: CompiledGraph) -> CompiledGraph:
-        """-> the graph as it runs as a step of another, which decides when something is saved."""
-        return attrs.evolve(
-            self,
-            interval=outer.interval if outer.loads_parts else 0,
-            saves=outer.loads_parts,
-            store=outer.store,
-            write_behind=False,  # what its saves wait in is waited for by the outer run
-            loads_parts=outer.loads_parts,
-            keeps_parts=outer.keeps_parts,
-            preserve=outer.keeps_parts,
-            forgets=False,  # until the step that it is part of is saved, it may have to go on once more
-            persist=self.persist if outer.loads_parts else None,
-        )

@@ -14,9 +14,15 @@ def problems_of(
     entry: str | None,
     exits: Collection[str],
 ) -> list[str]:
-    """-> everything that keeps runs from starting, or from getting to an exit point; empty if nothing does.
+    """Return everything that keeps runs from starting, or from reaching an exit point; empty if nothing does.
 
-    `handlers` are pairs of a node and the one that handles its failures."""
+    Args:
+        nodes: The names of the nodes.
+        edges: The edges.
+        handlers: Pairs of a node and the one that handles its failures.
+        entry: The node where runs start.
+        exits: The nodes where runs complete.
+    """
     problems = []
     if not nodes:
         problems.append("it has no nodes; add_node adds one")
@@ -42,7 +48,7 @@ def problems_of(
 
 
 def _reachable(start: set[str], edges: Iterable[tuple[str, str]]) -> set[str]:
-    """-> the nodes that can be reached from those in `start`, which they include."""
+    """Return the nodes that can be reached from those in `start`, which they include."""
     following: dict[str, list[str]] = {}
     for source, target in edges:
         following.setdefault(source, []).append(target)

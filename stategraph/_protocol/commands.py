@@ -62,8 +62,11 @@ class Cache(CommandType):
 
 
 class Limit(CommandType):
-    """Set a limit to what follows: ``(Limit, error, seconds)``. Until the matching Unlimit, a node that is called or
-    awaited when the time is over is cut off, and what `error` makes, an Expired, is raised."""
+    """Set a limit to what follows: ``(Limit, error, seconds)``.
+
+    Until the matching Unlimit, a node that is called or awaited when the time is over is cut off, and what `error`
+    makes, an Expired, is raised.
+    """
 
 
 class Unlimit(CommandType):
@@ -75,7 +78,7 @@ class Sleep(CommandType):
 
 
 class Show(CommandType):
-    """Show a State to whoever iterates over the run: ``(Show, None, state)``."""
+    """Show a State to the caller who iterates over the run: ``(Show, None, state)``."""
 
 
 class Notify(CommandType):
@@ -83,6 +86,9 @@ class Notify(CommandType):
 
 
 Command: TypeAlias = tuple[type[CommandType], Callable[[Any], Any] | Awaitable[Any] | None, Any]
+
+Perform: TypeAlias = dict[type[CommandType], Callable[[Any, Any], Any]]
+"""What carries out commands in the thread of the run, by their types."""
 
 _Answer = TypeVar("_Answer")
 Task: TypeAlias = Generator[Command, Any, _Answer]
@@ -93,32 +99,43 @@ BLOCKING: tuple[type[CommandType], ...] = (RunNode, Load, Save, Amend, Delete, F
 
 
 class Escaped(BaseException):
-    """Thrown into the engine in place of a GeneratorExit that a command raised (its ``__cause__``), which the engine
-    would take for its own end."""
+    """Thrown into the engine for a GeneratorExit that a command raised (its ``__cause__``).
+
+    The engine would take the GeneratorExit itself for its own end.
+    """
 
 
 class Stopped(BaseException):
-    """Thrown into the engine where it asks for a node, to say that the run is to stop: the cancel event was set, or the
-    time is up (then ``__cause__`` is a TimeoutError)."""
+    """Thrown into the engine in answer to a node: the run is to stop.
+
+    The cancel event was set, or the time is up (then ``__cause__`` is a TimeoutError).
+    """
 
 
 class Expired(BaseException):
-    """Raised when the time of a Limit is over. Only whoever set the limit makes a failure of it: nothing within, such
-    as a node of a graph within, may retry or handle that."""
+    """Raised when the time of a Limit is over.
+
+    Only the step that set the limit makes a failure of it. Nothing nested in that step may retry or handle it.
+    """
 
 
 class CannotAwait(BaseException):
-    """Raised where something is to be awaited by a driver that blocks, while an event loop is running in its thread
-    (``__cause__`` is an AsyncNodeError): a mistake of the caller, no failure of the node, nothing to be tried again."""
+    """Raised if something is to be awaited by a driver that blocks, while an event loop is running in its thread.
+
+    Its ``__cause__`` is an AsyncNodeError. This is a mistake of the caller, not of the node, and nothing is tried
+    again.
+    """
 
 
 class StoreFailed(BaseException):
-    """Raised while a node is visited, to say that the store could not do what the visit takes, or holds what does not
-    fit (``__cause__``): no failure of the node, and nothing to be tried again."""
+    """Raised while a step is made, if the store could not do what the step takes, or holds what does not fit.
+
+    Its ``__cause__`` says what. This is no failure of the node, and nothing is tried again.
+    """
 
 
 def escaped(error: BaseException) -> BaseException:
-    """-> what to raise in the engine for an error that a call raised, which no cancellation can have caused."""
+    """Return what to raise in the engine for an error that a call raised, and that no cancellation can have caused."""
     if not isinstance(error, GeneratorExit):
         return failure_of(error)
     wrapper = Escaped()

@@ -9,7 +9,7 @@ from typing import Any, Literal, Union, cast, get_args, get_origin
 
 import attrs
 
-from stategraph.errors import describe_exception, shorten
+from stategraph._text.shown import describe_exception, shorten
 
 
 @attrs.frozen
@@ -32,22 +32,22 @@ class MismatchError(ValueError):
 
 
 def mismatches(error: Exception, path: str, expected: Any) -> Iterator[Mismatch]:
-    """-> all that did not fit when a hook for this type raised this error about the value at a path."""
+    """Return everything that did not fit, from the error that a hook for this type raised about the value at a path."""
     from cattrs.errors import AttributeValidationNote, BaseValidationError, ForbiddenExtraKeysError
 
     if isinstance(error, MismatchError):
         yield Mismatch(path, *error.args)
     elif isinstance(error, BaseValidationError):
         noted, others = cast(Any, error).group_exceptions()
-        for inner, note in noted:
+        for cause, note in noted:
             is_attribute = isinstance(note, AttributeValidationNote)
             at = f"{path}.{note.name}" if is_attribute else f"{path}[{note.index!r}]"
-            if is_attribute and type(inner) is KeyError:
+            if is_attribute and type(cause) is KeyError:
                 yield Mismatch(at, describe_type(note.type), "nothing")
             else:
-                yield from mismatches(inner, at, note.type)
-        for inner in others:
-            yield from mismatches(inner, path, expected)
+                yield from mismatches(cause, at, note.type)
+        for cause in others:
+            yield from mismatches(cause, path, expected)
     elif isinstance(error, ForbiddenExtraKeysError):
         fields = f"the fields of {describe_type(error.cl)}"
         yield from (Mismatch(f"{path}.{name}", fields, "another one") for name in sorted(map(str, error.extra_fields)))
@@ -56,12 +56,12 @@ def mismatches(error: Exception, path: str, expected: Any) -> Iterator[Mismatch]
 
 
 def describe(value: object) -> str:
-    """-> a value in an error: its repr, cut, and its type."""
+    """Return a value in words: its repr, cut, and its type."""
     return "None" if value is None else f"{shorten(value)} ({type(value).__name__})"
 
 
 def describe_type(expected: Any) -> str:
-    """-> a type as it is written in an annotation, without the modules of classes."""
+    """Return a type as it is written in an annotation, without the modules of classes."""
     origin, args = get_origin(expected), get_args(expected)
     if expected is None or expected is NoneType:
         return "None"

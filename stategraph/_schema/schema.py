@@ -13,10 +13,11 @@ import attrs
 
 from stategraph._schema.mismatch import Mismatch, describe_type, mismatches
 from stategraph._schema.structuring import Hook, classes_in, hook_for
+from stategraph._text.shown import describe_exception
 from stategraph._util.callables import answered, problem_of
 from stategraph._values.frozen import changed_items, freeze, is_settled, lay_over
 from stategraph._values.sameness import is_same
-from stategraph.errors import ConfigError, SchemaError, describe_exception
+from stategraph.errors import ConfigError, SchemaError
 from stategraph.state import State, data_of, with_data
 
 
@@ -69,7 +70,7 @@ class Schema:
     # ------------------------------------------------------------------ checking
 
     def checked(self, node: str, data: Mapping[str, Any], beside: Mapping[str, Any]) -> dict[str, Any]:
-        """-> the data with every value as its field wants it.
+        """Return the data with every value as its field wants it.
 
         Args:
             node: What gave the data; empty for the caller.
@@ -94,7 +95,7 @@ class Schema:
         return made
 
     def checked_result(self, node: str, result: Any, state: State) -> Any:
-        """-> what a node returned, with what it changed as the fields want it. Raises as `checked` does."""
+        """Return what a node returned, with its changes as the fields want them. Raises as `checked` does."""
         if isinstance(result, State):
             if result.pause is not None or result.run_id != state.run_id:  # none of its data are used
                 return result
@@ -103,8 +104,10 @@ class Schema:
         return self.checked(node, result, state) if isinstance(result, Mapping) else result
 
     def checked_item(self, node: str, key: str, place: str, item: Any) -> Any:
-        """-> what is to stand at a place of the list under a key. Raises as `checked` does, but only about the item:
-        what the list as a whole has to be shows when it is whole."""
+        """Return what is to stand at a place of the list under a key.
+
+        Raises as `checked` does, but only about the item: the list as a whole is checked when it is complete.
+        """
         field = self.fields[key]
         first = f"{key}[0]"
         try:
@@ -117,7 +120,7 @@ class Schema:
         return item
 
     def problems(self, keys: Mapping[str, str]) -> Iterator[str]:
-        """-> what keeps it from working with nodes that write these keys; the values say who writes them."""
+        """Return what keeps it from working with nodes that write these keys; the values say what writes them."""
         for key, who in keys.items():
             if key not in self.fields:
                 no_field = self._no_field(key)
@@ -132,8 +135,10 @@ class Schema:
         return Mismatch(str(key), fields, "another key")
 
     def _refused(self, made: Mapping[str, Any], data: Mapping[str, Any]) -> Iterator[Mismatch]:
-        """-> what validators of an attrs class do not take. One that looks at a field that is missing is not asked:
-        it will be when an object is made."""
+        """Return what the validators of an attrs class refuse.
+
+        A validator that looks at a missing field is not asked here, but when an object is made.
+        """
         validated = [field for name, field in self.fields.items() if name in made and field.attribute is not None]
         if attrs.validators.get_disabled() or not any(field.attribute.validator for field in validated):  # type: ignore[union-attr]
             return
@@ -159,7 +164,7 @@ class Schema:
     # ------------------------------------------------------------------ objects
 
     def made_of(self, node: str, data: Mapping[str, Any]) -> Any:
-        """-> an instance of the class with the data; defaults stand in for keys that are missing.
+        """Return an instance of the class with the data; defaults stand in for keys that are missing.
 
         Raises:
             SchemaError: a required field is missing, or the class does not take the values.
@@ -180,11 +185,11 @@ class Schema:
             raise SchemaError(node, self.name, "", "values that it takes", describe_exception(error)) from error
 
     def snapshot(self, instance: Any) -> dict[str, Any]:
-        """-> the values of an instance as they are now, whatever becomes of them."""
+        """Return the values of an instance as they are now, whatever changes them later."""
         return {name: _snapshot(getattr(instance, name)) for name in self.fields}
 
     def changes(self, instance: Any, before: Mapping[str, Any]) -> dict[str, Any]:
-        """-> the fields of an instance whose values are others than before."""
+        """Return the fields of an instance whose values differ from before."""
         values = {name: getattr(instance, name) for name in self.fields}
         return {name: value for name, value in values.items() if not is_same(before.get(name, _NOTHING), value)}
 
@@ -201,7 +206,7 @@ def _snapshot(value: Any) -> Any:
 
 
 def schema_of(cls: Any) -> Schema:
-    """-> the schema that a class says.
+    """Return the schema that a class describes.
 
     Raises:
         ConfigError: it is neither an attrs class nor a dataclass, or nothing is known of the types of its fields.
@@ -263,9 +268,9 @@ def _made_of(validator: Any) -> Iterator[Any]:
     yield validator
     if type(validator).__module__.partition(".")[0] == "attr":
         for part in attrs.astuple(validator, recurse=False):
-            for inner in part if isinstance(part, tuple) else (part,):
-                if callable(inner) and not isinstance(inner, type):
-                    yield from _made_of(inner)
+            for argument in part if isinstance(part, tuple) else (part,):
+                if callable(argument) and not isinstance(argument, type):
+                    yield from _made_of(argument)
 
 
 def _hook(cls: type, name: str, expected: Any) -> Hook:

@@ -1,5 +1,7 @@
-"""Values made to fit types by cattrs, strictly: what fits a type already is the same object afterwards, and nothing is
-guessed, as "no" is no bool, and "5" no int."""
+"""Values made to fit types by cattrs, strictly.
+
+What fits a type already is the same object afterwards, and nothing is guessed: "no" is no bool, and "5" no int.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ Hook: TypeAlias = Callable[[Any, Any], Any]
 
 
 def structured(path: str, value: Any, expected: Any) -> Any:
-    """-> the value as one of this type. Raises ValueError if it does not fit; the text says where."""
+    """Return the value as one of this type. Raises ValueError if it does not fit; the text says where."""
     hook = hook_for(expected)
     try:
         return hook(value, expected)
@@ -34,10 +36,10 @@ def structured(path: str, value: Any, expected: Any) -> Any:
 
 
 def hook_for(expected: Any) -> Hook:
-    """-> what makes a value fit this type, or raises what `mismatches` can tell.
+    """Return the function that makes a value fit this type, or raises what `mismatches` can explain.
 
     Raises:
-        TypeError: nothing is known of the type, or of one within.
+        TypeError: nothing is known of the type, or of a type in it.
         NameError: the annotations of a class in it name something that is not there.
     """
     hook: Hook = _new_converter().get_structure_hook(expected)
@@ -45,7 +47,7 @@ def hook_for(expected: Any) -> Hook:
 
 
 def classes_in(types: Iterable[Any]) -> list[type]:
-    """-> the attrs classes, dataclasses and enums that values of these types are made of."""
+    """Return the attrs classes, dataclasses and enums that values of these types are made of."""
     found: dict[type, None] = {}
     ahead = list(types)
     while ahead:
@@ -62,8 +64,11 @@ def classes_in(types: Iterable[Any]) -> list[type]:
 
 
 def _new_converter() -> Converter:
-    """-> a converter for one type. It remembers hooks by type, and `int | float` equals `float | int`: shared by many
-    types, it would try the members of one in the order of another."""
+    """Return a converter for one type.
+
+    It remembers hooks by type, and `int | float` equals `float | int`: shared by many types, it would try the members
+    of one in the order of another.
+    """
     from cattrs import Converter  # imported when used: 60 ms
 
     converter = Converter(forbid_extra_keys=True, structure_fallback_factory=_refuse)
@@ -88,7 +93,7 @@ def _plain_hook(converter: Converter, cls: type) -> Hook:
 
 
 def _as_plain(value: Any, cls: Any) -> Any:
-    """-> the value, if it is an instance; a float of an int that it is equal to, a member of an enum of its value."""
+    """Return an instance as it is, a float for an int that equals it, and a member of an enum for its value."""
     if isinstance(value, cls) and (type(value) is not bool or cls not in (int, float)):
         return value
     if cls is float and type(value) is int and abs(value) <= _EXACT:
@@ -110,7 +115,7 @@ def _is_record(expected: Any) -> bool:
 
 
 def _record_hook(converter: Converter, expected: Any) -> Hook:
-    """An attrs class or a dataclass: an instance is taken as it is, a mapping is made into one."""
+    """Return the hook for an attrs class or a dataclass: it keeps an instance, and makes one of a mapping."""
     cls = get_origin(expected) or expected
     make = converter.gen_structure_attrs_fromdict(expected)
 
@@ -129,7 +134,7 @@ def _is_union(expected: Any) -> bool:
 
 
 def _union_hook(converter: Converter, expected: Any) -> Hook:
-    """The member that the value fits as it is; else the first that it can be made into."""
+    """Return the hook for a union: it takes the member that the value fits as it is, else the first that it can be."""
     hooks = [(member, converter.get_structure_hook(member)) for member in get_args(expected)]
     others = [member for member, _ in hooks if member is not NoneType]
 
@@ -196,7 +201,7 @@ def _is_array(expected: Any) -> bool:
 
 
 def _array_hook(converter: Converter, expected: Any) -> Hook:
-    """A list, a set and their like: the same object if every item is; else one of the kind that is expected."""
+    """Return the hook for a list, a set and the like: it keeps the object if every item is kept."""
     origin, item = get_origin(expected), (*get_args(expected), Any)[0]
     structure = converter.get_structure_hook(item)
     taken: Any = (set, frozenset) if origin in _SETS else (list, tuple)
@@ -238,7 +243,7 @@ def _is_tuple(expected: Any) -> bool:
 
 
 def _tuple_hook(converter: Converter, expected: Any) -> Hook:
-    """A tuple, or a list made into one."""
+    """Return the hook for a tuple, which it also makes of a list."""
     types = get_args(expected)
     is_open = types[1:] == (...,)
     hooks = [(one, converter.get_structure_hook(one)) for one in (types[:1] if is_open else types)]
@@ -260,7 +265,7 @@ def _tuple_hook(converter: Converter, expected: Any) -> Hook:
 def _each(
     structure: Hook, of: Any, values: Iterable[Any], labelled: Iterable[tuple[Any, Any]], expected: Any
 ) -> list[Any]:
-    """-> the values, structured; what does not fit is told with its label."""
+    """Return the values, structured; what does not fit is reported with its label."""
     try:
         return [structure(value, of) for value in values]
     except Exception:  # noqa: BLE001 - done again, more slowly, to find all of them

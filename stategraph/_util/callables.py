@@ -11,17 +11,17 @@ _Answer = TypeVar("_Answer")
 
 
 def name_of(function: Callable[..., object]) -> str:
-    """-> the name of a function: never its repr, which holds an address."""
+    """Return the name of a function: never its repr, which holds an address."""
     return getattr(function, "__qualname__", None) or type(function).__qualname__
 
 
 def is_async_callable(function: object) -> bool:
-    """Whether what calling it gives has to be awaited; sees through partials and objects with an async ``__call__``."""
+    """Return whether what a call returns has to be awaited; sees through partials and an async ``__call__``."""
     return _is(inspect.iscoroutinefunction, function) or _is(inspect.isasyncgenfunction, function)
 
 
 def is_generator_callable(function: object) -> bool:
-    """Whether calling it gives a generator, sync or async; sees through the same."""
+    """Return whether a call gives a generator, sync or async; sees through the same."""
     return _is(inspect.isgeneratorfunction, function) or _is(inspect.isasyncgenfunction, function)
 
 
@@ -82,7 +82,10 @@ def answered(answer: _Answer, name: str = "") -> _Answer:
 
 
 def is_deferred(answer: object) -> bool:
-    """Whether an answer has to be awaited or iterated over. If so, it is closed, or Python warns that nobody did."""
+    """Return whether an answer has to be awaited or iterated over.
+
+    If so, it is closed, or Python would warn that nobody did.
+    """
     if not (inspect.isawaitable(answer) or inspect.isgenerator(answer) or inspect.isasyncgen(answer)):
         return False
     if hasattr(answer, "close"):

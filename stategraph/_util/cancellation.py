@@ -1,5 +1,4 @@
-"""What is done about the cancellations of asyncio: they are outlasted where work must not be cut off, and told from
-failures."""
+"""Handling cancellations of asyncio: outlasting them where work must not be cut off, and telling them from failures."""
 
 from __future__ import annotations
 
@@ -58,8 +57,10 @@ async def outlast(
 
 
 def _shield() -> AbstractContextManager[object]:
-    """Return what keeps a cancel scope of anyio from cancelling this task again in every turn of the loop, for as long
-    as it has not left the scope: only a scope of anyio can, and where anyio was never imported there is none."""
+    """Return what keeps a cancel scope of anyio from cancelling this task again in every turn of the loop.
+
+    A scope does that until the task has left it. Where anyio was never imported there is no scope.
+    """
     if "anyio" not in sys.modules:
         return nullcontext()
     import anyio

@@ -16,14 +16,17 @@ _ATOMS = (type(None), bool, int, float, complex, str, bytes, type(Ellipsis))
 
 
 def version_of(things: Iterable[Any]) -> str:
-    """-> 32 hexadecimal digits for functions and settings; the same in every process of one version of Python."""
+    """Return 32 hexadecimal digits for functions and settings: the same in every process of one version of Python."""
     import hashlib  # imported when used: OpenSSL takes 4 ms
 
     return hashlib.sha256("\n".join(_told(tuple(things), set())).encode("utf-8", "backslashreplace")).hexdigest()[:32]
 
 
 def is_told(thing: Any) -> bool:
-    """Whether the code of a thing tells what it does: where it belongs to an object, what that holds decides, too."""
+    """Return whether the code of a thing shows all that it does.
+
+    That of a method of an object does not: what the object holds decides, too.
+    """
     while isinstance(thing, partial):
         thing = thing.func
     if isinstance(thing, tuple):
@@ -34,7 +37,7 @@ def is_told(thing: Any) -> bool:
 
 
 def _told(value: Any, seen: set[int]) -> Iterator[str]:
-    """-> all that tells a value from others: of mutable objects only the class, for their contents come and go."""
+    """Yield what distinguishes a value from others: of mutable objects only the class, for their contents change."""
     if isinstance(value, _ATOMS):
         yield f"{type(value).__name__} {value!r}"
     elif isinstance(value, tuple):
@@ -65,7 +68,7 @@ def _listed(name: str, items: Iterable[Iterable[str]]) -> Iterator[str]:
 
 
 def _parts_of(value: Any) -> tuple[Any, ...]:
-    """-> what a function, its code, a bound method or a partial consists of."""
+    """Return what a function, its code, a bound method or a partial consists of."""
     if isinstance(value, CodeType):
         signature = value.co_argcount, value.co_kwonlyargcount, value.co_flags, value.co_varnames
         return (*signature, value.co_code, value.co_consts, value.co_names, value.co_freevars, value.co_exceptiontable)
@@ -78,7 +81,7 @@ def _parts_of(value: Any) -> tuple[Any, ...]:
 
 
 def _content(cell: Any) -> Any:
-    """-> what a closure has in one of its cells."""
+    """Return what a closure has in one of its cells."""
     try:
         return cell.cell_contents
     except ValueError:  # nothing yet

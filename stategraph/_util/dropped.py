@@ -1,7 +1,7 @@
 """Runs that were dropped: what becomes of a stream that nobody closes.
 
-Python finds out in a finaliser: on whatever thread, at whatever line, within a store or while somebody holds a lock.
-There nothing can be saved, and nothing waited for. So a finaliser hands over what is left to do, and a thread does it.
+Python finds out in a finaliser: on any thread, at any line, inside a store or while a lock is held. There nothing can
+be saved, and nothing waited for. So a finaliser hands over what is left to do, and a thread does it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Generic, Protocol, TypeVar
 import attrs
 
 PATIENCE = 30.0
-"""Seconds to wait until what was dropped has ended. It is never that long, unless the end waits for whoever waits."""
+"""Seconds to wait until what was dropped has ended. It takes as long only if that waits for the thread which waits."""
 
 _SOON = 0.5  # seconds in which a thread begins that was called
 
@@ -91,7 +91,7 @@ class Reaper:
         self.renew()
 
     def renew(self) -> None:
-        """Begin anew, in a child process: what was dropped in the parent is ended there."""
+        """Start afresh in a child process: what was dropped in the parent is ended there."""
         self._dropped: deque[_Dropped] = deque()
         self._at_work = threading.Lock()  # held by the thread that ends what was dropped
         self._worker: int | None = None  # that thread
@@ -116,7 +116,7 @@ class Reaper:
             self._is_called = False
 
     def _work(self) -> None:
-        # In this order, here and in `hand_over`: whoever sees that a thread is called is seen by that thread.
+        # In this order, here and in `hand_over`: a caller that sees that a thread is called is seen by that thread.
         self._is_called = False
         while self._dropped:
             with self._at_work:
@@ -130,7 +130,7 @@ class Reaper:
     def settle(self, store: object) -> None:
         """Wait until all runs of a store have ended that were dropped before now.
 
-        Whoever asks what a store holds asks for this first. A thread that a run may wait for at its end does not wait.
+        Every question about what a store holds begins with this. A thread that a run may wait for does not wait.
         """
         if not self._dropped or self._is_waited_for():
             return
@@ -145,12 +145,12 @@ class Reaper:
             self._work()
         if one.wait(_SOON):
             return True
-        if not self._at_work.locked():  # the thread that is to come may be this one, within a finaliser at its start
+        if not self._at_work.locked():  # the thread that is to come may be this one, in a finaliser at its start
             self._work()
         return False
 
     def _is_waited_for(self) -> bool:
-        """Whether the end of a run may wait for this thread: it ends runs, saves for them, or is inside of a store."""
+        """Return whether a run may wait for this thread when it ends: it ends runs, saves for them, or is in one."""
         return self.is_at_work or threading.get_ident() in self.waited_for or any(map(is_held_here, self._locks))
 
     @property
@@ -183,7 +183,7 @@ class Reaper:
 
 
 def is_held_here(lock: threading.RLock) -> bool:
-    """Whether this thread holds a lock, further down its stack. `threading.Condition` asks it that way, too."""
+    """Return whether this thread holds a lock, further down its stack. `threading.Condition` asks it that way, too."""
     return lock._is_owned()  # type: ignore[attr-defined, no-any-return]
 
 
@@ -209,7 +209,7 @@ def _end(one: _Dropped) -> None:
 
 
 def report(error: BaseException) -> None:
-    """Tell of a failure to end a run that was dropped: there is nobody left to whom it could be raised."""
+    """Log a failure to end a run that was dropped: there is nobody left to whom it could be raised."""
     import logging  # imported when used: 5 ms
 
     logging.getLogger("stategraph").error("a run that was dropped has not ended well", exc_info=error)

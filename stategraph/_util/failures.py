@@ -14,8 +14,10 @@ def failures() -> tuple[type[BaseException], ...]:
 
 
 def failure_of(error: BaseException) -> BaseException:
-    """Return what stands for an exception in the engine and in groups of exceptions, if nobody has cancelled the run:
-    an Exception in place of a CancelledError, which is none."""
+    """Return what stands for an exception in the engine and in groups of exceptions, if nobody has cancelled the run.
+
+    That is an Exception in place of a CancelledError, which is none.
+    """
     if isinstance(error, Exception) or not isinstance(error, _cancelled_error()):
         return error
     from stategraph._util.cancellation import CancelledError  # imported when used: asyncio takes 20 ms

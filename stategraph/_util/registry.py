@@ -7,10 +7,10 @@ import threading
 from collections.abc import Callable, Hashable, Mapping
 from typing import Any, Generic, TypeVar
 
+from stategraph._text.secrets import Hidden
+from stategraph._text.shown import describe_exception, with_article
 from stategraph._util.callables import is_deferred, problem_of
-from stategraph._util.secrets import Hidden
-from stategraph._values.frozen import ATOMS
-from stategraph.errors import ConfigError, UnknownNameError, describe_exception, with_article
+from stategraph.errors import ConfigError, UnknownNameError
 
 _Thing = TypeVar("_Thing")
 
@@ -69,7 +69,7 @@ class Registry(Generic[_Thing]):
             self._made = {key: thing for key, thing in self._made.items() if key[0] != name}
 
     def get(self, name: str, options: Mapping[str, Any]) -> _Thing:
-        """-> the thing of that name; for the same name and options the same object as long as it is usable.
+        """Return the thing of that name: for the same name and options the same object as long as it is usable.
 
         Raises:
             UnknownNameError: nothing has this name.
@@ -84,7 +84,7 @@ class Registry(Generic[_Thing]):
                 return entry  # type: ignore[no-any-return]
             self._check_options(name, entry, options)
             options = self._normal.get(name, dict)(options)
-            key = name, _comparable(options)
+            key = name, _key_of(options)
             made = self._made.get(key)
             if made is None or not self._is_usable(made):
                 made = self._checked(name, entry(**options))
@@ -93,8 +93,9 @@ class Registry(Generic[_Thing]):
             return made
 
     def registered(self, name: str) -> _Thing:
-        """Return what was registered under this name, or asked for by it before. No installed package is looked into:
-        this is for names that come from outside, such as from what a store holds.
+        """Return what was registered under this name, or asked for by it before.
+
+        No installed package is looked into: this is for names that come from outside, such as from what a store holds.
 
         Raises:
             UnknownNameError: nothing was.
@@ -125,7 +126,7 @@ class Registry(Generic[_Thing]):
         return {point.name: point for point in entry_points(group=self._group)}
 
     def _check_options(self, name: str, factory: Callable[..., object], options: Mapping[str, Any]) -> None:
-        """Compare with the signature beforehand: a TypeError from the call may as well come from within."""
+        """Compare options with the signature before the call, whose TypeError may come from the code that it runs."""
         try:
             signature = inspect.signature(factory)
         except (TypeError, ValueError):  # some builtins do not tell
@@ -149,43 +150,19 @@ class Registry(Generic[_Thing]):
 
 
 def _unexpected(signature: inspect.Signature, options: Mapping[str, Any]) -> str:
-    """-> what is wrong with the first option that is not taken, empty if all are: a name that is misspelt says more
-    than the one that is missing because of it."""
+    """Return what is wrong with the first option that is not taken; empty if all are.
+
+    A name that is misspelt says more than the one that is missing because of it.
+    """
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in signature.parameters.values()):
         return ""
     extra = [name for name in options if name not in signature.parameters]
     return f"got an unexpected keyword argument {extra[0]!r}" if extra else ""
 
 
-def _comparable(value: Any) -> Hashable:
-    """Return what equals that of another option if and only if both mean the same.
+def _key_of(options: Mapping[str, Any]) -> Hashable:
+    if not options:
+        return None
+    from stategraph._util.comparable import comparable  # imported when used: with options
 
-    Never its repr: that of an object may hide what is in it, as a secret does, or tell an address that was used before.
-    """
-    kind = type(value)
-    if kind in ATOMS:
-        return kind, repr(value)
-    if isinstance(value, Mapping):
-        return Mapping, frozenset((_comparable(key), _comparable(item)) for key, item in value.items())
-    if kind is list or kind is tuple:
-        return kind, tuple(map(_comparable, value))
-    if kind is set or kind is frozenset:
-        return kind, frozenset(map(_comparable, value))
-    try:
-        hash(value)
-    except TypeError:
-        return _Same(value)
-    return kind, value
-
-
-class _Same:
-    """Equals only what stands for the same object."""
-
-    def __init__(self, value: object) -> None:
-        self._value = value
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Same) and self._value is other._value
-
-    def __hash__(self) -> int:
-        return id(self._value)
+    return comparable(options)

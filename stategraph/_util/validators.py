@@ -21,7 +21,7 @@ LONGEST_WAIT = 10_000_000_000
 
 
 def check(key: str, allowed: str, is_allowed: Callable[[Any], bool], *, is_shown: bool = True) -> Validator:
-    """-> a validator for the value at a key path; ConfigError says what is allowed there."""
+    """Return a validator for the value at a key path; its ConfigError says what is allowed there."""
 
     def validate(instance: object, attribute: object, value: Any) -> None:
         if not is_allowed(value):
@@ -31,22 +31,22 @@ def check(key: str, allowed: str, is_allowed: Callable[[Any], bool], *, is_shown
 
 
 def is_name(value: object) -> bool:
-    """Whether it is a str of 1 to 200 printable characters."""
+    """Return whether a value is a str of 1 to 200 printable characters."""
     return isinstance(value, str) and 0 < len(value) <= 200 and value.isprintable()
 
 
 def is_count(value: object, at_least: int) -> bool:
-    """Whether it is a whole number from `at_least` on; True and False are not numbers here."""
+    """Return whether a value is an integer of at least `at_least`; True and False are not numbers here."""
     return type(value) is int and value >= at_least
 
 
 def is_seconds(value: object) -> bool:
-    """Whether it is a number above 0 that can be counted with."""
+    """Return whether a value is a number above 0 that can be counted with."""
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value <= MOST
 
 
 def encodable(path: str) -> str | None:
-    """-> the path as calls of the system take it; None if no file can have this name.
+    """Return the path as system calls take it; None if no file can have this name.
 
     Where the locale has fewer characters than Unicode, such as "C", a name is UTF-8 as it is everywhere else.
     """

@@ -1,1 +1,1 @@
-"""Immutable values that a State is made of, or tells of."""
+"""Immutable values that States consist of, or refer to."""

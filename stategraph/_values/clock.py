@@ -24,10 +24,10 @@ new_run_id: Callable[[], str] = _random_run_id
 
 
 def to_datetime(ns: int) -> datetime:
-    """-> a time from `now_ns` as an aware datetime in UTC, down to the microsecond."""
+    """Return a time from `now_ns` as an aware datetime in UTC, down to the microsecond."""
     return _EPOCH + timedelta(microseconds=ns // 1000)
 
 
 def to_ns(time: datetime) -> int:
-    """-> an aware datetime as nanoseconds since 1970; `to_datetime` gives the same time back."""
+    """Return an aware datetime as nanoseconds since 1970; `to_datetime` gives the same time back."""
     return (time - _EPOCH) // timedelta(microseconds=1) * 1000

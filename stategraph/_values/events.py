@@ -1,6 +1,6 @@
-"""What happens in a run, for whoever wants to know: events, and how an observer is told of one.
+"""Events: what happens in a run, and how an observer is told.
 
-An event that nobody listens to is never built: whoever raises one asks `wanted_events` first.
+An event that nobody listens to is never built: code that raises one asks `wanted_events` first.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class EventType(StrEnum):
 STATE_EVENTS = frozenset(
     {EventType.STATE_CREATE, EventType.STATE_CLONE, EventType.STATE_SET, EventType.STATE_MERGE},
 )
-"""What a State tells of itself; all other events come from a run."""
+"""Events of a State; all others are those of a run."""
 
 STEP_EVENTS = frozenset(
     {EventType.NODE_START, EventType.NODE_COMPLETE, EventType.CYCLE_DETECTED}
@@ -71,7 +71,7 @@ class Event:
 
 
 class Listener(Protocol):
-    """Anything with ``on_event`` is an observer; ``wants(event_type) -> bool`` is asked if it is there."""
+    """An observer: anything with ``on_event``. If it has ``wants(event_type) -> bool``, that is asked."""
 
     def on_event(self, event: Event) -> None:
         """Hear of an event. What is raised here is reported once and breaks nothing."""
@@ -89,19 +89,20 @@ def listener_problem(listener: object) -> str:
 
 
 def wants(listener: Listener, type: EventType) -> bool:
-    """Whether the listener wants to hear of events of this type: yes, unless its ``wants`` says no."""
+    """Return whether the listener wants to hear of events of this type: yes, unless its ``wants`` says no."""
     ask = getattr(listener, "wants", None)
     if ask is None:
         return True
     try:
-        return bool(answered(ask(type), "wants"))
+        answer = ask(type)
+        return answer is True or (answer is not False and bool(answered(answer, "wants")))
     except failures() as error:
         _report(listener, error)
         return False
 
 
 def wanted_events(listener: Listener | None) -> frozenset[EventType]:
-    """-> the types of events that the listener wants to hear of."""
+    """Return the types of events that the listener wants to hear of."""
     return frozenset(() if listener is None else (kind for kind in EventType if wants(listener, kind)))
 
 

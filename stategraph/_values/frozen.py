@@ -18,15 +18,14 @@ import copy
 import sys
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping
-from datetime import date, datetime, time, timedelta, timezone, tzinfo
-from decimal import Decimal
+from datetime import datetime, time, timezone, tzinfo
 from itertools import chain, repeat
 from operator import is_, length_hint
-from pathlib import PosixPath, PurePosixPath, PureWindowsPath, WindowsPath
 from typing import Any, NoReturn, TypeAlias, TypeVar
-from uuid import UUID
 
-from stategraph.errors import NotSerializableError, shorten
+from stategraph._text.shown import shorten
+from stategraph._util.atoms import ATOMS
+from stategraph.errors import NotSerializableError
 
 MAX_DEPTH = 100
 """Levels of containers in one value. Deeper ones would fail elsewhere, later and less clearly: Python recurses."""
@@ -88,7 +87,7 @@ class FrozenDict(dict[Any, Any]):
 
 
 def _on_a_copy(name: str) -> Callable[..., set[Any]]:
-    """A method of set that would return a FrozenSet, made to return an ordinary set."""
+    """Return a method of set that works on an ordinary copy, as a FrozenSet cannot be made by it."""
     method = getattr(set, name)
 
     def operate(self: set[Any], *others: Any) -> Any:
@@ -140,12 +139,6 @@ class UnsettledSet(FrozenSet):
     __slots__ = ()
 
 
-ATOMS: frozenset[type] = frozenset(
-    {type(None), bool, int, float, complex, str, bytes, range, Decimal, UUID}
-    | {date, time, datetime, timedelta, PosixPath, PurePosixPath, PureWindowsPath, WindowsPath}
-)
-"""Immutable types without parts. The types themselves: a subclass may carry more, and is not one of these."""
-
 _DICT: frozenset[type] = frozenset({dict})
 
 SETTLED: frozenset[type] = (ATOMS - {time, datetime}) | {FrozenList, FrozenDict, FrozenSet}
@@ -153,7 +146,7 @@ SETTLED: frozenset[type] = (ATOMS - {time, datetime}) | {FrozenList, FrozenDict,
 
 
 def is_settled(value: object) -> bool:
-    """Whether the value is immutable to its last part."""
+    """Return whether the value is immutable to its last part."""
     kind = type(value)
     if kind is datetime or kind is time:
         return _is_settled_zone(value.tzinfo)  # type: ignore[attr-defined]
@@ -186,7 +179,7 @@ def _is_settled_zone(zone: tzinfo | None) -> bool:
 
 
 def are_settled(values: Collection[object]) -> bool:
-    """Whether all of them are."""
+    """Return whether all of the values are immutable to their last parts."""
     return SETTLED.issuperset(map(type, values)) or all(map(is_settled, values))
 
 
@@ -197,7 +190,7 @@ kind: what is left out is small, and doubles nothing. The containers are kept, l
 
 
 def freeze(value: Any, depth: int = 0, known: _Known | None = None) -> Any:
-    """-> the value with every list, dict and set in it read-only; what is frozen already is shared, not copied.
+    """Return the value with every list, dict and set in it read-only; what is frozen already is shared, not copied.
 
     Other objects, subclasses of the containers among them, are taken as they are.
 
@@ -238,7 +231,7 @@ def _freeze_list(value: list[Any], depth: int, known: _Known) -> FrozenList:
 
 
 def _freeze_all(values: list[Any], depth: int, known: _Known) -> list[Any]:
-    """-> the values frozen: many dicts of atoms, as records are, all at once, which takes half the time."""
+    """Return the values frozen. Many dicts of atoms, as records are, are frozen all at once, in half the time."""
     if len(values) > _SOME and depth < MAX_DEPTH and _are_flat_dicts(values):
         frozen = [*map(FrozenDict.__new__, repeat(FrozenDict, len(values)))]
         deque(map(dict.update, frozen, values), maxlen=0)
@@ -311,7 +304,7 @@ _FREEZERS: dict[type, Callable[[Any, int, _Known], Any]] = {
 
 
 def freeze_items(items: Mapping[str, Any]) -> dict[str, Any]:
-    """-> an ordinary dict with every value frozen, for a State to keep.
+    """Return an ordinary dict with every value frozen, for a State to keep.
 
     Raises:
         TypeError: it is no mapping, or a key is not a str.
@@ -328,7 +321,7 @@ def check_mapping(items: object) -> None:
 
 
 def lay_over(data: dict[str, Any], updates: Mapping[str, Any]) -> dict[str, Any]:
-    """-> a new dict: frozen data with updates, which are frozen on the way. Raises as `freeze_items` does."""
+    """Return a new dict: frozen data with updates, which are frozen here. Raises as `freeze_items` does."""
     for key, value in updates.items():
         if type(value) not in SETTLED or type(key) is not str:
             return {**data, **{plain_key(key): freeze_at(key, value) for key, value in updates.items()}}
@@ -336,13 +329,15 @@ def lay_over(data: dict[str, Any], updates: Mapping[str, Any]) -> dict[str, Any]
 
 
 def changed_items(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
-    """-> what is in `after` under new keys, or as other objects than in `before`; frozen values that did not change are
-    the same objects."""
+    """Return what is in `after` under new keys, or as other objects than in `before`.
+
+    Frozen values that did not change are the same objects.
+    """
     return {key: value for key, value in after.items() if key not in before or before[key] is not value}
 
 
 def freeze_at(key: str, value: Any) -> Any:
-    """-> the value frozen; an error names the key that it was meant for."""
+    """Return the value frozen; an error names the key that it was meant for."""
     if type(value) in SETTLED:
         return value
     try:
@@ -353,7 +348,7 @@ def freeze_at(key: str, value: Any) -> Any:
 
 
 def plain_key(key: object) -> str:
-    """-> the key; the bare text of one whose class derives from str, such as a StrEnum."""
+    """Return the key; the plain str of one whose class derives from str, such as a StrEnum."""
     if type(key) is str:
         return key
     if isinstance(key, str):

@@ -1,14 +1,14 @@
 """The grammar of run ids: what may name a run can never be a path out of a folder, nor part of a query.
 
-Most ids are given by somebody. What the engine keeps within a run has ids that nobody can give, because a ``#`` stands
-in them: that of the run around it, the step, and the node::
+Most ids are given by users. What belongs to a run has an id that no user can give, because there is a ``#`` in it: it
+is made of the id of the outer run, the step, and the node::
 
     order-1                 a run
     order-1/#3/pay          the run of the graph that node "pay" runs in step 3 of it
     order-1/#3~1/pay        the same, after the run was rolled back once: its steps are others than before
     order-1/#3/pay/#2#send  the finished parts of node "send" in step 2 of that
 
-So an id tells the whole way to what it names, and two different ways never give the same id.
+So an id shows the whole way to what it names, and two different ways never give the same id.
 """
 
 import re
@@ -65,7 +65,7 @@ def _checked(run_id: str, grammar: re.Pattern[str]) -> str:
     raise InvalidRunIdError(run_id)
 
 
-# --------------------------------------------------------------------------- what is within a run
+# --------------------------------------------------------------------------- what is nested in a run
 
 
 def nested_id(run_id: str, step: int, node: str, generation: int = 0) -> str:
@@ -98,12 +98,12 @@ def escaped(name: str) -> str:
 
 
 def is_nested_id(run_id: str) -> bool:
-    """Whether an id is that of something within a run: a nested run, or the finished parts of a step."""
+    """Return whether an id is that of a nested run, or of the finished parts of a step."""
     return _MARK in run_id
 
 
 def is_parts_id(run_id: str) -> bool:
-    """Whether an id is that of the finished parts of a step."""
+    """Return whether an id is that of the finished parts of a step."""
     return "#" in run_id.rpartition(_MARK)[2]
 
 
@@ -124,11 +124,11 @@ def step_of(run_id: str) -> int:
 
 
 def directly_within(run_id: str, inner_id: str) -> str:
-    """Return the id of what is directly within a run and has, or is, what has this id at any depth."""
+    """Return the id of what is nested directly in a run and has, or is, what has this id at any depth."""
     end = inner_id.find(_MARK, len(run_id) + len(_MARK))
     return inner_id if end < 0 else inner_id[:end]
 
 
 def ids_within(run_id: str) -> tuple[str, str]:
-    """Return the bounds between which are the ids of all that is within a run, at any depth, and no others."""
+    """Return the bounds between which are the ids of all that is nested in a run, at any depth, and no others."""
     return f"{run_id}{_MARK}", f"{run_id}/$"  # in the order of texts, $ comes next after #

@@ -11,15 +11,15 @@ from typing import Any
 
 import attrs
 
+from stategraph._text.shown import describe_exception, shorten
 from stategraph._values.frozen import freeze, freeze_at
 from stategraph._values.ids import check_run_id
-from stategraph.errors import describe_exception, shorten
 
 _MESSAGE_LENGTH = 2000  # characters of an exception's text that are kept
 
 
 def check_step(value: int) -> int:
-    """-> the number of a step, if it is one."""
+    """Return the number of a step. Raises ValueError if it is none."""
     if type(value) is not int or value < 0:
         raise ValueError(f"step: {shorten(value)} is not allowed; a whole number from 0 on is")
     return value
@@ -44,19 +44,19 @@ class ErrorInfo:
 
     @classmethod
     def of(cls, error: Exception, node: str) -> ErrorInfo:
-        """-> what is kept of an exception that came from a node."""
+        """Return what is kept of an exception that came from a node."""
         name = type(error).__name__
         return cls.said(name, describe_exception(error).removeprefix(f"{name}: "), node)
 
     @classmethod
     def said(cls, type: str, message: str, node: str) -> ErrorInfo:
-        """-> the same with a text of ours: cut, and without what cannot be stored as UTF-8."""
+        """Return the same with a text of ours: cut, and without what cannot be stored as UTF-8."""
         return cls(type, message[:_MESSAGE_LENGTH].encode("utf-8", "backslashreplace").decode(), node)
 
 
 @attrs.frozen
 class ParentStep:
-    """The step of another run that a run was forked from or, for the run of a graph within a graph, belongs to."""
+    """The step of another run that a run was forked from or, if it is nested, belongs to."""
 
     run_id: str = attrs.field(converter=check_run_id)
     step: int = attrs.field(converter=check_step)
@@ -82,7 +82,7 @@ class Pause:
     Attributes:
         reason: Why it waits, for people.
         node: The node at which it goes on.
-        value: What to show to whoever answers.
+        value: What to show to the person who answers.
         response_param: The key under which the answer is expected; None if resuming is answer enough.
         at: When it paused; aware, in UTC.
         deadline: Until when it can be answered; None for ever.
@@ -98,7 +98,7 @@ class Pause:
 
 @attrs.frozen
 class Partial:
-    """What a node that did not finish has put out so far."""
+    """What a node that did not finish has emitted so far."""
 
     node: str = attrs.field(validator=attrs.validators.instance_of(str))
     chunks: tuple[Any, ...] = attrs.field(default=(), converter=freeze)
@@ -109,7 +109,7 @@ class Partial:
         return self.chunks[-1]
 
     def and_chunk(self, chunk: Any) -> Partial:
-        """-> this with one chunk more. Those before it are frozen already, and are not looked at again."""
+        """Return this with one chunk more. The chunks before it are frozen already, and are not looked at again."""
         more = copy.copy(self)
         object.__setattr__(more, "chunks", (*self.chunks, freeze(chunk)))
         return more
@@ -153,7 +153,7 @@ class Origin:
     overwritten: str | None = None
 
     def without(self, touched: AbstractSet[str]) -> Origin:
-        """-> this after these keys have been overwritten."""
+        """Return this after these keys have been overwritten."""
         if self.overwritten is not None:
             return self
         lost = touched if self.read is None else touched & self.read
@@ -165,17 +165,17 @@ _NONE: frozenset[str] = frozenset()
 
 @attrs.frozen
 class Progress:
-    """What a run needs to go on besides its data, where it is more than the node that was completed last.
+    """What a run needs to go on besides its data, if it is more than the node that was completed last.
 
     Attributes:
-        next_node: The node that comes next, where that is decided already: after a pause, and after a failure that
-            goes to a handler. No edge is asked then.
+        next_node: The node that comes next, if that is decided already: after a pause, and after a failure that goes to
+            a handler. No edge is asked then.
         woken: When the pause began that was answered last, if that is what the run goes on from.
         answered: Keys whose values have served as answers, and answer no further pause.
-        partial: What the node that is running has put out so far.
+        partial: What the node that is running has emitted so far.
         origins: For keys that are not saved, where their values come from.
-        replaced: For keys that a resume has given since the last step, the values that they had, as tuples: empty where
-            they had none. Runs of graphs within that were begun with these are still to be given the new ones.
+        replaced: For keys that a resume has given since the last step, the values that they had, as tuples: empty if
+            they had none. Nested runs that were begun with these are still to be given the new ones.
         kept_names: For nodes that were renamed since the last step, the names under which their parts are kept.
         answer: The keys of answers that were given since the last step, with what they replaced, as in `replaced`. The
             last one is that of the pause that began at `woken`.
@@ -191,27 +191,27 @@ class Progress:
     answer: Mapping[str, tuple[Any, ...]] = attrs.field(factory=dict, converter=freeze)
 
     def after_step(self) -> Progress | None:
-        """-> what is left of it once a node has completed."""
+        """Return what is left of it once a node has completed."""
         if not (self.next_node or self.partial or self.replaced or self.kept_names):
             return self
         return some(self.without_step())
 
     def kept_name(self, node: str) -> str:
-        """-> the name under which is kept what there is of the step of a node: that which it had when this began."""
+        """Return the name under which the step of a node is kept: the one that the node had when the step began."""
         return self.kept_names.get(node, node)
 
     def without_step(self) -> Progress:
-        """-> it without what is about the step that is being made."""
+        """Return it without what is about the step that is being made."""
         return attrs.evolve(self, next_node="", woken=None, answer={}, partial=None, replaced={}, kept_names={})
 
 
 def some(progress: Progress) -> Progress | None:
-    """-> the progress, or None if there is nothing in it."""
+    """Return the progress, or None if there is nothing in it."""
     return None if progress == _EMPTY else progress
 
 
 def evolved(progress: Progress | None, **changes: Any) -> Progress | None:
-    """-> the progress with changes; None stands for an empty one."""
+    """Return the progress with changes; None stands for an empty one."""
     return some(attrs.evolve(progress or _EMPTY, **changes))
 
 

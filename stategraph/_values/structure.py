@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping
 from functools import cached_property
 from typing import Any
 
@@ -30,7 +28,7 @@ def _all_are(cls: type) -> Any:
 class GraphStructure:
     """Node names, and edges in the order in which they are tried.
 
-    The code of nodes and predicates is not part of it: a run must survive the mending of the bug that stopped it.
+    The code of nodes and predicates is not part of it: a run must survive the fix of the bug that stopped it.
     """
 
     nodes: tuple[str, ...] = attrs.field(validator=_all_are(str))
@@ -44,31 +42,6 @@ class GraphStructure:
         parts = [*sorted(self.nodes), "", *(part for edge in self._by_source() for part in attrs.astuple(edge))]
         return hashlib.sha256("\n".join(map(repr, parts)).encode()).hexdigest()[:32]
 
-    def changes_since(self, old: GraphStructure) -> tuple[str, ...]:
-        """-> what was added, removed and rewired since `old`, in words; empty if nothing was."""
-        changes = [f"node {name!r} was added" for name in self.nodes if name not in old.nodes]
-        changes += [f"node {name!r} was removed" for name in old.nodes if name not in self.nodes]
-        here, there = Counter(self.edges), Counter(old.edges)
-        changes += [f"edge {edge} was added" for edge in here - there]
-        changes += [f"edge {edge} was removed" for edge in there - here]
-        if not changes and self.fingerprint != old.fingerprint:
-            changes = [f"the edges out of {name!r} are tried in another order" for name in self._reordered(old)]
-        return tuple(changes)
-
-    def renamed(self, names: Mapping[str, str]) -> GraphStructure:
-        """-> the same with other names for its nodes."""
-        edges = (
-            EdgeStructure(names.get(edge.source, edge.source), names.get(edge.target, edge.target), edge.label)
-            for edge in self.edges
-        )
-        return GraphStructure(tuple(names.get(node, node) for node in self.nodes), tuple(edges))
-
     def _by_source(self) -> list[EdgeStructure]:
-        """-> the edges grouped by their source; only within a group does the order matter."""
+        """Return the edges grouped by their source; only within a group does the order matter."""
         return sorted(self.edges, key=lambda edge: edge.source)
-
-    def _reordered(self, old: GraphStructure) -> list[str]:
-        def out_of(structure: GraphStructure, name: str) -> list[EdgeStructure]:
-            return [edge for edge in structure.edges if edge.source == name]
-
-        return [name for name in self.nodes if out_of(self, name) != out_of(old, name)]

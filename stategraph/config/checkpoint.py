@@ -9,9 +9,10 @@ from typing import Any
 
 import attrs
 
-from stategraph._util.secrets import Hidden, may_be_secret
+from stategraph._text.secrets import Hidden, may_be_secret
+from stategraph._text.shown import shorten
 from stategraph._util.validators import check, is_count, is_name, is_seconds
-from stategraph.errors import ConfigError, shorten
+from stategraph.errors import ConfigError
 
 
 def _to_keys(value: Any) -> Any:
@@ -134,7 +135,7 @@ class CheckpointConfig:
     )
 
     def store_options(self) -> dict[str, Any]:
-        """-> what the store is made with: the options, and the serializer where it is not the default."""
+        """Return what the store is made with: the options, and the serializer if it is not the default."""
         serializer = {} if self.serializer == "msgpack" else {"serializer": self.serializer}
         return {**self.options, **serializer}
 

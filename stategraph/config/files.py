@@ -16,7 +16,7 @@ _READERS: dict[str, Callable[[str], Any]] = {".toml": tomllib.loads, ".json": js
 
 
 def read(path: object) -> Any:
-    """-> what the file says.
+    """Return the contents of a configuration file.
 
     Raises:
         ConfigError: this is no path, its name does not end in .toml or .json, or it cannot be read.

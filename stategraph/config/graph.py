@@ -10,7 +10,6 @@ import attrs
 
 from stategraph._util.validators import check, is_count, is_name
 from stategraph.config.checkpoint import CheckpointConfig
-from stategraph.errors import ConfigError
 
 
 @attrs.frozen
@@ -50,7 +49,7 @@ class GraphConfig:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> GraphConfig:
-        """-> the configuration that a mapping describes; what it leaves out has its default.
+        """Return the configuration that a mapping describes; what it leaves out has its default.
 
         Raises:
             ConfigError: a key is unknown or missing, or a value is not allowed.
@@ -61,7 +60,7 @@ class GraphConfig:
 
     @classmethod
     def from_file(cls, path: str | os.PathLike[str]) -> GraphConfig:
-        """-> the configuration in a TOML or JSON file.
+        """Return the configuration in a TOML or JSON file.
 
         Raises:
             ConfigError: the file cannot be read, or as `from_dict`.
@@ -71,41 +70,20 @@ class GraphConfig:
         return cls.from_dict(read(path))
 
     def to_dict(self) -> dict[str, Any]:
-        """-> a mapping that `from_dict` makes an equal configuration of."""
+        """Return a mapping that `from_dict` makes an equal configuration of."""
         return {**attrs.asdict(self, recurse=False), "checkpoint": attrs.asdict(self.checkpoint, recurse=False)}
 
     def merge(self, other: GraphConfig | Mapping[str, Any]) -> GraphConfig:
-        """-> this configuration with another laid over it.
+        """Return this configuration with another laid over it.
 
         Args:
-            other: A mapping, all of whose keys win; or a GraphConfig, whose values win where they are not the defaults.
+            other: A mapping, all of whose keys win; or a GraphConfig, whose values win if they are not the defaults.
                 ``checkpoint.options`` is one value: it is replaced, not mixed.
 
         Raises:
             ConfigError: a key is unknown, or a value is not allowed.
         """
-        changes = _not_default(other) if isinstance(other, GraphConfig) else other
-        if not isinstance(changes, Mapping):
-            raise ConfigError("merge", other, "a GraphConfig or a mapping", is_shown=False)
-        checkpoint = changes.get("checkpoint", {})
-        if not isinstance(checkpoint, Mapping):
-            raise ConfigError("checkpoint", checkpoint, "a mapping", is_shown=False)
-        mine = self.to_dict()
-        return self.from_dict({**mine, **changes, "checkpoint": {**mine["checkpoint"], **checkpoint}})
+        from stategraph.config.merging import laid_over, not_default  # imported when used
 
-
-def _not_default(config: Any) -> dict[str, Any]:
-    """-> the values of a configuration that differ from the defaults; its name always does."""
-    values = {}
-    for field in attrs.fields(type(config)):
-        value = getattr(config, field.name)
-        if attrs.has(type(value)):
-            values[field.name] = _not_default(value)
-        elif field.default is attrs.NOTHING or value != _default_of(field):
-            values[field.name] = value
-    return values
-
-
-def _default_of(field: attrs.Attribute[Any]) -> Any:
-    default: Any = field.default
-    return default.factory() if hasattr(default, "factory") else default
+        changes = not_default(other) if isinstance(other, GraphConfig) else other
+        return self.from_dict(laid_over(self.to_dict(), changes))

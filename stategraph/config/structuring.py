@@ -22,7 +22,7 @@ _converter.register_structure_hook_func(lambda kind: kind in _OTHER_LEAVES, lamb
 
 
 def structure(cls: type[_Config], values: object) -> _Config:
-    """-> the configuration that a mapping describes.
+    """Return the configuration that a mapping describes.
 
     Raises:
         ConfigError: it is no mapping, a key is unknown or missing, or a value is not allowed.
@@ -32,7 +32,7 @@ def structure(cls: type[_Config], values: object) -> _Config:
 
 
 def _check_keys(cls: type, values: object, path: str) -> None:
-    """Name the culprit before cattrs meets it: here it is known where it stands and what it may have meant."""
+    """Raise ConfigError for a key that cattrs would refuse, with its path and what it may have meant."""
     if not isinstance(values, Mapping):
         where = path.rstrip(".") or "configuration"
         raise ConfigError(where, values, "a mapping (a table, in TOML)", is_shown=False)
@@ -54,5 +54,5 @@ def _check_keys(cls: type, values: object, path: str) -> None:
 
 
 def _class_of(cls: type, name: str) -> type:
-    """-> the class that a field is annotated with."""
+    """Return the class that a field is annotated with."""
     return attrs.fields_dict(attrs.resolve_types(cls))[name].type  # type: ignore[return-value]

@@ -1,1 +1,1 @@
-"""What a node may be. Today: any function of a State."""
+"""What does the work of a step: functions, and the nodes that are more than a function."""

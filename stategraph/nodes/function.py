@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, TypeAlias, cast, get_args
+from typing import TYPE_CHECKING, Any, TypeAlias, get_args
 
 import attrs
 
 from stategraph._protocol.commands import Task
+from stategraph._text.shown import shorten
 from stategraph._util.callables import is_async_callable, is_generator_callable
-from stategraph._values.frozen import changed_items, lay_over, plain_key
-from stategraph.errors import shorten
-from stategraph.nodes._generators.chunks import take_chunks
-from stategraph.nodes.base import Node, StepContext
-from stategraph.nodes.context import NodeContext
-from stategraph.nodes.schema_calls import KINDS, takes
+from stategraph._values.frozen import lay_over
+from stategraph.nodes.base import Node
 from stategraph.state import State, data_of
 
 if TYPE_CHECKING:
     from stategraph._schema.schema import Schema
+    from stategraph.nodes.context import NodeContext
+    from stategraph.nodes.step import StepContext
 
 NodeFunction: TypeAlias = Callable[..., Any]
 """``State -> State | mapping of updates``, sync or async; with a NodeContext as well, if it has a parameter for one."""
@@ -44,7 +43,7 @@ class FunctionNode(Node):
 
     @classmethod
     def of(cls, function: NodeFunction) -> FunctionNode:
-        """-> the node for a function.
+        """Return the node for a function.
 
         Raises:
             TypeError: it cannot be called with a State, or a State and a NodeContext; the text says why.
@@ -60,7 +59,7 @@ class FunctionNode(Node):
         return cls(function, called, wants_context=parameter is not None, is_async=is_async, is_generator=is_generator)
 
     def bound(self, context: NodeContext) -> Callable[[Any], Any]:
-        """-> the function with the context, where it wants one."""
+        """Return the function with the context, if it wants one."""
         function = self.function
         if not self.wants_context:
             return function
@@ -73,7 +72,9 @@ class FunctionNode(Node):
         return lambda argument: function(argument, context)
 
     def typed(self, name: str, schema: Schema) -> FunctionNode:
-        """-> the node with a function that is called with data, where this one takes an object of the schema."""
+        """Return the node with a function that is called with data, if this one takes an object of the schema."""
+        from stategraph.nodes.schema_calls import KINDS, takes  # imported when used: few graphs have a schema
+
         kind = KINDS[self.is_async, self.is_generator]
         function = kind(self.function, schema, name, takes_object=takes(self.given, schema.cls))
         return attrs.evolve(self, function=function)
@@ -82,15 +83,17 @@ class FunctionNode(Node):
         return (self.given,)
 
     def execute(self, step: StepContext) -> Task[Any]:
-        """Call it with the State; of a generator, show the chunks."""
+        """Call the function with the State; of a generator, show the chunks."""
         result = yield from step.call(self.bound(step.context()), step.tracked_state)
         if self.is_generator:
+            from stategraph.nodes._generators.chunks import take_chunks  # imported when used
+
             result = yield from take_chunks(step, result)
         return result
 
 
 def data_from(result: object, state: State) -> dict[str, Any]:
-    """-> the data of a run after a node that was given `state` and returned `result`.
+    """Return the data of a run after a node that was given `state` and returned `result`.
 
     Raises:
         TypeError, ValueError, NotSerializableError: a node may not return this.
@@ -112,29 +115,15 @@ def data_from(result: object, state: State) -> dict[str, Any]:
     )
 
 
-def changes_from(result: object, state: State) -> tuple[dict[str, Any], list[str]]:
-    """-> what a node that was given `state` has changed, by keys, and the keys that it has removed.
-
-    Raises:
-        TypeError, ValueError, NotSerializableError: a node may not return this.
-    """
-    before, after = data_of(state), data_from(result, state)
-    if isinstance(result, State):
-        changed = changed_items(before, after)
-    else:
-        changed = {key: after[key] for key in map(plain_key, cast(Mapping[str, Any], result))}
-    return changed, [key for key in before if key not in after]
-
-
 def _way_out_of(given: object) -> str:
-    """-> what makes a node of what is not callable."""
+    """Return how to make a node of something that is not callable."""
     if hasattr(given, "as_node"):
         return "graph.as_node() makes a node of a graph"
     return "a node is a function of a State"
 
 
 def _context_parameter(function: NodeFunction) -> inspect.Parameter | None:
-    """-> the parameter that takes the NodeContext, None if there is none.
+    """Return the parameter that takes the NodeContext, None if there is none.
 
     It is one that is annotated with NodeContext or named ``context``, or the second positional one without a default.
     """
@@ -160,6 +149,8 @@ def _context_parameter(function: NodeFunction) -> inspect.Parameter | None:
 
 
 def _names_context(parameter: inspect.Parameter) -> bool:
+    from stategraph.nodes.context import NodeContext  # imported when used: most nodes have one parameter
+
     annotation = parameter.annotation
     named = annotation if isinstance(annotation, str) else ""  # as it is with "from __future__ import annotations"
     annotated = annotation is NodeContext or NodeContext in get_args(annotation) or "NodeContext" in named

@@ -8,10 +8,11 @@ from typing import Any
 import attrs
 
 from stategraph._protocol.commands import Task
+from stategraph._text.shown import describe_exception, shorten
 from stategraph._util.callables import answered, problem_of
 from stategraph._util.validators import LONGEST_WAIT, is_seconds
-from stategraph.errors import describe_exception, shorten
-from stategraph.nodes.base import NOTHING, Node, StepContext
+from stategraph.nodes.base import NOTHING, Node
+from stategraph.nodes.step import StepContext
 
 
 def _is_optional_function(node: object, attribute: attrs.Attribute[Any], value: object) -> None:
@@ -34,10 +35,10 @@ class InterruptNode(Node):
 
     The run is saved with status paused, and `State.pause` shows the value of `input_param`; `execute` returns.
     ``graph.resume(run_id, {response_param: answer})`` goes on. A value that is there already, wherever it came from, is
-    an answer as well, but each value once only: every later visit asks anew.
+    an answer as well, but each value once only: a later step of this node asks again.
 
     Args:
-        input_param: The key of what is shown to whoever answers; None to show nothing.
+        input_param: The key of what is shown to the person who answers; None to show nothing.
         response_param: The key of the answer.
         reason: Why the run waits, for people.
         schema: A type that the answer has to fit, by the rules of a graph's schema; one that does not is refused.
@@ -45,10 +46,10 @@ class InterruptNode(Node):
             None. Anything else is an error of the validator.
         deadline: Seconds from the pause in which it can be answered; None for ever.
         otherwise: The answer once the deadline has passed. Without it the node has failed then, with a TimeoutError: a
-            run that is resumed goes on at its `on_error` or fails; resumed once more, it asks anew.
+            run that is resumed goes on at its `on_error` or fails; resumed once more, it asks again.
 
     Raises:
-        TypeError, ValueError: an argument is not what it should be, or `otherwise` is an answer that will not do.
+        TypeError, ValueError: an argument is not what it should be, or `otherwise` is an answer that is refused.
     """
 
     input_param: str | None = attrs.field(validator=_is_key)
@@ -102,7 +103,7 @@ class InterruptNode(Node):
         return state.paused(self.reason, shown, response_param=key, deadline=self.deadline)
 
     def accepted(self, answer: Any) -> Any:
-        """-> the answer. Raises ValueError if it will not do."""
+        """Return the answer. Raises ValueError if it is refused."""
         if self.schema is not None:
             answer = self._structured(answer)
         if self.validator is None:

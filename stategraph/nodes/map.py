@@ -7,12 +7,13 @@ from collections.abc import Callable, Collection
 from typing import Any
 
 from stategraph._protocol.commands import Task
+from stategraph._text.shown import shorten
 from stategraph._values.provenance import ErrorInfo
-from stategraph.errors import shorten
 from stategraph.nodes._parts.jobs import Job
 from stategraph.nodes._parts.run import Workers, do_parts
-from stategraph.nodes.base import Node, StepContext
+from stategraph.nodes.base import Node
 from stategraph.nodes.function import FunctionNode
+from stategraph.nodes.step import StepContext
 
 
 class MapNode(Node):
@@ -75,7 +76,7 @@ class MapNode(Node):
         return frozenset([self.into])
 
     def part_writes(self, value: Any) -> Collection[str]:
-        """-> the key of the list of results."""
+        """Return the key of the list of results."""
         return (self.into,)
 
     def made_of(self) -> tuple[Any, ...]:

@@ -7,15 +7,17 @@ from collections.abc import Callable, Collection, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from stategraph._progress.tracking import unwatched
 from stategraph._protocol.commands import Task
+from stategraph._text.shown import shorten
 from stategraph._util.callables import answered, problem_of
 from stategraph._util.validators import is_name
-from stategraph._values.tracking import unwatched
-from stategraph.errors import shorten
 from stategraph.nodes._parts.jobs import Job
 from stategraph.nodes._parts.run import Workers, do_parts
-from stategraph.nodes.base import Node, StepContext
-from stategraph.nodes.function import FunctionNode, NodeFunction, changes_from
+from stategraph.nodes.base import Node
+from stategraph.nodes.changes import changes_from
+from stategraph.nodes.function import FunctionNode, NodeFunction
+from stategraph.nodes.step import StepContext
 from stategraph.state import State
 
 if TYPE_CHECKING:
@@ -80,7 +82,7 @@ class ParallelNode(Node):
         return *self.branches.items(), *self._reducers.items()
 
     def part_writes(self, value: Any) -> Collection[str]:
-        """-> the keys that a branch has changed."""
+        """Return the keys that a branch has changed."""
         return [*value["set"], *value["removed"]]
 
     def execute(self, step: StepContext) -> Task[Any]:
@@ -98,7 +100,7 @@ class ParallelNode(Node):
         return branch.bound(step.context(name))
 
     def _merged(self, state: State, changes: Mapping[str, Mapping[str, Any]]) -> State:
-        """-> the State with the changes of all branches."""
+        """Return the State with the changes of all branches."""
         writers: dict[str, str] = {}
         data: dict[str, Any] = {}
         removed: dict[str, str] = {}
@@ -153,7 +155,7 @@ def _branch(name: str, function: NodeFunction) -> FunctionNode:
 
 
 def _changes(result: Any, state: State) -> dict[str, Any]:
-    """-> what a branch has changed, as it is saved."""
+    """Return what a branch has changed, as it is saved."""
     result = unwatched(result)
     if isinstance(result, State) and result.pause is not None:
         raise ValueError("a branch cannot pause the run: pause in a node before or behind")

@@ -18,8 +18,10 @@ from stategraph._schema.schema import Schema
 
 @attrs.frozen
 class Typed:
-    """A function as the engine calls it: with a mapping of data, which it gets as an object if it takes one; an object
-    that it returns stands for the fields that differ from what it was given.
+    """A function as the engine calls it: with a mapping of data.
+
+    A function that takes an object of the schema gets the data as one. An object that it returns stands for the fields
+    that differ from what it was given.
 
     Attributes:
         function: The function.
@@ -37,7 +39,7 @@ class Typed:
         raise NotImplementedError
 
     def _given(self, data: Mapping[str, Any]) -> tuple[Any, Mapping[str, Any]]:
-        """-> the argument, and the values to which what it returns is compared."""
+        """Return the argument, and the values to which the result is compared."""
         if not self.takes_object:
             return data, data
         made = self.schema.made_of(self.node, data)
@@ -68,7 +70,7 @@ class TypedAsyncCall(Typed):
 
 
 class TypedGenerator(Typed):
-    """A generator function: objects that it yields are given on as what they change, too."""
+    """A generator function: an object that it yields becomes a mapping of what it changed, too."""
 
     def __call__(self, data: Mapping[str, Any], *context: Any) -> Generator[Any, None, Any]:
         argument, before = self._given(data)
@@ -112,7 +114,7 @@ KINDS: dict[tuple[bool, bool], type[Typed]] = {
 
 
 def takes(function: Callable[..., Any], cls: type) -> bool:
-    """Whether the first parameter of a function is annotated with this class."""
+    """Return whether the first parameter of a function is annotated with this class."""
     try:
         annotation = next(iter(inspect.signature(function).parameters.values())).annotation
     except (ValueError, StopIteration):  # some builtins do not tell
@@ -123,7 +125,7 @@ def takes(function: Callable[..., Any], cls: type) -> bool:
 
 
 def _resolved(annotation: str, function: Any, cls: type) -> Any:
-    """-> what an annotation stands for, alone: others may name what exists for type checkers only."""
+    """Return what an annotation stands for. No other is resolved: they may name what exists for type checkers only."""
     while isinstance(function, functools.partial):
         function = function.func
     if not inspect.isroutine(function) and not inspect.isclass(function):

@@ -8,26 +8,45 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import attrs
 
+from stategraph._progress.answers import awaited
 from stategraph._protocol.commands import Task
+from stategraph._text.shown import shorten
 from stategraph._util.callables import answered, problem_of
-from stategraph._values.answers import awaited
 from stategraph._values.provenance import RunStatus
 from stategraph._values.sameness import differing_items
-from stategraph.errors import GraphError, shorten
-from stategraph.nodes.base import NestedGraph, Node, Question, StepContext
+from stategraph.errors import GraphError
+from stategraph.nodes.base import Node
+from stategraph.nodes.question import Question
+from stategraph.nodes.step import StepContext
 from stategraph.state import State, evolve
 
 if TYPE_CHECKING:
     from stategraph._schema.schema import Schema
 
 MAX_DEPTH = 16
-"""How many graphs may run within one another."""
+"""How deep graphs may be nested."""
 
 Keys: TypeAlias = Iterable[str] | Mapping[str, str] | Callable[[State], Mapping[str, Any]] | None
 """What goes over a border: these keys; keys by the names they get; what a function makes of the State; None for all."""
 
 
-class Inner(Protocol):
+class NestedGraph(Protocol):
+    """A graph made ready to run, as the node that runs it knows it."""
+
+    @property
+    def stages(self) -> Mapping[str, Any]:
+        """Its nodes, each with its `node`, by their names."""
+
+    @property
+    def schema(self) -> Schema | None:
+        """Its schema."""
+
+    @property
+    def async_node(self) -> str | None:
+        """The name of a node that is async, if there is one."""
+
+
+class Nestable(Protocol):
     """A graph that can be a node."""
 
     @property
@@ -42,15 +61,15 @@ class Inner(Protocol):
 class GraphNode(Node):
     """Runs a graph as a step of another. `StateGraph.as_node` makes it.
 
-    Its run has an id of its own below that of the run it belongs to, and checkpoints in the same store: a crash within
-    goes on within.
+    The nested run has an id of its own below that of the outer run, and checkpoints in the same store: after a crash in
+    the nested run, that is where it goes on.
     """
 
     has_parts = True
     runs_graph = True
 
     def __init__(
-        self, graph: Inner, plan: Callable[[], NestedGraph], inputs: Keys = None, outputs: Keys = None
+        self, graph: Nestable, plan: Callable[[], NestedGraph], inputs: Keys = None, outputs: Keys = None
     ) -> None:
         self.graph, self._plan = graph, plan
         self._inputs, self._outputs = _checked("inputs", inputs), _checked("outputs", outputs)
@@ -89,14 +108,14 @@ class GraphNode(Node):
         return state.update(changed) if not gone else _without(state.update(changed), gone)
 
     def _given(self, state: State) -> dict[str, Any]:
-        """-> what the run begins with: what the inputs say; else the State or, where there is a schema, its fields."""
+        """Return what the nested run begins with: what the inputs say; else the State or, with a schema, its fields."""
         if self._inputs is not None:
             return _selected("inputs", self._inputs, state)
         schema = self._plan().schema
         return {key: value for key, value in state.items() if schema is None or key in schema.fields}
 
     def _updates(self, before: State | None, given: Mapping[str, Any]) -> dict[str, Any]:
-        """-> what is given otherwise than before, for a run that was begun then."""
+        """Return what differs from before, for a nested run that was begun then."""
         if before is None:
             return {}
         if isinstance(self._inputs, Mapping):  # some of these may not have been there, or are not saved
@@ -104,7 +123,7 @@ class GraphNode(Node):
             return differing_items(_selected("inputs", known, before), given)
         try:
             old = self._given(before)
-        except Exception:  # noqa: BLE001 - this may be what the updates have mended
+        except Exception:  # noqa: BLE001 - this may be what the updates have fixed
             old = {}
         return differing_items(old, given)
 
@@ -114,7 +133,7 @@ class GraphNode(Node):
         return frozenset().union(*(stage.node.asks_for for stage in self._plan().stages.values()))
 
     def asked(self, step: StepContext) -> Task[Question]:
-        """-> what a node within asked; an answer has to fit the schema there as well."""
+        """Return what a node of the graph asked; an answer has to fit the schema of the graph as well."""
         saved, plan = (yield from step.load_nested()), self._plan()
         waiting = None if saved is None else step.waiting_step(saved, plan)
         if waiting is None:
@@ -128,15 +147,15 @@ class GraphNode(Node):
         return attrs.evolve(question, fits=(*question.fits, fit))
 
     def problems(self, name: str) -> Iterator[str]:
-        """-> what keeps it from working: a name that cannot be part of a run id, cycles, depth, its own problems."""
+        """Yield what keeps it from working: a name that cannot be part of a run id, cycles, depth, its own problems."""
         if "/" in name or ":" in name or not _fits_ids(name):
             yield f"node {name!r} runs a graph: its name becomes part of run ids, so use only A-Z a-z 0-9 . _ - in it"
         nesting = list(_nesting(self.graph, (self.graph.name,), (id(self.graph),)))
         yield from nesting
         if not nesting:
-            yield from self._problems_within(name)
+            yield from self._nested_problems(name)
 
-    def _problems_within(self, name: str) -> Iterator[str]:
+    def _nested_problems(self, name: str) -> Iterator[str]:
         try:
             self._plan()
         except GraphError as error:
@@ -147,8 +166,8 @@ def _fitting(schema: Schema, key: str, state: State, answer: Any) -> Any:
     return schema.checked("", {key: answer}, state)[key]
 
 
-def _nesting(graph: Inner, names: tuple[str, ...], above: tuple[int, ...]) -> Iterator[str]:
-    """-> graphs that contain themselves, and graphs within too many others."""
+def _nesting(graph: Nestable, names: tuple[str, ...], above: tuple[int, ...]) -> Iterator[str]:
+    """Yield graphs that contain themselves, and graphs that are nested too deep."""
     for node in graph.nodes.values():
         if not isinstance(node, GraphNode):
             continue
@@ -173,7 +192,7 @@ def _fits_ids(name: str) -> bool:
 
 
 def _checked(what: str, keys: Keys) -> Any:
-    """-> the keys as a mapping from the name here to the name there, or a function."""
+    """Return the keys as a mapping from the name on this side to the name on the other, or a function."""
     if keys is None:
         return None
     if callable(keys):

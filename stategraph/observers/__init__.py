@@ -1,4 +1,4 @@
-"""Who hears of events: the base class, the registry, and the observers that come with stategraph."""
+"""Observers, which hear of events: the base class, the registry, and those that come with stategraph."""
 
 from stategraph.observers.base import MultiObserver, Observer
 from stategraph.observers.registry import get_observer, register_observer

@@ -1,4 +1,4 @@
-"""Observer: hears of events; and several observers as one."""
+"""Observer, and several observers as one."""
 
 from __future__ import annotations
 
@@ -16,19 +16,22 @@ class Observer:
         """Hear of an event, in the thread of the run, in order. What this raises is logged once and breaks nothing."""
 
     def wants(self, type: EventType) -> bool:
-        """Whether to be told of events of this type. Asked when a run starts; an event nobody wants is never built."""
+        """Return whether to be told of events of this type.
+
+        It is asked when a run starts; an event that nobody wants is never built.
+        """
         return True
 
 
 class NoopObserver(Observer):
-    """Wants to hear of nothing."""
+    """Ignores all events."""
 
     def wants(self, type: EventType) -> bool:
         return False
 
 
 class MultiObserver(Observer):
-    """Tells several observers, in the order given. One that raises does not keep an event from the others.
+    """Passes events to several observers, in the order given. One that raises does not keep an event from the others.
 
     Args:
         observers: The observers, or one iterable of them.

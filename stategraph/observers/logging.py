@@ -23,7 +23,7 @@ _LEVELS = {
 
 
 class StructlogObserver(Observer):
-    """Logs the life of a run at info, a node that is tried again at warning, failure at error, all else at debug.
+    """Logs the life of a run at level info, retries at warning, failures at error, and all else at debug.
 
     Lines go where structlog is configured to send them; if it is not configured, to stderr, so that a program's output
     stays its own.

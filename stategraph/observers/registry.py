@@ -41,7 +41,7 @@ def register_observer(name: str, observer: Listener | Callable[..., Listener]) -
 
 
 def get_observer(name: str, **options: Any) -> Listener:
-    """-> the observer of that name: for the same name and options the same object.
+    """Return the observer of that name: for the same name and options the same object.
 
     Raises:
         UnknownNameError: no observer has this name; the text lists those that exist.

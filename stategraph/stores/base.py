@@ -8,16 +8,16 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Self
 
-from stategraph._values.answers import asking_again, waiting_anew
+from stategraph._text.shown import shorten
 from stategraph._values.ids import check_given_id
 from stategraph._values.provenance import ParentStep, Part, RunStatus
-from stategraph.errors import CheckpointNotFoundError, RunExistsError, StepConflictError, shorten
+from stategraph.errors import CheckpointNotFoundError, RunExistsError, StepConflictError
 from stategraph.state import State, evolve
 from stategraph.stores.retention import Policy
-from stategraph.stores.summaries import Difference, Pruned, Summary
 
 if TYPE_CHECKING:
     from stategraph.stores._rows.integrity import SigningKey
+    from stategraph.stores.summaries import Difference, Pruned, Summary
 
 
 class CheckpointStore(ABC):
@@ -135,6 +135,8 @@ class CheckpointStore(ABC):
 
         What is not read is not checked: only `load` finds out all damage.
         """
+        from stategraph.stores.summaries import Summary  # imported when used, here and below: no run asks for one
+
         try:
             return [Summary.of(self.load(run_id))]
         except CheckpointNotFoundError:
@@ -154,6 +156,8 @@ class CheckpointStore(ABC):
         As with `history`, only `load` finds out all damage. Here all runs are loaded, in the order of their ids,
         because the order in which they began is not known.
         """
+        from stategraph.stores.summaries import Summary
+
         check_status(status)
         first = from_cursor(after) or 0
         numbered = builtins.list(enumerate(self.list()))[first:]
@@ -200,12 +204,16 @@ class CheckpointStore(ABC):
             ValueError: one of them is no whole number from 0 on.
             CheckpointNotFoundError: one of them is not kept.
         """
+        from stategraph.stores.summaries import Difference
+
         for name, step in (("a", a), ("b", b)):
             check_number(step, name)
         return Difference.between(self.load(run_id, a), self.load(run_id, b))
 
     def prune(self) -> Pruned:
         """Remove what is due by the policies of its runs -> what was removed. Here nothing ever is due."""
+        from stategraph.stores.summaries import Pruned
+
         return Pruned()
 
     def close(self) -> None:  # noqa: B027
@@ -229,6 +237,8 @@ class CheckpointStore(ABC):
 
 def forked_from(source: State, new_run_id: str) -> State:
     """-> the State of a run that is forked off at `source`."""
+    from stategraph._progress.answers import asking_again, waiting_anew  # imported when used: no run forks
+
     is_over = source.status is RunStatus.COMPLETED
     # The copy of a run that waits goes on, or waits again, where that waits.
     copy = asking_again(source) if source.pause is None else waiting_anew(source, source.pause)
@@ -243,6 +253,8 @@ def forked_from(source: State, new_run_id: str) -> State:
 
 def rolled_back(state: State) -> State:
     """-> the State of a run that is taken back to it."""
+    from stategraph._progress.answers import asking_again  # imported when used: no run goes back
+
     return evolve(asking_again(state), generation=state.generation + 1)
 
 

@@ -7,13 +7,12 @@ import itertools
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from itertools import chain
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
 from stategraph._util.dropped import reaper
 from stategraph._values import clock
-from stategraph._values.answers import gives_back
 from stategraph._values.frozen import are_settled
 from stategraph._values.ids import check_run_id, is_nested_id, outer_id, step_of
 from stategraph._values.provenance import ParentStep, Part
@@ -32,7 +31,9 @@ from stategraph.stores.base import (
     rolled_back,
 )
 from stategraph.stores.retention import Policy
-from stategraph.stores.summaries import Pruned, Summary
+
+if TYPE_CHECKING:
+    from stategraph.stores.summaries import Pruned, Summary
 
 _MOST_WAITING = 10_000  # policies of runs that are not saved yet
 
@@ -211,12 +212,16 @@ class MemoryStore(CheckpointStore):
         return sorted(run_id for run_id in tuple(self._settled()) if not is_nested_id(run_id))
 
     def history(self, run_id: str) -> builtins.list[Summary]:
+        from stategraph.stores.summaries import Summary  # imported when used, here and below: no run asks for one
+
         run = self._settled().get(check_run_id(run_id))
         return [] if run is None else [Summary.of(_told(kept)) for kept in tuple(run.kept)]
 
     def runs(
         self, status: str | None = None, graph: str | None = None, limit: int = 100, after: str | None = None
     ) -> builtins.list[Summary]:
+        from stategraph.stores.summaries import Summary
+
         check_status(status)
         before = from_cursor(after)
         newest_first = sorted(self._settled().values(), key=lambda run: run.number, reverse=True)
@@ -240,6 +245,8 @@ class MemoryStore(CheckpointStore):
         return state
 
     def fork(self, run_id: str, new_run_id: str, step: int | None = None) -> State:
+        from stategraph._progress.answers import gives_back  # imported when used: no run forks
+
         with self._alone:
             source = self.load(run_id, step)
             forked = forked_from(source, new_run_id)
@@ -270,6 +277,8 @@ class MemoryStore(CheckpointStore):
                 yield from self._copies(inner, evolve(self.load(inner), run_id=new_id, parent=parent), run.policy)
 
     def prune(self) -> Pruned:
+        from stategraph.stores.summaries import Pruned
+
         now = clock.now_ns()
         with self._alone:
             over = [run_id for run_id, run in self._runs.items() if run.is_over(now) and not is_nested_id(run_id)]
@@ -338,6 +347,8 @@ def _renamed(kept: State | _Encoded, run_id: str) -> State | _Encoded:
 
 
 def _have_same_data(kept: State | _Encoded, state: State) -> bool:
+    if isinstance(kept, State) and data_of(kept) is data_of(state):  # as where only how the run stands is new
+        return True
     from stategraph.stores._codec.delta import have_same_data  # imported when used: 20 ms
 
     return have_same_data(_state_of(kept), state, {})

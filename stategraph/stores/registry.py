@@ -7,7 +7,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from stategraph._util.registry import Registry
-from stategraph.stores._files.path_options import absolute_path
 from stategraph.stores.base import CheckpointStore
 
 if TYPE_CHECKING:
@@ -34,6 +33,8 @@ def _disk(
 
 def _with_absolute_path(what: str, options: Mapping[str, Any]) -> Mapping[str, Any]:
     """-> the options as they mean the same in every working directory."""
+    from stategraph.stores._files.path_options import absolute_path  # imported when used: the memory store has no files
+
     return {**options, "path": absolute_path(options["path"], "checkpoint.options.path", what)}
 
 

@@ -7,9 +7,9 @@ import re
 from abc import ABC, abstractmethod
 from typing import Any, NoReturn
 
+from stategraph._text.secrets import Hidden
 from stategraph._util.callables import answered
 from stategraph._util.registry import Registry
-from stategraph._util.secrets import Hidden
 from stategraph.errors import ConfigError
 from stategraph.stores._codec import values as codec
 from stategraph.stores._codec.nesting import check_json

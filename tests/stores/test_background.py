@@ -8,12 +8,7 @@ import pytest
 
 from stategraph import CheckpointConfig, GraphConfig, State, StateGraph
 from stategraph._values.provenance import Part, RunStatus
-from stategraph.errors import (
-    CheckpointSaveError,
-    ExecutionError,
-    NotSerializableError,
-    RunCancelledError,
-)
+from stategraph.errors import CheckpointSaveError, ExecutionError, NotSerializableError, RunCancelledError
 from stategraph.stores import write_behind as background
 from stategraph.stores.memory import MemoryStore
 from stategraph.stores.sqlite import SqliteStore

@@ -12,13 +12,7 @@ from typing import Any
 import pytest
 
 from stategraph import CheckpointConfig, GraphConfig, State, StateGraph
-from stategraph.errors import (
-    CheckpointCorruptError,
-    ConfigError,
-    FormatError,
-    NotSerializableError,
-    UnknownNameError,
-)
+from stategraph.errors import CheckpointCorruptError, ConfigError, FormatError, NotSerializableError, UnknownNameError
 from stategraph.stores._codec.payload import LARGEST
 from stategraph.stores._codec.type_codecs import DecodeError
 from stategraph.stores.disk import DiskStore

@@ -7,18 +7,19 @@ from inspect import isasyncgen
 from typing import Any, Final
 
 from stategraph._protocol.commands import CannotAwait, Finish, Task
-from stategraph.errors import describe_exception
+from stategraph._text.shown import describe_exception
 from stategraph.nodes._generators.feeds import Feed, ThreadFeed
-from stategraph.nodes.base import StepContext
+from stategraph.nodes.step import StepContext
 from stategraph.state import State
 
 _OVER: Final = object()
 
 
 def take_chunks(step: StepContext, generator: Any) -> Task[Any]:
-    """Show what a generator yields -> what it returns, or what it yields last, where that can be the result of a node.
+    """Show what a generator yields; return its result.
 
-    An async generator cannot return anything: what it yields last, a State or a mapping, are its updates.
+    That is what it returns or, if it returns nothing, what it yielded last, if that can be the result of a node. An
+    async generator cannot return anything: the State or mapping that it yields last is its result.
     """
     feed = _feed_of(generator)
     held: Any = _OVER  # a State or a mapping: a chunk only if something comes behind it

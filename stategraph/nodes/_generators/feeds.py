@@ -1,4 +1,4 @@
-"""Feeds: what drives a generator from its start to its end, as one activity."""
+"""Feeds: each drives one generator from its start to its end."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ Advance: TypeAlias = tuple[bool, Any]
 
 
 class Feed(Protocol):
-    """Drives a generator, which goes on only when it is asked to. `next` and `close` block or, where the generator is
-    async, have to be awaited.
+    """Drives a generator, which goes on only when it is asked to.
 
-    For the generator it is one activity from its start to its end, in one context, and in one thread or task. So what
-    it holds while it yields, such as a context variable, a lock or a task group, is still its own when it goes on.
+    `next` and `close` block or, if the generator is async, have to be awaited. For the generator it is one activity
+    from its start to its end, in one context, and in one thread or task. So what it holds while it yields, such as a
+    context variable, a lock or a task group, is still its own when it goes on.
     """
 
     def next(self, _: object = None) -> Any:
@@ -36,7 +36,7 @@ class Feed(Protocol):
 
 
 class ThreadFeed:
-    """Drives a generator: in the thread of the run or, if the driver makes its calls in others, in one of its own.
+    """Drives a sync generator: in the thread of the run or, if the driver makes its calls in others, in one of its own.
 
     Args:
         generator: The generator, which has not begun.
@@ -131,13 +131,13 @@ class _OwnThread:
         self.join = self._thread.join
 
     def begin(self, function: Callable[[], Any]) -> _Done:
-        """Let it make a call, when those before are done; return where the answer will be."""
+        """Start a call when those before are done; return where the answer will be."""
         done: _Done = SimpleQueue()
         self._calls.put((function, done))
         return done
 
     def end(self) -> None:
-        """Let it end, when all calls are done."""
+        """Have the thread end when all calls are done."""
         self._calls.put(None)
 
     __del__ = end  # of a run that was not brought to an end

@@ -17,9 +17,10 @@ _PLAIN_ENDS: Final = (GeneratorExit, asyncio.CancelledError)
 class TaskFeed:
     """Drives an async generator in a task of its own.
 
-    Where the generator has yielded, the task waits until somebody asks for more. What cancels it meanwhile, such as a
-    timeout or a task group of the generator, is raised there, as it would be where the generator awaits something; what
-    comes of that is kept until somebody asks. To cancel whoever waits for the generator cancels the generator.
+    Where the generator has yielded, the task waits until it is asked for more. A cancellation that comes meanwhile,
+    such as from a timeout or a task group of the generator, is raised there, as it would be where the generator awaits
+    something; what comes of that is kept until the next question. If the task that waits for the generator is
+    cancelled, so is the generator.
 
     Args:
         generator: The generator.
@@ -62,7 +63,7 @@ class TaskFeed:
         task = self._task
         if task is None:
             return
-        if self._asked is None:  # it is at work, for whoever waited for it is gone
+        if self._asked is None:  # it is at work: the task that waited for it is gone
             task.cancel()
         _wake(self._asked)
         cancelled = await outlast(task, hands_on_to=task)
@@ -78,7 +79,7 @@ class TaskFeed:
             _wake(self._asked)
 
     async def _drive(self) -> None:
-        """Take one step of the generator after another."""
+        """Advance the generator step by step, as it is asked to."""
         step: Awaitable[Any] | None = anext(self._generator)
         while step is not None:
             self._outcome = advance, _ = await _outcome_of(step)
@@ -89,7 +90,7 @@ class TaskFeed:
         self._outcome = await _outcome_of(self._generator.aclose())
 
     async def _next_step(self) -> Awaitable[Any] | None:
-        """Wait until the generator is to go on; return how, or None if it is to be closed."""
+        """Wait until the generator is asked to go on; return how, or None if it is to be closed."""
         cancelled: asyncio.CancelledError | None = None
         while not self._is_closing:
             self._asked = asyncio.get_running_loop().create_future()

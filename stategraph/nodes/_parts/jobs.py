@@ -1,4 +1,4 @@
-"""Jobs: the parts of a step as what does them has them."""
+"""Jobs: parts of a step in the form in which pools do them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import attrs
 
 from stategraph._protocol.commands import escaped
-from stategraph.errors import describe_exception
+from stategraph._text.shown import describe_exception
 
 
 @attrs.frozen
@@ -38,7 +38,7 @@ class Outcome:
 
 
 def outcome_of_error(job: Job, error: BaseException) -> Outcome:
-    """-> what comes of a job that has raised: a result, where it is one whose errors are collected. It never raises."""
+    """Return the outcome of a job that has raised: a result, if its errors are collected. This never raises."""
     error = escaped(error)
     if job.collect is not None and isinstance(error, Exception):
         try:

@@ -1,4 +1,4 @@
-"""Pools: where the parts of a step are done at the same time, in threads or on an event loop."""
+"""Pools: they do the parts of a step at the same time, in threads or on an event loop."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ class Pool(Protocol):
     is_async: bool
 
     def next(self, _: object = None) -> Any:
-        """-> outcomes that have come since, at least one; there must be jobs left."""
+        """Return outcomes that have come since the last call, at least one; there must be jobs left."""
 
     def halt(self) -> None:
-        """Begin nothing more. It never waits, and comes before `stop`, which may be cut off before it has begun."""
+        """Begin nothing more, without waiting. It comes before `stop`, which may be interrupted before it has begun."""
 
     def stop(self, wait: bool) -> Any:
-        """Begin nothing more, and wait for what is being done -> outcomes that have come since."""
+        """Begin nothing more, wait for what is being done, and return the outcomes since the last call."""
 
 
 def default_workers() -> int:
-    """-> how many jobs are done at the same time, where nobody says."""
+    """Return how many jobs are done at the same time by default."""
     return min(32, (os.cpu_count() or 1) + 4)
 
 
@@ -55,7 +55,7 @@ def _outcome(job: Job) -> Outcome:
 
 
 def _at_once(outcome: Outcome) -> Outcome:
-    """-> the outcome, or the error if it has to be awaited, for which there is no event loop."""
+    """Return the outcome, or an error if it has to be awaited: there is no event loop."""
     try:
         if not isawaitable(outcome.result):
             return outcome
@@ -185,7 +185,7 @@ class TaskPool:
         return [outcome for task, outcome in self._ended if not task.cancelled()]
 
     def _begin(self) -> None:
-        """Have as many jobs done as there are workers and there is room for what is not saved."""
+        """Begin as many jobs as there are free workers, and room for results that are not saved yet."""
         while self._jobs and len(self._tasks) < self._workers and self._unsaved < 2 * self._workers:
             job = self._jobs.popleft()
             task = self._loop.create_task(self._do(job))
@@ -218,7 +218,7 @@ class TaskPool:
             return outcome_of_error(job, error)
 
     async def _in_thread(self, job: Job) -> Outcome:
-        """-> what comes of a sync function. It counts even if this is cancelled: a thread cannot be stopped."""
+        """Return the outcome of a sync function. It counts even if this is cancelled: a thread cannot be stopped."""
         import asyncio
         from concurrent.futures import Future
 
@@ -243,7 +243,7 @@ class TaskPool:
 
 
 def make_pool(jobs: Sequence[Job], workers: int, *, is_async: bool, processes: bool, stops: bool) -> Pool:
-    """-> what does these jobs."""
+    """Return the pool that does these jobs."""
     if processes:
         from stategraph.nodes._parts.processes import ProcessPool  # imported when used
 

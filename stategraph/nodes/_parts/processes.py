@@ -1,4 +1,4 @@
-"""The parts of a step in processes. What cannot be sent there or back, or ends its process, fails alone."""
+"""The parts of a step in processes. A part that cannot be sent, or whose process dies, fails alone."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import attrs
 
+from stategraph._text.shown import describe_exception, shorten
 from stategraph._util.callables import name_of
-from stategraph.errors import describe_exception, shorten
 from stategraph.nodes._parts.jobs import Job, Outcome, outcome_of_error
 
 if TYPE_CHECKING:
@@ -47,14 +47,14 @@ class _Worker:
         return self.process.exitcode is not None
 
     def send(self, packed: bytes) -> None:
-        """Send a message as a whole; unless that is done, nothing is to be had from this process any more."""
+        """Send a message as a whole; a failure means that this process cannot be used any more."""
         self.is_sound = False
         with suppress(OSError):  # it has died: that is found out where it is waited for
             self.connection.send_bytes(packed)
         self.is_sound = True
 
     def receive(self) -> bytes:
-        """-> a message, likewise. Raises EOFError or OSError if the process has died."""
+        """Return a message. Raises EOFError or OSError if the process has died."""
         self.is_sound = False
         packed = self.connection.recv_bytes()
         self.is_sound = True
@@ -62,11 +62,7 @@ class _Worker:
 
 
 class ProcessPool:
-    """Sync functions in processes: they, their arguments and their results go there and back by pickle.
-
-    Each process has a connection of its own and one job at a time. So it is known whose fault it is if one dies, and
-    the others go on; a `concurrent.futures.ProcessPoolExecutor` would be broken, and all that is in it lost.
-    """
+    """Sync functions in processes. Functions, arguments and results are sent by pickle."""
 
     is_async = False
 
@@ -94,7 +90,7 @@ class ProcessPool:
         outcomes: list[Outcome] = []
         self.halt()
         try:
-            if not wait:  # first: a thread that was left in `next` may be amid sending something to one of these
+            if not wait:  # first: a thread that was left in `next` may be in the middle of sending to one of these
                 for worker in [worker for worker in self._workers if worker.job is not None]:
                     worker.process.kill()
             with self._lock:  # such a thread begins and takes nothing from now on
@@ -106,7 +102,7 @@ class ProcessPool:
         return outcomes
 
     def _end(self) -> None:
-        """Let all processes end: those that do nothing by themselves, the others at once."""
+        """End all processes: idle ones by a message, the others at once."""
         for worker in self._workers:
             if worker.job is None and worker.is_sound:  # to close the connection would not do while such a thread waits
                 with suppress(OSError):
@@ -124,7 +120,7 @@ class ProcessPool:
         return [worker for worker in self._workers if worker.job is not None and worker.is_sound]
 
     def _fill(self) -> list[Outcome]:
-        """Have a job for each process -> outcomes of those that cannot be sent to one."""
+        """Give each process a job; return the outcomes of jobs that cannot be sent to one."""
         outcomes: list[Outcome] = []
         with self._lock:
             if self._is_stopped:
@@ -149,7 +145,7 @@ class ProcessPool:
         return _Worker(process, ours)
 
     def _ready(self) -> list[_Worker]:
-        """Wait -> those that have sent an outcome, or have died."""
+        """Wait, and return the processes that have sent an outcome, or have died."""
         from multiprocessing.connection import wait
 
         while busy := self._busy():
@@ -160,7 +156,7 @@ class ProcessPool:
         return []
 
     def _taken(self, workers: Sequence[_Worker]) -> list[Outcome]:
-        """-> outcomes of those of these workers that have sent one, or have died."""
+        """Return the outcomes of these processes that have sent one, or have died."""
         outcomes: list[Outcome] = []
         for worker in workers:
             job, is_dead = worker.job, worker.is_dead  # asked first: what it sent before it died is there then
@@ -180,7 +176,7 @@ class ProcessPool:
 
 
 def _give(worker: _Worker, job: Job) -> list[Outcome]:
-    """Let a process do a job -> its outcome, if it cannot be sent there."""
+    """Send a job to a process; return its outcome if it cannot be sent."""
     try:
         packed = _pickled((job.function, job.argument))
     except Exception as error:  # noqa: BLE001 - an error of the job
@@ -192,7 +188,7 @@ def _give(worker: _Worker, job: Job) -> list[Outcome]:
 
 
 def _death(worker: _Worker) -> Exception:
-    """-> the error of the job whose process has died."""
+    """Return the error of a job whose process has died."""
     from concurrent.futures.process import BrokenProcessPool
 
     worker.connection.close()
@@ -223,14 +219,14 @@ def _check_importable(functions: Iterable[Callable[[Any], Any]]) -> None:
 
 @attrs.frozen
 class _Result:
-    """What a function has returned, as bytes: what cannot be made of them again harms nobody but its own job."""
+    """What a function has returned, as bytes: if they cannot be read, only this job fails."""
 
     packed: bytes
 
 
 @attrs.frozen
 class _Raised:
-    """What a function has raised, as bytes; and in words, for where it cannot be made of them again."""
+    """What a function has raised, as bytes, and in words in case the bytes cannot be read."""
 
     packed: bytes
     name: str
@@ -243,7 +239,7 @@ _Reply: TypeAlias = _Result | _Raised
 
 
 class StandInError(RuntimeError):
-    """Stands for an exception that cannot be sent from its process; its class has the name of that of the other one."""
+    """Stands for an exception that cannot be sent from its process; its class has the same name."""
 
 
 class _Traceback(Exception):  # noqa: N818 - no error, but what is shown as the cause of one
@@ -266,7 +262,7 @@ def _unpickled(packed: bytes) -> Any:
 
 
 def _do(packed: bytes) -> _Reply:
-    """In a process: call a function with an argument -> what came of it."""
+    """Call a function with an argument, in a process, and return the outcome."""
     try:
         function, argument = _unpickled(packed)
         result = function(argument)
@@ -290,7 +286,7 @@ def _raised(error: BaseException) -> _Raised:
 
 
 def _outcome(job: Job, reply: _Reply) -> Outcome:
-    """-> what came of a job, by what its process sent."""
+    """Return the outcome of a job, from what its process sent."""
     if isinstance(reply, _Raised):
         return outcome_of_error(job, _exception(reply))
     try:
@@ -301,7 +297,7 @@ def _outcome(job: Job, reply: _Reply) -> Outcome:
 
 
 def _exception(raised: _Raised) -> BaseException:
-    """-> what a function raised in its process or, where it cannot be had, what stands for it."""
+    """Return what a function raised in its process or, if that cannot be sent, an exception that stands for it."""
     problem = raised.problem
     error: BaseException | None = None
     if not problem:
@@ -326,10 +322,11 @@ def _caused(error: _Error, cause: BaseException) -> _Error:
 
 
 def _work(connection: Connection, wanted: Connection) -> None:
-    """In a process: do one job after the other, as long as the pool is there.
+    """Do one job after the other, in a process, as long as the pool is there.
 
-    The other end of `wanted` is closed when whoever has the pool is gone, even if it was killed: then this ends, even
-    amid a job."""
+    The other end of `wanted` is closed when the owner of the pool is gone, even if it was killed: then this ends, even
+    in the middle of a job.
+    """
     from multiprocessing.connection import wait
 
     def watch() -> None:

@@ -1,4 +1,4 @@
-"""Doing the parts of a step at the same time, each saved on its own as it finishes."""
+"""Doing the parts of a step at the same time, and saving each as it finishes."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any, TypeAlias
 import attrs
 
 from stategraph._protocol.commands import Await, CannotAwait, Expired, Finish, RunNode, StartNode, StoreFailed, Task
+from stategraph._text.shown import describe_exception, shorten
 from stategraph._util.callables import is_async_callable
-from stategraph.errors import describe_exception, shorten
 from stategraph.nodes._parts.jobs import Job, Outcome
 from stategraph.nodes._parts.pools import Pool, default_workers, make_pool
-from stategraph.nodes.base import StepContext
+from stategraph.nodes.step import StepContext
 
 
 @attrs.frozen
@@ -39,7 +39,7 @@ Accept: TypeAlias = Callable[[str, Any], Any]
 
 
 def do_parts(step: StepContext, jobs: Sequence[Job], workers: Workers, accept: Accept) -> Task[dict[str, Any]]:
-    """-> what came of the parts, by label. Those that finished in an earlier attempt are not done again.
+    """Do the parts of a step, except those that finished in an earlier attempt; return the results by label.
 
     Raises:
         ExceptionGroup: some failed; all their errors are in it.
@@ -79,7 +79,7 @@ class _Work:
     failed: dict[str, BaseException] = attrs.field(factory=dict)
 
     def do(self, left: int, *, stops: bool) -> Task[None]:
-        """Take what comes until nothing is left or, where one failure stops the others, one has failed."""
+        """Take outcomes until nothing is left or, if one failure stops the others, one has failed."""
         pool = self.pool
         while left and not (stops and self.failed):
             outcomes = yield (StartNode if pool.is_async else RunNode, pool.next, None)
@@ -89,13 +89,13 @@ class _Work:
             yield from self._take(outcomes)
 
     def stop(self, *, wait: bool) -> Task[None]:
-        """Let no more parts begin, and keep those that finish all the same."""
+        """Begin no more parts, and keep those that finish all the same."""
         self.pool.halt()
         outcomes = yield (Finish, self.pool.stop, wait)
         yield from self._take(outcomes)
 
     def stop_after(self, error: BaseException) -> Task[None]:
-        """As `stop`, after what was raised; a failure to keep the parts is a note on it."""
+        """Stop as `stop` does, after an error; a failure to keep the parts is a note on it."""
         try:
             # A function that is cut off by a timeout may never end: its thread is left to itself.
             yield from self.stop(wait=not isinstance(error, Expired))
@@ -125,7 +125,7 @@ class _Work:
 
 
 def _group(step: StepContext, failed: Mapping[str, BaseException]) -> ExceptionGroup[Exception]:
-    """-> all errors of parts as one."""
+    """Return all errors of parts as one."""
     errors = [error for error in failed.values() if isinstance(error, Exception)]
     for label, error in failed.items():
         error.add_note(f"in part {label!r} of node {step.name!r}")

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Iterator
 from decimal import Decimal
 from typing import Any
 
-from stategraph._values.frozen import ATOMS
+from stategraph._util.atoms import ATOMS
 from stategraph.stores._codec.types import find_by_class
 
 _MOST = 1_000

@@ -14,10 +14,11 @@ from typing import Any
 
 import attrs
 
-from stategraph._values.frozen import ATOMS, SETTLED, FrozenList, freeze, freeze_items, is_settled
+from stategraph._text.shown import shorten
+from stategraph._util.atoms import ATOMS
+from stategraph._values.frozen import SETTLED, FrozenList, freeze, freeze_items, is_settled
 from stategraph._values.provenance import Origin, ParentStep, Partial, Progress
 from stategraph._values.structure import EdgeStructure, GraphStructure
-from stategraph.errors import shorten
 from stategraph.state import State, data_of
 from stategraph.stores._codec import values as codec
 from stategraph.stores._codec.sharing import is_writable

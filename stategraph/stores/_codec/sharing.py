@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from stategraph._values.frozen import ATOMS, MAX_DEPTH
+from stategraph._util.atoms import ATOMS
+from stategraph._values.frozen import MAX_DEPTH
 
 MOST_REPEATED = 10_000_000
 """Values that may be written because a container is referred to again. As bytes they are 10 MB and more, and loaded

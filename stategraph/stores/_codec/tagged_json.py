@@ -10,8 +10,8 @@ from __future__ import annotations
 from itertools import repeat
 from typing import Any
 
+from stategraph._text.shown import shorten
 from stategraph._values.frozen import MAX_DEPTH
-from stategraph.errors import shorten
 from stategraph.stores._codec import values as codec
 from stategraph.stores._codec.type_codecs import DecodeError, TypeCodec, kind_named
 from stategraph.stores._codec.walk import Encoded, Walk

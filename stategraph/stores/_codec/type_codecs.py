@@ -24,8 +24,8 @@ from zoneinfo import TZPATH, ZoneInfo
 
 import attrs
 
+from stategraph._text.shown import shorten
 from stategraph._values.frozen import FrozenDict, FrozenSet, UnsettledDict, UnsettledSet
-from stategraph.errors import shorten
 from stategraph.stores._codec.collisions import TOO_ALIKE, are_too_alike
 from stategraph.stores._codec.types import RegisteredType, find_by_name
 

@@ -11,9 +11,9 @@ from typing import Any, TypeAlias, TypeVar, overload
 
 import attrs
 
+from stategraph._text.shown import describe_exception
 from stategraph._util.callables import answered, problem_of
 from stategraph._values.provenance import ErrorInfo
-from stategraph.errors import describe_exception
 
 _Class = TypeVar("_Class", bound=type)
 

@@ -14,7 +14,8 @@ from typing import Any
 import attrs
 import ormsgpack
 
-from stategraph._values.frozen import ATOMS, MAX_DEPTH, SETTLED, is_settled
+from stategraph._util.atoms import ATOMS
+from stategraph._values.frozen import MAX_DEPTH, SETTLED, is_settled
 from stategraph.stores._codec.nesting import FEW, check_msgpack
 from stategraph.stores._codec.sharing import is_writable
 from stategraph.stores._codec.type_codecs import BY_TYPE, FROZENSET, SET, DecodeError, TypeCodec, kind_numbered

@@ -10,8 +10,9 @@ from typing import Any
 
 import attrs
 
+from stategraph._text.shown import shorten
 from stategraph._values.frozen import MAX_DEPTH, FrozenList, UnsettledList
-from stategraph.errors import NotSerializableError, shorten
+from stategraph.errors import NotSerializableError
 from stategraph.stores._codec.collisions import TOO_ALIKE, are_too_alike
 from stategraph.stores._codec.sharing import CONTAINER, MOST_REPEATED, TOO_OFTEN
 from stategraph.stores._codec.type_codecs import (

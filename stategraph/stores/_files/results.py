@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 import attrs
 from diskcache.core import DBNAME
 
+from stategraph._text.shown import describe_exception
 from stategraph._values import clock
 from stategraph._values.frozen import freeze_items
-from stategraph.errors import NotSerializableError, describe_exception
+from stategraph.errors import NotSerializableError
 from stategraph.stores._codec.values import decode, encode
 from stategraph.stores._files.path_options import absolute_path
 from stategraph.stores._files.safe_diskcache import OLDEST, SafeCache, cache_folder, check_database

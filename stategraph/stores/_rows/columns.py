@@ -7,8 +7,9 @@ from typing import Any
 
 import attrs
 
+from stategraph._text.shown import shorten
 from stategraph._values.provenance import ErrorInfo, ParentStep, RunStatus
-from stategraph.errors import CheckpointCorruptError, shorten
+from stategraph.errors import CheckpointCorruptError
 from stategraph.stores._rows.records import Head, Row, checked_row, wrong_field_of
 from stategraph.stores.retention import Policy
 

@@ -13,7 +13,8 @@ from queue import SimpleQueue
 
 import attrs
 
-from stategraph.errors import CheckpointError, CheckpointSaveError, describe_exception
+from stategraph._text.shown import describe_exception
+from stategraph.errors import CheckpointError, CheckpointSaveError
 from stategraph.stores._rows.records import Write
 from stategraph.stores._rows.reentrance import Inside, used_below
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeVar
 
-from stategraph._values.answers import gives_back
+from stategraph._progress.answers import gives_back
 from stategraph._values.ids import check_given_id, check_run_id, is_nested_id
 from stategraph._values.provenance import Part
 from stategraph.errors import (

@@ -1,4 +1,4 @@
-"""TrackedState: a State that notes which of its keys are read, for a node whose work may have to be done again."""
+"""TrackedState: a State that notes which of its keys are read, for a step that may have to be made again."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class TrackedState(State):
     _reads: ReadSet
 
     def __new__(cls, *args: Any, **fields: Any) -> Any:
-        """What is made anew, as by attrs.evolve, is an ordinary State."""
+        """Return an ordinary State: what is made anew, as by attrs.evolve, notes nothing."""
         return State(*args, **fields)
 
     def _watched(self, state: State) -> State:
@@ -58,7 +58,7 @@ class TrackedState(State):
         return data_of(self)
 
     def _at(self, key: object) -> Any:
-        """-> the value of the key or, if there is none, _ABSENT; it is noted either way."""
+        """Return the value of the key or, if there is none, _ABSENT; it is noted either way."""
         found = data_of(self).get(key, _ABSENT)  # type: ignore[call-overload]
         self._reads.note(key, found)
         return found
@@ -147,7 +147,7 @@ class TrackedState(State):
 
 
 def watched(state: State, reads: ReadSet) -> State:
-    """-> the State as one that notes what is read of it."""
+    """Return the State as one that notes what is read of it."""
     made: State = object.__new__(TrackedState)
     for name in _FIELDS:
         object.__setattr__(made, name, getattr(state, name))
@@ -156,5 +156,5 @@ def watched(state: State, reads: ReadSet) -> State:
 
 
 def unwatched(value: Any) -> Any:
-    """-> an ordinary State for one that notes what is read of it; anything else as it is."""
+    """Return an ordinary State for one that notes what is read of it; anything else as it is."""
     return with_data(value, data_of(value)) if type(value) is TrackedState else value

@@ -21,7 +21,7 @@ _SECRET = re.compile(r"sign_with|verify_with|.key|pwd|secret|token|passw|credent
 
 
 def may_be_secret(name: str) -> bool:
-    """Whether the value of an option of this name may be one that must not be shown."""
+    """Return whether the value of an option of this name may be one that must not be shown."""
     return _SECRET.search(name) is not None
 
 

@@ -14,9 +14,9 @@ from typing import Any
 
 import attrs
 
+from stategraph._text.shown import shorten
 from stategraph._values.frozen import changed_items
 from stategraph._values.provenance import Origin, evolved
-from stategraph.errors import shorten
 from stategraph.state import State, data_of, evolve, with_data
 
 GIVEN = ""
@@ -24,7 +24,7 @@ GIVEN = ""
 
 
 def persisted(state: State, keys: AbstractSet[str] | None) -> State:
-    """-> what is saved of a State: these keys; all, if there are none given."""
+    """Return what is saved of a State: these keys, or all of them if there are none given."""
     if keys is None:
         return state
     return with_data(state, {key: value for key, value in data_of(state).items() if key in keys})
@@ -39,14 +39,14 @@ def _keys(keys: Iterable[str]) -> frozenset[str]:
 
 @attrs.frozen
 class Written:
-    """What a step has done to the data: the keys that it set, and those that it removed."""
+    """The keys that a step has set, and those that it has removed."""
 
     put: frozenset[str] = attrs.field(default=_NONE, converter=_keys)
     gone: frozenset[str] = attrs.field(default=_NONE, converter=_keys)
 
     @classmethod
     def between(cls, before: Mapping[str, Any], after: Mapping[str, Any], named: Iterable[str] = ()) -> Written:
-        """-> what is different; keys that are named count as set even if their values are the same."""
+        """Return what is different; keys that are named count as set even if their values are the same."""
         return cls({*changed_items(before, after), *named}, before.keys() - after.keys())
 
     def check_one_kind(self, persist: AbstractSet[str]) -> None:
@@ -59,7 +59,7 @@ class Written:
 
 
 def mixture(others: Collection[str], saved: Collection[str]) -> str:
-    """-> what is wrong with a node that writes both kinds of keys."""
+    """Return what is wrong with a node that writes both kinds of keys."""
     named, missing = (", ".join(shorten(key) for key in sorted(keys)[:5]) for keys in (saved, others))
     return (
         f"it writes keys that are saved ({named}) and keys that are not ({missing}), which it could not compute again "
@@ -70,7 +70,7 @@ def mixture(others: Collection[str], saved: Collection[str]) -> str:
 def origins_after(
     origins: Mapping[str, Origin], persist: AbstractSet[str], had: Collection[str], written: Written, origin: Origin
 ) -> Mapping[str, Origin]:
-    """-> the origins after a step, or an update, that had these keys before it and has written those.
+    """Return the origins after a step, or an update.
 
     Args:
         origins: The origins before.
@@ -93,7 +93,7 @@ def origins_after(
 def accounted(
     state: State, before: State, written: Written, persist: AbstractSet[str] | None, defaults: Mapping[str, Any]
 ) -> State:
-    """-> a State with the origins of its keys, after something else than a node has written.
+    """Return a State with the origins of its keys, after something other than a node has changed it.
 
     Args:
         state: The State.
@@ -116,10 +116,10 @@ def accounted(
 def _origins_given(
     origins: Mapping[str, Origin], persist: AbstractSet[str], state: State, defaults: Mapping[str, Any]
 ) -> Mapping[str, Origin]:
-    """-> the origins for a State that enters a graph: what nobody is known to have written, the run was given.
+    """Return the origins for a State that enters a graph: keys that no node is known to have written were given.
 
-    Defaults come again by themselves. Keys that are saved now have no origin, and what has read them has read what may
-    not have been there then.
+    Defaults need no origin, and keys that are saved now lose theirs. A value that was made of the latter may have been
+    made of something that was not there then.
     """
     data = data_of(state)
     kept = {key for key in origins if key in persist}

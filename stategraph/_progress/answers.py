@@ -1,13 +1,14 @@
-"""What it does to the State of a paused run that it is answered, and that its answer is taken back."""
+"""How answers to a pause, and taking them back, change a State."""
 
 from __future__ import annotations
 
+from stategraph._values import clock
 from stategraph._values.provenance import Pause, RunStatus, evolved
 from stategraph.state import State, data_of, evolve, with_data
 
 
 def awaited(state: State) -> Pause | None:
-    """-> what a State waits for, or had waited for where it stands now; None if neither."""
+    """Return the pause that a State waits at, or had waited at before it was resumed where it stands; else None."""
     progress = state.progress
     if state.pause is not None or progress is None or progress.woken is None or not progress.answer:
         return state.pause
@@ -16,7 +17,7 @@ def awaited(state: State) -> Pause | None:
 
 
 def awake(paused: State, pause: Pause) -> State:
-    """-> a paused State as one that goes on at the node that paused; the answer that it awaits can be given now."""
+    """Return a paused State as one that goes on at the node that paused; the awaited answer can be given now."""
     answered = paused.progress.answered if paused.progress else frozenset()
     key = pause.response_param
     answer = dict(paused.progress.answer) if paused.progress else {}
@@ -27,19 +28,19 @@ def awake(paused: State, pause: Pause) -> State:
 
 
 def waiting_anew(paused: State, pause: Pause) -> State:
-    """-> a paused State as one that stands where it waits, and has no answer to that yet."""
+    """Return a paused State as one that stands where it waits, without an answer yet."""
     state, key = awake(paused, pause), pause.response_param
     answered = state.progress.answered if state.progress else frozenset()
     return evolve(state, progress=evolved(state.progress, answered=answered if key is None else answered | {key}))
 
 
 def gives_back(state: State) -> bool:
-    """Whether a State holds answers that were given where it stands, and are taken back when a run goes back there."""
+    """Return whether a State holds answers that are taken back when a run returns to it."""
     return state.progress is not None and bool(state.progress.answer)
 
 
 def asking_again(state: State) -> State:
-    """-> the State of a run that goes back to it: without the answers that were given there, so that it asks again."""
+    """Return the State of a run that goes back to it, without the answers that were given there: it asks again."""
     progress = state.progress
     if progress is None or not progress.answer:
         return state
@@ -49,3 +50,8 @@ def asking_again(state: State) -> State:
     data |= {key: old[0] for key, old in progress.answer.items() if old}
     answered = progress.answered | progress.answer.keys()
     return evolve(with_data(state, data), progress=evolved(progress, answered=answered))
+
+
+def is_overdue(pause: Pause) -> bool:
+    """Return whether the deadline of a pause has passed."""
+    return pause.deadline is not None and clock.to_datetime(clock.now_ns()) > pause.deadline

@@ -1,0 +1,101 @@
+from stategraph._values.events import Event, EventType
+from stategraph._values.provenance import ErrorInfo, ParentStep, Partial, Pause, RunStatus
+from stategraph.config import CheckpointConfig, GraphConfig
+from stategraph.edges import Edge, always, and_, key_equals, key_exists, not_, or_
+from stategraph.errors import (
+    AnswerError,
+    AsyncNodeError,
+    CheckpointCorruptError,
+    CheckpointError,
+    CheckpointingDisabledError,
+    CheckpointNotFoundError,
+    CheckpointSaveError,
+    ConfigError,
+    ExecutionError,
+    FormatError,
+    GraphError,
+    GraphMismatchError,
+    InvalidRunIdError,
+    MaxIterationsError,
+    NotSerializableError,
+    RecomputeError,
+    RunCancelledError,
+    RunCompleteError,
+    RunExistsError,
+    SchemaError,
+    StateGraphError,
+    StepConflictError,
+    UnknownNameError,
+    UnknownNodeError,
+)
+from stategraph.graph import StateGraph
+from stategraph.nodes.context import NodeContext
+from stategraph.nodes.interrupt import InterruptNode
+from stategraph.nodes.map import MapNode
+from stategraph.nodes.parallel import ParallelNode
+from stategraph.observers import MultiObserver, Observer, get_observer, register_observer
+from stategraph.policies import CachePolicy, RetryPolicy
+from stategraph.state import State
+from stategraph.stores import CheckpointStore, get_checkpoint_store, register_checkpoint_store
+from stategraph.stores._codec.types import register_type
+
+__version__: str
+
+__all__ = [
+    "AnswerError",
+    "AsyncNodeError",
+    "CachePolicy",
+    "CheckpointConfig",
+    "CheckpointCorruptError",
+    "CheckpointError",
+    "CheckpointNotFoundError",
+    "CheckpointSaveError",
+    "CheckpointStore",
+    "CheckpointingDisabledError",
+    "ConfigError",
+    "Edge",
+    "ErrorInfo",
+    "Event",
+    "EventType",
+    "ExecutionError",
+    "FormatError",
+    "GraphConfig",
+    "GraphError",
+    "GraphMismatchError",
+    "InterruptNode",
+    "InvalidRunIdError",
+    "MapNode",
+    "MaxIterationsError",
+    "MultiObserver",
+    "NodeContext",
+    "NotSerializableError",
+    "Observer",
+    "ParallelNode",
+    "ParentStep",
+    "Partial",
+    "Pause",
+    "RecomputeError",
+    "RetryPolicy",
+    "RunCancelledError",
+    "RunCompleteError",
+    "RunExistsError",
+    "RunStatus",
+    "SchemaError",
+    "State",
+    "StateGraph",
+    "StateGraphError",
+    "StepConflictError",
+    "UnknownNameError",
+    "UnknownNodeError",
+    "always",
+    "and_",
+    "get_checkpoint_store",
+    "get_observer",
+    "key_equals",
+    "key_exists",
+    "not_",
+    "or_",
+    "register_checkpoint_store",
+    "register_observer",
+    "register_type",
+]

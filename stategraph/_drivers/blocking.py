@@ -1,0 +1,165 @@
+"""What makes a thread wait: async nodes, limits of time, and delays."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Awaitable, Callable, Coroutine
+from functools import partial
+from inspect import isawaitable
+from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING, Any, cast
+
+from stategraph._drivers.calls import Outcome, call_apart
+from stategraph._drivers.limits import Limits, MakeError, StopSignal
+from stategraph._protocol.commands import (
+    Await,
+    CannotAwait,
+    Finish,
+    Limit,
+    Perform,
+    RunNode,
+    Sleep,
+    StartNode,
+    Unlimit,
+)
+from stategraph._util.dropped import reaper
+from stategraph.errors import AsyncNodeError
+
+if TYPE_CHECKING:
+    import asyncio
+
+_TO_END = 1.0  # seconds in which tasks of a run that was dropped may end by themselves
+
+
+class Waits:
+    """Carries out the commands that wait. Async nodes get one event loop for the whole run, made for the first of them.
+
+    Args:
+        signal: May stop the run.
+        store: The store of the run.
+        perform: What carries out commands: this puts itself in there.
+    """
+
+    def __init__(self, signal: StopSignal | None, store: object, perform: Perform) -> None:
+        self._limits = Limits(signal)
+        self._store = store
+        self._perform = perform
+        self._runner: asyncio.Runner | None = None
+        perform |= {
+            Await: self._wait_for,
+            Finish: self._finish,
+            Limit: self._limit,
+            Unlimit: self._unlimit,
+            Sleep: self._sleep,
+        }
+        if signal is not None:
+            perform[RunNode] = perform[StartNode] = self._run_checked
+
+    def close(self) -> None:
+        """Close the event loop."""
+        reaper.let_go(self)
+        if self._runner is not None:
+            self._runner.close()
+
+    def drop(self) -> None:
+        """Leave it to others to close the event loop."""
+        if self._runner is not None:
+            reaper.hand_over(self._store, partial(_close, self._runner))
+            self._runner = None
+
+    def prolong(self, seconds: float) -> None:
+        """Extend the limits of nodes by so many seconds."""
+        self._limits.prolong(seconds)
+
+    def _run_checked(self, function: Callable[[Any], Any], argument: Any) -> Any:
+        self._limits.check()
+        return function(argument)
+
+    def _run_limited(self, function: Callable[[Any], Any], argument: Any) -> Any:
+        """Call a function in a thread of its own, which cannot be stopped: if it takes too long, it is left."""
+        self._limits.check()
+        limit = self._limits.of_node()
+        done: SimpleQueue[Outcome] = SimpleQueue()
+        call_apart(function, argument, done.put)
+        try:
+            answer, raised = done.get(timeout=None if limit is None else min(limit.left(), threading.TIMEOUT_MAX))
+        except Empty:
+            raise cast(Any, limit).passed() from None
+        if raised is not None:
+            raise raised
+        return answer
+
+    def _limit(self, error: MakeError, seconds: float) -> None:
+        if not self._limits.stack:
+            self._unlimited: Perform = {kind: self._perform[kind] for kind in (RunNode, StartNode)}
+            self._perform.update({RunNode: self._run_limited, StartNode: self._run_checked})
+        self._limits.push(error, seconds)
+
+    def _unlimit(self, _: None, __: None) -> None:
+        self._limits.stack.pop()
+        if not self._limits.stack:
+            self._perform.update(self._unlimited)
+
+    def _sleep(self, _: None, seconds: float) -> None:
+        """Wait, but not beyond what stops the run."""
+        self._limits.check()
+        limit = self._limits.of_all()
+        wait = min(seconds, threading.TIMEOUT_MAX, threading.TIMEOUT_MAX if limit is None else limit.left())
+        if self._limits.cancel is None:
+            time.sleep(wait)
+        else:
+            self._limits.cancel.wait(wait)
+        self._limits.check()
+
+    def _finish(self, function: Callable[[Any], Any], argument: Any) -> Any:
+        result = function(argument)
+        return self._run(result) if isawaitable(result) else result
+
+    def _wait_for(self, awaitable: Awaitable[Any], node_name: str) -> Any:
+        if is_loop_running():
+            if isinstance(awaitable, Coroutine):
+                awaitable.close()  # or Python warns that nobody awaited it
+            raise CannotAwait from AsyncNodeError(node_name)
+        from stategraph._drivers.waiting import wait_for
+
+        return self._run(wait_for(awaitable, self._limits))
+
+    def _run(self, awaitable: Any) -> Any:
+        import asyncio  # imported when used: 20 ms
+
+        if self._runner is None:
+            self._runner = asyncio.Runner()
+            reaper.hold(self, self._runner)
+        return self._runner.run(awaitable)
+
+
+def is_loop_running() -> bool:
+    """Return whether an event loop is running in this thread."""
+    asyncio = sys.modules.get("asyncio")  # where it was never imported, none is
+    return asyncio is not None and asyncio.events._get_running_loop() is not None
+
+
+def _close(runner: asyncio.Runner) -> None:
+    """Close an event loop that was dropped."""
+    with runner:
+        runner.run(_rest())
+
+
+async def _rest() -> None:
+    """Wait for what is under way on the event loop, such as the end of an async generator that was dropped.
+
+    What a node has left at work may never end by itself: it is cancelled after some time, as at the end of
+    ``asyncio.run``.
+    """
+    import asyncio
+
+    await asyncio.sleep(0)  # what finalisers have asked for begins
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    if others:
+        _, others = await asyncio.wait(others, timeout=_TO_END)
+    for task in others:
+        task.cancel()
+    if others:
+        await asyncio.wait(others)

@@ -1,0 +1,77 @@
+"""Values and exceptions in short."""
+
+from __future__ import annotations
+
+from collections import UserDict
+from collections.abc import Collection
+from collections.abc import Set as AbstractSet
+from types import MappingProxyType
+
+from stategraph._text.secrets import shown_items, without_passwords
+
+_SHOWN = 80  # characters of a value in an error: enough to recognise it, short when it is megabytes
+
+
+def shorten(value: object, limit: int = _SHOWN) -> str:
+    """Return the repr of a value, cut to `limit` characters and without passwords in URLs.
+
+    It never raises, whatever the value's own repr does.
+    """
+    try:
+        text = without_passwords(_repr_up_to(limit, value))
+    except Exception as error:
+        return f"<{type(value).__name__} whose repr raises {type(error).__name__}>"
+    return text if len(text) <= limit else text[: limit - 3] + "..."
+
+
+def _repr_up_to(limit: int, value: object) -> str:
+    """Return the repr of a value or, if that is longer than `limit`, a beginning of it that is longer as well.
+
+    No more than that of a container is looked at: the repr of megabytes is megabytes, and that of a list which refers
+    to the same lists again and again may not end.
+    """
+    if isinstance(value, str | bytes):
+        shown = without_passwords(value) if isinstance(value, str) else value  # before it is cut, and no URL any more
+        return repr(shown[: limit + 1])
+    opening, closing = _BRACKETS.get(type(value).__repr__, ("", ""))
+    if not opening or not isinstance(value, Collection) or not value:
+        if isinstance(value, dict | MappingProxyType | UserDict) and value != {}:
+            return f"{type(value).__name__}({_repr_up_to(limit, dict(value))})"
+        return repr(value)
+    if isinstance(value, AbstractSet) and type(value) is not set:
+        opening, closing = f"{type(value).__name__}({opening}", f"{closing})"
+    text = opening
+    for item in shown_items(value) if isinstance(value, dict) else ((item,) for item in value):
+        if len(text) > limit:
+            return text
+        text += ": ".join([_repr_up_to(limit - len(text), part) for part in item]) + ", "
+    if isinstance(value, tuple) and len(value) == 1:
+        return f"{text[:-1]}{closing}"
+    return f"{text[:-2]}{closing}"
+
+
+_BRACKETS: dict[object, tuple[str, str]] = {
+    **dict.fromkeys((set.__repr__, frozenset.__repr__, dict.__repr__), ("{", "}")),
+    list.__repr__: ("[", "]"),
+    tuple.__repr__: ("(", ")"),
+}
+"""What the containers of Python write around their items, where a class has no repr of its own."""
+
+
+def cut(text: str, limit: int = 2 * _SHOWN) -> str:
+    """Return a text, cut in its middle to `limit` characters."""
+    return text if len(text) <= limit else f"{text[: limit // 2]}...{text[-limit // 2 :]}"
+
+
+def with_article(noun: str) -> str:
+    """Return a noun with its indefinite article."""
+    return f"{'an' if noun[:1].lower() in 'aeiou' else 'a'} {noun}"
+
+
+def describe_exception(error: BaseException) -> str:
+    """Return an exception as ``ValueError: its text``, even if its text cannot be had."""
+    try:
+        text = str(error)
+    except Exception as broken:
+        text = f"<its str raises {type(broken).__name__}>"
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__

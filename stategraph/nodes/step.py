@@ -1,0 +1,100 @@
+"""StepContext: what a node may ask of the run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Protocol
+
+from stategraph._protocol.commands import Task
+from stategraph.state import State
+
+if TYPE_CHECKING:
+    from stategraph.nodes.context import NodeContext
+    from stategraph.nodes.question import Question
+
+
+class StepContext(Protocol):
+    """One step of a run, as the node that does its work knows it.
+
+    What returns a Task is a part of the run: ``yield from`` does it.
+
+    Attributes:
+        state: The State that the step is made from.
+        attempt: Which try it is, from 1.
+        is_done_before: Whether all that it takes was finished before this call, and had only to be put together.
+    """
+
+    state: State
+    attempt: int
+    is_done_before: bool
+
+    @property
+    def name(self) -> str:
+        """The name of the node."""
+
+    @property
+    def tracked_state(self) -> State:
+        """The State as it is handed to the functions of a user: reads are noted if the step may have to be repeated."""
+
+    # ------------------------------------------------------------------ calling
+
+    def context(self, part: str = "") -> NodeContext:
+        """Return what the node may know of its step, or a part of it of its part."""
+
+    def call(self, function: Callable[[Any], Any], argument: Any) -> Task[Any]:
+        """Return what a function returns that may take long: sync or async, as the node is."""
+
+    def show_chunk(self, chunk: Any) -> Task[None]:
+        """Emit a chunk: it is seen at once, and kept with the run while the node has not finished."""
+
+    def checked(self, result: Any) -> Any:
+        """Return what the node, or a part of it, returned, as the schema of the graph wants it."""
+
+    def checked_item(self, key: str, place: str, item: Any) -> Any:
+        """Return what is to stand at a place of the list under a key, as the schema of the graph wants it."""
+
+    # ------------------------------------------------------------------ answers and parts
+
+    def is_answer(self, key: str) -> bool:
+        """Return whether the State holds an answer under this key that has not answered anything yet."""
+
+    def take_answers(self, keys: Iterable[str]) -> None:
+        """Take the values of some keys as answers to this step; they will answer no other."""
+
+    def keep_incoming(self, *, at_last: bool = False) -> Task[None]:
+        """Save the State that the step is made from, unless it is saved: what is kept of parts builds on it."""
+
+    def finished_parts(self) -> Task[dict[str, Any]]:
+        """Return the values of the parts of this step that were finished before, by their labels."""
+
+    def keep_parts(self, finished: Mapping[str, Any]) -> Task[None]:
+        """Save parts of this step that have finished."""
+
+    # ------------------------------------------------------------------ a nested graph
+
+    @property
+    def before_updates(self) -> State | None:
+        """The State without the updates that the nested run has not been given yet; None if there are none."""
+
+    def run_nested(self, graph: Any, inputs: Mapping[str, Any], updates: Mapping[str, Any]) -> Task[State]:
+        """Return the State that the run of a nested graph ends with: completed or, if it waits for an answer, paused.
+
+        A run of it that was begun before goes on, with its data updated.
+        """
+
+    def load_nested(self) -> Task[State | None]:
+        """Return the newest saved State of the nested run, None if there is none."""
+
+    def waiting_step(self, nested: State, graph: Any) -> tuple[WaitingNode, StepContext] | None:
+        """Return the node at which a nested run waits, and its step; None if it does not wait.
+
+        Raises:
+            GraphMismatchError: the graph has changed.
+        """
+
+
+class WaitingNode(Protocol):
+    """The node at which a nested run waits; see `Node`."""
+
+    def asked(self, step: StepContext) -> Task[Question]:
+        """Return what was asked."""

@@ -1,0 +1,115 @@
+"""Imports point one way through the rooms of the package, those that only type checkers see included."""
+
+import ast
+from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+import stategraph
+
+PACKAGE = Path(stategraph.__file__).parent
+
+ROOMS = """
+    _text errors _util _values state _progress edges policies _protocol _schema nodes _graph _engine _drivers
+    config observers stores _capabilities graph __init__ testing
+""".split()
+"""From the bottom to the top. A room imports rooms before it, and itself."""
+
+STRANGERS = {
+    "stores": {"edges", "_protocol", "_schema", "nodes", "_graph", "_engine", "_drivers", "config"},
+    "observers": {"state", "edges", "policies", "_schema", "nodes", "_graph", "_engine", "_drivers", "config"},
+    "config": {"_values", "state", "edges", "policies", "_schema", "nodes", "_graph", "_engine", "_drivers"},
+}
+"""Rooms that come before, and are none of their business all the same."""
+
+PARTS_OF_ONE_THING = {(f"stores._rows.{part}", "stores._rows.store") for part in ("copies", "nested", "pruning")}
+"""Imports that are part of a circle: parts of a store of rows are typed as what they are made by."""
+
+PUBLIC = """
+    __init__ config edges errors graph nodes observers policies state testing
+    stores.__init__ stores.base stores.disk stores.memory stores.registry stores.retention stores.serializers
+    stores.sqlite stores.summaries stores.toolkit stores.write_behind
+""".split()
+"""Modules that users may import, and packages whose modules they may. All others are private by their names."""
+
+
+def _module_of(path: Path) -> str:
+    return ".".join(path.relative_to(PACKAGE).with_suffix("").parts)
+
+
+MODULES = {_module_of(path): ast.parse(path.read_text(encoding="utf-8")) for path in sorted(PACKAGE.rglob("*.py"))}
+
+
+def imports_of(module: str) -> Iterator[tuple[str, int]]:
+    """Yield the modules of stategraph that a module imports anywhere, each with the line."""
+    for node in ast.walk(MODULES[module]):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                if alias.name.split(".")[0] == "stategraph":
+                    yield _known(alias.name), node.lineno
+        elif isinstance(node, ast.ImportFrom):
+            assert not node.level, f"{module}:{node.lineno}: an import from stategraph is by its full name"
+            if (node.module or "").split(".")[0] == "stategraph":
+                for alias in node.names:
+                    yield _known(f"{node.module}.{alias.name}", str(node.module)), node.lineno
+
+
+def _known(*names: str) -> str:
+    """Return the module that one of the names is of, as MODULES has it."""
+    for name in names:
+        path = name.removeprefix("stategraph").removeprefix(".")
+        for module in (path, f"{path}.__init__".removeprefix(".")):
+            if module in MODULES:
+                return module
+    raise AssertionError(f"there is no module {names[-1]}")
+
+
+def room_of(module: str) -> str:
+    """Return the room that a module is in."""
+    return module.split(".", maxsplit=1)[0]
+
+
+def test_every_module_has_a_room():
+    """And every room has modules."""
+    assert {room_of(module) for module in MODULES} == set(ROOMS)
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_imports_point_one_way(module):
+    """A room knows the rooms below it, and nothing of those above."""
+    room = room_of(module)
+    for imported, line in imports_of(module):
+        other = room_of(imported)
+        where = f"{module}:{line} imports {imported}"
+        assert ROOMS.index(other) <= ROOMS.index(room), where
+        assert other not in STRANGERS.get(room, ()), where
+
+
+def test_no_modules_import_each_other():
+    """Not within a room either, and not inside functions, where Python would not notice."""
+    graph = {
+        module: {other for other, _ in imports_of(module) if (module, other) not in PARTS_OF_ONE_THING}
+        for module in MODULES
+    }
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        pytest.fail(" <- ".join(error.args[1]))
+
+
+@pytest.mark.parametrize("module", [module for module in MODULES if module != "__init__"])
+def test_nothing_is_imported_from_the_root(module):
+    """A name is imported from where it is defined."""
+    for imported, line in imports_of(module):
+        assert imported != "__init__", f"{module}:{line}"
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_what_is_not_public_is_private_by_its_name(module):
+    """A reader sees from the path of a module whether it may be relied on."""
+    is_private = any(part.startswith("_") and part != "__init__" for part in module.split("."))
+    is_public = module in PUBLIC or room_of(module) in PUBLIC
+
+    assert is_private or is_public
