@@ -28,7 +28,7 @@ _HOMES = {
     "policies": "CachePolicy RetryPolicy",
     "state": "State",
     "stores": "CheckpointStore get_checkpoint_store register_checkpoint_store",
-    "stores._codec.types": "register_type",
+    "_values.registered_types": "register_type",
 }
 """The public names by the modules that define them."""
 

@@ -1,5 +1,6 @@
 from stategraph._values.events import Event, EventType
 from stategraph._values.provenance import ErrorInfo, ParentStep, Partial, Pause, RunStatus
+from stategraph._values.registered_types import register_type
 from stategraph.config import CheckpointConfig, GraphConfig
 from stategraph.edges import Edge, always, and_, key_equals, key_exists, not_, or_
 from stategraph.errors import (
@@ -37,7 +38,6 @@ from stategraph.observers import MultiObserver, Observer, get_observer, register
 from stategraph.policies import CachePolicy, RetryPolicy
 from stategraph.state import State
 from stategraph.stores import CheckpointStore, get_checkpoint_store, register_checkpoint_store
-from stategraph.stores._codec.types import register_type
 
 __version__: str
 

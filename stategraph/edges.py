@@ -16,7 +16,6 @@ from stategraph._text.shown import shorten
 from stategraph._util.atoms import ATOMS
 from stategraph._util.callables import is_true, name_of, problem_of
 from stategraph._util.failures import failure_of, failures
-from stategraph._values.sameness import is_same
 from stategraph._values.structure import EdgeStructure
 from stategraph.state import State
 
@@ -159,10 +158,16 @@ class _KeyExists(LibraryPredicate):
 _ABSENT = object()
 
 
+def _is_same(one: object, other: object) -> bool:
+    from stategraph._values.sameness import is_same  # imported when used: edges are compared where one may be twice
+
+    return is_same(one, other)
+
+
 @attrs.frozen(repr=False)
 class _KeyEquals(LibraryPredicate):
     key: str
-    value: object = attrs.field(eq=attrs.cmp_using(eq=is_same), hash=False)  # of any kind, arrays among them
+    value: object = attrs.field(eq=attrs.cmp_using(eq=_is_same), hash=False)  # of any kind, arrays among them
 
     def __call__(self, state: State) -> bool:
         found = state.get(self.key, _ABSENT)

@@ -36,7 +36,7 @@ from stategraph import (
     register_type,
 )
 from stategraph._util.callables import problem_of
-from stategraph.stores._codec.types import find_by_name
+from stategraph._values.registered_types import find_by_name
 from stategraph.stores.memory import MemoryStore
 from stategraph.stores.sqlite import SqliteStore
 from tests.scenarios import RUN, broken_first, make_graph, raises, returns

@@ -62,7 +62,7 @@ def _with_caches(graph: str, nodes: Mapping[str, CompiledNode], store: Checkpoin
 
 def _with_schema(plan: CompiledGraph, schema: Schema) -> CompiledGraph:
     """Return the graph with defaults that are as its schema wants them."""
-    from stategraph.stores._codec.types import find_by_class
+    from stategraph._values.registered_types import find_by_class
 
     unknown = [cls for cls in schema.classes if plan.saves and find_by_class(cls) is None]
     if unknown:

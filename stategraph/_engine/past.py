@@ -8,7 +8,6 @@ from typing import Any, cast
 from stategraph._engine.context import NOTHING_GIVEN, RunContext
 from stategraph._protocol.commands import Task
 from stategraph._values.provenance import Progress, evolved
-from stategraph._values.sameness import differing_items
 from stategraph.state import State, data_of, evolve, with_data
 
 
@@ -23,6 +22,8 @@ def continued(
         The checkpoint and the State, each with all of its keys, and the keys that were set and removed between them.
     """
     progress = cast(Progress, state.progress)
+    from stategraph._values.sameness import differing_items  # imported when used: a plain resume compares nothing
+
     new = set() if newest is None else differing_items(newest, state).keys()
     answered = progress.answered - new
     left = evolved(progress.without_step(), answered=answered)

@@ -19,7 +19,6 @@ from stategraph._values.events import EventType
 from stategraph._values.frozen import lay_over
 from stategraph._values.ids import check_given_id
 from stategraph._values.provenance import RunStatus, evolved
-from stategraph._values.sameness import differing_items
 from stategraph.errors import CheckpointingDisabledError
 from stategraph.state import State, data_of, evolve, with_data
 
@@ -124,6 +123,8 @@ def _noting_replaced(run: RunContext, state: State, before: dict[str, Any]) -> S
     """
     if not run.plan.loads_parts:
         return state
+    from stategraph._values.sameness import differing_items  # imported when used: where runs may be nested
+
     persist = run.plan.persist
     values = before if persist is None else {key: before[key] for key in before.keys() & persist}
     given = differing_items(before, data_of(state))

@@ -13,7 +13,6 @@ from stategraph._values.events import STATE_EVENTS
 from stategraph._values.frozen import freeze_items, lay_over
 from stategraph._values.ids import check_given_id
 from stategraph._values.provenance import RunStatus, evolved
-from stategraph._values.sameness import differing_items
 from stategraph.errors import CheckpointNotFoundError, GraphMismatchError, RunExistsError
 from stategraph.state import State, data_of, evolve, with_data
 
@@ -87,6 +86,8 @@ def _check_new(run: RunContext, state: State) -> Task[None]:
         saved = yield (Load, run.services.load, state.run_id)
     except CheckpointNotFoundError:
         return
+    from stategraph._values.sameness import differing_items  # imported when used: a run seldom begins twice
+
     has_same_data = saved.keys() == state.keys() and not differing_items(saved, state)
     if not has_same_data or with_data(saved, {}) != with_data(state, {}):  # objects may refuse to be compared
         raise RunExistsError(state.run_id, run.plan.store)

@@ -8,7 +8,6 @@ other.
 from __future__ import annotations
 
 import dataclasses
-import sys
 from array import array
 from collections import deque
 from collections.abc import Callable, Collection, Mapping
@@ -18,15 +17,13 @@ from enum import Enum
 from itertools import repeat
 from operator import eq, is_
 from pathlib import PosixPath, PurePosixPath, PureWindowsPath, WindowsPath
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 from uuid import UUID
 
 import attrs
 
 from stategraph._values.frozen import FrozenDict, FrozenList, FrozenSet, UnsettledDict, UnsettledList, UnsettledSet
-
-if TYPE_CHECKING:
-    from stategraph.stores._codec.types import RegisteredType
+from stategraph._values.registered_types import RegisteredType, find_by_class
 
 _Known: TypeAlias = dict[tuple[int, int], tuple[Any, Any]]
 """Pairs that are compared already, by their ids, and kept lest others get these."""
@@ -134,8 +131,7 @@ def _are_same_objects(one: Any, other: Any, known: _Known) -> bool:
 
 def _registration_of(cls: type) -> RegisteredType | None:
     """-> the registration of a class whose instances are kept by their fields."""
-    types = sys.modules.get("stategraph.stores._codec.types")  # where it was never imported, no class is registered
-    registered: RegisteredType | None = None if types is None else types.find_by_class(cls)
+    registered = find_by_class(cls)
     return None if registered is None or registered.is_enum else registered
 
 

@@ -18,7 +18,7 @@ from zoneinfo import ZoneInfo
 
 import attrs
 
-from stategraph.stores._codec.types import register_type
+from stategraph._values.registered_types import register_type
 
 
 @register_type

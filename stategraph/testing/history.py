@@ -11,10 +11,10 @@ import attrs
 import pytest
 
 from stategraph._values.provenance import ErrorInfo, ParentStep, RunStatus
+from stategraph._values.registered_types import register_type
 from stategraph.errors import CheckpointNotFoundError, InvalidRunIdError, RunExistsError
 from stategraph.state import State
 from stategraph.stores import CheckpointStore
-from stategraph.stores._codec.types import register_type
 from stategraph.stores.retention import Policy
 from stategraph.testing.corpus import KEPT_VALUES, Order, is_same
 

@@ -9,7 +9,7 @@ import attrs
 import pytest
 
 from stategraph import CheckpointCorruptError, FormatError, State, register_type
-from stategraph.stores._codec import types
+from stategraph._values import registered_types as types
 from stategraph.stores.sqlite import SqliteStore
 
 

@@ -12,7 +12,7 @@ from decimal import Decimal
 from typing import Any
 
 from stategraph._util.atoms import ATOMS
-from stategraph.stores._codec.types import find_by_class
+from stategraph._values.registered_types import find_by_class
 
 _MOST = 1_000
 """Comparisons for each value, nested ones included, that a set may take: some microseconds. Where hashes are as they

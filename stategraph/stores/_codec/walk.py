@@ -12,6 +12,7 @@ import attrs
 
 from stategraph._text.shown import shorten
 from stategraph._values.frozen import MAX_DEPTH, FrozenList, UnsettledList
+from stategraph._values.registered_types import RegisteredType, can_be_registered, find_by_class
 from stategraph.errors import NotSerializableError
 from stategraph.stores._codec.collisions import TOO_ALIKE, are_too_alike
 from stategraph.stores._codec.sharing import CONTAINER, MOST_REPEATED, TOO_OFTEN
@@ -26,7 +27,6 @@ from stategraph.stores._codec.type_codecs import (
     TypeCodec,
     enum_parts,
 )
-from stategraph.stores._codec.types import RegisteredType, can_be_registered, find_by_class
 
 
 @attrs.frozen
