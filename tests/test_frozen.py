@@ -545,7 +545,8 @@ def test_freezing_changes_nothing_and_nothing_changes_it(value: Any) -> None:
     assert is_same(pickle.loads(pickle.dumps(frozen)), value)
 
 
-@pytest.mark.parametrize("name", KEPT_VALUES)
-def test_freezing_keeps_every_value_that_is_kept(name: str) -> None:
+def test_freezing_keeps_every_value_that_is_kept() -> None:
     """The values of the contract, which include registered objects."""
-    assert is_same(freeze(KEPT_VALUES[name]), KEPT_VALUES[name])
+    changed = [name for name, value in KEPT_VALUES.items() if not is_same(freeze(value), value)]
+
+    assert changed == []
