@@ -20,6 +20,8 @@ from tests.scenarios import DRIVERS, HANDLES, NODES, FourMethodStore, Scene, as_
 signal.signal(signal.SIGINT, signal.default_int_handler)
 # Stores refuse files that a group can write to, and some systems let it write to all that a user makes.
 os.umask(0o022)
+# Processes that tests start compile stategraph once and not each time, even where Python is told to write no bytecode.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 
 @pytest.fixture(autouse=True)

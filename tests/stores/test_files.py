@@ -439,7 +439,7 @@ class TestTakenAway:
     @pytest.mark.parametrize("size", [0, 1, 40, 4096, 5000])
     @pytest.mark.parametrize("which", ["", "-wal"])
     def test_a_file_that_is_cut_off(self, kind: str, folder: Path, tmp_path: Path, which: str, size: int) -> None:
-        """It is an error of stategraph's or what was saved before: never a hang, nor something else."""
+        """All of it is there, or nothing, or it is an error of stategraph's: never an older State, nor a hang."""
         with opened(kind, folder) as store:
             for step in (1, 2):
                 store.save(State({"n": step, "text": "x" * 9000}, run_id="a", step=step))
@@ -449,9 +449,9 @@ class TestTakenAway:
 
         try:
             with opened(kind, tmp_path / "killed") as store:
-                assert [store.load(run_id)["n"] in (1, 2) for run_id in store.list()] in ([], [True])
-        except stategraph.StateGraphError:
-            pass
+                assert [store.load(run_id)["n"] for run_id in store.list()] in ([], [2])
+        except stategraph.StateGraphError as error:
+            assert which == "", f"a log that was cut off holds no commit: {error}"  # noqa: PT017 - one outcome of three
 
 
 READER = """
@@ -528,7 +528,7 @@ class TestReadingWhereNothingCanBeWritten:
         try:
             with SqliteStore(mounted / "runs.db", read_only=True) as store:
                 assert store.load("a")["n"] == 1
-            with pytest.raises((ConfigError, stategraph.CheckpointError)):
+            with pytest.raises(ConfigError, match="a file that can be used"):
                 SqliteStore(mounted / "runs.db")
         finally:
             subprocess.run(["umount", str(mounted)], check=True)
