@@ -30,7 +30,7 @@ from tests.scenarios import RUN
 
 RUNS = 2000
 """Random runs, at full length."""
-LEAST = 40
+LEAST = 20
 """And with any share of it."""
 _BATCH = 250
 

@@ -38,7 +38,7 @@ from tests.scenarios import RUN
 
 RUNS = 1000
 """Random runs, at full length."""
-LEAST = 60
+LEAST = 20
 """And with any share of it."""
 _BATCH = 50
 _ACTS = {"crash": Life.die, "cancel": cancels, "cancel of the task": cancels_task, "interrupt": interrupts}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 from collections.abc import Iterator
@@ -22,6 +23,12 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 os.umask(0o022)
 # Processes that tests start compile stategraph once and not each time, even where Python is told to write no bytecode.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+
+def pytest_collection_finish() -> None:
+    """Keep the modules and the tests themselves out of garbage collections, of which some tests ask for many."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

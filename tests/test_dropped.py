@@ -78,7 +78,7 @@ def no_thread_is_left() -> Iterator[None]:
     gc.collect()
     before = set(threading.enumerate())
     yield
-    wait_until(lambda: set(threading.enumerate()) <= before)
+    wait_until(lambda: set(threading.enumerate()) <= before, "a thread is left")
 
 
 class Knot:
@@ -102,11 +102,11 @@ def in_thread(work: Callable[[], object]) -> None:
     assert not thread.is_alive()
 
 
-def wait_until(is_so: Callable[[], bool]) -> None:
+def wait_until(is_so: Callable[[], bool], otherwise: str = "") -> None:
     """Wait for what another thread does."""
     give_up = time.monotonic() + 30
     while not is_so():
-        assert time.monotonic() < give_up
+        assert time.monotonic() < give_up, (otherwise, threading.enumerate())
         time.sleep(0.01)
 
 

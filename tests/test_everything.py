@@ -112,7 +112,7 @@ def test_it_comes_to_what_a_plain_function_does(tmp_path: Path, store: str, kind
 @pytest.mark.parametrize("driver", CALLS)
 def test_it_survives_a_crash_anywhere(tmp_path: Path, driver: str, durability: str) -> None:
     """It ends the same; no step or part that was saved is repeated, and what is repeated has the same keys."""
-    stride = 19 if driver == "sync" else 43
+    stride = 37 if driver == "sync" else 83
     sweep(tmp_path, "memory", driver, stride, **DURABILITIES[durability])
 
 
@@ -123,21 +123,21 @@ def test_a_store_on_disk_is_opened_again_after_a_crash(
     tmp_path: Path, store: str, driver: str, durability: str
 ) -> None:
     """By a process that knows nothing but the file."""
-    sweep(tmp_path, store, driver, 149, **DURABILITIES[durability])
+    sweep(tmp_path, store, driver, 293, **DURABILITIES[durability])
 
 
 @pytest.mark.parametrize("act", [cancels, cancels_task, interrupts])
 @pytest.mark.parametrize("driver", CALLS)
 def test_it_can_be_stopped_anywhere_and_resumed(tmp_path: Path, driver: str, act: Callable[[Life], None]) -> None:
     """By the cancel event, by cancelling the task, by Ctrl-C."""
-    sweep(tmp_path, "memory", driver, 29 if driver == "sync" else 61, act)
+    sweep(tmp_path, "memory", driver, 43 if driver == "sync" else 89, act)
 
 
 @pytest.mark.parametrize("act", [cancels, cancels_task])
 @pytest.mark.parametrize("driver", CALLS)
 def test_it_can_be_stopped_at_any_event(tmp_path: Path, driver: str, act: Callable[[Life], None]) -> None:
     """By an observer, say."""
-    sweep(tmp_path, "memory", driver, 29 if driver == "sync" else 61, act, ["event"])
+    sweep(tmp_path, "memory", driver, 43 if driver == "sync" else 89, act, ["event"])
 
 
 # --------------------------------------------------------------------------- runs at the same time

@@ -594,8 +594,9 @@ class TestRefusals:
             lambda state: State().merge(state)["n"],
         ],
     )
-    def test_every_way_of_reading_is_noticed(self, scene: Scene, read: Callable[[State], Any]) -> None:
+    def test_every_way_of_reading_is_noticed(self, memory_scene: Scene, read: Callable[[State], Any]) -> None:
         """Of the State that a node is given, and of those that it makes of it."""
+        scene = memory_scene
         steps = {
             "a": lambda state: {"x": str(read(state))},
             "b": lambda state: {"n": state["n"] + 1},
@@ -886,7 +887,7 @@ def resume_program(graph: StateGraph, call: Any, updates: dict[str, str], data: 
 _UPDATES = st.dictionaries(st.sampled_from("pqr"), st.sampled_from(["0", "u"]), max_size=1)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(
     program=programs(),
     crashes=st.lists(st.tuples(st.integers(0, 12), _UPDATES), max_size=3),

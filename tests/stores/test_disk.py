@@ -677,7 +677,7 @@ for step in range(int(sys.argv[2]), 1_000_000):
 def test_a_killed_writer_loses_no_save_that_returned(folder: Path) -> None:
     """It is killed again and again, in the midst of saving."""
     step = 1
-    for kill in range(10):
+    for kill in range(6):
         with subprocess.Popen(
             [sys.executable, "-c", _WRITER, str(folder), str(step)], stdout=subprocess.PIPE, text=True
         ) as process:

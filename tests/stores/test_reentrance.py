@@ -404,7 +404,7 @@ def test_collections_everywhere(tmp_path: Path, kind: str) -> None:
         try:
             for thread in threads:
                 thread.start()
-            time.sleep(1)
+            time.sleep(0.3)
         finally:
             done.set()
             for thread in threads:
