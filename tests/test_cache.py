@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -81,13 +81,24 @@ class Bench:
         self.calls.append(dict(state))
         return {"seen": dict(state)}
 
-    def graph(self, node: Any = None, name: str = "a", graph: str = "flow", **options: Any) -> StateGraph:
-        """-> a graph of one node with a cache."""
+    def graph(
+        self,
+        node: Any = None,
+        name: str = "a",
+        graph: str = "flow",
+        others: Mapping[str, Any] | None = None,
+        edges: Any = None,
+        interval: int = 1,
+        **options: Any,
+    ) -> StateGraph:
+        """Return a graph of a node with a cache, and of others without one."""
         more: dict[str, Any] = {key: options.pop(key) for key in ("retry", "on_error", "timeout") if key in options}
         policy = CachePolicy(**{"inputs": ("x",), "path": self.path, "version": 1, **options})
         return make_graph(
-            {name: self.node if node is None else node},
+            {name: self.node if node is None else node, **(others or {})},
+            edges,
             name=graph,
+            interval=interval,
             store=MemoryStore(),
             observer=self.observer,
             policies={name: {"cache": policy, **more}},
@@ -156,13 +167,9 @@ class TestHits:
 
     def test_in_a_loop(self, bench: Bench) -> None:
         """Within one run as well."""
-        graph = bench.graph(lambda state: {"n": 1})
-        graph.add_node("count", lambda state: {"rounds": state.get("rounds", 0) + 1})
-        graph.add_node("end", returns({}))
-        graph._exits = {"end"}
-        graph.add_edge("a", "count")
-        graph.add_edge("count", "a", lambda state: state["rounds"] < 3)
-        graph.add_edge("count", "end")
+        others = {"count": lambda state: {"rounds": state.get("rounds", 0) + 1}, "end": returns({})}
+        edges = [("a", "count"), ("count", "a", lambda state: state["rounds"] < 3), ("count", "end")]
+        graph = bench.graph(lambda state: {"n": 1}, others=others, edges=edges)
 
         assert bench.run(graph, x=1)["rounds"] == 3
         assert bench.told == [NEW, HIT, HIT]
@@ -352,9 +359,7 @@ class TestBrokenCaches:
 
     def test_an_input_that_cannot_be_encoded(self, bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
         """There is nothing to look for."""
-        graph = bench.graph(lambda state: {"y": 1})
-        graph.config = graph.config.merge({"checkpoint": {"interval": 0}})
-        graph._changed()
+        graph = bench.graph(lambda state: {"y": 1}, interval=0)
         for _ in range(2):
             assert bench.run(graph, x=object())["y"] == 1
 
@@ -365,9 +370,7 @@ class TestBrokenCaches:
     def test_a_value_that_cannot_be_encoded(self, bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
         """It is not kept."""
         value = object()
-        graph = bench.graph(returns({"y": value}))
-        graph.config = graph.config.merge({"checkpoint": {"interval": 0}})
-        graph._changed()
+        graph = bench.graph(returns({"y": value}), interval=0)
         for _ in range(2):
             assert bench.run(graph, x=1)["y"] is value
 

@@ -52,6 +52,8 @@ def nothing_left(*, but: str = "") -> Iterator[None]:
     threads, files = set(threading.enumerate()), open_files()
     yield
     gc.collect()
+    for thread in set(threading.enumerate()) - threads:
+        thread.join(0.5)  # one that was told to end may be about to
     new = {thread.name for thread in set(threading.enumerate()) - threads}
     assert not {name for name in new if not but or not name.startswith(but)}
     assert open_files() == files
@@ -146,11 +148,9 @@ class TestNothingIsLeft:
             raise ValueError
 
         with nothing_left(), STORES["sqlite"](tmp_path) as store:
-            child = make_graph({"a": fails}, store=store, name="child")
-            graph = make_graph({"end": lambda state: {}}, (), store=store, durability=durability)
-            graph.add_node("child", child.as_node(), retry=RetryPolicy(initial_delay=0))
-            graph.add_edge("child", "end")
-            graph._entry = "child"
+            child, retry = make_graph({"a": fails}, store=store, name="child"), RetryPolicy(initial_delay=0)
+            nodes, policies = {"child": child.as_node(), "end": returns({})}, {"child": {"retry": retry}}
+            graph = make_graph(nodes, store=store, durability=durability, policies=policies)
             with pytest.raises(ExecutionError):
                 CALLS[driver](graph, Life(), "execute", State(run_id=RUN))
 
@@ -262,10 +262,7 @@ class TestNothingIsLeft:
                 "chunk": chunks,
                 "node": waits,
             }[at]
-            graph = make_graph({"end": lambda state: {}}, (), store=store)
-            graph.add_node("node", node, timeout=0.3)
-            graph.add_edge("node", "end")
-            graph._entry = "node"
+            graph = make_graph({"node": node, "end": returns({})}, store=store, policies={"node": {"timeout": 0.3}})
             with pytest.raises(ExecutionError, match="TimeoutError"):
                 CALLS[driver](graph, Life(), "execute", State({"items": [1, 2]}, run_id=RUN))
             assert at in ended
@@ -280,10 +277,7 @@ class TestNothingIsLeft:
             return {}
 
         with nothing_left(), STORES["sqlite"](tmp_path) as store:
-            graph = make_graph({"end": lambda state: {}}, (), store=store)
-            graph.add_node("slow", slow, timeout=0.05)
-            graph.add_edge("slow", "end")
-            graph._entry = "slow"
+            graph = make_graph({"slow": slow, "end": returns({})}, store=store, policies={"slow": {"timeout": 0.05}})
             others = set(threading.enumerate())
             timer = threading.Timer(0.2, release.set)
             timer.start()

@@ -203,9 +203,8 @@ class TestClosed:
     @pytest.mark.parametrize("durability", ["sync", "async"])
     def test_a_graph_that_does_not_preserve_its_runs(self, store: Any, folder: Path, durability: str) -> None:
         """The whole way."""
-        graph = make_graph({"a": returns({"text": SECRET * 100}), "b": returns({"text": SECRET * 4000})}, store=store)
-        graph.config = graph.config.merge({"checkpoint": {"preserve": False, "durability": durability}})
-        graph._changed()
+        nodes = {"a": returns({"text": SECRET * 100}), "b": returns({"text": SECRET * 4000})}
+        graph = make_graph(nodes, store=store, preserve=False, durability=durability)
         graph.execute(State(run_id="run"))
         assert "run" not in store.list()
         store.close()
