@@ -258,6 +258,7 @@ class TestWhatWasCompletedIsSaved:
 
         assert graph.resume(RUN)["trace"] == [*"abcd"]
 
+    @pytest.mark.inside
     def test_a_failure_is_told_of(self, caplog: pytest.LogCaptureFixture) -> None:
         """There is nobody to whom it could be raised."""
         store = WatchedStore(MemoryStore(), fails_always("save", OSError("the disk is full")))
@@ -378,6 +379,7 @@ class TestOnAnEventLoop:
         gc.collect()
         assert caplog.messages == []
 
+    @pytest.mark.inside
     @pytest.mark.parametrize("loop_is", ["stopped", "closed"])
     def test_whoever_waits_is_dropped_with_it(self, some_store: CheckpointStore, loop_is: str) -> None:
         """In the middle of a node."""
@@ -616,6 +618,7 @@ def test_the_end_of_the_process(tmp_path: Path, kind: str, durability: str, end:
         assert store.load("run")["trace"] == ["a", "b"]
 
 
+@pytest.mark.inside
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_a_copy_of_the_process(tmp_path: Path) -> None:
     """It drops its copy of the stream, and the run goes on in the process that began it."""

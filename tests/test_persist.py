@@ -772,6 +772,7 @@ class TestWatchedState:
         assert not isinstance(final, TrackedState)
 
 
+@pytest.mark.inside
 def test_without_checkpoints_it_has_no_effect() -> None:
     """Interval 0 saves nothing, and so nothing is computed again; a node may write what it likes."""
     config = GraphConfig("g", checkpoint=CheckpointConfig(persist=["a"]))

@@ -171,6 +171,7 @@ class TestModes:
         assert {name: mode for name, mode in modes.items() if mode & 0o077} == {}
         assert len(modes) == 6
 
+    @pytest.mark.inside
     def test_of_a_cache(self, folder: Path, caplog: Any) -> None:
         """It is not used, and the node is called: a cache never fails."""
         results = KeptResults(folder)
@@ -425,6 +426,7 @@ class TestTakenAway:
         assert not (folder / "cache.db").exists()
         store.close()
 
+    @pytest.mark.inside
     def test_the_folder_of_a_cache(self, folder: Path) -> None:
         """To delete it is how a cache is emptied: it is made anew."""
         results = KeptResults(folder)
@@ -588,6 +590,7 @@ class TestNames:
                 assert store.list() == ["a"]
         assert {os.fsencode(path.name) for path in tmp_path.iterdir()} == {b"\xff\xfe.db", b"\xff\xfe"}
 
+    @pytest.mark.inside
     @pytest.mark.parametrize("path", ["a\0b", "\ud800", "x/\0"])
     def test_that_no_file_can_have(self, kind: str, path: str) -> None:
         """They are errors that name the option, wherever they are given."""
@@ -638,6 +641,7 @@ class TestVersionsOfSqlite:
         else:
             saved(kind, tmp_path / "new")
 
+    @pytest.mark.inside
     def test_of_a_cache(self, tmp_path: Path, monkeypatch: Any) -> None:
         """The node is called."""
         monkeypatch.setattr(sqlite3, "sqlite_version_info", (3, 30, 1))

@@ -27,7 +27,7 @@ from stategraph.stores.sqlite import SqliteStore
 from tests.conftest import make_store
 from tests.scenarios import reopened
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = [pytest.mark.timeout(60), pytest.mark.inside]
 
 
 @functools.cache
