@@ -63,9 +63,10 @@ def that_look_inside(tree: ast.Module) -> Iterator[ast.FunctionDef | ast.AsyncFu
     """Yield the tests of a module that look inside."""
     private = inside_of(tree)
     for node in ast.walk(tree):
-        is_function = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-        if is_function and node.name.startswith("test") and touches(node, private):
-            yield node
+        match node:
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
+                if name.startswith("test") and touches(node, private):
+                    yield node
 
 
 def is_all_inside(tree: ast.Module) -> bool:
