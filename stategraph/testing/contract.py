@@ -35,7 +35,7 @@ class CheckpointStoreContract(ValuesContract, HistoryContract, WaitingContract, 
 
     @pytest.fixture
     def store(self) -> CheckpointStore:
-        """-> an empty store: the tests of a store replace this."""
+        """Return an empty store: the tests of a store replace this."""
         raise NotImplementedError("give the test class a fixture named store that makes an empty store")
 
     # ------------------------------------------------------------------ one run
@@ -97,7 +97,7 @@ class CheckpointStoreContract(ValuesContract, HistoryContract, WaitingContract, 
 
         assert store.load("a") == state
 
-    def test_a_step_behind_the_newest_is_refused(self, store: CheckpointStore) -> None:
+    def test_a_step_before_the_newest_is_refused(self, store: CheckpointStore) -> None:
         """Whoever goes on from an old State is told that the run is further."""
         store.save(State({"n": 5}, run_id="a", step=5))
 

@@ -44,7 +44,7 @@ PROGRESSES: dict[str, Progress] = {
 
 
 def _waiting(value: Any) -> State:
-    """-> the State of a run "a" that shows a value and waits."""
+    """Return the State of a run "a" that shows a value and waits."""
     return State({"n": 1}, run_id="a", step=2, status="paused", pause=attrs.evolve(_PAUSE, value=value))
 
 
@@ -84,7 +84,7 @@ class WaitingContract:
         store.save(attrs.evolve(state, step=3))
         assert store.load("a").pause is None
 
-    def test_runs_tells_who_waits_for_what(self, store: CheckpointStore) -> None:
+    def test_runs_reports_who_waits_for_what(self, store: CheckpointStore) -> None:
         """By their status."""
         store.save(State(run_id="b", step=2))
         store.save(_waiting("look"))
