@@ -29,6 +29,7 @@ def pytest_collection_finish() -> None:
     """Keep the modules and the tests themselves out of garbage collections, of which some tests ask for many."""
     gc.collect()
     gc.freeze()
+    gc.set_threshold(700, 10, 20)  # else full collections come the more often, the less they have to look at
 
 
 @pytest.fixture(autouse=True)
