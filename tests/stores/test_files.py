@@ -116,8 +116,10 @@ class TestModes:
 
         with SqliteStore(folder / "runs.db") as store:
             store.save(State(run_id="a", step=1))
+            assert store.load("a").step == 1
         with DiskStore(folder / "runs") as other:
             other.save(State(run_id="a", step=1))
+            assert other.load("a").step == 1
 
     def test_of_a_folder_for_the_disk_store_itself(self, folder: Path) -> None:
         """A sticky bit is not enough there: others could put a log beside the database."""
@@ -687,11 +689,15 @@ class TestIndexesOfOthers:
         ],
     )
     def test_what_only_helps_to_look(self, file: Path, statement: str) -> None:
-        """It is welcome."""
+        """It is welcome, and stays."""
         change(file, statement)
 
         with SqliteStore(file) as store:
             store.save(State({"n": 2}, run_id="a", step=2))
+            assert store.load("a")["n"] == 2
+        with closing(sqlite3.connect(file)) as database:
+            names = {name for (name,) in database.execute("SELECT name FROM sqlite_master")}
+        assert names & {"mine", "sqlite_stat1"}
 
     def test_one_that_is_added_while_the_store_is_open(self, file: Path) -> None:
         """A save that it is in the way of fails. It deletes nothing of another run."""
