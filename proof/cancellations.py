@@ -23,14 +23,14 @@ import attrs
 from proof.report import Report
 from proof.workers import limited, tell, work_out
 from stategraph import CheckpointNotFoundError, CheckpointStore, ExecutionError, RunStatus, State, StateGraph
-from tests.everything import INPUTS, answer, builds_everything, expected
-from tests.lives import MOST_CALLS, Life, MortalStore, Tool, World
-from tests.orders import misplaced
+from tests.all_features import INPUTS, answer, builds_all_features, expected
+from tests.event_order import misplaced
 from tests.scenarios import RUN
+from tests.simulated_process import MOST_CALLS, MortalStore, SimulatedProcess, Tool, World
 
 RUNS = 2000
 """Random runs, at full length."""
-LEAST = 40
+LEAST = 20
 """And with any share of it."""
 _BATCH = 250
 
@@ -275,17 +275,19 @@ class Trial:
         before = _load(store)
         if before is not None and before.status is RunStatus.COMPLETED:
             return before
-        life = Life(blow.at if blow is not None and blow.of == "points" else None, kinds=("store", "work"))
-        life.events.append([])
-        life.told = self.world.journal.trust if self.world.is_prompt else bool
-        build = builds_everything(self.case.kind, **self.case.checkpoint)
-        mortal = MortalStore(store, life, self.world.journal)
-        graph = build(mortal, life, Tool(life, self.world.journal))
+        process = SimulatedProcess(
+            blow.at if blow is not None and blow.of == "points" else None, kinds=("store", "work")
+        )
+        process.events.append([])
+        process.told = self.world.journal.trust if self.world.is_prompt else bool
+        build = builds_all_features(self.case.kind, **self.case.checkpoint)
+        mortal = MortalStore(store, process, self.world.journal)
+        graph = build(mortal, process, Tool(process, self.world.journal))
         arguments: tuple[Any, ...] = (State(INPUTS, run_id=RUN),) if before is None else (RUN, _answers(before))
         method, seen, target = "execute" if before is None else "resume", Seen(), Target()
-        attack = _attacked(way, lambda: USES[use](graph, method, arguments, seen), target, blow, life)
+        attack = _attacked(way, lambda: USES[use](graph, method, arguments, seen), target, blow, process)
         ending = asyncio.run(attack)
-        ending.problems += misplaced(life.events[0])
+        ending.problems += misplaced(process.events[0])
         self._check(ending, seen, target, before, _load(store))
         self.wrong += [f"{way}, {use}, {method}: {problem}" for problem in ending.problems]
         return seen.final if seen.final is not None and seen.final.status is RunStatus.COMPLETED else None
@@ -319,10 +321,10 @@ class Ending:
     problems: list[str] = attrs.field(factory=list)
 
 
-async def _attacked(way: str, call: _Call, target: Target, blow: Blow | None, life: Life) -> Ending:
+async def _attacked(way: str, call: _Call, target: Target, blow: Blow | None, process: SimulatedProcess) -> Ending:
     """Make a call and cancel it; return how it ended, which may show only when the event loop is closed."""
     ending, reached, loop = Ending(), asyncio.Event(), asyncio.get_running_loop()
-    life.act = lambda _: cast(None, loop.call_soon_threadsafe(reached.set))
+    process.act = lambda _: cast(None, loop.call_soon_threadsafe(reached.set))
 
     async def work() -> None:
         try:

@@ -20,28 +20,28 @@ from proof.graphs import builds
 from proof.programs import DEFAULTS, DERIVED, Interpreter, Level, Program, programs, replies
 from proof.report import Report
 from stategraph import State
-from tests.lives import (
+from tests.event_order import misplaced
+from tests.scenarios import RUN
+from tests.simulated_process import (
     CALLS,
     ITERATIONS,
     STORES,
     TURN,
     Crash,
-    Life,
+    SimulatedProcess,
     World,
     cancels,
     cancels_task,
     interrupts,
     live,
 )
-from tests.orders import misplaced
-from tests.scenarios import RUN
 
 RUNS = 1000
 """Random runs, at full length."""
-LEAST = 60
+LEAST = 20
 """And with any share of it."""
 _BATCH = 50
-_ACTS = {"crash": Life.die, "cancel": cancels, "cancel of the task": cancels_task, "interrupt": interrupts}
+_ACTS = {"crash": SimulatedProcess.die, "cancel": cancels, "cancel of the task": cancels_task, "interrupt": interrupts}
 _CHECKPOINTS: list[dict[str, Any]] = [
     {"interval": interval, "durability": durability, "preserve": preserve, "retention": retention}
     for interval in (1, 1, 2, 3)
@@ -89,7 +89,7 @@ def problems_of(case: Case, report: Report) -> list[str]:
         interpreter.go_on(plain, {**more, TURN: number})
     with tempfile.TemporaryDirectory() as folder:
         world = World(case.store, Path(folder), is_prompt=case.checkpoint["durability"] == "sync")
-        final, lives = _lived(case, world, report)
+        final, processes = _lived(case, world, report)
     found = [f"{key} was repeated although it was saved" for key in world.journal.repeated]
     found += [f"{effect}: in one of them only" for effect in sorted(interpreter.effects ^ set(world.journal.done))]
     # A run that was complete when its process died is found without the keys that are not saved.
@@ -102,31 +102,33 @@ def problems_of(case: Case, report: Report) -> list[str]:
     report.tried["runs"] += 1
     report.tried["steps"] += plain.step
     report.tried["answers"] += interpreter.asked
-    return found + [problem for life in lives for events in life.events for problem in misplaced(events)]
+    return found + [problem for process in processes for events in process.events for problem in misplaced(events)]
 
 
-def _lived(case: Case, world: World, report: Report) -> tuple[State, list[Life]]:
-    """-> the final State, after all that happened, and the lives that it took."""
-    undisturbed = Life()
+def _lived(case: Case, world: World, report: Report) -> tuple[State, list[SimulatedProcess]]:
+    """-> the final State, after all that happened, and the processes that it took."""
+    undisturbed = SimulatedProcess()
     _live(case, World("memory", world.folder), undisturbed)
     points = len(undisturbed.passed)
-    lives = [Life(int(share * points) + 1, _ACTS[act]) for share, act in case.blows] + [Life()]
-    for number, life in enumerate(lives):
+    processes = [SimulatedProcess(int(share * points) + 1, _ACTS[act]) for share, act in case.blows] + [
+        SimulatedProcess()
+    ]
+    for number, process in enumerate(processes):
         try:
-            final = _live(case, world, life)
+            final = _live(case, world, process)
         except Crash:
             report.tried["crashes"] += 1
             continue
-        report.tried["calls that ended early"] += len(life.stopped)
-        return final, lives[: number + 1]
-    raise AssertionError("the last life has no end")
+        report.tried["calls that ended early"] += len(process.stopped)
+        return final, processes[: number + 1]
+    raise AssertionError("the last process has no end")
 
 
-def _live(case: Case, world: World, life: Life) -> State:
-    """-> the final State of a life; whatever that is, the run goes on where it stands in the world."""
+def _live(case: Case, world: World, process: SimulatedProcess) -> State:
+    """-> the final State of a process; whatever that is, the run goes on where it stands in the world."""
     build = builds(case.program, is_typed=case.is_typed, is_selective=case.is_selective, **case.checkpoint)
     answer = partial(replies, salt=case.salt)
-    return live(world, build, {}, answer, driver=case.driver, life=life, turns=_turns(case))
+    return live(world, build, {}, answer, driver=case.driver, process=process, turns=_turns(case))
 
 
 def _turns(case: Case) -> list[dict[str, int]]:

@@ -34,8 +34,8 @@ from stategraph import (
     State,
     StateGraph,
 )
-from tests.lives import TURN, Build, Life, Tool
 from tests.scenarios import make_graph
+from tests.simulated_process import TURN, Build, SimulatedProcess, Tool
 
 _CACHE = tempfile.TemporaryDirectory(prefix="stategraph-proof-")  # one for all runs: a wrong result would be found
 _AT_ONCE = RetryPolicy(max_attempts=3, initial_delay=0)
@@ -52,16 +52,16 @@ def builds(program: Program, *, is_typed: bool = False, is_selective: bool = Fal
         checkpoint: Other options of the outermost graph's CheckpointConfig.
     """
 
-    def build(store: CheckpointStore, life: Life, tool: Tool) -> StateGraph:
+    def build(store: CheckpointStore, process: SimulatedProcess, tool: Tool) -> StateGraph:
         schema = _schema_for(program) if is_typed else None
-        return _Builder(store, life, tool, is_selective).graph(program, schema=schema, **checkpoint)
+        return _Builder(store, process, tool, is_selective).graph(program, schema=schema, **checkpoint)
 
     return build
 
 
 class _Builder:
-    def __init__(self, store: CheckpointStore, life: Life, tool: Tool, is_selective: bool) -> None:
-        self._store, self._life, self._tool, self._is_selective = store, life, tool, is_selective
+    def __init__(self, store: CheckpointStore, process: SimulatedProcess, tool: Tool, is_selective: bool) -> None:
+        self._store, self._life, self._tool, self._is_selective = store, process, tool, is_selective
 
     def graph(self, program: Program, *, is_alone: bool = True, **options: Any) -> StateGraph:
         """-> the graph of a program, and those within; unless it is alone with its data, it saves all of it."""

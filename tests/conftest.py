@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 from collections.abc import Iterator
@@ -20,6 +21,15 @@ from tests.scenarios import DRIVERS, HANDLES, NODES, FourMethodStore, Scene, as_
 signal.signal(signal.SIGINT, signal.default_int_handler)
 # Stores refuse files that a group can write to, and some systems let it write to all that a user makes.
 os.umask(0o022)
+# Processes that tests start compile stategraph once and not each time, even where Python is told to write no bytecode.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+
+def pytest_collection_finish() -> None:
+    """Keep the modules and the tests themselves out of garbage collections, of which some tests ask for many."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(700, 10, 20)  # else full collections come the more often, the less they have to look at
 
 
 @pytest.fixture(autouse=True)

@@ -220,14 +220,14 @@ class TestHowMany:
 
         assert dict(final) == {"thread": True, "loop": True}
 
-    def test_processes(self, play: Scene) -> None:
+    def test_processes(self, memory_play: Scene) -> None:
         """Importable functions get plain data; results and errors come back."""
         state = State({"n": 3, "list": [1, 2]}, run_id=RUN)
-        final = play.execute(parallel({"square": square}, processes=True, store=play.store), state)
+        final = memory_play.execute(parallel({"square": square}, processes=True, store=memory_play.store), state)
         assert (final["square"], final["list"]) == (9, [1, 2, 3])
 
         items = State({"items": [{"n": n} for n in range(5)]}, run_id="items")
-        final = play.execute(mapping(double, 1, processes=True, store=play.store), items)
+        final = memory_play.execute(mapping(double, 1, processes=True, store=memory_play.store), items)
         assert final["out"] == [{"double": 2 * n} for n in range(5)]
 
     def test_processes_that_fail(self) -> None:

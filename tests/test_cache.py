@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -81,13 +81,24 @@ class Bench:
         self.calls.append(dict(state))
         return {"seen": dict(state)}
 
-    def graph(self, node: Any = None, name: str = "a", graph: str = "flow", **options: Any) -> StateGraph:
-        """-> a graph of one node with a cache."""
+    def graph(
+        self,
+        node: Any = None,
+        name: str = "a",
+        graph: str = "flow",
+        others: Mapping[str, Any] | None = None,
+        edges: Any = None,
+        interval: int = 1,
+        **options: Any,
+    ) -> StateGraph:
+        """Return a graph of a node with a cache, and of others without one."""
         more: dict[str, Any] = {key: options.pop(key) for key in ("retry", "on_error", "timeout") if key in options}
         policy = CachePolicy(**{"inputs": ("x",), "path": self.path, "version": 1, **options})
         return make_graph(
-            {name: self.node if node is None else node},
+            {name: self.node if node is None else node, **(others or {})},
+            edges,
             name=graph,
+            interval=interval,
             store=MemoryStore(),
             observer=self.observer,
             policies={name: {"cache": policy, **more}},
@@ -156,13 +167,9 @@ class TestHits:
 
     def test_in_a_loop(self, bench: Bench) -> None:
         """Within one run as well."""
-        graph = bench.graph(lambda state: {"n": 1})
-        graph.add_node("count", lambda state: {"rounds": state.get("rounds", 0) + 1})
-        graph.add_node("end", returns({}))
-        graph._exits = {"end"}
-        graph.add_edge("a", "count")
-        graph.add_edge("count", "a", lambda state: state["rounds"] < 3)
-        graph.add_edge("count", "end")
+        others = {"count": lambda state: {"rounds": state.get("rounds", 0) + 1}, "end": returns({})}
+        edges = [("a", "count"), ("count", "a", lambda state: state["rounds"] < 3), ("count", "end")]
+        graph = bench.graph(lambda state: {"n": 1}, others=others, edges=edges)
 
         assert bench.run(graph, x=1)["rounds"] == 3
         assert bench.told == [NEW, HIT, HIT]
@@ -352,9 +359,7 @@ class TestBrokenCaches:
 
     def test_an_input_that_cannot_be_encoded(self, bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
         """There is nothing to look for."""
-        graph = bench.graph(lambda state: {"y": 1})
-        graph.config = graph.config.merge({"checkpoint": {"interval": 0}})
-        graph._changed()
+        graph = bench.graph(lambda state: {"y": 1}, interval=0)
         for _ in range(2):
             assert bench.run(graph, x=object())["y"] == 1
 
@@ -365,9 +370,7 @@ class TestBrokenCaches:
     def test_a_value_that_cannot_be_encoded(self, bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
         """It is not kept."""
         value = object()
-        graph = bench.graph(returns({"y": value}))
-        graph.config = graph.config.merge({"checkpoint": {"interval": 0}})
-        graph._changed()
+        graph = bench.graph(returns({"y": value}), interval=0)
         for _ in range(2):
             assert bench.run(graph, x=1)["y"] is value
 
@@ -397,6 +400,7 @@ class TestBrokenCaches:
         assert "cannot be read" in told[0][1]
         assert len(caplog.records) == 1
 
+    @pytest.mark.inside
     def test_damage(self, tmp_path: Path) -> None:
         """Whatever byte of an entry is changed or cut off: it is a miss, and the next result repairs it."""
         results = KeptResults(tmp_path)
@@ -413,6 +417,7 @@ class TestBrokenCaches:
         results.keep(key, ({"y": 2}, []))
         assert results.find(["parts"], None).changes == ({"y": 2}, [])
 
+    @pytest.mark.inside
     def test_the_entry_of_another_key(self, tmp_path: Path) -> None:
         """An entry holds its key, so none is taken for another."""
         results = KeptResults(tmp_path)
@@ -422,6 +427,7 @@ class TestBrokenCaches:
 
         assert results.find(["b"], None).changes is None
 
+    @pytest.mark.inside
     @pytest.mark.parametrize(
         "columns",
         [{"mode": 4}, {"filename": "../../etc/passwd"}, {"value": "text"}, {"mode": 3, "value": "t.txt"}],
@@ -447,6 +453,7 @@ class TestBrokenCaches:
         assert bench.path.stat().st_mode & 0o777 == 0o700
         assert {file.stat().st_mode & 0o777 for file in bench.path.iterdir()} == {0o600}
 
+    @pytest.mark.inside
     def test_threads_and_handles(self, tmp_path: Path) -> None:
         """Any number of them may share a folder."""
         failures: list[str] = []
@@ -466,6 +473,7 @@ class TestBrokenCaches:
             thread.join()
         assert failures == []
 
+    @pytest.mark.inside
     def test_another_working_directory(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """The folder is where it was when the graph was made ready."""
         (tmp_path / "here").mkdir()
@@ -525,6 +533,7 @@ class TestSignatures:
         _put(tmp_path, key, entry)
         assert self.found(tmp_path, KEY).changes is not None
 
+    @pytest.mark.inside
     def test_the_entry_of_another_key(self, tmp_path: Path) -> None:
         """It was signed for that one."""
         results = KeptResults(tmp_path, lambda: KEY)
@@ -534,6 +543,7 @@ class TestSignatures:
 
         assert results.find(["b"], None).is_broken
 
+    @pytest.mark.inside
     @pytest.mark.parametrize("key", ["text", b"", None])
     def test_a_function_that_gives_no_key(self, tmp_path: Path, key: Any) -> None:
         """Nothing is signed with it, and nothing kept."""
@@ -694,6 +704,7 @@ def _compiled(source: str) -> Any:
 class TestVersions:
     """The version of a function."""
 
+    @pytest.mark.inside
     @pytest.mark.parametrize(
         ("one", "other"),
         [
@@ -714,12 +725,14 @@ class TestVersions:
         """It is another version."""
         assert version_of([_compiled(one)]) != version_of([_compiled(other)])
 
+    @pytest.mark.inside
     def test_the_same_code(self) -> None:
         """Comments and layout do not count, nor does where it stands."""
         one, other = "def f(s):\n return 1", "# comment\n\ndef f(s):  # more\n\n    return 1"
 
         assert version_of([_compiled(one)]) == version_of([_compiled(other)])
 
+    @pytest.mark.inside
     def test_what_wraps_a_function(self) -> None:
         """Partials, bound methods, callables and decorators are seen through."""
 
@@ -744,6 +757,7 @@ class TestVersions:
         assert versions == [version_of([function]) for function in functions]
         assert version_of([Adder()]) == version_of([adder])
 
+    @pytest.mark.inside
     def test_a_function_that_calls_itself(self) -> None:
         """It ends."""
 
@@ -780,6 +794,7 @@ def test_what_is_no_folder_is_refused(path: Any) -> None:
         CachePolicy(("x",), path=path)
 
 
+@pytest.mark.inside
 def test_a_folder_in_the_home_of_the_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Is what ~ stands for at the start."""
     monkeypatch.setenv("HOME", str(tmp_path))

@@ -83,7 +83,7 @@ def no_thread_is_left() -> Iterator[None]:
     gc.collect()
     before = set(threading.enumerate())
     yield
-    wait_until(lambda: set(threading.enumerate()) <= before)
+    wait_until(lambda: set(threading.enumerate()) <= before, "a thread is left")
 
 
 class Knot:
@@ -107,11 +107,11 @@ def in_thread(work: Callable[[], object]) -> None:
     assert not thread.is_alive()
 
 
-def wait_until(is_so: Callable[[], bool]) -> None:
+def wait_until(is_so: Callable[[], bool], otherwise: str = "") -> None:
     """Wait for what another thread does."""
     give_up = time.monotonic() + 30
     while not is_so():
-        assert time.monotonic() < give_up
+        assert time.monotonic() < give_up, (otherwise, threading.enumerate())
         time.sleep(0.01)
 
 
@@ -263,6 +263,7 @@ class TestWhatWasCompletedIsSaved:
 
         assert graph.resume(RUN)["trace"] == [*"abcd"]
 
+    @pytest.mark.inside
     def test_a_failure_is_told_of(self, caplog: pytest.LogCaptureFixture) -> None:
         """There is nobody to whom it could be raised."""
         store = WatchedStore(MemoryStore(), fails_always("save", OSError("the disk is full")))
@@ -445,6 +446,7 @@ class TestOnAnEventLoop:
         assert ended == begun
         assert decimal.getcontext().prec == kept
 
+    @pytest.mark.inside
     @pytest.mark.parametrize("loop_is", ["stopped", "closed"])
     def test_whoever_waits_is_dropped_with_it(self, some_store: CheckpointStore, loop_is: str) -> None:
         """In the middle of a node."""
@@ -683,6 +685,7 @@ def test_the_end_of_the_process(tmp_path: Path, kind: str, durability: str, end:
         assert store.load("run")["trace"] == ["a", "b"]
 
 
+@pytest.mark.inside
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_a_copy_of_the_process(tmp_path: Path) -> None:
     """It drops its copy of the stream, and the run goes on in the process that began it."""

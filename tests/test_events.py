@@ -11,6 +11,7 @@ import pytest
 import structlog
 
 from stategraph import (
+    CheckpointSaveError,
     Event,
     EventType,
     ExecutionError,
@@ -168,7 +169,7 @@ class TestOrder:
         """It is the end of the run, and told as that."""
         recorder = Recorder()
         store = WatchedStore(MemoryStore(), fails_always("save", OSError("full")))
-        with pytest.raises(Exception, match="full"):
+        with pytest.raises(CheckpointSaveError, match="full"):
             memory_scene.execute(memory_scene.graph(traces("ab"), observer=recorder, store=store))
 
         assert recorder.told()[-2:] == ["node.complete a", "graph.error a"]

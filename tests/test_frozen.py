@@ -458,6 +458,7 @@ def test_the_depth_is_limited(make: Callable[[Any], Any]) -> None:
             freeze(nested(make, levels))
 
 
+@pytest.mark.inside
 def test_deep_frozensets_are_refused() -> None:
     """When they are saved, with their place in the State and without a RecursionError."""
     items = freeze_items({"x": [nested(lambda x: frozenset({x}), 900)]})
@@ -545,7 +546,8 @@ def test_freezing_changes_nothing_and_nothing_changes_it(value: Any) -> None:
     assert is_same(pickle.loads(pickle.dumps(frozen)), value)
 
 
-@pytest.mark.parametrize("name", KEPT_VALUES)
-def test_freezing_keeps_every_value_that_is_kept(name: str) -> None:
+def test_freezing_keeps_every_value_that_is_kept() -> None:
     """The values of the contract, which include registered objects."""
-    assert is_same(freeze(KEPT_VALUES[name]), KEPT_VALUES[name])
+    changed = [name for name, value in KEPT_VALUES.items() if not is_same(freeze(value), value)]
+
+    assert changed == []

@@ -27,9 +27,9 @@ from stategraph import (
     StateGraph,
 )
 from stategraph.stores.memory import MemoryStore
-from tests.everything import INPUTS, answer, build_everything, expected
-from tests.lives import CALLS, STORES, Everything, Journal, Life, Tool
+from tests.all_features import INPUTS, answer, build_all_features, expected
 from tests.scenarios import RUN, make_graph, returns, traces
+from tests.simulated_process import CALLS, STORES, Everything, Journal, SimulatedProcess, Tool
 
 pytestmark = pytest.mark.unmeasured
 
@@ -52,6 +52,8 @@ def nothing_left(*, but: str = "") -> Iterator[None]:
     threads, files = set(threading.enumerate()), open_files()
     yield
     gc.collect()
+    for thread in set(threading.enumerate()) - threads:
+        thread.join(0.5)  # one that was told to end may be about to
     new = {thread.name for thread in set(threading.enumerate()) - threads}
     assert not {name for name in new if not but or not name.startswith(but)}
     assert open_files() == files
@@ -82,17 +84,19 @@ def durability(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-def everything(store: CheckpointStore, **options: Any) -> StateGraph:
+def all_features(store: CheckpointStore, **options: Any) -> StateGraph:
     """-> the graph with every feature, of which nothing fails for good."""
-    life = Life(kinds=())
-    return build_everything(store, Tool(life, Journal(failed=Everything())), "mixed", **options)
+    process = SimulatedProcess(kinds=())
+    return build_all_features(store, Tool(process, Journal(failed=Everything())), "mixed", **options)
 
 
 def finish(graph: StateGraph, driver: str) -> State:
     """Run a graph to its end."""
-    final = CALLS[driver](graph, Life(), "execute", State(INPUTS, run_id=RUN))
+    final = CALLS[driver](graph, SimulatedProcess(), "execute", State(INPUTS, run_id=RUN))
     while final.pause is not None:
-        final = CALLS[driver](graph, Life(), "resume", RUN, {final.pause.response_param: answer(final.pause)})
+        final = CALLS[driver](
+            graph, SimulatedProcess(), "resume", RUN, {final.pause.response_param: answer(final.pause)}
+        )
     return final
 
 
@@ -104,7 +108,7 @@ class TestNothingIsLeft:
     def test_when_a_run_completes(self, tmp_path: Path, name: str, durability: str, driver: str) -> None:
         """Pauses included."""
         with nothing_left(), STORES[name](tmp_path) as store:
-            final = finish(everything(store, durability=durability), driver)
+            final = finish(all_features(store, durability=durability), driver)
             assert (dict(final), final.step) == expected()
 
     @pytest.mark.parametrize("driver", CALLS)
@@ -135,7 +139,7 @@ class TestNothingIsLeft:
         with nothing_left(), STORES["sqlite"](tmp_path) as store:
             graph = make_graph({"node": node}, store=store, durability=durability)
             with pytest.raises(ExecutionError):
-                CALLS[driver](graph, Life(), "execute", State({"items": ["bad", 1, 2, 3]}, run_id=RUN))
+                CALLS[driver](graph, SimulatedProcess(), "execute", State({"items": ["bad", 1, 2, 3]}, run_id=RUN))
             assert store.load(RUN).status is RunStatus.FAILED
 
     @pytest.mark.parametrize("driver", CALLS)
@@ -146,21 +150,19 @@ class TestNothingIsLeft:
             raise ValueError
 
         with nothing_left(), STORES["sqlite"](tmp_path) as store:
-            child = make_graph({"a": fails}, store=store, name="child")
-            graph = make_graph({"end": lambda state: {}}, (), store=store, durability=durability)
-            graph.add_node("child", child.as_node(), retry=RetryPolicy(initial_delay=0))
-            graph.add_edge("child", "end")
-            graph._entry = "child"
+            child, retry = make_graph({"a": fails}, store=store, name="child"), RetryPolicy(initial_delay=0)
+            nodes, policies = {"child": child.as_node(), "end": returns({})}, {"child": {"retry": retry}}
+            graph = make_graph(nodes, store=store, durability=durability, policies=policies)
             with pytest.raises(ExecutionError):
-                CALLS[driver](graph, Life(), "execute", State(run_id=RUN))
+                CALLS[driver](graph, SimulatedProcess(), "execute", State(run_id=RUN))
 
     @pytest.mark.parametrize("driver", CALLS)
     def test_when_a_run_is_cancelled(self, tmp_path: Path, durability: str, driver: str) -> None:
         """Before its second node."""
-        life = Life()
+        process = SimulatedProcess()
 
         def cancels(state: State) -> dict[str, Any]:
-            life.cancel.set()
+            process.cancel.set()
             return {}
 
         nodes = {"a": cancels, "b": lambda state: {}}
@@ -168,7 +170,7 @@ class TestNothingIsLeft:
         with nothing_left(), STORES["sqlite"](tmp_path) as store:
             graph = make_graph(nodes, store=store, durability=durability)
             with pytest.raises(RunCancelledError):
-                CALLS[driver](graph, life, "execute", State(run_id=RUN))
+                CALLS[driver](graph, process, "execute", State(run_id=RUN))
 
     @pytest.mark.parametrize("at", ["branch", "item", "child", "chunk", "node"])
     def test_when_its_task_is_cancelled(self, tmp_path: Path, durability: str, at: str) -> None:
@@ -216,7 +218,7 @@ class TestNothingIsLeft:
     def test_when_a_stream_is_left(self, tmp_path: Path, name: str, durability: str, after: int) -> None:
         """After a step, a chunk, or a child; the run can be resumed."""
         with nothing_left(), STORES[name](tmp_path) as store:
-            graph = everything(store, durability=durability)
+            graph = all_features(store, durability=durability)
             states = graph.stream(State(INPUTS, run_id=RUN))
             for _ in range(after):
                 next(states, None)
@@ -228,7 +230,7 @@ class TestNothingIsLeft:
     def test_when_an_async_stream_is_left(self, tmp_path: Path, name: str, durability: str, after: int) -> None:
         """The same."""
         with nothing_left(), STORES[name](tmp_path) as store:
-            graph = everything(store, durability=durability)
+            graph = all_features(store, durability=durability)
 
             async def left() -> None:
                 async with contextlib.aclosing(graph.astream(State(INPUTS, run_id=RUN))) as states:
@@ -262,12 +264,9 @@ class TestNothingIsLeft:
                 "chunk": chunks,
                 "node": waits,
             }[at]
-            graph = make_graph({"end": lambda state: {}}, (), store=store)
-            graph.add_node("node", node, timeout=0.3)
-            graph.add_edge("node", "end")
-            graph._entry = "node"
+            graph = make_graph({"node": node, "end": returns({})}, store=store, policies={"node": {"timeout": 0.3}})
             with pytest.raises(ExecutionError, match="TimeoutError"):
-                CALLS[driver](graph, Life(), "execute", State({"items": [1, 2]}, run_id=RUN))
+                CALLS[driver](graph, SimulatedProcess(), "execute", State({"items": [1, 2]}, run_id=RUN))
             assert at in ended
 
     @pytest.mark.parametrize("driver", CALLS)
@@ -280,15 +279,12 @@ class TestNothingIsLeft:
             return {}
 
         with nothing_left(), STORES["sqlite"](tmp_path) as store:
-            graph = make_graph({"end": lambda state: {}}, (), store=store)
-            graph.add_node("slow", slow, timeout=0.05)
-            graph.add_edge("slow", "end")
-            graph._entry = "slow"
+            graph = make_graph({"slow": slow, "end": returns({})}, store=store, policies={"slow": {"timeout": 0.05}})
             others = set(threading.enumerate())
             timer = threading.Timer(0.2, release.set)
             timer.start()
             with pytest.raises(ExecutionError, match="TimeoutError"):
-                CALLS[driver](graph, Life(), "execute", State(run_id=RUN))
+                CALLS[driver](graph, SimulatedProcess(), "execute", State(run_id=RUN))
             left = set(threading.enumerate()) - others - {timer}
             assert len(left) <= 1
             for thread in {*left, timer}:

@@ -29,8 +29,6 @@ from stategraph import (
     StateGraph,
 )
 from stategraph.stores.memory import MemoryStore
-from tests.lives import Crash, Life, World
-from tests.lives import MortalStore as MortalTo
 from tests.scenarios import (
     RUN,
     Killed,
@@ -48,6 +46,8 @@ from tests.scenarios import (
     trace,
     traces,
 )
+from tests.simulated_process import Crash, SimulatedProcess, World
+from tests.simulated_process import MortalStore as MortalTo
 from tests.test_events import Recorder
 
 
@@ -327,16 +327,16 @@ class TestTheRunWithin:
             world = World("memory", tmp_path)
             with pytest.raises(ExecutionError):
                 build(world.opened()).execute(State({"by": [0]}, run_id=RUN))
-            life = Life(until)
+            process = SimulatedProcess(until)
             try:
-                build(MortalTo(world.opened(), life, world.journal)).resume(RUN, {"by": [5]})
+                build(MortalTo(world.opened(), process, world.journal)).resume(RUN, {"by": [5]})
             except Crash:
                 saved = world.opened().load(RUN)
                 if saved.status is not RunStatus.COMPLETED:
                     build(world.opened()).resume(RUN, {"by": [5]} if saved["by"] == [0] else {})
             final = world.opened().load(RUN)
-            assert (final["result"], final["by"]) == ([2], [5, 1]), life.passed
-            if len(life.passed) < until:
+            assert (final["result"], final["by"]) == ([2], [5, 1]), process.passed
+            if len(process.passed) < until:
                 break
 
         assert until > 10 * depth
@@ -362,17 +362,17 @@ class TestTheRunWithin:
             return graph
 
         for until in itertools.count(1):
-            world, life = World("memory", tmp_path), Life(until, kinds=("store",))
+            world, process = World("memory", tmp_path), SimulatedProcess(until, kinds=("store",))
             with contextlib.suppress(Crash, ExecutionError):
-                build(MortalTo(world.opened(), life, world.journal), True).execute(State({"n": 1}, run_id=RUN))
+                build(MortalTo(world.opened(), process, world.journal), True).execute(State({"n": 1}, run_id=RUN))
             store = world.opened()
             is_lost = RUN not in store.list()
             graph = build(store, False)
             final = graph.execute(State({"n": 2}, run_id=RUN)) if is_lost else graph.resume(RUN)
             if final.status is RunStatus.PAUSED:  # it had paused within, but nobody was told
                 final = graph.resume(RUN)
-            assert dict(final) == dict.fromkeys(["n", "before", "a", "last"], 2 if is_lost else 1), life.passed
-            if len(life.passed) < until:
+            assert dict(final) == dict.fromkeys(["n", "before", "a", "last"], 2 if is_lost else 1), process.passed
+            if len(process.passed) < until:
                 break
 
         assert until > 4

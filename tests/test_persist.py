@@ -594,8 +594,9 @@ class TestRefusals:
             lambda state: State().merge(state)["n"],
         ],
     )
-    def test_every_way_of_reading_is_noticed(self, scene: Scene, read: Callable[[State], Any]) -> None:
+    def test_every_way_of_reading_is_noticed(self, memory_scene: Scene, read: Callable[[State], Any]) -> None:
         """Of the State that a node is given, and of those that it makes of it."""
+        scene = memory_scene
         steps = {
             "a": lambda state: {"x": str(read(state))},
             "b": lambda state: {"n": state["n"] + 1},
@@ -702,19 +703,21 @@ class TestChangedConfig:
         "persist", [None, (), ("topic",), ("index",), (*PERSIST, "index"), (*PERSIST, "index", "size")]
     )
     @pytest.mark.parametrize("old", [None, (), PERSIST, ("index",)])
-    def test_other_keys(self, scene: Scene, old: Any, persist: Any) -> None:
-        """With what is missing given, it ends the same, or a further crash is refused."""
+    def test_other_keys(self, memory_scene: Scene, old: Any, persist: Any) -> None:
+        """With what is missing given, it ends the same; where the old keys and the new ones do not suffice, a further
+        crash is refused."""
+        scene = memory_scene
+        suffices = persist is None or persist == old or "size" in persist or (old == ("index",) and "index" in persist)
         twice = {**STEPS, "answer": broken_first(broken_first(answer, ValueError("once")), ValueError("once"))}
         begin(scene, twice, {"topic": "states"}, old)
         graph = scene.graph(twice, persist=persist)
         with pytest.raises(ExecutionError, match="once"):
             scene.resume(graph, {"topic": "states"})
-        try:
-            final = scene.resume(graph, {"topic": "states"})
-        except RecomputeError:
-            return
-
-        assert final["answer"] == "3: states"
+        if suffices:
+            assert scene.resume(graph, {"topic": "states"})["answer"] == "3: states"
+        else:
+            with pytest.raises(RecomputeError):
+                scene.resume(graph, {"topic": "states"})
 
 
 # --------------------------------------------------------------------------- the State that notes
@@ -769,6 +772,7 @@ class TestWatchedState:
         assert not isinstance(final, TrackedState)
 
 
+@pytest.mark.inside
 def test_without_checkpoints_it_has_no_effect() -> None:
     """Interval 0 saves nothing, and so nothing is computed again; a node may write what it likes."""
     config = GraphConfig("g", checkpoint=CheckpointConfig(persist=["a"]))
@@ -884,7 +888,7 @@ def resume_program(graph: StateGraph, call: Any, updates: dict[str, str], data: 
 _UPDATES = st.dictionaries(st.sampled_from("pqr"), st.sampled_from(["0", "u"]), max_size=1)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(
     program=programs(),
     crashes=st.lists(st.tuples(st.integers(0, 12), _UPDATES), max_size=3),

@@ -144,35 +144,33 @@ def errors_of(caught: Any) -> list[Exception]:
     return list(caught.value.__cause__.exceptions)
 
 
-TROUBLES = pytest.mark.parametrize(
-    ("kind", "name", "text"),
-    [
-        ("two arguments", "TwoArgumentsError", "1 and 2"),
-        ("holds a lock", "HoldsALockError", "locked"),
-        ("code", "MadeOfACodeError", "code 5"),
-        ("lock", "TypeError", "its result, [<unlocked _thread.lock"),
-        ("not made again", "TypeError", "its result cannot be made again"),
-    ],
-)
+TROUBLES = {
+    "two arguments": ("TwoArgumentsError", "1 and 2"),
+    "holds a lock": ("HoldsALockError", "locked"),
+    "code": ("MadeOfACodeError", "code 5"),
+    "lock": ("TypeError", "its result, [<unlocked _thread.lock"),
+    "not made again": ("TypeError", "its result cannot be made again"),
+}
+"""The type and the beginning of the text of an error, by what goes wrong."""
 
 
-@TROUBLES
 @DRIVER
-def test_trouble_is_collected_as_that_of_its_item(call: Any, kind: str, name: str, text: str) -> None:
+def test_trouble_is_collected_as_that_of_its_item(call: Any) -> None:
     """By the type and the text that the exception had; the others have results."""
-    out = mapping(["a", kind, "b"], call, on_error="collect")["out"]
+    first, *out, last = mapping(["a", *TROUBLES, "b"], call, on_error="collect")["out"]
 
-    assert (out[0], out[2]) == ("a", "b")
-    assert (type(out[1]), out[1].type, out[1].node) == (ErrorInfo, name, "work")
-    assert out[1].message.startswith(text)
+    assert (first, last) == ("a", "b")
+    for error, (name, text) in zip(out, TROUBLES.values(), strict=True):
+        assert (type(error), error.type, error.node) == (ErrorInfo, name, "work")
+        assert error.message.startswith(text)
 
 
-@TROUBLES
-@DRIVER
-def test_trouble_is_raised_as_that_of_its_item(call: Any, kind: str, name: str, text: str) -> None:
+@pytest.mark.parametrize(("driver", "kind"), [*(("sync", kind) for kind in TROUBLES), ("async", "lock")])
+def test_trouble_is_raised_as_that_of_its_item(driver: str, kind: str) -> None:
     """Alone in its group, with a note of its item; the error of the run tells it as well."""
+    name, text = TROUBLES[kind]
     with pytest.raises(ExecutionError) as caught:
-        mapping(["a", kind], call)
+        mapping(["a", kind], DRIVERS[driver])
 
     (error,) = errors_of(caught)
     assert type(error).__name__ == name
@@ -201,24 +199,27 @@ def test_an_exception_that_can_be_sent_is_itself() -> None:
 
 
 @DRIVER
-@pytest.mark.parametrize(
-    ("branch", "text"),
-    [
-        (branch_with_two_arguments, "bad: TwoArgumentsError: 1 and 2"),
-        (branch_with_a_lock, "bad: TypeError: its result"),
-        (branch_that_dies, "bad: BrokenProcessPool: the process that did it died"),
-    ],
-)
-def test_trouble_of_a_branch(call: Any, branch: Any, text: str) -> None:
+def test_trouble_of_a_branch(call: Any) -> None:
     """Is that of the branch, and of no other one."""
-    node = ParallelNode({"bad": branch, "good": good_branch}, 2, processes=True, on_failure="finish")
+    branches = {
+        "arguments": branch_with_two_arguments,
+        "lock": branch_with_a_lock,
+        "death": branch_that_dies,
+        "good": good_branch,
+    }
     store = MemoryStore()
 
     with pytest.raises(ExecutionError) as caught:
+        node = ParallelNode(branches, 2, processes=True, on_failure="finish")
         call(make_graph({"work": node}, store=store), "execute", State(run_id=RUN))
 
-    assert len(errors_of(caught)) == 1
-    assert text in str(caught.value)
+    assert len(errors_of(caught)) == 3
+    for text in (
+        "arguments: TwoArgumentsError: 1 and 2",
+        "lock: TypeError: its result",
+        "death: BrokenProcessPool: the process that did it died",
+    ):
+        assert text in str(caught.value)
     assert list(store.load_parts(RUN, 1, "work")) == ["good"]
 
 

@@ -10,6 +10,7 @@ import pytest
 from stategraph import (
     CheckpointingDisabledError,
     CheckpointNotFoundError,
+    CheckpointSaveError,
     ExecutionError,
     GraphMismatchError,
     InvalidRunIdError,
@@ -288,7 +289,7 @@ class TestUpdates:
         log: list[int] = []
         graph = memory_scene.graph({"a": trace("a"), "b": counted(trace("b"), log), "c": trace("c")}, store=store)
 
-        with pytest.raises(Exception, match="full"):
+        with pytest.raises(CheckpointSaveError, match="full"):
             memory_scene.resume(graph, {"n": 1})
 
         assert log == []

@@ -678,7 +678,7 @@ def _jumps(count: int, step: int, divisor: int, rest: int) -> bool:
 @pytest.mark.parametrize("kind", NODES)
 @pytest.mark.parametrize("call", DRIVERS)
 @pytest.mark.parametrize("store_type", [MemoryStore, DiskStore, SqliteStore, FourMethodStore])
-@settings(deadline=None, max_examples=20)
+@settings(deadline=None, max_examples=10)
 @given(
     program=programs(),
     faults=st.dictionaries(st.integers(1, LONGEST), st.sampled_from([ValueError, KeyboardInterrupt])),

@@ -175,9 +175,13 @@ class TestSteps:
     def test_cancelled_between_two(self, any_play: Scene) -> None:
         """As execute is."""
         cancel: Any = threading.Event()
-        graph = make_graph({"a": lambda state: cancel.set() or {}, **traces("b")}, store=any_play.store)
+        graph = make_graph({"a": lambda state: cancel.set() or {"n": 1}, **traces("b")}, store=any_play.store)
         with pytest.raises(RunCancelledError):
             stream(any_play, graph, "stream", State(run_id=RUN), cancel=cancel)
+
+        saved = any_play.store.load(RUN)
+        assert (dict(saved), saved.checkpoint_node, saved.status) == ({"n": 1}, "a", RunStatus.ACTIVE)
+        assert any_play.resume(graph)["trace"] == ["b"]
 
     @pytest.mark.parametrize("durability", ["sync", "async"])
     def test_no_thread_is_left(self, any_play: Scene, durability: str) -> None:

@@ -8,21 +8,25 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-import attrs
 import pytest
 
 from stategraph._values.provenance import ErrorInfo, ParentStep, RunStatus
 from stategraph._values.structure import EdgeStructure, GraphStructure
-from stategraph.errors import CheckpointNotFoundError, InvalidRunIdError, NotSerializableError, StepConflictError
+from stategraph.errors import (
+    CheckpointNotFoundError,
+    InvalidRunIdError,
+    StepConflictError,
+)
 from stategraph.state import State
 from stategraph.stores import CheckpointStore
-from stategraph.testing.corpus import HOSTILE_RUN_IDS, KEPT_VALUES, RUN_IDS, UNKEPT_VALUES, Order, is_same
+from stategraph.testing.corpus import HOSTILE_RUN_IDS, KEPT_VALUES, RUN_IDS
 from stategraph.testing.history import HistoryContract
 from stategraph.testing.parts import PartsContract
+from stategraph.testing.values import ValuesContract, check_each
 from stategraph.testing.waiting import WaitingContract
 
 
-class CheckpointStoreContract(HistoryContract, WaitingContract, PartsContract):
+class CheckpointStoreContract(ValuesContract, HistoryContract, WaitingContract, PartsContract):
     """Inherit from this and give it a fixture named ``store`` that makes an empty store.
 
     Set `keeps_history` to False for a store that keeps the newest State of a run only. What is said of finished parts
@@ -31,7 +35,7 @@ class CheckpointStoreContract(HistoryContract, WaitingContract, PartsContract):
 
     @pytest.fixture
     def store(self) -> CheckpointStore:
-        """-> an empty store: the tests of a store replace this."""
+        """Return an empty store: the tests of a store replace this."""
         raise NotImplementedError("give the test class a fixture named store that makes an empty store")
 
     # ------------------------------------------------------------------ one run
@@ -93,7 +97,7 @@ class CheckpointStoreContract(HistoryContract, WaitingContract, PartsContract):
 
         assert store.load("a") == state
 
-    def test_a_step_behind_the_newest_is_refused(self, store: CheckpointStore) -> None:
+    def test_a_step_before_the_newest_is_refused(self, store: CheckpointStore) -> None:
         """Whoever goes on from an old State is told that the run is further."""
         store.save(State({"n": 5}, run_id="a", step=5))
 
@@ -111,39 +115,6 @@ class CheckpointStoreContract(HistoryContract, WaitingContract, PartsContract):
         assert store.load("a")["n"] == 2
         with pytest.raises(StepConflictError):
             store.amend(State(run_id="a", step=1))
-
-    def test_a_kept_state_never_changes(self, store: CheckpointStore) -> None:
-        """Objects in a State can be changed; what was saved of them, and what was loaded before, cannot."""
-        order = Order(1, ["tea"])
-        store.save(State({"order": order}, run_id="a", step=1))
-        loaded = store.load("a")
-
-        order.items.append("milk")
-        loaded["order"].items.append("cake")
-
-        assert store.load("a")["order"].items == ["tea"]
-
-    def test_an_object_that_changed_between_two_saves_is_saved_as_it_is_now(self, store: CheckpointStore) -> None:
-        """The State holds the same object, and the store must not take it for the same value."""
-        order = Order(1, ["tea"])
-        state = State({"order": order, "nested": [{"order": order}]}, run_id="a", step=1)
-        store.save(state)
-
-        order.items.append("milk")
-        store.save(attrs.evolve(state, step=2))
-
-        assert store.load("a")["order"].items == ["tea", "milk"]
-        assert store.load("a")["nested"][0]["order"].items == ["tea", "milk"]
-
-    @pytest.mark.parametrize("changed", [[1, 2, 3, 4, 5], [1, 9, 3, 4], [1, 2], [], [1, 2, 3, [4]], [0, 1, 2, 3]])
-    def test_a_list_that_changed_is_saved_as_it_is_now(self, store: CheckpointStore, changed: list[Any]) -> None:
-        """Whether it grew at its end, in its middle, or not at all."""
-        state = State({"log": [1, 2, 3], "other": "x" * 100}, run_id="a", step=1)
-        store.save(state)
-
-        store.save(attrs.evolve(state.set("log", changed), step=2))
-
-        assert is_same(store.load("a")["log"], changed)
 
     # ------------------------------------------------------------------ several runs
 
@@ -184,58 +155,29 @@ class CheckpointStoreContract(HistoryContract, WaitingContract, PartsContract):
         store.save(State({"new": True}, run_id="a", step=1))
         assert store.load("a")["new"] is True
 
-    # ------------------------------------------------------------------ values
-
-    @pytest.mark.parametrize("name", KEPT_VALUES)
-    def test_values_are_kept_exactly(self, store: CheckpointStore, name: str) -> None:
-        """What is loaded has the values and the types of what was saved."""
-        value = KEPT_VALUES[name]
-        store.save(State({"value": value}, run_id="a", step=1))
-
-        assert is_same(store.load("a")["value"], value)
-
-    @pytest.mark.parametrize("name", UNKEPT_VALUES)
-    def test_values_that_cannot_be_kept_are_refused(self, store: CheckpointStore, name: str) -> None:
-        """The error names the place, and what was saved before is still there."""
-        value = UNKEPT_VALUES[name]()
-        store.save(State({"n": 1}, run_id="a", step=1))
-        try:
-            with pytest.raises(NotSerializableError, match=r"orders\[1\]\.total"):
-                store.save(State({"orders": [1, {"total": value}]}, run_id="a", step=2))
-        finally:
-            if hasattr(value, "close"):
-                value.close()
-
-        assert store.load("a").step == 1
-
-    def test_a_value_of_megabytes(self, store: CheckpointStore) -> None:
-        """Size is no reason to lose anything."""
-        text = "x" * 20_000_000
-        store.save(State({"text": text}, run_id="a", step=1))
-
-        assert store.load("a")["text"] == text
-
     # ------------------------------------------------------------------ ids
 
-    @pytest.mark.parametrize("run_id", RUN_IDS)
-    def test_run_ids(self, store: CheckpointStore, run_id: str) -> None:
+    def test_run_ids(self, store: CheckpointStore) -> None:
         """Every id in the grammar can be saved, listed, loaded and deleted."""
-        store.save(State(run_id=run_id, step=1))
 
-        assert store.list() == [run_id]
-        assert store.load(run_id).run_id == run_id
-        store.delete(run_id)
-        assert store.list() == []
-
-    @pytest.mark.parametrize("run_id", HOSTILE_RUN_IDS, ids=lambda run_id: ascii(run_id)[:30])
-    def test_hostile_run_ids_are_refused(self, store: CheckpointStore, run_id: Any) -> None:
-        """No id becomes a path or a part of a query: what is not in the grammar goes nowhere."""
-        with pytest.raises(InvalidRunIdError):
-            State(run_id=run_id)
-        with pytest.raises(InvalidRunIdError):
-            store.load(run_id)
-        with pytest.raises(InvalidRunIdError):
+        def check(run_id: str) -> None:
+            store.save(State(run_id=run_id, step=1))
+            assert store.list() == [run_id]
+            assert store.load(run_id).run_id == run_id
             store.delete(run_id)
+            assert store.list() == []
+
+        check_each(zip(RUN_IDS, RUN_IDS, strict=True), check)
+
+    def test_hostile_run_ids_are_refused(self, store: CheckpointStore) -> None:
+        """No id becomes a path or a part of a query: what is not in the grammar goes nowhere."""
+
+        def check(run_id: Any) -> None:
+            for ask in (lambda run_id: State(run_id=run_id), store.load, store.delete):
+                with pytest.raises(InvalidRunIdError):
+                    ask(run_id)
+
+        check_each(((ascii(run_id)[:30], run_id) for run_id in HOSTILE_RUN_IDS), check)
 
     # ------------------------------------------------------------------ threads
 

@@ -199,7 +199,7 @@ HOSTILE_RUN_IDS: list[Any] = [
 
 
 def is_same(a: Any, b: Any) -> bool:
-    """Whether two values are equal in values and in types, to the last part: 1 is not True, nan is nan, -0.0 not 0.0.
+    """Return whether two values are equal in value and type, to the last part: 1 is not True, nan is nan, -0.0 not 0.0.
 
     A read-only container of a State is the same as the ordinary one that it was made from.
     """

@@ -14,8 +14,8 @@ _BEGINNING = datetime(2020, 1, 1, tzinfo=UTC)
 
 @contextmanager
 def fixed(start: datetime = _BEGINNING, tick: timedelta = timedelta(seconds=1)) -> Iterator[None]:
-    """Within this context the clock begins at `start` and goes on by `tick` whenever somebody looks at it, and new runs
-    are named ``run-1``, ``run-2`` and so on.
+    """Fix time and ids: the clock begins at `start` and goes on by `tick` whenever it is read, and new runs are named
+    ``run-1``, ``run-2`` and so on.
 
     It holds for the whole process, so tests that use it do not run in threads side by side.
 

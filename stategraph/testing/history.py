@@ -1,4 +1,4 @@
-"""The promises of a store about what it tells without loading data, about retention, and about time travel."""
+"""The promises of a store about what it reports without loading data, about retention, and about time travel."""
 
 from __future__ import annotations
 
@@ -63,9 +63,9 @@ class HistoryContract:
 
     keeps_history: ClassVar[bool] = True
 
-    # ------------------------------------------------------------------ what is told without loading data
+    # ------------------------------------------------------------------ what is reported without loading data
 
-    def test_runs_tells_of_every_run(self, store: CheckpointStore) -> None:
+    def test_runs_reports_every_run(self, store: CheckpointStore) -> None:
         """Its newest checkpoint, and why it failed, filtered by status and graph."""
         error = ErrorInfo("ValueError", "no topic", "draft")
         store.save(State(run_id="a", step=1, graph="review"))
@@ -137,7 +137,7 @@ class HistoryContract:
 
     @pytest.fixture
     def long_run(self, store: CheckpointStore) -> CheckpointStore:
-        """-> the store, with a run "a" of 60 steps of which everything is kept: a list grows, a key comes and goes."""
+        """Return the store, with a run "a" of 60 steps that are all kept: a list grows, a key comes and goes."""
         if not self.keeps_history:
             pytest.skip("this store keeps the newest State of a run only, and says so by keeps_history = False")
         store.retain("a", Policy("full"))
@@ -277,7 +277,7 @@ class HistoryContract:
 
 
 def _long_run(steps: int) -> list[State]:
-    """-> the States of a run in which a list grows, a key comes and goes, and an object changes."""
+    """Return the States of a run in which a list grows, a key comes and goes, and an object changes."""
     order = Order(1, [])
     states = [State({"log": [], "big": "x" * 2_000}, run_id="a", timestamp=datetime(2024, 1, 1, tzinfo=UTC))]
     for step in range(1, steps + 1):

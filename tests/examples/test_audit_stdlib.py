@@ -52,10 +52,15 @@ class TestDiscover:
         assert discover.discover(tmp_path) == []
 
     def test_the_standard_library_has_its_modules(self) -> None:
-        """The real one is where it is looked for."""
+        """The real one is where it is looked for: every module that Python names and that is a file, and no other."""
         found = discover.discover(discover.stdlib_root())
+        tops = {file.partition("/")[0].removesuffix(".py") for file in found}
 
         assert {"ast.py", "json/decoder.py", "json/__init__.py"} <= set(found)
+        assert not [file for file in found if "-packages/" in file]
+        missing = sys.stdlib_module_names.difference(sys.builtin_module_names, tops)
+        assert not [name for name in missing if (discover.stdlib_root() / f"{name}.py").is_file()]
+        assert all((discover.stdlib_root() / file).is_file() for file in found)
 
     @pytest.mark.parametrize(
         ("file", "module", "package"),
@@ -406,9 +411,12 @@ class TestGraph:
         """An empty directory gives an empty report."""
         (tmp_path / "library").mkdir()
 
-        text, _ = audit(tmp_path, tmp_path / "library")
+        text, shown = audit(tmp_path, tmp_path / "library")
 
-        assert "| files | 0 |" in text
+        assert set(re.findall(r"^\| [a-z ]+ \| (\d+) \|$", text, re.MULTILINE)) == {"0"}
+        assert "| `" not in text
+        assert text.count("There are none.") == 2
+        assert shown == [(0, 0)]
 
 
 class TestEvidence:

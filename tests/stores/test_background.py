@@ -256,6 +256,8 @@ class TestWriteBehindStore:
         behind.flush()
         behind.flush()
 
+        assert store.list() == []
+
     def test_the_rest_of_the_store_waits_until_all_is_saved(self, store):
         """What is loaded, amended or deleted is what was saved before."""
         behind = WriteBehindStore(store)

@@ -3,6 +3,7 @@
 import dataclasses
 import enum
 import os
+import re
 import struct
 import subprocess
 import sys
@@ -25,8 +26,11 @@ from stategraph import NotSerializableError, register_type
 from stategraph._values.frozen import MAX_DEPTH, freeze_items
 from stategraph.stores._codec import values as codec
 from stategraph.stores._codec.type_codecs import KINDS, DecodeError
-from stategraph.testing import KEPT_VALUES, UNKEPT_VALUES, is_same
+from stategraph.testing import KEPT_VALUES, is_same
 from stategraph.testing.corpus import Colour, Order, Point, Priority, Weekdays
+from stategraph.testing.values import check_each, check_refused
+
+pytestmark = pytest.mark.inside
 
 NUMBER = {kind.name: kind.number or 0 for kind in KINDS}
 
@@ -118,37 +122,46 @@ def test_data_comes_back_in_its_order(data: dict[str, Any]) -> None:
     assert is_same(freeze_items(loaded), freeze_items(data))
 
 
-@pytest.mark.parametrize("name", KEPT_VALUES)
-def test_a_value_is_the_same_beside_an_object(name: str) -> None:
+def test_a_value_is_the_same_beside_an_object() -> None:
     """The way for settled values and the one for all others give the same bytes."""
-    settled = codec.encode([freeze_items({"value": KEPT_VALUES[name]})])
-    with_object = codec.encode([freeze_items({"value": KEPT_VALUES[name], "object": Order(1, [])})])
 
-    assert is_same(decoded(settled)["value"], decoded(with_object)["value"])
-    assert settled[2:] in with_object
+    def check(value: Any) -> None:
+        settled = codec.encode([freeze_items({"value": value})])
+        with_object = codec.encode([freeze_items({"value": value, "object": Order(1, [])})])
+        assert is_same(decoded(settled)["value"], decoded(with_object)["value"])
+        assert settled[2:] in with_object
+
+    check_each(KEPT_VALUES.items(), check)
+
+
+def _is_spelled_out(path: PureWindowsPath) -> bool:
+    """Tell whether the text of a path leads back to it, which depends on the version of Python."""
+    return PureWindowsPath(str(path)) == path
+
+
+_DRIVE_OR_FOLDER = PureWindowsPath("./c:a")
 
 
 @pytest.mark.parametrize(
-    "value",
+    ("value", "is_kept"),
     [
-        *(Path(os.fsdecode(b"not utf-8 \xff")), PurePosixPath("\udc80/a")),
-        datetime(2024, 1, 1, tzinfo=timezone(timedelta(hours=1), "\ud800")),
-        PureWindowsPath("./c:a"),
-        PureWindowsPath("//server/share/a"),
-        PureWindowsPath("// //"),
-        *(Decimal("NaN123"), Decimal("-sNaN"), Decimal("0E-5000"), Decimal("1E+999999")),
-        *(ZoneInfo("UTC"),),
+        *((Path(os.fsdecode(b"not utf-8 \xff")), True), (PurePosixPath("\udc80/a"), True)),
+        (datetime(2024, 1, 1, tzinfo=timezone(timedelta(hours=1), "\ud800")), False),
+        (_DRIVE_OR_FOLDER, _is_spelled_out(_DRIVE_OR_FOLDER)),
+        (PureWindowsPath("//server/share/a"), True),
+        (PureWindowsPath("// //"), True),
+        *((Decimal(text), True) for text in ("NaN123", "-sNaN", "0E-5000", "1E+999999")),
+        (ZoneInfo("UTC"), False),
     ],
     ids=ascii,
 )
-def test_what_is_hard_to_keep_is_kept_or_refused(value: Any) -> None:
+def test_what_is_hard_to_keep_is_kept_or_refused(value: Any, is_kept: bool) -> None:
     """Never saved as something else, and never refused in words of other libraries."""
-    try:
-        data = encoded([{"here": value}])
-    except NotSerializableError as error:
-        assert error.path == "value[0].here"  # noqa: PT017 - either outcome is right
+    if is_kept:
+        assert is_same(decoded(encoded([{"here": value}]))["value"][0]["here"], value)
     else:
-        assert is_same(decoded(data)["value"][0]["here"], value)
+        with pytest.raises(NotSerializableError, match=r"^value\[0\]\.here "):
+            encoded([{"here": value}])
 
 
 @pytest.mark.parametrize("key", sorted(available_timezones())[::40])
@@ -196,7 +209,6 @@ def test_equal_values_of_different_types_give_different_bytes() -> None:
 # --------------------------------------------------------------------------- refusals
 
 
-@pytest.mark.parametrize("name", UNKEPT_VALUES)
 @pytest.mark.parametrize(
     ("wrap", "path"),
     [
@@ -208,18 +220,20 @@ def test_equal_values_of_different_types_give_different_bytes() -> None:
     ],
     ids=["at the top", "in a dict in a list", "in a tuple", "under an int", "in an object"],
 )
-def test_a_value_that_cannot_be_kept_is_refused_with_its_path(name: str, wrap: Callable[[Any], Any], path: str) -> None:
+def test_a_value_that_cannot_be_kept_is_refused_with_its_path(wrap: Callable[[Any], Any], path: str) -> None:
     """The path leads to it as one would write it."""
-    value = UNKEPT_VALUES[name]()
-    try:
-        with pytest.raises(NotSerializableError) as caught:
-            encoded(wrap(value))
-    finally:
-        if hasattr(value, "close"):
-            value.close()
 
-    assert caught.value.path.startswith(path)
-    assert len(str(caught.value)) < 1500
+    sizes = []
+
+    def save(value: Any) -> None:
+        try:
+            encoded(wrap(value))
+        except NotSerializableError as error:
+            sizes.append(len(str(error)))
+            raise
+
+    check_refused(save, f"^{re.escape(path)}")
+    assert max(sizes) < 1500
 
 
 @pytest.mark.parametrize(
@@ -285,82 +299,55 @@ _WRAPPERS: dict[str, Callable[[Any], Any]] = {
 }
 
 
-@pytest.mark.parametrize("leaf", [0, date.min, 2**80, Path("a"), "\ud800", datetime(2024, 1, 1, tzinfo=UTC)], ids=ascii)
-@pytest.mark.parametrize("levels", [MAX_DEPTH - 2, MAX_DEPTH - 1, MAX_DEPTH, MAX_DEPTH + 1, 3 * MAX_DEPTH])
-@pytest.mark.parametrize("name", ["list", "tuple", "dict", "dict with int keys", "object", "frozenset"])
-def test_a_deep_value_is_kept_or_refused(name: str, levels: int, leaf: Any) -> None:
-    """At the very limit as well: what can be saved can be loaded."""
-    value = nested(_WRAPPERS[name], levels, leaf)
-    try:
-        data = encoded(value)
-    except NotSerializableError:
-        assert levels >= MAX_DEPTH - 1
-    else:
-        freeze_items(decoded(data))
+_LEAVES = [0, date.min, 2**80, Path("a"), "\ud800", datetime(2024, 1, 1, tzinfo=UTC)]
 
 
-@pytest.mark.parametrize("levels", [MAX_DEPTH - 10, MAX_DEPTH + 10, 5 * MAX_DEPTH, 20 * MAX_DEPTH])
+@pytest.mark.parametrize("leaf", _LEAVES, ids=ascii)
+@pytest.mark.parametrize("name", _WRAPPERS)
+def test_a_value_may_be_so_deep_and_no_deeper(name: str, leaf: Any) -> None:
+    """What can be saved can be loaded, at the very limit as well."""
+    for levels in (MAX_DEPTH - 1, MAX_DEPTH):
+        value = nested(_WRAPPERS[name], levels, leaf)
+        assert is_same(round_trip(value), value)
+    for levels in (MAX_DEPTH + 1, 3 * MAX_DEPTH):
+        with pytest.raises(NotSerializableError):
+            encoded(nested(_WRAPPERS[name], levels, leaf))
+
+
 @pytest.mark.parametrize("name", ["list", "dict", "tuple"])
-def test_a_value_that_grew_deep_in_many_steps_is_kept_or_refused(name: str, levels: int) -> None:
-    """Each step wraps what the one before had frozen already."""
-    try:
+def test_a_value_may_grow_so_deep_in_many_steps_and_no_deeper(name: str) -> None:
+    """Each step wraps what the one before had frozen already, in two levels."""
+
+    def grown(levels: int) -> Any:
         data = freeze_items({"value": 0})
-        for _ in range(levels):
+        for _ in range(levels // 2):
             data = freeze_items({"value": [_WRAPPERS[name](data["value"])]})
-        kept = codec.encode([data])
-    except NotSerializableError:
-        assert 2 * levels > MAX_DEPTH
-    else:
-        freeze_items(decoded(kept))
+        return data
+
+    assert is_same(freeze_items(decoded(codec.encode([grown(MAX_DEPTH)]))), grown(MAX_DEPTH))
+    for levels in (MAX_DEPTH + 2, 5 * MAX_DEPTH, 20 * MAX_DEPTH):
+        with pytest.raises(NotSerializableError):
+            codec.encode([grown(levels)])
 
 
-@pytest.mark.parametrize("levels", [MAX_DEPTH + 50, 8 * MAX_DEPTH])
 @pytest.mark.parametrize(
-    "value_of",
-    [lambda deep: {deep}, lambda deep: {deep: 1}, lambda deep: [frozenset({deep})]],
+    ("value_of", "levels"),
+    [
+        (lambda deep: {deep}, MAX_DEPTH - 1),
+        (lambda deep: {deep: 1}, MAX_DEPTH - 1),
+        (lambda deep: [frozenset({deep})], MAX_DEPTH - 2),
+    ],
     ids=["set", "key", "frozenset"],
 )
-def test_deep_members_and_keys_are_kept_or_refused(value_of: Callable[[Any], Any], levels: int) -> None:
+def test_members_and_keys_may_be_so_deep_and_no_deeper(value_of: Callable[[Any], Any], levels: int) -> None:
     """Tuples in sets are as deep as other tuples."""
-    try:
-        data = encoded(value_of(nested(lambda x: (x,), levels)))
-    except NotSerializableError:
-        pass
-    else:
-        freeze_items(decoded(data))
+    assert is_same(round_trip(value_of(nested(lambda x: (x,), levels))), value_of(nested(lambda x: (x,), levels)))
+    for more in (levels + 1, 8 * MAX_DEPTH):
+        with pytest.raises(NotSerializableError):
+            encoded(value_of(nested(lambda x: (x,), more)))
 
 
 # --------------------------------------------------------------------------- registered classes
-
-
-def test_a_registered_class_that_cannot_be_restored_is_refused() -> None:
-    """When it is registered or, at the latest, when an instance is saved: it has more in it than its fields."""
-
-    @attrs.define
-    class Bag(dict[str, int]):
-        name: str = ""
-
-    bag = Bag("n")
-    dict.update(bag, {"a": 1})
-
-    with pytest.raises((TypeError, NotSerializableError)):
-        register_type(Bag)
-        encoded([bag])
-
-
-def test_a_registered_exception_is_restored_or_refused() -> None:
-    """Exceptions are made in a way of their own."""
-
-    @attrs.define
-    class LateError(Exception):
-        reason: str
-
-    try:
-        data = encoded([register_type(LateError)("late")])
-    except (TypeError, NotSerializableError):
-        pass
-    else:
-        assert decoded(data)["value"][0].reason == "late"
 
 
 def test_what_stands_in_slots_beside_the_fields_is_not_lost() -> None:
@@ -382,18 +369,14 @@ def test_what_stands_in_slots_beside_the_fields_is_not_lost() -> None:
 
 
 def test_a_class_that_caches_its_hash_can_be_hashed_after_loading() -> None:
-    """``attrs.frozen(cache_hash=True)``; otherwise it must be refused."""
+    """``attrs.frozen(cache_hash=True)``."""
 
     @register_type
     @attrs.frozen(cache_hash=True)
     class Cached:
         number: int
 
-    try:
-        data = encoded([{Cached(1): 1}, Cached(2)])
-    except NotSerializableError:
-        return
-    first, second = decoded(data)["value"]
+    first, second = decoded(encoded([{Cached(1): 1}, Cached(2)]))["value"]
 
     assert first == {Cached(1): 1}
     assert hash(second) == hash(Cached(2))

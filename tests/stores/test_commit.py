@@ -18,6 +18,8 @@ from stategraph.stores._rows.records import Write
 from stategraph.stores.disk import DiskStore
 from stategraph.stores.sqlite import SqliteStore
 
+pytestmark = pytest.mark.inside
+
 THREADS = 8
 
 

@@ -11,7 +11,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -224,7 +224,7 @@ def test_a_folder_in_the_place_of_the_database_is_refused(folder: Path) -> None:
     """In words of stategraph."""
     (folder / "cache.db").mkdir(parents=True)
 
-    with pytest.raises((ConfigError, FormatError)):
+    with pytest.raises(ConfigError, match="a folder that can be made and written to"):
         DiskStore(folder)
 
 
@@ -280,31 +280,33 @@ def test_somebody_elses_cache_is_refused_and_left_alone(folder: Path) -> None:
 # --------------------------------------------------------------------------- damage
 
 
-@pytest.mark.parametrize("share", [0.0, 0.1, 0.3, 0.5, 0.9])
-def test_a_truncated_database_is_an_error_or_empty(saved: Path, share: float) -> None:
+@pytest.mark.parametrize("share", [0.1, 0.3, 0.5])
+def test_a_truncated_database_is_an_error(saved: Path, share: float) -> None:
     """Never a State that was not saved."""
     database = saved / "cache.db"
     os.truncate(database, int(database.stat().st_size * share))
 
-    try:
-        with closing(DiskStore(saved)) as store:
-            assert store.load("a")["n"] == 1
-    except (CheckpointError, ConfigError):
-        pass
+    with pytest.raises(CheckpointError, match="damaged"):
+        DiskStore(saved)
 
 
-@pytest.mark.parametrize("page", range(0, 12, 2))
-def test_a_zeroed_page_is_an_error_or_unseen(saved: Path, page: int) -> None:
-    """Whichever page of the database it is."""
+def test_an_emptied_database_is_a_new_one(saved: Path) -> None:
+    """It holds no run."""
+    os.truncate(saved / "cache.db", 0)
+
+    with closing(DiskStore(saved)) as store, pytest.raises(CheckpointNotFoundError):
+        store.load("a")
+
+
+@pytest.mark.parametrize(("page", "is_seen"), [(0, True), (2, True), (4, True), (6, False), (8, False)])
+def test_a_zeroed_page_is_an_error_or_unseen(saved: Path, page: int, is_seen: bool) -> None:
+    """What is read goes through the first pages; those after them are indexes that a load does not need."""
     with (saved / "cache.db").open("r+b") as file:
         file.seek(page * 4096)
         file.write(b"\0" * 4096)
 
-    try:
-        with closing(DiskStore(saved)) as store:
-            assert store.load("a")["n"] == 1
-    except (CheckpointError, ConfigError):
-        pass
+    with pytest.raises(CheckpointError) if is_seen else nullcontext(), closing(DiskStore(saved)) as store:
+        assert store.load("a")["n"] == 1
 
 
 def test_a_damaged_record_is_found_out_and_can_be_deleted(saved: Path) -> None:
@@ -387,6 +389,7 @@ def test_a_number_of_runs_that_is_damaged_is_an_error(saved: Path) -> None:
         assert store.load("a")["n"] == 1
 
 
+@pytest.mark.inside
 def test_a_failure_of_the_database_is_told_as_it_is(store: DiskStore) -> None:
     """One that is not a lock is not reported as a lock that was waited for."""
     store._cache._con.execute("PRAGMA query_only = 1")
@@ -524,12 +527,8 @@ def test_a_replaced_trigger_does_not_run(saved: Path) -> None:
         "CREATE TRIGGER Settings_size_insert AFTER INSERT ON Cache BEGIN DELETE FROM Cache; END",
     )
 
-    try:
-        with closing(DiskStore(saved)) as store:
-            store.save(State({"n": 1}, run_id="b", step=1))
-            assert store.list() == ["a", "b"]
-    except FormatError:
-        pass
+    with pytest.raises(FormatError, match="Settings_size_insert"):
+        DiskStore(saved)
 
 
 def test_settings_with_keys_that_cannot_be_sorted_are_refused(saved: Path) -> None:
@@ -600,6 +599,7 @@ def test_a_tampered_store_opens_and_runs_nothing(saved: Path) -> None:
 # --------------------------------------------------------------------------- interrupts and kills
 
 
+@pytest.mark.inside
 def test_a_transaction_left_open_does_not_swallow_the_next_save(store: DiskStore) -> None:
     """As an interrupt leaves it that comes just after diskcache began one."""
     store.save(State({"n": 1}, run_id="a", step=1))
@@ -613,6 +613,7 @@ def test_a_transaction_left_open_does_not_swallow_the_next_save(store: DiskStore
     assert not store._cache._con.in_transaction
 
 
+@pytest.mark.inside
 def test_a_thread_mark_left_behind_does_not_split_the_next_save(store: DiskStore) -> None:
     """An ended thread's id is given to a new thread, which has no transaction open."""
     store.save(State({"n": 1}, run_id="a", step=1))
@@ -625,6 +626,7 @@ def test_a_thread_mark_left_behind_does_not_split_the_next_save(store: DiskStore
     assert any(statement.startswith("BEGIN") for statement in statements)
 
 
+@pytest.mark.inside
 def test_a_transaction_whose_beginning_is_interrupted_locks_nobody_out(
     folder: Path, store: DiskStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -644,6 +646,7 @@ def test_a_transaction_whose_beginning_is_interrupted_locks_nobody_out(
         other.save(State({"n": 1}, run_id="a", step=1))
 
 
+@pytest.mark.inside
 @pytest.mark.parametrize("interrupt", [KeyboardInterrupt, RuntimeError])
 def test_an_interrupted_save_leaves_the_old_state(
     store: DiskStore, interrupt: type[BaseException], monkeypatch: pytest.MonkeyPatch
@@ -681,7 +684,7 @@ for step in range(int(sys.argv[2]), 1_000_000):
 def test_a_killed_writer_loses_no_save_that_returned(folder: Path) -> None:
     """It is killed again and again, in the midst of saving."""
     step = 1
-    for kill in range(10):
+    for kill in range(6):
         with subprocess.Popen(
             [sys.executable, "-c", _WRITER, str(folder), str(step)], stdout=subprocess.PIPE, text=True
         ) as process:
@@ -725,6 +728,7 @@ def test_processes_share_a_folder(folder: Path) -> None:
         assert {store.load(run_id).step for run_id in store.list()} == {30}
 
 
+@pytest.mark.inside
 @pytest.mark.parametrize("policy", [Policy(), Policy("full")], ids=["latest", "full"])
 def test_a_load_sees_the_rows_of_one_time(folder: Path, store: DiskStore, policy: Policy, monkeypatch: Any) -> None:
     """However much somebody else saves, cuts and deletes between the reads of one load."""
@@ -844,6 +848,7 @@ def test_a_forked_process_has_a_connection_of_its_own(store: DiskStore) -> None:
     assert store.load("a")["n"] == 3
 
 
+@pytest.mark.inside
 def test_a_locked_database_is_an_error_that_says_so(
     folder: Path, store: DiskStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -163,6 +163,7 @@ class TestByHand:
 class TestClosed:
     """Erased when the last handle is closed, however it was deleted."""
 
+    @pytest.mark.inside
     @pytest.mark.parametrize("policy", [Policy(), Policy("full"), Policy("windowed", window=2)], ids=str)
     def test_a_run_that_completed(self, store: Any, folder: Path, policy: Policy) -> None:
         """Nobody waits for its traces to be erased."""
@@ -174,6 +175,7 @@ class TestClosed:
 
         assert copies(folder) == 0
 
+    @pytest.mark.inside
     def test_what_retention_removes(self, store: Any, folder: Path) -> None:
         """Of a run that goes on."""
         saved(store, "a", policy=Policy())
@@ -203,9 +205,8 @@ class TestClosed:
     @pytest.mark.parametrize("durability", ["sync", "async"])
     def test_a_graph_that_does_not_preserve_its_runs(self, store: Any, folder: Path, durability: str) -> None:
         """The whole way."""
-        graph = make_graph({"a": returns({"text": SECRET * 100}), "b": returns({"text": SECRET * 4000})}, store=store)
-        graph.config = graph.config.merge({"checkpoint": {"preserve": False, "durability": durability}})
-        graph._changed()
+        nodes = {"a": returns({"text": SECRET * 100}), "b": returns({"text": SECRET * 4000})}
+        graph = make_graph(nodes, store=store, preserve=False, durability=durability)
         graph.execute(State(run_id="run"))
         assert "run" not in store.list()
         store.close()
@@ -232,6 +233,7 @@ class TestCaches:
         now = clock.now_ns() + int(seconds * 1e9)
         monkeypatch.setattr(clock, "now_ns", lambda: now)
 
+    @pytest.mark.inside
     def test_they_are_removed_as_others_are_kept(self, results: KeptResults, folder: Path, monkeypatch: Any) -> None:
         """Now and then, all of them; and from the log, too."""
         self.later(monkeypatch, 3601)
@@ -241,6 +243,7 @@ class TestCaches:
         assert copies(folder) == 0
         assert results.find([3], None).changes is not None
 
+    @pytest.mark.inside
     def test_by_whoever_opens_the_cache_next(self, results: KeptResults, folder: Path, monkeypatch: Any) -> None:
         """With the first result that it keeps."""
         self.later(monkeypatch, 3601)
@@ -249,6 +252,7 @@ class TestCaches:
 
         assert copies(folder) == 0
 
+    @pytest.mark.inside
     def test_one_that_is_looked_for(self, results: KeptResults, folder: Path, monkeypatch: Any) -> None:
         """It is gone at once; its traces go when the cache is closed."""
         self.later(monkeypatch, 3601)
@@ -260,6 +264,7 @@ class TestCaches:
 
         assert copies(folder) == 0
 
+    @pytest.mark.inside
     def test_others_stay(self, results: KeptResults, folder: Path, monkeypatch: Any) -> None:
         """As long as they have time, or for ever."""
         self.later(monkeypatch, 3599)
@@ -288,6 +293,7 @@ class TestCaches:
         assert copies(folder) == 0
 
 
+@pytest.mark.inside
 @pytest.mark.parametrize("mode", ["sqlite", "disk"])
 def test_what_every_connection_is_told(mode: str, folder: Path) -> None:
     """To overwrite what is deleted, and to sync down to the medium where a sync alone does not."""

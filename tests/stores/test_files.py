@@ -127,8 +127,10 @@ class TestModes:
 
         with SqliteStore(folder / "runs.db") as store:
             store.save(State(run_id="a", step=1))
+            assert store.load("a").step == 1
         with DiskStore(folder / "runs") as other:
             other.save(State(run_id="a", step=1))
+            assert other.load("a").step == 1
 
     def test_of_a_folder_for_the_disk_store_itself(self, folder: Path) -> None:
         """A sticky bit is not enough there: others could put a log beside the database."""
@@ -182,6 +184,7 @@ class TestModes:
         assert {name: mode for name, mode in modes.items() if mode & 0o077} == {}
         assert len(modes) == 6
 
+    @pytest.mark.inside
     def test_of_a_cache(self, folder: Path, caplog: Any) -> None:
         """It is not used, and the node is called: a cache never fails."""
         results = KeptResults(folder)
@@ -501,6 +504,7 @@ class TestTakenAway:
         assert not (folder / "cache.db").exists()
         store.close()
 
+    @pytest.mark.inside
     def test_the_folder_of_a_cache(self, folder: Path) -> None:
         """To delete it is how a cache is emptied: it is made anew."""
         results = KeptResults(folder)
@@ -515,7 +519,7 @@ class TestTakenAway:
     @pytest.mark.parametrize("size", [0, 1, 40, 4096, 5000])
     @pytest.mark.parametrize("which", ["", "-wal"])
     def test_a_file_that_is_cut_off(self, kind: str, folder: Path, tmp_path: Path, which: str, size: int) -> None:
-        """It is an error of stategraph's or what was saved before: never a hang, nor something else."""
+        """All of it is there, or nothing, or it is an error of stategraph's: never an older State, nor a hang."""
         with opened(kind, folder) as store:
             for step in (1, 2):
                 store.save(State({"n": step, "text": "x" * 9000}, run_id="a", step=step))
@@ -525,9 +529,9 @@ class TestTakenAway:
 
         try:
             with opened(kind, tmp_path / "killed") as store:
-                assert [store.load(run_id)["n"] in (1, 2) for run_id in store.list()] in ([], [True])
-        except stategraph.StateGraphError:
-            pass
+                assert [store.load(run_id)["n"] for run_id in store.list()] in ([], [2])
+        except stategraph.StateGraphError as error:
+            assert which == "", f"a log that was cut off holds no commit: {error}"  # noqa: PT017 - one outcome of three
 
 
 READER = """
@@ -604,7 +608,7 @@ class TestReadingWhereNothingCanBeWritten:
         try:
             with SqliteStore(mounted / "runs.db", read_only=True) as store:
                 assert store.load("a")["n"] == 1
-            with pytest.raises((ConfigError, stategraph.CheckpointError)):
+            with pytest.raises(ConfigError, match="a file that can be used"):
                 SqliteStore(mounted / "runs.db")
         finally:
             subprocess.run(["umount", str(mounted)], check=True)
@@ -664,6 +668,7 @@ class TestNames:
                 assert store.list() == ["a"]
         assert {os.fsencode(path.name) for path in tmp_path.iterdir()} == {b"\xff\xfe.db", b"\xff\xfe"}
 
+    @pytest.mark.inside
     @pytest.mark.parametrize("path", ["a\0b", "\ud800", "x/\0"])
     def test_that_no_file_can_have(self, kind: str, path: str) -> None:
         """They are errors that name the option, wherever they are given."""
@@ -714,6 +719,7 @@ class TestVersionsOfSqlite:
         else:
             saved(kind, tmp_path / "new")
 
+    @pytest.mark.inside
     def test_of_a_cache(self, tmp_path: Path, monkeypatch: Any) -> None:
         """The node is called."""
         monkeypatch.setattr(sqlite3, "sqlite_version_info", (3, 30, 1))
@@ -759,11 +765,15 @@ class TestIndexesOfOthers:
         ],
     )
     def test_what_only_helps_to_look(self, file: Path, statement: str) -> None:
-        """It is welcome."""
+        """It is welcome, and stays."""
         change(file, statement)
 
         with SqliteStore(file) as store:
             store.save(State({"n": 2}, run_id="a", step=2))
+            assert store.load("a")["n"] == 2
+        with closing(sqlite3.connect(file)) as database:
+            names = {name for (name,) in database.execute("SELECT name FROM sqlite_master")}
+        assert names & {"mine", "sqlite_stat1"}
 
     @pytest.mark.parametrize(
         "statements",

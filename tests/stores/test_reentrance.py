@@ -27,7 +27,7 @@ from stategraph.stores.sqlite import SqliteStore
 from tests.conftest import make_store
 from tests.scenarios import reopened
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = [pytest.mark.timeout(60), pytest.mark.inside]
 
 
 @functools.cache
@@ -404,7 +404,7 @@ def test_collections_everywhere(tmp_path: Path, kind: str) -> None:
         try:
             for thread in threads:
                 thread.start()
-            time.sleep(1)
+            time.sleep(0.3)
         finally:
             done.set()
             for thread in threads:

@@ -18,6 +18,8 @@ from stategraph.stores._rows.integrity import Sealer
 from stategraph.stores._rows.records import FORMAT, Row
 from stategraph.testing.corpus import Order, is_same
 
+pytestmark = pytest.mark.inside
+
 ROWS = Rows(Sealer())
 BIG = os.urandom(200_000)
 

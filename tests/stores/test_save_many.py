@@ -29,6 +29,7 @@ def test_the_newest_of_them_is_loaded(sqlite):
     assert sqlite.load("a")["n"] == 100
 
 
+@pytest.mark.inside
 def test_a_run_that_keeps_the_newest_is_written_once(tmp_path):
     """Only the last of what has gathered, after the first State of the run."""
     with SqliteStore(tmp_path / "runs.db") as store:

@@ -1,6 +1,6 @@
 """The toolkit: a State as bytes, for stores that keep one State of a run, and what is done with bytes that are none."""
 
-from contextlib import suppress
+import itertools
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
@@ -46,6 +46,8 @@ STATE = State(
     parent=ParentStep("b", 2),
 )
 KEPT = state_to_bytes(STATE)
+UNUSED = 1
+"""The place of the byte for the step before, which matters to stores that chain rows."""
 ROW = unpack_row("a", KEPT)[0]
 BODY = codec.decode(ROW.body)
 
@@ -96,31 +98,33 @@ def test_what_cannot_be_kept_names_its_place() -> None:
 # --------------------------------------------------------------------------- damage
 
 
-@pytest.mark.parametrize("place", range(len(KEPT)))
-def test_a_changed_byte_is_found_out(place: int) -> None:
-    """Anywhere: what comes back is the State that was saved, or an error."""
-    for bits in (0x01, 0x80, 0xFF):
+def test_a_changed_byte_is_found_out() -> None:
+    """Anywhere: what comes back is an error, or the State that was saved where the byte has no meaning."""
+    unnoticed = []
+    for place, bits in itertools.product(range(len(KEPT)), (0x01, 0x80, 0xFF)):
         damaged = bytearray(KEPT)
         damaged[place] ^= bits
         try:
             state = state_from_bytes("a", bytes(damaged))
         except (CheckpointCorruptError, FormatError):
             continue
-        assert state == STATE
+        assert state == STATE, (place, bits)
+        unnoticed.append((place, bits))
+
+    assert {place for place, _ in unnoticed} <= {UNUSED}
 
 
-@pytest.mark.parametrize("size", range(len(KEPT)))
-def test_cut_bytes_are_found_out(size: int) -> None:
+def test_cut_bytes_are_found_out() -> None:
     """A write that was torn is no checkpoint."""
-    with pytest.raises(CheckpointCorruptError):
-        state_from_bytes("a", KEPT[:size])
+    for size in range(len(KEPT)):
+        with pytest.raises(CheckpointCorruptError):
+            state_from_bytes("a", KEPT[:size])
 
 
 @pytest.mark.parametrize("added", [b"\0", KEPT], ids=["a byte", "a checkpoint"])
-def test_something_behind_the_bytes_changes_nothing(added: bytes) -> None:
-    """It is found out, or does not count."""
-    with suppress(CheckpointCorruptError):
-        assert state_from_bytes("a", KEPT + added) == STATE
+def test_bytes_after_the_end_do_not_count(added: bytes) -> None:
+    """A file that was once longer is still the checkpoint that was written last."""
+    assert state_from_bytes("a", KEPT + added) == STATE
 
 
 def test_the_bytes_of_another_run_are_refused() -> None:
@@ -131,6 +135,7 @@ def test_the_bytes_of_another_run_are_refused() -> None:
         state_from_bytes("../a", KEPT)
 
 
+@pytest.mark.inside
 @pytest.mark.parametrize("version", [FORMAT + 1, 255, 10**9])
 def test_a_newer_format_is_refused(version: int) -> None:
     """It may be all right: the error says to update, not that something is damaged."""
@@ -147,6 +152,7 @@ def test_what_is_no_checkpoint_is_refused(kept: bytes) -> None:
         state_from_bytes("a", kept)
 
 
+@pytest.mark.inside
 @settings(max_examples=200, deadline=None, print_blob=True)
 @given(st.binary(max_size=80))
 def test_random_bytes_are_refused(kept: bytes) -> None:
@@ -161,33 +167,42 @@ def test_random_bytes_are_refused(kept: bytes) -> None:
 _WRONG: dict[str, list[Any]] = {
     "step": [-1, 10**15, 4],
     "base": [-1, 2, 4],
-    "time_ns": [2**63, -(2**63)],
+    "time_ns": [-(2**63)],
     "encoding": ["", "pickle", "msgpack+gzip", "os.system"],
-    "node": ["\n"],
 }
 
 
+@pytest.mark.inside
 @pytest.mark.parametrize(("field", "value"), [(name, value) for name, values in _WRONG.items() for value in values])
-def test_a_forged_field_is_refused_or_harmless(field: str, value: Any) -> None:
+def test_a_forged_field_is_refused(field: str, value: Any) -> None:
     """With a CheckpointError at loading, not with something else when the State is used."""
-    try:
-        state = state_from_bytes("a", forged(**{field: value}))
-    except CheckpointError:
-        return
+    with pytest.raises(CheckpointError):
+        state_from_bytes("a", forged(**{field: value}))
+
+
+@pytest.mark.inside
+@pytest.mark.parametrize(("field", "value"), [("time_ns", 2**63), ("node", "\n")])
+def test_a_forged_field_that_a_state_may_have_is_harmless(field: str, value: Any) -> None:
+    """The State can be used and saved like any other."""
+    state = state_from_bytes("a", forged(**{field: value}))
+
     assert repr(state)
     assert state.timestamp.utcoffset() is not None
-    assert state_from_bytes("a", state_to_bytes(state)) == state
+    assert state_from_bytes("a", state_to_bytes(state)) == state != STATE
 
 
-@pytest.mark.parametrize("place", range(11))
 @pytest.mark.parametrize("value", [None, "x", b"x", 1.5, [], {}, True, 2**64 - 1], ids=repr)
-def test_a_forged_part_of_a_row_is_an_error_or_another_state(place: int, value: Any) -> None:
-    """Whatever its type is."""
+def test_a_forged_part_of_a_row_is_refused(value: Any) -> None:
+    """Whatever its type is; the first part, the step before, is for stores that chain rows."""
     parts = ormsgpack.unpackb(KEPT)
-    parts[place] = value
+    for place in range(1, len(parts)):
+        if parts[place] is value:
+            continue
+        forged_parts = [*parts[:place], value, *parts[place + 1 :]]
+        with pytest.raises(CheckpointError):
+            state_from_bytes("a", ormsgpack.packb(forged_parts))
 
-    with suppress(CheckpointError):
-        assert state_from_bytes("a", ormsgpack.packb(parts)) == STATE  # what is not sealed does not matter here
+    assert state_from_bytes("a", ormsgpack.packb([value, *parts[1:]])) == STATE
 
 
 _DATA, _GROWN, _GONE, _ABOUT = BODY
@@ -225,6 +240,7 @@ _BODIES: dict[str, bytes] = {
 }
 
 
+@pytest.mark.inside
 @pytest.mark.parametrize("name", _BODIES)
 def test_a_forged_body_is_refused(name: str) -> None:
     """With a CheckpointError at loading, not with something else when the State is used."""
@@ -232,12 +248,14 @@ def test_a_forged_body_is_refused(name: str) -> None:
         state_from_bytes("a", forged(body=_BODIES[name]))
 
 
+@pytest.mark.inside
 def test_a_change_is_no_checkpoint_of_its_own() -> None:
     """What it builds on is not there."""
     with pytest.raises(CheckpointCorruptError, match="builds on step 2"):
         state_from_bytes("a", forged(base=2))
 
 
+@pytest.mark.inside
 def test_an_unknown_class_in_it_names_the_way_out() -> None:
     """The process that resumes may have forgotten to register it."""
     unknown = codec._pack(["shop.Order", 1, {}])
@@ -288,12 +306,14 @@ def test_time_is_kept_to_the_nanosecond() -> None:
     assert time_ns_of(state_from_bytes("a", state_to_bytes(state))) == 1_700_000_000_123_456_789
 
 
+@pytest.mark.inside
 def test_a_row_says_what_it_is() -> None:
     """A snapshot, of the oldest format that can hold it."""
     assert isinstance(ROW, Row)
     assert (ROW.step, ROW.base, ROW.is_snapshot, ROW.format) == (3, 3, True, 1)
 
 
+@pytest.mark.inside
 def test_a_row_with_a_pause_has_the_newest_format() -> None:
     """Which an older version of stategraph refuses, as it could not restore the pause."""
     paused = State(run_id="a", status=RunStatus.PAUSED).paused("to be approved", {"total": Decimal(3)})

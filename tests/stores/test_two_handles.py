@@ -96,6 +96,7 @@ def test_a_run_that_another_rolled_back(store, other):
     assert other.load("a")["other"] == "way"
 
 
+@pytest.mark.inside
 def test_a_run_that_another_went_on_with_is_not_pruned(store, other, monkeypatch):
     """Though it was over when prune began."""
     store.retain("a", Policy(ttl=1e-9))
@@ -113,6 +114,7 @@ def test_a_run_that_another_went_on_with_is_not_pruned(store, other, monkeypatch
     assert other.load("a")["new"] == "question"
 
 
+@pytest.mark.inside
 def test_a_load_beside_a_save(store, other, monkeypatch):
     """What it remembers of the run is all of one time: what is saved after it can be loaded."""
     store.retain("a", Policy("full"))
@@ -192,6 +194,7 @@ def test_what_was_told_last_counts(store, other):
     assert [row.step for row in store.history("a")] == [4, 5]
 
 
+@pytest.mark.inside
 def test_a_run_that_is_at_work_does_not_end_a_prune(store, other, monkeypatch):
     """What is due of it goes another time; all others lose what is due, and that is told."""
     for run_id in ("a", "b", "c"):
@@ -218,6 +221,7 @@ def test_a_run_that_is_at_work_does_not_end_a_prune(store, other, monkeypatch):
     assert store.prune().checkpoints > 0
 
 
+@pytest.mark.inside
 def test_policies_of_many_runs_are_not_remembered_for_ever(store, other, monkeypatch):
     """A run that was saved has its own in the store; one that was not keeps it until it is."""
     monkeypatch.setattr(known, "_MOST_TAILS", 5)

@@ -18,23 +18,23 @@ import stategraph
 from stategraph import NodeContext, State
 from stategraph._values.provenance import Part
 from stategraph.stores.sqlite import SqliteStore
-from tests.everything import INPUTS, answer, builds_everything, expected
-from tests.lives import Everything, Journal, Life, World, live
+from tests.all_features import INPUTS, answer, builds_all_features, expected
 from tests.scenarios import RUN
+from tests.simulated_process import Everything, Journal, SimulatedProcess, World, live
 
 pytestmark = pytest.mark.unmeasured
 
 PROGRAM = """
 import os, signal, sys
-from tests.lives import Life
-from tests.test_everything_killed import lived
+from tests.simulated_process import SimulatedProcess
+from tests.test_all_features_killed import lived
 
 folder, case, place = sys.argv[1:]
 name, _, count = place.rpartition("#")
 points = os.open(os.path.join(folder, "points"), os.O_WRONLY | os.O_APPEND | os.O_CREAT)
 left = int(count)
 
-class Doomed(Life):
+class Doomed(SimulatedProcess):
     def point(self, kind, passed):
         global left
         super().point(kind, passed)
@@ -90,14 +90,14 @@ def journal_of(folder: Path) -> Journal:
     return journal
 
 
-def lived(folder: str | Path, case: str, life: Life) -> State:
-    """-> the final State, after a life in this process."""
+def lived(folder: str | Path, case: str, process: SimulatedProcess) -> State:
+    """Return the final State, after the run was gone on with in this process."""
     driver, kind, durability = CASES[case]
     log = Log(Path(folder))
     try:
-        build = builds_everything(kind, durability=durability)
+        build = builds_all_features(kind, durability=durability)
         return live(
-            World("sqlite", Path(folder), log, is_prompt=False), build, INPUTS, answer, driver=driver, life=life
+            World("sqlite", Path(folder), log, is_prompt=False), build, INPUTS, answer, driver=driver, process=process
         )
     finally:
         log.close()
@@ -165,7 +165,7 @@ def test_it_survives_being_killed_at(tmp_path: Path, undisturbed: Path, boundary
     place = BOUNDARIES[boundary]
 
     assert run_process(tmp_path, "sync", place) == -9
-    final = lived(tmp_path, "sync", Life())
+    final = lived(tmp_path, "sync", SimulatedProcess())
 
     assert_as_if_undisturbed(tmp_path, undisturbed, final)
 
@@ -180,7 +180,7 @@ def test_it_survives_being_killed_again_and_again(tmp_path: Path, undisturbed: P
     chosen.sort(key=list(places(undisturbed)).index)
     kills = [run_process(tmp_path, case, place) for place in chosen].count(-9)
     assert kills
-    final = lived(tmp_path, case, Life())
+    final = lived(tmp_path, case, SimulatedProcess())
 
     assert_as_if_undisturbed(tmp_path, undisturbed, final)
 

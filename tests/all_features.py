@@ -1,7 +1,7 @@
 """One graph with every feature, and what it comes to as a plain function.
 
 Every function of it works through a `Tool`, which notes what was done in which step. A feature that is added to
-stategraph gets a place in `build_everything` and its meaning in `expected`.
+stategraph gets a place in `build_all_features` and its meaning in `expected`.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from stategraph import (
     State,
     StateGraph,
 )
-from tests.lives import Build, Life, Tool
 from tests.scenarios import chain, make_graph
+from tests.simulated_process import Build, SimulatedProcess, Tool
 
 ROUNDS = 2
 INPUTS: dict[str, Any] = {"items": [3, 1, 2]}
@@ -139,7 +139,7 @@ def add(a: int, b: int) -> int:
     return a + b
 
 
-def builds_everything(kind: str = "sync", **checkpoint: Any) -> Build:
+def builds_all_features(kind: str = "sync", **checkpoint: Any) -> Build:
     """-> what builds the graph.
 
     Args:
@@ -147,13 +147,13 @@ def builds_everything(kind: str = "sync", **checkpoint: Any) -> Build:
         checkpoint: Options of its CheckpointConfig.
     """
 
-    def build(store: CheckpointStore, life: Life, tool: Tool) -> StateGraph:
-        return build_everything(store, tool, kind, observer=life, **checkpoint)
+    def build(store: CheckpointStore, process: SimulatedProcess, tool: Tool) -> StateGraph:
+        return build_all_features(store, tool, kind, observer=process, **checkpoint)
 
     return build
 
 
-def build_everything(store: CheckpointStore, tool: Tool, kind: str = "sync", **options: Any) -> StateGraph:
+def build_all_features(store: CheckpointStore, tool: Tool, kind: str = "sync", **options: Any) -> StateGraph:
     """-> the graph."""
     given, options = Functions(tool), {"preserve": True, **options}
     first = _as_async if kind in {"async", "mixed"} else _same
@@ -176,7 +176,7 @@ def build_everything(store: CheckpointStore, tool: Tool, kind: str = "sync", **o
     }
     between = ["begin", "fetch", "compute", "risk", "fan", "spread", "child", "report", "approve"]
     again = lambda state: state["round"] < ROUNDS or state["approval"] % 2 == 0  # noqa: E731
-    graph = make_graph(nodes, (), store=store, exits=["end"], name="everything", **options)
+    graph = make_graph(nodes, (), store=store, exits=["end"], name="features", **options)
     graph.add_node("fetch", second(given.fetch), retry=AT_ONCE)
     graph.add_node("compute", first(given.compute), timeout=60)
     graph.add_node("mend", second(given.mend))
@@ -192,7 +192,7 @@ def _same(function: Function) -> Function:
 
 
 def answer(pause: Pause) -> int:
-    """-> what a person answers: it follows from what is shown, so that it is the same in every life."""
+    """-> what a person answers: it follows from what is shown, so that it is the same in every process."""
     return reply(pause.response_param, pause.value)
 
 

@@ -33,14 +33,14 @@ from stategraph.stores.sqlite import SqliteStore
 from tests.scenarios import RUN
 
 MOST_CALLS = 200
-"""Calls of execute and resume that one life makes at most: a run that needs more never ends."""
+"""Calls of execute and resume that one process makes at most: a run that needs more never ends."""
 
 
 class Crash(BaseException):
     """The process is dead: nothing that it does after this leaves a trace."""
 
 
-class Life:
+class SimulatedProcess:
     """One process. It counts the points that it comes to; at one of them something may happen to it.
 
     Args:
@@ -53,10 +53,10 @@ class Life:
     def __init__(
         self,
         until: int | None = None,
-        act: Callable[[Life], None] | None = None,
+        act: Callable[[SimulatedProcess], None] | None = None,
         kinds: Sequence[str] = ("store", "work", "call"),
     ) -> None:
-        self.until, self.act, self.kinds = until, act or Life.die, kinds
+        self.until, self.act, self.kinds = until, act or SimulatedProcess.die, kinds
         self.passed: list[str] = []
         self.events: list[list[Event]] = []
         self.stopped: list[BaseException] = []
@@ -95,18 +95,18 @@ class Life:
         self.point("event", event.type)
 
 
-def cancels(life: Life) -> None:
+def cancels(process: SimulatedProcess) -> None:
     """Set the cancel event, as somebody might do at any time."""
-    life.cancel.set()
+    process.cancel.set()
 
 
-def cancels_task(life: Life) -> None:
+def cancels_task(process: SimulatedProcess) -> None:
     """Cancel the task that runs the graph; of the blocking driver, set the cancel event."""
-    life.cancel.set()
-    life.stop_task()
+    process.cancel.set()
+    process.stop_task()
 
 
-def interrupts(life: Life) -> None:
+def interrupts(process: SimulatedProcess) -> None:
     """Raise what Ctrl-C raises."""
     raise KeyboardInterrupt
 
@@ -177,10 +177,10 @@ class Journal:
 
 
 class MortalStore(CheckpointStore):
-    """Hands every operation on to another store, while its process lives."""
+    """Hands every operation on to another store, while its process is alive."""
 
-    def __init__(self, inner: CheckpointStore, life: Life, journal: Journal) -> None:
-        self.inner, self._life, self._journal = inner, life, journal
+    def __init__(self, inner: CheckpointStore, process: SimulatedProcess, journal: Journal) -> None:
+        self.inner, self._life, self._journal = inner, process, journal
 
     @property
     def keeps_parts(self) -> bool:  # type: ignore[override]
@@ -245,10 +245,10 @@ class World:
 
 
 class Tool:
-    """What a node works with: each call leaves a trace in the world, between two points where a life may end."""
+    """What a node works with: each call leaves a trace in the world, between two points where a process may end."""
 
-    def __init__(self, life: Life, journal: Journal) -> None:
-        self._life, self._journal = life, journal
+    def __init__(self, process: SimulatedProcess, journal: Journal) -> None:
+        self._life, self._journal = process, journal
 
     def work(self, context: NodeContext, what: object = "") -> None:
         """Have an effect."""
@@ -267,27 +267,27 @@ class Tool:
 
 # --------------------------------------------------------------------------- living
 
-Build: TypeAlias = Callable[[CheckpointStore, Life, Tool], StateGraph]
+Build: TypeAlias = Callable[[CheckpointStore, SimulatedProcess, Tool], StateGraph]
 Answer: TypeAlias = Callable[[Pause], Any]
 
 
-def call_sync(graph: StateGraph, life: Life, method: str, *arguments: Any) -> State:
+def call_sync(graph: StateGraph, process: SimulatedProcess, method: str, *arguments: Any) -> State:
     """Call `execute` or `resume`."""
-    final: State = getattr(graph, method)(*arguments, cancel=life.cancel)
+    final: State = getattr(graph, method)(*arguments, cancel=process.cancel)
     return final
 
 
-def call_async(graph: StateGraph, life: Life, method: str, *arguments: Any) -> State:
+def call_async(graph: StateGraph, process: SimulatedProcess, method: str, *arguments: Any) -> State:
     """Call `aexecute` or `aresume` on an event loop of its own."""
 
     async def run() -> State:
         task, loop = asyncio.current_task(), asyncio.get_running_loop()
         assert task is not None
-        life.stop_task = lambda: loop.call_soon_threadsafe(task.cancel)
+        process.stop_task = lambda: loop.call_soon_threadsafe(task.cancel)
         try:
-            final: State = await getattr(graph, f"a{method}")(*arguments, cancel=life.cancel)
+            final: State = await getattr(graph, f"a{method}")(*arguments, cancel=process.cancel)
         finally:
-            life.stop_task = bool
+            process.stop_task = bool
         return final
 
     return asyncio.run(run())
@@ -297,19 +297,19 @@ class LeftError(Exception):
     """Somebody left an iteration over a run before it ended."""
 
 
-def iterate_sync(graph: StateGraph, life: Life, method: str, *arguments: Any) -> State:
+def iterate_sync(graph: StateGraph, process: SimulatedProcess, method: str, *arguments: Any) -> State:
     """Iterate with `stream` or `stream_resume` -> the last State; leave it when the cancel event is set."""
     name = {"execute": "stream", "resume": "stream_resume"}[method]
     seen: list[State] = []
     with contextlib.closing(getattr(graph, name)(*arguments)) as states:
         for state in states:
             seen.append(state)
-            if life.cancel.is_set():
+            if process.cancel.is_set():
                 raise LeftError
     return seen[-1]
 
 
-def iterate_async(graph: StateGraph, life: Life, method: str, *arguments: Any) -> State:
+def iterate_async(graph: StateGraph, process: SimulatedProcess, method: str, *arguments: Any) -> State:
     """Iterate with `astream` or `astream_resume`, likewise."""
     name = {"execute": "astream", "resume": "astream_resume"}[method]
 
@@ -318,7 +318,7 @@ def iterate_async(graph: StateGraph, life: Life, method: str, *arguments: Any) -
         async with contextlib.aclosing(getattr(graph, name)(*arguments)) as states:
             async for state in states:
                 seen.append(state)
-                if life.cancel.is_set():
+                if process.cancel.is_set():
                     raise LeftError
         return seen[-1]
 
@@ -338,7 +338,7 @@ def live(
     answer: Answer,
     *,
     driver: str = "sync",
-    life: Life,
+    process: SimulatedProcess,
     turns: Sequence[Mapping[str, Any]] = (),
 ) -> State:
     """In one process, begin the run or go on with it, answering what it asks, until it completes -> its final State.
@@ -347,12 +347,12 @@ def live(
     the run when it is complete.
 
     Raises:
-        Crash: the life is over.
+        Crash: the process is over.
     """
     with world.opened() if world.kind != "memory" else _Kept(world.opened()) as store:
         if world.is_prompt:
-            life.told = world.journal.trust
-        graph = build(MortalStore(store, life, world.journal), life, Tool(life, world.journal))
+            process.told = world.journal.trust
+        graph = build(MortalStore(store, process, world.journal), process, Tool(process, world.journal))
         keys = None if (persist := graph.config.checkpoint.persist) is None else frozenset(persist)
         arguments: tuple[Any, ...]
         for _ in range(MOST_CALLS):
@@ -368,18 +368,18 @@ def live(
                     return saved
                 else:
                     method, arguments = "execute", (saved.update(turns[done], **{TURN: done + 1}),)
-            life.events.append([])
+            process.events.append([])
             try:
-                life.point("call", f"before {method}")
-                final = {**CALLS, **ITERATIONS}[driver](graph, life, method, *arguments)
+                process.point("call", f"before {method}")
+                final = {**CALLS, **ITERATIONS}[driver](graph, process, method, *arguments)
                 if final.status is RunStatus.COMPLETED and final.get(TURN, 0) == len(turns):
                     return final
                 assert store.load(RUN) == persisted(final, keys), "a pause that is not saved as it is returned"
-                life.point("call", f"after {method}")
+                process.point("call", f"after {method}")
             except (ExecutionError, RunCancelledError, KeyboardInterrupt, asyncio.CancelledError, LeftError) as error:
-                life.stopped.append(error)
-                life.cancel = threading.Event()
-        raise AssertionError(f"the run did not complete within {MOST_CALLS} calls") from life.stopped[-1]
+                process.stopped.append(error)
+                process.cancel = threading.Event()
+        raise AssertionError(f"the run did not complete within {MOST_CALLS} calls") from process.stopped[-1]
 
 
 def _answers(saved: State, answer: Answer) -> dict[str, Any] | None:

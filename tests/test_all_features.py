@@ -11,15 +11,16 @@ from typing import Any
 import pytest
 
 from stategraph import Event, EventType, State
-from tests.everything import INPUTS, answer, build_everything, builds_everything, expected
-from tests.lives import (
+from tests.all_features import INPUTS, answer, build_all_features, builds_all_features, expected
+from tests.event_order import misplaced
+from tests.simulated_process import (
     CALLS,
     STORES,
     Build,
     Crash,
     Everything,
     Journal,
-    Life,
+    SimulatedProcess,
     Tool,
     World,
     cancels,
@@ -27,7 +28,6 @@ from tests.lives import (
     interrupts,
     live,
 )
-from tests.orders import misplaced
 
 pytestmark = pytest.mark.unmeasured
 
@@ -41,27 +41,31 @@ DURABILITIES: dict[str, dict[str, Any]] = {
 }
 
 
-def undisturbed(world: World, build: Build, driver: str, kinds: Sequence[str] = KINDS) -> tuple[State, Life]:
-    """-> the final State of a run that nothing happens to, and the life that it took."""
-    life = Life(kinds=kinds)
-    return live(world, build, INPUTS, answer, driver=driver, life=life), life
+def undisturbed(
+    world: World, build: Build, driver: str, kinds: Sequence[str] = KINDS
+) -> tuple[State, SimulatedProcess]:
+    """-> the final State of a run that nothing happens to, and the process that it took."""
+    process = SimulatedProcess(kinds=kinds)
+    return live(world, build, INPUTS, answer, driver=driver, process=process), process
 
 
-def disturbed(world: World, build: Build, driver: str, life: Life) -> tuple[State, list[Life]]:
-    """-> the final State of a run to which something happens in its first life, and all its lives."""
+def disturbed(
+    world: World, build: Build, driver: str, process: SimulatedProcess
+) -> tuple[State, list[SimulatedProcess]]:
+    """-> the final State of a run to which something happens in its first process, and all its processes."""
     try:
-        return live(world, build, INPUTS, answer, driver=driver, life=life), [life]
+        return live(world, build, INPUTS, answer, driver=driver, process=process), [process]
     except Crash:
-        last = Life()
-        return live(world, build, INPUTS, answer, driver=driver, life=last), [life, last]
+        last = SimulatedProcess()
+        return live(world, build, INPUTS, answer, driver=driver, process=last), [process, last]
 
 
-def problems(final: State, world: World, lives: list[Life], keys: set[tuple[str, str]]) -> list[str]:
+def problems(final: State, world: World, processes: list[SimulatedProcess], keys: set[tuple[str, str]]) -> list[str]:
     """-> in what a disturbed run differs from an undisturbed one, which had these effects."""
     found = [] if (dict(final), final.step) == expected() else [f"it ends at step {final.step} with {dict(final)}"]
     found += [f"{key} was repeated although it was saved" for key in world.journal.repeated]
     found += [f"{effect} in one run only" for effect in keys ^ set(world.journal.done)]
-    return found + [problem for life in lives for events in life.events for problem in misplaced(events)]
+    return found + [problem for process in processes for events in process.events for problem in misplaced(events)]
 
 
 def sweep(
@@ -69,26 +73,26 @@ def sweep(
     store: str,
     driver: str,
     stride: int,
-    act: Callable[[Life], None] = Life.die,
+    act: Callable[[SimulatedProcess], None] = SimulatedProcess.die,
     kinds: Sequence[str] = KINDS,
     **checkpoint: Any,
 ) -> None:
     """Let something happen at every so-many-th point of a run, each time in a new world."""
-    build = builds_everything("mixed", **checkpoint)
+    build = builds_all_features("mixed", **checkpoint)
     is_prompt = checkpoint.get("durability", "sync") == "sync"
     world = World(store, folder / "undisturbed")
     world.folder.mkdir()
-    final, life = undisturbed(world, build, driver, kinds)
+    final, process = undisturbed(world, build, driver, kinds)
     keys = set(world.journal.done)
-    assert problems(final, world, [life], keys) == []
+    assert problems(final, world, [process], keys) == []
     first = random.randrange(stride) + 1
-    print(f"every {stride}th of {len(life.passed)} points from {first} on")
-    for until in range(first, len(life.passed) + 1, stride):
+    print(f"every {stride}th of {len(process.passed)} points from {first} on")
+    for until in range(first, len(process.passed) + 1, stride):
         world = World(store, folder / str(until), is_prompt=is_prompt)
         world.folder.mkdir()
-        life = Life(until, act, kinds)
-        final, lives = disturbed(world, build, driver, life)
-        assert problems(final, world, lives, keys) == [], f"at point {until}: {life.passed[-1]}"
+        process = SimulatedProcess(until, act, kinds)
+        final, processes = disturbed(world, build, driver, process)
+        assert problems(final, world, processes, keys) == [], f"at point {until}: {process.passed[-1]}"
 
 
 # --------------------------------------------------------------------------- laws
@@ -101,10 +105,10 @@ def test_it_comes_to_what_a_plain_function_does(tmp_path: Path, store: str, kind
     """With every driver, store and kind of function; nothing is repeated, and events come in order."""
     world = World(store, tmp_path)
 
-    final, life = undisturbed(world, builds_everything(kind), driver)
+    final, process = undisturbed(world, builds_all_features(kind), driver)
 
-    assert problems(final, world, [life], set(world.journal.done)) == []
-    told = {event.type for events in life.events for event in events}
+    assert problems(final, world, [process], set(world.journal.done)) == []
+    told = {event.type for events in process.events for event in events}
     assert {EventType.PART_COMPLETE, EventType.NODE_RETRY, EventType.NODE_CHUNK, EventType.GRAPH_PAUSE} <= told
 
 
@@ -112,7 +116,7 @@ def test_it_comes_to_what_a_plain_function_does(tmp_path: Path, store: str, kind
 @pytest.mark.parametrize("driver", CALLS)
 def test_it_survives_a_crash_anywhere(tmp_path: Path, driver: str, durability: str) -> None:
     """It ends the same; no step or part that was saved is repeated, and what is repeated has the same keys."""
-    stride = 19 if driver == "sync" else 43
+    stride = 37 if driver == "sync" else 83
     sweep(tmp_path, "memory", driver, stride, **DURABILITIES[durability])
 
 
@@ -123,21 +127,23 @@ def test_a_store_on_disk_is_opened_again_after_a_crash(
     tmp_path: Path, store: str, driver: str, durability: str
 ) -> None:
     """By a process that knows nothing but the file."""
-    sweep(tmp_path, store, driver, 149, **DURABILITIES[durability])
+    sweep(tmp_path, store, driver, 293, **DURABILITIES[durability])
 
 
 @pytest.mark.parametrize("act", [cancels, cancels_task, interrupts])
 @pytest.mark.parametrize("driver", CALLS)
-def test_it_can_be_stopped_anywhere_and_resumed(tmp_path: Path, driver: str, act: Callable[[Life], None]) -> None:
+def test_it_can_be_stopped_anywhere_and_resumed(
+    tmp_path: Path, driver: str, act: Callable[[SimulatedProcess], None]
+) -> None:
     """By the cancel event, by cancelling the task, by Ctrl-C."""
-    sweep(tmp_path, "memory", driver, 29 if driver == "sync" else 61, act)
+    sweep(tmp_path, "memory", driver, 43 if driver == "sync" else 89, act)
 
 
 @pytest.mark.parametrize("act", [cancels, cancels_task])
 @pytest.mark.parametrize("driver", CALLS)
-def test_it_can_be_stopped_at_any_event(tmp_path: Path, driver: str, act: Callable[[Life], None]) -> None:
+def test_it_can_be_stopped_at_any_event(tmp_path: Path, driver: str, act: Callable[[SimulatedProcess], None]) -> None:
     """By an observer, say."""
-    sweep(tmp_path, "memory", driver, 29 if driver == "sync" else 61, act, ["event"])
+    sweep(tmp_path, "memory", driver, 43 if driver == "sync" else 89, act, ["event"])
 
 
 # --------------------------------------------------------------------------- runs at the same time
@@ -147,17 +153,17 @@ def test_it_can_be_stopped_at_any_event(tmp_path: Path, driver: str, act: Callab
 @pytest.mark.parametrize("store_name", ["memory", "sqlite"])
 def test_runs_of_one_graph_never_see_each_other(tmp_path: Path, store_name: str, driver: str) -> None:
     """Each of the runs in eight threads ends with what its own data come to."""
-    life = Life()
-    life.events.append([])
+    process = SimulatedProcess()
+    process.events.append([])
     with STORES[store_name](tmp_path) as store:
-        graph = build_everything(store, Tool(life, Journal(failed=Everything())), "mixed", observer=life)
+        graph = build_all_features(store, Tool(process, Journal(failed=Everything())), "mixed", observer=process)
 
         def run(number: int) -> tuple[dict[str, Any], int]:
             run_id, inputs = f"run-{number}", {"items": [number, number % 3]}
-            final = CALLS[driver](graph, Life(), "execute", State(inputs, run_id=run_id))
+            final = CALLS[driver](graph, SimulatedProcess(), "execute", State(inputs, run_id=run_id))
             while final.pause is not None:
                 updates = {final.pause.response_param: answer(final.pause)}
-                final = CALLS[driver](graph, Life(), "resume", run_id, updates)
+                final = CALLS[driver](graph, SimulatedProcess(), "resume", run_id, updates)
             return dict(final), final.step
 
         with ThreadPoolExecutor(8) as pool:
@@ -167,9 +173,10 @@ def test_runs_of_one_graph_never_see_each_other(tmp_path: Path, store_name: str,
     assert finals == [expected({"items": [number, number % 3]}) for number in range(16)]
     assert saved == [data for data, _ in finals]
     own = {
-        f"run-{number}": [event for event in life.events[0] if _is_of(event, f"run-{number}")] for number in range(16)
+        f"run-{number}": [event for event in process.events[0] if _is_of(event, f"run-{number}")]
+        for number in range(16)
     }
-    assert sum(map(len, own.values())) == len(life.events[0])
+    assert sum(map(len, own.values())) == len(process.events[0])
     assert {run_id: calls_out_of_order(events) for run_id, events in own.items()} == {run_id: [] for run_id in own}
 
 
