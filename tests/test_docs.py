@@ -47,7 +47,7 @@ def test_the_store_that_is_shown_passes_the_contract(tmp_path):
     result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100, check=False)
 
     assert result.returncode == 0, result.stdout
-    assert int(re.findall(r"(\d+) passed", result.stdout)[0]) > 100
+    assert int(re.findall(r"(\d+) passed", result.stdout)[0]) > 50
 
 
 def test_the_commands_of_development_are_those_of_make():
