@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import tarfile
+import tomllib
 import zipfile
 from collections import Counter
 from pathlib import Path
@@ -171,6 +172,10 @@ def test_each_module_can_be_imported_first() -> None:
 
 # --------------------------------------------------------------------------- archives
 
+_PYPROJECT = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text(encoding="utf-8"))
+SHIPPED: list[str] = _PYPROJECT["tool"]["hatch"]["build"]["targets"]["sdist"]["only-include"]
+"""What the sdist is made of."""
+
 _BUILD = """
 import sys
 from hatchling.builders.sdist import SdistBuilder
@@ -210,6 +215,37 @@ def test_an_archive_holds_each_file_once(archives: dict[str, list[str]], kind: s
         if path.is_file() and path.suffix in (".py", ".pyi", ".typed")
     }
     assert not [name for name in names if name.startswith(("stores", "config"))]
+
+
+def test_the_sdist_holds_what_its_files_need(archives: dict[str, list[str]]) -> None:
+    """All folders whose modules they import, with every file that the folder of the repository has."""
+    tops = {Path(name).parts[0] for name in archives["sdist"]}
+
+    assert set(SHIPPED) <= tops
+    for folder in (name for name in SHIPPED if (REPOSITORY / name).is_dir()):
+        code = {str(path.relative_to(REPOSITORY)) for path in (REPOSITORY / folder).rglob("*.py")}
+        assert code <= set(archives["sdist"]), folder
+
+
+def test_what_shipped_files_import_is_shipped() -> None:
+    """Whoever unpacks the sdist can run its tests: no folder is missing that one of its modules imports from."""
+    repository = Path(__file__).parents[1]
+    folders = {path.name for path in repository.iterdir() if path.is_dir() and not path.is_symlink()}
+    shipped = {path for name in SHIPPED for path in (repository / name).rglob("*.py")}
+
+    needed = {
+        name.partition(".")[0]
+        for path in shipped
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        for name in ([node.module or ""] if isinstance(node, ast.ImportFrom) else _plainly_imported(node))
+    }
+
+    assert {"stategraph", "tests", "proof"} <= needed & folders <= set(SHIPPED)
+    assert [name for name in SHIPPED if not (repository / name).exists()] == []
+
+
+def _plainly_imported(node: ast.AST) -> list[str]:
+    return [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
 
 
 def test_the_wheel_installs_one_package(archives: dict[str, list[str]]) -> None:
