@@ -1,5 +1,6 @@
 """The package: its public names, which way its imports point, what importing it costs, what is in its archives."""
 
+import ast
 import importlib
 import json
 import os
