@@ -1,6 +1,8 @@
 """Errors name the culprit and the way out."""
 
 import asyncio
+import os
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +18,25 @@ from stategraph import (
     RetryPolicy,
     State,
     StateGraph,
+    get_checkpoint_store,
     register_observer,
 )
 from stategraph.observers.registry import get_observer
+from stategraph.stores.base import CheckpointStore
 from stategraph.stores.memory import MemoryStore
+from stategraph.stores.retention import Policy
 from stategraph.stores.sqlite import SqliteStore
 from tests.scenarios import make_graph, raises, trace
 
 KEY = b"0123456789abcdef"
+
+
+def _key() -> bytes:
+    return KEY
+
+
+def _new_key() -> bytes:
+    return KEY[::-1]
 
 
 def _fails() -> bytes:
@@ -135,3 +148,107 @@ def test_a_configuration_that_is_not_there(tmp_path: Path, monkeypatch: pytest.M
         GraphConfig.from_file("graph.toml")
     with pytest.raises(ConfigError, match=f"there is no folder {tmp_path}/none$"):
         GraphConfig.from_file(tmp_path / "none" / "graph.toml")
+
+
+class TestOfSignedStores:
+    """What a store with keys says where the key is the likely cause."""
+
+    @pytest.fixture(params=["sqlite", "disk"])
+    def opened(self, request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[..., CheckpointStore]]:
+        """Opens the store, with these options."""
+        stores: list[CheckpointStore] = []
+
+        def opened(**options: Any) -> CheckpointStore:
+            stores.append(get_checkpoint_store(request.param, path=str(tmp_path / "runs"), **options))
+            return stores[-1]
+
+        yield opened
+        for store in stores:
+            store.close()
+
+    @pytest.fixture(params=["latest", "full"])
+    def signed(self, request: pytest.FixtureRequest, opened: Callable[..., CheckpointStore]) -> None:
+        """A run of two steps is in the store, the second of which builds on the first."""
+        store = opened(sign_with=_key)
+        store.retain("a", Policy(request.param))
+        store.save(State({"n": 1}, run_id="a", step=1))
+        store.save(State({"n": 2}, run_id="a", step=2))
+        store.close()
+
+    @pytest.mark.usefixtures("signed")
+    def test_a_run_is_signed_with_the_new_key_when_it_is_saved_again(
+        self, opened: Callable[..., CheckpointStore]
+    ) -> None:
+        """The newest State can be loaded without the old key then, whatever it has built on."""
+        both = opened(sign_with=_new_key, verify_with=[_key])
+        newest = both.load("a")
+        both.save(newest)
+        both.fork("a", "copy")
+
+        only = opened(sign_with=_new_key)
+
+        assert only.load("a") == newest
+        assert [one.step for one in only.history("copy")] == [one.step for one in both.history("a")]
+
+    @pytest.mark.usefixtures("signed")
+    @pytest.mark.parametrize("options", [{"sign_with": lambda: KEY[::-1]}, {}])
+    def test_with_another_key_or_none_nobody_is_told_to_delete(
+        self, opened: Callable[..., CheckpointStore], options: Any, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        assert opened(**options).list() == []
+
+        assert "is left out (logged once)" in caplog.text
+        assert "delete" not in caplog.text
+
+    @pytest.mark.usefixtures("signed")
+    def test_whoever_opens_it_without_a_key_is_warned(
+        self, opened: Callable[..., CheckpointStore], caplog: pytest.LogCaptureFixture
+    ) -> None:
+        opened(sign_with=_key)
+        assert caplog.records == []
+
+        opened()
+
+        (record,) = caplog.records
+        assert "holds runs that are signed, and was opened without sign_with" in record.getMessage()
+
+    def test_former_keys_alone(self, opened: Callable[..., CheckpointStore]) -> None:
+        with pytest.raises(ConfigError, match=r"verify_with: .* takes sign_with beside it"):
+            opened(verify_with=[_key])
+
+
+@pytest.mark.parametrize("name", ["sqlite", "disk"])
+@pytest.mark.parametrize(
+    ("path", "text"),
+    [("C:\temp\runs.db", "in 'single quotes'"), ("sqlite:///runs.db", "alone, and no URL")],
+)
+def test_what_is_no_path(name: str, path: str, text: str) -> None:
+    with pytest.raises(ConfigError, match=text):
+        get_checkpoint_store(name, path=path)
+
+
+@pytest.mark.parametrize("folder", ["C:\\Users", "C:\\Data"])
+def test_a_path_of_windows_in_double_quotes(folder: str, tmp_path: Path) -> None:
+    """The error of the reader of TOML says nothing that helps."""
+    file = tmp_path / "graph.toml"
+    file.write_text(f'name = "g"\n[checkpoint.options]\npath = "{folder}"\n')
+
+    with pytest.raises(ConfigError, match=r"line 3.*in 'single quotes'"):
+        GraphConfig.from_file(file)
+
+
+@pytest.mark.parametrize("wrong", ["yes", 1, None])
+def test_read_only_is_true_or_false(wrong: Any, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"^checkpoint.options.read_only: "):
+        get_checkpoint_store("sqlite", path=str(tmp_path / "runs.db"), read_only=wrong)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="there are no such modes")
+def test_a_folder_that_all_share_is_not_to_be_changed(tmp_path: Path) -> None:
+    """As /tmp, which must stay as it is."""
+    tmp_path.chmod(0o1777)
+
+    with pytest.raises(ConfigError, match="take a folder of your own in it") as caught:
+        get_checkpoint_store("disk", path=str(tmp_path))
+
+    assert "chmod" not in str(caught.value)
