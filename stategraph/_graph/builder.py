@@ -19,10 +19,11 @@ from stategraph._util.validators import is_name
 from stategraph._values.frozen import check_mapping, freeze_items
 from stategraph._values.structure import EdgeStructure, GraphStructure
 from stategraph.edges import Edge, Predicate, predicate_problem
-from stategraph.errors import GraphError, SchemaError, UnknownNodeError, shorten
+from stategraph.errors import GraphError, SchemaError, UnknownNodeError, shorten, with_article
 from stategraph.nodes.base import Node
 from stategraph.nodes.function import FunctionNode, NodeFunction
 from stategraph.nodes.interrupt import InterruptNode
+from stategraph.nodes.schema_calls import object_class
 from stategraph.policies import CachePolicy, NodePolicies, RetryPolicy
 
 if TYPE_CHECKING:
@@ -215,6 +216,8 @@ class GraphBuilder:
         for name, policies in self._policies.items():
             if policies.on_error is not None and policies.on_error not in self._nodes:
                 problems.append(f"node {name!r} goes to {policies.on_error!r} on error, which is not there")
+            if policies.on_error == name:
+                problems.append(f"node {name!r} goes to itself on error, which would not end: retry tries it again")
             if policies.cache is not None:
                 problems += _cache_problems(name, self._nodes[name], policies.cache)
         if not problems:  # or graphs within could not tell what they ask for
@@ -239,9 +242,11 @@ class GraphBuilder:
         """-> why nodes, policies and defaults do not fit the schema."""
         schema = self._schema
         if schema is None:
-            return []
+            return [problem for name, node in self._nodes.items() for problem in _untyped_problems(name, node)]
         handled = any(policies.on_error is not None for policies in self._policies.values())
         problems = list(schema.problems(self._keys_named(persist)))
+        if handled and "error" not in schema.fields:
+            problems.append(f"on_error needs this field in {schema.name}: error: dict[str, str] | None = None")
         written = {"error": dict.fromkeys(("type", "message", "node"), "")} if handled and not problems else {}
         for what, data in (("its defaults", self._defaults), ("what on_error writes", written)):
             try:
@@ -295,6 +300,14 @@ def _cache_problems(name: str, node: Node, policy: CachePolicy) -> Iterator[str]
         yield f"node {name!r} pauses runs: what somebody answers cannot be cached"
     elif policy.version is None and not _is_told(node.made_of()):
         yield f"node {name!r} does more than its code tells: cache it with CachePolicy(version=...)"
+
+
+def _untyped_problems(name: str, node: Node) -> Iterator[str]:
+    """Yield why a node cannot work in a graph without a schema."""
+    cls = object_class(node.given) if isinstance(node, FunctionNode) else None
+    if cls is not None:
+        way_out = f"make the graph with StateGraph(config, schema={cls.__name__})"
+        yield f"node {name!r} takes {with_article(cls.__name__)}, and gets a State: {way_out}"
 
 
 def _is_told(made_of: tuple[Any, ...] | None) -> bool:

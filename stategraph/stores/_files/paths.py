@@ -78,6 +78,8 @@ def own_folder(folder: Path) -> Path:
     Raises:
         OSError: it cannot be used, or others can change what is in it.
     """
+    if folder.is_symlink():  # one that leads nowhere is no folder to make, and seems to be there already
+        _followed(folder)
     make_folder(folder)
     folder = _followed(folder)
     _check_own(folder, stat.S_ISDIR, "a folder")

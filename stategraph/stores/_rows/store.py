@@ -38,6 +38,7 @@ from stategraph.stores._rows.together import SavesTogether
 from stategraph.stores.base import (
     check_limit,
     check_number,
+    check_state,
     check_status,
     check_step,
     forked_from,
@@ -117,7 +118,11 @@ class RowStore(RowOperations):
     # ------------------------------------------------------------------ saving
 
     def save(self, state: State) -> None:
-        self._keep(state, may_change_data=False)
+        try:
+            self._keep(state, may_change_data=False)
+        except AttributeError as error:
+            check_state(state, error)
+            raise
 
     def amend(self, state: State) -> None:
         self._keep(state, may_change_data=True)
