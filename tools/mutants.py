@@ -84,6 +84,13 @@ MUTANTS = (
         ("tests/test_config.py",),
     ),
     Mutant(
+        "a run that is saved again stays signed with a former key",
+        "stores/_rows/store.py",
+        "if self._sealer.takes_former or not",
+        "if not",
+        ("tests/test_ways_out.py",),
+    ),
+    Mutant(
         "a chain may be cut",
         "stores/_rows/chains.py",
         "        if row.seal == head.tip:\n            return True\n        if",
