@@ -258,9 +258,10 @@ class AnswerError(StateGraphError, ValueError):
         until = f" until {pause.deadline}" if pause.deadline else ""
         how = f"resume({self.run_id!r}, {{{pause.response_param!r}: ...}})"
         shown = "" if pause.value is None else f", to {shorten(pause.value)}"
+        reason = "" if pause.reason == "waits for an answer" else f" ({cut(pause.reason)})"  # that of InterruptNode
         return (
-            f"run {self.run_id!r} waits{until} at node {shorten(pause.node)} for an answer under "
-            f"{pause.response_param!r} ({cut(pause.reason)}), as {how}{shown}; {cut(self.problem, 500)}"
+            f"run {self.run_id!r}: {cut(self.problem, 500)}; it waits{until} at node {shorten(pause.node)} for an "
+            f"answer under {pause.response_param!r}{reason}, as {how}{shown}"
         )
 
 

@@ -6,7 +6,7 @@ import copy
 from collections.abc import Callable, ItemsView, Iterator, KeysView, Mapping, ValuesView
 from datetime import datetime, timedelta
 from operator import attrgetter
-from typing import Any, NoReturn, Protocol, TypeVar, overload
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeVar, overload
 
 import attrs
 
@@ -189,6 +189,12 @@ class State(_Draft, Mapping[str, Any]):
 
     def __getitem__(self, key: str) -> Any:
         return self._data[key]
+
+    if not TYPE_CHECKING:  # a type checker would believe in any attribute
+
+        def __getattr__(self, name: str) -> NoReturn:
+            hint = "" if name[:1] == "_" or name not in self._data else f"; a key is read with state[{name!r}]"
+            raise AttributeError(f"'State' object has no attribute {name!r}{hint}", name=name, obj=self)
 
     def __setitem__(self, key: str, value: object) -> NoReturn:
         raise TypeError(

@@ -1,9 +1,16 @@
 """Errors name the culprit and the way out."""
 
 import asyncio
+import json
+import os
+import sqlite3
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import attrs
 import pytest
 
 from stategraph import (
@@ -12,18 +19,48 @@ from stategraph import (
     ExecutionError,
     GraphConfig,
     InterruptNode,
+    MapNode,
     MultiObserver,
+    ParallelNode,
     RetryPolicy,
     State,
     StateGraph,
+    get_checkpoint_store,
     register_observer,
 )
+from stategraph._values.provenance import Pause
+from stategraph.errors import (
+    AnswerError,
+    CheckpointCorruptError,
+    CheckpointSaveError,
+    GraphError,
+    StepConflictError,
+)
 from stategraph.observers.registry import get_observer
+from stategraph.stores.base import CheckpointStore
 from stategraph.stores.memory import MemoryStore
+from stategraph.stores.retention import Policy
+from stategraph.stores.serializers import Serializer, register_serializer
 from stategraph.stores.sqlite import SqliteStore
 from tests.scenarios import make_graph, raises, trace
 
 KEY = b"0123456789abcdef"
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+
+
+@attrs.frozen
+class Order:
+    """What a node takes."""
+
+    total: int = 0
+
+
+def _key() -> bytes:
+    return KEY
+
+
+def _new_key() -> bytes:
+    return KEY[::-1]
 
 
 def _fails() -> bytes:
@@ -135,3 +172,270 @@ def test_a_configuration_that_is_not_there(tmp_path: Path, monkeypatch: pytest.M
         GraphConfig.from_file("graph.toml")
     with pytest.raises(ConfigError, match=f"there is no folder {tmp_path}/none$"):
         GraphConfig.from_file(tmp_path / "none" / "graph.toml")
+
+
+class TestOfSignedStores:
+    """What a store with keys says where the key is the likely cause."""
+
+    @pytest.fixture(params=["sqlite", "disk"])
+    def opened(self, request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[..., CheckpointStore]]:
+        """Opens the store, with these options."""
+        stores: list[CheckpointStore] = []
+
+        def opened(**options: Any) -> CheckpointStore:
+            stores.append(get_checkpoint_store(request.param, path=str(tmp_path / "runs"), **options))
+            return stores[-1]
+
+        yield opened
+        for store in stores:
+            store.close()
+
+    @pytest.fixture(params=["latest", "full"])
+    def signed(self, request: pytest.FixtureRequest, opened: Callable[..., CheckpointStore]) -> None:
+        """A run of two steps is in the store, the second of which builds on the first."""
+        store = opened(sign_with=_key)
+        store.retain("a", Policy(request.param))
+        store.save(State({"n": 1}, run_id="a", step=1))
+        store.save(State({"n": 2}, run_id="a", step=2))
+        store.close()
+
+    @pytest.mark.usefixtures("signed")
+    def test_a_run_is_signed_with_the_new_key_when_it_is_saved_again(
+        self, opened: Callable[..., CheckpointStore]
+    ) -> None:
+        """The newest State can be loaded without the old key then, whatever it has built on."""
+        both = opened(sign_with=_new_key, verify_with=[_key])
+        newest = both.load("a")
+        both.save(newest)
+        both.fork("a", "copy")
+
+        only = opened(sign_with=_new_key)
+
+        assert only.load("a") == newest
+        assert [one.step for one in only.history("copy")] == [one.step for one in both.history("a")]
+
+    @pytest.mark.usefixtures("signed")
+    @pytest.mark.parametrize("options", [{"sign_with": lambda: KEY[::-1]}, {}])
+    def test_with_another_key_or_none_nobody_is_told_to_delete(
+        self, opened: Callable[..., CheckpointStore], options: Any, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        assert opened(**options).list() == []
+
+        assert "is left out (logged once)" in caplog.text
+        assert "delete" not in caplog.text
+
+    @pytest.mark.usefixtures("signed")
+    def test_whoever_opens_it_without_a_key_is_warned(
+        self, opened: Callable[..., CheckpointStore], caplog: pytest.LogCaptureFixture
+    ) -> None:
+        opened(sign_with=_key)
+        assert caplog.records == []
+
+        opened()
+
+        (record,) = caplog.records
+        assert "holds runs that are signed, and was opened without sign_with" in record.getMessage()
+
+    def test_former_keys_alone(self, opened: Callable[..., CheckpointStore]) -> None:
+        with pytest.raises(ConfigError, match=r"verify_with: .* takes sign_with beside it"):
+            opened(verify_with=[_key])
+
+
+@pytest.mark.parametrize("name", ["sqlite", "disk"])
+@pytest.mark.parametrize(
+    ("path", "text"),
+    [("C:\temp\runs.db", "in 'single quotes'"), ("sqlite:///runs.db", "alone, and no URL")],
+)
+def test_what_is_no_path(name: str, path: str, text: str) -> None:
+    with pytest.raises(ConfigError, match=text):
+        get_checkpoint_store(name, path=path)
+
+
+@pytest.mark.parametrize("folder", ["C:\\Users", "C:\\Data"])
+def test_a_path_of_windows_in_double_quotes(folder: str, tmp_path: Path) -> None:
+    """The error of the reader of TOML says nothing that helps."""
+    file = tmp_path / "graph.toml"
+    file.write_text(f'name = "g"\n[checkpoint.options]\npath = "{folder}"\n')
+
+    with pytest.raises(ConfigError, match=r"line 3.*in 'single quotes'"):
+        GraphConfig.from_file(file)
+
+
+@pytest.mark.parametrize("wrong", ["yes", 1, None])
+def test_read_only_is_true_or_false(wrong: Any, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"^checkpoint.options.read_only: "):
+        get_checkpoint_store("sqlite", path=str(tmp_path / "runs.db"), read_only=wrong)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="there are no such modes")
+def test_a_folder_that_all_share_is_not_to_be_changed(tmp_path: Path) -> None:
+    """As /tmp, which must stay as it is."""
+    tmp_path.chmod(0o1777)
+
+    with pytest.raises(ConfigError, match="take a folder of your own in it") as caught:
+        get_checkpoint_store("disk", path=str(tmp_path))
+
+    assert "chmod" not in str(caught.value)
+
+
+def test_after_the_database_was_deleted_the_run_goes_on_in_a_fresh_one(tmp_path: Path) -> None:
+    """As the error says: with the State that is in it, nothing is lost."""
+    file, calls = tmp_path / "runs.db", list[str]()
+
+    def call(name: str, state: State) -> dict[str, bool]:
+        calls.append(name)
+        if calls == ["a", "b"]:
+            for path in tmp_path.iterdir():
+                path.unlink()
+        return {name: True}
+
+    def made() -> StateGraph:
+        nodes = {name: partial(call, name) for name in "abc"}
+        return make_graph(nodes, store=SqliteStore(file), preserve=True)
+
+    graph = made()
+    with pytest.raises(CheckpointSaveError, match=r"goes on by resume once error\.state is saved in it") as caught:
+        graph.execute(State(run_id="r"))
+    graph.store.close()
+    fresh = made()
+    assert caught.value.state is not None
+    fresh.store.save(caught.value.state)
+
+    assert dict(fresh.resume("r")) == {"a": True, "b": True, "c": True}
+    assert calls == ["a", "b", "c"]
+    fresh.store.close()
+
+
+class TestOfStates:
+    """What a State is not."""
+
+    def test_an_attribute_that_is_a_key(self) -> None:
+        with pytest.raises(AttributeError, match=r"no attribute 'a'; a key is read with state\['a'\]"):
+            _ = State({"a": 1}).a  # type: ignore[attr-defined]
+        with pytest.raises(AttributeError, match=r"no attribute 'b'$"):
+            _ = State({"a": 1}).b  # type: ignore[attr-defined]
+
+    @pytest.mark.parametrize("name", ["memory", "sqlite", "disk"])
+    def test_a_store_saves_nothing_else(self, name: str, tmp_path: Path) -> None:
+        options = {} if name == "memory" else {"path": str(tmp_path / "runs")}
+
+        with pytest.raises(TypeError, match=r"a store saves a State, not a dict: State\(\{...\}\) makes one"):
+            get_checkpoint_store(name, **options).save({"a": 1})  # type: ignore[arg-type]
+
+    def test_two_that_work_on_one_run(self) -> None:
+        store = MemoryStore()
+        store.save(State({"n": 1}, run_id="r", step=1))
+
+        with pytest.raises(StepConflictError, match=r"another process or thread works on the run.*load the newest"):
+            store.save(State({"n": 2}, run_id="r", step=1))
+
+
+class TestOfNodes:
+    """What is wrong with a node is said where it is added, or names the part of it."""
+
+    @pytest.mark.parametrize("annotation", [Order, "Order"])
+    def test_an_object_in_a_graph_without_a_schema(self, annotation: Any) -> None:
+        def node(order: Any) -> dict[str, int]:
+            return {"total": order.total}
+
+        node.__annotations__["order"] = annotation
+
+        with pytest.raises(GraphError, match=r"node 'a' takes an Order, and gets a State: .*schema=Order"):
+            make_graph({"a": node}, store=MemoryStore()).execute(State())
+
+    def test_on_error_that_leads_back(self) -> None:
+        graph = StateGraph(GraphConfig(name="g", observer="noop"))
+        graph.add_node("a", lambda _: {}, on_error="a")
+        graph.set_entry_point("a")
+        graph.set_exit_point("a")
+
+        with pytest.raises(GraphError, match=r"node 'a' goes to itself on error, .*: retry tries it again"):
+            graph.execute(State())
+
+    def test_on_error_without_a_field_for_it(self) -> None:
+        graph = StateGraph(GraphConfig(name="g", observer="noop"), schema=Order)
+        graph.add_node("a", lambda _: {}, on_error="b")
+        graph.add_node("b", lambda _: {})
+        graph.set_entry_point("a")
+        graph.set_exit_point("a")
+        graph.set_exit_point("b")
+
+        with pytest.raises(GraphError, match=r"this field in Order: error: dict\[str, str\] \| None = None"):
+            graph.execute(State())
+
+    def test_a_reducer_that_raises(self) -> None:
+        node = ParallelNode(
+            {"x": lambda _: {"k": 1}, "y": lambda _: {"k": "b"}}, reducers={"k": lambda one, other: one + other}
+        )
+
+        with pytest.raises(ExecutionError) as caught:
+            make_graph({"a": node}, store=MemoryStore()).execute(State())
+
+        assert caught.value.__cause__.__notes__ == [  # type: ignore[union-attr]
+            "in reducers['k'], with the value of branch 'y' as the second"
+        ]
+
+    def test_an_item_that_pauses(self) -> None:
+        node = MapNode(lambda _: State().paused("asks"), "items", "results")
+
+        with pytest.raises(ExecutionError, match="an item cannot pause the run"):
+            make_graph({"a": node}, store=MemoryStore()).execute(State({"items": [1]}))
+
+
+def test_a_link_that_leads_nowhere(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "nowhere")
+
+    for name in ("sqlite", "disk"):
+        with pytest.raises(ConfigError, match=r"is a link to .*nowhere, which is not there"):
+            get_checkpoint_store(name, path=str(tmp_path / "link"))
+
+
+def test_an_answer_that_is_missing_is_said_before_what_is_asked() -> None:
+    error = AnswerError("r", Pause("waits for an answer", "ask", [*range(100)], "ok", NOON), "no answer is given")
+
+    assert str(error).startswith("run 'r': no answer is given; it waits at node 'ask' for an answer under 'ok', as ")
+
+
+def test_a_mapping_for_a_checkpoint_config() -> None:
+    with pytest.raises(ConfigError, match=r"a CheckpointConfig \(GraphConfig.from_dict takes mappings\)"):
+        GraphConfig("g", checkpoint={"interval": 1})  # type: ignore[arg-type]
+
+
+def test_what_is_damaged_can_be_put_back_or_deleted(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path / "runs.db")
+    store.save(State({"n": 1}, run_id="r"))
+    with sqlite3.connect(tmp_path / "runs.db") as database:
+        database.execute("UPDATE checkpoint SET body = zeroblob(3)")
+    database.close()
+
+    with pytest.raises(CheckpointCorruptError, match=r"put back a copy of the store, .* with store.delete\('r'\)"):
+        store.load("r")
+    store.close()
+
+
+class _Salted(Serializer):
+    """Gives other bytes each time, as a cipher with a random nonce does."""
+
+    def dumps(self, plain: Any) -> bytes:
+        return os.urandom(8) + json.dumps(plain).encode()
+
+    def loads(self, body: bytes) -> Any:
+        return json.loads(body[8:])
+
+
+def test_a_serializer_may_give_other_bytes_each_time(tmp_path: Path) -> None:
+    """A State can be saved again, forked and gone on with."""
+    register_serializer("salted", _Salted())
+    store = SqliteStore(tmp_path / "runs.db", serializer="salted")
+    store.save(State({"n": [1]}, run_id="r", step=1))
+    store.save(State({"n": [1, 2]}, run_id="r", step=2))
+    store.close()
+
+    store = SqliteStore(tmp_path / "runs.db", serializer="salted")
+    newest = store.load("r")
+    store.save(newest)
+    store.fork("r", "copy")
+
+    assert store.load("r") == newest
+    assert store.load("copy")["n"] == [1, 2]
+    store.close()

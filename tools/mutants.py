@@ -79,9 +79,16 @@ MUTANTS = (
     Mutant(
         "an error shows the checkpoint of a config whole",
         "config/graph.py",
-        "is_shown=False\n        ),",
-        "is_shown=True\n        ),",
+        "is_shown=False,\n        ),",
+        "is_shown=True,\n        ),",
         ("tests/test_config.py",),
+    ),
+    Mutant(
+        "a run that is saved again stays signed with a former key",
+        "stores/_rows/store.py",
+        "if self._sealer.takes_former or not",
+        "if not",
+        ("tests/test_ways_out.py",),
     ),
     Mutant(
         "a chain may be cut",

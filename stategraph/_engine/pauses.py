@@ -38,7 +38,7 @@ def take_answer(run: RunContext, saved: State, updates: Mapping[str, Any]) -> Ta
         if question.otherwise is NOTHING:
             return (yield from _expired(run, saved, pause)), updates
         if key in updates:
-            raise AnswerError(saved.run_id, pause, "it comes too late: resume without an answer goes on")
+            raise AnswerError(saved.run_id, pause, "the answer comes too late: resume without an answer goes on")
         updates = _with_checked_answer(run, saved, pause, question, {**updates, cast(str, key): question.otherwise})
     elif key is not None:
         if key not in updates:
@@ -123,4 +123,4 @@ def pause_at(run: RunContext, stage: CompiledNode, pause: Pause) -> Task[None]:
 
 def _none_among(updates: Mapping[str, Any]) -> str:
     """Return the problem that the updates hold no answer, in words."""
-    return f"there is none among {', '.join(map(shorten, updates))}" if updates else "there is none"
+    return f"no answer is among {', '.join(map(shorten, updates))}" if updates else "no answer is given"

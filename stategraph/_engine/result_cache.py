@@ -108,7 +108,7 @@ class NodeCache:
             import logging  # imported when used: 5 ms
 
             logging.getLogger("stategraph").warning(
-                "node %r of graph %r: its cache was not used (this is said once): %s", self.name, self.graph, reason
+                "node %r of graph %r: its cache was not used (logged once): %s", self.name, self.graph, reason
             )
 
 

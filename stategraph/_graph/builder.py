@@ -224,6 +224,8 @@ class GraphBuilder:
         for name, policies in self._policies.items():
             if policies.on_error is not None and policies.on_error not in self._nodes:
                 problems.append(f"node {name!r} goes to {policies.on_error!r} on error, which is not there")
+            if policies.on_error == name:
+                problems.append(f"node {name!r} goes to itself on error, which would not end: retry tries it again")
             if policies.cache is not None:
                 from stategraph._graph.cached import cache_problems
 
@@ -234,6 +236,10 @@ class GraphBuilder:
             problems += schema_problems(
                 self._schema, self._nodes, self._policies, self._defaults, persist or frozenset()
             )
+        if self._schema is None and any(map(_is_annotated, self._nodes.values())):
+            from stategraph._graph.typed import untyped_problems
+
+            problems += untyped_problems(self._nodes)
         if problems or self._entry is None:
             raise GraphError(self._name, tuple(problems))
         stages = {name: self._stage(name) for name in self._nodes}
@@ -273,6 +279,10 @@ class GraphBuilder:
 
     def _error(self, problem: str) -> GraphError:
         return GraphError(self.name, (problem,))
+
+
+def _is_annotated(node: Node) -> bool:
+    return isinstance(node, FunctionNode) and bool(getattr(node.given, "__annotations__", None))
 
 
 def _as_given(node: Node) -> NodeFunction | Node:

@@ -38,4 +38,6 @@ def read(path: object) -> Any:
         where = "" if file.is_absolute() else "; a path begins in the working directory, or is to be absolute"
         raise ConfigError("file", name, f"the name of a file that is there: {missing}{where}") from error
     except (OSError, ValueError, RecursionError) as error:
-        raise ConfigError("file", name, f"a readable {file.suffix} file ({error})") from error
+        is_path = isinstance(error, tomllib.TOMLDecodeError) and str(error).startswith(("Invalid hex", "Unescaped"))
+        hint = "; text with \\, such as a path of Windows, stands in 'single quotes'" if is_path else ""
+        raise ConfigError("file", name, f"a readable {file.suffix} file ({error}{hint})") from error

@@ -43,7 +43,10 @@ class GraphConfig:
     checkpoint: CheckpointConfig = attrs.field(
         factory=CheckpointConfig,
         validator=check(
-            "checkpoint", "a CheckpointConfig", lambda value: isinstance(value, CheckpointConfig), is_shown=False
+            "checkpoint",
+            "a CheckpointConfig (GraphConfig.from_dict takes mappings)",
+            lambda value: isinstance(value, CheckpointConfig),
+            is_shown=False,
         ),
     )
 

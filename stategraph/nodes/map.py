@@ -14,6 +14,7 @@ from stategraph.nodes._parts.run import Workers, do_parts
 from stategraph.nodes.base import Node
 from stategraph.nodes.function import FunctionNode
 from stategraph.nodes.step import StepContext
+from stategraph.state import State
 
 
 class MapNode(Node):
@@ -89,7 +90,7 @@ class MapNode(Node):
             found = "not in the State" if self.over not in step.state else f"a {type(items).__name__}"
             raise TypeError(f"it goes over {self.over!r}, a list or a tuple, but that is {found}")
         jobs = [self._job(step, str(place), item) for place, item in enumerate(items)]
-        accept = functools.partial(step.checked_item, self.into)
+        accept = functools.partial(_accepted, step, self.into)
         results = yield from do_parts(step, jobs, self._workers, accept)
         return {self.into: [results[job.label] for job in jobs]}
 
@@ -98,3 +99,10 @@ class MapNode(Node):
         function = node.bound(step.context(label)) if node.wants_context else node.function
         collect = functools.partial(ErrorInfo.of, node=step.name) if self.on_error == "collect" else None
         return Job(label, function, item, collect)
+
+
+def _accepted(step: StepContext, key: str, place: str, result: Any) -> Any:
+    """Return the result of an item as it is kept."""
+    if isinstance(result, State) and result.pause is not None:
+        raise ValueError("an item cannot pause the run: pause in a node before or after")
+    return step.checked_item(key, place, result)

@@ -109,7 +109,7 @@ class ParallelNode(Node):
                 if key not in writers:
                     data[key] = value
                 elif key in self._reducers:
-                    data[key] = answered(self._reducers[key](data[key], value), f"reducers[{key!r}]")
+                    data[key] = self._reduced(key, data[key], value, name)
                 else:
                     raise ValueError(
                         f"branches {writers[key]!r} and {name!r} both write {key!r}: let one of them use another "
@@ -122,6 +122,15 @@ class ParallelNode(Node):
                 raise ValueError(f"branch {name!r} removes {key!r}, which {writers[key]!r} writes")
             state = state.remove(key)
         return state.update(data)
+
+    def _reduced(self, key: str, one: Any, other: Any, branch: str) -> Any:
+        """Return what the reducer of a key makes of its value and that of one more branch."""
+        try:
+            reduced = self._reducers[key](one, other)
+        except Exception as error:
+            error.add_note(f"in reducers[{key!r}], with the value of branch {branch!r} as the second")
+            raise
+        return answered(reduced, f"reducers[{key!r}]")
 
 
 def _checked_name(name: object) -> str:

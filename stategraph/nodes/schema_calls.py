@@ -7,6 +7,7 @@ import inspect
 import typing
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping
 from contextlib import aclosing, closing
+from dataclasses import is_dataclass
 from inspect import isawaitable
 from types import SimpleNamespace
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 import attrs
 
 from stategraph._schema.schema import Schema
+from stategraph.state import State
 
 
 @attrs.frozen
@@ -122,6 +124,18 @@ def takes(function: Callable[..., Any], cls: type) -> bool:
     if isinstance(annotation, str):
         annotation = _resolved(annotation, function, cls)
     return (typing.get_args(annotation)[0] if typing.get_origin(annotation) is typing.Annotated else annotation) is cls
+
+
+def object_class(function: Callable[..., Any]) -> type | None:
+    """Return the attrs class or dataclass that the first parameter of a function is annotated with, None for others."""
+    try:
+        annotation = next(iter(inspect.signature(function).parameters.values())).annotation
+    except (ValueError, StopIteration):
+        return None
+    if isinstance(annotation, str):
+        annotation = _resolved(annotation, function, State)
+    is_made = isinstance(annotation, type) and (attrs.has(annotation) or is_dataclass(annotation))
+    return annotation if is_made and not issubclass(annotation, Mapping) else None
 
 
 def _resolved(annotation: str, function: Any, cls: type) -> Any:

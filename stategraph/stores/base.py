@@ -258,6 +258,12 @@ def rolled_back(state: State) -> State:
     return evolve(asking_again(state), generation=state.generation + 1)
 
 
+def check_state(state: object, error: AttributeError) -> None:
+    """Raise TypeError, because of an error that came of it, unless this is a State."""
+    if not isinstance(state, State):
+        raise TypeError(f"a store saves a State, not a {type(state).__name__}: State({{...}}) makes one") from error
+
+
 def check_status(status: str | None) -> None:
     """Raise ValueError unless a run can have this status, or it is None."""
     if status is not None and status not in builtins.list(RunStatus):
@@ -304,4 +310,8 @@ def check_step(run_id: str, saved_step: int, step: int, same_data: bool) -> None
         )
         raise StepConflictError(run_id, reason)
     if not same_data:
-        raise StepConflictError(run_id, f"step {step} is saved with other data; a saved step never changes")
+        reason = (
+            f"step {step} is saved with other data; a saved step never changes: another process or thread works on "
+            "the run, or has; load the newest State"
+        )
+        raise StepConflictError(run_id, reason)

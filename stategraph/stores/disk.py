@@ -9,7 +9,7 @@ import builtins
 import os
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Any
 
 import diskcache
@@ -29,7 +29,7 @@ from stategraph.stores._files.sqlite_file import BUSY, check_version, is_busy, r
 from stategraph.stores._rows.columns import no_run
 from stategraph.stores._rows.packing import pack_head, pack_row, unpack_head, unpack_row
 from stategraph.stores._rows.records import Head, Row, Unreadable, Write
-from stategraph.stores._rows.store import RowStore
+from stategraph.stores._rows.store import NEWEST, RowStore
 
 
 class DiskStore(RowStore):
@@ -56,6 +56,9 @@ class DiskStore(RowStore):
             self._cache = SafeCache(str(self.path))
             self._sealer.store_id = self._store_id()
         take_care_of(self)
+        with suppress(CheckpointError):  # of what is damaged, whoever reads it is told
+            first, last = _range(_HEAD_PREFIX)
+            self._warn_of_signed([self._found_head(*row) for row in self._found_heads(first, last, NEWEST)])
 
     def _store_id(self) -> bytes:
         """Return what tells this store from all others; a new store gets it here."""
@@ -192,11 +195,11 @@ class DiskStore(RowStore):
         wanted.sort(key=lambda head: head.number or 0, reverse=True)
         return wanted if limit < 0 else wanted[:limit]
 
-    def _found_heads(self, first: str, last: str) -> builtins.list[tuple[str, Any, Any, Any]]:
+    def _found_heads(self, first: str, last: str, limit: int = -1) -> builtins.list[tuple[str, Any, Any, Any]]:
         """-> what the cache has under the keys of heads between these, with the ids of their runs."""
-        select = "SELECT substr(key, ?), mode, filename, value FROM Cache WHERE key > ? AND key < ? AND raw = 1"
+        select = "SELECT substr(key, ?), mode, filename, value FROM Cache WHERE key > ? AND key < ? AND raw = 1 LIMIT ?"
         with self._explained(""), self._cache.reading(self):
-            return rows_with_any_text(self._cache._con, select, (len(_HEAD_PREFIX) + 1, first, last))
+            return rows_with_any_text(self._cache._con, select, (len(_HEAD_PREFIX) + 1, first, last, limit))
 
     def _found_head(self, run_id: str, mode: Any, filename: Any, value: Any) -> Head | Unreadable:
         try:

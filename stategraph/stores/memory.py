@@ -24,6 +24,7 @@ from stategraph.stores.base import (
     CheckpointStore,
     check_limit,
     check_number,
+    check_state,
     check_status,
     check_step,
     forked_from,
@@ -109,7 +110,11 @@ class MemoryStore(CheckpointStore):
         return self._access.to_change(self)
 
     def save(self, state: State) -> None:
-        self._keep(state)
+        try:
+            self._keep(state)
+        except AttributeError as error:
+            check_state(state, error)
+            raise
 
     def amend(self, state: State) -> None:
         self._keep(state, may_change_data=True)

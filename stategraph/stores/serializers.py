@@ -51,7 +51,7 @@ class Serializer(BodyFormat):
 
     @abstractmethod
     def dumps(self, plain: Any) -> bytes:
-        """-> the bytes of a plain value; of equal ones with their parts in the same order the same bytes."""
+        """-> the bytes of a plain value; other ones each time will do, as of a cipher with a random nonce."""
 
     @abstractmethod
     def loads(self, body: bytes) -> Any:

@@ -10,13 +10,13 @@ import builtins
 import os
 import sqlite3
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
 from stategraph._values.ids import given_id, ids_within
-from stategraph.errors import CheckpointCorruptError, CheckpointError, CheckpointSaveError
+from stategraph.errors import CheckpointCorruptError, CheckpointError, CheckpointSaveError, ConfigError
 from stategraph.stores._files.fork_safety import take_care_of
 from stategraph.stores._files.path_options import absolute_path
 from stategraph.stores._files.sqlite_file import (
@@ -57,7 +57,7 @@ from stategraph.stores._rows.sql_schema import (
     supplement,
 )
 from stategraph.stores._rows.sqlite_tables import check, prepare, store_id
-from stategraph.stores._rows.store import RowStore
+from stategraph.stores._rows.store import NEWEST, RowStore
 
 _Result = TypeVar("_Result")
 
@@ -86,6 +86,8 @@ class SqliteStore(RowStore):
 
     def __init__(self, path: str | os.PathLike[str], *, read_only: bool = False, **options: Any) -> None:
         check_version("checkpoint.store", "sqlite", _OLDEST)
+        if type(read_only) is not bool:
+            raise ConfigError("checkpoint.options.read_only", read_only, "true opens it to be read only; false is")
         super().__init__(**options)
         self.path = Path(absolute_path(path, "checkpoint.options.path", "a file"))
         self._file = database_file(self.path, must_exist=read_only)
@@ -97,6 +99,8 @@ class SqliteStore(RowStore):
         except sqlite3.Error as error:
             raise self._explained(error, "") from error
         take_care_of(self)
+        with suppress(CheckpointError):  # of what is damaged, whoever reads it is told
+            self._warn_of_signed(self._heads(None, None, NEWEST, None))
 
     def _open(self) -> None:
         """Connect to the file. Where a reader may write nothing beside it, it is read as a file that nobody changes."""

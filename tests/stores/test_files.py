@@ -136,7 +136,7 @@ class TestModes:
         """A sticky bit is not enough there: others could put a log beside the database."""
         folder.chmod(0o1777)
 
-        refused("disk", folder, "1777", "chmod go-w")
+        refused("disk", folder, "1777", "take a folder of your own in it")
 
     def test_of_a_folder_in_a_folder_that_others_can_write_to(self, tmp_path: Path) -> None:
         """They could put another folder in its place."""

@@ -24,8 +24,12 @@ def absolute_path(path: object, key: str, what: str) -> str:
     beginning = text.partition(os.sep)[0]
     if text.startswith("file:"):
         way_out = "its options have names of their own here, such as read_only"
-        raise ConfigError(key, path, f"the path of {what} as it is, and no URI: {way_out}; a name like this begins ./")
+        raise ConfigError(
+            key, path, f"the path of {what} as it is, and no URI: {way_out}; write a name like this as ./{text}"
+        )
+    if text.partition("://")[0].isalnum() and "://" in text:
+        raise ConfigError(key, path, f"the path of {what} alone, and no URL")
     if text.startswith("~") and os.path.expanduser(beginning) == beginning:  # noqa: PTH111 - Path.expanduser raises
-        allowed = f"the path of {what}: there is no user {beginning[1:]!r} with a home here; a name like this begins ./"
+        allowed = f"the path of {what}: no user {beginning[1:]!r} has a home here; write a name like this as ./{text}"
         raise ConfigError(key, path, allowed)
     return found

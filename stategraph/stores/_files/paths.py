@@ -32,6 +32,9 @@ def absolute(path: object, key: str, what: str) -> str:
         raise ConfigError(key, path, f"the path of {what}")
     if text == ":memory:":
         raise ConfigError(key, path, f'the path of {what}; store "memory" keeps runs in memory')
+    if not text.isprintable() and any(character < " " for character in text):
+        allowed = f"the path of {what}, without control characters: in TOML, one with \\ stands in 'single quotes'"
+        raise ConfigError(key, path, allowed)
     name = encodable(text)
     if name is None:
         raise ConfigError(key, path, f"the path of {what}, of characters that a file name can have")
@@ -75,6 +78,8 @@ def own_folder(folder: Path) -> Path:
     Raises:
         OSError: it cannot be used, or others can change what is in it.
     """
+    if folder.is_symlink():  # one that leads nowhere is no folder to make, and seems to be there already
+        _followed(folder)
     make_folder(folder)
     folder = _followed(folder)
     _check_own(folder, stat.S_ISDIR, "a folder")
@@ -186,7 +191,9 @@ def _check_owner(path: Path, status: os.stat_result) -> None:
 
 def _check_mode(path: Path, status: os.stat_result, what: str) -> None:
     if _HAS_MODES and status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        raise _refusal(f"{path} has mode {stat.S_IMODE(status.st_mode):04o}, others can {what}: chmod go-w {path}")
+        is_shared = status.st_mode & stat.S_ISVTX  # as /tmp, whose mode is as it should be
+        way_out = "take a folder of your own in it" if is_shared else f"chmod go-w {path}"
+        raise _refusal(f"{path} has mode {stat.S_IMODE(status.st_mode):04o}, others can {what}: {way_out}")
 
 
 def _is_of_own_group(status: os.stat_result) -> bool:

@@ -194,7 +194,7 @@ class OpenFiles:
                 f"{file}, or its log, was moved, removed or replaced while it was open, and what is saved in it is "
                 "lost with this process: put it back as it was or, where that cannot be, close the store"
                 f"{''.join(f', move {name} away' for name in left)} and make the graph anew: it opens a fresh one, in "
-                "which the run begins anew",
+                "which the run begins anew, or goes on by resume once error.state is saved in it",
             )
 
 

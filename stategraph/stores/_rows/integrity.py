@@ -103,14 +103,20 @@ class Sealer:
 
     def __init__(self, sign_with: SigningKey | None = None, verify_with: Sequence[SigningKey] = ()) -> None:
         if verify_with and sign_with is None:
-            raise ConfigError("checkpoint.options.sign_with", None, "what new rows are signed with, beside verify_with")
+            allowed = "it takes sign_with beside it, the key that is signed with now; this one only reads"
+            raise ConfigError("checkpoint.options.verify_with", verify_with, allowed)
         self._key, self._former = sign_with, tuple(verify_with)
+        self.takes_former = bool(self._former)
         self.store_id = b""  # set once the store is open
 
     @property
     def signs(self) -> bool:
         """Whether seals are signatures."""
         return self._key is not None
+
+    def is_signed(self, seal: bytes) -> bool:
+        """Whether a seal is a signature, with whatever key."""
+        return len(seal) == _SIGNATURE
 
     # ------------------------------------------------------------------ rows
 
@@ -138,7 +144,8 @@ class Sealer:
         for row in rows:
             packed = _or_none(self._packed_row, run_id, row[:8], before, row.pause, incarnation)
             if packed is None or not self._is_right(row.seal, packed, row.body):
-                raise CheckpointCorruptError(run_id, f"its checkpoint at step {row.step} {self._mismatch(row.seal)}")
+                mismatch = self._mismatch(row.seal, f"load an earlier step if one is kept, or {_removed(run_id)}")
+                raise CheckpointCorruptError(run_id, f"its checkpoint at step {row.step} {mismatch}")
             before = row.seal
 
     def _packed_row(self, run_id: str, about: About, before: bytes, pause: str | None, incarnation: bytes) -> bytes:
@@ -160,7 +167,8 @@ class Sealer:
             raise CheckpointCorruptError(run_id, f"what the store holds for it is of run {head.run_id!r}")
         packed = _or_none(self._packed_head, head)
         if packed is None or not self._is_right(head.seal, packed, b""):
-            raise CheckpointCorruptError(head.run_id, f"what the store tells of it {self._mismatch(head.seal)}")
+            mismatch = self._mismatch(head.seal, f"or {_removed(head.run_id)}")
+            raise CheckpointCorruptError(head.run_id, f"what the store tells of it {mismatch}")
 
     def _packed_head(self, head: Head) -> bytes:
         error, parent, policy = head.error, head.parent, head.policy
@@ -191,9 +199,9 @@ class Sealer:
         digest.update(body)
         return digest.digest()
 
-    def _mismatch(self, seal: bytes) -> str:
+    def _mismatch(self, seal: bytes, way_out: str) -> str:
         """Return what is wrong with something whose seal is not right, and what may be done about it."""
-        is_signed = len(seal) == _SIGNATURE
+        is_signed = self.is_signed(seal)
         if is_signed and not self.signs:
             return "is signed, and this store has no key: open it with sign_with, as it was when this was saved"
         if is_signed:
@@ -201,7 +209,11 @@ class Sealer:
             return f"is not signed with this key: {why}, or it is damaged or forged"
         if self.signs:
             return "is not signed: it was saved without sign_with, or forged"
-        return "is damaged: its checksum does not match"
+        return f"is damaged: its checksum does not match; put back a copy of the store, {way_out}"
+
+
+def _removed(run_id: str) -> str:
+    return f"remove the run with store.delete({run_id!r})"
 
 
 def _or_none(pack: Callable[..., bytes], *parts: Any) -> bytes | None:

@@ -161,12 +161,13 @@ class Heads:
         if run_id not in self._reported and len(self._reported) < _MOST_REPORTED:
             self._reported.add(run_id)
             way_out = f"store.delete({run_id!r})"
+            is_said = way_out in error.reason or "sign_with" in error.reason  # with the right key, it may be as it was
             logging.getLogger("stategraph").warning(
-                "run %r in the %s is left out, which is said once: %s%s",
+                "run %r in the %s is left out (logged once): %s%s",
                 run_id,
                 self._store,
                 error.reason,
-                "" if way_out in error.reason else f"; {way_out} removes it",
+                "" if is_said else f"; {way_out} removes it",
             )
 
 

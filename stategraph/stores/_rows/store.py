@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import logging
 import os
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -31,12 +32,13 @@ from stategraph.stores._rows.known import KnownRuns
 from stategraph.stores._rows.nested import InnerRuns
 from stategraph.stores._rows.operations import RowOperations
 from stategraph.stores._rows.pruning import prune
-from stategraph.stores._rows.records import Head, Row, Write
+from stategraph.stores._rows.records import Head, Row, Unreadable, Write
 from stategraph.stores._rows.runs import Heads
 from stategraph.stores._rows.together import SavesTogether
 from stategraph.stores.base import (
     check_limit,
     check_number,
+    check_state,
     check_status,
     check_step,
     forked_from,
@@ -45,6 +47,9 @@ from stategraph.stores.base import (
 )
 from stategraph.stores.retention import Policy
 from stategraph.stores.summaries import Pruned, Summary
+
+NEWEST = 10
+"""Runs that a store looks at when it is opened, to find out whether they are signed."""
 
 _TRIES = 5  # of a save, while others write to the same run
 _READS = 100  # of a run that others write to: reading is over long before the next save is
@@ -95,6 +100,16 @@ class RowStore(RowOperations):
         self._commits = SharedCommits(self._apply, self._is_inside)
         self._known.renew()
 
+    def _warn_of_signed(self, newest: Sequence[Head | Unreadable]) -> None:
+        """Log that a store with signed runs was opened without a key."""
+        is_unsigned = not self._sealer.signs
+        if is_unsigned and any(isinstance(head, Head) and self._sealer.is_signed(head.seal) for head in newest):
+            logging.getLogger("stategraph").warning(
+                "the %s holds runs that are signed, and was opened without sign_with: these cannot be loaded, and "
+                "what is saved now is not signed; open it with sign_with",
+                self,
+            )
+
     def _closed_error(self, run_id: str) -> CheckpointError:
         """-> the error for whoever uses it after it was closed."""
         way_out = "get_checkpoint_store opens a fresh one; a graph keeps the store that it was made with: make it anew"
@@ -103,7 +118,11 @@ class RowStore(RowOperations):
     # ------------------------------------------------------------------ saving
 
     def save(self, state: State) -> None:
-        self._keep(state, may_change_data=False)
+        try:
+            self._keep(state, may_change_data=False)
+        except AttributeError as error:
+            check_state(state, error)
+            raise
 
     def amend(self, state: State) -> None:
         self._keep(state, may_change_data=True)
@@ -169,7 +188,8 @@ class RowStore(RowOperations):
             return head, self._next_head(head, state, row), row, tail
         same_data = have_same_data(tail.state, state, tail.encoded)
         check_step(state.run_id, head.step, state.step, may_change_data or same_data)
-        if not (same_data and is_about_same(tail.state, state)):
+        # What a row builds on may be signed with a former key, and a snapshot builds on nothing.
+        if self._sealer.takes_former or not (same_data and is_about_same(tail.state, state)):
             row, tail = self._rows.snapshot(state, head.incarnation)
             return head, self._next_head(head, state, row), row, tail
         saved = self._chain(state.run_id, state.step)
