@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from stategraph.stores.base import CheckpointStore
 from stategraph.stores.registry import get_checkpoint_store, register_checkpoint_store
-from stategraph.stores.retention import Policy
+from stategraph.stores.retention import Policy, RetentionPolicy
 from stategraph.stores.summaries import Difference, Pruned, Summary
 
 if TYPE_CHECKING:
@@ -17,6 +17,7 @@ __all__ = [
     "Difference",
     "Policy",
     "Pruned",
+    "RetentionPolicy",
     "Serializer",
     "Summary",
     "get_checkpoint_store",

@@ -8,12 +8,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Self
 
-from stategraph._values.answers import asking_again, waiting_anew
+from stategraph._values.answers import asking_again, gives_back, waiting_anew
 from stategraph._values.ids import check_given_id
 from stategraph._values.provenance import ParentStep, Part, RunStatus
 from stategraph.errors import CheckpointNotFoundError, RunExistsError, StepConflictError, shorten
 from stategraph.state import State, evolve
-from stategraph.stores.retention import Policy
+from stategraph.stores.retention import RetentionPolicy
 from stategraph.stores.summaries import Difference, Pruned, Summary
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ class CheckpointStore(ABC):
         """
         self.delete(run_id)
 
-    def retain(self, run_id: str, policy: Policy) -> None:  # noqa: B027
+    def retain(self, run_id: str, policy: RetentionPolicy) -> None:  # noqa: B027
         """Learn what is to be kept of a run, from now on. Here it does nothing: the store keeps what it keeps.
 
         Every call of execute or resume tells it right before its first save, and once more after a save that failed, so
@@ -239,6 +239,12 @@ def forked_from(source: State, new_run_id: str) -> State:
         error=None,
         parent=ParentStep(source.run_id, source.step),
     )
+
+
+def keeps_nested(source: State) -> bool:
+    """Return whether a copy of a run keeps what is nested in the step after: not if that was made with answers that
+    the copy takes back."""
+    return source.pause is not None or not gives_back(source)
 
 
 def rolled_back(state: State) -> State:

@@ -13,7 +13,6 @@ import attrs
 
 from stategraph._util.dropped import reaper
 from stategraph._values import clock
-from stategraph._values.answers import gives_back
 from stategraph._values.frozen import are_settled
 from stategraph._values.ids import check_run_id, is_nested_id, outer_id, step_of
 from stategraph._values.provenance import ParentStep, Part
@@ -29,9 +28,10 @@ from stategraph.stores.base import (
     check_step,
     forked_from,
     from_cursor,
+    keeps_nested,
     rolled_back,
 )
-from stategraph.stores.retention import Policy
+from stategraph.stores.retention import RetentionPolicy
 from stategraph.stores.summaries import Pruned, Summary
 
 _MOST_WAITING = 10_000  # policies of runs that are not saved yet
@@ -62,13 +62,13 @@ class _Run:
     """A run: its number in the order in which runs began, what is kept of it, and its checkpoints in order."""
 
     number: int
-    policy: Policy
+    policy: RetentionPolicy
     kept: list[State | _Encoded]
     parts: dict[tuple[int, str, str], State | _Encoded] = attrs.field(factory=dict)
 
     def cut(self) -> int:
         """Drop what is not to be seen any more -> how many checkpoints."""
-        superfluous = max(0, len(self.kept) - (self.policy.visible or len(self.kept)))
+        superfluous = max(0, len(self.kept) - (self.policy.max_checkpoints or len(self.kept)))
         del self.kept[:superfluous]
         return superfluous
 
@@ -87,7 +87,7 @@ class MemoryStore(CheckpointStore):
 
     def __init__(self) -> None:
         self._runs: dict[str, _Run] = {}
-        self._policies: dict[str, Policy] = {}  # of runs that are still to begin
+        self._policies: dict[str, RetentionPolicy] = {}  # of runs that are still to begin
         self._inner: dict[str, set[str]] = {}  # what is directly within a run
         self._numbers = itertools.count(1)
         self.renew()
@@ -113,7 +113,7 @@ class MemoryStore(CheckpointStore):
     def amend(self, state: State) -> None:
         self._keep(state, may_change_data=True)
 
-    def retain(self, run_id: str, policy: Policy) -> None:
+    def retain(self, run_id: str, policy: RetentionPolicy) -> None:
         with self._alone:
             run = self._runs.get(check_run_id(run_id))
             if run is not None:
@@ -132,7 +132,7 @@ class MemoryStore(CheckpointStore):
             with self._lock:
                 run = self._runs.get(run_id)
                 if run is None:
-                    self._begin(_Run(next(self._numbers), self._policies.get(run_id) or Policy(), [kept]))
+                    self._begin(_Run(next(self._numbers), self._policies.get(run_id) or RetentionPolicy(), [kept]))
                     return
                 newest = run.kept[-1]
                 if newest is compared:
@@ -244,9 +244,7 @@ class MemoryStore(CheckpointStore):
             source = self.load(run_id, step)
             forked = forked_from(source, new_run_id)
             policy = self._policies.get(new_run_id) or self._runs[run_id].policy
-            # What is within a step whose answers are taken back was made with these.
-            is_kept = source.pause is not None or not gives_back(source)
-            copies = list(self._copies(run_id, forked, policy, is_kept=is_kept))
+            copies = list(self._copies(run_id, forked, policy, is_kept=keeps_nested(source)))
             for copy in copies:
                 if copy.run_id in self._runs:
                     raise RunExistsError(copy.run_id, str(self))
@@ -255,7 +253,7 @@ class MemoryStore(CheckpointStore):
                 self._begin(copy)
         return forked
 
-    def _copies(self, run_id: str, newest: State, policy: Policy, *, is_kept: bool = True) -> Iterator[_Run]:
+    def _copies(self, run_id: str, newest: State, policy: RetentionPolicy, *, is_kept: bool = True) -> Iterator[_Run]:
         """-> a run with the history that another has up to this State of it, and copies of what is within the step
         after."""
         source = self._runs[run_id]

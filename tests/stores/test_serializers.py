@@ -27,6 +27,7 @@ from stategraph.stores.serializers import Serializer, find_format, register_seri
 from stategraph.stores.sqlite import SqliteStore
 from stategraph.testing import KEPT_VALUES, UNKEPT_VALUES, CheckpointStoreContract, is_same
 from stategraph.testing.corpus import Order, Point
+from tests.stores.inside import table_of
 
 
 class TestSqliteStoreWithJson(CheckpointStoreContract):
@@ -457,7 +458,7 @@ def tampered(path, body):
     from stategraph.stores._rows.integrity import Sealer
 
     with SqliteStore(path) as store:
-        (row,) = store._chain("a", None)
+        (row,) = table_of(store).chain("a", None)
         forged = Sealer().seal("a", row._replace(body=body), b"")
     with closing(sqlite3.connect(path)) as database, database:
         database.execute("UPDATE checkpoint SET body = ?, seal = ?", (forged.body, forged.seal))

@@ -1,97 +1,99 @@
-"""The checkpoints of a run: those that can be seen, those that they build on, and whether all of them are there."""
+"""The checkpoints of a run: those that retention keeps, those that they build on, and whether all of them exist."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
 from stategraph.errors import CheckpointCorruptError, FormatError
-from stategraph.stores._rows.encoder import Rows
+from stategraph.stores._rows.encoder import CheckpointEncoder
 from stategraph.stores._rows.known import KnownRuns
-from stategraph.stores._rows.operations import RowOperations
-from stategraph.stores._rows.records import Head, Row
+from stategraph.stores._rows.records import CheckpointRecord, RunRecord
+from stategraph.stores._rows.table import Table
 
 
 class Chains:
-    """ReadSet the rows of runs whose heads are known, and knows what is missing.
+    """Reads the checkpoints of runs whose records are known, and finds out what is missing.
+
+    A chain is a snapshot and all checkpoints up to one of them that build on it.
 
     Args:
-        store: Has the rows.
-        rows: Tells whether they are as they were written.
-        known: Knows of some already that they are.
+        table: Holds the records.
+        encoder: Checks their seals.
+        known: Remembers which of them are checked.
     """
 
-    def __init__(self, store: RowOperations, rows: Rows, known: KnownRuns) -> None:
-        self._store, self._rows, self._known = store, rows, known
+    def __init__(self, table: Table, encoder: CheckpointEncoder, known: KnownRuns) -> None:
+        self._table, self._encoder, self._known = table, encoder, known
 
-    def is_stale(self, head: Head) -> bool:
-        """Whether somebody else has written to the run since."""
-        now = self._store._head(head.run_id)
-        return now is None or now.version != head.version
+    def is_stale(self, run: RunRecord) -> bool:
+        """Return whether somebody else has written to the run since its record was read."""
+        now = self._table.run(run.run_id)
+        return now is None or now.version != run.version
 
-    def is_newest(self, head: Head, row: Row) -> bool:
-        """Whether a row is the newest of a run -> False if somebody else has written since the head was read.
+    def is_newest(self, run: RunRecord, row: CheckpointRecord) -> bool:
+        """Return whether a checkpoint is the newest of a run; False if somebody else has written since.
 
         Raises:
-            CheckpointCorruptError: it stands in the place of the newest one, and nobody has.
+            CheckpointCorruptError: it stands in the place of the newest one, and nobody has written.
         """
-        if row.seal == head.tip:
+        if row.seal == run.tip:
             return True
-        if row.step >= head.step and not self.is_stale(head):
-            raise CheckpointCorruptError(head.run_id, f"its newest step {head.step} is another than was saved")
+        if row.step >= run.step and not self.is_stale(run):
+            raise CheckpointCorruptError(run.run_id, f"its newest step {run.step} is another than was saved")
         return False
 
-    def check_absent(self, head: Head, step: int | None) -> None:
-        """Raise CheckpointCorruptError if a step that is not there was not removed, but lost."""
-        if step is None or step == head.step:
-            if not self.is_stale(head):
-                raise CheckpointCorruptError(head.run_id, f"its newest step {head.step} is missing")
+    def check_absent(self, run: RunRecord, step: int | None) -> None:
+        """Raise CheckpointCorruptError if a step that is not there was lost, rather than removed or never saved."""
+        if step is None or step == run.step:
+            if not self.is_stale(run):
+                raise CheckpointCorruptError(run.run_id, f"its newest step {run.step} is missing")
             return
-        later = next((row for row in self._store._index(head.run_id) if row.step > step), None)
+        later = next((row for row in self._table.index(run.run_id) if row.step > step), None)
         if later is not None and later.base < step:  # what builds on it shows that it was there
-            self._rows.check(head.run_id, self._store._chain(head.run_id, later.step), head.incarnation)
+            self._encoder.check(run.run_id, self._table.chain(run.run_id, later.step), run.incarnation)
 
-    def is_visible(self, head: Head, step: int) -> bool:
-        """Whether retention keeps a step."""
-        return head.policy.visible is None or any(row.step == step for row in self.visible(head))
+    def is_visible(self, run: RunRecord, step: int) -> bool:
+        """Return whether retention keeps a step."""
+        return run.policy.max_checkpoints is None or any(row.step == step for row in self.visible(run))
 
-    def visible(self, head: Head) -> list[Row]:
-        """-> the checkpoints of a run that retention keeps; more rows may be there, which these build on."""
-        rows = self._store._index(head.run_id)
-        if not (rows and rows[-1].seal == head.tip) and not self.is_stale(head):
-            raise CheckpointCorruptError(head.run_id, f"its newest step {head.step} is missing, or is another")
-        return rows[-head.policy.visible :] if head.policy.visible else rows
+    def visible(self, run: RunRecord) -> list[CheckpointRecord]:
+        """Return the checkpoints of a run that retention keeps. More may be stored, which these build on."""
+        rows = self._table.index(run.run_id)
+        if not (rows and rows[-1].seal == run.tip) and not self.is_stale(run):
+            raise CheckpointCorruptError(run.run_id, f"its newest step {run.step} is missing, or is another")
+        return rows[-run.policy.max_checkpoints :] if run.policy.max_checkpoints else rows
 
-    def groups(self, head: Head, visible: Sequence[Row]) -> Iterator[list[Row]]:
-        """-> snapshots with all that builds on them, which together hold these checkpoints of a run."""
-        newest_on = {row.base: row.step for row in visible}  # the last one builds on all that have the same base
-        return (self._store._chain(head.run_id, step) for step in newest_on.values())
+    def holding(self, run: RunRecord, rows: Sequence[CheckpointRecord]) -> Iterator[list[CheckpointRecord]]:
+        """Return the chains of a run that hold these of its checkpoints."""
+        newest_on = {row.base: row.step for row in rows}  # the last one builds on all that have the same base
+        return (self._table.chain(run.run_id, step) for step in newest_on.values())
 
-    def cut_below(self, head: Head, snapshot: Row) -> int:
-        """-> the step below which rows go, now that a snapshot is written: those no visible checkpoint builds on."""
-        visible = head.policy.visible
-        if visible is None:
+    def cut_below(self, run: RunRecord, snapshot: CheckpointRecord) -> int:
+        """Return the step below which no checkpoint is needed any more, now that a snapshot is written."""
+        most = run.policy.max_checkpoints
+        if most is None:
             return 0
-        if visible == 1:
+        if most == 1:
             return snapshot.step
         try:
-            older = [row for row in self._store._index(head.run_id) if row.step < snapshot.step][-(visible - 1) :]
-            is_sure = self._are_as_sealed(head, older)
+            older = [row for row in self._table.index(run.run_id) if row.step < snapshot.step][-(most - 1) :]
+            is_sure = self._are_as_sealed(run, older)
         except (CheckpointCorruptError, FormatError):
             is_sure = False
         # What is damaged stays, with all before it, for whoever loads it to see. The run can go on.
         return min([row.base for row in older], default=snapshot.step) if is_sure else 0
 
-    def _are_as_sealed(self, head: Head, rows: Sequence[Row]) -> bool:
-        """Whether rows of an index have the steps and bases with which they were sealed.
+    def _are_as_sealed(self, run: RunRecord, rows: Sequence[CheckpointRecord]) -> bool:
+        """Return whether checkpoints of an index have the steps and bases with which they were sealed.
 
         Raises:
-            CheckpointCorruptError: what they build on, or their bodies, are not as they were sealed.
-            FormatError: likewise, or a newer version wrote it.
+            CheckpointCorruptError: they, or what they build on, are damaged.
+            FormatError: likewise, or a newer version wrote them.
         """
         unknown = [row for row in rows if not self._known.is_checked(row)]
         found: set[tuple[int, int, bytes]] = set()
-        for chain in self.groups(head, unknown):
-            self._rows.check(head.run_id, chain, head.incarnation)
+        for chain in self.holding(run, unknown):
+            self._encoder.check(run.run_id, chain, run.incarnation)
             self._known.are_checked(chain)
             found.update((row.step, row.base, row.seal) for row in chain)
         return found.issuperset((row.step, row.base, row.seal) for row in unknown)

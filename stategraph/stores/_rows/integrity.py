@@ -12,7 +12,7 @@ import ormsgpack
 
 from stategraph._util.callables import answered, problem_of
 from stategraph.errors import CheckpointCorruptError, ConfigError
-from stategraph.stores._rows.records import About, Head, Row
+from stategraph.stores._rows.records import About, CheckpointRecord, RunRecord
 
 SigningKey: TypeAlias = Callable[[], bytes]
 """Gives a key that rows are signed with."""
@@ -92,7 +92,7 @@ class Sealer:
 
     A seal binds a row to its store, to its run, and to the incarnation of the run: what was written for a run that was
     deleted since is no part of another one with the same id. The seal of a row covers that of the row before it, and
-    so the whole chain from the snapshot on; the seal of a head covers that of the newest row. So a row that is missing,
+    so the whole chain from the snapshot on; the seal of a run covers that of the newest row. So a row that is missing,
     in between or at the end, is found out as well.
 
     Args:
@@ -105,7 +105,11 @@ class Sealer:
         if verify_with and sign_with is None:
             raise ConfigError("checkpoint.options.sign_with", None, "what new rows are signed with, beside verify_with")
         self._key, self._former = sign_with, tuple(verify_with)
-        self.store_id = b""  # set once the store is open
+        self._store_id = b""  # that of a State on its own, which is in no store
+
+    def identify(self, store_id: bytes) -> None:
+        """Take the id of the store, once it is open."""
+        self._store_id = store_id
 
     @property
     def signs(self) -> bool:
@@ -114,7 +118,7 @@ class Sealer:
 
     # ------------------------------------------------------------------ rows
 
-    def seal(self, run_id: str, row: Row, before: bytes, incarnation: bytes = b"") -> Row:
+    def seal(self, run_id: str, row: CheckpointRecord, before: bytes, incarnation: bytes = b"") -> CheckpointRecord:
         """Return the row with its seal; `before` is the seal of the row it builds on, empty for a snapshot."""
         return row._replace(seal=self.seal_of(run_id, row[:8], row.body, before, row.pause, incarnation))
 
@@ -130,7 +134,9 @@ class Sealer:
         """Return the seal of a row that is still to be made of these; `before` as for `seal`."""
         return self._digest(self._packed_row(run_id, about, before, pause, incarnation), body, self._key)
 
-    def check(self, run_id: str, rows: Sequence[Row], incarnation: bytes = b"", before: bytes = b"") -> None:
+    def check(
+        self, run_id: str, rows: Sequence[CheckpointRecord], incarnation: bytes = b"", before: bytes = b""
+    ) -> None:
         """Raise CheckpointCorruptError unless the seals of a snapshot and of all rows that build on it are right.
 
         With `before`, the seal of the row before the first, the rows need not begin with a snapshot.
@@ -145,33 +151,33 @@ class Sealer:
         step, base, node, time_ns, status, error, version, encoding = about
         info = None if error is None else [error.type, error.message, error.node]
         parts = [step, base, node, time_ns, status._value_, info, version, encoding, before, pause]
-        return _pack([self.store_id, run_id, incarnation, *parts])
+        return _pack([self._store_id, run_id, incarnation, *parts])
 
     # ------------------------------------------------------------------ heads
 
-    def sealed_head(self, head: Head) -> Head:
-        """Return a head with its seal."""
-        seal = self._digest(self._packed_head(head), b"", self._key)
-        return _new_tuple(Head, (*head[:-1], seal))  # as head._replace(seal=seal) does, at every save
+    def sealed_run(self, run: RunRecord) -> RunRecord:
+        """Return a run with its seal."""
+        seal = self._digest(self._packed_run(run), b"", self._key)
+        return _new_tuple(RunRecord, (*run[:-1], seal))  # as run._replace(seal=seal) does, at every save
 
-    def check_head(self, head: Head, run_id: str | None = None) -> None:
-        """Raise CheckpointCorruptError unless the seal of a head is right, and the head that of this run."""
-        if run_id not in (None, head.run_id):  # as where somebody has made ids in another case the same
-            raise CheckpointCorruptError(run_id, f"what the store holds for it is of run {head.run_id!r}")
-        packed = _or_none(self._packed_head, head)
-        if packed is None or not self._is_right(head.seal, packed, b""):
-            raise CheckpointCorruptError(head.run_id, f"what the store tells of it {self._mismatch(head.seal)}")
+    def check_run(self, run: RunRecord, run_id: str | None = None) -> None:
+        """Raise CheckpointCorruptError unless the seal of a run is right, and the run that of this run."""
+        if run_id not in (None, run.run_id):  # as where somebody has made ids in another case the same
+            raise CheckpointCorruptError(run_id, f"what the store holds for it is of run {run.run_id!r}")
+        packed = _or_none(self._packed_run, run)
+        if packed is None or not self._is_right(run.seal, packed, b""):
+            raise CheckpointCorruptError(run.run_id, f"what the store tells of it {self._mismatch(run.seal)}")
 
-    def _packed_head(self, head: Head) -> bytes:
-        error, parent, policy = head.error, head.parent, head.policy
+    def _packed_run(self, run: RunRecord) -> bytes:
+        error, parent, policy = run.error, run.parent, run.policy
         parts = [
-            *("head", self.store_id, head.run_id, head.incarnation, head.version, head.step, head.node, head.time_ns),
-            head.status._value_,
+            *("head", self._store_id, run.run_id, run.incarnation, run.version, run.step, run.node, run.time_ns),
+            run.status._value_,
             None if error is None else [error.type, error.message, error.node],
-            head.graph,
+            run.graph,
             None if parent is None else [parent.run_id, parent.step],
             [policy.retention, policy.window, None if policy.ttl is None else float(policy.ttl)],
-            *(head.pause, head.tip),
+            *(run.pause, run.tip),
         ]
         return _pack(parts)
 
