@@ -211,7 +211,7 @@ MUTANTS = (
     ),
     Mutant(
         "an approval outlives a rollback",
-        "stores/base.py",
+        "stores/_time_travel.py",
         "return evolve(asking_again(state), generation=state.generation + 1)",
         "return evolve(state, generation=state.generation + 1)",
         ("tests/test_pauses.py",),
@@ -394,7 +394,7 @@ MUTANTS = (
     ),
     Mutant(
         "a cursor may be of any size",
-        "stores/base.py",
+        "stores/_paging.py",
         "    if is_number and len(cursor) <= len(str(_LARGEST)) and int(cursor) <= _LARGEST:",
         "    if is_number:",
         ("tests/stores/test_stores.py",),
@@ -579,8 +579,8 @@ MUTANTS = (
     Mutant(
         "the policy of a run that has begun is remembered for ever",
         "stores/memory.py",
-        "        self._policies.pop(run_id, None)\n        while",
-        "        while",
+        "        self.policies.pop(run_id, None)\n        if is_nested",
+        "        if is_nested",
         ("tests/test_left_behind.py -k forgets",),
     ),
     Mutant(

@@ -271,7 +271,7 @@ class TestMemory:
 
         for step in (1, 2, 3):
             store.save(at(step))
-        run = store._runs["a"]
+        run = store._held.runs["a"]
         run.kept[0:1] = [Held(run.kept[0], Last())]  # type: ignore[list-item]
         store.save(at(4))
 

@@ -54,8 +54,8 @@ class SharedCommits:
     def commit(self, write: WriteBatch) -> bool:
         """Write a batch; return whether it was written. When this returns it is durable.
 
-        Raises whatever `apply` raises; then it is not known to be written. A thread that commits already, further down its
-        stack, would wait for itself, be it as the leader or as one who comes after it.
+        Raises whatever `apply` raises; then it is not known to be written. A thread that commits already, further down
+        its stack, would wait for itself, be it as the leader or as one who comes after it.
         """
         committing = self._committing.lock or self._committing.made_lock()
         if committing._is_owned() or self._is_inside():  # type: ignore[attr-defined]  # as threading.Condition asks
