@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 from stategraph.stores.base import CheckpointStore
 from stategraph.stores.registry import get_checkpoint_store, register_checkpoint_store
 from stategraph.stores.retention import Policy, RetentionPolicy
-from stategraph.stores.summaries import Difference, Pruned, Summary
 
 if TYPE_CHECKING:
     from stategraph.stores.serializers import Serializer, register_serializer
+    from stategraph.stores.summaries import Difference, Pruned, Summary
 
 __all__ = [
     "CheckpointStore",
@@ -26,10 +26,14 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    """Import when used what takes 20 ms."""
-    if name not in ("Serializer", "register_serializer"):
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from stategraph.stores import serializers
+_LAZY = {"Serializer": "serializers", "register_serializer": "serializers"}
+_LAZY |= dict.fromkeys(("Difference", "Pruned", "Summary"), "summaries")
 
-    return getattr(serializers, name)
+
+def __getattr__(name: str) -> Any:
+    """Import when used what no run needs."""
+    if name not in _LAZY:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(f"{__name__}.{_LAZY[name]}"), name)
