@@ -190,7 +190,7 @@ MUTANTS = (
     ),
     Mutant(
         "a saved step may change its data",
-        "stores/base.py",
+        "stores/_checks.py",
         "    if not same_data:\n",
         "    if False:\n",
         (STORES,),
@@ -394,7 +394,7 @@ MUTANTS = (
     ),
     Mutant(
         "a cursor may be of any size",
-        "stores/_paging.py",
+        "stores/_checks.py",
         "    if is_number and len(cursor) <= len(str(_LARGEST)) and int(cursor) <= _LARGEST:",
         "    if is_number:",
         ("tests/stores/test_stores.py",),
@@ -578,9 +578,9 @@ MUTANTS = (
     ),
     Mutant(
         "the policy of a run that has begun is remembered for ever",
-        "stores/memory.py",
-        "        self.policies.pop(run_id, None)\n        if is_nested",
-        "        if is_nested",
+        "stores/_memory/held.py",
+        "        self.policies.pop(run_id, None)\n        while",
+        "        while",
         ("tests/test_left_behind.py -k forgets",),
     ),
     Mutant(

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Self
 
-from stategraph.errors import StepConflictError, shorten
+from stategraph.errors import StepConflictError
 
 if TYPE_CHECKING:
     from stategraph._values.provenance import Part
@@ -215,26 +215,3 @@ class CheckpointStore(ABC):
     def __str__(self) -> str:
         """Return the store in words, as errors name it."""
         return f"store {type(self).__qualname__}"
-
-
-def check_number(step: object, name: str = "step") -> None:
-    """Raise ValueError unless it is the number of a step; `name` is that of the argument."""
-    if type(step) is not int or step < 0:
-        raise ValueError(f"{name}: {shorten(step)} is not allowed; a whole number from 0 on is")
-
-
-def check_step(run_id: str, saved_step: int, step: int, same_data: bool) -> None:
-    """Raise StepConflictError unless a State may be saved after the newest one.
-
-    It may if it has a later step, or the same step and the same data.
-    """
-    if step > saved_step:
-        return
-    if step < saved_step:
-        reason = (
-            f"step {step} is behind step {saved_step}, which is saved: another process has taken the run further, "
-            "or an old State was executed; load the newest State, or give this one a run_id of its own"
-        )
-        raise StepConflictError(run_id, reason)
-    if not same_data:
-        raise StepConflictError(run_id, f"step {step} is saved with other data; a saved step never changes")

@@ -3,88 +3,27 @@
 from __future__ import annotations
 
 import builtins
-import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, TypeAlias
-
-import attrs
+from typing import TYPE_CHECKING, Any
 
 from stategraph._util.dropped import reaper
-from stategraph._values.frozen import are_settled
 from stategraph._values.ids import check_run_id, is_nested_id
 from stategraph.errors import CheckpointNotFoundError, CheckpointSaveError
-from stategraph.state import State, data_of, evolve
+from stategraph.stores._checks import check_number, check_step
 from stategraph.stores._files.fork_safety import take_care_of
+from stategraph.stores._memory.held import HeldRun, HeldRuns, as_kept, state_of
 from stategraph.stores._rows.reentrance import Access, used_below
-from stategraph.stores.base import CheckpointStore, check_number, check_step
+from stategraph.stores.base import CheckpointStore
 from stategraph.stores.retention import RetentionPolicy
 
 if TYPE_CHECKING:
     from stategraph._values.provenance import Part
-    from stategraph.stores._memory.encoded import EncodedState
+    from stategraph.state import State
+    from stategraph.stores._memory.held import Kept
     from stategraph.stores.summaries import Pruned, Summary
 
-    Kept: TypeAlias = State | EncodedState
-
 _MOST_WAITING = 10_000  # policies of runs that are not saved yet
-
-
-@attrs.define(eq=False)
-class HeldRun:
-    """A run.
-
-    Attributes:
-        number: Counts runs in the order in which they began.
-        policy: What is kept of it.
-        kept: Its checkpoints, in order.
-        parts: Finished parts of its steps, by step, node and label.
-    """
-
-    number: int
-    policy: RetentionPolicy
-    kept: list[Kept]
-    parts: dict[tuple[int, str, str], Kept] = attrs.field(factory=dict)
-
-    def cut(self) -> int:
-        """Drop the checkpoints that retention does not keep; return how many."""
-        superfluous = max(0, len(self.kept) - (self.policy.max_checkpoints or len(self.kept)))
-        del self.kept[:superfluous]
-        return superfluous
-
-
-@attrs.define(eq=False)
-class HeldRuns:
-    """What a memory store holds.
-
-    Attributes:
-        runs: The runs, by id.
-        policies: What is to be kept of runs that have not begun.
-        nested: The ids of the runs that are nested directly in a run, by its id.
-        numbers: Counts the runs.
-    """
-
-    runs: dict[str, HeldRun] = attrs.field(factory=dict)
-    policies: dict[str, RetentionPolicy] = attrs.field(factory=dict)
-    nested: dict[str, set[str]] = attrs.field(factory=dict)
-    numbers: Iterator[int] = attrs.field(factory=lambda: itertools.count(1))
-
-    def begin(self, run_id: str, run: HeldRun) -> None:
-        """Add a run."""
-        self.runs[run_id] = run
-        self.policies.pop(run_id, None)
-        if is_nested_id(run_id):
-            from stategraph.stores._memory.nested import register
-
-            register(self, run_id)
-
-    def drop(self, run_id: str) -> None:
-        """Forget a run and all that is nested in it."""
-        self.runs.pop(run_id, None)
-        if run_id in self.nested:
-            from stategraph.stores._memory.nested import drop_nested
-
-            drop_nested(self, run_id)
 
 
 class MemoryStore(CheckpointStore):
@@ -186,7 +125,7 @@ class MemoryStore(CheckpointStore):
     # ------------------------------------------------------------------ imported when used: few runs ask for it
 
     def save_parts(self, run_id: str, parts: Sequence[Part]) -> None:
-        from stategraph.stores._memory.nested import parts_as_kept
+        from stategraph.stores._memory.parts import parts_as_kept
 
         kept = parts_as_kept(run_id, parts)
         with self._alone:
@@ -194,12 +133,12 @@ class MemoryStore(CheckpointStore):
                 self._held.runs[run_id].parts.update(kept)
 
     def load_parts(self, run_id: str, step: int, node: str) -> dict[str, Any]:
-        from stategraph.stores._memory.nested import load_parts
+        from stategraph.stores._memory.parts import load_parts
 
         return load_parts(self._held, check_run_id(run_id), step, node)
 
     def drop_parts(self, run_id: str, step: int, *, newer_too: bool = False) -> None:
-        from stategraph.stores._memory.nested import drop_parts
+        from stategraph.stores._memory.parts import drop_parts
 
         with self._alone:
             drop_parts(self._held, check_run_id(run_id), step, newer_too=newer_too)
@@ -234,22 +173,6 @@ class MemoryStore(CheckpointStore):
 
         with self._alone:
             return prune(self._held)
-
-
-def as_kept(state: State) -> Kept:
-    """Return a State as it is kept: as it is, unless objects in it may change."""
-    if state.observer is not None:
-        state = evolve(state, observer=None)
-    if are_settled(data_of(state).values()) and state.pause is None and state.progress is None:
-        return state
-    from stategraph.stores._memory.encoded import encoded_if_needed
-
-    return encoded_if_needed(state)
-
-
-def state_of(kept: Kept) -> State:
-    """Return a State that is kept."""
-    return kept if isinstance(kept, State) else kept.restored()
 
 
 def _have_same_data(kept: Kept, state: State) -> bool:

@@ -9,9 +9,8 @@ from stategraph._values.provenance import ParentStep
 from stategraph.errors import RunExistsError
 from stategraph.state import State, evolve
 from stategraph.stores._memory.encoded import renamed
-from stategraph.stores._memory.nested import drop_nested
+from stategraph.stores._memory.held import HeldRun, HeldRuns, as_kept, state_of
 from stategraph.stores._time_travel import forked_from, keeps_nested, rolled_back
-from stategraph.stores.memory import HeldRun, HeldRuns, as_kept, state_of
 from stategraph.stores.retention import RetentionPolicy
 
 
@@ -21,7 +20,7 @@ def roll_back(held: HeldRuns, state: State) -> State:
     run = held.runs[state.run_id]
     run.kept[:] = [*(one for one in run.kept if one.step < state.step), as_kept(state)]
     run.parts.clear()
-    drop_nested(held, state.run_id)
+    held.drop_nested(state.run_id)
     return state
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import itertools
 
 from stategraph._values.ids import is_nested_id
+from stategraph.stores._checks import check_limit, check_status, from_cursor
 from stategraph.stores._memory.encoded import about
-from stategraph.stores._paging import check_limit, check_status, from_cursor
-from stategraph.stores.memory import HeldRuns
+from stategraph.stores._memory.held import HeldRuns
 from stategraph.stores.summaries import Summary
 
 

@@ -6,7 +6,7 @@ from stategraph._values import clock
 from stategraph._values.ids import is_nested_id
 from stategraph.state import time_ns_of
 from stategraph.stores._memory.encoded import provenance_of
-from stategraph.stores.memory import HeldRun, HeldRuns
+from stategraph.stores._memory.held import HeldRun, HeldRuns
 from stategraph.stores.summaries import Pruned
 
 

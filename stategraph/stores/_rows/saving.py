@@ -13,12 +13,12 @@ from stategraph.errors import (
     StepConflictError,
 )
 from stategraph.state import State
+from stategraph.stores._checks import check_step
 from stategraph.stores._codec.delta import have_same_data, is_about_same
 from stategraph.stores._rows.encoder import DeltaBase, ascending_groups
 from stategraph.stores._rows.loading import load
 from stategraph.stores._rows.records import CheckpointRecord, RunRecord, WriteBatch
 from stategraph.stores._rows.run_log import RunLog
-from stategraph.stores.base import check_step
 
 _TRIES = 5  # of a save, while others write to the same run
 

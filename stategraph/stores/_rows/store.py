@@ -10,8 +10,8 @@ from stategraph._values.ids import check_given_id, check_run_id
 from stategraph._values.provenance import Part
 from stategraph.errors import InvalidRunIdError
 from stategraph.state import State
+from stategraph.stores._checks import check_limit, check_number, check_status, from_cursor
 from stategraph.stores._codec.payload import Bodies
-from stategraph.stores._paging import check_limit, check_status, from_cursor
 from stategraph.stores._rows import nested
 from stategraph.stores._rows.copies import copy_run
 from stategraph.stores._rows.encoder import CheckpointEncoder
@@ -23,7 +23,7 @@ from stategraph.stores._rows.run_log import RunLog
 from stategraph.stores._rows.saving import save, save_many
 from stategraph.stores._rows.table import Identify, Table
 from stategraph.stores._time_travel import forked_from, keeps_nested, rolled_back
-from stategraph.stores.base import CheckpointStore, check_number
+from stategraph.stores.base import CheckpointStore
 from stategraph.stores.retention import RetentionPolicy
 from stategraph.stores.summaries import Pruned, Summary
 

@@ -1,18 +1,17 @@
-"""What is nested in runs in memory: the finished parts of a step, and the runs of graphs within a step."""
+"""Finished parts of a step, in memory."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from stategraph._values.ids import is_nested_id, outer_id, step_of
 from stategraph._values.provenance import Part
 from stategraph.errors import NotSerializableError
 from stategraph.state import State
-from stategraph.stores.memory import HeldRuns, as_kept, state_of
+from stategraph.stores._memory.held import HeldRuns, as_kept, state_of
 
 if TYPE_CHECKING:
-    from stategraph.stores.memory import Kept
+    from stategraph.stores._memory.held import Kept
 
 
 def parts_as_kept(run_id: str, parts: Sequence[Part]) -> dict[tuple[int, str, str], Kept]:
@@ -45,21 +44,4 @@ def drop_parts(held: HeldRuns, run_id: str, step: int, *, newer_too: bool) -> No
     run = held.runs.get(run_id)
     if run is not None:
         run.parts = {} if newer_too else {key: part for key, part in run.parts.items() if key[0] > step}
-        drop_nested(held, run_id, up_to=step)
-
-
-def register(held: HeldRuns, run_id: str) -> None:
-    """Add a nested run, and all that it is nested in, to what is nested in others."""
-    while is_nested_id(run_id):
-        held.nested.setdefault(outer_id(run_id), set()).add(run_id)
-        run_id = outer_id(run_id)
-
-
-def drop_nested(held: HeldRuns, run_id: str, up_to: int | None = None) -> None:
-    """Forget the runs that are nested in steps of a run, in all of them or up to one."""
-    for nested_id in held.nested.pop(run_id, set()):
-        if up_to is not None and step_of(nested_id) > up_to:
-            held.nested.setdefault(run_id, set()).add(nested_id)
-            continue
-        held.runs.pop(nested_id, None)
-        drop_nested(held, nested_id)
+        held.drop_nested(run_id, up_to=step)
