@@ -33,7 +33,7 @@ def _disk(
 
 
 def _with_absolute_path(what: str, options: Mapping[str, Any]) -> Mapping[str, Any]:
-    """-> the options as they mean the same in every working directory."""
+    """Return the options with a path that means the same in every working directory."""
     return {**options, "path": absolute_path(options["path"], "checkpoint.options.path", what)}
 
 
@@ -75,7 +75,7 @@ def register_checkpoint_store(name: str, store: CheckpointStore | Callable[..., 
 
 
 def get_checkpoint_store(name: str, **options: Any) -> CheckpointStore:
-    """-> the store of that name: for the same name and options the same object, a fresh one once it was closed.
+    """Return the store of a name: the same object for the same name and options, a fresh one once it was closed.
 
     Raises:
         UnknownNameError: no store has this name; the text lists those that exist.

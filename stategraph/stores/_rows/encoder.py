@@ -68,7 +68,7 @@ class CheckpointEncoder:
 
     Args:
         sealer: Makes and checks the seals of rows.
-        bodies: Encodes and decodes payloads.
+        bodies: Encodes and decodes what rows hold.
     """
 
     def __init__(self, sealer: Sealer, bodies: Bodies | None = None) -> None:

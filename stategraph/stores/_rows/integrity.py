@@ -1,4 +1,7 @@
-"""Seals: checksums and signatures, by which what was damaged, moved, or made by somebody else is found out."""
+"""Seals: what shows that a record is as it was written, and where.
+
+A seal is a checksum or, in a store that has a key, a signature.
+"""
 
 from __future__ import annotations
 
@@ -88,17 +91,17 @@ def _checked_key(key: object, option: str, found: str) -> bytes:
 
 
 class Sealer:
-    """Seals what a store keeps of its runs.
+    """Makes and checks the seals of records.
 
     A seal binds a row to its store, to its run, and to the incarnation of the run: what was written for a run that was
-    deleted since is no part of another one with the same id. The seal of a row covers that of the row before it, and
-    so the whole chain from the snapshot on; the seal of a run covers that of the newest row. So a row that is missing,
-    in between or at the end, is found out as well.
+    deleted since is not taken for a part of another one with the same id. The seal of a row covers that of the row
+    before it, and so the whole chain from the snapshot on; the seal of the record of a run covers that of its newest
+    row. So a row that is missing, in between or at the end, is found out as well.
 
     Args:
         sign_with: Gives the key to sign with (HMAC-SHA-256). Without it a seal is a checksum (BLAKE2b), which finds
             damage, not forgery.
-        verify_with: Give keys that are no longer signed with, and still taken.
+        verify_with: Give former keys: signatures with them are still accepted.
     """
 
     def __init__(self, sign_with: SigningKey | None = None, verify_with: Sequence[SigningKey] = ()) -> None:
@@ -131,7 +134,7 @@ class Sealer:
         pause: str | None = None,
         incarnation: bytes = b"",
     ) -> bytes:
-        """Return the seal of a row that is still to be made of these; `before` as for `seal`."""
+        """Return the seal of a row from its fields; `before` as for `seal`."""
         return self._digest(self._packed_row(run_id, about, before, pause, incarnation), body, self._key)
 
     def check(
@@ -153,15 +156,15 @@ class Sealer:
         parts = [step, base, node, time_ns, status._value_, info, version, encoding, before, pause]
         return _pack([self._store_id, run_id, incarnation, *parts])
 
-    # ------------------------------------------------------------------ heads
+    # ------------------------------------------------------------------ runs
 
     def sealed_run(self, run: RunRecord) -> RunRecord:
-        """Return a run with its seal."""
+        """Return the record of a run with its seal."""
         seal = self._digest(self._packed_run(run), b"", self._key)
         return _new_tuple(RunRecord, (*run[:-1], seal))  # as run._replace(seal=seal) does, at every save
 
     def check_run(self, run: RunRecord, run_id: str | None = None) -> None:
-        """Raise CheckpointCorruptError unless the seal of a run is right, and the run that of this run."""
+        """Raise CheckpointCorruptError unless the seal of a record is right, and the record is of this run."""
         if run_id not in (None, run.run_id):  # as where somebody has made ids in another case the same
             raise CheckpointCorruptError(run_id, f"what the store holds for it is of run {run.run_id!r}")
         packed = _or_none(self._packed_run, run)
@@ -198,7 +201,7 @@ class Sealer:
         return digest.digest()
 
     def _mismatch(self, seal: bytes) -> str:
-        """Return what is wrong with something whose seal is not right, and what may be done about it."""
+        """Say what is wrong with a record whose seal is not right, and what may be done about it."""
         is_signed = len(seal) == _SIGNATURE
         if is_signed and not self.signs:
             return "is signed, and this store has no key: open it with sign_with, as it was when this was saved"
@@ -211,7 +214,7 @@ class Sealer:
 
 
 def _or_none(pack: Callable[..., bytes], *parts: Any) -> bytes | None:
-    """Return what was packed to be sealed; None for values that no seal was ever made of."""
+    """Return what a seal covers, packed; None for values that no seal is ever made of."""
     try:
         return pack(*parts)
     except (TypeError, ValueError, OverflowError):

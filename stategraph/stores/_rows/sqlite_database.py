@@ -165,7 +165,7 @@ class SqliteDatabase:
     # ------------------------------------------------------------------ threads and processes
 
     def _check_process(self) -> None:
-        """A connection must not be used on both sides of a fork."""
+        """Open another connection in a forked child: one must not be used on both sides of a fork."""
         if self.is_closed:
             raise closed_error(self.store)
         if self._pid != os.getpid():
