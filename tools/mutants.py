@@ -85,7 +85,7 @@ MUTANTS = (
     ),
     Mutant(
         "a chain may be cut",
-        "stores/_rows/chains.py",
+        "stores/_rows/run_log.py",
         "        if row.seal == run.tip:\n            return True\n        if",
         "        if True:\n            return True\n        if",
         ("tests/stores/test_forgery.py", "tests/stores/test_damage.py"),
@@ -134,14 +134,14 @@ MUTANTS = (
     ),
     Mutant(
         "retention removes rows that others build on",
-        "stores/_rows/chains.py",
+        "stores/_rows/run_log.py",
         "        return min([row.base for row in older], default=snapshot.step) if is_sure else 0",
         "        return older[0].step if older else snapshot.step",
         (STORES,),
     ),
     Mutant(
         "retention removes rows by what damaged ones say",
-        "stores/_rows/chains.py",
+        "stores/_rows/run_log.py",
         "            is_sure = self._are_as_sealed(run, older)",
         "            is_sure = True",
         ("tests/stores/test_damage.py",),
@@ -423,7 +423,7 @@ MUTANTS = (
     Mutant(
         "what others write meanwhile is taken for damage by a fork",
         "stores/_rows/copies.py",
-        "        if log.chains.is_stale(run):\n",
+        "        if log.is_stale(run):\n",
         "        if False:\n",
         ("tests/stores/test_two_handles.py",),
     ),
@@ -458,17 +458,17 @@ MUTANTS = (
     ),
     Mutant(
         "a lost checkpoint is one that never was",
-        "stores/_rows/loading.py",
-        "        log.chains.check_absent(run, step)\n",
-        "        pass\n",
+        "stores/_rows/run_log.py",
+        "            self.check_absent(run, step)\n",
+        "            pass\n",
         ("tests/stores/test_damage.py",),
     ),
     Mutant(
         "a load that is overtaken by a write is taken for the newest",
-        "stores/_rows/loading.py",
-        "        log.known.remember(run, log.encoder.base_of(state, rows, run.incarnation))",
-        "        newest = log.table.run(run.run_id) or run\n"
-        "        log.known.remember(newest, log.encoder.base_of(state, rows, run.incarnation))",
+        "stores/_rows/run_log.py",
+        "            self.known.remember(run, self.encoder.base_of(state, rows, run.incarnation))",
+        "            newest = self.table.run(run.run_id) or run\n"
+        "            self.known.remember(newest, self.encoder.base_of(state, rows, run.incarnation))",
         ("tests/stores/test_damage.py",),
     ),
     Mutant(

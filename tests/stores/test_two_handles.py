@@ -12,7 +12,6 @@ from stategraph._values.provenance import ParentStep, Part
 from stategraph.errors import CheckpointNotFoundError, CheckpointSaveError, RunExistsError, StepConflictError
 from stategraph.stores._rows import known
 from stategraph.stores._rows.copies import copy_run
-from stategraph.stores._rows.loading import load_with_run
 from stategraph.stores.disk import DiskStore
 from stategraph.stores.retention import Policy
 from stategraph.stores.sqlite import SqliteStore
@@ -482,7 +481,7 @@ class TestWhatIsReadWhileAnotherWrites:
 
     def test_a_fork(self, store, run):
         """It says so, and can be made again."""
-        run_then, state = load_with_run(log_of(store), "a", None)
+        run_then, state = log_of(store).load_with_run("a", None)
         run()
 
         with pytest.raises(StepConflictError, match="fork it again"):

@@ -11,7 +11,6 @@ from stategraph._values.ids import given_id, is_parts_id, outer_id, step_of
 from stategraph._values.provenance import ParentStep
 from stategraph.errors import CheckpointCorruptError, CheckpointNotFoundError, RunExistsError, StepConflictError
 from stategraph.state import State, evolve
-from stategraph.stores._rows.loading import load
 from stategraph.stores._rows.records import CheckpointRecord, RunRecord, WriteBatch
 from stategraph.stores._rows.run_log import RunLog
 
@@ -33,7 +32,7 @@ def copy_run(log: RunLog, source: RunRecord, copy: State, *, with_nested: bool) 
     incarnation = log.runs.incarnation_for(copy.run_id)
     with _of_one_time(log, source):
         batches = [*_batches(log, source, copy, incarnation, with_nested=with_nested)]
-    if log.chains.is_stale(source):
+    if log.is_stale(source):
         raise _overtaken(source)
     _begin(log, batches)
 
@@ -53,7 +52,7 @@ def _of_one_time(log: RunLog, run: RunRecord) -> Iterator[None]:
     try:
         yield
     except CheckpointCorruptError:
-        if log.chains.is_stale(run):
+        if log.is_stale(run):
             raise _overtaken(run) from None
         raise
 
@@ -83,8 +82,8 @@ def _copied_run(log: RunLog, source: RunRecord, copy: State, incarnation: bytes)
 
 def _earlier(log: RunLog, source: RunRecord, copy: State, incarnation: bytes) -> Iterator[CheckpointRecord]:
     """Yield copies of the checkpoints of a run before a step, and of what they build on."""
-    visible = [row for row in log.chains.visible(source) if row.step < copy.step]
-    for chain in log.chains.holding(source, visible):
+    visible = [row for row in log.visible(source) if row.step < copy.step]
+    for chain in log.holding(source, visible):
         yield from log.encoder.copied(source, copy.run_id, incarnation, chain)
 
 
@@ -109,7 +108,7 @@ def _copied_parts(
     log: RunLog, run: RunRecord, new_id: str, parent: ParentStep, incarnation: bytes
 ) -> Iterator[WriteBatch]:
     copies: list[CheckpointRecord] = []
-    for at in log.chains.visible(run):
+    for at in log.visible(run):
         copies += log.encoder.copied(run, new_id, incarnation, log.table.chain(run.run_id, at.step))
     if not copies:  # they were dropped meanwhile
         return
@@ -122,7 +121,7 @@ def _copied_nested_run(
     log: RunLog, run: RunRecord, new_id: str, parent: ParentStep, incarnation: bytes
 ) -> Iterator[WriteBatch]:
     try:
-        state = load(log, run.run_id)
+        state = log.load(run.run_id)
     except CheckpointNotFoundError:  # its last step was joined meanwhile
         return
     yield _copied_run(log, run, evolve(state, run_id=new_id, parent=parent), incarnation)

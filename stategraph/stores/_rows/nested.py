@@ -63,7 +63,7 @@ def load_parts(log: RunLog, run_id: str, step: int, node: str) -> dict[str, Any]
 
 def _values(log: RunLog, run: RunRecord) -> dict[str, Any]:
     found: dict[str, Any] = {}
-    for row in log.chains.visible(run):
+    for row in log.visible(run):
         chain = log.table.chain(run.run_id, row.step)
         if chain:  # not if they were dropped meanwhile
             found.update(log.encoder.data(run.run_id, chain, run.incarnation)[0])

@@ -31,7 +31,7 @@ def prune(log: RunLog) -> Pruned:
 
 def _went_on(log: RunLog, run: RunRecord) -> bool:
     try:
-        return log.chains.is_stale(run)
+        return log.is_stale(run)
     except (CheckpointCorruptError, FormatError):
         return False
 
@@ -43,9 +43,9 @@ def _is_removed(log: RunLog, run: RunRecord) -> bool:
         CheckpointCorruptError: it is damaged; it stays.
     """
     rows = log.table.chain(run.run_id, None)
-    if log.chains.is_stale(run):  # it went on meanwhile
+    if log.is_stale(run):  # it went on meanwhile
         return False
-    if not rows or not log.chains.is_newest(run, rows[-1]):
+    if not rows or not log.is_newest(run, rows[-1]):
         raise CheckpointCorruptError(run.run_id, f"its newest step {run.step} is missing")
     log.encoder.check(run.run_id, rows, run.incarnation)
     return log.remove(run.run_id, run.version)
@@ -53,11 +53,11 @@ def _is_removed(log: RunLog, run: RunRecord) -> bool:
 
 def _cut(log: RunLog, run: RunRecord) -> int:
     """Remove the rows of a run that no visible checkpoint builds on; return how many, 0 if it goes on meanwhile."""
-    lowest = min((row.base for row in log.chains.visible(run)), default=0)
+    lowest = min((row.base for row in log.visible(run)), default=0)
     superfluous = sum(row.step < lowest for row in log.table.index(run.run_id))
     if not superfluous:
         return 0
-    for chain in log.chains.holding(run, log.chains.visible(run)):
+    for chain in log.holding(run, log.visible(run)):
         log.encoder.check(run.run_id, chain, run.incarnation)
     shorter = log.sealer.sealed_run(run._replace(version=run.version + 1))
     if not log.write(WriteBatch(shorter, run, cut_below=lowest)):

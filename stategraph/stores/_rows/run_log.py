@@ -1,17 +1,23 @@
-"""RunLog: the runs of one durable store, for everything that saves, loads, copies or prunes them."""
+"""RunLog: the runs of one durable store, for all that saves, loads, copies or prunes them."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import TypeVar
 
 from stategraph._values.ids import is_nested_id
-from stategraph.errors import CheckpointCorruptError, CheckpointError, CheckpointNotFoundError, StepConflictError
+from stategraph.errors import (
+    CheckpointCorruptError,
+    CheckpointError,
+    CheckpointNotFoundError,
+    FormatError,
+    StepConflictError,
+)
 from stategraph.state import State
 from stategraph.stores._files.fork_safety import take_care_of
-from stategraph.stores._rows.chains import Chains
 from stategraph.stores._rows.encoder import CheckpointEncoder
 from stategraph.stores._rows.group_commit import SharedCommits
 from stategraph.stores._rows.integrity import Sealer
@@ -19,6 +25,7 @@ from stategraph.stores._rows.known import KnownRuns
 from stategraph.stores._rows.records import CheckpointRecord, RunRecord, WriteBatch
 from stategraph.stores._rows.runs import Runs
 from stategraph.stores._rows.table import Table
+from stategraph.stores.summaries import Summary
 
 _READS = 100  # of a run that others write to: reading is over long before the next save is
 
@@ -28,10 +35,11 @@ _Read = TypeVar("_Read")
 class RunLog:
     """The runs of a store: what its table holds of them, and what is remembered of them here.
 
+    A chain is a snapshot and all checkpoints up to one of them that build on it.
+
     Attributes:
         table: Holds the records.
         runs: The records of runs, checked.
-        chains: The records of checkpoints, checked against those of their runs.
         known: What is remembered of runs since they were saved or loaded here.
         encoder: Makes records of States, and States of records.
         sealer: Makes and checks the seals of records.
@@ -41,7 +49,7 @@ class RunLog:
     def __init__(self, table: Table, sealer: Sealer, encoder: CheckpointEncoder) -> None:
         self.table, self.sealer, self.encoder = table, sealer, encoder
         self.known = KnownRuns()
-        self.runs, self.chains = Runs(table, sealer, self.known), Chains(table, encoder, self.known)
+        self.runs = Runs(table, sealer, self.known)
         self.commits = SharedCommits(table.apply, table.is_in_use)
         take_care_of(self)
 
@@ -54,6 +62,8 @@ class RunLog:
         self.commits = SharedCommits(self.table.apply, self.table.is_in_use)
         self.known.renew()
         self.table.renew()
+
+    # ------------------------------------------------------------------ reading
 
     def read(self, run_id: str, read: Callable[[RunRecord], _Read | None], step: int | None = None) -> _Read:
         """Return what is read of a run, all of it as it was at one time.
@@ -71,16 +81,137 @@ class RunLog:
             run = self.runs.find(run_id)  # first: a write before the rows are read makes its version an old one
             if run is None:
                 self.known.forget_removed(run_id)
-                raise CheckpointNotFoundError(run_id, str(self.table), step)
+                raise CheckpointNotFoundError(run_id, str(self.table.store), step)
             try:
                 found = read(run)
             except CheckpointCorruptError:
-                if not self.chains.is_stale(run):
+                if not self.is_stale(run):
                     raise
             else:
                 if found is not None:
                     return found
-        raise CheckpointError(run_id, f"it was not read from the {self.table}: others keep writing to it")
+        raise CheckpointError(run_id, f"it was not read from the {self.table.store}: others keep writing to it")
+
+    def load(self, run_id: str, step: int | None = None) -> State:
+        """Return the newest State of a run, or the one at a step; raise as `CheckpointStore.load`."""
+        return self.read(run_id, partial(self._loaded, step), step)
+
+    def load_with_run(self, run_id: str, step: int | None) -> tuple[RunRecord, State]:
+        """Return a State, and the record of its run as it was then."""
+
+        def read(run: RunRecord) -> tuple[RunRecord, State] | None:
+            state = self._loaded(step, run)
+            return None if state is None or self.is_stale(run) else (run, state)
+
+        return self.read(run_id, read, step)
+
+    def _loaded(self, step: int | None, run: RunRecord) -> State | None:
+        """Return the State of a step (None: the newest); None if somebody else writes to the run meanwhile."""
+        rows = self.table.chain(run.run_id, step)
+        if not rows:
+            self.check_absent(run, step)
+        if not rows or (step is not None and not self.is_visible(run, step)):
+            if self.is_stale(run):
+                return None
+            raise CheckpointNotFoundError(run.run_id, str(self.table.store), step)
+        is_newest = self.is_newest(run, rows[-1])
+        if not is_newest and (step is None or step >= run.step):
+            return None
+        state = self.encoder.state(run.run_id, rows, run.incarnation)
+        if is_newest:
+            self.known.remember(run, self.encoder.base_of(state, rows, run.incarnation))
+        return state
+
+    def history(self, run_id: str) -> list[Summary]:
+        """Return the checkpoints of a run without their data; none for a run that does not exist."""
+        try:
+            return self.read(run_id, self._summaries)
+        except CheckpointNotFoundError:
+            return []
+
+    def _summaries(self, run: RunRecord) -> list[Summary]:
+        rows = self.visible(run)
+        if self.sealer.signs:  # which covers the payloads: who signs wants to be sure rather than fast
+            for chain in self.holding(run, rows):
+                self.encoder.check(run.run_id, chain, run.incarnation)
+        return [run.summary_of(row) for row in rows]
+
+    # ------------------------------------------------------------------ checkpoints
+
+    def is_stale(self, run: RunRecord) -> bool:
+        """Return whether somebody else has written to the run since its record was read."""
+        now = self.table.run(run.run_id)
+        return now is None or now.version != run.version
+
+    def is_newest(self, run: RunRecord, row: CheckpointRecord) -> bool:
+        """Return whether a checkpoint is the newest of a run; False if somebody else has written since.
+
+        Raises:
+            CheckpointCorruptError: it stands in the place of the newest one, and nobody has written.
+        """
+        if row.seal == run.tip:
+            return True
+        if row.step >= run.step and not self.is_stale(run):
+            raise CheckpointCorruptError(run.run_id, f"its newest step {run.step} is another than was saved")
+        return False
+
+    def check_absent(self, run: RunRecord, step: int | None) -> None:
+        """Raise CheckpointCorruptError if a step that is not there was lost, rather than removed or never saved."""
+        if step is None or step == run.step:
+            if not self.is_stale(run):
+                raise CheckpointCorruptError(run.run_id, f"its newest step {run.step} is missing")
+            return
+        later = next((row for row in self.table.index(run.run_id) if row.step > step), None)
+        if later is not None and later.base < step:  # what builds on it shows that it was there
+            self.encoder.check(run.run_id, self.table.chain(run.run_id, later.step), run.incarnation)
+
+    def is_visible(self, run: RunRecord, step: int) -> bool:
+        """Return whether retention keeps a step."""
+        return run.policy.max_checkpoints is None or any(row.step == step for row in self.visible(run))
+
+    def visible(self, run: RunRecord) -> list[CheckpointRecord]:
+        """Return the checkpoints of a run that retention keeps. More may be stored, which these build on."""
+        rows = self.table.index(run.run_id)
+        if not (rows and rows[-1].seal == run.tip) and not self.is_stale(run):
+            raise CheckpointCorruptError(run.run_id, f"its newest step {run.step} is missing, or is another")
+        return rows[-run.policy.max_checkpoints :] if run.policy.max_checkpoints else rows
+
+    def holding(self, run: RunRecord, rows: Sequence[CheckpointRecord]) -> Iterator[list[CheckpointRecord]]:
+        """Return the chains of a run that hold these of its checkpoints."""
+        newest_on = {row.base: row.step for row in rows}  # the last one builds on all that have the same base
+        return (self.table.chain(run.run_id, step) for step in newest_on.values())
+
+    def cut_below(self, run: RunRecord, snapshot: CheckpointRecord) -> int:
+        """Return the step below which no checkpoint is needed any more, now that a snapshot is written."""
+        most = run.policy.max_checkpoints
+        if most is None:
+            return 0
+        if most == 1:
+            return snapshot.step
+        try:
+            older = [row for row in self.table.index(run.run_id) if row.step < snapshot.step][-(most - 1) :]
+            is_sure = self._are_as_sealed(run, older)
+        except (CheckpointCorruptError, FormatError):
+            is_sure = False
+        # What is damaged stays, with all before it, for whoever loads it to see. The run can go on.
+        return min([row.base for row in older], default=snapshot.step) if is_sure else 0
+
+    def _are_as_sealed(self, run: RunRecord, rows: Sequence[CheckpointRecord]) -> bool:
+        """Return whether checkpoints of an index have the steps and bases with which they were sealed.
+
+        Raises:
+            CheckpointCorruptError: they, or what they build on, are damaged.
+            FormatError: likewise, or a newer version wrote them.
+        """
+        unknown = [row for row in rows if not self.known.is_checked(row)]
+        found: set[tuple[int, int, bytes]] = set()
+        for chain in self.holding(run, unknown):
+            self.encoder.check(run.run_id, chain, run.incarnation)
+            self.known.are_checked(chain)
+            found.update((row.step, row.base, row.seal) for row in chain)
+        return found.issuperset((row.step, row.base, row.seal) for row in unknown)
+
+    # ------------------------------------------------------------------ writing
 
     def next_run(
         self, old: RunRecord | None, state: State, row: CheckpointRecord, incarnation: bytes = b""

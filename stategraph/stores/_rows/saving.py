@@ -16,7 +16,6 @@ from stategraph.state import State
 from stategraph.stores._checks import check_step
 from stategraph.stores._codec.delta import have_same_data, is_about_same
 from stategraph.stores._rows.encoder import DeltaBase, ascending_groups
-from stategraph.stores._rows.loading import load
 from stategraph.stores._rows.records import CheckpointRecord, RunRecord, WriteBatch
 from stategraph.stores._rows.run_log import RunLog
 
@@ -40,7 +39,7 @@ def save(log: RunLog, state: State, *, may_change_data: bool = False) -> None:
             error.run_id = state.run_id
             raise
         except StepConflictError:
-            if known is None or not log.chains.is_stale(known[0]):
+            if known is None or not log.is_stale(known[0]):
                 raise
             log.known.forget(state.run_id)
             continue
@@ -54,7 +53,7 @@ def save(log: RunLog, state: State, *, may_change_data: bool = False) -> None:
 def _is_written(log: RunLog, following: _Following) -> bool:
     """Write a State; return False if somebody else has written to the run."""
     old, run, row, base = following
-    cut = log.chains.cut_below(run, row) if row.base == row.step else 0
+    cut = log.cut_below(run, row) if row.base == row.step else 0
     is_written = log.write(WriteBatch(run, old, (row,), cut_below=cut))
     if is_written:
         log.known.remember(run, base)
@@ -76,7 +75,7 @@ def _following(
     if same_data and is_about_same(base.state, state):
         saved = log.table.chain(state.run_id, state.step)
         if not saved or saved[-1].seal != base.seal:
-            if log.chains.is_stale(run):
+            if log.is_stale(run):
                 return None
             raise CheckpointCorruptError(state.run_id, f"its newest step {run.step} is missing, or is another")
         row, base = log.encoder.again(base, saved[-1], state)
@@ -98,7 +97,7 @@ def _following_unknown(log: RunLog, state: State, may_change_data: bool) -> _Fol
         row, base = log.encoder.snapshot(state, run.incarnation)
         return run, log.next_run(run, state, row), row, base
     try:
-        load(log, state.run_id)
+        log.load(state.run_id)
     except CheckpointNotFoundError:  # it was deleted meanwhile
         return None
     known = log.known.get(state.run_id)
@@ -157,7 +156,7 @@ def _are_written(log: RunLog, run: RunRecord, base: DeltaBase, states: Sequence[
         refused = error
     if rows:
         new = log.next_run(run, base.state, rows[-1])
-        cut = max((log.chains.cut_below(new, row) for row in rows if row.is_snapshot), default=0)
+        cut = max((log.cut_below(new, row) for row in rows if row.is_snapshot), default=0)
         if not log.write(WriteBatch(new, run, tuple(rows), cut_below=cut)):
             log.known.forget(run.run_id)
             return False

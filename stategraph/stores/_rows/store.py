@@ -16,7 +16,6 @@ from stategraph.stores._rows import nested
 from stategraph.stores._rows.copies import copy_run
 from stategraph.stores._rows.encoder import CheckpointEncoder
 from stategraph.stores._rows.integrity import Sealer, SigningKey, former_keys, signing_key
-from stategraph.stores._rows.loading import history, load, load_with_run
 from stategraph.stores._rows.pruning import prune
 from stategraph.stores._rows.records import RunRecord, WriteBatch
 from stategraph.stores._rows.run_log import RunLog
@@ -85,10 +84,10 @@ class RowStore(CheckpointStore):
     def load(self, run_id: str, step: int | None = None) -> State:
         if step is not None:
             check_number(step)
-        return load(self._log, check_run_id(run_id), step)
+        return self._log.load(check_run_id(run_id), step)
 
     def history(self, run_id: str) -> builtins.list[Summary]:
-        return history(self._log, check_run_id(run_id))
+        return self._log.history(check_run_id(run_id))
 
     def list(self) -> builtins.list[str]:
         return sorted(self._log.runs.listing(lambda run: run.run_id).found)
@@ -117,7 +116,7 @@ class RowStore(CheckpointStore):
 
     def rollback(self, run_id: str, step: int) -> State:
         check_number(step)
-        run, state = load_with_run(self._log, check_run_id(run_id), step)
+        run, state = self._log.load_with_run(check_run_id(run_id), step)
         state = rolled_back(state)
         row, base = self._log.encoder.snapshot(state, run.incarnation)
         back = self._log.next_run(run, state, row)
@@ -131,7 +130,7 @@ class RowStore(CheckpointStore):
         check_given_id(new_run_id)
         if step is not None:
             check_number(step)
-        run, source = load_with_run(self._log, check_run_id(run_id), step)
+        run, source = self._log.load_with_run(check_run_id(run_id), step)
         forked = forked_from(source, new_run_id)
         copy_run(self._log, run, forked, with_nested=keeps_nested(source))
         return forked
