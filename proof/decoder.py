@@ -25,10 +25,10 @@ from stategraph.errors import CheckpointCorruptError, ConfigError, FormatError
 from stategraph.state import State, evolve
 from stategraph.stores._codec.payload import Bodies
 from stategraph.stores._codec.type_codecs import DecodeError
-from stategraph.stores._rows.encoder import Rows
+from stategraph.stores._rows.encoder import CheckpointEncoder
 from stategraph.stores._rows.integrity import Sealer
-from stategraph.stores._rows.packing import pack_head, pack_row, unpack_head, unpack_row
-from stategraph.stores._rows.records import Head, Row
+from stategraph.stores._rows.packing import pack_row, pack_run, unpack_row, unpack_run
+from stategraph.stores._rows.records import CheckpointRecord, RunRecord
 from stategraph.stores.retention import Policy
 from stategraph.stores.toolkit import state_from_bytes, state_to_bytes
 from stategraph.testing.corpus import KEPT_VALUES
@@ -64,9 +64,9 @@ def _states() -> Iterator[State]:
     )
 
 
-def _row(body: bytes, encoding: str) -> Row:
+def _row(body: bytes, encoding: str) -> CheckpointRecord:
     state = State(run_id=_RUN)
-    return Row(3, 3, "node", 1, state.status, None, 1, encoding, body)
+    return CheckpointRecord(3, 3, "node", 1, state.status, None, 1, encoding, body)
 
 
 def _body(encoding: str) -> Target:
@@ -102,16 +102,16 @@ def _targets() -> dict[str, tuple[Target, list[bytes]]]:
     """-> everything that decodes, with what it takes."""
     bodies: dict[str, list[bytes]] = {}
     for encoding in ("msgpack", "json"):
-        rows = [Rows(Sealer(), Bodies(encoding)).snapshot(state)[0] for state in _states()]
+        rows = [CheckpointEncoder(Sealer(), Bodies(encoding)).snapshot(state)[0] for state in _states()]
         bodies[encoding] = [row.body for row in rows]
-    head = Head(
+    head = RunRecord(
         _RUN, 1, 5, 3, "node", 1, State().status, ErrorInfo("E", "m", "n"), "g", None, Policy("windowed", 3, 1.5)
     )
-    heads = [pack_head(head._replace(parent=parent)) for parent in (None, ParentStep("other", 2))]
+    heads = [pack_run(head._replace(parent=parent)) for parent in (None, ParentStep("other", 2))]
     kept = [state_to_bytes(state) for state in _states()]
     targets: dict[str, tuple[Target, list[bytes]]] = {
         "disk rows": (lambda data: unpack_row(_RUN, data), kept),
-        "disk heads": (lambda data: unpack_head(_RUN, data), heads),
+        "disk runs": (lambda data: unpack_run(_RUN, data), heads),
         "States": (lambda data: state_from_bytes(_RUN, data), kept),
         "States, sealed again": (_resealed, kept),
     }

@@ -18,7 +18,7 @@ import ormsgpack
 
 from proof.workload import open_store
 from stategraph.stores._rows.integrity import Sealer
-from stategraph.stores._rows.records import Write
+from stategraph.stores._rows.records import WriteBatch
 from stategraph.stores._rows.store import RowStore
 
 FILES = {"sqlite": "runs.db", "disk": "cache.db"}
@@ -70,10 +70,11 @@ def _by_body(encoding: str, body: bytes) -> Forgery:
     def forge(name: str, folder: Path) -> None:
         with open_store(name, folder) as store:
             assert isinstance(store, RowStore)  # noqa: S101
-            head, (row,) = store._head("b"), store._chain("b", 1)
-            assert head is not None  # noqa: S101
+            table = store._log.table
+            run, (row,) = table.run("b"), table.chain("b", 1)
+            assert run is not None  # noqa: S101
             forged = Sealer().seal("b", row._replace(encoding=encoding, body=body), b"")
-            store._apply([Write(head, head, (forged,))])
+            table.apply([WriteBatch(run, run, (forged,))])
 
     return forge
 

@@ -98,7 +98,7 @@ class Model:
         run = self.runs[run_id]
         about = [run.policy, *(told[run_id] for told in self._told.values() if run_id in told)]
         run.is_exact = run.is_exact and all(policy == run.policy for policy in about)
-        fewest = min((policy.visible for policy in about if policy.visible), default=None)
+        fewest = min((policy.max_checkpoints for policy in about if policy.max_checkpoints), default=None)
         if fewest:
             del run.visible[:-fewest]
 
@@ -111,7 +111,7 @@ class Model:
         for later in [one for one in run.saved if one > step]:
             del run.saved[later]
         run.visible = [one for one in run.visible if one <= step]
-        run.is_exact = run.is_exact and run.policy.visible in (None, 1)
+        run.is_exact = run.is_exact and run.policy.max_checkpoints in (None, 1)
         self.save(handle, evolve(state, generation=state.generation + 1))
         return run.newest
 
@@ -128,7 +128,7 @@ class Model:
             parent=ParentStep(run_id, step),
         )
         saved = {one: evolve(state, run_id=new_run_id) for one, state in run.saved.items() if one < step}
-        is_exact = run.is_exact and run.policy.visible in (None, 1)
+        is_exact = run.is_exact and run.policy.max_checkpoints in (None, 1)
         visible = [one for one in run.visible if one <= step]
         self.runs[new_run_id] = Run(run.policy, {**saved, step: forked}, visible, is_exact)
         self._trim(new_run_id)

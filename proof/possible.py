@@ -115,7 +115,7 @@ class Possible:
             return None
         data = self._states[place]["place"]
         entry = Entry(operation.step, data, operation.status.value, generation)
-        if policy_of(operation.run).visible == 1:
+        if policy_of(operation.run).max_checkpoints == 1:
             return (entry,)
         return (*(old for old in kept if old.step < operation.step), entry)
 

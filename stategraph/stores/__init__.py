@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from stategraph.stores.base import CheckpointStore
 from stategraph.stores.registry import get_checkpoint_store, register_checkpoint_store
-from stategraph.stores.retention import Policy
+from stategraph.stores.retention import Policy, RetentionPolicy
 
 if TYPE_CHECKING:
     from stategraph.stores.serializers import Serializer, register_serializer
@@ -17,6 +17,7 @@ __all__ = [
     "Difference",
     "Policy",
     "Pruned",
+    "RetentionPolicy",
     "Serializer",
     "Summary",
     "get_checkpoint_store",

@@ -1,75 +1,70 @@
-"""CheckpointStore: what a store promises, for all of them."""
+"""CheckpointStore: what every store promises."""
 
 from __future__ import annotations
 
 import builtins
-import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Self
 
-from stategraph._text.shown import shorten
-from stategraph._values.ids import check_given_id
-from stategraph._values.provenance import ParentStep, Part, RunStatus
-from stategraph.errors import CheckpointNotFoundError, RunExistsError, StepConflictError
-from stategraph.state import State, evolve
-from stategraph.stores.retention import Policy
+from stategraph.errors import StepConflictError
 
 if TYPE_CHECKING:
+    from stategraph._values.provenance import Part
+    from stategraph.state import State
     from stategraph.stores._rows.integrity import SigningKey
+    from stategraph.stores.retention import RetentionPolicy
     from stategraph.stores.summaries import Difference, Pruned, Summary
 
 
 class CheckpointStore(ABC):
-    """Keeps the States of runs. Four methods make a store; everything else has a default here.
+    """Keeps the States of runs. Four methods make a store; everything else has a default.
 
-    Left by ``with``, a store is closed.
-
-    A store is synchronous, and any thread may call it at any time. `stategraph.testing.CheckpointStoreContract` tests
-    what is promised here; the tests of a store inherit it.
+    A store is a context manager that closes it. It is synchronous, and any thread may call it at any time.
+    `stategraph.testing.CheckpointStoreContract` tests what is promised here; the tests of a store inherit it.
     """
 
     @abstractmethod
     def save(self, state: State) -> None:
         """Keep a State. When this returns, the State is as durable as the store promises.
 
-        A later step takes the place of an earlier one. The newest step may be saved again, with another status or other
-        provenance, never with other data. The State that is kept never changes, whatever happens to objects in it.
+        A later step replaces an earlier one. The newest step may be saved again with another status or other
+        provenance, but never with other data. The State that is kept never changes, whatever happens to objects in it.
 
         Raises:
-            NotSerializableError: a value cannot be kept exactly. This is found out before anything else happens.
-            StepConflictError: the State is behind the newest step that is saved, or has other data than the same step.
-            CheckpointSaveError: it could not be kept; what was saved before is still there.
+            NotSerializableError: a value cannot be kept exactly. Nothing has been saved.
+            StepConflictError: a later step is saved, or the same step with other data.
+            CheckpointSaveError: it could not be saved. What was saved before is still there.
         """
 
     @abstractmethod
     def load(self, run_id: str, step: int | None = None) -> State:
-        """-> the newest State of a run, or the one at a step; equal to what was saved, in values and in types.
+        """Return the newest State of a run, or that of a step. It equals what was saved, in values and in types.
 
         Raises:
-            ValueError: the step is no whole number from 0 on.
-            CheckpointNotFoundError: there is none.
+            ValueError: the step is not a non-negative int.
+            CheckpointNotFoundError: there is no such run, or no such step of it.
             CheckpointCorruptError: it is damaged.
             FormatError: a newer version of stategraph wrote it, or it holds a type that is not registered here.
         """
 
     @abstractmethod
     def delete(self, run_id: str) -> None:
-        """Forget a run. One that is not there is forgotten already."""
+        """Forget a run. Nothing happens if there is none of this id."""
 
     @abstractmethod
     def list(self) -> builtins.list[str]:
-        """-> the ids of all runs that are kept, sorted."""
+        """Return the ids of all runs that are kept, sorted."""
 
     def amend(self, state: State) -> None:
         """Keep a State in place of the newest one, whose data it may change.
 
-        Only the engine calls this, when a run that had stopped goes on with other data. Here it saves or, where `save`
+        Only the engine calls this, when a run that had stopped goes on with other data. The default saves or, if `save`
         refuses other data, deletes the run and saves: a process that is killed in between loses the run. A store that
-        can do it in one go has a method for it.
+        can do it in one transaction overrides this.
 
         Raises:
-            StepConflictError: the State is behind the newest step that is saved.
+            StepConflictError: a later step is saved.
         """
         try:
             self.save(state)
@@ -80,33 +75,33 @@ class CheckpointStore(ABC):
             self.save(state)
 
     def save_many(self, states: Sequence[State]) -> None:
-        """Save several States of one run, in order. Here one after the other; a store may do it at once."""
+        """Save several States of one run, in order. The default saves one after the other."""
         for state in states:
             self.save(state)
 
     def flush(self) -> None:  # noqa: B027 - a default, as for all that follows
-        """Wait until all that was saved before is as durable as the store promises. Here `save` has seen to that."""
+        """Wait until all that was saved is as durable as the store promises. By default, `save` has waited for that."""
 
     def _discard(self, run_id: str) -> None:
         """Forget a run that has completed and is not to be preserved. Only the engine calls this.
 
-        Here it is deleted. A store that takes its time to leave no trace of what is deleted takes less of it here.
+        The default deletes it. A store in which `delete` takes time to leave no trace may save that time here.
         """
         self.delete(run_id)
 
-    def retain(self, run_id: str, policy: Policy) -> None:  # noqa: B027
-        """Learn what is to be kept of a run, from now on. Here it does nothing: the store keeps what it keeps.
+    def retain(self, run_id: str, policy: RetentionPolicy) -> None:  # noqa: B027
+        """Set what is to be kept of a run, from now on. The default does nothing.
 
-        Every call of execute or resume tells it right before its first save, and once more after a save that failed, so
-        a store need not remember it for runs that it does not hold.
+        Every call of execute or resume sets it right before its first save, and again after a save that failed, so a
+        store need not remember it for runs that it does not hold.
         """
 
     signing_key: SigningKey | None = None
-    """Gives the key that the store signs with, if it does. Caches of nodes are signed with it as well."""
+    """Returns the key that the store signs with, if it does. Caches of nodes are signed with it as well."""
 
     keeps_parts: bool = False
-    """Whether finished parts of a step, and the runs of graphs within it, are kept. Where they are not, a step that did
-    not complete is made again from its start."""
+    """Whether finished parts of a step, and the nested runs within it, are kept. If not, a step that did not complete
+    runs again from its start."""
 
     def save_parts(self, run_id: str, parts: Sequence[Part]) -> None:
         """Keep finished parts of the step after the newest State of a run, which has been saved.
@@ -117,59 +112,51 @@ class CheckpointStore(ABC):
         raise NotImplementedError
 
     def load_parts(self, run_id: str, step: int, node: str) -> dict[str, Any]:
-        """-> the values of the parts that are kept of a step, by their labels."""
+        """Return the values of the parts that are kept of a step, by their labels."""
         raise NotImplementedError
 
     def drop_parts(self, run_id: str, step: int, *, newer_too: bool = False) -> None:
-        """Forget the parts of all steps up to this one, and the runs of graphs within them.
+        """Forget the parts of all steps up to this one, and the nested runs within them.
 
         Args:
             run_id: The run.
             step: The step.
-            newer_too: Forget the parts of later steps, too, as what they were made of has changed; not the runs.
+            newer_too: Forget the parts of later steps, too, as what they were made of has changed; not nested runs.
         """
         raise NotImplementedError
 
     def history(self, run_id: str) -> builtins.list[Summary]:
-        """-> the checkpoints of a run that are kept, in order, without their data; none for a run that is not there.
+        """Return the checkpoints of a run that are kept, in order, without their data.
 
-        What is not read is not checked: only `load` finds out all damage.
+        The list is empty if there is no such run. What is not read is not checked: only `load` finds all damage.
         """
-        from stategraph.stores.summaries import Summary  # imported when used, here and below: no run asks for one
+        from stategraph.stores import _defaults  # imported when used, here and below: no run asks for it
 
-        try:
-            return [Summary.of(self.load(run_id))]
-        except CheckpointNotFoundError:
-            return []
+        return _defaults.history(self, run_id)
 
     def runs(
         self, status: str | None = None, graph: str | None = None, limit: int = 100, after: str | None = None
     ) -> builtins.list[Summary]:
-        """-> the newest checkpoint of each run, without its data; the run that began last comes first.
+        """Return the newest checkpoint of each run, without its data; the run that began last comes first.
 
         Args:
             status: Only runs of this status.
             graph: Only runs of this graph.
             limit: At most so many.
-            after: Go on behind the summary that has this cursor.
+            after: Go on after the summary that has this cursor.
 
-        As with `history`, only `load` finds out all damage. Here all runs are loaded, in the order of their ids,
-        because the order in which they began is not known.
+        As with `history`, only `load` finds all damage. The default loads all runs, in the order of their ids, because
+        it does not know the order in which they began.
         """
-        from stategraph.stores.summaries import Summary
+        from stategraph.stores import _defaults
 
-        check_status(status)
-        first = from_cursor(after) or 0
-        numbered = builtins.list(enumerate(self.list()))[first:]
-        found = (Summary.of(self.load(run_id), str(number + 1)) for number, run_id in numbered)
-        wanted = (run for run in found if status in (None, run.status) and graph in (None, run.graph))
-        return builtins.list(itertools.islice(wanted, check_limit(limit)))
+        return _defaults.runs(self, status, graph, limit, after)
 
     def fork(self, run_id: str, new_run_id: str, step: int | None = None) -> State:
-        """Copy a run, with its history up to a step, under another id -> the State where the copy stands.
+        """Copy a run, with its history up to a step, under another id; return the newest State of the copy.
 
-        The copy is active, unless it stands at an exit point, and tells by `State.parent` where it comes from. It does
-        not depend on the source any more. Here only the newest State is copied.
+        The copy is active, unless it stands at an exit point, and `State.parent` says where it comes from. It does not
+        depend on the source any more. The default copies only the newest State.
 
         Args:
             run_id: The run.
@@ -178,46 +165,41 @@ class CheckpointStore(ABC):
 
         Raises:
             CheckpointNotFoundError: the run, or this step of it, is not kept.
-            RunExistsError: there is a run of the new id, or of the id of a run within the copy.
+            RunExistsError: there is a run of the new id, or of the id of a nested run of the copy.
         """
-        forked = forked_from(self.load(run_id, step), new_run_id)
-        if new_run_id in self.list():
-            raise RunExistsError(new_run_id, str(self))
-        self.save(forked)
-        return forked
+        from stategraph.stores import _defaults
+
+        return _defaults.fork(self, run_id, new_run_id, step)
 
     def rollback(self, run_id: str, step: int) -> State:
-        """Take a run back to a step: later ones are forgotten -> the State of that step, of the next generation.
+        """Take a run back to a step and forget later ones; return the State of that step, of the next generation.
 
         Raises:
             CheckpointNotFoundError: the run, or this step of it, is not kept.
         """
-        state = self.load(run_id, step)
-        state = rolled_back(state)
-        self.amend(state)
-        return state
+        from stategraph.stores import _defaults
+
+        return _defaults.rollback(self, run_id, step)
 
     def diff(self, run_id: str, a: int, b: int) -> Difference:
-        """-> how the data of step `b` of a run differ from those of step `a`.
+        """Return how the data of step `b` of a run differ from those of step `a`.
 
         Raises:
-            ValueError: one of them is no whole number from 0 on.
+            ValueError: one of them is not a non-negative int.
             CheckpointNotFoundError: one of them is not kept.
         """
-        from stategraph.stores.summaries import Difference
+        from stategraph.stores import _defaults
 
-        for name, step in (("a", a), ("b", b)):
-            check_number(step, name)
-        return Difference.between(self.load(run_id, a), self.load(run_id, b))
+        return _defaults.diff(self, run_id, a, b)
 
     def prune(self) -> Pruned:
-        """Remove what is due by the policies of its runs -> what was removed. Here nothing ever is due."""
+        """Remove what the retention policies of runs do not keep; return what was removed. By default, nothing is."""
         from stategraph.stores.summaries import Pruned
 
         return Pruned()
 
     def close(self) -> None:  # noqa: B027
-        """Let go of files and connections. A closed store is not used again."""
+        """Close files and connections. A closed store is not used again."""
 
     @property
     def closed(self) -> bool:
@@ -231,87 +213,5 @@ class CheckpointStore(ABC):
         self.close()
 
     def __str__(self) -> str:
-        """-> the store in words, as errors name it."""
+        """Return the store in words, as errors name it."""
         return f"store {type(self).__qualname__}"
-
-
-def forked_from(source: State, new_run_id: str) -> State:
-    """-> the State of a run that is forked off at `source`."""
-    from stategraph._progress.answers import asking_again, waiting_anew  # imported when used: no run forks
-
-    is_over = source.status is RunStatus.COMPLETED
-    # The copy of a run that waits goes on, or waits again, where that waits.
-    copy = asking_again(source) if source.pause is None else waiting_anew(source, source.pause)
-    return evolve(
-        copy,
-        run_id=check_given_id(new_run_id),
-        status=source.status if is_over else RunStatus.ACTIVE,
-        error=None,
-        parent=ParentStep(source.run_id, source.step),
-    )
-
-
-def rolled_back(state: State) -> State:
-    """-> the State of a run that is taken back to it."""
-    from stategraph._progress.answers import asking_again  # imported when used: no run goes back
-
-    return evolve(asking_again(state), generation=state.generation + 1)
-
-
-def check_state(state: object, error: AttributeError) -> None:
-    """Raise TypeError, because of an error that came of it, unless this is a State."""
-    if not isinstance(state, State):
-        raise TypeError(f"a store saves a State, not a {type(state).__name__}: State({{...}}) makes one") from error
-
-
-def check_status(status: str | None) -> None:
-    """Raise ValueError unless a run can have this status, or it is None."""
-    if status is not None and status not in builtins.list(RunStatus):
-        raise ValueError(f"status: {shorten(status)} is not allowed; {', '.join(RunStatus)} are")
-
-
-def check_number(step: object, name: str = "step") -> None:
-    """Raise ValueError unless it is the number of a step; `name` is that of the argument."""
-    if type(step) is not int or step < 0:
-        raise ValueError(f"{name}: {shorten(step)} is not allowed; a whole number from 0 on is")
-
-
-def check_limit(limit: int) -> int:
-    """-> the limit, if it is one."""
-    if type(limit) is not int or not 1 <= limit <= _LARGEST:
-        raise ValueError(f"limit: {shorten(limit)} is not allowed; a whole number from 1 to {_LARGEST} is")
-    return limit
-
-
-def from_cursor(cursor: str | None) -> int | None:
-    """-> the number that a cursor stands for."""
-    if cursor is None:
-        return None
-    is_number = isinstance(cursor, str) and cursor.isdecimal() and cursor.isascii()
-    if is_number and len(cursor) <= len(str(_LARGEST)) and int(cursor) <= _LARGEST:
-        return int(cursor)
-    raise ValueError(f"after: {shorten(cursor)} is not allowed; the cursor of a summary is, from runs() of this store")
-
-
-_LARGEST = 2**63 - 1
-"""The largest number that stores count to."""
-
-
-def check_step(run_id: str, saved_step: int, step: int, same_data: bool) -> None:
-    """Raise StepConflictError unless a State may be saved on top of the newest one.
-
-    It may, if it has a later step, or the same step and the same data."""
-    if step > saved_step:
-        return
-    if step < saved_step:
-        reason = (
-            f"step {step} is behind step {saved_step}, which is saved: another process has taken the run further, "
-            "or an old State was executed; load the newest State, or give this one a run_id of its own"
-        )
-        raise StepConflictError(run_id, reason)
-    if not same_data:
-        reason = (
-            f"step {step} is saved with other data; a saved step never changes: another process or thread works on "
-            "the run, or has; load the newest State"
-        )
-        raise StepConflictError(run_id, reason)

@@ -32,7 +32,7 @@ def _disk(
 
 
 def _with_absolute_path(what: str, options: Mapping[str, Any]) -> Mapping[str, Any]:
-    """-> the options as they mean the same in every working directory."""
+    """Return the options with a path that means the same in every working directory."""
     from stategraph.stores._files.path_options import absolute_path  # imported when used: the memory store has no files
 
     return {**options, "path": absolute_path(options["path"], "checkpoint.options.path", what)}
@@ -76,7 +76,7 @@ def register_checkpoint_store(name: str, store: CheckpointStore | Callable[..., 
 
 
 def get_checkpoint_store(name: str, **options: Any) -> CheckpointStore:
-    """-> the store of that name: for the same name and options the same object, a fresh one once it was closed.
+    """Return the store of a name: the same object for the same name and options, a fresh one once it was closed.
 
     Raises:
         UnknownNameError: no store has this name; the text lists those that exist.

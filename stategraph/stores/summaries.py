@@ -1,4 +1,4 @@
-"""What stores tell of runs and checkpoints without loading their data."""
+"""What stores report of runs and checkpoints without loading their data."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Summary:
         error: Why it had failed, if it had.
         parent: The step that the run was forked from, if it was.
         pause: What the run waited for, if it did.
-        cursor: Where a list of runs goes on behind this one: the ``after`` of `CheckpointStore.runs`.
+        cursor: Where a list of runs goes on after this one: the ``after`` of `CheckpointStore.runs`.
     """
 
     run_id: str
@@ -43,7 +43,7 @@ class Summary:
 
     @classmethod
     def of(cls, state: State, cursor: str | None = None) -> Summary:
-        """-> the summary of a State."""
+        """Return the summary of a State."""
         return cls(
             state.run_id,
             state.graph,
@@ -74,8 +74,10 @@ class Difference:
 
     @classmethod
     def between(cls, first: State, second: State) -> Difference:
-        """-> how the second State differs from the first: exactly, as a store tells values apart, so that 1 is another
-        value than 1.0 and True, and nan the same as nan."""
+        """Return how the data of the second State differ from those of the first.
+
+        Values are compared as a store tells them apart: 1, 1.0 and True are different, and nan is the same as nan.
+        """
         both = first.keys() & second.keys()
         return cls(
             {key: value for key, value in second.items() if key not in both},
@@ -85,7 +87,7 @@ class Difference:
 
 
 def _is_same(one: Any, other: Any) -> bool:
-    """Whether a store would keep two values as the same bytes. What `==` of an object says, or raises, is no matter."""
+    """Return whether a store would keep two values as the same bytes, whatever `==` of an object says or raises."""
     if one is other:
         return True
     from stategraph.stores._codec.values import encode_value  # imported when used: 20 ms

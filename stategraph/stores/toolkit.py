@@ -4,41 +4,42 @@ from __future__ import annotations
 
 from stategraph._values.ids import check_run_id
 from stategraph.state import State
+from stategraph.stores._checks import check_step
 from stategraph.stores._codec.delta import have_same_data
-from stategraph.stores._rows.encoder import Rows
+from stategraph.stores._rows.encoder import CheckpointEncoder
 from stategraph.stores._rows.integrity import Sealer
 from stategraph.stores._rows.packing import pack_row, unpack_row
-from stategraph.stores.base import check_step
 
 __all__ = ["check_follows", "check_run_id", "state_from_bytes", "state_to_bytes"]
 
-_ROWS = Rows(Sealer())
+_ENCODER = CheckpointEncoder(Sealer())
 
 
 def state_to_bytes(state: State) -> bytes:
-    """-> the State as bytes, with the version of the format and a checksum.
+    """Return the State as bytes, with the version of the format and a checksum.
 
     Raises:
         NotSerializableError: a value cannot be kept exactly.
     """
-    row, _ = _ROWS.snapshot(state)
+    row, _ = _ENCODER.snapshot(state)
     return pack_row(row, None)
 
 
 def state_from_bytes(run_id: str, kept: bytes) -> State:
-    """-> the State of a run that `state_to_bytes` made these bytes of.
+    """Return the State of a run that `state_to_bytes` made these bytes of.
 
     Raises:
         CheckpointCorruptError: they are damaged, or of another run.
         FormatError: a newer version of stategraph made them, or they hold a type that is not registered here.
     """
     row, _ = unpack_row(check_run_id(run_id), kept)
-    return _ROWS.state(run_id, [row])
+    return _ENCODER.state(run_id, [row])
 
 
 def check_follows(saved: State, state: State) -> None:
     """Raise StepConflictError unless `save` may put a State in the place of the one that is saved.
 
-    It may, if it has a later step, or the same step and the same data."""
+    It may if it has a later step, or the same step and the same data.
+    """
     same_data = state.step == saved.step and have_same_data(saved, state, {})
     check_step(state.run_id, saved.step, state.step, same_data)

@@ -14,9 +14,11 @@ from stategraph import State
 from stategraph.errors import CheckpointCorruptError, CheckpointError, CheckpointSaveError
 from stategraph.stores._rows import group_commit as commit
 from stategraph.stores._rows.group_commit import SharedCommits
-from stategraph.stores._rows.records import Write
+from stategraph.stores._rows.records import WriteBatch
+from stategraph.stores._rows.sqlite_table import SqliteTable
 from stategraph.stores.disk import DiskStore
 from stategraph.stores.sqlite import SqliteStore
+from tests.stores.inside import connection_of, log_of, table_of
 
 pytestmark = pytest.mark.inside
 
@@ -312,20 +314,20 @@ class TestWithAStore:
         with kind(tmp_path / "runs") as store, ThreadPoolExecutor(THREADS) as pool:
             for number in range(THREADS):
                 store.save(State({"n": 0}, run_id=f"run-{number}"))
-            make, sizes = store._make, []
+            apply, make, sizes = table_of(store).apply, table_of(store).write, []
 
             def damaged(write):
-                if write.head.run_id == "run-3":
+                if write.run.run_id == "run-3":
                     raise CheckpointCorruptError("run-3", "what the store holds for its step 0 is no checkpoint")
                 return make(write)
 
             def counted(writes):
                 sizes.append(len(writes))
                 time.sleep(0.005)
-                return type(store)._apply(store, writes)
+                return apply(writes)
 
-            monkeypatch.setattr(store, "_make", damaged)
-            monkeypatch.setattr(store._commits, "_apply", counted)
+            monkeypatch.setattr(table_of(store), "write", damaged)
+            monkeypatch.setattr(log_of(store).commits, "_apply", counted)
 
             def run(number):
                 try:
@@ -349,12 +351,13 @@ class TestWithAStore:
             states = [
                 State(run_id=f"run-{year}", step=1, timestamp=datetime(year, 1, 1, tzinfo=UTC)) for year in (2300, 2200)
             ]
-            rows = [store._rows.snapshot(state)[0] for state in states]
+            rows = [log_of(store).encoder.snapshot(state)[0] for state in states]
             writes = [
-                Write(store._next_head(None, state, row), None, (row,)) for state, row in zip(states, rows, strict=True)
+                WriteBatch(log_of(store).next_run(None, state, row), None, (row,))
+                for state, row in zip(states, rows, strict=True)
             ]
 
-            late, early = store._commits._outcomes(writes)
+            late, early = log_of(store).commits._outcomes(writes)
 
             assert isinstance(late, CheckpointSaveError)
             assert early is True
@@ -362,13 +365,13 @@ class TestWithAStore:
     def test_threads_share_the_commits_of_a_store(self, tmp_path, monkeypatch):
         """Fewer transactions than writes, and every write is there."""
         sizes = []
-        apply = SqliteStore._apply
+        apply = SqliteTable.apply
 
         def counted(self, writes):
             sizes.append(len(writes))
             return apply(self, writes)
 
-        monkeypatch.setattr(SqliteStore, "_apply", counted)
+        monkeypatch.setattr(SqliteTable, "apply", counted)
         with SqliteStore(tmp_path / "runs.db") as store, ThreadPoolExecutor(THREADS) as pool:
 
             def run(name):
@@ -385,7 +388,7 @@ class TestWithAStore:
         """Though one transaction failed for all of them."""
         store = SqliteStore(tmp_path / "runs.db")
         store.save(State(run_id="there", step=1))
-        store._database.execute("PRAGMA query_only = 1")
+        connection_of(store).execute("PRAGMA query_only = 1")
         barrier = threading.Barrier(THREADS)
         wrong = []
 

@@ -24,6 +24,7 @@ from stategraph.stores._rows.sql_schema import SCHEMA_VERSION
 from stategraph.stores.disk import DiskStore
 from stategraph.stores.retention import Policy
 from stategraph.stores.sqlite import SqliteStore
+from tests.stores.inside import log_of, table_of
 
 OVER = Policy(ttl=1e-9)
 
@@ -61,9 +62,9 @@ def saved(store, *steps, run_id="a", policy=None, **provenance):
 def lose(store, step, run_id="a"):
     """Take a row away, as damage may."""
     if isinstance(store, DiskStore):
-        store._cache.delete(f"row:{run_id}@{step}")
+        table_of(store).cache.delete(f"row:{run_id}@{step}")
     else:
-        number = store._head(run_id).number
+        number = table_of(store).run(run_id).number
         sql(store.path, f"DELETE FROM checkpoint WHERE id = {number << 32 | step}")
 
 
@@ -97,7 +98,7 @@ class TestLostRows:
         """What is saved next holds everything."""
         saved(any_store, 1, 2)
         lose(any_store, 2)
-        any_store._forget_all("a")
+        log_of(any_store).known.forget_all("a")
 
         if isinstance(any_store, SqliteStore):
             saved(any_store, 3)
@@ -125,13 +126,13 @@ class TestLostRows:
 def test_a_run_that_is_deleted_while_it_is_loaded(any_store, monkeypatch):
     """It is not found: nothing of it is damaged."""
     saved(any_store, 1)
-    chain = any_store._chain
+    chain = table_of(any_store).chain
 
     def deleted(*asked):
         any_store.delete("a")
         return chain(*asked)
 
-    monkeypatch.setattr(any_store, "_chain", deleted)
+    monkeypatch.setattr(table_of(any_store), "chain", deleted)
 
     with pytest.raises(CheckpointNotFoundError):
         any_store.load("a")
@@ -141,14 +142,14 @@ def test_a_run_that_is_deleted_while_it_is_loaded(any_store, monkeypatch):
 def test_a_run_that_is_deleted_while_its_step_is_saved_again(any_store, monkeypatch):
     """It begins anew."""
     saved(any_store, 1)
-    any_store._forget_all("a")
-    chain = any_store._chain
+    log_of(any_store).known.forget_all("a")
+    chain = table_of(any_store).chain
 
     def deleted(*asked):
         any_store.delete("a")
         return chain(*asked)
 
-    monkeypatch.setattr(any_store, "_chain", deleted)
+    monkeypatch.setattr(table_of(any_store), "chain", deleted)
     saved(any_store, 1)
     monkeypatch.undo()
 
@@ -159,8 +160,8 @@ def test_a_run_that_is_deleted_while_its_step_is_saved_again(any_store, monkeypa
 def test_a_run_that_is_written_while_it_is_loaded(any_store, monkeypatch):
     """What the loader saves next builds on what is there by then."""
     saved(any_store, 1, 2, policy=Policy("full"))
-    any_store._known.forget("a")
-    chain = any_store._chain
+    log_of(any_store).known.forget("a")
+    chain = table_of(any_store).chain
 
     def read_before_it_is_written(*asked):
         rows = chain(*asked)
@@ -168,7 +169,7 @@ def test_a_run_that_is_written_while_it_is_loaded(any_store, monkeypatch):
         any_store.rollback("a", 2)
         return rows
 
-    monkeypatch.setattr(any_store, "_chain", read_before_it_is_written)
+    monkeypatch.setattr(table_of(any_store), "chain", read_before_it_is_written)
     state = any_store.load("a")
     any_store.save(evolve(state.set("n", 3), step=3))
 
@@ -216,16 +217,16 @@ class TestWindows:
     def test_what_is_as_it_was(self, windowed, again):
         """Goes in time, whether or not the store has saved it itself."""
         self.went_on(windowed, 6, 7, 8, 9, 10)
-        assert windowed._index("a")[0].step == 6
+        assert table_of(windowed).index("a")[0].step == 6
 
         store = again(windowed)
         self.went_on(store, 11)
-        assert store._index("a")[0].step == 8
+        assert table_of(store).index("a")[0].step == 8
 
     def test_rows_that_it_saved_itself_are_not_read_again(self, any_store, monkeypatch):
         any_store.retain("a", Policy("windowed", window=4))
         self.went_on(any_store, 1)
-        monkeypatch.setattr(any_store, "_chain", None)
+        monkeypatch.setattr(table_of(any_store), "chain", None)
 
         self.went_on(any_store, *range(2, 12))
 
@@ -248,17 +249,17 @@ def change_base(store, step, base):
     """Have a row say that it builds on another -> on which it did."""
     if isinstance(store, DiskStore):
         key = f"row:a@{step}"
-        row, previous = unpack_row("a", store._cache.get(key))
-        store._cache.set(key, pack_row(row._replace(base=base), previous))
+        row, previous = unpack_row("a", table_of(store).cache.get(key))
+        table_of(store).cache.set(key, pack_row(row._replace(base=base), previous))
         return row.base
-    (row,) = (row for row in store._index("a") if row.step == step)
-    sql(store.path, f"UPDATE checkpoint SET base = {base} WHERE id = {store._head('a').number << 32 | step}")
+    (row,) = (row for row in table_of(store).index("a") if row.step == step)
+    sql(store.path, f"UPDATE checkpoint SET base = {base} WHERE id = {table_of(store).run('a').number << 32 | step}")
     return row.base
 
 
 def copy_row(store, step, to):
     """Have a row stand at another step as well."""
-    first = store._head("a").number << 32
+    first = table_of(store).run("a").number << 32
     fields = "base, checkpoint_node, timestamp_ns, status, error, pause, format, encoding, body, seal"
     select = f"SELECT {first | to}, {fields} FROM checkpoint WHERE id = {first | step}"
     sql(store.path, f"INSERT INTO checkpoint (id, {fields}) {select}")
@@ -296,7 +297,7 @@ def test_a_fork_finds_out_beforehand_what_is_in_its_way(any_store, monkeypatch):
     saved(any_store, 1)
     saved(any_store, 1, run_id="a/#2/child", parent=ParentStep("a", 1))
     saved(any_store, 1, run_id="b")
-    monkeypatch.setattr(any_store, "_apply", None)
+    monkeypatch.setattr(table_of(any_store), "apply", None)
 
     with pytest.raises(RunExistsError, match="'b'"):
         any_store.fork("a", "b")
@@ -343,7 +344,7 @@ class TestOpening:
     @pytest.mark.inside
     def test_a_newer_version_that_migrates_at_the_same_time(self, path, monkeypatch):
         """Its schema is not taken back to ours."""
-        from stategraph.stores import sqlite as module
+        from stategraph.stores._rows import sqlite_database as module
 
         def overtaken(database, _):
             database.execute(f"PRAGMA user_version = {SCHEMA_VERSION + 1}")
@@ -423,7 +424,7 @@ class TestBombs:
         state = State({"text": "0" * (bodies._UNASKED + 1)}, run_id="a", step=1)
         with SqliteStore(path, compress=True) as store:
             store.save(state)
-            (row,) = store._chain("a", None)
+            (row,) = table_of(store).chain("a", None)
 
             assert row.encoding == "msgpack"
             assert store.load("a") == state
@@ -527,8 +528,8 @@ class TestTheWayOut:
     def test_the_field_is_named(self, tmp_path):
         with DiskStore(tmp_path / "runs") as store:
             saved(store, 1)
-            kept = store._cache.get("run:a")
-            store._cache.set("run:a", kept.replace(b"active", b"octave"))
+            kept = table_of(store).cache.get("run:a")
+            table_of(store).cache.set("run:a", kept.replace(b"active", b"octave"))
 
             with pytest.raises(CheckpointCorruptError, match="status holds 'octave'") as caught:
                 store.load("a")

@@ -33,6 +33,7 @@ from stategraph import (
 from stategraph.stores import Policy
 from stategraph.stores._files.safe_diskcache import Connection
 from stategraph.stores.disk import DiskStore
+from tests.stores.inside import connection_of, table_of
 
 
 @pytest.fixture
@@ -392,7 +393,7 @@ def test_a_number_of_runs_that_is_damaged_is_an_error(saved: Path) -> None:
 @pytest.mark.inside
 def test_a_failure_of_the_database_is_told_as_it_is(store: DiskStore) -> None:
     """One that is not a lock is not reported as a lock that was waited for."""
-    store._cache._con.execute("PRAGMA query_only = 1")
+    connection_of(store).execute("PRAGMA query_only = 1")
 
     with pytest.raises(CheckpointSaveError) as caught:
         store.save(State(run_id="a", step=1))
@@ -603,23 +604,23 @@ def test_a_tampered_store_opens_and_runs_nothing(saved: Path) -> None:
 def test_a_transaction_left_open_does_not_swallow_the_next_save(store: DiskStore) -> None:
     """As an interrupt leaves it that comes just after diskcache began one."""
     store.save(State({"n": 1}, run_id="a", step=1))
-    store._cache._con.execute("BEGIN IMMEDIATE")
-    store._cache._txn_id = threading.get_ident()
+    connection_of(store).execute("BEGIN IMMEDIATE")
+    table_of(store).cache._txn_id = threading.get_ident()
 
     store.save(State({"n": 2}, run_id="a", step=2))
 
     with closing(DiskStore(store.path)) as other:
         assert other.load("a")["n"] == 2
-    assert not store._cache._con.in_transaction
+    assert not connection_of(store).in_transaction
 
 
 @pytest.mark.inside
 def test_a_thread_mark_left_behind_does_not_split_the_next_save(store: DiskStore) -> None:
     """An ended thread's id is given to a new thread, which has no transaction open."""
     store.save(State({"n": 1}, run_id="a", step=1))
-    store._cache._txn_id = threading.get_ident()
+    table_of(store).cache._txn_id = threading.get_ident()
     statements: list[str] = []
-    store._cache._con.set_trace_callback(statements.append)
+    connection_of(store).set_trace_callback(statements.append)
 
     store.save(State({"n": 2}, run_id="a", step=2))
 
@@ -633,16 +634,16 @@ def test_a_transaction_whose_beginning_is_interrupted_locks_nobody_out(
     """It is taken back at once, not by the next save, which may never come."""
 
     def begins() -> Any:
-        store._cache._con.execute("BEGIN IMMEDIATE")
+        connection_of(store).execute("BEGIN IMMEDIATE")
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(store._cache, "transact", begins)
+        patched.setattr(table_of(store).cache, "transact", begins)
         with pytest.raises(KeyboardInterrupt):
             store.save(State({"n": 1}, run_id="a", step=1))
 
     with closing(DiskStore(folder)) as other:
-        other._cache._con.execute("PRAGMA busy_timeout = 1")
+        connection_of(other).execute("PRAGMA busy_timeout = 1")
         other.save(State({"n": 1}, run_id="a", step=1))
 
 
@@ -658,7 +659,7 @@ def test_an_interrupted_save_leaves_the_old_state(
         raise interrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(store._cache, "set", stop)
+        patched.setattr(table_of(store).cache, "set", stop)
         with pytest.raises(interrupt):
             store.save(State({"n": 2}, run_id="a", step=2))
 
@@ -738,7 +739,7 @@ def test_a_load_sees_the_rows_of_one_time(folder: Path, store: DiskStore, policy
         store.save(state)
     loaded = store.load("a")
     with closing(DiskStore(folder)) as other:
-        read, reads = store._cache.get, []
+        read, reads = table_of(store).cache.get, []
 
         def get(key: str, *arguments: Any) -> Any:
             reads.append(key)
@@ -750,7 +751,7 @@ def test_a_load_sees_the_rows_of_one_time(folder: Path, store: DiskStore, policy
                 other.save(State(run_id="a", step=1))
             return read(key, *arguments)
 
-        monkeypatch.setattr(store._cache, "get", get)
+        monkeypatch.setattr(table_of(store).cache, "get", get)
 
         assert store.load("a") == loaded
         assert len(reads) >= 3
@@ -853,7 +854,7 @@ def test_a_locked_database_is_an_error_that_says_so(
     folder: Path, store: DiskStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After the time that a store waits for others."""
-    store._cache._con.execute("PRAGMA busy_timeout = 1")
+    connection_of(store).execute("PRAGMA busy_timeout = 1")
     with closing(sqlite3.connect(folder / "cache.db", isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
 

@@ -19,6 +19,7 @@ from stategraph.stores._files.results import KeptResults
 from stategraph.stores.disk import DiskStore
 from stategraph.stores.sqlite import SqliteStore
 from tests.scenarios import make_graph, returns
+from tests.stores.inside import connection_of, table_of
 
 SECRET = "a secret that nobody is to find"
 STORES: dict[str, Callable[[Path], Any]] = {
@@ -182,7 +183,7 @@ class TestClosed:
         store.save(State({"text": "harmless"}, run_id="a", step=13))
         store.save(State({"text": "harmless", "n": 14}, run_id="a", step=14))
         store.save(State({"text": "harmless" * 9000, "n": 15}, run_id="a", step=15))
-        assert [row.base for row in store._index("a")] == [15]
+        assert [row.base for row in table_of(store).index("a")] == [15]
         store.close()
 
         assert copies(folder) == 0
@@ -298,9 +299,9 @@ class TestCaches:
 def test_what_every_connection_is_told(mode: str, folder: Path) -> None:
     """To overwrite what is deleted, and to sync down to the medium where a sync alone does not."""
     with STORES[mode](folder) as store:
-        connections = [store._database] if mode == "sqlite" else [store._cache._con]
+        connections = [connection_of(store)]
         if mode == "disk":
-            thread = threading.Thread(target=lambda: connections.append(store._cache._con))
+            thread = threading.Thread(target=lambda: connections.append(connection_of(store)))
             thread.start()
             thread.join()
         for connection in connections:

@@ -16,6 +16,7 @@ from stategraph.stores.disk import DiskStore
 from stategraph.stores.retention import Policy
 from stategraph.stores.sqlite import SqliteStore
 from stategraph.testing import fixed
+from tests.stores.inside import table_of
 
 KEY, OLD_KEY = b"k" * 32, b"o" * 32
 FILES = {"sqlite": ("runs.db", SqliteStore), "disk": ("runs/cache.db", DiskStore)}
@@ -350,10 +351,10 @@ def test_the_seals_of_equal_runs_differ(opened):
     """Neither the same store nor the same values make them the same: every run has an incarnation of its own."""
     with fixed():
         saved(opened(), 1)
-        seals = [opened()._chain("a", None)[0].seal]
+        seals = [table_of(opened()).chain("a", None)[0].seal]
         opened().delete("a")
         saved(opened(), 1)
-        seals.append(opened()._chain("a", None)[0].seal)
+        seals.append(table_of(opened()).chain("a", None)[0].seal)
 
     assert len(set(seals)) == 2
 
@@ -498,7 +499,7 @@ def test_what_is_copied_is_of_one_run(opened, monkeypatch, how):
     store, other = opened(), opened()
     store.retain("a", Policy("full"))
     saved(store, 1, 2, 3)
-    chain = store._chain
+    chain = table_of(store).chain
 
     def then_it_begins_anew(*asked):
         rows = chain(*asked)
@@ -509,7 +510,7 @@ def test_what_is_copied_is_of_one_run(opened, monkeypatch, how):
             other.save(State({"n": "new"}, run_id="a", step=step))
         return rows
 
-    monkeypatch.setattr(store, "_chain", then_it_begins_anew)
+    monkeypatch.setattr(table_of(store), "chain", then_it_begins_anew)
     if how == "fork":
         store.fork("a", "b", 2)
     else:

@@ -12,6 +12,7 @@ from stategraph import State
 from stategraph.stores.disk import DiskStore
 from stategraph.stores.memory import MemoryStore
 from stategraph.stores.sqlite import SqliteStore
+from tests.stores.inside import table_of
 
 pytestmark = [
     pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork"),
@@ -92,15 +93,15 @@ def test_a_fork_waits_for_a_commit_that_is_under_way(tmp_path, monkeypatch, kind
     with kind(tmp_path / "runs") as store:
         store.save(State(run_id="a", step=1))
         entered, ended = threading.Event(), []
-        make = store._make
+        make = table_of(store).write
 
         def slow(write):
             entered.set()
             time.sleep(0.2)
-            ended.append(write.head.step)
+            ended.append(write.run.step)
             return make(write)
 
-        monkeypatch.setattr(store, "_make", slow)
+        monkeypatch.setattr(table_of(store), "write", slow)
         threads = [threading.Thread(target=store.save, args=(State(run_id=name, step=5),)) for name in "ab"]
         for thread in threads:
             thread.start()

@@ -23,9 +23,9 @@ from stategraph.stores._rows.group_commit import SharedCommits
 from stategraph.stores.disk import DiskStore
 from stategraph.stores.memory import MemoryStore
 from stategraph.stores.retention import Policy
-from stategraph.stores.sqlite import SqliteStore
 from tests.conftest import make_store
 from tests.scenarios import reopened
+from tests.stores.inside import connection_of
 
 pytestmark = [pytest.mark.timeout(60), pytest.mark.inside]
 
@@ -76,14 +76,6 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Checkpoint
         store.save(at(1))
         store.save(at(2))
         yield store
-
-
-def connection_of(store: CheckpointStore) -> sqlite3.Connection:
-    """-> the connection that this thread uses."""
-    if isinstance(store, SqliteStore):
-        return store._database
-    assert isinstance(store, DiskStore)
-    return store._cache._con
 
 
 class Within:
@@ -279,7 +271,7 @@ class TestMemory:
 
         for step in (1, 2, 3):
             store.save(at(step))
-        run = store._runs["a"]
+        run = store._held.runs["a"]
         run.kept[0:1] = [Held(run.kept[0], Last())]  # type: ignore[list-item]
         store.save(at(4))
 

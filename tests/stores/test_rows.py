@@ -1,4 +1,4 @@
-"""Rows: what a durable store keeps of a run, how much that weighs, and what is done with rows that somebody changed."""
+"""What a durable store keeps of a run, how much that weighs, and what is done with rows that somebody changed."""
 
 import os
 from collections.abc import Callable, Sequence
@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 from stategraph import CheckpointCorruptError, CheckpointError, ErrorInfo, FormatError, RunStatus, State
 from stategraph._values.frozen import is_settled
 from stategraph.stores._codec.delta import Change
-from stategraph.stores._rows.encoder import Rows, Tail
+from stategraph.stores._rows.encoder import CheckpointEncoder, DeltaBase
 from stategraph.stores._rows.integrity import Sealer
-from stategraph.stores._rows.records import FORMAT, Row
+from stategraph.stores._rows.records import FORMAT, CheckpointRecord
 from stategraph.testing.corpus import Order, is_same
 
 pytestmark = pytest.mark.inside
 
-ROWS = Rows(Sealer())
+ROWS = CheckpointEncoder(Sealer())
 BIG = os.urandom(200_000)
 
 
@@ -37,7 +37,7 @@ def run_of(*datas: dict[str, Any]) -> list[State]:
     return states[1:]
 
 
-def rows_of(states: Sequence[State], rows: Rows = ROWS) -> list[Row]:
+def rows_of(states: Sequence[State], rows: CheckpointEncoder = ROWS) -> list[CheckpointRecord]:
     """-> a row for each State."""
     row, tail = rows.snapshot(states[0])
     made = [row]
@@ -47,7 +47,7 @@ def rows_of(states: Sequence[State], rows: Rows = ROWS) -> list[Row]:
     return made
 
 
-def chains(made: Sequence[Row]) -> list[list[Row]]:
+def chains(made: Sequence[CheckpointRecord]) -> list[list[CheckpointRecord]]:
     """-> for each row those that it builds on, and itself."""
     by_step = {row.step: row for row in made}
     return [[by_step[step] for step in range(row.base, row.step + 1) if step in by_step] for row in made]
@@ -111,7 +111,7 @@ def test_a_tail_of_loaded_rows_goes_on_like_the_one_that_was_saved() -> None:
     made = rows_of(states)
     loaded = ROWS.state("a", made[:3])
 
-    row, _ = ROWS.following(ROWS.tail(loaded, made[:3]), attrs.evolve(loaded.set("n", 2), step=4))
+    row, _ = ROWS.following(ROWS.base_of(loaded, made[:3]), attrs.evolve(loaded.set("n", 2), step=4))
 
     assert row._replace(node="", time_ns=0, seal=b"") == made[3]._replace(node="", time_ns=0, seal=b"")
     assert (row.base, len(row.body)) == (1, len(made[3].body))
@@ -261,7 +261,7 @@ class TestObjects:
         row, _ = ROWS.snapshot(State({"big": BIG, "order": Order(1, ["tea"])}, run_id="a", step=1))
         loaded = ROWS.state("a", [row])
 
-        later, _ = ROWS.following(ROWS.tail(loaded, [row]), attrs.evolve(loaded, step=2))
+        later, _ = ROWS.following(ROWS.base_of(loaded, [row]), attrs.evolve(loaded, step=2))
 
         assert ROWS.state("a", [row, later])["order"] == Order(1, ["tea"])
         assert len(later.body) < 200
@@ -271,11 +271,11 @@ class TestObjects:
 
 STATES = run_of({"n": 0, "log": [1]}, {"n": 1}, {"n": 2, "log": [1, 2]}, {"m": 3}, {"n": 4})
 MADE = rows_of(STATES)
-OTHER = Row(9, 9, "x", 7, RunStatus.PAUSED, ErrorInfo("E", "m", "n"), 1, "json", b"x", b"x")
+OTHER = CheckpointRecord(9, 9, "x", 7, RunStatus.PAUSED, ErrorInfo("E", "m", "n"), 1, "json", b"x", b"x")
 FIELDS = ["step", "base", "node", "time_ns", "status", "error", "encoding", "body", "seal"]
 
 
-def refused(rows: Sequence[Row], run_id: str = "a", reader: Rows = ROWS) -> bool:
+def refused(rows: Sequence[CheckpointRecord], run_id: str = "a", reader: CheckpointEncoder = ROWS) -> bool:
     """Whether rows are refused, as they are to be: with a CheckpointError."""
     try:
         reader.state(run_id, rows)
@@ -394,7 +394,7 @@ def test_what_was_damaged_meanwhile_is_not_sealed_again() -> None:
 class TestSigning:
     """With a key, rows that somebody else made are found out as well."""
 
-    signing = Rows(Sealer(KEY))
+    signing = CheckpointEncoder(Sealer(KEY))
     signed = rows_of(STATES, signing)
 
     def test_who_has_the_key_reads_them(self) -> None:
@@ -405,8 +405,8 @@ class TestSigning:
     @pytest.mark.parametrize("key", [None, lambda: b"o" * 32, lambda: b"k" * 33])
     def test_rows_of_another_key_are_refused(self, key: Any) -> None:
         """Signed otherwise, or not at all; and signed ones where nobody signs."""
-        assert refused(rows_of(STATES, Rows(Sealer(key))), reader=self.signing)
-        assert refused(self.signed, reader=Rows(Sealer(key)))
+        assert refused(rows_of(STATES, CheckpointEncoder(Sealer(key))), reader=self.signing)
+        assert refused(self.signed, reader=CheckpointEncoder(Sealer(key)))
 
     def test_one_forged_row_is_enough(self) -> None:
         """Wherever it stands."""
@@ -416,7 +416,7 @@ class TestSigning:
     def test_the_key_is_asked_for_when_it_is_needed(self) -> None:
         """So it may change its place, and stays out of objects that are printed."""
         keys = [b"old" * 8]
-        rows = Rows(Sealer(lambda: keys[-1]))
+        rows = CheckpointEncoder(Sealer(lambda: keys[-1]))
         made = rows_of(STATES, rows)
         keys.append(b"new" * 8)
 
@@ -429,7 +429,7 @@ def test_a_tail_holds_no_body() -> None:
     """A thousand runs are remembered: their States are shared with who runs them, bodies would not be."""
     _, tail = ROWS.snapshot(run_of({"big": BIG})[0])
 
-    assert isinstance(tail, Tail)
+    assert isinstance(tail, DeltaBase)
     assert all(type(field) in (int, bytes, dict, State) for field in attrs.astuple(tail, recurse=False))
     assert max(len(tail.seal), len(tail.before)) < 100
     assert tail.snapshot > len(BIG)

@@ -8,6 +8,7 @@ from stategraph._values.provenance import RunStatus
 from stategraph.errors import NotSerializableError
 from stategraph.stores.retention import Policy
 from stategraph.stores.sqlite import SqliteStore
+from tests.stores.inside import table_of
 
 
 @pytest.fixture(params=["latest", "full"])
@@ -34,11 +35,11 @@ def test_a_run_that_keeps_the_newest_is_written_once(tmp_path):
     """Only the last of what has gathered, after the first State of the run."""
     with SqliteStore(tmp_path / "runs.db") as store:
         store.save_many(states(1))
-        first = store._head("a")
+        first = table_of(store).run("a")
         store.save_many(states(*range(2, 101)))
 
         assert [row.step for row in store.history("a")] == [100]
-        writes = store._head("a")
+        writes = table_of(store).run("a")
         assert writes is not None
         assert first is not None
         assert writes.version == first.version + 1

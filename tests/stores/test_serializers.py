@@ -27,6 +27,7 @@ from stategraph.stores.sqlite import SqliteStore
 from stategraph.testing import KEPT_VALUES, CheckpointStoreContract, is_same
 from stategraph.testing.corpus import Order, Point
 from stategraph.testing.values import ValuesContract, check_each, check_refused
+from tests.stores.inside import table_of
 
 
 class TestSqliteStoreWithJson(CheckpointStoreContract):
@@ -455,7 +456,7 @@ def tampered(path, body):
     from stategraph.stores._rows.integrity import Sealer
 
     with SqliteStore(path) as store:
-        (row,) = store._chain("a", None)
+        (row,) = table_of(store).chain("a", None)
         forged = Sealer().seal("a", row._replace(body=body), b"")
     with closing(sqlite3.connect(path)) as database, database:
         database.execute("UPDATE checkpoint SET body = ?, seal = ?", (forged.body, forged.seal))

@@ -10,11 +10,12 @@ import pytest
 from stategraph import State, get_checkpoint_store
 from stategraph._values.provenance import ErrorInfo, ParentStep, Part
 from stategraph.errors import CheckpointCorruptError, CheckpointError, CheckpointSaveError, ConfigError, FormatError
+from stategraph.stores._rows.schema_check import APPLICATION_ID
 from stategraph.stores._rows.sql_schema import CHAIN, INDEX, SCHEMA_VERSION
-from stategraph.stores._rows.sqlite_tables import APPLICATION_ID
 from stategraph.stores.retention import Policy
 from stategraph.stores.sqlite import SqliteStore
 from stategraph.stores.summaries import Pruned
+from tests.stores.inside import connection_of, table_of
 
 
 @pytest.fixture
@@ -203,8 +204,8 @@ class TestWhatOthersMade:
         """Each read and write says so, names the file, and says what to do."""
         for number in range(200):
             saved(store, 1, run_id=f"run-{number}", text="x" * 500)
-        store._database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-        store._database.execute("PRAGMA cache_size = 0")
+        connection_of(store).execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        connection_of(store).execute("PRAGMA cache_size = 0")
         size = path.stat().st_size
         start = 4096 if content == b"\xff" else 0  # without the first page it is no database
         with path.open("r+b") as file:
@@ -228,8 +229,8 @@ class TestWhatOthersMade:
         error = sqlite3.OperationalError("what SQLite says")
         error.sqlite_errorcode = getattr(sqlite3, code)
 
-        assert type(store._explained(error, "a")) is CheckpointError
-        assert type(store._explained(error, "a", CheckpointSaveError)) is CheckpointSaveError
+        assert type(table_of(store).database.explained(error, "a")) is CheckpointError
+        assert type(table_of(store).database.explained(error, "a", CheckpointSaveError)) is CheckpointSaveError
 
     def test_text_that_is_none(self, store, path):
         """Is damage as well."""
@@ -326,7 +327,7 @@ def _page(store, monkeypatch, where):
         asked.append(statement)
         return []
 
-    monkeypatch.setattr(store, "_query", query)
+    monkeypatch.setattr(table_of(store).database, "query", query)
     store.runs(
         status="failed" if "status" in where else None,
         graph="g" if "graph" in where else None,
@@ -341,12 +342,12 @@ class TestWhatIsWritten:
         """Of the table of runs: nothing that they hold has changed. A status that changes is found by the index."""
         saved(store, 1)
         statements: list[str] = []
-        store._database.set_trace_callback(statements.append)
+        connection_of(store).set_trace_callback(statements.append)
 
         saved(store, 2)
         assert not [statement for statement in statements if "status" in statement and "UPDATE run" in statement]
         store.save(State(run_id="a", step=3, status="completed", graph="g"))
-        store._database.set_trace_callback(None)
+        connection_of(store).set_trace_callback(None)
 
         assert [run.run_id for run in store.runs(status="completed", graph="g")] == ["a"]
         assert store.runs(status="active") == []
@@ -372,7 +373,7 @@ class TestWhatIsWritten:
         store.retain("a", Policy("windowed", window=2))
         saved(store, 2)
         with SqliteStore(path) as other:
-            head = other._head("a")
+            head = table_of(other).run("a")
         assert head is not None
         assert head.policy == Policy("windowed", window=2)
 
@@ -426,10 +427,10 @@ class TestOneStoreForMany:
     def test_a_write_that_fails(self, store):
         """Is an error of saving; what was saved before is still there, and the store goes on."""
         saved(store, 1)
-        store._database.execute("PRAGMA query_only = 1")
+        connection_of(store).execute("PRAGMA query_only = 1")
         with pytest.raises(CheckpointSaveError):
             saved(store, 2)
-        store._database.execute("PRAGMA query_only = 0")
+        connection_of(store).execute("PRAGMA query_only = 0")
 
         assert store.load("a").step == 1
         saved(store, 2)
@@ -438,7 +439,7 @@ class TestOneStoreForMany:
     def test_a_transaction_that_an_interrupt_left_open(self, store, path):
         """Is no part of the next one, and does not shut others out."""
         saved(store, 1)
-        store._database.execute("BEGIN IMMEDIATE")
+        connection_of(store).execute("BEGIN IMMEDIATE")
 
         saved(store, 2)
 

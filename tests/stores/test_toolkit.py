@@ -29,7 +29,7 @@ from stategraph.state import time_ns_of
 from stategraph.stores._codec import values as codec
 from stategraph.stores._rows.integrity import Sealer
 from stategraph.stores._rows.packing import pack_row, unpack_row
-from stategraph.stores._rows.records import FORMAT, Row
+from stategraph.stores._rows.records import FORMAT, CheckpointRecord
 from stategraph.stores.toolkit import check_follows, state_from_bytes, state_to_bytes
 from stategraph.testing.corpus import Order
 
@@ -309,7 +309,7 @@ def test_time_is_kept_to_the_nanosecond() -> None:
 @pytest.mark.inside
 def test_a_row_says_what_it_is() -> None:
     """A snapshot, of the oldest format that can hold it."""
-    assert isinstance(ROW, Row)
+    assert isinstance(ROW, CheckpointRecord)
     assert (ROW.step, ROW.base, ROW.is_snapshot, ROW.format) == (3, 3, True, 1)
 
 

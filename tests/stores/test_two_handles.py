@@ -11,11 +11,13 @@ from stategraph._values.ids import step_of
 from stategraph._values.provenance import ParentStep, Part
 from stategraph.errors import CheckpointNotFoundError, CheckpointSaveError, RunExistsError, StepConflictError
 from stategraph.stores._rows import known
+from stategraph.stores._rows.copies import copy_run
 from stategraph.stores.disk import DiskStore
 from stategraph.stores.retention import Policy
 from stategraph.stores.sqlite import SqliteStore
 from stategraph.stores.summaries import Pruned
 from stategraph.testing.corpus import Order
+from tests.stores.inside import log_of, table_of
 
 
 @pytest.fixture(params=[SqliteStore, DiskStore])
@@ -101,14 +103,14 @@ def test_a_run_that_another_went_on_with_is_not_pruned(store, other, monkeypatch
     """Though it was over when prune began."""
     store.retain("a", Policy(ttl=1e-9))
     store.save(State(run_id="a", step=1, status="completed"))
-    heads = store._heads
+    heads = table_of(store).runs
 
     def then_another_goes_on(*asked):
         found = heads(*asked)
         other.amend(State({"new": "question"}, run_id="a", step=1))
         return found
 
-    monkeypatch.setattr(store, "_heads", then_another_goes_on)
+    monkeypatch.setattr(table_of(store), "runs", then_another_goes_on)
     store.prune()
 
     assert other.load("a")["new"] == "question"
@@ -119,7 +121,7 @@ def test_a_load_beside_a_save(store, other, monkeypatch):
     """What it remembers of the run is all of one time: what is saved after it can be loaded."""
     store.retain("a", Policy("full"))
     saved(store, 1)
-    chain = other._chain
+    chain = table_of(other).chain
 
     def then_another_saves(*asked):
         found = chain(*asked)
@@ -127,7 +129,7 @@ def test_a_load_beside_a_save(store, other, monkeypatch):
         return found
 
     with monkeypatch.context() as patched:
-        patched.setattr(other, "_chain", then_another_saves)
+        patched.setattr(table_of(other), "chain", then_another_saves)
         state = other.load("a")
 
     other.save(attrs.evolve(state.set("n", 2), step=2))
@@ -203,7 +205,7 @@ def test_a_run_that_is_at_work_does_not_end_a_prune(store, other, monkeypatch):
             store.save(State({"big": str(step) * 20_000}, run_id=run_id, step=step))
         store.retain(run_id, Policy("windowed", window=2))
         store.save(attrs.evolve(store.load(run_id), status="failed"))
-    index = store._index
+    index = table_of(store).index
 
     def then_it_goes_on(run_id):
         rows = index(run_id)
@@ -211,7 +213,7 @@ def test_a_run_that_is_at_work_does_not_end_a_prune(store, other, monkeypatch):
             other.save(attrs.evolve(other.load("b").set("n", 1), step=other.load("b").step + 1))
         return rows
 
-    monkeypatch.setattr(store, "_index", then_it_goes_on)
+    monkeypatch.setattr(table_of(store), "index", then_it_goes_on)
     pruned = store.prune()
     monkeypatch.undo()
 
@@ -224,13 +226,13 @@ def test_a_run_that_is_at_work_does_not_end_a_prune(store, other, monkeypatch):
 @pytest.mark.inside
 def test_policies_of_many_runs_are_not_remembered_for_ever(store, other, monkeypatch):
     """A run that was saved has its own in the store; one that was not keeps it until it is."""
-    monkeypatch.setattr(known, "_MOST_TAILS", 5)
+    monkeypatch.setattr(known, "_MOST_BASES", 5)
     store.retain("waits", Policy("full"))
     for number in range(50):
         store.retain(f"run-{number}", Policy("windowed", window=2))
         store.save(State(run_id=f"run-{number}", step=1))
 
-    assert len(store._known._policies) == 1
+    assert len(log_of(store).known._policies) == 1
     for run_id, kept in (("run-0", 2), ("waits", 4)):
         for step in range(2, 6):
             store.save(State({"n": step}, run_id=run_id, step=step))
@@ -255,7 +257,7 @@ class TestNestedRunsOfARunThatWasDeleted:
     @staticmethod
     def within(store):
         """-> all that the files hold within the run, whoever made it."""
-        return store._ids_within("a")
+        return table_of(store).nested_ids("a")
 
     @pytest.mark.parametrize("step", [1, 2])
     def test_a_save_is_refused(self, dead, other, step):
@@ -316,7 +318,7 @@ class TestNestedRunsOfARunThatWasDeleted:
     @pytest.mark.parametrize("run_id", ["a/#2/child", "a/#3/child"])
     def test_it_is_deleted_while_one_saves(self, dead, other, monkeypatch, is_begun_anew, run_id):
         """After it was looked at: the write itself finds out."""
-        apply = dead._apply
+        apply = table_of(dead).apply
 
         def after_it_was_deleted(writes):
             monkeypatch.undo()
@@ -325,7 +327,7 @@ class TestNestedRunsOfARunThatWasDeleted:
                 saved(other, 1)
             return apply(writes)
 
-        dead._commits._apply = after_it_was_deleted
+        log_of(dead).commits._apply = after_it_was_deleted
         with pytest.raises(StepConflictError, match="deleted"):
             dead.save(nested(2, run_id=run_id))
 
@@ -361,7 +363,7 @@ class TestNestedRunsOfARunThatWasDeleted:
 
     def test_however_many_runs_were_saved_since(self, dead, other, monkeypatch):
         """The newest States of runs are forgotten, but not which runs they were."""
-        monkeypatch.setattr(known, "_MOST_TAILS", 5)
+        monkeypatch.setattr(known, "_MOST_BASES", 5)
         for number in range(10):
             dead.save(State(run_id=f"run-{number}", step=1))
         self.begun_anew(other)
@@ -393,13 +395,13 @@ class TestARollbackThatFails:
 
     def test_since_another_has_written(self, run, other):
         """Just before it is made."""
-        apply = run._apply
+        apply = table_of(run).apply
 
         def after_another_has_written(writes):
             other.save(attrs.evolve(other.load("a"), status="failed"))
             return apply(writes)
 
-        run._commits._apply = after_another_has_written
+        log_of(run).commits._apply = after_another_has_written
         with pytest.raises(StepConflictError):
             run.rollback("a", 1)
 
@@ -411,7 +413,7 @@ class TestARollbackThatFails:
         def failing(writes):
             raise CheckpointSaveError("a", "the disk is full")
 
-        run._commits._apply = failing
+        log_of(run).commits._apply = failing
         with pytest.raises(CheckpointSaveError, match="full"):
             run.rollback("a", 1)
 
@@ -423,13 +425,13 @@ class TestARollbackThatFails:
         store.save(State({"n": 2}, run_id="a", step=2, status="completed"))
         store.save_parts("a", [Part(3, "map", "x", "kept")])
         store.save(nested(1, run_id="a/#3/child"))
-        remove = store._remove
+        remove = table_of(store).remove
 
         def after_another_has_written(*arguments):
             other.amend(State({"n": 2, "more": 1}, run_id="a", step=2))
             return remove(*arguments)
 
-        monkeypatch.setattr(store, "_remove", after_another_has_written)
+        monkeypatch.setattr(table_of(store), "remove", after_another_has_written)
 
         assert store.prune().runs == ()
         self.check_kept(other)
@@ -440,7 +442,7 @@ def test_policies_of_runs_that_never_begin_are_not_remembered_for_ever(store, mo
     for number in range(50):
         store.retain(f"run-{number}", Policy("full"))
 
-    assert len(store._known._policies) == 5
+    assert len(log_of(store).known._policies) == 5
 
 
 class TestWhatIsReadWhileAnotherWrites:
@@ -453,7 +455,7 @@ class TestWhatIsReadWhileAnotherWrites:
             handle.retain("a", Policy("full"))
         saved(store, 1, 2, 3)
         store.save_parts("a", [Part(4, "map", "x", "first")])
-        chain = store._chain
+        chain = table_of(store).chain
 
         def begin_anew_later(up_to=3):
             def after_another_has_written(*asked):
@@ -464,7 +466,7 @@ class TestWhatIsReadWhileAnotherWrites:
                 other.save_parts("a", [Part(4, "map", "x", "second")])
                 return chain(*asked)
 
-            monkeypatch.setattr(store, "_chain", after_another_has_written)
+            monkeypatch.setattr(table_of(store), "chain", after_another_has_written)
 
         return begin_anew_later
 
@@ -487,11 +489,11 @@ class TestWhatIsReadWhileAnotherWrites:
 
     def test_a_fork(self, store, run):
         """It says so, and can be made again."""
-        head, state = store._loaded_with_head("a", None)
+        run_then, state = log_of(store).load_with_run("a", None)
         run()
 
         with pytest.raises(StepConflictError, match="fork it again"):
-            store._copies.make(head, attrs.evolve(state, run_id="b"), is_within_kept=True)
+            copy_run(log_of(store), run_then, attrs.evolve(state, run_id="b"), with_nested=True)
 
         assert store.fork("a", "b")["text"] == "another run"
         assert store.load_parts("b", 4, "map") == {"x": "second"}
@@ -508,16 +510,16 @@ def test_a_fork_whose_id_another_takes_at_the_same_time(store, other, monkeypatc
     saved(store, 1)
     store.save(nested(1))
     store.save_parts("a", [Part(2, "map", "x", "of a")])
-    apply = store._apply
+    apply = table_of(store).apply
 
     def after_another_has_begun_it(writes):
         other.save(State({"n": "another"}, run_id="b", step=1))
         return apply(writes)
 
-    monkeypatch.setattr(store, "_apply", after_another_has_begun_it)
-    monkeypatch.setattr(store, "_remove", None)
+    monkeypatch.setattr(table_of(store), "apply", after_another_has_begun_it)
+    monkeypatch.setattr(table_of(store), "remove", None)
     with pytest.raises(RunExistsError):
         store.fork("a", "b")
 
-    assert other._ids_within("b") == []
+    assert table_of(other).nested_ids("b") == []
     assert other.load("b")["n"] == "another"

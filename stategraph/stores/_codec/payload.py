@@ -7,7 +7,7 @@ from typing import Any
 
 from stategraph.errors import ConfigError, FormatError, UnknownNameError
 from stategraph.stores._codec.type_codecs import DecodeError
-from stategraph.stores._rows.records import Row
+from stategraph.stores._rows.records import CheckpointRecord
 from stategraph.stores.serializers import find_format, registered_format
 
 LARGEST = 1 << 28
@@ -66,7 +66,7 @@ class Bodies:
                 return self._name + _ZSTD, compressed, with_it
         return self._name, body, excess
 
-    def decode(self, run_id: str, rows: Sequence[Row]) -> list[Any]:
+    def decode(self, run_id: str, rows: Sequence[CheckpointRecord]) -> list[Any]:
         """-> the values of a snapshot, and of the rows that build on it.
 
         Raises:
@@ -80,14 +80,14 @@ class Bodies:
             raise DecodeError(f"its compressed bytes claim to be more than {most}; so many are not written so")
         return [self._decoded(run_id, row) for row in rows]
 
-    def _decoded(self, run_id: str, row: Row) -> Any:
+    def _decoded(self, run_id: str, row: CheckpointRecord) -> Any:
         read = self._readers.get(row.encoding)
         if read is None:
             read = self._readers[row.encoding] = _reader(run_id, row)
         return read(row.body)
 
 
-def _reader(run_id: str, row: Row) -> Callable[[bytes], Any]:
+def _reader(run_id: str, row: CheckpointRecord) -> Callable[[bytes], Any]:
     """-> what reads bodies that are encoded as this one is."""
     name = row.encoding.removesuffix(_ZSTD)
     try:

@@ -125,9 +125,13 @@ class SafeCache(diskcache.Cache):  # type: ignore[misc]
             self._local.con = self._connection_for(threading.current_thread())
         return self._local.con  # type: ignore[no-any-return]
 
+    connection = _con
+
     def _connection_for(self, thread: threading.Thread) -> Connection:
-        """-> a new connection, or that of a thread which has ended: an async run has a thread of its own, and a service
-        makes any number of them."""
+        """Return a new connection, or that of a thread which has ended.
+
+        An async run has a thread of its own, and a service makes any number of them.
+        """
         with self._lock:
             if self._is_shut:
                 raise sqlite3.ProgrammingError("the store is closed")
@@ -159,19 +163,19 @@ class SafeCache(diskcache.Cache):  # type: ignore[misc]
         return self._files
 
     def find(self, store: object, key: str) -> bytes | None:
-        """-> what is kept under a key, whether or not its time is over; None if there is nothing."""
+        """Return what is kept under a key, expired or not; None if there is nothing."""
         with self.snapshot(store):
             select = "SELECT mode, filename, value FROM Cache WHERE key = ? AND raw = 1"
             found = self._con.execute(select, (key,)).fetchone()
         return None if found is None else self.disk.fetch(*found, read=False)
 
     def drop(self, store: object, key: str) -> None:
-        """Remove what is kept under a key, whether or not its time is over."""
+        """Remove what is kept under a key, expired or not."""
         with self.transaction(store):
             self._con.execute("DELETE FROM Cache WHERE key = ? AND raw = 1", (key,))
 
     def drop_expired(self, store: object, now: float, limit: int) -> int:
-        """Remove some of what has no more time at `now`, in seconds since 1970 -> how many."""
+        """Remove up to `limit` entries that have expired at `now`, in seconds since 1970; return how many."""
         which = "SELECT rowid FROM Cache WHERE expire_time < ? ORDER BY expire_time LIMIT ?"
         with self.transaction(store):
             delete = f"DELETE FROM Cache WHERE rowid IN ({which})"  # noqa: S608 - nothing of it comes from outside
@@ -186,7 +190,7 @@ class SafeCache(diskcache.Cache):  # type: ignore[misc]
 
     @contextmanager
     def at_rest(self) -> Iterator[None]:
-        """No other thread uses a connection, or opens one."""
+        """Keep other threads from using a connection, or opening one."""
         with self._lock, ExitStack() as held:
             for connection in self._opened.values():
                 held.enter_context(connection.access.guard)
@@ -221,7 +225,7 @@ class SafeCache(diskcache.Cache):  # type: ignore[misc]
     # ------------------------------------------------------------------ reading and writing, for a store
 
     def reading(self, store: object) -> AbstractContextManager[bool]:
-        """Keeps the connection of this thread from being forked while somebody reads."""
+        """Keep the process from being forked while this thread reads."""
         return self._con.access.to_read(store)
 
     @property
@@ -232,7 +236,7 @@ class SafeCache(diskcache.Cache):  # type: ignore[misc]
 
     @contextmanager
     def snapshot(self, store: object) -> Iterator[None]:
-        """Everything is read as it was at one time, whoever writes meanwhile."""
+        """Read everything as it was at one time, whoever writes meanwhile."""
         connection = self._con
         with connection.access.to_read(store):
             if connection.snapshot.locked():  # by this thread, further down its stack
@@ -248,7 +252,7 @@ class SafeCache(diskcache.Cache):  # type: ignore[misc]
 
     @contextmanager
     def transaction(self, store: object) -> Iterator[None]:
-        """All or nothing, with the rest of the world kept out."""
+        """Write all or nothing, with everybody else kept out."""
         connection = self._con
         failure: BaseException | None = None
         with connection.access.to_write(store), connection.access.transaction:
@@ -267,7 +271,7 @@ class SafeCache(diskcache.Cache):  # type: ignore[misc]
                 raise
 
     def _between_transactions(self, connection: Connection) -> None:
-        """Have no transaction open on the connection of this thread, and none believed to be.
+        """End a transaction of this thread that is open, or that diskcache believes to be.
 
         An interrupt that comes just after diskcache began a transaction leaves it open, and every later one of the
         thread would be taken for a part of it and never be committed. A mark of the thread that is left without one
@@ -282,7 +286,7 @@ class SafeCache(diskcache.Cache):  # type: ignore[misc]
 
 
 def cache_folder(path: object, key: str = "checkpoint.options.path") -> Path:
-    """-> the folder, which is there, and which nobody else can write to. Errors name the option by its key.
+    """Return the folder of a cache. It is made if it is not there. Errors name the option by its key.
 
     Raises:
         ConfigError: it cannot be used, or others can write to it or to the database in it.
@@ -319,14 +323,14 @@ def check_database(path: Path) -> None:
 
 
 def _schema_of(database: sqlite3.Connection) -> Mapping[str, str | None]:
-    """-> the statements that made the parts of a database, by name; None for what comes by itself."""
+    """Return the statements that made the parts of a database, by name; None for what comes by itself."""
     parts = database.execute("SELECT name, sql FROM sqlite_master")
     return {name: None if sql is None else " ".join(sql.split()) for name, sql in parts}
 
 
 @cache
 def _schema() -> Mapping[str, str | None]:
-    """-> what diskcache makes, from a database in memory that it is given to set up."""
+    """Return what diskcache makes, from a database in memory that it is given to set up."""
     with closing(sqlite3.connect(":memory:", isolation_level=None)) as database:
         _Blank(database)
         return _schema_of(database)
@@ -344,7 +348,7 @@ class _Blank(diskcache.Cache):  # type: ignore[misc]
         return self._database
 
     def close(self) -> None:
-        """It is whoever opened it who closes it."""
+        """Leave it to whoever opened it."""
 
 
 def _is_ours(key: object, value: object) -> bool:

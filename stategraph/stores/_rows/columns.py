@@ -1,4 +1,4 @@
-"""Columns to rows and heads: what a store holds of them, in this order, whatever it writes for their parts."""
+"""Columns: records from the columns that a table holds of them."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import attrs
 from stategraph._text.shown import shorten
 from stategraph._values.provenance import ErrorInfo, ParentStep, RunStatus
 from stategraph.errors import CheckpointCorruptError
-from stategraph.stores._rows.records import Head, Row, checked_row, wrong_field_of
-from stategraph.stores.retention import Policy
+from stategraph.stores._rows.records import CheckpointRecord, RunRecord, checked_row, wrong_field_of
+from stategraph.stores.retention import RetentionPolicy
 
 _STATUS = {status.value: status for status in RunStatus}
 # What comes of reading what nobody wrote; RecursionError of a text that is nested without end.
@@ -20,32 +20,34 @@ _NOT_READ = (TypeError, ValueError, LookupError, AttributeError, RecursionError,
 
 @attrs.frozen
 class Columns:
-    """ReadSet rows and heads of a store that writes their parts in its own way: as lists, or as texts.
+    """Reads the records of a table, which writes an error, a parent and a policy in its own way: as lists, or as text.
 
     Args:
-        error, parent, policy: Make them of what the store writes for them.
+        error, parent, policy: Make them of what the table holds for them.
     """
 
     error: Callable[[Any], ErrorInfo]
     parent: Callable[[Any], ParentStep]
-    policy: Callable[[Any], Policy]
+    policy: Callable[[Any], RetentionPolicy]
 
-    def row(self, run_id: str, found: Sequence[Any]) -> Row:
-        """-> the row in these columns. Raises CheckpointCorruptError if they hold none."""
+    def row(self, run_id: str, found: Sequence[Any]) -> CheckpointRecord:
+        """Return the row in these columns. Raises CheckpointCorruptError if they hold none."""
         try:
             step, base, node, time_ns, status, error, version, encoding, body, seal, pause = found
             info = None if error is None else self.error(error)
-            row = Row(step, base, node, time_ns, _STATUS[status], info, version, encoding, body, seal, pause)
+            row = CheckpointRecord(
+                step, base, node, time_ns, _STATUS[status], info, version, encoding, body, seal, pause
+            )
         except _NOT_READ as wrong:
             raise no_checkpoint(run_id, wrong) from wrong
         return checked_row(run_id, row)
 
-    def head(self, run_id: str, found: Sequence[Any], store: object) -> Head:
-        """-> the head in these columns. Raises CheckpointCorruptError, which names the store, if they hold none."""
+    def run(self, run_id: str, found: Sequence[Any], store: object) -> RunRecord:
+        """Return the run in these columns. Raises CheckpointCorruptError, which names the store, if they hold none."""
         try:
             number, version, step, node, time_ns, status, error, graph, parent, policy, pause, *sealed = found
             incarnation, tip, seal = sealed
-            head = Head(
+            run = RunRecord(
                 run_id=run_id,
                 number=number,
                 version=version,
@@ -64,17 +66,17 @@ class Columns:
             )
         except _NOT_READ as wrong:
             raise no_run(run_id, self._unread(found), store) from wrong
-        wrong_field = wrong_field_of(head)
+        wrong_field = wrong_field_of(run)
         if wrong_field is not None:
-            raise no_run(run_id, _held(wrong_field, getattr(head, wrong_field)), store)
-        return head
+            raise no_run(run_id, _held(wrong_field, getattr(run, wrong_field)), store)
+        return run
 
     def _unread(self, found: Sequence[Any]) -> str:
-        """-> which of these columns of a head cannot be read, in words."""
-        if len(found) != len(_OF_HEAD):
-            return f"it has {len(found)} columns, and not {len(_OF_HEAD)}"
+        """Say which of these columns of a run cannot be read."""
+        if len(found) != len(_OF_RUN):
+            return f"it has {len(found)} columns, and not {len(_OF_RUN)}"
         readers = {"status": _STATUS.__getitem__, "error": self.error, "parent": self.parent, "policy": self.policy}
-        for name, value in zip(_OF_HEAD, found, strict=True):
+        for name, value in zip(_OF_RUN, found, strict=True):
             if name in readers and (value is not None or name in _NEVER_MISSING):
                 try:
                     readers[name](value)
@@ -83,7 +85,7 @@ class Columns:
         return "its columns cannot be read"
 
 
-_OF_HEAD = (
+_OF_RUN = (
     *("number", "version", "step", "checkpoint_node", "timestamp_ns", "status", "error", "graph", "parent", "policy"),
     *("pause", "incarnation", "tip", "seal"),
 )
@@ -96,11 +98,11 @@ def _held(name: str, value: object) -> str:
 
 
 def no_checkpoint(run_id: str, error: Exception) -> CheckpointCorruptError:
-    """-> the error to raise for what cannot be read as a row."""
+    """Return the error for columns that cannot be read as a row."""
     return CheckpointCorruptError(run_id, f"what the store holds for it is no checkpoint: {error}")
 
 
 def no_run(run_id: object, why: object, store: object) -> CheckpointCorruptError:
-    """-> the error to raise for what cannot be read as a head."""
+    """Return the error for columns that cannot be read as a run."""
     way_out = f"put back a copy of the store, or remove it with store.delete({str(run_id)!r})"
     return CheckpointCorruptError(str(run_id), f"what the {store} holds for it is no run: {why}; {way_out}")

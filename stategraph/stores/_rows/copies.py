@@ -1,10 +1,9 @@
-"""Copies of runs, with their history and all that is within their next step, sealed for the run that they become."""
+"""Copies of runs for `fork`: their history, and all that is nested in their next step."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
 import attrs
 
@@ -12,115 +11,122 @@ from stategraph._values.ids import given_id, is_parts_id, outer_id, step_of
 from stategraph._values.provenance import ParentStep
 from stategraph.errors import CheckpointCorruptError, CheckpointNotFoundError, RunExistsError, StepConflictError
 from stategraph.state import State, evolve
-from stategraph.stores._rows.records import Head, Row, Write
-
-if TYPE_CHECKING:
-    from stategraph.stores._rows.store import RowStore
+from stategraph.stores._rows.records import CheckpointRecord, RunRecord, WriteBatch
+from stategraph.stores._rows.run_log import RunLog
 
 
-class Copies:
-    """Copies the runs of a store."""
+def copy_run(log: RunLog, source: RunRecord, copy: State, *, with_nested: bool) -> None:
+    """Begin a run with this State and the history that another run has before it.
 
-    def __init__(self, store: RowStore) -> None:
-        self._store = store
+    Args:
+        log: The runs of the store.
+        source: The other run.
+        copy: The State, of the run that begins.
+        with_nested: Copy all that is nested in the step after, too.
 
-    def make(self, source: Head, copy: State, *, is_within_kept: bool) -> None:
-        """Begin a run with this State, the history that another run has before it and, where that is kept, all that is
-        within the step after.
-
-        Raises:
-            RunExistsError: there is a run of this id.
-            StepConflictError: others wrote to the source meanwhile.
-            CheckpointCorruptError: what is to be copied is damaged.
-        """
-        incarnation = self._store._heads_of.incarnation_for(copy.run_id)
-        with self._of_one_time(source):
-            writes = [*self._writes(source, copy, incarnation, is_within_kept=is_within_kept)]
-        if self._store._chains.is_stale(source):
-            raise _overtaken(source)
-        self._begin(writes)
-
-    def _writes(self, source: Head, copy: State, incarnation: bytes, *, is_within_kept: bool) -> Iterator[Write]:
-        inner = self._within(source.run_id, copy.step, copy.run_id, incarnation) if is_within_kept else ()
-        yield self._copied_run(source, copy, incarnation)
-        for write in inner:
-            yield attrs.evolve(write, outer=incarnation)  # made only together with the copy that it is within
-
-    @contextmanager
-    def _of_one_time(self, head: Head) -> Iterator[None]:
-        """What is read of a run seems to be damaged where others write to it meanwhile."""
-        try:
-            yield
-        except CheckpointCorruptError:
-            if self._store._chains.is_stale(head):
-                raise _overtaken(head) from None
-            raise
-
-    def _begin(self, writes: Sequence[Write]) -> None:
-        """Make writes that begin runs, in one transaction. Where another process begins one of them at the same time,
-        the others are taken back."""
-        store = self._store
-        for write in writes:
-            store._heads_of.remove_left_over(write.head.run_id)
-            if store._head(write.head.run_id) is not None:
-                raise RunExistsError(write.head.run_id, str(store))
-        made = store._apply(writes)
-        if all(made):
-            return
-        for write, is_made in zip(writes, made, strict=True):
-            if is_made:
-                store._remove(write.head.run_id, write.head.version)
-        raise RunExistsError(writes[made.index(False)].head.run_id, str(store))
-
-    def _copied_run(self, source: Head, copy: State, incarnation: bytes) -> Write:
-        """Return the write that keeps a State as the newest of a new run, with what another run has before it."""
-        store = self._store
-        row, _ = store._rows.snapshot(copy, incarnation)
-        head = store._next_head(None, copy, row, incarnation)._replace(policy=source.policy)
-        return Write(store._sealer.sealed_head(head), None, (*self._earlier(source, copy, incarnation), row))
-
-    def _earlier(self, source: Head, copy: State, incarnation: bytes) -> Iterator[Row]:
-        """Yield the checkpoints of a run before a step, and what they build on."""
-        store = self._store
-        visible = [row for row in store._chains.visible(source) if row.step < copy.step]
-        for chain in store._chains.groups(source, visible):
-            yield from store._rows.copied(source, copy.run_id, incarnation, chain)
-
-    # ------------------------------------------------------------------ all that is within
-
-    def _within(self, run_id: str, step: int, new_run_id: str, incarnation: bytes) -> Iterator[Write]:
-        """Yield the writes that copy what is within the step after this one of a run."""
-        store = self._store
-        for inner_id in store._ids_within(run_id):
-            if outer_id(inner_id) != run_id or step_of(inner_id) != step + 1:
-                continue
-            head = store._heads_of.find(inner_id)
-            if head is not None:
-                new_id, parent = new_run_id + inner_id.removeprefix(run_id), ParentStep(new_run_id, step)
-                copied = self._copied_parts if is_parts_id(inner_id) else self._copied_nested
-                with self._of_one_time(head):
-                    writes = [*copied(head, new_id, parent, incarnation)]
-                yield from writes
-
-    def _copied_parts(self, head: Head, new_id: str, parent: ParentStep, incarnation: bytes) -> Iterator[Write]:
-        store = self._store
-        copies: list[Row] = []
-        for at in store._chains.visible(head):
-            copies += store._rows.copied(head, new_id, incarnation, store._chain(head.run_id, at.step))
-        if not copies:  # they were dropped meanwhile
-            return
-        tip = copies[-1].seal
-        copy = head._replace(run_id=new_id, number=0, parent=parent, incarnation=incarnation, tip=tip)
-        yield Write(store._sealer.sealed_head(copy), None, tuple(copies))
-
-    def _copied_nested(self, head: Head, new_id: str, parent: ParentStep, incarnation: bytes) -> Iterator[Write]:
-        try:
-            state = self._store.load(head.run_id)
-        except CheckpointNotFoundError:  # its last step was joined meanwhile
-            return
-        yield self._copied_run(head, evolve(state, run_id=new_id, parent=parent), incarnation)
-        yield from self._within(head.run_id, state.step, new_id, incarnation)
+    Raises:
+        RunExistsError: there is a run of this id.
+        StepConflictError: others wrote to the source meanwhile.
+        CheckpointCorruptError: what is to be copied is damaged.
+    """
+    incarnation = log.runs.incarnation_for(copy.run_id)
+    with _of_one_time(log, source):
+        batches = [*_batches(log, source, copy, incarnation, with_nested=with_nested)]
+    if log.is_stale(source):
+        raise _overtaken(source)
+    _begin(log, batches)
 
 
-def _overtaken(head: Head) -> StepConflictError:
-    return StepConflictError(given_id(head.run_id), "others wrote to it while it was copied: fork it again")
+def _batches(
+    log: RunLog, source: RunRecord, copy: State, incarnation: bytes, *, with_nested: bool
+) -> Iterator[WriteBatch]:
+    nested = _nested(log, source.run_id, copy.step, copy.run_id, incarnation) if with_nested else ()
+    yield _copied_run(log, source, copy, incarnation)
+    for batch in nested:
+        yield attrs.evolve(batch, outer=incarnation)  # written only together with the copy that it is nested in
+
+
+@contextmanager
+def _of_one_time(log: RunLog, run: RunRecord) -> Iterator[None]:
+    """Tell damage from what only looks like it, because others write to the run while it is read."""
+    try:
+        yield
+    except CheckpointCorruptError:
+        if log.is_stale(run):
+            raise _overtaken(run) from None
+        raise
+
+
+def _begin(log: RunLog, batches: Sequence[WriteBatch]) -> None:
+    """Write batches that begin runs, in one transaction. Where another process begins one of them at the same time,
+    the others are taken back."""
+    for batch in batches:
+        log.runs.remove_left_over(batch.run.run_id)
+        if log.table.run(batch.run.run_id) is not None:
+            raise RunExistsError(batch.run.run_id, str(log.table))
+    written = log.table.apply(batches)
+    if all(written):
+        return
+    for batch, is_written in zip(batches, written, strict=True):
+        if is_written:
+            log.table.remove(batch.run.run_id, batch.run.version)
+    raise RunExistsError(batches[written.index(False)].run.run_id, str(log.table))
+
+
+def _copied_run(log: RunLog, source: RunRecord, copy: State, incarnation: bytes) -> WriteBatch:
+    """Return the batch that keeps a State as the newest of a new run, with what another run has before it."""
+    row, _ = log.encoder.snapshot(copy, incarnation)
+    run = log.next_run(None, copy, row, incarnation)._replace(policy=source.policy)
+    return WriteBatch(log.sealer.sealed_run(run), None, (*_earlier(log, source, copy, incarnation), row))
+
+
+def _earlier(log: RunLog, source: RunRecord, copy: State, incarnation: bytes) -> Iterator[CheckpointRecord]:
+    """Yield copies of the checkpoints of a run before a step, and of what they build on."""
+    visible = [row for row in log.visible(source) if row.step < copy.step]
+    for chain in log.holding(source, visible):
+        yield from log.encoder.copied(source, copy.run_id, incarnation, chain)
+
+
+# --------------------------------------------------------------------------- what is nested
+
+
+def _nested(log: RunLog, run_id: str, step: int, new_run_id: str, incarnation: bytes) -> Iterator[WriteBatch]:
+    """Yield the batches that copy what is nested in the step after this one of a run."""
+    for nested_id in log.table.nested_ids(run_id):
+        if outer_id(nested_id) != run_id or step_of(nested_id) != step + 1:
+            continue
+        run = log.runs.find(nested_id)
+        if run is not None:
+            new_id, parent = new_run_id + nested_id.removeprefix(run_id), ParentStep(new_run_id, step)
+            copied = _copied_parts if is_parts_id(nested_id) else _copied_nested_run
+            with _of_one_time(log, run):
+                batches = [*copied(log, run, new_id, parent, incarnation)]
+            yield from batches
+
+
+def _copied_parts(
+    log: RunLog, run: RunRecord, new_id: str, parent: ParentStep, incarnation: bytes
+) -> Iterator[WriteBatch]:
+    copies: list[CheckpointRecord] = []
+    for at in log.visible(run):
+        copies += log.encoder.copied(run, new_id, incarnation, log.table.chain(run.run_id, at.step))
+    if not copies:  # they were dropped meanwhile
+        return
+    tip = copies[-1].seal
+    copy = run._replace(run_id=new_id, number=0, parent=parent, incarnation=incarnation, tip=tip)
+    yield WriteBatch(log.sealer.sealed_run(copy), None, tuple(copies))
+
+
+def _copied_nested_run(
+    log: RunLog, run: RunRecord, new_id: str, parent: ParentStep, incarnation: bytes
+) -> Iterator[WriteBatch]:
+    try:
+        state = log.load(run.run_id)
+    except CheckpointNotFoundError:  # its last step was joined meanwhile
+        return
+    yield _copied_run(log, run, evolve(state, run_id=new_id, parent=parent), incarnation)
+    yield from _nested(log, run.run_id, state.step, new_id, incarnation)
+
+
+def _overtaken(run: RunRecord) -> StepConflictError:
+    return StepConflictError(given_id(run.run_id), "others wrote to it while it was copied: fork it again")

@@ -1,4 +1,4 @@
-"""States to rows and back: the shared layer between what a run saves and what a store keeps."""
+"""CheckpointEncoder: makes records of States, and States of records."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from stategraph.stores._codec.pauses import pause_of, pause_text
 from stategraph.stores._codec.payload import Bodies, excess_of
 from stategraph.stores._codec.type_codecs import DecodeError, NotRegisteredError
 from stategraph.stores._rows.integrity import Sealer
-from stategraph.stores._rows.records import FORMAT, MAX_STEP, Row
+from stategraph.stores._rows.records import FORMAT, MAX_STEP, CheckpointRecord
 
 _ROW_WEIGHT = 512  # bytes that a row costs besides its body, when changes are weighed against a snapshot
 _LIGHT = 16_384  # bytes of changes that are always allowed: below, a snapshot saves nothing
 
 
 class Source(Protocol):
-    """What is to be known of a run whose rows are copied."""
+    """A run whose rows are copied."""
 
     @property
     def run_id(self) -> str:
@@ -33,19 +33,19 @@ class Source(Protocol):
 
 
 @attrs.frozen
-class Tail:
-    """The newest checkpoint of a run as it was saved or loaded here: what the next one is compared with.
+class DeltaBase:
+    """The newest checkpoint of a run as it was saved or loaded here: the next one is written as what changed since.
 
     Attributes:
         state: The State.
         base: The step of the snapshot that it builds on.
         seal: The seal of its row.
-        before: The seal of the row that it builds on; empty for a snapshot.
-        encoded: The bytes of its values that are not settled, by key.
-        snapshot: Bytes of the snapshot that it builds on.
-        since: Bytes of the rows since that snapshot.
+        before: The seal of the row before it; empty for a snapshot.
+        encoded: Its values that may still change, as bytes, by key.
+        snapshot: The size of the snapshot, in bytes.
+        since: The size of the rows since the snapshot, in bytes.
         incarnation: That of its run.
-        excess: What these rows take of the bytes that may be decompressed beyond what their sizes allow.
+        excess: How much more than their sizes allow the rows may become when they are decompressed, in bytes.
     """
 
     state: State
@@ -59,18 +59,23 @@ class Tail:
     excess: int = 0
 
 
-class Rows:
+class CheckpointEncoder:
     """Makes rows of States, and States of rows.
 
-    Storage and the time to read any step stay linear in what changed: a row holds what changed since the one before,
-    and a snapshot is written whenever the changes since the last one weigh as much as it does.
+    A row holds what changed since the row before it. A snapshot, which holds all data, is written whenever the rows
+    since the last one have become as large as it is. So storage, and the time to read any step, stay linear in what
+    changed.
+
+    Args:
+        sealer: Makes and checks the seals of rows.
+        bodies: Encodes and decodes what rows hold.
     """
 
     def __init__(self, sealer: Sealer, bodies: Bodies | None = None) -> None:
         self._sealer, self._bodies = sealer, bodies or Bodies()
 
-    def snapshot(self, state: State, incarnation: bytes = b"") -> tuple[Row, Tail]:
-        """-> a row with all data of a State, for this incarnation of its run, and the tail that it makes.
+    def snapshot(self, state: State, incarnation: bytes = b"") -> tuple[CheckpointRecord, DeltaBase]:
+        """Return a row with all data of a State, and what the next row is to build on.
 
         Raises:
             NotSerializableError: a value cannot be kept exactly.
@@ -78,54 +83,61 @@ class Rows:
         whole = Change.between(None, state, {})
         encoding, body, excess = self._bodies.encode(whole.parts())
         row = self._sealed(state, state.step, encoding, body, b"", incarnation)
-        return row, Tail(state, row.base, row.seal, b"", whole.encoded, len(body), 0, incarnation, excess)
+        return row, DeltaBase(state, row.base, row.seal, b"", whole.encoded, len(body), 0, incarnation, excess)
 
-    def following(self, tail: Tail, state: State) -> tuple[Row, Tail]:
-        """-> the row of a later step: what changed, or a snapshot where that has become the lighter way; and the tail.
+    def following(self, previous: DeltaBase, state: State) -> tuple[CheckpointRecord, DeltaBase]:
+        """Return the row of a later step, and what the next row is to build on.
+
+        The row holds what changed, or is a snapshot where the changes have become too large.
 
         Raises:
             NotSerializableError: a value cannot be kept exactly.
         """
-        change = Change.between(tail.state, state, tail.encoded)
-        encoding, body, excess = self._bodies.encode(change.parts(), tail.excess)
-        since = tail.since + len(body) + _ROW_WEIGHT
-        if since > tail.snapshot + _LIGHT:
-            return self.snapshot(state, tail.incarnation)
-        row = self._sealed(state, tail.base, encoding, body, tail.seal, tail.incarnation)
-        weights = (tail.snapshot, since, tail.incarnation, excess)
-        return row, Tail(state, row.base, row.seal, tail.seal, change.encoded, *weights)
+        change = Change.between(previous.state, state, previous.encoded)
+        encoding, body, excess = self._bodies.encode(change.parts(), previous.excess)
+        since = previous.since + len(body) + _ROW_WEIGHT
+        if since > previous.snapshot + _LIGHT:
+            return self.snapshot(state, previous.incarnation)
+        row = self._sealed(state, previous.base, encoding, body, previous.seal, previous.incarnation)
+        weights = (previous.snapshot, since, previous.incarnation, excess)
+        return row, DeltaBase(state, row.base, row.seal, previous.seal, change.encoded, *weights)
 
-    def again(self, tail: Tail, saved: Row, state: State) -> tuple[Row, Tail]:
-        """-> the row of the tail with another node, time, status or error, and the tail with it.
+    def again(self, previous: DeltaBase, saved: CheckpointRecord, state: State) -> tuple[CheckpointRecord, DeltaBase]:
+        """Return the row of the same step with another node, time, status or error, and what the next is to build on.
 
-        `saved` is that row as the store has it now. It is sealed anew only if it is still what was sealed before.
+        Args:
+            previous: The step as it was saved or loaded here.
+            saved: Its row as the store holds it now.
+            state: The State, with the same data.
 
         Raises:
-            CheckpointCorruptError: it is not.
+            CheckpointCorruptError: the row is damaged, and must not be sealed anew.
         """
-        self._sealer.check(state.run_id, [saved], tail.incarnation, tail.before)
-        row = self._sealed(state, saved.base, saved.encoding, saved.body, tail.before, tail.incarnation)
-        return row, attrs.evolve(tail, state=state, base=row.base, seal=row.seal)
+        self._sealer.check(state.run_id, [saved], previous.incarnation, previous.before)
+        row = self._sealed(state, saved.base, saved.encoding, saved.body, previous.before, previous.incarnation)
+        return row, attrs.evolve(previous, state=state, base=row.base, seal=row.seal)
 
-    def copied(self, source: Source, run_id: str, incarnation: bytes, rows: Sequence[Row]) -> list[Row]:
-        """-> a snapshot and the rows that build on it, for another run.
+    def copied(
+        self, source: Source, run_id: str, incarnation: bytes, rows: Sequence[CheckpointRecord]
+    ) -> list[CheckpointRecord]:
+        """Return copies of a snapshot and of the rows that build on it, for another run.
 
         Raises:
-            CheckpointCorruptError: they are damaged, which would not be found any more in the copy.
+            CheckpointCorruptError: they are damaged; with the seals of copies, nobody would find that out any more.
         """
         self.check(source.run_id, rows, source.incarnation)
-        copies: list[Row] = []
+        copies: list[CheckpointRecord] = []
         before = b""
         for row in rows:
             copies.append(self._sealer.seal(run_id, row, before, incarnation))
             before = copies[-1].seal
         return copies
 
-    def state(self, run_id: str, rows: Sequence[Row], incarnation: bytes = b"") -> State:
-        """-> the State that a snapshot and its changes make.
+    def state(self, run_id: str, rows: Sequence[CheckpointRecord], incarnation: bytes = b"") -> State:
+        """Return the State of a snapshot and of the rows that build on it.
 
         Raises:
-            CheckpointCorruptError: they make none.
+            CheckpointCorruptError: they are damaged.
             FormatError: a newer version of stategraph wrote them, or they take a serializer or a type that is not
                 registered here.
             ConfigError: they are compressed, and what that takes is not installed.
@@ -152,8 +164,10 @@ class Rows:
         except (DecodeError, StateGraphError, TypeError, ValueError, LookupError, AttributeError) as error:
             raise CheckpointCorruptError(run_id, f"its step {newest.step} cannot be restored: {error}") from error
 
-    def data(self, run_id: str, rows: Sequence[Row], incarnation: bytes = b"") -> tuple[dict[str, Any], dict[str, Any]]:
-        """-> the data of the State that these rows make, and what else was kept with it; raises as `state`."""
+    def data(
+        self, run_id: str, rows: Sequence[CheckpointRecord], incarnation: bytes = b""
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return the data of the State of these rows, and what else is kept with them; raise as `state`."""
         self.check(run_id, rows, incarnation)
         try:
             return self._assembled(run_id, rows)
@@ -162,20 +176,25 @@ class Rows:
         except DecodeError as error:
             raise CheckpointCorruptError(run_id, f"its step {rows[-1].step} cannot be restored: {error}") from error
 
-    def _assembled(self, run_id: str, rows: Sequence[Row]) -> tuple[dict[str, Any], dict[str, Any]]:
+    def _assembled(self, run_id: str, rows: Sequence[CheckpointRecord]) -> tuple[dict[str, Any], dict[str, Any]]:
         return assembled(self._bodies.decode(run_id, rows))
 
-    def tail(self, state: State, rows: Sequence[Row], incarnation: bytes = b"") -> Tail:
-        """-> the tail of a State that these rows made."""
+    def base_of(self, state: State, rows: Sequence[CheckpointRecord], incarnation: bytes = b"") -> DeltaBase:
+        """Return what the next row is to build on, after the State of these rows."""
         *earlier, newest = rows
         before = earlier[-1].seal if earlier else b""
         since = sum(len(row.body) + _ROW_WEIGHT for row in rows[1:])
         excess = excess_of((row.encoding, row.body) for row in rows)
         weights = (len(rows[0].body), since, incarnation, excess)
-        return Tail(state, newest.base, newest.seal, before, encoded_of(state), *weights)
+        return DeltaBase(state, newest.base, newest.seal, before, encoded_of(state), *weights)
 
-    def check(self, run_id: str, rows: Sequence[Row], incarnation: bytes = b"") -> None:
-        """Raise unless these are a snapshot and all rows up to the last of them, as they were written."""
+    def check(self, run_id: str, rows: Sequence[CheckpointRecord], incarnation: bytes = b"") -> None:
+        """Check that these are a snapshot and all rows up to the last of them, as they were written.
+
+        Raises:
+            CheckpointCorruptError: they are not.
+            FormatError: a newer version of stategraph wrote them.
+        """
         for row in rows:
             if row.format > FORMAT:
                 raise FormatError(
@@ -185,7 +204,9 @@ class Rows:
                 raise CheckpointCorruptError(run_id, f"its step {row.step} builds on step {row.base}, which is missing")
         self._sealer.check(run_id, rows, incarnation)
 
-    def _sealed(self, state: State, base: int, encoding: str, body: bytes, before: bytes, incarnation: bytes) -> Row:
+    def _sealed(
+        self, state: State, base: int, encoding: str, body: bytes, before: bytes, incarnation: bytes
+    ) -> CheckpointRecord:
         if state.step > MAX_STEP:
             raise CheckpointSaveError(state.run_id, f"step {state.step} is above {MAX_STEP}, the last that can be kept")
         pause = None if state.pause is None else pause_text(state.pause)
@@ -194,11 +215,11 @@ class Rows:
             *(FORMAT, encoding),
         )
         seal = self._sealer.seal_of(state.run_id, about, body, before, pause, incarnation)
-        return tuple.__new__(Row, (*about, body, seal, pause))  # as Row(...) does, at every save
+        return tuple.__new__(CheckpointRecord, (*about, body, seal, pause))  # as its constructor does, at every save
 
 
 def ascending_groups(states: Sequence[State]) -> Iterator[list[State]]:
-    """-> the States in groups whose steps go up: a run completes at the step that it saved last."""
+    """Yield the States in groups of ascending steps: a run completes at the step that it saved last."""
     group: list[State] = []
     for state in states:
         if group and state.step <= group[-1].step:

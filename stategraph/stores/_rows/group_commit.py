@@ -1,4 +1,4 @@
-"""Shared commits: threads that write at the same time share one transaction, and its one sync.
+"""Group commit: threads that write at the same time share one transaction, and its one sync.
 
 The first to come leads: it commits what has gathered, its own write among it, while those who come meanwhile wait and
 are led by the next. A caller that is alone commits at once in its own thread; a hand-over to another thread would take
@@ -15,7 +15,7 @@ import attrs
 
 from stategraph._text.shown import describe_exception
 from stategraph.errors import CheckpointError, CheckpointSaveError
-from stategraph.stores._rows.records import Write
+from stategraph.stores._rows.records import WriteBatch
 from stategraph.stores._rows.reentrance import Inside, used_below
 
 MOST_TOGETHER = 256  # writes in one transaction: a reader of a network file system still sees steady progress
@@ -25,7 +25,7 @@ MOST_TOGETHER = 256  # writes in one transaction: a reader of a network file sys
 class _Caller:
     """Who commits: its write, those whom it leads, and what became of the write."""
 
-    write: Write
+    write: WriteBatch
     woken: SimpleQueue[None] | None = (
         None  # of one who came while another was at work: an interrupt leaves no event whole
     )
@@ -37,14 +37,14 @@ class SharedCommits:
     """Commits writes together.
 
     Args:
-        apply: Makes several writes in one transaction -> which of them were made. A CheckpointSaveError that it raises
-            speaks of all of them: the store is locked, full or broken. After any other error they are made one by
-            one, so that only the culprit fails.
+        apply: Writes several batches in one transaction and returns which of them were written. A CheckpointSaveError
+            that it raises concerns all of them: the store is locked, full or broken. After any other error they are
+            written one by one, so that only the culprit fails.
         is_inside: Whether the calling thread is where it cannot apply anything, further down its stack.
     """
 
     def __init__(
-        self, apply: Callable[[Sequence[Write]], Sequence[bool]], is_inside: Callable[[], bool] = bool
+        self, apply: Callable[[Sequence[WriteBatch]], Sequence[bool]], is_inside: Callable[[], bool] = bool
     ) -> None:
         self._apply, self._is_inside = apply, is_inside
         self._committing = Inside()
@@ -52,11 +52,11 @@ class SharedCommits:
         self._queue: list[_Caller] = []  # those who wait, and are not told yet
         self._leader: _Caller | None = None  # there is one as long as anybody waits
 
-    def commit(self, write: Write) -> bool:
-        """Make a write -> whether it was made. When this returns it is durable.
+    def commit(self, write: WriteBatch) -> bool:
+        """Write a batch; return whether it was written. When this returns it is durable.
 
-        Raises whatever `apply` raises; then it is not known to be made. A thread that commits already, further down its
-        stack, would wait for itself, be it as the leader or as one who comes after it.
+        Raises whatever `apply` raises; then it is not known to be written. A thread that commits already, further down
+        its stack, would wait for itself, be it as the leader or as one who comes after it.
         """
         committing = self._committing.lock or self._committing.made_lock()
         if committing._is_owned() or self._is_inside():  # type: ignore[attr-defined]  # as threading.Condition asks
@@ -64,7 +64,7 @@ class SharedCommits:
         with committing:
             return self._commit(write)
 
-    def _commit(self, write: Write) -> bool:
+    def _commit(self, write: WriteBatch) -> bool:
         caller = _Caller(write)
         try:
             try:
@@ -97,8 +97,8 @@ class SharedCommits:
         for one, outcome in zip(caller.batch, outcomes, strict=True):
             one.outcome = outcome
 
-    def _outcomes(self, writes: Sequence[Write]) -> Sequence[bool | BaseException]:
-        """Make writes -> for each of them whether it was made, or why that is not known."""
+    def _outcomes(self, writes: Sequence[WriteBatch]) -> Sequence[bool | BaseException]:
+        """Write batches; return for each of them whether it was written, or why that is not known."""
         try:
             return self._apply(writes)
         except Exception as error:  # noqa: BLE001 - each caller raises it
@@ -136,7 +136,7 @@ def _is_about_all(error: Exception) -> bool:
 
 
 def _copy(error: Exception) -> Exception:
-    """-> the error of a shared commit as one of the callers is to see it: an exception object belongs to one thread."""
+    """Return a copy of the error of a shared commit for one of its callers: an exception belongs to one thread."""
     reason = error.reason if isinstance(error, CheckpointError) else describe_exception(error)
     copy = CheckpointSaveError("", reason)  # of which run, the caller knows
     copy.__cause__ = error

@@ -1,4 +1,7 @@
-"""Seals: checksums and signatures, by which what was damaged, moved, or made by somebody else is found out."""
+"""Seals: what shows that a record is as it was written, and where.
+
+A seal is a checksum or, in a store that has a key, a signature.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ import ormsgpack
 
 from stategraph._util.callables import answered, problem_of
 from stategraph.errors import CheckpointCorruptError, ConfigError
-from stategraph.stores._rows.records import About, Head, Row
+from stategraph.stores._rows.records import About, CheckpointRecord, RunRecord
 
 SigningKey: TypeAlias = Callable[[], bytes]
 """Gives a key that rows are signed with."""
@@ -88,17 +91,17 @@ def _checked_key(key: object, option: str, found: str) -> bytes:
 
 
 class Sealer:
-    """Seals what a store keeps of its runs.
+    """Makes and checks the seals of records.
 
     A seal binds a row to its store, to its run, and to the incarnation of the run: what was written for a run that was
-    deleted since is no part of another one with the same id. The seal of a row covers that of the row before it, and
-    so the whole chain from the snapshot on; the seal of a head covers that of the newest row. So a row that is missing,
-    in between or at the end, is found out as well.
+    deleted since is not taken for a part of another one with the same id. The seal of a row covers that of the row
+    before it, and so the whole chain from the snapshot on; the seal of the record of a run covers that of its newest
+    row. So a row that is missing, in between or at the end, is found out as well.
 
     Args:
         sign_with: Gives the key to sign with (HMAC-SHA-256). Without it a seal is a checksum (BLAKE2b), which finds
             damage, not forgery.
-        verify_with: Give keys that are no longer signed with, and still taken.
+        verify_with: Give former keys: signatures with them are still accepted.
     """
 
     def __init__(self, sign_with: SigningKey | None = None, verify_with: Sequence[SigningKey] = ()) -> None:
@@ -107,7 +110,11 @@ class Sealer:
             raise ConfigError("checkpoint.options.verify_with", verify_with, allowed)
         self._key, self._former = sign_with, tuple(verify_with)
         self.takes_former = bool(self._former)
-        self.store_id = b""  # set once the store is open
+        self._store_id = b""  # that of a State on its own, which is in no store
+
+    def identify(self, store_id: bytes) -> None:
+        """Take the id of the store, once it is open."""
+        self._store_id = store_id
 
     @property
     def signs(self) -> bool:
@@ -120,7 +127,7 @@ class Sealer:
 
     # ------------------------------------------------------------------ rows
 
-    def seal(self, run_id: str, row: Row, before: bytes, incarnation: bytes = b"") -> Row:
+    def seal(self, run_id: str, row: CheckpointRecord, before: bytes, incarnation: bytes = b"") -> CheckpointRecord:
         """Return the row with its seal; `before` is the seal of the row it builds on, empty for a snapshot."""
         return row._replace(seal=self.seal_of(run_id, row[:8], row.body, before, row.pause, incarnation))
 
@@ -133,10 +140,12 @@ class Sealer:
         pause: str | None = None,
         incarnation: bytes = b"",
     ) -> bytes:
-        """Return the seal of a row that is still to be made of these; `before` as for `seal`."""
+        """Return the seal of a row from its fields; `before` as for `seal`."""
         return self._digest(self._packed_row(run_id, about, before, pause, incarnation), body, self._key)
 
-    def check(self, run_id: str, rows: Sequence[Row], incarnation: bytes = b"", before: bytes = b"") -> None:
+    def check(
+        self, run_id: str, rows: Sequence[CheckpointRecord], incarnation: bytes = b"", before: bytes = b""
+    ) -> None:
         """Raise CheckpointCorruptError unless the seals of a snapshot and of all rows that build on it are right.
 
         With `before`, the seal of the row before the first, the rows need not begin with a snapshot.
@@ -152,34 +161,34 @@ class Sealer:
         step, base, node, time_ns, status, error, version, encoding = about
         info = None if error is None else [error.type, error.message, error.node]
         parts = [step, base, node, time_ns, status._value_, info, version, encoding, before, pause]
-        return _pack([self.store_id, run_id, incarnation, *parts])
+        return _pack([self._store_id, run_id, incarnation, *parts])
 
-    # ------------------------------------------------------------------ heads
+    # ------------------------------------------------------------------ runs
 
-    def sealed_head(self, head: Head) -> Head:
-        """Return a head with its seal."""
-        seal = self._digest(self._packed_head(head), b"", self._key)
-        return _new_tuple(Head, (*head[:-1], seal))  # as head._replace(seal=seal) does, at every save
+    def sealed_run(self, run: RunRecord) -> RunRecord:
+        """Return the record of a run with its seal."""
+        seal = self._digest(self._packed_run(run), b"", self._key)
+        return _new_tuple(RunRecord, (*run[:-1], seal))  # as run._replace(seal=seal) does, at every save
 
-    def check_head(self, head: Head, run_id: str | None = None) -> None:
-        """Raise CheckpointCorruptError unless the seal of a head is right, and the head that of this run."""
-        if run_id not in (None, head.run_id):  # as where somebody has made ids in another case the same
-            raise CheckpointCorruptError(run_id, f"what the store holds for it is of run {head.run_id!r}")
-        packed = _or_none(self._packed_head, head)
-        if packed is None or not self._is_right(head.seal, packed, b""):
-            mismatch = self._mismatch(head.seal, f"or {_removed(head.run_id)}")
-            raise CheckpointCorruptError(head.run_id, f"what the store tells of it {mismatch}")
+    def check_run(self, run: RunRecord, run_id: str | None = None) -> None:
+        """Raise CheckpointCorruptError unless the seal of a record is right, and the record is of this run."""
+        if run_id not in (None, run.run_id):  # as where somebody has made ids in another case the same
+            raise CheckpointCorruptError(run_id, f"what the store holds for it is of run {run.run_id!r}")
+        packed = _or_none(self._packed_run, run)
+        if packed is None or not self._is_right(run.seal, packed, b""):
+            mismatch = self._mismatch(run.seal, f"or {_removed(run.run_id)}")
+            raise CheckpointCorruptError(run.run_id, f"what the store tells of it {mismatch}")
 
-    def _packed_head(self, head: Head) -> bytes:
-        error, parent, policy = head.error, head.parent, head.policy
+    def _packed_run(self, run: RunRecord) -> bytes:
+        error, parent, policy = run.error, run.parent, run.policy
         parts = [
-            *("head", self.store_id, head.run_id, head.incarnation, head.version, head.step, head.node, head.time_ns),
-            head.status._value_,
+            *("head", self._store_id, run.run_id, run.incarnation, run.version, run.step, run.node, run.time_ns),
+            run.status._value_,
             None if error is None else [error.type, error.message, error.node],
-            head.graph,
+            run.graph,
             None if parent is None else [parent.run_id, parent.step],
             [policy.retention, policy.window, None if policy.ttl is None else float(policy.ttl)],
-            *(head.pause, head.tip),
+            *(run.pause, run.tip),
         ]
         return _pack(parts)
 
@@ -200,7 +209,7 @@ class Sealer:
         return digest.digest()
 
     def _mismatch(self, seal: bytes, way_out: str) -> str:
-        """Return what is wrong with something whose seal is not right, and what may be done about it."""
+        """Say what is wrong with a record whose seal is not right, and what may be done about it."""
         is_signed = self.is_signed(seal)
         if is_signed and not self.signs:
             return "is signed, and this store has no key: open it with sign_with, as it was when this was saved"
@@ -217,7 +226,7 @@ def _removed(run_id: str) -> str:
 
 
 def _or_none(pack: Callable[..., bytes], *parts: Any) -> bytes | None:
-    """Return what was packed to be sealed; None for values that no seal was ever made of."""
+    """Return what a seal covers, packed; None for values that no seal is ever made of."""
     try:
         return pack(*parts)
     except (TypeError, ValueError, OverflowError):

@@ -1,94 +1,85 @@
-"""What is within runs: the runs of graphs within a step, and the parts of a step that are finished.
+"""What is nested in runs: the runs of graphs within a step, and the finished parts of a step.
 
-Both are runs of the store that nobody is shown: their ids say in what they are (see `stategraph._values.ids`).
-They share the incarnation of the run that they are within, so that what a deleted run has left is never taken for a
-part of one that has begun anew. The parts of a step are the checkpoints of one such run, some at a time, as they came.
+Both are runs of the store that nobody is shown: their ids say in what they are nested (see `stategraph._values.ids`).
+The parts of a step are the checkpoints of one such run, some at a time, as they came.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from stategraph._values.ids import directly_within, given_id, is_parts_id, parts_id, step_of
 from stategraph._values.provenance import ParentStep, Part
 from stategraph.errors import CheckpointError, CheckpointNotFoundError, NotSerializableError, StepConflictError
 from stategraph.state import State, evolve
 from stategraph.stores._codec.values import encode_value
-from stategraph.stores._rows.records import Head, Write
-from stategraph.stores.retention import Policy
+from stategraph.stores._rows.records import RunRecord, WriteBatch
+from stategraph.stores._rows.run_log import RunLog
+from stategraph.stores.retention import RetentionPolicy
 
-if TYPE_CHECKING:
-    from stategraph.stores._rows.store import RowStore
-
-_KEPT_WHOLE = Policy("full")
+_KEEP_ALL = RetentionPolicy("full")
 _TRIES = 5  # of a save, while others write
 
 
-class InnerRuns:
-    """The runs within the runs of a store."""
-
-    def __init__(self, store: RowStore) -> None:
-        self._store = store
-
-    # ------------------------------------------------------------------ parts
-
-    def save_parts(self, run_id: str, parts: Sequence[Part]) -> None:
-        """As `CheckpointStore.save_parts`."""
-        for (step, node), some in groupby(parts, lambda part: (part.step, part.node)):
-            together = list(some)
-            values = {part.label: part.value for part in together}
-            try:
-                self._add(parts_id(run_id, step, node), State(values, parent=ParentStep(run_id, step - 1)))
-            except NotSerializableError as error:
-                raise named_by_part(error, together, run_id) from error.__cause__
-            except CheckpointError as error:
-                raise _of_outer(error, run_id) from error.__cause__
-
-    def _add(self, kept_at: str, parts: State) -> None:
-        store = self._store
-        for _ in range(_TRIES):
-            head = store._heads_of.find(kept_at)
-            incarnation = store._heads_of.incarnation_within(head) if head else store._heads_of.incarnation_for(kept_at)
-            added = evolve(parts, run_id=kept_at, step=head.step + 1 if head else 1)
-            row, _tail = store._rows.snapshot(added, incarnation)
-            new = store._next_head(head, added, row, incarnation)._replace(policy=_KEPT_WHOLE)
-            if store._made(Write(store._sealer.sealed_head(new), head, (row,))):
-                return
-            store._heads_of.remove_left_over(kept_at)
-        raise StepConflictError(given_id(kept_at), "its parts were not saved: others keep writing them")
-
-    def load_parts(self, run_id: str, step: int, node: str) -> dict[str, Any]:
-        """As `CheckpointStore.load_parts`."""
+def save_parts(log: RunLog, run_id: str, parts: Sequence[Part]) -> None:
+    """Keep finished parts of a step, as `CheckpointStore.save_parts`."""
+    for (step, node), some in groupby(parts, lambda part: (part.step, part.node)):
+        together = list(some)
+        values = {part.label: part.value for part in together}
         try:
-            return self._store._read(parts_id(run_id, step, node), self._values)
-        except CheckpointNotFoundError:
-            return {}
+            _add(log, parts_id(run_id, step, node), State(values, parent=ParentStep(run_id, step - 1)))
+        except NotSerializableError as error:
+            raise named_by_part(error, together, run_id) from error.__cause__
         except CheckpointError as error:
-            raise _of_outer(error, run_id) from error.__cause__
+            raise _of_outer_run(error, run_id) from error.__cause__
 
-    def _values(self, head: Head) -> dict[str, Any]:
-        found: dict[str, Any] = {}
-        for row in self._store._chains.visible(head):
-            rows = self._store._chain(head.run_id, row.step)
-            if rows:  # not if they were dropped meanwhile
-                found.update(self._store._rows.data(head.run_id, rows, head.incarnation)[0])
-        return found
 
-    # ------------------------------------------------------------------ all that is within a run
+def _add(log: RunLog, kept_at: str, parts: State) -> None:
+    """Keep the values of a State as the next checkpoint of a run of parts."""
+    for _ in range(_TRIES):
+        run = log.runs.find(kept_at)
+        incarnation = log.runs.incarnation_of(run) if run else log.runs.incarnation_for(kept_at)
+        added = evolve(parts, run_id=kept_at, step=run.step + 1 if run else 1)
+        row, _base = log.encoder.snapshot(added, incarnation)
+        new = log.next_run(run, added, row, incarnation)._replace(policy=_KEEP_ALL)
+        if log.write(WriteBatch(log.sealer.sealed_run(new), run, (row,))):
+            return
+        log.runs.remove_left_over(kept_at)
+    raise StepConflictError(given_id(kept_at), "its parts were not saved: others keep writing them")
 
-    def drop(self, run_id: str, up_to: int, *, newer_parts: bool = False) -> None:
-        """Forget what is within the steps of a run up to one, and all parts if `newer_parts`."""
-        for inner_id in self._store._ids_within(run_id):
-            direct = directly_within(run_id, inner_id)
-            if step_of(direct) <= up_to or (newer_parts and is_parts_id(direct)):
-                self._store._remove(inner_id)
-                self._store._forget_all(inner_id)
+
+def load_parts(log: RunLog, run_id: str, step: int, node: str) -> dict[str, Any]:
+    """Return the parts that are kept of a step, as `CheckpointStore.load_parts`."""
+    try:
+        return log.read(parts_id(run_id, step, node), partial(_values, log))
+    except CheckpointNotFoundError:
+        return {}
+    except CheckpointError as error:
+        raise _of_outer_run(error, run_id) from error.__cause__
+
+
+def _values(log: RunLog, run: RunRecord) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for row in log.visible(run):
+        chain = log.table.chain(run.run_id, row.step)
+        if chain:  # not if they were dropped meanwhile
+            found.update(log.encoder.data(run.run_id, chain, run.incarnation)[0])
+    return found
+
+
+def drop(log: RunLog, run_id: str, up_to: int, *, newer_parts: bool = False) -> None:
+    """Forget what is nested in the steps of a run up to one, and all parts if `newer_parts`."""
+    for nested_id in log.table.nested_ids(run_id):
+        direct = directly_within(run_id, nested_id)
+        if step_of(direct) <= up_to or (newer_parts and is_parts_id(direct)):
+            log.remove(nested_id)
 
 
 def named_by_part(error: NotSerializableError, parts: Sequence[Part], run_id: str) -> NotSerializableError:
-    """-> the error for parts of a run that cannot be kept, with the name of the first one of which that is true."""
+    """Return the error for parts that cannot be kept exactly, with the name of the first such part."""
     for part in parts:
         try:
             encode_value(part.value, "")
@@ -99,8 +90,8 @@ def named_by_part(error: NotSerializableError, parts: Sequence[Part], run_id: st
     return error
 
 
-def _of_outer(error: CheckpointError, run_id: str) -> CheckpointError:
-    """-> the error as one of the run that somebody can load or delete."""
+def _of_outer_run(error: CheckpointError, run_id: str) -> CheckpointError:
+    """Return the error as one of the run that somebody can load or delete."""
     if error.run_id:
         error.run_id = run_id
     return error

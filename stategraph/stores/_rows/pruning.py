@@ -2,68 +2,65 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from stategraph._values import clock
 from stategraph.errors import CheckpointCorruptError, FormatError
-from stategraph.stores._rows.records import Head, Write
+from stategraph.stores._rows.records import RunRecord, WriteBatch
+from stategraph.stores._rows.run_log import RunLog
 from stategraph.stores.summaries import Pruned
 
-if TYPE_CHECKING:
-    from stategraph.stores._rows.store import RowStore
 
-
-def prune(store: RowStore) -> Pruned:
-    """As `CheckpointStore.prune`."""
+def prune(log: RunLog) -> Pruned:
+    """Remove what is due of all runs, as `CheckpointStore.prune`."""
     now = clock.now_ns()
     removed, cut = [], 0
-    runs = store._heads_of.listing(lambda head: head)
-    for head in runs.told:
+    runs = log.runs.listing(lambda run: run)
+    for run in runs.found:
         try:
-            if not head.policy.is_over(head.status, head.time_ns, now):
-                cut += _cut(store, head)
-            elif _is_removed(store, head):
-                removed.append(head.run_id)
+            if not run.policy.is_over(run.status, run.time_ns, now):
+                cut += _cut(log, run)
+            elif _is_removed(log, run):
+                removed.append(run.run_id)
         except (CheckpointCorruptError, FormatError) as error:
-            if not _went_on(store, head):  # or what was read is not of one time
-                runs.damaged.append(head.run_id)
-                store._heads_of.report(head.run_id, error)
+            if not _went_on(log, run):  # or what was read is not of one time
+                runs.damaged.append(run.run_id)
+                log.runs.report(run.run_id, error)
     if removed or cut:
-        store._erase()
+        log.table.erase()
     return Pruned(tuple(removed), cut, tuple(runs.damaged))
 
 
-def _went_on(store: RowStore, head: Head) -> bool:
+def _went_on(log: RunLog, run: RunRecord) -> bool:
     try:
-        return store._chains.is_stale(head)
+        return log.is_stale(run)
     except (CheckpointCorruptError, FormatError):
         return False
 
 
-def _is_removed(store: RowStore, head: Head) -> bool:
-    """Remove a run whose time is over -> whether it was removed. What is damaged stays, for whoever loads it to see."""
-    rows = store._chain(head.run_id, None)
-    if store._chains.is_stale(head):  # it went on meanwhile
+def _is_removed(log: RunLog, run: RunRecord) -> bool:
+    """Remove a run whose time is over; return False if it goes on meanwhile.
+
+    Raises:
+        CheckpointCorruptError: it is damaged; it stays.
+    """
+    rows = log.table.chain(run.run_id, None)
+    if log.is_stale(run):  # it went on meanwhile
         return False
-    if not rows or not store._chains.is_newest(head, rows[-1]):
-        raise CheckpointCorruptError(head.run_id, f"its newest step {head.step} is missing")
-    store._rows.check(head.run_id, rows, head.incarnation)
-    is_removed = store._remove(head.run_id, head.version)
-    if is_removed:
-        store._forget_all(head.run_id)
-    return is_removed
+    if not rows or not log.is_newest(run, rows[-1]):
+        raise CheckpointCorruptError(run.run_id, f"its newest step {run.step} is missing")
+    log.encoder.check(run.run_id, rows, run.incarnation)
+    return log.remove(run.run_id, run.version)
 
 
-def _cut(store: RowStore, head: Head) -> int:
-    """Remove the rows of a run that no visible checkpoint builds on -> how many; none if it goes on meanwhile."""
-    lowest = min((row.base for row in store._chains.visible(head)), default=0)
-    superfluous = sum(row.step < lowest for row in store._index(head.run_id))
+def _cut(log: RunLog, run: RunRecord) -> int:
+    """Remove the rows of a run that no visible checkpoint builds on; return how many, 0 if it goes on meanwhile."""
+    lowest = min((row.base for row in log.visible(run)), default=0)
+    superfluous = sum(row.step < lowest for row in log.table.index(run.run_id))
     if not superfluous:
         return 0
-    for chain in store._chains.groups(head, store._chains.visible(head)):
-        store._rows.check(head.run_id, chain, head.incarnation)
-    shorter = store._sealer.sealed_head(head._replace(version=head.version + 1))
-    if not store._made(Write(shorter, head, cut_below=lowest)):
+    for chain in log.holding(run, log.visible(run)):
+        log.encoder.check(run.run_id, chain, run.incarnation)
+    shorter = log.sealer.sealed_run(run._replace(version=run.version + 1))
+    if not log.write(WriteBatch(shorter, run, cut_below=lowest)):
         return 0
-    store._known.forget(head.run_id)
+    log.known.forget(run.run_id)
     return superfluous

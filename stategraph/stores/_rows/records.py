@@ -1,4 +1,4 @@
-"""Rows: what a durable store keeps of a checkpoint, and of a run as a whole."""
+"""Records: what a durable store keeps of a checkpoint, and of a run as a whole."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from stategraph._values.provenance import ErrorInfo, ParentStep, RunStatus
 from stategraph.errors import CheckpointCorruptError
 from stategraph.stores._codec.pauses import pause_of
 from stategraph.stores._codec.type_codecs import DecodeError
-from stategraph.stores.retention import RETENTIONS, Policy
+from stategraph.stores.retention import RETENTIONS, RetentionPolicy
 from stategraph.stores.summaries import Summary
 
 MAX_STEP = 2**32 - 1
@@ -22,8 +22,8 @@ FORMAT = 1
 """The version of the format of rows. A newer one is refused, older ones are read."""
 
 
-class Row(NamedTuple):
-    """One checkpoint as it is kept. A tuple, because one load makes hundreds of them.
+class CheckpointRecord(NamedTuple):
+    """One checkpoint as it is kept: a row. A tuple, because one load makes hundreds of them.
 
     Attributes:
         step: The step.
@@ -36,7 +36,7 @@ class Row(NamedTuple):
         encoding: How the body is to be read, such as "msgpack" or "msgpack+zstd".
         body: The data: all of them in a snapshot, else what changed since the row before.
         seal: A checksum or a signature over all of this (see `stategraph.stores._rows.integrity`).
-        pause: What the run waited for, if it did, as a text (see `stategraph.stores._codec.pauses`).
+        pause: What the run waited for, if it did, as a str (see `stategraph.stores._codec.pauses`).
     """
 
     step: int
@@ -57,21 +57,22 @@ class Row(NamedTuple):
         return self.base == self.step
 
 
-class Head(NamedTuple):
-    """A run as a whole, as its newest row has it. A tuple, because every save makes two of them.
+class RunRecord(NamedTuple):
+    """A run as a whole. A tuple, because every save makes two of them.
 
     Attributes:
         run_id: The run.
         number: Counts the runs of a store, in the order in which they began.
-        version: Goes up with every write to the run. It begins anywhere, so that a run that was deleted and begun anew
-            is told from what it was.
+        version: Goes up with every write to the run. It begins with a random number, so that a run that was deleted and
+            begun anew is not taken for what it was.
         step, node, time_ns, status, error: As in the newest row.
         graph: The graph that runs it.
         parent: The step that it was forked from.
         policy: What is kept of it.
         pause: As in the newest row.
-        incarnation: Told from those of all runs that had this id before, or have it in other stores.
-        tip: The seal of the newest row.
+        incarnation: Random bytes, drawn when the run begins. They tell it from every run that had this id before, or
+            has it in another store; nested runs have those of their outer run.
+        tip: The seal of the newest row: it shows that this row, and each that it builds on, is there and unchanged.
         seal: A checksum or a signature over all of this but the number, which only says in which order runs began.
     """
 
@@ -85,70 +86,70 @@ class Head(NamedTuple):
     error: ErrorInfo | None
     graph: str | None
     parent: ParentStep | None
-    policy: Policy
+    policy: RetentionPolicy
     pause: str | None = None
     incarnation: bytes = b""
     tip: bytes = b""
     seal: bytes = b""
 
     def summary(self) -> Summary:
-        """-> the run in short."""
+        """Return the newest checkpoint of the run without its data."""
         return attrs.evolve(_summary(self, self), cursor=str(self.number))
 
-    def summary_of(self, row: Row) -> Summary:
-        """-> one of its checkpoints in short."""
+    def summary_of(self, row: CheckpointRecord) -> Summary:
+        """Return one of its checkpoints without its data."""
         return _summary(self, row)
 
 
-def _summary(head: Head, at: Head | Row) -> Summary:
+def _summary(run: RunRecord, at: RunRecord | CheckpointRecord) -> Summary:
     try:
         pause = pause_of(at.pause)
     except DecodeError as error:
-        raise CheckpointCorruptError(head.run_id, f"what it waits for cannot be restored: {error}") from error
+        raise CheckpointCorruptError(run.run_id, f"what it waits for cannot be restored: {error}") from error
     return Summary(
-        head.run_id,
-        head.graph,
+        run.run_id,
+        run.graph,
         at.step,
         at.node,
         clock.to_datetime(at.time_ns),
         at.status,
         at.error,
-        head.parent,
+        run.parent,
         pause=pause,
     )
 
 
 @attrs.frozen
-class Write:
-    """A change of one run, made as a whole or not at all.
+class WriteBatch:
+    """A change of one run, which is written as a whole or not at all.
 
     Attributes:
-        head: The run as it is to be.
+        run: The run as it is to be.
         old: The run as it must be now, told by its version; None if it must not be there.
         put: Rows to add, or to put in the place of those with the same step.
         cut_below: Rows of lower steps go.
         cut_above: Rows of higher steps go.
-        cut_within: All that is within the run goes.
-        outer: The incarnation that the run around must have now; None if there need not be one.
+        cut_nested: All that is nested in the run goes.
+        outer: The incarnation that the outer run must have now; None if there need not be one.
     """
 
-    head: Head
-    old: Head | None
-    put: tuple[Row, ...] = ()
+    run: RunRecord
+    old: RunRecord | None
+    put: tuple[CheckpointRecord, ...] = ()
     cut_below: int = 0
     cut_above: int | None = None
-    cut_within: bool = False
+    cut_nested: bool = False
     outer: bytes | None = None
 
 
 @attrs.frozen
 class Unreadable:
-    """What a store holds in the place of a head, where that is none.
+    """What a table holds in the place of a run, where that cannot be read.
 
     Attributes:
         run_id: The run, as far as it can be told.
         number: Its number; None where it cannot be told.
-        error: Why it is none.
+        error: Why it cannot be read.
     """
 
     run_id: str
@@ -156,8 +157,8 @@ class Unreadable:
     error: CheckpointCorruptError
 
 
-def checked_row(run_id: str, row: Row) -> Row:
-    """-> a row that a store holds. Raises CheckpointCorruptError if there are values of other types in it."""
+def checked_row(run_id: str, row: CheckpointRecord) -> CheckpointRecord:
+    """Return a row that a store holds. Raises CheckpointCorruptError if a value in it is of another type."""
     if tuple(map(type, row)) not in _TYPES_OF_ROWS:
         raise CheckpointCorruptError(run_id, "what the store holds for it is no checkpoint")
     return row
@@ -170,10 +171,10 @@ _TYPES_OF_ROWS = frozenset(
 )
 
 
-def wrong_field_of(head: Head) -> str | None:
-    """-> the name of a field of a head that a store holds whose value is of another type; None if there is none."""
-    wrong = (name for name, kinds in _KINDS.items() if type(getattr(head, name)) not in kinds)
-    return next(wrong, None if _is_policy(head.policy) else "policy")
+def wrong_field_of(run: RunRecord) -> str | None:
+    """Return the name of a field of a run whose value is of another type; None if there is none."""
+    wrong = (name for name, kinds in _KINDS.items() if type(getattr(run, name)) not in kinds)
+    return next(wrong, None if _is_policy(run.policy) else "policy")
 
 
 _KINDS: dict[str, tuple[type, ...]] = {
@@ -184,7 +185,7 @@ _KINDS: dict[str, tuple[type, ...]] = {
 }
 
 
-def _is_policy(policy: Policy) -> bool:
+def _is_policy(policy: RetentionPolicy) -> bool:
     is_ttl = policy.ttl is None or type(policy.ttl) in (int, float)
     return policy.retention in RETENTIONS and is_ttl and type(policy.window) in (int, NoneType)
 

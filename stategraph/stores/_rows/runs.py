@@ -1,9 +1,8 @@
-"""Heads: the runs of a store as wholes, and whether they are as they were written."""
+"""The records of the runs of a store, and whether they are as they were written."""
 
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
@@ -12,152 +11,150 @@ import attrs
 from stategraph._values.ids import given_id, is_nested_id
 from stategraph.errors import CheckpointError, StepConflictError
 from stategraph.stores._rows.integrity import Sealer
-from stategraph.stores._rows.known import KnownRuns
-from stategraph.stores._rows.operations import RowOperations
-from stategraph.stores._rows.records import Head, Unreadable, Write
+from stategraph.stores._rows.known import KnownRuns, new_incarnation
+from stategraph.stores._rows.records import RunRecord, Unreadable, WriteBatch
+from stategraph.stores._rows.table import Table
 
-_INCARNATION = 8  # bytes: no two runs of one id have the same by chance
 _MOST_REPORTED = 10_000  # damaged runs that are remembered as reported
 
-_Told = TypeVar("_Told")
+_Read = TypeVar("_Read")
 
 
 @attrs.frozen
-class Listing(Generic[_Told]):
-    """What is told of the runs of a store, and the ids of those of which nothing can be told."""
+class Listing(Generic[_Read]):
+    """What was read of the runs of a store, and the ids of those that are damaged."""
 
-    told: list[_Told]
+    found: list[_Read]
     damaged: list[str]
 
 
-class Heads:
-    """ReadSet the heads of a store, and takes none that is not as it was sealed.
+class Runs:
+    """Reads the records of runs, and refuses those whose seals are wrong.
+
+    A nested run has the incarnation of the run that it is nested in. So what a deleted run has left is never taken for
+    a part of one that has begun anew with its id.
 
     Args:
-        store: Has them.
-        sealer: Tells whether they are as they were written.
-        known: Has the incarnations of runs as they were saved or loaded here.
+        table: Holds the records.
+        sealer: Checks their seals.
+        known: Remembers the incarnations of runs that were saved or loaded here.
     """
 
-    def __init__(self, store: RowOperations, sealer: Sealer, known: KnownRuns) -> None:
-        self._store, self._sealer, self._known = store, sealer, known
-        self._promised: dict[str, bytes] = {}  # incarnations of runs that have something within them, and no head yet
+    def __init__(self, table: Table, sealer: Sealer, known: KnownRuns) -> None:
+        self._table, self._sealer, self._known = table, sealer, known
         self._reported: set[str] = set()
 
-    def find(self, run_id: str) -> Head | None:
-        """Return a run as a whole, None if there is none.
-
-        What was left by a run that was deleted is not within one that has begun anew.
+    def find(self, run_id: str) -> RunRecord | None:
+        """Return the record of a run, None if there is none.
 
         Raises:
-            CheckpointCorruptError: its head is not as it was written.
+            CheckpointCorruptError: it is not as it was written.
         """
-        head = self._store._head(run_id)
-        if head is None:
+        run = self._table.run(run_id)
+        if run is None:
             return None
-        self._sealer.check_head(head, run_id)
-        return head if not is_nested_id(run_id) or self._is_of_its_run(head) else None
+        self._sealer.check_run(run, run_id)
+        return run if not is_nested_id(run_id) or self._is_of_its_run(run) else None
 
-    def _is_of_its_run(self, head: Head) -> bool:
-        outer_id = given_id(head.run_id)
+    def _is_of_its_run(self, nested: RunRecord) -> bool:
+        outer_id = given_id(nested.run_id)
         outer = self.find(outer_id)
-        return head.incarnation == (self._promised.get(outer_id) if outer is None else outer.incarnation)
+        return nested.incarnation == (self._known.promised(outer_id) if outer is None else outer.incarnation)
 
     def remove_left_over(self, run_id: str) -> None:
-        """Remove what stands in the place of something within a run, and is not of that run."""
-        head = self._store._head(run_id) if is_nested_id(run_id) else None
-        if head is not None and not self._is_of_its_run(head):
-            self._store._remove(run_id, head.version)
+        """Remove a nested run that a deleted run has left, so that another one can take its place."""
+        run = self._table.run(run_id) if is_nested_id(run_id) else None
+        if run is not None and not self._is_of_its_run(run):
+            self._table.remove(run_id, run.version)
 
     # ------------------------------------------------------------------ incarnations
 
     def incarnation_for(self, run_id: str) -> bytes:
-        """Return the incarnation with which a run begins; what is within a run has that of the run.
+        """Return the incarnation with which a run begins.
 
         Raises:
-            StepConflictError: the run around it is not the one that was saved or loaded here.
+            StepConflictError: it is nested in another run than the one that was saved or loaded here.
         """
         if not is_nested_id(run_id):
-            return self._promised.get(run_id) or os.urandom(_INCARNATION)
+            return self._known.promised(run_id) or new_incarnation()
         outer_id = given_id(run_id)
         outer = self.find(outer_id)
         if outer is not None:
-            return self._of_known(outer_id, outer.incarnation)
+            return self._as_known(outer_id, outer.incarnation)
         if self._known.incarnation_of(outer_id) is not None:
             raise _deleted(outer_id)
-        # Durability "exit" saves what is within a run before the run itself.
-        return self._promised.setdefault(outer_id, os.urandom(_INCARNATION))
+        # Durability "exit" saves nested runs before the run itself.
+        return self._known.promise(outer_id)
 
-    def incarnation_within(self, head: Head) -> bytes:
-        """Return the incarnation of something that is within a run, for what is to be added to it; raises likewise."""
-        return self._of_known(given_id(head.run_id), head.incarnation)
+    def incarnation_of(self, nested: RunRecord) -> bytes:
+        """Return the incarnation of a nested run, for what is to be added to it; raise as `incarnation_for`."""
+        return self._as_known(given_id(nested.run_id), nested.incarnation)
 
-    def check_known(self, head: Head) -> None:
+    def check_known(self, run: RunRecord) -> None:
         """Raise StepConflictError if a run is another than the one of its id that was saved or loaded here."""
-        if self._known.incarnation_of(head.run_id) not in (None, head.incarnation):
-            raise _deleted(head.run_id)
+        if self._known.incarnation_of(run.run_id) not in (None, run.incarnation):
+            raise _deleted(run.run_id)
 
-    def _of_known(self, outer_id: str, incarnation: bytes) -> bytes:
-        known = self._known.incarnation_of(outer_id) or self._promised.get(outer_id)
+    def _as_known(self, outer_id: str, incarnation: bytes) -> bytes:
+        known = self._known.incarnation_of(outer_id) or self._known.promised(outer_id)
         if known not in (None, incarnation):
             raise _deleted(outer_id)
         return incarnation
 
-    def within(self, write: Write) -> Write:
-        """Return a write to something within a run as one that is made only if that run is there, unless it is this
-        handle that has yet to begin it."""
-        incarnation = write.head.incarnation
-        if self._promised.get(given_id(write.head.run_id)) == incarnation:
-            return write
-        return Write(write.head, write.old, write.put, write.cut_below, write.cut_above, write.cut_within, incarnation)
+    def guarded(self, nested: WriteBatch) -> WriteBatch:
+        """Return a batch of a nested run as one that is written only if the outer run exists.
 
-    def forget(self, run_id: str) -> None:
-        """Forget what a run was to begin with: it has begun, or was deleted."""
-        self._promised.pop(run_id, None)
+        Where it is this handle that has yet to begin the outer run, the batch stays as it is.
+        """
+        incarnation = nested.run.incarnation
+        if self._known.promised(given_id(nested.run.run_id)) == incarnation:
+            return nested
+        changes = nested.put, nested.cut_below, nested.cut_above, nested.cut_nested
+        return WriteBatch(nested.run, nested.old, *changes, incarnation)
 
     # ------------------------------------------------------------------ all of them
 
     def listing(
         self,
-        tell: Callable[[Head], _Told],
+        read: Callable[[RunRecord], _Read],
         status: str | None = None,
         graph: str | None = None,
         limit: int = -1,
         before: int | None = None,
-    ) -> Listing[_Told]:
-        """Return what is told of runs, the newest first. One that is damaged is left out and reported.
+    ) -> Listing[_Read]:
+        """Return what is read of runs, the newest first. A damaged run is left out, and logged.
 
         Args:
-            tell: Tells it of a head; raises a CheckpointError if it cannot.
-            status: Only runs of this status, as for `RowOperations._heads`.
+            read: Called with the record of each run; raises a CheckpointError if it is damaged.
+            status: Only runs of this status, as for `Table.runs`.
             graph: Only runs of this graph.
             limit: At most so many runs; all if it is negative.
             before: Only runs with a number below this one.
         """
-        listing: Listing[_Told] = Listing([], [])
+        listing: Listing[_Read] = Listing([], [])
         while True:
-            asked = limit if limit < 0 else limit - len(listing.told)
-            found = self._store._heads(status, graph, asked, before)
-            for one in found:
-                self._add(listing, one, tell)
-            numbers = [one.number for one in found if one.number is not None]
-            if asked < 0 or len(found) < asked or len(listing.told) == limit or not numbers:
+            asked = limit if limit < 0 else limit - len(listing.found)
+            page = self._table.runs(status, graph, asked, before)
+            for one in page:
+                self._add(listing, one, read)
+            numbers = [one.number for one in page if one.number is not None]
+            if asked < 0 or len(page) < asked or len(listing.found) == limit or not numbers:
                 return listing
             before = min(numbers)
 
-    def _add(self, listing: Listing[_Told], found: Head | Unreadable, tell: Callable[[Head], _Told]) -> None:
+    def _add(self, listing: Listing[_Read], run: RunRecord | Unreadable, read: Callable[[RunRecord], _Read]) -> None:
         try:
-            if isinstance(found, Unreadable):
-                raise found.error
-            self._sealer.check_head(found)
-            listing.told.append(tell(found))
+            if isinstance(run, Unreadable):
+                raise run.error
+            self._sealer.check_run(run)
+            listing.found.append(read(run))
         except CheckpointError as error:
-            if found.run_id not in listing.damaged:  # where it cannot be told when it began, it is on every page
-                listing.damaged.append(found.run_id)
-            self.report(found.run_id, error)
+            if run.run_id not in listing.damaged:  # where its number cannot be read, it is on every page
+                listing.damaged.append(run.run_id)
+            self.report(run.run_id, error)
 
     def report(self, run_id: str, error: CheckpointError) -> None:
-        """Log, once for each run, that it is left out."""
+        """Log that a damaged run is left out, once for each run."""
         if run_id not in self._reported and len(self._reported) < _MOST_REPORTED:
             self._reported.add(run_id)
             way_out = f"store.delete({run_id!r})"
@@ -165,15 +162,15 @@ class Heads:
             logging.getLogger("stategraph").warning(
                 "run %r in the %s is left out (logged once): %s%s",
                 run_id,
-                self._store,
+                self._table,
                 error.reason,
                 "" if is_said else f"; {way_out} removes it",
             )
 
 
-def _deleted(run_id: str) -> StepConflictError:
+def _deleted(outer_id: str) -> StepConflictError:
     reason = (
         "others have deleted it since it was saved or loaded here, so neither it nor what is made within it is saved "
         "any more; load the run, if they have begun it anew, or execute it anew"
     )
-    return StepConflictError(run_id, reason)
+    return StepConflictError(outer_id, reason)

@@ -1,4 +1,4 @@
-"""Rows and heads as SQLite has them: the schema, the statements, and what stands in the columns."""
+"""Records in SQLite: the schema, the statements, and what stands in the columns."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from stategraph._values.provenance import ErrorInfo, ParentStep
 from stategraph.errors import CheckpointCorruptError, FormatError, InvalidRunIdError
 from stategraph.stores._codec.nesting import check_json
 from stategraph.stores._rows.columns import Columns, no_run
-from stategraph.stores._rows.records import Head, Row, Unreadable
-from stategraph.stores.retention import Policy
+from stategraph.stores._rows.records import CheckpointRecord, RunRecord, Unreadable
+from stategraph.stores.retention import RetentionPolicy
 
 STEP_BITS = 32
 LAST_STEP = (1 << STEP_BITS) - 1
@@ -89,19 +89,19 @@ def supplement(database: sqlite3.Connection, path: Path) -> None:
 
 
 _CHANGING = "version, step, checkpoint_node, timestamp_ns, tip, seal"
-_HEAD_FIELDS = f"{_CHANGING}, status, error, graph, parent, policy, pause, incarnation"
-HEAD = (
+_RUN_FIELDS = f"{_CHANGING}, status, error, graph, parent, policy, pause, incarnation"
+RUN = (
     "run_id, number, version, step, checkpoint_node, timestamp_ns, "
     "status, error, graph, parent, policy, pause, incarnation, tip, seal"
 )
 # No seal covers a number, and one that somebody has made larger than all must not be the one to go on from.
 _NEXT_NUMBER = f"(SELECT coalesce(max(number), 0) + 1 FROM run WHERE number BETWEEN 0 AND {LAST_RUN - 1})"
 NEW_RUN = (
-    f"INSERT INTO run ({_HEAD_FIELDS}, run_id, number) VALUES ({', '.join('?' * 14)}, {_NEXT_NUMBER}) "
+    f"INSERT INTO run ({_RUN_FIELDS}, run_id, number) VALUES ({', '.join('?' * 14)}, {_NEXT_NUMBER}) "
     "ON CONFLICT (run_id) DO NOTHING RETURNING number"
 )
 _IF_UNCHANGED = "WHERE run_id = ? AND version = ? RETURNING number"
-NEXT_RUN = f"UPDATE run SET ({_HEAD_FIELDS}) = ({', '.join('?' * 13)}) {_IF_UNCHANGED}"
+NEXT_RUN = f"UPDATE run SET ({_RUN_FIELDS}) = ({', '.join('?' * 13)}) {_IF_UNCHANGED}"
 # SQLite writes an index whenever a column of it is set, to the same value too: twice the bytes of most steps.
 NEXT_STEP = f"UPDATE run SET ({_CHANGING}) = (?, ?, ?, ?, ?, ?) {_IF_UNCHANGED}"
 _ROW_FIELDS = "base, checkpoint_node, timestamp_ns, status, error, format, encoding, body, seal, pause"
@@ -137,12 +137,12 @@ WHERE run_id = ? ORDER BY checkpoint.id
 """
 
 
-WITHIN = "SELECT run_id FROM run WHERE run_id > ? AND run_id < ?"
+NESTED = "SELECT run_id FROM run WHERE run_id > ? AND run_id < ?"
 IS_SHOWN = "instr(run_id, '/#') = 0"
 
 
-def row_values(first: int, row: Row) -> tuple[Any, ...]:
-    """-> the columns of a row of the run whose rows begin at `first`."""
+def row_values(first: int, row: CheckpointRecord) -> tuple[Any, ...]:
+    """Return the columns of a row of the run whose rows begin at `first`."""
     error = None if row.error is None else _error_text(row.error)
     return (
         *(first | row.step, row.base, row.node, row.time_ns, row.status._value_, error),
@@ -151,40 +151,42 @@ def row_values(first: int, row: Row) -> tuple[Any, ...]:
     )
 
 
-def row_of(run_id: str, found: Sequence[Any]) -> Row:
-    """-> the row in these columns. Raises CheckpointCorruptError if they hold none."""
+def row_of(run_id: str, found: Sequence[Any]) -> CheckpointRecord:
+    """Return the row in these columns. Raises CheckpointCorruptError if they hold none."""
     return _COLUMNS.row(run_id, found)
 
 
-lasting_values: Callable[[Head], tuple[Any, ...]] = attrgetter("status", "graph", "error", "parent", "policy", "pause")
+lasting_values: Callable[[RunRecord], tuple[Any, ...]] = attrgetter(
+    "status", "graph", "error", "parent", "policy", "pause"
+)
 """Returns what seldom changes of a run."""
 
-step_values: Callable[[Head], tuple[Any, ...]] = attrgetter("version", "step", "node", "time_ns", "tip", "seal")
-"""Returns the columns of a head that change at every step."""
+step_values: Callable[[RunRecord], tuple[Any, ...]] = attrgetter("version", "step", "node", "time_ns", "tip", "seal")
+"""Returns the columns of a run that change at every step."""
 
 
-def head_values(head: Head) -> tuple[Any, ...]:
-    """-> the columns of a head."""
-    error = None if head.error is None else _error_text(head.error)
-    parent = None if head.parent is None else f"{head.parent.run_id}@{head.parent.step}"
-    about = head.status._value_, error, head.graph, parent, _policy_text(head.policy), head.pause, head.incarnation
-    return *step_values(head), *about
+def run_values(run: RunRecord) -> tuple[Any, ...]:
+    """Return the columns of a run."""
+    error = None if run.error is None else _error_text(run.error)
+    parent = None if run.parent is None else f"{run.parent.run_id}@{run.parent.step}"
+    about = run.status._value_, error, run.graph, parent, _policy_text(run.policy), run.pause, run.incarnation
+    return *step_values(run), *about
 
 
-def head_of(found: tuple[Any, ...], store: object) -> Head:
-    """-> the head in these columns. Raises CheckpointCorruptError, which names the store, if they hold none."""
+def run_of(found: tuple[Any, ...], store: object) -> RunRecord:
+    """Return the run in these columns. Raises CheckpointCorruptError, which names the store, if they hold none."""
     run_id = found[0]
     try:
         check_stored_id(run_id)
     except InvalidRunIdError as error:
         raise no_run(run_id, f"its column {error}", store) from error
-    return _COLUMNS.head(run_id, found[1:], store)
+    return _COLUMNS.run(run_id, found[1:], store)
 
 
-def head_or_unreadable(found: tuple[Any, ...], store: object) -> Head | Unreadable:
-    """-> the head in these columns, or what says that they hold none."""
+def run_or_unreadable(found: tuple[Any, ...], store: object) -> RunRecord | Unreadable:
+    """Return the run in these columns, or why they cannot be read."""
     try:
-        return head_of(found, store)
+        return run_of(found, store)
     except CheckpointCorruptError as error:
         return Unreadable(str(found[0]), found[1], error)
 
@@ -203,15 +205,15 @@ def _error_of(text: str) -> ErrorInfo:
     return ErrorInfo(*json.loads(text))
 
 
-def _policy_text(policy: Policy) -> str:
+def _policy_text(policy: RetentionPolicy) -> str:
     parts = (policy.retention, policy.window, policy.ttl)
     return " ".join("-" if part is None else str(part) for part in parts)
 
 
-def _policy_of(text: str) -> Policy:
+def _policy_of(text: str) -> RetentionPolicy:
     retention, window, ttl = text.split(" ")
     numbers = None if window == "-" else int(window), None if ttl == "-" else float(ttl)
-    return Policy(retention, *numbers)
+    return RetentionPolicy(retention, *numbers)
 
 
 _COLUMNS = Columns(error=_error_of, parent=_parent_of, policy=_policy_of)

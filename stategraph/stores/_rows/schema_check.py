@@ -1,4 +1,4 @@
-"""The tables of the "sqlite" store: how they are made, and whether those in a file are as they were made."""
+"""The schema in a database file: make it, bring it up to date, and check that others have not changed it."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def _check_schema_version(version: int, path: Path) -> None:
 
 @cache
 def _made_by_us(version: int) -> Mapping[str, str]:
-    """-> the statement that made each part of a database of a version of the schema."""
+    """Return the statement that made each part of a database of a version of the schema."""
     with closing(sqlite3.connect(":memory:", isolation_level=None)) as database:
         for statement in (statement for migration in MIGRATIONS[:version] for statement in migration):
             database.execute(statement)

@@ -1,0 +1,47 @@
+"""Finished parts of a step, in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from stategraph._values.provenance import Part
+from stategraph.errors import NotSerializableError
+from stategraph.state import State
+from stategraph.stores._memory.held import HeldRuns, as_kept, state_of
+
+if TYPE_CHECKING:
+    from stategraph.stores._memory.held import Kept
+
+
+def parts_as_kept(run_id: str, parts: Sequence[Part]) -> dict[tuple[int, str, str], Kept]:
+    """Return finished parts of a run as they are kept.
+
+    Raises:
+        NotSerializableError: the value of one cannot be kept exactly; the error names the part.
+    """
+    return {(part.step, part.node, part.label): _as_kept(part, run_id) for part in parts}
+
+
+def _as_kept(part: Part, run_id: str) -> Kept:
+    try:
+        return as_kept(State({"value": part.value}))
+    except NotSerializableError as error:
+        from stategraph.stores._rows.nested import named_by_part  # imported when used: 20 ms
+
+        raise named_by_part(error, [part], run_id) from error.__cause__
+
+
+def load_parts(held: HeldRuns, run_id: str, step: int, node: str) -> dict[str, Any]:
+    """Return the values of the parts that are kept of a step, by their labels."""
+    run = held.runs.get(run_id)
+    parts = {} if run is None else run.parts.copy()
+    return {label: state_of(kept)["value"] for (at, of, label), kept in parts.items() if (at, of) == (step, node)}
+
+
+def drop_parts(held: HeldRuns, run_id: str, step: int, *, newer_too: bool) -> None:
+    """Forget the parts of all steps up to this one, and the nested runs within them."""
+    run = held.runs.get(run_id)
+    if run is not None:
+        run.parts = {} if newer_too else {key: part for key, part in run.parts.items() if key[0] > step}
+        held.drop_nested(run_id, up_to=step)

@@ -1,0 +1,294 @@
+"""The records of a "disk" store, as keys and values of a cache.
+
+Each row has a key of its own and names the row before it; the record of a run names the newest.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import Any
+
+import diskcache
+from diskcache.core import DBNAME
+
+from stategraph._values.ids import check_stored_id, given_id, ids_within, is_nested_id
+from stategraph.errors import (
+    CheckpointCorruptError,
+    CheckpointError,
+    CheckpointSaveError,
+    FormatError,
+    InvalidRunIdError,
+)
+from stategraph.stores._files.safe_diskcache import SafeCache, check_database
+from stategraph.stores._files.sqlite_file import BUSY, is_busy, rows_with_any_text
+from stategraph.stores._rows.columns import no_run
+from stategraph.stores._rows.packing import pack_row, pack_run, unpack_row, unpack_run
+from stategraph.stores._rows.records import CheckpointRecord, RunRecord, Unreadable, WriteBatch
+from stategraph.stores._rows.table import Identify, Table, closed_error
+
+
+class DiskTable(Table):
+    """Keeps records in a cache.
+
+    Args:
+        store: The store, as errors name it.
+        path: The folder of the cache.
+        identify: Called with the id of the store.
+
+    Attributes:
+        cache: The cache.
+    """
+
+    def __init__(self, store: object, path: Path, identify: Identify) -> None:
+        self.store = store
+        self._closed = False
+        check_database(path / DBNAME)
+        with self._explained("", damaged=FormatError):
+            self.cache = SafeCache(str(path))
+            identify(self._store_id())
+
+    def _store_id(self) -> bytes:
+        """Return what tells this store from all others; a new store gets it here."""
+        self.cache.add(_ID_KEY, os.urandom(16))
+        found: bytes = self.cache.get(_ID_KEY)
+        return found
+
+    def close(self) -> None:
+        with self.cache.access.to_change(self.store):
+            self._closed = True
+        self.cache.shut()  # it waits for each thread: two that close must not wait for each other
+
+    @property
+    def closed(self) -> bool:
+        return self._closed
+
+    def is_in_use(self) -> bool:
+        return self.cache.access.is_held_here()
+
+    def at_rest(self) -> AbstractContextManager[object]:
+        return self.cache.at_rest()
+
+    def renew(self) -> None:
+        self.cache.renew()
+
+    # ------------------------------------------------------------------ rows
+
+    def apply(self, batches: Sequence[WriteBatch]) -> Sequence[bool]:
+        run_id = batches[0].run.run_id
+        with self._explained(run_id, CheckpointSaveError), self.cache.transaction(self.store):
+            written = [self.write(batch) for batch in batches]
+        self.cache.files.check()
+        return written
+
+    def write(self, batch: WriteBatch) -> bool:
+        """Write one batch within a transaction; return whether its run had the version for it."""
+        run_id = batch.run.run_id
+        if batch.outer is not None:
+            outer = self._read_run(given_id(run_id))
+            if outer is None or outer.incarnation != batch.outer:
+                return False
+        old = self._read_run(run_id)
+        if (old and old.version) != (batch.old and batch.old.version):
+            return False
+        number = old.number if old else self._next_number()
+        self.cache.set(_run_key(run_id), pack_run(batch.run._replace(number=number)))
+        newest = old.step if old else None
+        highest = batch.cut_above
+        if highest is not None:
+            newest = self._cut_rows(run_id, newest, lambda step: step > highest)
+        for row in batch.put:
+            kept = self.cache.get(_row_key(run_id, row.step))
+            previous = newest if kept is None else _unpacked(run_id, row.step, kept)[1]
+            self.cache.set(_row_key(run_id, row.step), pack_row(row, previous))
+            newest = row.step
+        if batch.cut_below:
+            self._cut_rows(run_id, newest, lambda step: step < batch.cut_below)
+        if batch.cut_nested:
+            self.cache.connection.execute(_DELETE_NESTED, _nested_bounds(run_id))
+        return True
+
+    def _cut_rows(self, run_id: str, newest: int | None, is_over: Callable[[int], bool]) -> int | None:
+        """Delete some of the rows of a run; return the newest step that is left."""
+        steps = list(self._steps(run_id, newest))
+        for step in filter(is_over, steps):
+            self.cache.delete(_row_key(run_id, step))
+        return next((step for step in steps if not is_over(step)), None)
+
+    def _next_number(self) -> int:
+        number = int(self.cache.get(_NUMBER_KEY, b"0")) + 1
+        self.cache.set(_NUMBER_KEY, b"%d" % number)
+        return number
+
+    def _steps(self, run_id: str, newest: int | None) -> Iterator[int]:
+        """Yield the steps of the rows of a run, from the newest back."""
+        while newest is not None:
+            kept = self.cache.get(_row_key(run_id, newest))
+            if kept is None:
+                return
+            yield newest
+            newest = _unpacked(run_id, newest, kept)[1]
+
+    def remove(self, run_id: str, version: int | None = None) -> bool:
+        # By their keys: this is the way out when what stands in the rows is damaged.
+        with self._explained(run_id), self.cache.transaction(self.store):
+            if version is not None:
+                run = self._read_run(run_id)
+                if run is None or run.version != version:
+                    return False
+            delete = "DELETE FROM Cache WHERE key = ? OR (key > ? AND key < ?)"
+            found = self.cache.connection.execute(delete, (_run_key(run_id), *_range(_row_key(run_id, "")))).rowcount
+            self.cache.connection.execute(_DELETE_NESTED, _nested_bounds(run_id))
+            return found > 0
+
+    def remove_damaged(self, run_id: str) -> bool:
+        try:
+            told, rows = (text.encode(errors="surrogateescape") for text in (run_id, _row_key(run_id, "")))
+        except UnicodeEncodeError:  # it is not what `runs` reports of a text that is no UTF-8
+            return False
+        with self._explained(run_id), self.cache.transaction(self.store):
+            delete = "DELETE FROM Cache WHERE key > ? AND key < ? AND CAST(substr(key, ?) AS BLOB) = ?"
+            bounds = (*_range(_RUN_PREFIX), len(_RUN_PREFIX) + 1)
+            found = self.cache.connection.execute(delete, (*bounds, told)).rowcount
+            self.cache.connection.execute(
+                "DELETE FROM Cache WHERE substr(CAST(key AS BLOB), 1, ?) = ?", (len(rows), rows)
+            )
+            return found > 0
+
+    def erase(self) -> None:
+        with self._explained(""):
+            self.cache.erase(self.store)
+
+    def run(self, run_id: str) -> RunRecord | None:
+        with self._explained(run_id), self.cache.reading(self.store):
+            return self._read_run(run_id)
+
+    def _read_run(self, run_id: str) -> RunRecord | None:
+        kept = self.cache.get(_run_key(run_id))
+        return None if kept is None else unpack_run(run_id, kept, self)
+
+    def runs(
+        self, status: str | None, graph: str | None, limit: int, before: int | None
+    ) -> list[RunRecord | Unreadable]:
+        found = [self._found_run(*row) for row in self._found_runs(*_range(_RUN_PREFIX)) if not is_nested_id(row[0])]
+        wanted = [
+            run
+            for run in found
+            if isinstance(run, Unreadable)
+            or (status in (None, run.status) and graph in (None, run.graph) and (before is None or run.number < before))
+        ]
+        wanted.sort(key=lambda run: run.number or 0, reverse=True)
+        return wanted if limit < 0 else wanted[:limit]
+
+    def some_runs(self, limit: int) -> list[RunRecord | Unreadable]:
+        return [self._found_run(*row) for row in self._found_runs(*_range(_RUN_PREFIX), limit)]
+
+    def _found_runs(self, first: str, last: str, limit: int = -1) -> list[tuple[str, Any, Any, Any]]:
+        """Return what the cache has under the keys of runs between these, after the ids of the runs."""
+        select = "SELECT substr(key, ?), mode, filename, value FROM Cache WHERE key > ? AND key < ? AND raw = 1 LIMIT ?"
+        with self._explained(""), self.cache.reading(self.store):
+            return rows_with_any_text(self.cache.connection, select, (len(_RUN_PREFIX) + 1, first, last, limit))
+
+    def _found_run(self, run_id: str, mode: Any, filename: Any, value: Any) -> RunRecord | Unreadable:
+        try:
+            with self._explained(run_id):
+                self._check_stored_id(run_id)
+                return unpack_run(run_id, self.cache.disk.fetch(mode, filename, value, read=False), self)
+        except CheckpointCorruptError as error:
+            return Unreadable(run_id, None, error)
+
+    def _check_stored_id(self, run_id: str) -> None:
+        try:
+            check_stored_id(run_id)
+        except InvalidRunIdError as error:
+            raise no_run(run_id, f"its key {error}", self) from error
+
+    def nested_ids(self, run_id: str) -> list[str]:
+        first, last = ids_within(run_id)
+        return [row[0] for row in self._found_runs(f"{_RUN_PREFIX}{first}", f"{_RUN_PREFIX}{last}")]
+
+    def chain(self, run_id: str, step: int | None) -> list[CheckpointRecord]:
+        rows: list[CheckpointRecord] = []
+        with self._explained(run_id), self.cache.snapshot(self.store):
+            run = self._read_run(run_id)
+            if run is None:
+                return []
+            wanted: int | None = run.step if step is None else step
+            while wanted is not None and (not rows or rows[-1].base <= wanted < rows[-1].step):
+                kept = self.cache.get(_row_key(run_id, wanted))
+                if kept is None and not rows and wanted != run.step:
+                    return []
+                row, wanted = _unpacked(run_id, wanted, kept)
+                rows.append(row)
+        rows.reverse()
+        return rows
+
+    def index(self, run_id: str) -> list[CheckpointRecord]:
+        with self._explained(run_id), self.cache.snapshot(self.store):
+            run = self._read_run(run_id)
+            steps = list(self._steps(run_id, run.step)) if run else []
+            return [_unpacked(run_id, step, self.cache.get(_row_key(run_id, step)))[0] for step in reversed(steps)]
+
+    # ------------------------------------------------------------------ the cache
+
+    @contextmanager
+    def _explained(
+        self,
+        run_id: str,
+        failed: type[CheckpointError] = CheckpointError,
+        damaged: type[CheckpointError] = CheckpointCorruptError,
+    ) -> Iterator[None]:
+        """Raise errors of SQLite and of the file system as errors of stategraph."""
+        try:
+            yield
+        except CheckpointError as error:
+            error.run_id = error.run_id or run_id
+            raise
+        except (sqlite3.Error, OSError, ValueError, diskcache.Timeout) as error:
+            cause = error.__context__ if isinstance(error, diskcache.Timeout) and error.__context__ else error
+            if self._closed:
+                raise closed_error(self.store, run_id) from cause
+            if is_busy(cause):
+                raise failed(run_id, f"the {self} was locked by another process for {BUSY} s") from cause
+            kind = failed if isinstance(cause, sqlite3.OperationalError | OSError) else damaged
+            raise kind(run_id, f"the {self} failed: {cause}") from cause
+
+
+_RUN_PREFIX = "run:"
+_ROW_PREFIX = "row:"
+_NUMBER_KEY = "number of runs"
+_ID_KEY = "id"
+
+
+def _run_key(run_id: str) -> str:
+    return f"{_RUN_PREFIX}{run_id}"
+
+
+def _row_key(run_id: str, step: int | str) -> str:
+    return f"{_ROW_PREFIX}{run_id}@{step}"
+
+
+_DELETE_NESTED = "DELETE FROM Cache WHERE (key > ? AND key < ?) OR (key > ? AND key < ?)"
+
+
+def _nested_bounds(run_id: str) -> tuple[str, ...]:
+    """Return the bounds between which the keys of all nested runs are: those of their records, and of their rows."""
+    return tuple(f"{prefix}{bound}" for prefix in (_RUN_PREFIX, _ROW_PREFIX) for bound in ids_within(run_id))
+
+
+def _range(prefix: str) -> tuple[str, str]:
+    """Return the bounds between which the keys with a prefix are."""
+    return prefix, prefix[:-1] + chr(ord(prefix[-1]) + 1)
+
+
+def _unpacked(run_id: str, step: int, kept: bytes | None) -> tuple[CheckpointRecord, int | None]:
+    """Return the row of a step, and the step of the row before it."""
+    if kept is None:
+        raise CheckpointCorruptError(run_id, f"its step {step} is missing")
+    row, previous = unpack_row(run_id, kept)
+    if row.step != step or not (previous is None or (type(previous) is int and 0 <= previous < step)):
+        raise CheckpointCorruptError(run_id, f"what the store holds for its step {step} is no checkpoint of it")
+    return row, previous

@@ -1,0 +1,124 @@
+"""Table: the records of a durable store, as a database keeps them. A store of another database implements this."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import TypeAlias
+
+from stategraph.errors import CheckpointError
+from stategraph.stores._rows.records import CheckpointRecord, RunRecord, Unreadable, WriteBatch
+
+Identify: TypeAlias = Callable[[bytes], None]
+"""Is called with the id of a store whenever its files are opened."""
+
+
+class Table(ABC):
+    """The records of the runs of one store: eight operations, and what a process needs to open and close them.
+
+    A table returns what is there. Whether that is what was written, the checksums tell.
+
+    Attributes:
+        store: The store whose records these are; errors name it, and runs that were dropped know it.
+    """
+
+    store: object
+
+    def __str__(self) -> str:
+        return str(self.store)
+
+    # ------------------------------------------------------------------ records
+
+    @abstractmethod
+    def apply(self, batches: Sequence[WriteBatch]) -> Sequence[bool]:
+        """WriteBatch batches in one transaction; return which of them were written.
+
+        A batch is written if its run has the version, and the outer run the incarnation, that it expects. It is
+        durable when this returns.
+
+        Raises:
+            CheckpointSaveError: none is written, and none would be without the others either.
+            CheckpointError: none is written; without one of them the others may be.
+        """
+
+    @abstractmethod
+    def run(self, run_id: str) -> RunRecord | None:
+        """Return the record of a run."""
+
+    @abstractmethod
+    def runs(
+        self, status: str | None, graph: str | None, limit: int, before: int | None
+    ) -> list[RunRecord | Unreadable]:
+        """Return the records of runs that are not nested, the highest number first.
+
+        Args:
+            status: Only runs of this status, if given.
+            graph: Only runs of this graph, if given.
+            limit: At most so many; all if it is negative.
+            before: Only runs with a number below this one, if given.
+        """
+
+    def some_runs(self, limit: int) -> list[RunRecord | Unreadable]:
+        """Return the records of a few runs, whichever are found fastest."""
+        return self.runs(None, None, limit, None)
+
+    @abstractmethod
+    def nested_ids(self, run_id: str) -> list[str]:
+        """Return the ids of all runs that are nested in a run, at any depth."""
+
+    @abstractmethod
+    def chain(self, run_id: str, step: int | None) -> list[CheckpointRecord]:
+        """Return the checkpoint of a step (None: the newest) after those that it builds on.
+
+        They are in order, and as they were at one time. The list is empty if there is no such checkpoint.
+        """
+
+    @abstractmethod
+    def index(self, run_id: str) -> list[CheckpointRecord]:
+        """Return all checkpoints of a run, in order. Their payloads may be left out."""
+
+    @abstractmethod
+    def remove(self, run_id: str, version: int | None = None) -> bool:
+        """Remove a run and all that is nested in it; return whether there was one.
+
+        With a version, nothing is removed unless the run has it. Without one, nested runs go even if the run itself is
+        not there.
+        """
+
+    @abstractmethod
+    def remove_damaged(self, run_id: str) -> bool:
+        """Remove what stands under an id that no run can have, as `runs` reports it; return whether anything did."""
+
+    @abstractmethod
+    def erase(self) -> None:
+        """Overwrite what was removed wherever it still stands, such as in a log."""
+
+    # ------------------------------------------------------------------ threads and processes
+
+    @abstractmethod
+    def is_in_use(self) -> bool:
+        """Return whether this thread reads or writes already, further down its stack. Then it cannot write."""
+
+    @abstractmethod
+    def at_rest(self) -> AbstractContextManager[object]:
+        """Keep other threads out while the process is forked (see `stategraph.stores._files.fork_safety`)."""
+
+    @abstractmethod
+    def renew(self) -> None:
+        """Take locks of its own, in a forked child."""
+
+    @property
+    @abstractmethod
+    def closed(self) -> bool:
+        """Whether it was closed."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Close all files."""
+
+
+def closed_error(store: object, run_id: str = "") -> CheckpointError:
+    """Return the error for a store that is used after it was closed."""
+    way_out = "get_checkpoint_store opens a fresh one; a graph keeps the store that it was made with: make it anew"
+    return CheckpointError(run_id, f"the {store} is closed; {way_out}")
