@@ -323,9 +323,9 @@ class StateGraph(GraphBuilder):
         from stategraph._engine.result_cache import (
             with_caches,  # imported when used: diskcache and the codec take 60 ms
         )
-        from stategraph.stores._files.results import results_of
+        from stategraph.stores._files.results import result_cache_of
 
-        return with_caches(self.name, stages, lambda policy: results_of(policy, self.store.signing_key))
+        return with_caches(self.name, stages, lambda policy: result_cache_of(policy, self.store.signing_key))
 
     def _lacks(self, stages: Mapping[str, CompiledNode]) -> str:
         """-> what runs of the graph cannot do without, if that is not there."""

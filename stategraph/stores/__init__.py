@@ -1,4 +1,4 @@
-"""Where States are kept: the contract, the registry, and the stores that come with stategraph."""
+"""Checkpoint stores: what a store promises, and the registry that finds one by its name."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Import when used what takes 20 ms."""
+    """Import serializers when they are used first: they take 20 ms."""
     if name not in ("Serializer", "register_serializer"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from stategraph.stores import serializers

@@ -23,9 +23,9 @@ from stategraph.errors import (
     FormatError,
     InvalidRunIdError,
 )
-from stategraph.stores._files.fork_safety import take_care_of
+from stategraph.stores._files.fork_safety import protect_at_fork
 from stategraph.stores._files.safe_diskcache import OLDEST, SafeCache, cache_folder, check_database
-from stategraph.stores._files.sqlite_file import BUSY, check_version, is_busy, rows_with_any_text
+from stategraph.stores._files.sqlite_connection import BUSY_TIMEOUT, check_version, fetch_damaged_text, is_busy
 from stategraph.stores._rows.columns import no_run
 from stategraph.stores._rows.packing import pack_head, pack_row, unpack_head, unpack_row
 from stategraph.stores._rows.records import Head, Row, Unreadable, Write
@@ -55,7 +55,7 @@ class DiskStore(RowStore):
         with self._explained("", damaged=FormatError):
             self._cache = SafeCache(str(self.path))
             self._sealer.store_id = self._store_id()
-        take_care_of(self)
+        protect_at_fork(self)
 
     def _store_id(self) -> bytes:
         """Return what tells this store from all others; a new store gets it here."""
@@ -196,7 +196,7 @@ class DiskStore(RowStore):
         """-> what the cache has under the keys of heads between these, with the ids of their runs."""
         select = "SELECT substr(key, ?), mode, filename, value FROM Cache WHERE key > ? AND key < ? AND raw = 1"
         with self._explained(""), self._cache.reading(self):
-            return rows_with_any_text(self._cache._con, select, (len(_HEAD_PREFIX) + 1, first, last))
+            return fetch_damaged_text(self._cache._con, select, (len(_HEAD_PREFIX) + 1, first, last))
 
     def _found_head(self, run_id: str, mode: Any, filename: Any, value: Any) -> Head | Unreadable:
         try:
@@ -261,7 +261,7 @@ class DiskStore(RowStore):
             if self._closed:
                 raise self._closed_error(run_id) from cause
             if is_busy(cause):
-                raise failed(run_id, f"the {self} was locked by another process for {BUSY} s") from cause
+                raise failed(run_id, f"the {self} was locked by another process for {BUSY_TIMEOUT} s") from cause
             kind = failed if isinstance(cause, sqlite3.OperationalError | OSError) else damaged
             raise kind(run_id, f"the {self} failed: {cause}") from cause
 

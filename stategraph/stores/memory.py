@@ -19,7 +19,7 @@ from stategraph._values.ids import check_run_id, is_nested_id, outer_id, step_of
 from stategraph._values.provenance import ParentStep, Part
 from stategraph.errors import CheckpointNotFoundError, CheckpointSaveError, NotSerializableError, RunExistsError
 from stategraph.state import State, data_of, evolve, time_ns_of, with_data
-from stategraph.stores._files.fork_safety import take_care_of
+from stategraph.stores._files.fork_safety import protect_at_fork
 from stategraph.stores._rows.reentrance import Access, used_below
 from stategraph.stores.base import (
     CheckpointStore,
@@ -51,10 +51,10 @@ class _Encoded:
 
     def restored(self) -> State:
         from stategraph.stores._codec.delta import restore  # imported when used: 20 ms
-        from stategraph.stores._codec.pauses import pause_of
+        from stategraph.stores._codec.pauses import pause_from_json
 
         data, about = restore([self.body])
-        return evolve(with_data(self.state, data), progress=about["progress"], pause=pause_of(self.pause))
+        return evolve(with_data(self.state, data), progress=about["progress"], pause=pause_from_json(self.pause))
 
 
 @attrs.define(eq=False)
@@ -91,7 +91,7 @@ class MemoryStore(CheckpointStore):
         self._inner: dict[str, set[str]] = {}  # what is directly within a run
         self._numbers = itertools.count(1)
         self.renew()
-        take_care_of(self)
+        protect_at_fork(self)
 
     def at_rest(self) -> AbstractContextManager[object]:
         """-> keeps other threads from changing it while the process is forked (see `_files.fork_safety`)."""
@@ -310,9 +310,9 @@ def _waits_with_objects(state: State) -> bool:
 
 
 def _encoded(state: State) -> _Encoded:
-    from stategraph.stores._codec.pauses import pause_text  # imported when used: 20 ms
+    from stategraph.stores._codec.pauses import pause_to_json  # imported when used: 20 ms
 
-    return _Encoded(with_data(state, {}), _body_of(state), pause_text(state.pause))
+    return _Encoded(with_data(state, {}), _body_of(state), pause_to_json(state.pause))
 
 
 def _state_of(kept: State | _Encoded) -> State:
@@ -327,9 +327,9 @@ def _told(kept: State | _Encoded) -> State:
     """-> the State without its data, where these take decoding, for a summary of it."""
     if isinstance(kept, State) or kept.pause is None:
         return _provenance_of(kept)
-    from stategraph.stores._codec.pauses import pause_of  # imported when used: 20 ms
+    from stategraph.stores._codec.pauses import pause_from_json  # imported when used: 20 ms
 
-    return evolve(kept.state, pause=pause_of(kept.pause))
+    return evolve(kept.state, pause=pause_from_json(kept.pause))
 
 
 def _renamed(kept: State | _Encoded, run_id: str) -> State | _Encoded:
@@ -347,6 +347,6 @@ def _body_of(kept: State | _Encoded) -> bytes:
     """-> the data as bytes. Raises NotSerializableError if they cannot be kept exactly."""
     if isinstance(kept, _Encoded):
         return kept.body
-    from stategraph.stores._codec.delta import Change  # imported when used: 20 ms
+    from stategraph.stores._codec.delta import Delta  # imported when used: 20 ms
 
-    return Change.between(None, kept, {}).to_body()
+    return Delta.between(None, kept, {}).to_payload()

@@ -17,19 +17,17 @@ from typing import Any, TypeAlias, TypeVar
 
 from stategraph._values.ids import given_id, ids_within
 from stategraph.errors import CheckpointCorruptError, CheckpointError, CheckpointSaveError
-from stategraph.stores._files.fork_safety import take_care_of
-from stategraph.stores._files.path_options import absolute_path
-from stategraph.stores._files.sqlite_file import (
-    OpenFiles,
-    check_log,
+from stategraph.stores._files.config_paths import absolute_path
+from stategraph.stores._files.database_files import OpenFiles, check_log, database_file
+from stategraph.stores._files.fork_safety import protect_at_fork
+from stategraph.stores._files.sqlite_connection import (
     check_version,
     connect,
-    database_file,
     erase_log,
+    fetch_damaged_text,
     grow_log,
     is_damage,
     is_unshareable,
-    rows_with_any_text,
 )
 from stategraph.stores._rows.records import Head, Row, Unreadable, Write
 from stategraph.stores._rows.reentrance import Access
@@ -96,7 +94,7 @@ class SqliteStore(RowStore):
             self._open()
         except sqlite3.Error as error:
             raise self._explained(error, "") from error
-        take_care_of(self)
+        protect_at_fork(self)
 
     def _open(self) -> None:
         """Connect to the file. Where a reader may write nothing beside it, it is read as a file that nobody changes."""
@@ -212,7 +210,7 @@ class SqliteStore(RowStore):
         return self._in_transaction(run_id, partial(self._take_out_damaged, run_id))
 
     def _take_out_damaged(self, run_id: str) -> bool:
-        found = rows_with_any_text(self._database, "SELECT run_id, number FROM run", ())
+        found = fetch_damaged_text(self._database, "SELECT run_id, number FROM run", ())
         numbers = [(number,) for kept_id, number in found if str(kept_id) == run_id]
         self._database.executemany("DELETE FROM run WHERE number = ?", numbers)
         self._take_out_rows(numbers)
@@ -249,7 +247,7 @@ class SqliteStore(RowStore):
         where = f"WHERE {' AND '.join([*(condition for condition, _ in asked), IS_SHOWN])}"
         values = [*(value for _, value in asked), limit]
         select = f"SELECT {HEAD} FROM run {where} ORDER BY number DESC LIMIT ?"
-        found = self._query("", select, values, rows_with_any_text)
+        found = self._query("", select, values, fetch_damaged_text)
         return [head_or_unreadable(row, self) for row in found]
 
     def _ids_within(self, run_id: str) -> builtins.list[str]:

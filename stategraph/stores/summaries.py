@@ -1,4 +1,4 @@
-"""What stores tell of runs and checkpoints without loading their data."""
+"""What stores return about runs and checkpoints besides States."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import Any
 import attrs
 
 from stategraph._values.provenance import ErrorInfo, ParentStep, Pause, RunStatus
-from stategraph._values.sameness import is_same
 from stategraph.errors import NotSerializableError
 from stategraph.state import State
 
@@ -22,12 +21,12 @@ class Summary:
         graph: The graph that ran it, None if none has.
         step: How many nodes the run had completed.
         checkpoint_node: The last of them.
-        timestamp: When; aware, in UTC.
-        status: How the run stood.
-        error: Why it had failed, if it had.
+        timestamp: When it was saved; aware, in UTC.
+        status: The status of the run.
+        error: The error of a failed run.
         parent: The step that the run was forked from, if it was.
-        pause: What the run waited for, if it did.
-        cursor: Where a list of runs goes on behind this one: the ``after`` of `CheckpointStore.runs`.
+        pause: What a paused run waits for.
+        cursor: The ``after`` of `CheckpointStore.runs` that lists the runs after this one.
     """
 
     run_id: str
@@ -43,7 +42,7 @@ class Summary:
 
     @classmethod
     def of(cls, state: State, cursor: str | None = None) -> Summary:
-        """-> the summary of a State."""
+        """Return the summary of a State."""
         return cls(
             state.run_id,
             state.graph,
@@ -74,8 +73,10 @@ class Difference:
 
     @classmethod
     def between(cls, first: State, second: State) -> Difference:
-        """-> how the second State differs from the first: exactly, as a store tells values apart, so that 1 is another
-        value than 1.0 and True, and nan the same as nan."""
+        """Return how the data of the second State differ from those of the first.
+
+        Values are compared as a store keeps them: 1 differs from 1.0 and from True, and nan equals nan.
+        """
         both = first.keys() & second.keys()
         return cls(
             {key: value for key, value in second.items() if key not in both},
@@ -85,14 +86,16 @@ class Difference:
 
 
 def _is_same(one: Any, other: Any) -> bool:
-    """Whether a store would keep two values as the same bytes. What `==` of an object says, or raises, is no matter."""
+    """Return whether a store would keep two values as the same bytes, whatever their ``==`` returns or raises."""
     if one is other:
         return True
-    from stategraph.stores._codec.values import encode_value  # imported when used: 20 ms
+    from stategraph.stores._codec.msgpack import encode_value  # imported when used: 20 ms
 
     try:
         return encode_value(one, "") == encode_value(other, "")
-    except NotSerializableError:  # a store of somebody may keep what others do not
+    except NotSerializableError:  # the store of a user may keep values that the built-in ones refuse
+        from stategraph._values.sameness import is_same
+
         return is_same(one, other)
 
 
@@ -101,9 +104,9 @@ class Pruned:
     """What `CheckpointStore.prune` removed.
 
     Attributes:
-        runs: The ids of runs whose time was over.
-        checkpoints: How many checkpoints of other runs went.
-        damaged: The ids of runs that were left as they are, for they are damaged.
+        runs: The ids of the runs that were kept for longer than their ``ttl``.
+        checkpoints: How many checkpoints of other runs were removed.
+        damaged: The ids of damaged runs, which were left as they are.
     """
 
     runs: tuple[str, ...] = ()

@@ -20,8 +20,8 @@ from stategraph.errors import (
     StepConflictError,
 )
 from stategraph.state import State
-from stategraph.stores._codec.delta import have_same_data, is_about_same
-from stategraph.stores._codec.payload import Bodies
+from stategraph.stores._codec.delta import have_same_data, have_same_provenance
+from stategraph.stores._codec.payload import PayloadCodec
 from stategraph.stores._rows.chains import Chains
 from stategraph.stores._rows.copies import Copies
 from stategraph.stores._rows.encoder import Rows, Tail
@@ -80,7 +80,7 @@ class RowStore(RowOperations):
     ) -> None:
         self.signing_key = signing_key(sign_with)
         self._sealer = Sealer(self.signing_key, former_keys(verify_with))
-        self._rows = Rows(self._sealer, Bodies(serializer, compress))
+        self._rows = Rows(self._sealer, PayloadCodec(serializer, compress))
         self._commits = SharedCommits(self._apply, self._is_inside)
         self._known = KnownRuns()
         self._heads_of, self._chains = Heads(self, self._sealer, self._known), Chains(self, self._rows, self._known)
@@ -168,7 +168,7 @@ class RowStore(RowOperations):
             return head, self._next_head(head, state, row), row, tail
         same_data = have_same_data(tail.state, state, tail.encoded)
         check_step(state.run_id, head.step, state.step, may_change_data or same_data)
-        if not (same_data and is_about_same(tail.state, state)):
+        if not (same_data and have_same_provenance(tail.state, state)):
             row, tail = self._rows.snapshot(state, head.incarnation)
             return head, self._next_head(head, state, row), row, tail
         saved = self._chain(state.run_id, state.step)
