@@ -77,7 +77,7 @@ def _is_64_bit(value: int) -> bool:
     return -(1 << 63) <= value < 1 << 64
 
 
-def _has_text_keys(value: dict[Any, Any]) -> bool:
+def _has_str_keys(value: dict[Any, Any]) -> bool:
     return all(type(key) is str and is_utf8(key) for key in value)
 
 
@@ -169,7 +169,7 @@ def _clock_of(cls: Any) -> Callable[[Any], Any]:
 
 
 def _registered(name: Any) -> RegisteredType:
-    registered = find_by_name(_text(name))
+    registered = find_by_name(_expect_str(name))
     if registered is None:
         raise UnavailableValueError(f"this process does not know the type {name!r}; register_type it, then load again")
     return registered
@@ -220,7 +220,7 @@ def _str_of(parts: Any) -> str:
 
 def _path_codec(number: int, cls: type[PurePath]) -> TypeCodec:
     def restore(parts: Any) -> PurePath:
-        text = _text(parts)
+        text = _expect_str(parts)
         try:
             return cls(text)
         except NotImplementedError:  # a path of another system's files
@@ -238,7 +238,7 @@ def _path_parts(path: PurePath) -> str:
     return text
 
 
-def _text(parts: Any) -> str:
+def _expect_str(parts: Any) -> str:
     if type(parts) is not str:
         raise DecodeError(f"it holds {shorten(parts)} where a text should be")
     return parts
@@ -290,10 +290,10 @@ def _complex_parts(value: complex) -> list[str]:
 
 
 def _complex_of(parts: Any) -> complex:
-    return complex(*(float(_text(part)) for part in expect_list(parts, 2)))
+    return complex(*(float(_expect_str(part)) for part in expect_list(parts, 2)))
 
 
-DICT = TypeCodec("dict", 6, (dict, FrozenDict, UnsettledDict), _dict_parts, _dict_of, True, _has_text_keys)
+DICT = TypeCodec("dict", 6, (dict, FrozenDict, UnsettledDict), _dict_parts, _dict_of, True, _has_str_keys)
 SET = TypeCodec("set", 4, (set, FrozenSet, UnsettledSet), _hashable_items, _set_of, True)
 FROZENSET = TypeCodec("frozenset", 5, (frozenset,), _hashable_items, lambda parts: frozenset(_set_of(parts)), True)
 TUPLE = TypeCodec("tuple", 3, (tuple,), list, lambda parts: tuple(expect_list(parts)), True)
@@ -301,14 +301,14 @@ TUPLE = TypeCodec("tuple", 3, (tuple,), list, lambda parts: tuple(expect_list(pa
 TYPE_CODECS = (
     TypeCodec("int", 1, (int,), "{:x}".format, lambda parts: int(parts, 16), False, _is_64_bit),
     TypeCodec("str", 2, (str,), _str_parts, _str_of, False, is_utf8),
-    TypeCodec("float", None, (float,), repr, lambda parts: float(_text(parts)), False, isfinite),
+    TypeCodec("float", None, (float,), repr, lambda parts: float(_expect_str(parts)), False, isfinite),
     TypeCodec("bytes", None, (bytes,), _bytes_parts, _bytes_of),
     *(TUPLE, SET, FROZENSET, DICT, ENUM, OBJECT),
     TypeCodec("date", 7, (date,), date.isoformat, date.fromisoformat),
     TypeCodec("time", 8, (time,), _clock_parts, _clock_of(time)),
     TypeCodec("datetime", 9, (datetime,), _clock_parts, _clock_of(datetime)),
     TypeCodec("timedelta", 10, (timedelta,), _timedelta_parts, lambda parts: timedelta(*expect_list(parts, 3))),
-    TypeCodec("Decimal", 11, (Decimal,), str, lambda parts: Decimal(_text(parts))),
+    TypeCodec("Decimal", 11, (Decimal,), str, lambda parts: Decimal(_expect_str(parts))),
     TypeCodec("UUID", 12, (UUID,), str, UUID),
     TypeCodec("range", 13, (range,), _range_parts, lambda parts: range(*expect_list(parts, 3)), True),
     TypeCodec("complex", 14, (complex,), _complex_parts, _complex_of),

@@ -2,7 +2,7 @@
 
 A forked child has the locks of its parent in the state they were in, but not the threads that would release them. So a
 fork waits for the commits and reads that are under way in other threads, none begins until it is done, and the child
-gets new locks.
+gets new locks. It waits for long only where a commit does: while another process has locked the database.
 
 The child could find out by its process id that it needs new locks. But SQLite has locks of its own, shared by all
 connections of a process, which nothing in the child can replace: of 216 children that were forked while three threads
