@@ -23,7 +23,7 @@ from proof.workers import WORKERS, determine, limited, tell, work_out
 from stategraph._values.provenance import ErrorInfo, ParentStep
 from stategraph.errors import CheckpointCorruptError, ConfigError, FormatError
 from stategraph.state import State, evolve
-from stategraph.stores._codec.payload import Bodies
+from stategraph.stores._codec.payload import PayloadCodec
 from stategraph.stores._codec.type_codecs import DecodeError
 from stategraph.stores._rows.encoder import CheckpointEncoder
 from stategraph.stores._rows.integrity import Sealer
@@ -70,8 +70,8 @@ def _row(body: bytes, encoding: str) -> CheckpointRecord:
 
 
 def _body(encoding: str) -> Target:
-    bodies = Bodies()
-    return lambda body: bodies.decode(_RUN, [_row(body, encoding)])
+    bodies = PayloadCodec()
+    return lambda body: bodies.decode(_RUN, [(1, encoding, body)])
 
 
 def _compressed(name: str) -> Target:
@@ -102,7 +102,7 @@ def _targets() -> dict[str, tuple[Target, list[bytes]]]:
     """-> everything that decodes, with what it takes."""
     bodies: dict[str, list[bytes]] = {}
     for encoding in ("msgpack", "json"):
-        rows = [CheckpointEncoder(Sealer(), Bodies(encoding)).snapshot(state)[0] for state in _states()]
+        rows = [CheckpointEncoder(Sealer(), PayloadCodec(encoding)).snapshot(state)[0] for state in _states()]
         bodies[encoding] = [row.body for row in rows]
     head = RunRecord(
         _RUN, 1, 5, 3, "node", 1, State().status, ErrorInfo("E", "m", "n"), "g", None, Policy("windowed", 3, 1.5)

@@ -27,7 +27,7 @@ from proof.workload import STORES, open_store
 from stategraph.errors import CheckpointError, ConfigError, UnknownNameError
 from stategraph.state import State
 from stategraph.stores import CheckpointStore
-from stategraph.stores._codec.payload import Bodies
+from stategraph.stores._codec.payload import PayloadCodec
 from stategraph.stores.retention import Policy
 from stategraph.stores.serializers import find_format
 
@@ -169,7 +169,7 @@ def _warm_up(name: str, clean: Path) -> None:
     installed instead of a serializer that is not known."""
     use(name, clean / _STORE)
     with suppress(ConfigError):
-        Bodies(compress=True)
+        PayloadCodec(compress=True)
     try:
         find_format("unheard-of")
     except UnknownNameError as error:

@@ -32,7 +32,7 @@ from stategraph import (
 )
 from stategraph._util.code_version import version_of
 from stategraph._values import clock
-from stategraph.stores._files.results import KeptResults
+from stategraph.stores._files.results import ResultCache
 from stategraph.stores.memory import MemoryStore
 from tests.scenarios import RUN, as_async, make_graph, returns
 
@@ -403,7 +403,7 @@ class TestBrokenCaches:
     @pytest.mark.inside
     def test_damage(self, tmp_path: Path) -> None:
         """Whatever byte of an entry is changed or cut off: it is a miss, and the next result repairs it."""
-        results = KeptResults(tmp_path)
+        results = ResultCache(tmp_path)
         key = results.find(["parts"], None).key
         assert key is not None
         assert results.keep(key, ({"y": [1, "two"]}, ["gone"])) == ""
@@ -420,7 +420,7 @@ class TestBrokenCaches:
     @pytest.mark.inside
     def test_the_entry_of_another_key(self, tmp_path: Path) -> None:
         """An entry holds its key, so none is taken for another."""
-        results = KeptResults(tmp_path)
+        results = ResultCache(tmp_path)
         key, other = (results.find([part], None).key or "" for part in "ab")
         results.keep(key, ({"y": 1}, []))
         _put(tmp_path, other, _entries(tmp_path)[key])
@@ -435,7 +435,7 @@ class TestBrokenCaches:
     )
     def test_what_the_cache_never_writes(self, tmp_path: Path, columns: dict[str, Any]) -> None:
         """It is neither unpickled nor opened."""
-        results = KeptResults(tmp_path)
+        results = ResultCache(tmp_path)
         key = results.find(["parts"], None).key
         assert key is not None
         results.keep(key, ({"y": 1}, []))
@@ -459,7 +459,7 @@ class TestBrokenCaches:
         failures: list[str] = []
 
         def work(number: int) -> None:
-            results = KeptResults(tmp_path)
+            results = ResultCache(tmp_path)
             for place in range(20):
                 key = results.find([place], None).key or ""
                 failures.extend(filter(None, [results.keep(key, ({"y": place}, []))]))
@@ -478,7 +478,7 @@ class TestBrokenCaches:
         """The folder is where it was when the graph was made ready."""
         (tmp_path / "here").mkdir()
         monkeypatch.chdir(tmp_path / "here")
-        results = KeptResults("cache")
+        results = ResultCache("cache")
         monkeypatch.chdir(tmp_path)
         results.find([1], None)
 
@@ -493,11 +493,11 @@ class TestSignatures:
 
     def found(self, folder: Path, key: bytes | None) -> Any:
         """-> what comes of looking for the result that `keep` keeps."""
-        return KeptResults(folder, None if key is None else lambda: key).find([1], None)
+        return ResultCache(folder, None if key is None else lambda: key).find([1], None)
 
     def keep(self, folder: Path, key: bytes | None, value: Any = 1) -> None:
         """Keep a result."""
-        results = KeptResults(folder, None if key is None else lambda: key)
+        results = ResultCache(folder, None if key is None else lambda: key)
         assert results.keep(results.find([1], None).key or "", ({"y": value}, [])) == ""
 
     def test_with_the_same_key(self, tmp_path: Path) -> None:
@@ -536,7 +536,7 @@ class TestSignatures:
     @pytest.mark.inside
     def test_the_entry_of_another_key(self, tmp_path: Path) -> None:
         """It was signed for that one."""
-        results = KeptResults(tmp_path, lambda: KEY)
+        results = ResultCache(tmp_path, lambda: KEY)
         key, other = (results.find([part], None).key or "" for part in "ab")
         results.keep(key, ({"y": 1}, []))
         _put(tmp_path, other, _entries(tmp_path)[key])
@@ -547,7 +547,7 @@ class TestSignatures:
     @pytest.mark.parametrize("key", ["text", b"", None])
     def test_a_function_that_gives_no_key(self, tmp_path: Path, key: Any) -> None:
         """Nothing is signed with it, and nothing kept."""
-        results = KeptResults(tmp_path, lambda: key)
+        results = ResultCache(tmp_path, lambda: key)
         found = results.find([1], None)
 
         assert found.is_broken
@@ -800,6 +800,6 @@ def test_a_folder_in_the_home_of_the_user(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("USERPROFILE", str(tmp_path))
 
-    KeptResults("~/cache").find([1], None)
+    ResultCache("~/cache").find([1], None)
 
     assert [path.name for path in tmp_path.iterdir()] == ["cache"]

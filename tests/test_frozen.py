@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from stategraph import NotSerializableError, State
 from stategraph._values.frozen import MAX_DEPTH, SETTLED, FrozenDict, FrozenList, freeze, freeze_items, is_settled
-from stategraph.stores._codec.values import encode
+from stategraph.stores._codec.msgpack import encode
 from stategraph.testing import KEPT_VALUES, is_same
 
 LIST = [3, [1], {"a": 2}]

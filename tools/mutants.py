@@ -64,14 +64,14 @@ MUTANTS = (
     ),
     Mutant(
         "what was planted since the files were looked at is used",
-        "stores/_files/sqlite_file.py",
-        "            check_beside(file)\n",
+        "stores/_files/database_files.py",
+        "            check_side_files(file)\n",
         "            pass\n",
         ("tests/stores/test_files.py",),
     ),
     Mutant(
         "a hard link beside a database is written over",
-        "stores/_files/paths.py",
+        "stores/_files/ownership.py",
         "            _check_names(other)",
         "            pass",
         ("tests/stores/test_files.py",),
@@ -120,7 +120,7 @@ MUTANTS = (
     ),
     Mutant(
         "commits are not synced",
-        "stores/_files/sqlite_file.py",
+        "stores/_files/sqlite_connection.py",
         '"synchronous = FULL"',
         '"synchronous = OFF"',
         ("tests/stores/test_sqlite.py", "tests/proof -k power_cuts"),
@@ -415,7 +415,7 @@ MUTANTS = (
     ),
     Mutant(
         "a URI is taken for the name of a file",
-        "stores/_files/path_options.py",
+        "stores/_files/config_paths.py",
         'if text.startswith("file:"):',
         "if False:",
         ("tests/stores/test_stores.py",),
@@ -599,14 +599,14 @@ MUTANTS = (
     ),
     Mutant(
         "what is deleted is left in pages that nobody uses",
-        "stores/_files/sqlite_file.py",
+        "stores/_files/sqlite_connection.py",
         ', "secure_delete = ON")',
         ', "secure_delete = FAST")',
         ("tests/stores/test_erasure.py",),
     ),
     Mutant(
         "what is deleted is left in the log",
-        "stores/_files/sqlite_file.py",
+        "stores/_files/sqlite_connection.py",
         'database.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()',
         "pass",
         ("tests/stores/test_erasure.py",),
@@ -620,14 +620,14 @@ MUTANTS = (
     ),
     Mutant(
         "files that others can write to are used",
-        "stores/_files/paths.py",
+        "stores/_files/ownership.py",
         "status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)",
         "status.st_mode & stat.S_IWOTH & 0",
         ("tests/stores/test_files.py",),
     ),
     Mutant(
         "a log without its database is deleted",
-        "stores/_files/paths.py",
+        "stores/_files/ownership.py",
         "if log_of(file) in others and not file.stat().st_size:",
         "if False:",
         ("tests/stores/test_files.py",),
@@ -698,8 +698,8 @@ MUTANTS = (
     Mutant(
         "a result that is not signed is used",
         "stores/_files/results.py",
-        "if not hmac.compare_digest(entry[:start], _seal(key, body, signing_key)):",
-        "if signing_key is None and entry[:start] != _seal(key, body, None):",
+        "if not hmac.compare_digest(entry[:start], _prefix(key, payload, signing_key)):",
+        "if signing_key is None and entry[:start] != _prefix(key, payload, None):",
         ("tests/test_cache.py",),
     ),
     Mutant(

@@ -55,9 +55,9 @@ def _lacks(plan: CompiledGraph, store: CheckpointStore) -> str:
 
 def _with_caches(graph: str, nodes: Mapping[str, CompiledNode], store: CheckpointStore) -> dict[str, CompiledNode]:
     from stategraph._engine.result_cache import with_caches
-    from stategraph.stores._files.results import results_of
+    from stategraph.stores._files.results import result_cache_of
 
-    return with_caches(graph, nodes, lambda policy: results_of(policy, store.signing_key))
+    return with_caches(graph, nodes, lambda policy: result_cache_of(policy, store.signing_key))
 
 
 def _with_schema(plan: CompiledGraph, schema: Schema) -> CompiledGraph:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol
 
 import attrs
 
@@ -11,43 +11,21 @@ from stategraph._engine.step import StepExecution
 from stategraph._graph.compiled import CompiledNode
 from stategraph._protocol.commands import Cache, Task
 from stategraph._util.code_version import version_of
+from stategraph._values.cached import CachedResult, Changes
 from stategraph._values.events import EventType
 from stategraph.nodes.changes import changes_from
 from stategraph.policies import CachePolicy
 from stategraph.state import State
 
-Changes: TypeAlias = tuple[Mapping[str, Any], Sequence[str]]
-"""What a node has set, by keys, and the keys that it has removed."""
-
-
-class Found(Protocol):
-    """The outcome of looking for a result."""
-
-    @property
-    def key(self) -> str | None:
-        """What a result is kept under; None where it cannot be."""
-
-    @property
-    def changes(self) -> Changes | None:
-        """The result, None if there is none to be used."""
-
-    @property
-    def reason(self) -> str:
-        """Why there is none."""
-
-    @property
-    def is_broken(self) -> bool:
-        """Whether the cache needs attention."""
-
 
 class Results(Protocol):
-    """Where results are kept. Its methods never raise an Exception."""
+    """Where results are kept, which the engine is given. Neither method raises an Exception."""
 
-    def find(self, parts: Sequence[Any], ttl: float | None, /) -> Found:
-        """Return the result that is kept for these values, not older than `ttl` seconds."""
+    def find(self, parts: Sequence[Any], ttl: float | None, /) -> CachedResult:
+        """Return the result for these inputs, if there is one that is not older than `ttl` seconds."""
 
     def keep(self, key: str, changes: Changes, ttl: float | None, /) -> str:
-        """Keep a result for `ttl` seconds; return why that failed, empty if it did not."""
+        """Keep a result, for `ttl` seconds. Returns why that failed; empty if it did not."""
 
 
 @attrs.define(eq=False)
@@ -78,7 +56,7 @@ class NodeCache:
             self._warn(reason)
             yield from step.tell(EventType.CACHE_MISS, key=None, reason=reason)
             return (yield from attempts())
-        found: Found = yield (Cache, self._find, step.tracked_state)
+        found: CachedResult = yield (Cache, self._find, step.tracked_state)
         if found.changes is not None:
             yield from step.tell(EventType.CACHE_HIT, key=found.key)
             return _changed(step.state, found.changes)
@@ -88,7 +66,7 @@ class NodeCache:
             yield (Cache, self._keep, (found.key, changes_from(result, step.state)))
         return result
 
-    def _find(self, state: State) -> Found:
+    def _find(self, state: State) -> CachedResult:
         keys = sorted(set(self.policy.inputs))
         inputs = {key: state[key] for key in keys if key in state}
         found = self.results.find([self.graph, self.name, self.version, keys, inputs], self.policy.ttl)

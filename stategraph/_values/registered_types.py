@@ -18,7 +18,7 @@ from stategraph._values.provenance import ErrorInfo
 _Class = TypeVar("_Class", bound=type)
 
 Upgrade: TypeAlias = Callable[[dict[str, Any], int], Mapping[str, Any]]
-"""Makes the fields of a class as it is now of those that an older version of it was saved with."""
+"""Is called with saved fields and the version they had; returns the fields of the current version."""
 
 
 @attrs.frozen
@@ -29,8 +29,8 @@ class RegisteredType:
         cls: The class.
         name: Its name in stored bytes.
         fields: The names of its fields; none if it is an enum.
-        version: The version of its fields, kept with every value.
-        upgrade: Makes them of those of an older version.
+        version: The version of its fields, saved with every value.
+        upgrade: Makes them from those of an older version.
     """
 
     cls: type
@@ -44,24 +44,28 @@ class RegisteredType:
         return issubclass(self.cls, Enum)
 
     def values_of(self, instance: object) -> dict[str, Any]:
-        """-> the values of its fields.
+        """Return the values of the fields of an instance.
 
         Raises:
-            ValueError: the instance has attributes that are not fields; they would be lost.
+            ValueError: The instance has attributes that are not fields; they would be lost.
         """
-        beside = [name for name in _slots_of(self.cls) if hasattr(instance, name)]
-        names = [*getattr(instance, "__dict__", ()), *beside]
+        in_slots = [name for name in _slots_of(self.cls) if hasattr(instance, name)]
+        names = [*getattr(instance, "__dict__", ()), *in_slots]
         extra = [name for name in names if name not in self.fields and not self._is_cached(name)]
         if extra:
             raise ValueError(f"it has attributes that are not fields of {self.name}: {', '.join(extra)}")
         return {name: getattr(instance, name) for name in self.fields if hasattr(instance, name)}
 
     def restore(self, values: dict[str, Any], version: int) -> object:
-        """-> an instance with the values that this version of the class had, made without calling anything of it.
+        """Return an instance with these fields, made without calling anything of the class but `upgrade`.
+
+        Args:
+            values: The fields that were saved.
+            version: The version of the class that they were saved with.
 
         Raises:
-            ValueError: the version is newer than the one registered, or these are not the fields of the class as it is
-                now and nothing makes them so.
+            ValueError: The version is newer than the registered one, or the fields, upgraded or not, are not those of
+                the class.
         """
         if version > self.version:
             raise ValueError(
@@ -105,7 +109,7 @@ _CACHED_HASH = "_attrs_cached_hash"  # where attrs keeps the hash of an instance
 
 @functools.cache
 def _slots_of(cls: type) -> tuple[str, ...]:
-    """-> names that classes have in slots. Those that attrs makes are fields, and what it caches."""
+    """Return the names in ``__slots__`` of classes that attrs has not made: of its own, all are fields or caches."""
     plain = [base for base in cls.__mro__ if "__attrs_attrs__" not in vars(base)]
     return tuple(name for base in plain for name, kind in vars(base).items() if isinstance(kind, MemberDescriptorType))
 
@@ -132,14 +136,14 @@ def register_type(cls: Any = None, *, name: str | None = None, version: int = 1,
 
     Args:
         cls: The class.
-        name: What stands for it in stored bytes; module and qualified name if not given. Keep it when the class moves.
-        version: The version of its fields, from 1 on; saved with every value.
-        upgrade: Called with the fields and the version of a value of an older version -> the fields of this one.
-            Without it, values of an older version are loaded if they have the same fields.
+        name: Its name in stored bytes; module and qualified name if not given. Keep it when the class moves.
+        version: The version of its fields, a positive int; saved with every value.
+        upgrade: Is called with the fields and the version of an older value, and returns the fields of this version.
+            Without it, older values are loaded if they have the same fields.
 
     Raises:
-        TypeError: it is neither an attrs class, a dataclass nor an enum; or an enum with a version: it has no fields.
-        ValueError: another class has this name, or the version is not a whole number from 1 on.
+        TypeError: It is neither an attrs class, a dataclass nor an enum; or an enum with a version: it has no fields.
+        ValueError: Another class has this name, or the version is not a positive int.
     """
     if cls is None:
         return functools.partial(register_type, name=name, version=version, upgrade=upgrade)
@@ -166,17 +170,17 @@ def _check_version(cls: type, version: object, upgrade: object) -> None:
 
 
 def find_by_class(cls: type) -> RegisteredType | None:
-    """-> the registration of exactly this class."""
+    """Return the registration of exactly this class."""
     return _by_class.get(cls)
 
 
 def find_by_name(name: str) -> RegisteredType | None:
-    """-> the registration of this name."""
+    """Return the registration with this name."""
     return _by_name.get(name)
 
 
 def can_be_registered(cls: type) -> bool:
-    """Whether `register_type` takes the class."""
+    """Return whether `register_type` takes the class."""
     return issubclass(cls, Enum) or attrs.has(cls) or dataclasses.is_dataclass(cls)
 
 

@@ -1,4 +1,4 @@
-"""Where States are kept: the contract, the registry, and the stores that come with stategraph."""
+"""Checkpoint stores: what a store promises, and the registry that finds one by its name."""
 
 from __future__ import annotations
 

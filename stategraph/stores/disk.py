@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from stategraph.stores._files.safe_diskcache import OLDEST, cache_folder
-from stategraph.stores._files.sqlite_file import check_version
+from stategraph.stores._files.sqlite_connection import check_version
 from stategraph.stores._rows.disk_table import DiskTable
 from stategraph.stores._rows.store import RowStore
 from stategraph.stores._rows.table import Identify

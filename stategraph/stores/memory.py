@@ -11,7 +11,7 @@ from stategraph._util.dropped import reaper
 from stategraph._values.ids import check_run_id, is_nested_id
 from stategraph.errors import CheckpointNotFoundError, CheckpointSaveError
 from stategraph.stores._checks import check_number, check_state, check_step
-from stategraph.stores._files.fork_safety import take_care_of
+from stategraph.stores._files.fork_safety import protect_at_fork
 from stategraph.stores._memory.held import HeldRun, HeldRuns, as_kept, state_of
 from stategraph.stores._rows.reentrance import Access, used_below
 from stategraph.stores.base import CheckpointStore
@@ -34,7 +34,7 @@ class MemoryStore(CheckpointStore):
     def __init__(self) -> None:
         self._held = HeldRuns()
         self.renew()
-        take_care_of(self)
+        protect_at_fork(self)
 
     def at_rest(self) -> AbstractContextManager[object]:
         """Keep other threads from changing it while the process is forked (see `_files.fork_safety`)."""

@@ -1,4 +1,4 @@
-"""Stores by name."""
+"""The registry of stores: finds one by its name."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def _disk(
 
 
 def _with_absolute_path(what: str, options: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the options with a path that means the same in every working directory."""
-    from stategraph.stores._files.path_options import absolute_path  # imported when used: the memory store has no files
+    """Return options that mean the same in every working directory."""
+    from stategraph.stores._files.config_paths import absolute_path  # imported when used: the memory store has no path
 
     return {**options, "path": absolute_path(options["path"], "checkpoint.options.path", what)}
 
@@ -69,17 +69,21 @@ def register_checkpoint_store(name: str, store: CheckpointStore | Callable[..., 
     A store known by that name before is replaced. An installed package can instead name its stores in the entry-point
     group ``stategraph.stores``.
 
+    Args:
+        name: The name.
+        store: A CheckpointStore, or a class or function that returns one.
+
     Raises:
-        ConfigError: the name is empty, or `store` is neither (a store derives from CheckpointStore).
+        ConfigError: The name is empty, or `store` is neither.
     """
     _stores.register(name, store)
 
 
 def get_checkpoint_store(name: str, **options: Any) -> CheckpointStore:
-    """Return the store of a name: the same object for the same name and options, a fresh one once it was closed.
+    """Return the store with this name: the same object for the same options, until it is closed.
 
     Raises:
-        UnknownNameError: no store has this name; the text lists those that exist.
-        ConfigError: the store does not take these options.
+        UnknownNameError: No store has this name; the message lists those that exist.
+        ConfigError: The store does not take these options.
     """
     return _stores.get(name, options)

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from stategraph.errors import ConfigError
-from stategraph.stores._files.path_options import absolute_path
-from stategraph.stores._files.sqlite_file import check_version
+from stategraph.stores._files.config_paths import absolute_path
+from stategraph.stores._files.sqlite_connection import check_version
 from stategraph.stores._rows.sqlite_database import SqliteDatabase
 from stategraph.stores._rows.sqlite_table import SqliteTable
 from stategraph.stores._rows.store import RowStore

@@ -1,4 +1,4 @@
-"""What stores report of runs and checkpoints without loading their data."""
+"""What stores return about runs and checkpoints besides States."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import Any
 import attrs
 
 from stategraph._values.provenance import ErrorInfo, ParentStep, Pause, RunStatus
-from stategraph._values.sameness import is_same
 from stategraph.errors import NotSerializableError
 from stategraph.state import State
 
@@ -22,12 +21,12 @@ class Summary:
         graph: The graph that ran it, None if none has.
         step: How many nodes the run had completed.
         checkpoint_node: The last of them.
-        timestamp: When; aware, in UTC.
-        status: How the run stood.
-        error: Why it had failed, if it had.
+        timestamp: When it was saved; aware, in UTC.
+        status: The status of the run.
+        error: The error of a failed run.
         parent: The step that the run was forked from, if it was.
-        pause: What the run waited for, if it did.
-        cursor: Where a list of runs goes on after this one: the ``after`` of `CheckpointStore.runs`.
+        pause: What a paused run waits for.
+        cursor: The ``after`` of `CheckpointStore.runs` that lists the runs after this one.
     """
 
     run_id: str
@@ -76,7 +75,7 @@ class Difference:
     def between(cls, first: State, second: State) -> Difference:
         """Return how the data of the second State differ from those of the first.
 
-        Values are compared as a store tells them apart: 1, 1.0 and True are different, and nan is the same as nan.
+        Values are compared as a store keeps them: 1 differs from 1.0 and from True, and nan equals nan.
         """
         both = first.keys() & second.keys()
         return cls(
@@ -87,14 +86,16 @@ class Difference:
 
 
 def _is_same(one: Any, other: Any) -> bool:
-    """Return whether a store would keep two values as the same bytes, whatever `==` of an object says or raises."""
+    """Return whether a store would keep two values as the same bytes, whatever their ``==`` returns or raises."""
     if one is other:
         return True
-    from stategraph.stores._codec.values import encode_value  # imported when used: 20 ms
+    from stategraph.stores._codec.msgpack import encode_value  # imported when used: 20 ms
 
     try:
         return encode_value(one, "") == encode_value(other, "")
-    except NotSerializableError:  # a store of somebody may keep what others do not
+    except NotSerializableError:  # the store of a user may keep values that the built-in ones refuse
+        from stategraph._values.sameness import is_same
+
         return is_same(one, other)
 
 
@@ -103,9 +104,9 @@ class Pruned:
     """What `CheckpointStore.prune` removed.
 
     Attributes:
-        runs: The ids of runs whose time was over.
-        checkpoints: How many checkpoints of other runs went.
-        damaged: The ids of runs that were left as they are, for they are damaged.
+        runs: The ids of the runs that were kept for longer than their ``ttl``.
+        checkpoints: How many checkpoints of other runs were removed.
+        damaged: The ids of damaged runs, which were left as they are.
     """
 
     runs: tuple[str, ...] = ()

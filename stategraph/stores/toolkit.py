@@ -1,4 +1,4 @@
-"""For authors of stores that keep whole States, such as files: States as bytes, and what `save` must refuse."""
+"""For authors of stores that keep each State as one piece, such as a file: its bytes, and what `save` must refuse."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _ENCODER = CheckpointEncoder(Sealer())
 
 
 def state_to_bytes(state: State) -> bytes:
-    """Return the State as bytes, with the version of the format and a checksum.
+    """Return a State as bytes, with the version of the format and a checksum.
 
     Raises:
-        NotSerializableError: a value cannot be kept exactly.
+        NotSerializableError: A value cannot be kept exactly.
     """
     row, _ = _ENCODER.snapshot(state)
     return pack_row(row, None)
@@ -29,17 +29,20 @@ def state_from_bytes(run_id: str, kept: bytes) -> State:
     """Return the State of a run that `state_to_bytes` made these bytes of.
 
     Raises:
-        CheckpointCorruptError: they are damaged, or of another run.
-        FormatError: a newer version of stategraph made them, or they hold a type that is not registered here.
+        CheckpointCorruptError: They are damaged, or belong to another run.
+        FormatError: A newer version of stategraph made them, or they hold a type that is not registered here.
     """
     row, _ = unpack_row(check_run_id(run_id), kept)
     return _ENCODER.state(run_id, [row])
 
 
 def check_follows(saved: State, state: State) -> None:
-    """Raise StepConflictError unless `save` may put a State in the place of the one that is saved.
+    """Check that `save` may replace the saved State of a run by another one.
 
-    It may if it has a later step, or the same step and the same data.
+    It may if that has a later step, or the same step and the same data.
+
+    Raises:
+        StepConflictError: It may not.
     """
     same_data = state.step == saved.step and have_same_data(saved, state, {})
     check_step(state.run_id, saved.step, state.step, same_data)

@@ -1,4 +1,4 @@
-"""Saving behind the run: what durability "async" does to any store."""
+"""Write-behind: with durability "async", a run goes on while a thread saves its States."""
 
 from __future__ import annotations
 
@@ -19,115 +19,116 @@ from stategraph.stores.base import CheckpointStore
 from stategraph.stores.retention import Policy
 
 QUEUE_BOUND = 1024
-"""Saves that may wait to be done, and that a killed process may lose. A run that is further ahead waits."""
+"""Saves that may be queued, and that a killed process may lose. A run that is further ahead waits."""
 
-_GATHER = 0.002  # seconds in which States gather before they are saved together
+_GATHER = 0.002  # seconds for which a save waits for others to save together
 
 
 @attrs.frozen
-class _Parts:
-    """Finished parts of a run, to be saved in their turn."""
+class _SaveParts:
+    """A queued call of `save_parts`."""
 
     run_id: str
     parts: list[Part]
 
 
 @attrs.frozen
-class _Dropped:
-    """Parts to be dropped in their turn."""
+class _DropParts:
+    """A queued call of `drop_parts`."""
 
     run_id: str
     step: int
     newer_too: bool
 
 
-_Waiting: TypeAlias = State | _Parts | _Dropped
+_Write: TypeAlias = State | _SaveParts | _DropParts
 
 
-def _weight(one: _Waiting) -> int:
-    """-> how many saves it is."""
-    return len(one.parts) if isinstance(one, _Parts) else 1
+def _count(write: _Write) -> int:
+    """Return how many saves a write counts as."""
+    return len(write.parts) if isinstance(write, _SaveParts) else 1
 
 
-def _groups(waiting: Sequence[_Waiting]) -> Iterator[list[_Waiting]]:
-    """-> what waits, in order, with what follows each other and can be saved together in one list."""
-    group: list[_Waiting] = []
-    for one in waiting:
-        if group and (type(one), one.run_id) != (type(group[0]), group[0].run_id):
+def _groups(writes: Sequence[_Write]) -> Iterator[list[_Write]]:
+    """Yield the writes in order, in lists of consecutive ones that can be made together."""
+    group: list[_Write] = []
+    for write in writes:
+        if group and (type(write), write.run_id) != (type(group[0]), group[0].run_id):
             yield group
             group = []
-        group.append(one)
+        group.append(write)
     if group:
         yield group
 
 
-def _copied(part: Part) -> Part:
-    """-> the part, with a value that does not change whatever happens to objects in it."""
+def _copy_of(part: Part) -> Part:
+    """Return the part with a value that no later change of its objects reaches."""
     value = freeze(part.value)
     return Part(part.step, part.node, part.label, value if is_settled(value) else copy.deepcopy(value))
 
 
 class WriteBehindStore:
-    """A store whose `save` returns at once, for one run: a thread saves what has gathered, in order.
+    """A store for one run whose writes return at once: a thread makes them in order, those that gather together.
 
-    A State that could not be saved is raised by the next `save`, and by `flush`. Everything else that is asked of the
-    store waits until all is saved.
+    What goes wrong is raised by the next write, and by `flush`. All other methods first wait until everything is saved.
 
     Args:
-        store: Where the States go in the end.
+        store: The store to write to.
     """
 
     def __init__(self, store: CheckpointStore) -> None:
         self._store = store
-        self._queue: deque[_Waiting] = deque()  # what is not saved: an interrupt that cuts off a save loses none of it
-        self._queued = 0  # saves in it
-        self._lock = threading.RLock()  # entered as it is: an interrupt on the way into a condition leaves it locked
+        self._queue: deque[_Write] = deque()  # kept until it is saved: an interrupt that cuts off a save loses nothing
+        self._queued = 0  # saves in the queue
+        self._lock = threading.RLock()  # entered itself: an interrupt on the way into the condition leaves it locked
         self._changed = threading.Condition(self._lock)
-        self._turn = threading.Lock()  # held by who saves
-        self._thread: threading.Thread | None = None  # any other one that saves is to end
+        self._saving = threading.Lock()  # held by the thread that saves
+        self._thread: threading.Thread | None = None  # any other thread that saves is to end
         self._error: BaseException | None = None
 
     def save(self, state: State) -> None:
-        """Take a State to be saved; wait while `QUEUE_BOUND` others are waiting."""
+        """Queue a State; wait while `QUEUE_BOUND` saves are queued."""
         try:
-            state = copy.deepcopy(state)  # of objects in it that may change meanwhile; most States have none
-        except Exception:  # noqa: BLE001 - what cannot be copied can hardly be kept: the store will say
+            state = copy.deepcopy(state)  # objects in it may change meanwhile; most States have none
+        except Exception:  # noqa: BLE001 - what cannot be copied can hardly be kept: the store raises why
             self.flush()
             self._store.save(state)
             return
-        self._take(state)
+        self._enqueue(state)
 
     def save_parts(self, run_id: str, parts: Sequence[Part]) -> None:
-        """Take parts to be saved; wait as `save` does."""
+        """Queue finished parts; wait as `save` does."""
         try:
-            copies = [_copied(part) for part in parts]
+            copies = [_copy_of(part) for part in parts]
         except Exception:  # noqa: BLE001 - as in `save`
             self.flush()
             self._store.save_parts(run_id, parts)
             return
-        self._take(_Parts(run_id, copies))
+        self._enqueue(_SaveParts(run_id, copies))
 
     def drop_parts(self, run_id: str, step: int, *, newer_too: bool = False) -> None:
-        """Drop them once the State that has joined them is saved."""
-        self._take(_Dropped(run_id, step, newer_too))
+        """Queue that parts are dropped: after the State that has joined them is saved."""
+        self._enqueue(_DropParts(run_id, step, newer_too))
 
-    def _take(self, saved: _Waiting) -> None:
+    def _enqueue(self, write: _Write) -> None:
         with self._lock:
             while self._queued >= QUEUE_BOUND and self._error is None:
                 self._changed.wait()
             self._raise_error()
-            self._queue.append(saved)
-            self._queued += _weight(saved)
+            self._queue.append(write)
+            self._queued += _count(write)
             if self._thread is None:
-                self._begin()
+                self._start_thread()
             elif len(self._queue) == 1:
                 self._changed.notify_all()
         if self._thread is None:
             self.flush()
 
-    def _begin(self) -> None:
-        """Begin a thread. At the end of a run that was dropped, or where there can be none, as when the process is
-        ending, this one saves."""
+    def _start_thread(self) -> None:
+        """Start a thread that saves, if there can be one.
+
+        While a dropped run is ended, or the process is ending, there is none, and the thread of the run saves.
+        """
         if reaper.is_at_work:
             return
         thread = threading.Thread(target=self._work, name="stategraph saves", daemon=True)
@@ -135,13 +136,13 @@ class WriteBehindStore:
             self._thread = thread
 
     def flush(self) -> None:
-        """Wait until everything is saved, and raise what went wrong. No thread is left when this returns."""
+        """Wait until everything is saved, and raise what went wrong. The thread has ended when this returns."""
         with self._lock:
             thread, self._thread = self._thread, None
             self._changed.notify_all()
         if thread is not None:
             thread.join()
-        # A thread may be at it all the same: to `threading`, one that was joined when an interrupt came has ended.
+        # The thread may still save: if an interrupt comes while it is joined, `threading` takes it for ended.
         self._save_gathered()
         with self._lock:
             self._raise_error()
@@ -149,12 +150,12 @@ class WriteBehindStore:
     def _raise_error(self) -> None:
         error, self._error = self._error, None
         if error is not None:
-            self._queue.clear()  # what waits builds on what was not saved
+            self._queue.clear()  # later writes build on the one that failed
             self._queued = 0
             raise error
 
     def _work(self) -> None:
-        """Save what gathers until it is time to go."""
+        """Save what gathers, until this thread is to end."""
         me = threading.current_thread()
         reaper.waited_for.add(threading.get_ident())
         try:
@@ -175,18 +176,18 @@ class WriteBehindStore:
                 self._changed.wait()
             if not self._queue or self._error is not None:
                 return False
-            in_hurry = self._thread is not me
-        if not in_hurry:
+            has_to_end = self._thread is not me
+        if not has_to_end:
             time.sleep(_GATHER)
         return True
 
     def _save_gathered(self) -> None:
-        """Save what waits, unless something before it was not saved. Threads that do this do it one after the other."""
-        with self._turn:
+        """Make the queued writes, unless one before them has failed. Of several threads, one after the other does."""
+        with self._saving:
             with self._lock:
-                waiting = [] if self._error is not None else list(self._queue)
+                writes = [] if self._error is not None else list(self._queue)
             try:
-                for group in _groups(waiting):
+                for group in _groups(writes):
                     self._save_group(group)
                     self._let_go(group)  # at once: what is saved is not saved again after an interrupt
             except Exception as error:  # noqa: BLE001 - raised in the thread of the run
@@ -194,57 +195,57 @@ class WriteBehindStore:
             with self._lock:
                 self._changed.notify_all()
 
-    def _let_go(self, saved: Sequence[_Waiting]) -> None:
+    def _let_go(self, saved: Sequence[_Write]) -> None:
         with self._lock:
-            for one in saved:
-                if self._queue and self._queue[0] is one:
+            for write in saved:
+                if self._queue and self._queue[0] is write:
                     self._queue.popleft()
-                    self._queued -= _weight(one)
+                    self._queued -= _count(write)
 
-    def _save_group(self, group: Sequence[_Waiting]) -> None:
-        states = [one for one in group if isinstance(one, State)]
+    def _save_group(self, group: Sequence[_Write]) -> None:
+        states = [write for write in group if isinstance(write, State)]
         if states:
             self._store.save_many(states)
-        together = [part for one in group if isinstance(one, _Parts) for part in one.parts]
-        if together:
-            self._store.save_parts(group[0].run_id, together)
-        for one in group:
-            if isinstance(one, _Dropped):
-                self._store.drop_parts(one.run_id, one.step, newer_too=one.newer_too)
+        parts = [part for write in group if isinstance(write, _SaveParts) for part in write.parts]
+        if parts:
+            self._store.save_parts(group[0].run_id, parts)
+        for write in group:
+            if isinstance(write, _DropParts):
+                self._store.drop_parts(write.run_id, write.step, newer_too=write.newer_too)
 
     # ------------------------------------------------------------------ everything else
 
     def amend(self, state: State) -> None:
-        """As the store's own, once all is saved."""
+        """Amend a State as the store does, once everything is saved."""
         self.flush()
         self._store.amend(state)
 
     def retain(self, run_id: str, policy: Policy) -> None:
-        """As the store's own."""
+        """Set what is kept of a run, as the store does."""
         self._store.retain(run_id, policy)
 
     def load(self, run_id: str) -> State:
-        """As the store's own, once all is saved."""
+        """Return the newest State of a run, once everything is saved."""
         self.flush()
         return self._store.load(run_id)
 
     def delete(self, run_id: str) -> None:
-        """As the store's own, once all is saved."""
+        """Delete a run as the store does, once everything is saved."""
         self.flush()
         self._store.delete(run_id)
 
     def _discard(self, run_id: str) -> None:
-        """As the store's own, once all is saved."""
+        """Discard a run as the store does, once everything is saved."""
         self.flush()
         self._store._discard(run_id)
 
     @property
     def keeps_parts(self) -> bool:
-        """As the store's own."""
+        """Whether the store keeps finished parts."""
         return self._store.keeps_parts
 
     def load_parts(self, run_id: str, step: int, node: str) -> dict[str, Any]:
-        """As the store's own, once all is saved."""
+        """Return finished parts as the store does, once everything is saved."""
         self.flush()
         return self._store.load_parts(run_id, step, node)
 

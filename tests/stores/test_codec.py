@@ -24,15 +24,15 @@ from hypothesis import strategies as st
 
 from stategraph import NotSerializableError, register_type
 from stategraph._values.frozen import MAX_DEPTH, freeze_items
-from stategraph.stores._codec import values as codec
-from stategraph.stores._codec.type_codecs import KINDS, DecodeError
+from stategraph.stores._codec import msgpack as codec
+from stategraph.stores._codec.type_codecs import TYPE_CODECS, DecodeError
 from stategraph.testing import KEPT_VALUES, is_same
 from stategraph.testing.corpus import Colour, Order, Point, Priority, Weekdays
 from stategraph.testing.values import check_each, check_refused
 
 pytestmark = pytest.mark.inside
 
-NUMBER = {kind.name: kind.number or 0 for kind in KINDS}
+NUMBER = {kind.name: kind.number or 0 for kind in TYPE_CODECS}
 
 
 def encoded(value: Any) -> bytes:
@@ -175,7 +175,7 @@ def test_time_zones_are_kept_by_their_key(key: str) -> None:
 
 _SETS_IN_A_PROCESS = """
 import sys
-from stategraph.stores._codec import values as codec
+from stategraph.stores._codec import msgpack as codec
 from stategraph._values.frozen import freeze_items
 words = {"draft", "review", "publish", None, 5, 2.5, ("a", 1), frozenset({"x", "y", "z"})}
 sys.stdout.write(codec.encode([freeze_items({"words": words, "deep": [{frozenset(words)}]})]).hex())
@@ -491,7 +491,7 @@ def test_changed_and_cut_bytes_are_refused(changes: list[tuple[int, int]], cut: 
 @given(st.integers(0, 127), _VALUES | st.lists(_ATOMS, max_size=9))
 def test_extensions_of_wrong_parts_are_refused(tag: int, parts: Any) -> None:
     """Each extension type looks at what it is made of."""
-    decoded_or_refused(codec._pack(ormsgpack.Ext(tag, codec._pack(codec._MsgpackWalk().prepare(parts, "", 0)))))
+    decoded_or_refused(codec._pack(ormsgpack.Ext(tag, codec._pack(codec._MsgpackEncoder().prepare(parts, "", 0)))))
 
 
 def _ext(tag: int, body: bytes) -> bytes:
@@ -520,7 +520,7 @@ def test_bombs_are_refused(data: bytes) -> None:
 
 _BOMB_IN_A_PROCESS = """
 import struct, sys, threading
-from stategraph.stores._codec import values as codec
+from stategraph.stores._codec import msgpack as codec
 body = b"\\xc0"
 for _ in range(99):
     body = b"\\x91" * 1000 + body

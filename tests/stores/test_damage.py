@@ -18,7 +18,7 @@ from stategraph.errors import (
 )
 from stategraph.state import evolve
 from stategraph.stores._codec import payload as bodies
-from stategraph.stores._files.paths import make_private
+from stategraph.stores._files.ownership import make_private
 from stategraph.stores._rows.packing import pack_row, unpack_row
 from stategraph.stores._rows.sql_schema import SCHEMA_VERSION
 from stategraph.stores.disk import DiskStore
@@ -421,7 +421,7 @@ class TestBombs:
     def test_what_is_worth_too_much_is_left_as_it_is(self, path):
         """A State of zeros is kept, uncompressed, and comes back."""
         pytest.importorskip("zstandard")
-        state = State({"text": "0" * (bodies._UNASKED + 1)}, run_id="a", step=1)
+        state = State({"text": "0" * (bodies._ALLOWANCE + 1)}, run_id="a", step=1)
         with SqliteStore(path, compress=True) as store:
             store.save(state)
             (row,) = table_of(store).chain("a", None)
@@ -430,17 +430,17 @@ class TestBombs:
             assert store.load("a") == state
 
     @pytest.mark.inside
-    @pytest.mark.parametrize(("size", "is_refused"), [(bodies._UNASKED, False), (bodies._UNASKED + 1, True)])
+    @pytest.mark.parametrize(("size", "is_refused"), [(bodies._ALLOWANCE, False), (bodies._ALLOWANCE + 1, True)])
     def test_the_limit(self, size, is_refused):
         """A small body may become 4 MB, and not one byte more."""
         zstandard = pytest.importorskip("zstandard")
         bomb = zstandard.ZstdCompressor().compress(bytes(size))
 
         if is_refused:
-            with pytest.raises(ValueError, match=f"claim to be {size} bytes; at most {bodies._UNASKED}"):
-                bodies._decompressed(bomb)
+            with pytest.raises(ValueError, match=f"claim to be {size} bytes; at most {bodies._ALLOWANCE}"):
+                bodies._decompress(bomb)
         else:
-            assert bodies._decompressed(bomb) == bytes(size)
+            assert bodies._decompress(bomb) == bytes(size)
 
 
 def test_parts_of_a_run_that_is_gone(any_store):

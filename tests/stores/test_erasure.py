@@ -15,7 +15,7 @@ from stategraph import CachePolicy, State, StateGraph
 from stategraph._values import clock
 from stategraph._values.provenance import ErrorInfo, Part
 from stategraph.stores import Policy
-from stategraph.stores._files.results import KeptResults
+from stategraph.stores._files.results import ResultCache
 from stategraph.stores.disk import DiskStore
 from stategraph.stores.sqlite import SqliteStore
 from tests.scenarios import make_graph, returns
@@ -219,9 +219,9 @@ class TestCaches:
     """Results whose time is over."""
 
     @pytest.fixture
-    def results(self, folder: Path, monkeypatch: Any) -> KeptResults:
+    def results(self, folder: Path, monkeypatch: Any) -> ResultCache:
         """-> results with a secret, kept for an hour, in a cache that holds others as well."""
-        results = KeptResults(folder)
+        results = ResultCache(folder)
         for number in range(20):
             results.keep(results.find([number], None).key or "", ({"text": "x" * 300 * number}, []), None)
         for number in range(20):
@@ -235,7 +235,7 @@ class TestCaches:
         monkeypatch.setattr(clock, "now_ns", lambda: now)
 
     @pytest.mark.inside
-    def test_they_are_removed_as_others_are_kept(self, results: KeptResults, folder: Path, monkeypatch: Any) -> None:
+    def test_they_are_removed_as_others_are_kept(self, results: ResultCache, folder: Path, monkeypatch: Any) -> None:
         """Now and then, all of them; and from the log, too."""
         self.later(monkeypatch, 3601)
         for number in range(200):
@@ -245,16 +245,16 @@ class TestCaches:
         assert results.find([3], None).changes is not None
 
     @pytest.mark.inside
-    def test_by_whoever_opens_the_cache_next(self, results: KeptResults, folder: Path, monkeypatch: Any) -> None:
+    def test_by_whoever_opens_the_cache_next(self, results: ResultCache, folder: Path, monkeypatch: Any) -> None:
         """With the first result that it keeps."""
         self.later(monkeypatch, 3601)
-        other = KeptResults(folder)
+        other = ResultCache(folder)
         assert other.keep(other.find(["new"], None).key or "", ({"y": 1}, [])) == ""
 
         assert copies(folder) == 0
 
     @pytest.mark.inside
-    def test_one_that_is_looked_for(self, results: KeptResults, folder: Path, monkeypatch: Any) -> None:
+    def test_one_that_is_looked_for(self, results: ResultCache, folder: Path, monkeypatch: Any) -> None:
         """It is gone at once; its traces go when the cache is closed."""
         self.later(monkeypatch, 3601)
         for number in range(20):
@@ -266,7 +266,7 @@ class TestCaches:
         assert copies(folder) == 0
 
     @pytest.mark.inside
-    def test_others_stay(self, results: KeptResults, folder: Path, monkeypatch: Any) -> None:
+    def test_others_stay(self, results: ResultCache, folder: Path, monkeypatch: Any) -> None:
         """As long as they have time, or for ever."""
         self.later(monkeypatch, 3599)
         for number in range(200):

@@ -25,7 +25,7 @@ from stategraph import (
     State,
     StateGraph,
 )
-from stategraph.stores._files.results import KeptResults
+from stategraph.stores._files.results import ResultCache
 from stategraph.stores.disk import DiskStore
 from stategraph.stores.sqlite import SqliteStore
 
@@ -187,12 +187,12 @@ class TestModes:
     @pytest.mark.inside
     def test_of_a_cache(self, folder: Path, caplog: Any) -> None:
         """It is not used, and the node is called: a cache never fails."""
-        results = KeptResults(folder)
+        results = ResultCache(folder)
         key = results.find([1], None).key or ""
         results.keep(key, ({"y": 1}, []))
         (folder / "cache.db").chmod(0o666)
 
-        found = KeptResults(folder).find([1], None)
+        found = ResultCache(folder).find([1], None)
         assert (found.changes, found.is_broken) == (None, True)
         assert "cache.path" in found.reason
         assert "chmod go-w" in found.reason
@@ -507,14 +507,14 @@ class TestTakenAway:
     @pytest.mark.inside
     def test_the_folder_of_a_cache(self, folder: Path) -> None:
         """To delete it is how a cache is emptied: it is made anew."""
-        results = KeptResults(folder)
+        results = ResultCache(folder)
         key = results.find([1], None).key or ""
         assert results.keep(key, ({"y": 1}, [])) == ""
         shutil.rmtree(folder)
 
         assert results.find([1], None).reason == "new"
         assert results.keep(key, ({"y": 2}, [])) == ""
-        assert KeptResults(folder).find([1], None).changes == ({"y": 2}, [])
+        assert ResultCache(folder).find([1], None).changes == ({"y": 2}, [])
 
     @pytest.mark.parametrize("size", [0, 1, 40, 4096, 5000])
     @pytest.mark.parametrize("which", ["", "-wal"])
@@ -677,7 +677,7 @@ class TestNames:
         with pytest.raises(ConfigError, match=r"cache\.path"):
             CachePolicy(("x",), path=path)
         with pytest.raises(ConfigError, match=r"cache\.path"):
-            KeptResults(path)
+            ResultCache(path)
         with pytest.raises(ConfigError, match="file"):
             GraphConfig.from_file(f"{path}.json")
         with pytest.raises(ConfigError, match=r"checkpoint\.options\.path"):
@@ -724,7 +724,7 @@ class TestVersionsOfSqlite:
         """The node is called."""
         monkeypatch.setattr(sqlite3, "sqlite_version_info", (3, 30, 1))
 
-        assert "SQLite 3.31" in KeptResults(tmp_path / "cache").find([1], None).reason
+        assert "SQLite 3.31" in ResultCache(tmp_path / "cache").find([1], None).reason
 
 
 class TestIndexesOfOthers:

@@ -18,7 +18,7 @@ import pytest
 
 from stategraph import CheckpointError, CheckpointStore, State, register_type
 from stategraph.errors import CheckpointSaveError
-from stategraph.stores._files.results import KeptResults
+from stategraph.stores._files.results import ResultCache
 from stategraph.stores._rows.group_commit import SharedCommits
 from stategraph.stores.disk import DiskStore
 from stategraph.stores.memory import MemoryStore
@@ -360,7 +360,7 @@ class TestSharedCommits:
 
 def test_results(tmp_path: Path) -> None:
     """A cache that is used within itself has nothing, and what is being kept is kept."""
-    results = KeptResults(tmp_path / "results")
+    results = ResultCache(tmp_path / "results")
     key = results.find([1], None).key
     assert key is not None
     reasons: list[object] = []

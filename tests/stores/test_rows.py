@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from stategraph import CheckpointCorruptError, CheckpointError, ErrorInfo, FormatError, RunStatus, State
 from stategraph._values.frozen import is_settled
-from stategraph.stores._codec.delta import Change
+from stategraph.stores._codec.delta import Delta
 from stategraph.stores._rows.encoder import CheckpointEncoder, DeltaBase
 from stategraph.stores._rows.integrity import Sealer
 from stategraph.stores._rows.records import FORMAT, CheckpointRecord
@@ -178,7 +178,7 @@ def test_what_a_list_grew_by_is_not_walked_through() -> None:
     (first,) = run_of({"log": [(1, [2])]})
     second = attrs.evolve(first.set("log", [*first["log"], {"a": [3]}, (4, [5])]), step=2)
 
-    grown = Change.between(first, second, {}).grown["log"]
+    grown = Delta.between(first, second, {}).appended["log"]
 
     assert is_settled(grown)
     assert all(map(is_, grown, second["log"][1:]))

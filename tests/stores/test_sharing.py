@@ -10,7 +10,7 @@ import pytest
 
 from stategraph import NotSerializableError, State, register_type
 from stategraph._values.frozen import MAX_DEPTH, freeze_items, is_settled
-from stategraph.stores._codec import values as codec
+from stategraph.stores._codec import msgpack as codec
 from stategraph.stores.sqlite import SqliteStore
 from stategraph.testing import is_same
 

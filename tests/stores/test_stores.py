@@ -7,7 +7,7 @@ from stategraph import State, get_checkpoint_store
 from stategraph._values.ids import check_run_id
 from stategraph.errors import CheckpointNotFoundError, ConfigError
 from stategraph.stores import CheckpointStore, Policy
-from stategraph.stores._files.results import KeptResults
+from stategraph.stores._files.results import ResultCache
 from stategraph.stores.disk import DiskStore
 from stategraph.stores.memory import MemoryStore
 from stategraph.stores.sqlite import SqliteStore
@@ -137,7 +137,7 @@ class TestPaths:
             lambda: get_checkpoint_store(kind, path=path),
             lambda: CLASSES[kind](path),
             lambda: CLASSES[kind](Path(path)),
-            lambda: KeptResults(path),
+            lambda: ResultCache(path),
         )
         for make in makers:
             with pytest.raises(ConfigError, match=r"path: .* the path of a") as caught:

@@ -26,7 +26,7 @@ from stategraph import (
 )
 from stategraph._values.structure import EdgeStructure, GraphStructure
 from stategraph.state import time_ns_of
-from stategraph.stores._codec import values as codec
+from stategraph.stores._codec import msgpack as codec
 from stategraph.stores._rows.integrity import Sealer
 from stategraph.stores._rows.packing import pack_row, unpack_row
 from stategraph.stores._rows.records import FORMAT, CheckpointRecord
@@ -59,7 +59,7 @@ def forged(**changes: Any) -> bytes:
 
 def body(*parts: Any) -> bytes:
     """-> the bytes of a body with these parts, whether a State has such ones or not."""
-    return codec._pack([codec._MsgpackWalk().prepare(part, "", -1) for part in parts])
+    return codec._pack([codec._MsgpackEncoder().prepare(part, "", -1) for part in parts])
 
 
 def test_the_bytes_give_the_state_back() -> None:

@@ -1,1 +1,1 @@
-"""Values to bytes and back."""
+"""Encoding: values, States and pauses as bytes, and back."""

@@ -1,7 +1,8 @@
-"""Values in sets, and keys, whose hashes are the same: each is compared with all of them, and that can take for ever.
+"""Protection against hash collisions: values chosen to have the same hash, which make a set or a dict very slow.
 
-Nobody can foresee the hashes of texts, but those of numbers, and of what is made of numbers, anybody can. So they are
-counted before a set or a dict is made of what was stored. What could not be loaded again is not saved either.
+Python randomizes the hashes of str and bytes, but anybody can compute those of numbers and of what consists of numbers.
+So collisions are counted before a set or a dict is made from stored values. What could not be loaded again is not saved
+either.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ from stategraph._util.atoms import ATOMS
 from stategraph._values.registered_types import find_by_class
 
 _MOST = 1_000
-"""Comparisons for each value, nested ones included, that a set may take: some microseconds. Where hashes are as they
-should be it takes one or two; classes whose own hashes are poor may have some hundred instances in a set."""
+"""Comparisons that a set may take for each value in it, nested ones included: some microseconds. With good hashes it
+takes one or two; a class with a poor ``__hash__`` may still have some hundred instances in a set."""
 
 TOO_ALIKE = f"too many of its values have the same hash: to make it would take more than {_MOST:,} comparisons for each"
 
@@ -25,45 +26,45 @@ _WORD = 64  # bits of an int
 
 
 def are_too_alike(items: Collection[Any]) -> bool:
-    """Whether it would take too long to make a set of these, or a dict with these as keys.
+    """Return whether it would take too long to make a set of these items, or a dict with these keys.
 
     Raises:
-        TypeError: one of them has no hash.
+        TypeError: An item is not hashable.
     """
-    kinds = {*map(type, items)}
-    if kinds <= _TEXT or (len(items) <= _MOST and kinds <= ATOMS and not kinds >= _SLOW):
+    types = {*map(type, items)}
+    if types <= _TEXT or (len(items) <= _MOST and types <= ATOMS and not types >= _SLOW):
         return False
     if len({*map(hash, items)}) == len(items):
         return False
-    work, size = _comparing_all(items, is_slow=Decimal in map(type, _all_in(items)))
+    work, size = _cost_of_set(items, is_slow=Decimal in map(type, _with_nested(items)))
     return work > _MOST * size
 
 
 _SLOW = frozenset({int, Decimal})
-"""To be compared with a Decimal, an int becomes one, in a time that grows with the square of its length."""
+"""To compare an int with a Decimal, Python converts it, in a time that grows with the square of its length."""
 
 
-def _all_in(items: Iterable[Any]) -> Iterator[Any]:
-    """-> these, and what they hold."""
+def _with_nested(items: Iterable[Any]) -> Iterator[Any]:
+    """Yield the items, and all that is nested in them."""
     level = [*items]
     while level:
         yield from level
         level = [part for item in level for part in _parts_of(item)]
 
 
-def _comparing_all(items: Collection[Any], is_slow: bool) -> tuple[int, int]:
-    """-> as `_comparing`, for the items of a set: each may be compared with those of the same hash."""
+def _cost_of_set(items: Collection[Any], is_slow: bool) -> tuple[int, int]:
+    """Return what `_cost_of` does, for the items of a set: each is compared with all those of the same hash."""
     times = Counter(map(hash, items))
     work = size = 1
     for item in items:
-        once, values = _comparing(item, is_slow)
+        once, values = _cost_of(item, is_slow)
         work += once * times[hash(item)]
         size += values
     return work, size
 
 
-def _comparing(item: Any, is_slow: bool) -> tuple[int, int]:
-    """-> how much work it can be to compare a value with another one, and how large it is.
+def _cost_of(item: Any, is_slow: bool) -> tuple[int, int]:
+    """Return how many steps it may take to compare a value with another one, and how many values it consists of.
 
     Args:
         item: The value.
@@ -73,10 +74,10 @@ def _comparing(item: Any, is_slow: bool) -> tuple[int, int]:
         words = item.bit_length() // _WORD + 1
         return words * words if is_slow else words, words
     if isinstance(item, set | frozenset):
-        return _comparing_all(item, is_slow)
+        return _cost_of_set(item, is_slow)
     work = size = 1
     for part in _parts_of(item):
-        once, values = _comparing(part, is_slow)
+        once, values = _cost_of(part, is_slow)
         work += once
         size += values
     return work, size

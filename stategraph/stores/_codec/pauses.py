@@ -1,4 +1,4 @@
-"""Pauses as texts: what stores keep beside a row, and tell without looking into it. JSON, for other tools to read."""
+"""Pauses as JSON: a column of its own, so that stores list what runs wait for, and other tools can read it."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from typing import Any
 
 from stategraph._values.provenance import Pause
 from stategraph.errors import NotSerializableError
-from stategraph.stores._codec.type_codecs import DecodeError, NotHereError
+from stategraph.stores._codec.type_codecs import DecodeError, UnavailableValueError
 from stategraph.stores.serializers import find_format
 
 
-def pause_text(pause: Pause | None) -> str | None:
-    """-> a pause as a text.
+def pause_to_json(pause: Pause | None) -> str | None:
+    """Return a pause as JSON.
 
     Raises:
-        NotSerializableError: its value cannot be kept exactly.
+        NotSerializableError: Its value cannot be kept exactly.
     """
     if pause is None:
         return None
@@ -33,18 +33,19 @@ def pause_text(pause: Pause | None) -> str | None:
         raise
 
 
-def pause_of(text: str | None) -> Pause | None:
-    """-> the pause in a text.
+def pause_from_json(kept: str | None) -> Pause | None:
+    """Return the pause that `pause_to_json` made this of.
 
     Raises:
-        DecodeError: there is none in it; NotHereError: there is, but its value cannot be made here.
+        UnavailableValueError: Its value cannot be made in this process.
+        DecodeError: This is not the JSON of a pause.
     """
-    if text is None:
+    if kept is None:
         return None
     try:
-        (fields,) = find_format("json").decode(text.encode())
+        (fields,) = find_format("json").decode(kept.encode())
         return Pause(**fields)
-    except NotHereError:
+    except UnavailableValueError:
         raise
     except (TypeError, ValueError, AttributeError, ArithmeticError) as error:
         raise DecodeError(f"it holds no pause: {error}") from error

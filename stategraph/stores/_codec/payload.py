@@ -1,4 +1,4 @@
-"""Bodies: what a row holds, as bytes. A row names the way it was made, so that a store may hold rows of several."""
+"""Payloads: the content of a row as bytes. A row names its encoding, so that a store may hold rows of several."""
 
 from __future__ import annotations
 
@@ -7,34 +7,33 @@ from typing import Any
 
 from stategraph.errors import ConfigError, FormatError, UnknownNameError
 from stategraph.stores._codec.type_codecs import DecodeError
-from stategraph.stores._rows.records import CheckpointRecord
 from stategraph.stores.serializers import find_format, registered_format
 
 LARGEST = 1 << 28
-"""Bytes of a body that are compressed, or decompressed, at most: a small row must not fill the memory."""
+"""Bytes that a payload may have to be compressed, and may be decompressed to: a small row must not fill the memory."""
 
-_UNASKED, _RATIO = 1 << 22, 100
-"""Bytes that any row may be decompressed to, and how many times its own size a row beyond: what is decoded of a byte
-takes up to a hundred, and it must take a large row to fill the memory. More is neither compressed nor decompressed.
+_ALLOWANCE, _RATIO = 1 << 22, 100
+"""A payload may be decompressed to `_ALLOWANCE` bytes, or to `_RATIO` times its own size. A value takes up to a hundred
+times the memory of its bytes, and only a large row may fill it. More is neither compressed nor decompressed.
 
-A snapshot and the rows that build on it are loaded together. So what all of these become beyond the second is no more
-than the first: many small rows take no more memory than one."""
+A snapshot and the rows that build on it are loaded together. So they share one allowance: their excess, which is all
+that they become beyond `_RATIO` times their sizes, is at most `_ALLOWANCE`. Many small rows take no more than one."""
 
 _SMALLEST = 4096  # bytes: below, there is little to gain
-_PAYS = 0.9  # of the bytes that may be left, so that it is worth decompressing them at every load
+_WORTHWHILE = 0.9  # of the size that may be left, so that compression is worth decompressing at every load
 _ZSTD = "+zstd"
 
 
-class Bodies:
-    """Makes bodies of values, and values of bodies.
+class PayloadCodec:
+    """Encodes and decodes payloads.
 
     Args:
-        serializer: Name of the serializer of new bodies.
+        serializer: Name of the serializer of new payloads.
         compress: Whether new ones of more than 4 KB are compressed, where that saves a tenth or more.
 
     Raises:
-        UnknownNameError: no serializer has this name.
-        ConfigError: compress is no bool, or what it takes is not installed.
+        UnknownNameError: No serializer has this name.
+        ConfigError: `compress` is no bool, or the package for it is not installed.
     """
 
     def __init__(self, serializer: str = "msgpack", compress: bool = False) -> None:
@@ -47,71 +46,77 @@ class Bodies:
         self._zstd: Any = _zstandard() if compress else None
 
     def encode(self, parts: list[Any], excess: int = 0) -> tuple[str, bytes, int]:
-        """-> the encoding of a body, the body, and the excess with it. What cannot be loaded again is not compressed.
+        """Encode values. What could not be decompressed again is not compressed.
 
         Args:
             parts: The values.
-            excess: That of the rows that it builds on, as `excess_of` tells it.
+            excess: The excess of the rows that this one builds on.
+
+        Returns:
+            The encoding, the payload, and the excess of all these rows.
 
         Raises:
-            NotSerializableError: a value cannot be kept exactly.
+            NotSerializableError: A value cannot be kept exactly.
         """
-        body = self._encode(parts)
-        if self._zstd is not None and _SMALLEST < len(body) <= LARGEST:
+        payload = self._encode(parts)
+        if self._zstd is not None and _SMALLEST < len(payload) <= LARGEST:
             compressor = self._zstd.ZstdCompressor(level=1)  # several threads must not share one
-            compressed = compressor.compress(body)
-            with_it = excess + _excess(len(body), compressed)
-            is_small = len(body) <= _most(compressed) and with_it <= _UNASKED
-            if is_small and len(compressed) <= _PAYS * len(body):
-                return self._name + _ZSTD, compressed, with_it
-        return self._name, body, excess
+            compressed = compressor.compress(payload)
+            total = excess + _excess(len(payload), compressed)
+            is_loadable = len(payload) <= _most(compressed) and total <= _ALLOWANCE
+            if is_loadable and len(compressed) <= _WORTHWHILE * len(payload):
+                return self._name + _ZSTD, compressed, total
+        return self._name, payload, excess
 
-    def decode(self, run_id: str, rows: Sequence[CheckpointRecord]) -> list[Any]:
-        """-> the values of a snapshot, and of the rows that build on it.
+    def decode(self, run_id: str, rows: Sequence[tuple[int, str, bytes]]) -> list[Any]:
+        """Return the values of a snapshot, and of the rows that build on it.
+
+        Args:
+            run_id: Their run.
+            rows: The step, the encoding and the payload of each.
 
         Raises:
-            DecodeError: a body is none, or together they claim to be more bytes than are written so.
-            FormatError: the serializer of one is not known here.
-            ConfigError: one is compressed, and what that takes is not installed.
+            DecodeError: A payload cannot be decoded, or they would be decompressed to too much.
+            FormatError: A serializer is not registered in this process.
+            ConfigError: One is compressed, and the package for it is not installed.
         """
-        excess = excess_of((row.encoding, row.body) for row in rows)
-        if excess > _UNASKED:
-            most = f"{_RATIO} times as many as they are, and {_UNASKED}"
+        if excess_of((encoding, payload) for _, encoding, payload in rows) > _ALLOWANCE:
+            most = f"{_RATIO} times as many as they are, and {_ALLOWANCE}"
             raise DecodeError(f"its compressed bytes claim to be more than {most}; so many are not written so")
-        return [self._decoded(run_id, row) for row in rows]
+        return [self._decode_row(run_id, *row) for row in rows]
 
-    def _decoded(self, run_id: str, row: CheckpointRecord) -> Any:
-        read = self._readers.get(row.encoding)
-        if read is None:
-            read = self._readers[row.encoding] = _reader(run_id, row)
-        return read(row.body)
+    def _decode_row(self, run_id: str, step: int, encoding: str, payload: bytes) -> Any:
+        reader = self._readers.get(encoding)
+        if reader is None:
+            reader = self._readers[encoding] = _make_reader(run_id, step, encoding)
+        return reader(payload)
 
 
-def _reader(run_id: str, row: CheckpointRecord) -> Callable[[bytes], Any]:
-    """-> what reads bodies that are encoded as this one is."""
-    name = row.encoding.removesuffix(_ZSTD)
+def _make_reader(run_id: str, step: int, encoding: str) -> Callable[[bytes], Any]:
+    """Return the function that decodes payloads of an encoding; run and step are for the error."""
+    name = encoding.removesuffix(_ZSTD)
     try:
         decode = registered_format(name).decode
     except UnknownNameError as error:
-        reason = f"its step {row.step} was saved by a serializer that is not registered here: {error}"
+        reason = f"its step {step} was saved by a serializer that is not registered here: {error}"
         way_out = f"register_serializer makes it known, or open the store with serializer={name!r} if it is installed"
         raise FormatError(run_id, f"{reason}; {way_out}") from None
-    return decode if name == row.encoding else lambda body: decode(_decompressed(body))
+    return decode if name == encoding else lambda payload: decode(_decompress(payload))
 
 
 def _most(compressed: bytes) -> int:
-    """-> how many bytes may be made of these."""
-    return min(LARGEST, max(_UNASKED, _RATIO * len(compressed)))
+    """Return how many bytes these may be decompressed to."""
+    return min(LARGEST, max(_ALLOWANCE, _RATIO * len(compressed)))
 
 
-def excess_of(bodies: Iterable[tuple[str, bytes]]) -> int:
-    """-> how many bytes beyond `_RATIO` times their sizes these bodies, with their encodings, are decompressed to.
+def excess_of(payloads: Iterable[tuple[str, bytes]]) -> int:
+    """Return how many bytes payloads, each with its encoding, are decompressed to beyond `_RATIO` times their sizes.
 
     Raises:
-        DecodeError: a compressed body is none.
-        ConfigError: there are compressed ones, and what that takes is not installed.
+        DecodeError: A compressed payload is damaged.
+        ConfigError: One is compressed, and the package for it is not installed.
     """
-    return sum(_excess(_size_of(body), body) for encoding, body in bodies if encoding.endswith(_ZSTD))
+    return sum(_excess(_size_of(payload), payload) for encoding, payload in payloads if encoding.endswith(_ZSTD))
 
 
 def _excess(size: int, compressed: bytes) -> int:
@@ -129,11 +134,11 @@ def _size_of(compressed: bytes) -> int:
     return size
 
 
-def _decompressed(body: bytes) -> bytes:
-    _size_of(body)
+def _decompress(compressed: bytes) -> bytes:
+    _size_of(compressed)
     zstd = _zstandard()
     try:
-        data: bytes = zstd.ZstdDecompressor().decompress(body, allow_extra_data=False)
+        data: bytes = zstd.ZstdDecompressor().decompress(compressed, allow_extra_data=False)
     except zstd.ZstdError as error:
         raise DecodeError(f"its bytes cannot be decompressed: {error}") from error
     return data

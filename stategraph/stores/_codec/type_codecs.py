@@ -1,15 +1,14 @@
-"""The types of values that are kept exactly, each one once: what stands for a value of it, and the value again.
+"""The table of types that are kept exactly: for each type, how its values become simpler ones and are made again.
 
-Every format uses this table: msgpack with the numbers as extension types, JSON and the serializers of others with the
-names as tags. Nothing is imported or called because stored bytes name it: only what stands here is made, and registered
-classes.
+Every format uses it: msgpack with the numbers as extension types, JSON and serializers of users with the names as tags.
+Nothing is imported or called because stored bytes name it: only types of this table and registered classes are made.
 """
 
 from __future__ import annotations
 
 import re
 from base64 import b64decode, b64encode
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import date, datetime, time, timedelta, timezone, tzinfo
 from decimal import Decimal
 from enum import Enum, Flag
@@ -34,11 +33,8 @@ class DecodeError(ValueError):
     """Bytes that stategraph did not write, or that it cannot turn back into values here."""
 
 
-class NotHereError(DecodeError):
-    """Bytes of a value that cannot be made in this process, or on this system. They may be as they were written."""
-
-
-NotRegisteredError = NotHereError
+class UnavailableValueError(DecodeError):
+    """A value that this process, or this system, cannot make: it lacks a class, a serializer, or a time zone."""
 
 
 def _never(value: Any) -> bool:
@@ -47,16 +43,16 @@ def _never(value: Any) -> bool:
 
 @attrs.frozen
 class TypeCodec:
-    """A type that is kept.
+    """How values of a type are kept.
 
     Attributes:
-        name: Its tag where tags are text. It is saved, and so is the number: never give it to another type.
-        number: Its tag in msgpack; None where msgpack has the type itself.
-        types: The classes it keeps; none where they are registered ones.
-        to_parts: -> what stands for a value: text, or a list. Raises TypeError for a value that is not kept.
-        from_parts: -> the value again. Whatever it raises, the parts were none.
-        is_deep: Whether parts may be of any kind themselves. If not, they are text without surrogates and 64-bit ints.
-        is_plain: Whether a value needs no tag, because every format has it.
+        name: Its tag in text formats. It is saved, as the number is: never give either to another type.
+        number: Its tag in msgpack; None if msgpack has the type itself.
+        types: The classes of these values; none for registered classes.
+        to_parts: Returns the parts that a value is saved as: a str or a list. Raises TypeError if it is not kept.
+        from_parts: Returns the value of parts. Whatever it raises, these are no parts of such a value.
+        is_deep: Whether parts may be of any type. If not, they are str without surrogates and 64-bit ints.
+        is_plain: Returns whether a value needs no tag, because every format has it.
     """
 
     name: str
@@ -69,7 +65,7 @@ class TypeCodec:
 
 
 def is_utf8(text: str) -> bool:
-    """Whether a text has no lone surrogates."""
+    """Return whether a str has no lone surrogates."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -81,12 +77,18 @@ def _is_64_bit(value: int) -> bool:
     return -(1 << 63) <= value < 1 << 64
 
 
-def _has_text_keys(value: dict[Any, Any]) -> bool:
+def _has_str_keys(value: dict[Any, Any]) -> bool:
     return all(type(key) is str and is_utf8(key) for key in value)
 
 
-def checked_list(parts: Any, count: int | None = None) -> list[Any]:
-    """-> the parts, if they are a list, and of so many; a range of any length takes no more bytes than a short one."""
+def expect_list(parts: Any, count: int | None = None) -> list[Any]:
+    """Return the parts if they are a list, of `count` items if that is given.
+
+    Other iterables are refused: a range takes a few bytes, and any amount of time to iterate over.
+
+    Raises:
+        DecodeError: They are not.
+    """
     if type(parts) is not list or count not in (None, len(parts)):
         raise DecodeError(f"it holds {shorten(parts)} where a list {f'of {count} ' if count else ''}should be")
     return parts
@@ -96,7 +98,7 @@ def checked_list(parts: Any, count: int | None = None) -> list[Any]:
 
 
 def _zone_parts(zone: tzinfo | None) -> Any:
-    """-> None, the key of a ZoneInfo, or what makes a fixed offset: microseconds and the name, if it has one."""
+    """Return None, the key of a ZoneInfo, or, for a fixed offset, its microseconds and its name if it has one."""
     if zone is None:
         return None
     if type(zone) is ZoneInfo and _is_from_database(zone):
@@ -109,7 +111,7 @@ def _zone_parts(zone: tzinfo | None) -> Any:
 
 
 def _is_from_database(zone: ZoneInfo) -> bool:
-    """Whether its key brings it back: it does not if the zone was made from a file."""
+    """Return whether the key of a zone gives it again; it does not if the zone was made from a file."""
     try:
         zone.__reduce__()
     except PicklingError:
@@ -119,7 +121,7 @@ def _is_from_database(zone: ZoneInfo) -> bool:
 
 @lru_cache(1000)
 def _is_known(key: str) -> bool:
-    """Whether the zone database has a zone of this name. ZoneInfo would look for others in packages of that name."""
+    """Return whether the zone database has this key. ZoneInfo would also look into packages that it seems to name."""
     if not _ZONE_KEY.fullmatch(key):  # a key is a path below the zone database
         return False
     installed = find_spec("tzdata")
@@ -135,18 +137,18 @@ def _zone_of(parts: Any) -> tzinfo | None:
     if parts is None:
         return None
     if type(parts) is not str:
-        microseconds, *name = checked_list(parts)
+        microseconds, *name = expect_list(parts)
         return timezone(timedelta(microseconds=microseconds), *name)
     if _is_known(parts):
         return ZoneInfo(parts)
     if not _ZONE_KEY.fullmatch(parts):
         raise DecodeError(f"it holds a time zone that there cannot be, {shorten(parts)}")
     way_out = "'pip install tzdata' brings the zones that a system lacks, and its newest version new ones"
-    raise NotHereError(f"it holds a time in the zone {parts!r}, which is not known here; {way_out}")
+    raise UnavailableValueError(f"it holds a time in the zone {parts!r}, which is not known here; {way_out}")
 
 
 def _clock_parts(value: time | datetime) -> Any:
-    """-> the text of ISO 8601 or, where that does not say all, a list: without a zone, the zone, and the fold."""
+    """Return ISO 8601 or, where that does not say all, a list: ISO 8601 without the zone, the zone, and the fold."""
     zone = _zone_parts(value.tzinfo)
     if not value.fold and (zone is None or (type(zone) is list and len(zone) == 1)):
         return value.isoformat()
@@ -157,7 +159,7 @@ def _clock_of(cls: Any) -> Callable[[Any], Any]:
     def restore(parts: Any) -> Any:
         if type(parts) is str:
             return cls.fromisoformat(parts)
-        text, zone, fold = checked_list(parts, 3)
+        text, zone, fold = expect_list(parts, 3)
         return cls.fromisoformat(text).replace(tzinfo=_zone_of(zone), fold=fold)
 
     return restore
@@ -167,14 +169,14 @@ def _clock_of(cls: Any) -> Callable[[Any], Any]:
 
 
 def _registered(name: Any) -> RegisteredType:
-    registered = find_by_name(_text(name))
+    registered = find_by_name(_expect_str(name))
     if registered is None:
-        raise NotHereError(f"this process does not know the type {name!r}; register_type it, then load again")
+        raise UnavailableValueError(f"this process does not know the type {name!r}; register_type it, then load again")
     return registered
 
 
 def _enum_of(parts: Any) -> Enum:
-    name, member, value = checked_list(parts, 3)
+    name, member, value = expect_list(parts, 3)
     registered = _registered(name)
     if not registered.is_enum:
         raise DecodeError(f"{name} was saved as an enum and is none now")
@@ -187,44 +189,44 @@ def _enum_of(parts: Any) -> Enum:
 
 
 def enum_parts(name: str, member: Enum) -> list[Any]:
-    """-> the name of the class and of a member; for a combination of flags, which has no name, its value."""
+    """Return the names of the class and of a member, and None; for combined flags, which have no name, their value."""
     if type(member).__members__.get(member.name or "") is member:
         return [name, member.name, None]
     return [name, None, member.value]
 
 
 def _object_of(parts: Any) -> object:
-    name, version, values = checked_list(parts, 3)
+    name, version, values = expect_list(parts, 3)
     registered = _registered(name)
     if registered.is_enum or type(values) is not dict or type(version) is not int:
         raise DecodeError(f"{name} was saved as an object with fields and is none now")
     return registered.restore(values, version)
 
 
-def _not_here(value: Any) -> Any:
-    raise TypeError("only who walks through a value knows where its parts are")
+def _by_encoder(value: Any) -> Any:
+    raise TypeError("the parts of registered classes are made by ValueEncoder")
 
 
-ENUM = TypeCodec("enum", 30, (), _not_here, _enum_of, is_deep=True)
-OBJECT = TypeCodec("object", 31, (), _not_here, _object_of, is_deep=True)
+ENUM = TypeCodec("enum", 30, (), _by_encoder, _enum_of, is_deep=True)
+OBJECT = TypeCodec("object", 31, (), _by_encoder, _object_of, is_deep=True)
 
 
 # --------------------------------------------------------------------------- the table
 
 
-def _surrogates_of(parts: Any) -> str:
+def _str_of(parts: Any) -> str:
     return bytes.fromhex(parts).decode("utf-8", "surrogatepass")
 
 
-def _path_kind(number: int, cls: type[PurePath]) -> TypeCodec:
+def _path_codec(number: int, cls: type[PurePath]) -> TypeCodec:
     def restore(parts: Any) -> PurePath:
-        text = _text(parts)
+        text = _expect_str(parts)
         try:
             return cls(text)
         except NotImplementedError:  # a path of another system's files
             reason = f"it holds the {cls.__name__} {shorten(text)}, and on this system there are none"
             way_out = f"load it where there are, or save Pure{cls.__name__} or texts to move between systems"
-            raise NotHereError(f"{reason}; {way_out}") from None
+            raise UnavailableValueError(f"{reason}; {way_out}") from None
 
     return TypeCodec(cls.__name__, number, (cls,), _path_parts, restore, is_deep=True)
 
@@ -236,85 +238,99 @@ def _path_parts(path: PurePath) -> str:
     return text
 
 
-def _text(parts: Any) -> str:
+def _expect_str(parts: Any) -> str:
     if type(parts) is not str:
         raise DecodeError(f"it holds {shorten(parts)} where a text should be")
     return parts
 
 
-def _unlike(items: list[Any]) -> list[Any]:
-    if are_too_alike(items):
+def _hashable_items(items: Iterable[Any]) -> list[Any]:
+    listed = [*items]
+    if are_too_alike(listed):
         raise TypeError(TOO_ALIKE)
-    return items
+    return listed
+
+
+def _dict_parts(value: dict[Any, Any]) -> list[Any]:
+    return [[*pair] for pair in value.items()]
 
 
 def _dict_of(parts: Any) -> dict[Any, Any]:
-    pairs = [checked_list(pair, 2) for pair in checked_list(parts)]
-    _unlike([key for key, _ in pairs])
+    pairs = [expect_list(pair, 2) for pair in expect_list(parts)]
+    _hashable_items(key for key, _ in pairs)
     return dict(pairs)
 
 
-DICT = TypeCodec(
-    *("dict", 6, (dict, FrozenDict, UnsettledDict), lambda value: [[*pair] for pair in value.items()]),
-    *(_dict_of, True, _has_text_keys),
-)
-SET = TypeCodec(
-    *("set", 4, (set, FrozenSet, UnsettledSet), lambda value: _unlike([*value])),
-    *(lambda parts: set(_unlike(checked_list(parts))), True),
-)
-FROZENSET = TypeCodec(
-    *("frozenset", 5, (frozenset,), lambda value: _unlike([*value])),
-    *(lambda parts: frozenset(_unlike(checked_list(parts))), True),
-)
-TUPLE = TypeCodec("tuple", 3, (tuple,), list, lambda parts: tuple(checked_list(parts)), is_deep=True)
+def _set_of(parts: Any) -> set[Any]:
+    return set(_hashable_items(expect_list(parts)))
 
-KINDS = (
-    TypeCodec("int", 1, (int,), lambda value: f"{value:x}", lambda parts: int(parts, 16), False, _is_64_bit),
-    TypeCodec(
-        "str", 2, (str,), lambda value: value.encode("utf-8", "surrogatepass").hex(), _surrogates_of, False, is_utf8
-    ),
-    TypeCodec("float", None, (float,), repr, lambda parts: float(_text(parts)), False, isfinite),
-    TypeCodec(
-        "bytes", None, (bytes,), lambda value: b64encode(value).decode(), lambda text: b64decode(text, validate=True)
-    ),
+
+def _str_parts(value: str) -> str:
+    return value.encode("utf-8", "surrogatepass").hex()
+
+
+def _bytes_parts(value: bytes) -> str:
+    return b64encode(value).decode()
+
+
+def _bytes_of(parts: Any) -> bytes:
+    return b64decode(parts, validate=True)
+
+
+def _timedelta_parts(value: timedelta) -> list[int]:
+    return [value.days, value.seconds, value.microseconds]
+
+
+def _range_parts(value: range) -> list[int]:
+    return [value.start, value.stop, value.step]
+
+
+def _complex_parts(value: complex) -> list[str]:
+    return [repr(value.real), repr(value.imag)]
+
+
+def _complex_of(parts: Any) -> complex:
+    return complex(*(float(_expect_str(part)) for part in expect_list(parts, 2)))
+
+
+DICT = TypeCodec("dict", 6, (dict, FrozenDict, UnsettledDict), _dict_parts, _dict_of, True, _has_str_keys)
+SET = TypeCodec("set", 4, (set, FrozenSet, UnsettledSet), _hashable_items, _set_of, True)
+FROZENSET = TypeCodec("frozenset", 5, (frozenset,), _hashable_items, lambda parts: frozenset(_set_of(parts)), True)
+TUPLE = TypeCodec("tuple", 3, (tuple,), list, lambda parts: tuple(expect_list(parts)), True)
+
+TYPE_CODECS = (
+    TypeCodec("int", 1, (int,), "{:x}".format, lambda parts: int(parts, 16), False, _is_64_bit),
+    TypeCodec("str", 2, (str,), _str_parts, _str_of, False, is_utf8),
+    TypeCodec("float", None, (float,), repr, lambda parts: float(_expect_str(parts)), False, isfinite),
+    TypeCodec("bytes", None, (bytes,), _bytes_parts, _bytes_of),
     *(TUPLE, SET, FROZENSET, DICT, ENUM, OBJECT),
     TypeCodec("date", 7, (date,), date.isoformat, date.fromisoformat),
     TypeCodec("time", 8, (time,), _clock_parts, _clock_of(time)),
     TypeCodec("datetime", 9, (datetime,), _clock_parts, _clock_of(datetime)),
-    TypeCodec(
-        *("timedelta", 10, (timedelta,), lambda value: [value.days, value.seconds, value.microseconds]),
-        lambda parts: timedelta(*checked_list(parts, 3)),
-    ),
-    TypeCodec("Decimal", 11, (Decimal,), str, lambda parts: Decimal(_text(parts))),
+    TypeCodec("timedelta", 10, (timedelta,), _timedelta_parts, lambda parts: timedelta(*expect_list(parts, 3))),
+    TypeCodec("Decimal", 11, (Decimal,), str, lambda parts: Decimal(_expect_str(parts))),
     TypeCodec("UUID", 12, (UUID,), str, UUID),
-    TypeCodec(
-        *("range", 13, (range,), lambda value: [value.start, value.stop, value.step]),
-        *(lambda parts: range(*checked_list(parts, 3)), True),
-    ),
-    TypeCodec(
-        *("complex", 14, (complex,), lambda value: [repr(value.real), repr(value.imag)]),
-        lambda parts: complex(*(float(_text(part)) for part in checked_list(parts, 2))),
-    ),
-    _path_kind(20, PosixPath),
-    _path_kind(21, PurePosixPath),
-    _path_kind(22, WindowsPath),
-    _path_kind(23, PureWindowsPath),
+    TypeCodec("range", 13, (range,), _range_parts, lambda parts: range(*expect_list(parts, 3)), True),
+    TypeCodec("complex", 14, (complex,), _complex_parts, _complex_of),
+    _path_codec(20, PosixPath),
+    _path_codec(21, PurePosixPath),
+    _path_codec(22, WindowsPath),
+    _path_codec(23, PureWindowsPath),
 )
 
-BY_TYPE: dict[type, TypeCodec] = {cls: kind for kind in KINDS for cls in kind.types}
-_BY_NAME: dict[Any, TypeCodec] = {kind.name: kind for kind in KINDS}
-_BY_NUMBER: dict[int | None, TypeCodec] = {kind.number: kind for kind in KINDS if kind.number is not None}
+CODEC_OF: dict[type, TypeCodec] = {cls: codec for codec in TYPE_CODECS for cls in codec.types}
+_BY_TAG: dict[str | int, TypeCodec] = {
+    **{codec.name: codec for codec in TYPE_CODECS},
+    **{codec.number: codec for codec in TYPE_CODECS if codec.number is not None},
+}
 
 
-def kind_named(name: object) -> TypeCodec:
-    """-> the kind with this name. Raises DecodeError if there is none."""
-    if type(name) is not str or name not in _BY_NAME:
-        raise DecodeError(f"it holds an unknown type {shorten(name)}; perhaps a newer version of stategraph wrote it")
-    return _BY_NAME[name]
+def find_codec(tag: str | int) -> TypeCodec:
+    """Return the codec with this name or number.
 
-
-def kind_numbered(number: int) -> TypeCodec:
-    """-> the kind with this number. Raises DecodeError if there is none."""
-    if number not in _BY_NUMBER:
-        raise DecodeError(f"it holds an unknown type {number}; perhaps a newer version of stategraph wrote it")
-    return _BY_NUMBER[number]
+    Raises:
+        DecodeError: There is none.
+    """
+    if tag not in _BY_TAG:
+        raise DecodeError(f"it holds an unknown type {shorten(tag)}; perhaps a newer version of stategraph wrote it")
+    return _BY_TAG[tag]

@@ -1,27 +1,25 @@
-"""Results of nodes in a folder: a cache that is as safe as the disk store, and never fails."""
+"""Results of nodes in a folder: a cache that is as safe as the disk store, and never raises."""
 
 from __future__ import annotations
 
 import hashlib
 import hmac
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
-import attrs
 from diskcache.core import DBNAME
 
 from stategraph._text.shown import describe_exception
 from stategraph._values import clock
+from stategraph._values.cached import CachedResult, Changes
 from stategraph._values.frozen import freeze_items
 from stategraph.errors import NotSerializableError
-from stategraph.stores._codec.values import decode, encode
-from stategraph.stores._files.path_options import absolute_path
+from stategraph.policies import CachePolicy
+from stategraph.stores._codec.msgpack import decode, encode
+from stategraph.stores._files.config_paths import absolute_path
 from stategraph.stores._files.safe_diskcache import OLDEST, SafeCache, cache_folder, check_database
-from stategraph.stores._files.sqlite_file import check_version
+from stategraph.stores._files.sqlite_connection import check_version
 from stategraph.stores._rows.integrity import SigningKey, signing_key
-
-if TYPE_CHECKING:
-    from stategraph.policies import CachePolicy
 
 _FORMAT, _SIGNED = b"stategraph result 1\n", b"stategraph result 1, signed\n"
 _DIGEST = 32  # bytes of a SHA-256
@@ -29,32 +27,15 @@ _SWEEP = 100  # results that are kept between two looks for those whose time is 
 _SWEPT = 1_000  # results that one look removes at most: a node waits for it
 
 
-@attrs.frozen
-class FoundResult:
-    """What came of looking for a result.
-
-    Attributes:
-        key: What it is kept under; None where it cannot be.
-        changes: What was set, by keys, and the keys that were removed; None if there is nothing to be used.
-        reason: Why there is nothing.
-        is_broken: Whether somebody should see to the cache: it fails, or is signed otherwise.
-    """
-
-    key: str | None
-    changes: tuple[Mapping[str, Any], Sequence[str]] | None = None
-    reason: str = ""
-    is_broken: bool = False
-
-
-class KeptResults:
-    """Results in a folder, which is opened, and made for its owner only, when the first one is looked for.
+class ResultCache:
+    """Results of nodes in a folder. It is opened, and made for its owner only, when the first result is looked for.
 
     Every entry has a checksum or a signature and holds its own key, and nothing in it is ever unpickled: what is
-    damaged, or does not belong there, is as good as missing. Entries whose time is over are removed.
+    damaged, or does not belong there, counts as missing. Expired entries are removed.
 
     Args:
         path: The folder.
-        sign_with: Gives the key that entries are signed with (HMAC-SHA-256): others are as good as missing.
+        sign_with: Gives the key that entries are signed with (HMAC-SHA-256): all others count as missing.
     """
 
     def __init__(self, path: Any, sign_with: SigningKey | str | None = None) -> None:
@@ -64,41 +45,41 @@ class KeptResults:
         self._cache: SafeCache | None = None
         self._kept = 0  # since it was opened
 
-    def find(self, parts: Sequence[Any], ttl: float | None) -> FoundResult:
-        """-> the result that is kept for these values, not older than `ttl` seconds."""
+    def find(self, parts: Sequence[Any], ttl: float | None) -> CachedResult:
+        """Return the result for these inputs, if there is one that is not older than `ttl` seconds."""
         try:
             key = hashlib.sha256(encode(parts)).hexdigest()
         except NotSerializableError as error:
-            return FoundResult(None, reason=f"an input has no exact value to look for: {error}", is_broken=True)
+            return CachedResult(None, reason=f"an input has no exact value to look for: {error}", is_broken=True)
         except Exception as error:  # noqa: BLE001 - a cache never fails
-            return FoundResult(None, reason=describe_exception(error), is_broken=True)
+            return CachedResult(None, reason=describe_exception(error), is_broken=True)
         try:
             return self._found(key, ttl)
         except Exception as error:  # noqa: BLE001 - a cache never fails
-            return FoundResult(key, reason=f"it cannot be read: {describe_exception(error)}", is_broken=True)
+            return CachedResult(key, reason=f"it cannot be read: {describe_exception(error)}", is_broken=True)
 
-    def _found(self, key: str, ttl: float | None) -> FoundResult:
+    def _found(self, key: str, ttl: float | None) -> CachedResult:
         cache, signing_key = self._opened(), self._key()
         entry = cache.find(self, key)
         if entry is None:
-            return FoundResult(key, reason="new")
+            return CachedResult(key, reason="new")
         try:
-            written, changed, removed = _unpacked(key, entry, signing_key)
+            written, changes = _unpack(key, entry, signing_key)
         except _OtherSignatureError as error:
-            return FoundResult(key, reason=str(error), is_broken=True)
-        except Exception as error:  # noqa: BLE001 - whatever comes of bytes that are not ours
-            return FoundResult(key, reason=f"damaged: {describe_exception(error)}")
+            return CachedResult(key, reason=str(error), is_broken=True)
+        except Exception as error:  # noqa: BLE001 - any may be raised by bytes that are not ours
+            return CachedResult(key, reason=f"damaged: {describe_exception(error)}")
         if ttl is not None and not 0 <= clock.now_ns() - written < ttl * 1_000_000_000:
             cache.drop(self, key)
-            return FoundResult(key, reason="expired")
-        return FoundResult(key, (changed, removed))
+            return CachedResult(key, reason="expired")
+        return CachedResult(key, changes)
 
-    def keep(self, key: str, changes: tuple[Mapping[str, Any], Sequence[str]], ttl: float | None = None) -> str:
-        """Keep a result, for `ttl` seconds -> why that failed; empty if it did not."""
+    def keep(self, key: str, changes: Changes, ttl: float | None = None) -> str:
+        """Keep a result, for `ttl` seconds. Returns why that failed; empty if it did not."""
         try:
-            packed, cache = _packed(key, changes, self._key()), self._opened()
+            entry, cache = _pack(key, changes, self._key()), self._opened()
             with cache.transaction(self):
-                cache.set(key, packed, expire=ttl)
+                cache.set(key, entry, expire=ttl)
             if self._kept % _SWEEP == 0 and cache.drop_expired(self, clock.now_ns() / 1e9, _SWEPT):
                 cache.erase(self)
             self._kept += 1
@@ -124,43 +105,47 @@ class KeptResults:
         return f"cache at {self._path}"
 
 
-def results_of(policy: CachePolicy, store_key: SigningKey | None) -> KeptResults:
-    """-> the results that a policy keeps; signed with its own key, or with that of the store if that signs.
+def result_cache_of(policy: CachePolicy, store_key: SigningKey | None) -> ResultCache:
+    """Return the results of nodes with a policy, signed with its key or, if it has none, with that of the store.
 
     Raises:
-        ConfigError: the path cannot be one, or the environment variable that holds the key is not set.
+        ConfigError: The path cannot be one, or the environment variable that holds the key is not set.
     """
-    return KeptResults(policy.path, store_key if policy.sign_with is None else policy.sign_with)
+    return ResultCache(policy.path, store_key if policy.sign_with is None else policy.sign_with)
 
 
 class _OtherSignatureError(ValueError):
     """An entry is signed with another key, or not at all."""
 
 
-def _packed(key: str, changes: tuple[Mapping[str, Any], Sequence[str]], signing_key: bytes | None) -> bytes:
+def _pack(key: str, changes: Changes, signing_key: bytes | None) -> bytes:
     changed, removed = changes
-    body = encode([key, clock.now_ns(), dict(changed), list(removed)])
-    return _seal(key, body, signing_key) + body
+    payload = encode([key, clock.now_ns(), dict(changed), list(removed)])
+    return _prefix(key, payload, signing_key) + payload
 
 
-def _seal(key: str, body: bytes, signing_key: bytes | None) -> bytes:
-    """-> what an entry begins with: its format, and a checksum or a signature."""
+def _prefix(key: str, payload: bytes, signing_key: bytes | None) -> bytes:
+    """Return the start of an entry: its format, and a checksum or a signature."""
     if signing_key is None:
-        return _FORMAT + hashlib.sha256(body).digest()
-    return _SIGNED + hmac.digest(signing_key, _SIGNED + key.encode() + body, "sha256")
+        return _FORMAT + hashlib.sha256(payload).digest()
+    return _SIGNED + hmac.digest(signing_key, _SIGNED + key.encode() + payload, "sha256")
 
 
-def _unpacked(key: str, entry: bytes, signing_key: bytes | None) -> tuple[int, dict[str, Any], list[str]]:
-    """-> when an entry was written, what was set, and what was removed. ValueError: it is none for this key."""
+def _unpack(key: str, entry: bytes, signing_key: bytes | None) -> tuple[int, Changes]:
+    """Return when an entry was written, in nanoseconds since 1970, and the changes that it holds.
+
+    Raises:
+        ValueError: It is no entry for this key.
+    """
     start = len(_FORMAT if signing_key is None else _SIGNED) + _DIGEST
-    body = entry[start:]
-    if not hmac.compare_digest(entry[:start], _seal(key, body, signing_key)):
+    payload = entry[start:]
+    if not hmac.compare_digest(entry[:start], _prefix(key, payload, signing_key)):
         raise _mismatch(entry, has_key=signing_key is not None)
-    own, written, changed, removed = decode(body)
+    own, written, changed, removed = decode(payload)
     is_ours = own == key and type(written) is int and type(changed) is dict and type(removed) is list
     if not is_ours or not all(type(name) is str for name in (*changed, *removed)):
         raise ValueError("it is no result for these inputs")
-    return written, freeze_items(changed), removed  # what a State would not take is no result either
+    return written, (freeze_items(changed), removed)  # frozen here: what a State refuses is no result either
 
 
 def _mismatch(entry: bytes, *, has_key: bool) -> ValueError:

@@ -21,16 +21,11 @@ from diskcache.core import DBNAME, DEFAULT_SETTINGS, METADATA, MODE_RAW, UNKNOWN
 
 from stategraph._util.dropped import reaper
 from stategraph.errors import CheckpointCorruptError, ConfigError, FormatError
-from stategraph.stores._files.fork_safety import take_care_of
-from stategraph.stores._files.path_options import absolute_path
-from stategraph.stores._files.paths import own_file, own_folder
-from stategraph.stores._files.sqlite_file import (
-    BUSY,
-    DURABLE,
-    OpenFiles,
-    erase_log,
-    execute_patiently,
-)
+from stategraph.stores._files.config_paths import absolute_path
+from stategraph.stores._files.database_files import OpenFiles
+from stategraph.stores._files.fork_safety import protect_at_fork
+from stategraph.stores._files.ownership import secure_file, secure_folder
+from stategraph.stores._files.sqlite_connection import BUSY_TIMEOUT, DURABLE, erase_log, execute_patiently
 from stategraph.stores._rows.reentrance import Access
 
 _SETTINGS: dict[str, Any] = {
@@ -112,8 +107,8 @@ class SafeCache(diskcache.Cache):  # type: ignore[misc]
         self._pid = os.getpid()
         self._is_shut = False
         self._files: OpenFiles
-        take_care_of(self)
-        super().__init__(folder, timeout=BUSY, disk=_BytesDisk, **_SETTINGS)
+        protect_at_fork(self)
+        super().__init__(folder, timeout=BUSY_TIMEOUT, disk=_BytesDisk, **_SETTINGS)
 
     @property
     def _con(self) -> Connection:
@@ -150,7 +145,7 @@ class SafeCache(diskcache.Cache):  # type: ignore[misc]
     def _connect(self) -> Connection:
         file = os.path.join(self._directory, DBNAME)  # noqa: PTH118 - diskcache has it as a str
         connection = sqlite3.connect(
-            file, timeout=BUSY, isolation_level=None, check_same_thread=False, factory=Connection
+            file, timeout=BUSY_TIMEOUT, isolation_level=None, check_same_thread=False, factory=Connection
         )
         for pragma in ("journal_mode = wal", *DURABLE, "mmap_size = 0", "trusted_schema = 0"):
             execute_patiently(connection, f"PRAGMA {pragma}")
@@ -295,7 +290,7 @@ def cache_folder(path: object, key: str = "checkpoint.options.path") -> Path:
     if os.path.expandvars(os.path.expanduser(folder)) != str(folder):  # noqa: PTH111 - what diskcache does
         raise ConfigError(key, str(path), "a path without $ variables")
     try:
-        own_file(own_folder(folder) / DBNAME)
+        secure_file(secure_folder(folder) / DBNAME)
     except OSError as error:
         raise ConfigError(key, str(path), f"a folder that can be made and written to ({error.strerror})") from error
     return folder
@@ -308,7 +303,7 @@ def check_database(path: Path) -> None:
     is compared, before diskcache sees it, with what diskcache makes of its own accord.
     """
     try:
-        with closing(sqlite3.connect(path, timeout=BUSY, isolation_level=None)) as database:
+        with closing(sqlite3.connect(path, timeout=BUSY_TIMEOUT, isolation_level=None)) as database:
             database.execute("PRAGMA query_only = 1")
             database.execute("PRAGMA trusted_schema = 0")
             ours = _schema()

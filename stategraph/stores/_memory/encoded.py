@@ -8,8 +8,8 @@ import attrs
 
 from stategraph._values.frozen import are_settled
 from stategraph.state import State, data_of, evolve, with_data
-from stategraph.stores._codec.delta import Change, restore
-from stategraph.stores._codec.pauses import pause_of, pause_text
+from stategraph.stores._codec.delta import Delta, restore
+from stategraph.stores._codec.pauses import pause_from_json, pause_to_json
 
 
 @attrs.frozen
@@ -34,7 +34,7 @@ class EncodedState:
     def restored(self) -> State:
         """Return the State, with copies of the objects in it."""
         data, about = restore([self.payload])
-        return evolve(with_data(self.state, data), progress=about["progress"], pause=pause_of(self.pause))
+        return evolve(with_data(self.state, data), progress=about["progress"], pause=pause_from_json(self.pause))
 
 
 def encoded_if_needed(state: State) -> State | EncodedState:
@@ -45,8 +45,8 @@ def encoded_if_needed(state: State) -> State | EncodedState:
     """
     if are_settled(data_of(state).values()) and not _waits_with_objects(state):
         return state
-    payload = Change.between(None, state, {}).to_body()
-    return EncodedState(with_data(state, {}), payload, pause_text(state.pause))
+    payload = Delta.between(None, state, {}).to_payload()
+    return EncodedState(with_data(state, {}), payload, pause_to_json(state.pause))
 
 
 def _waits_with_objects(state: State) -> bool:
@@ -62,7 +62,7 @@ def about(kept: State | EncodedState) -> State:
     """Return a State for a summary of it: without its data, if these would have to be decoded."""
     if isinstance(kept, State) or kept.pause is None:
         return provenance_of(kept)
-    return evolve(kept.state, pause=pause_of(kept.pause))
+    return evolve(kept.state, pause=pause_from_json(kept.pause))
 
 
 def provenance_of(kept: State | EncodedState) -> State:

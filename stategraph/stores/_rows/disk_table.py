@@ -24,7 +24,7 @@ from stategraph.errors import (
     InvalidRunIdError,
 )
 from stategraph.stores._files.safe_diskcache import SafeCache, check_database
-from stategraph.stores._files.sqlite_file import BUSY, is_busy, rows_with_any_text
+from stategraph.stores._files.sqlite_connection import BUSY_TIMEOUT, fetch_damaged_text, is_busy
 from stategraph.stores._rows.columns import no_run
 from stategraph.stores._rows.packing import pack_row, pack_run, unpack_row, unpack_run
 from stategraph.stores._rows.records import CheckpointRecord, RunRecord, Unreadable, WriteBatch
@@ -190,7 +190,7 @@ class DiskTable(Table):
         """Return what the cache has under the keys of runs between these, after the ids of the runs."""
         select = "SELECT substr(key, ?), mode, filename, value FROM Cache WHERE key > ? AND key < ? AND raw = 1 LIMIT ?"
         with self._explained(""), self.cache.reading(self.store):
-            return rows_with_any_text(self.cache.connection, select, (len(_RUN_PREFIX) + 1, first, last, limit))
+            return fetch_damaged_text(self.cache.connection, select, (len(_RUN_PREFIX) + 1, first, last, limit))
 
     def _found_run(self, run_id: str, mode: Any, filename: Any, value: Any) -> RunRecord | Unreadable:
         try:
@@ -252,7 +252,7 @@ class DiskTable(Table):
             if self._closed:
                 raise closed_error(self.store, run_id) from cause
             if is_busy(cause):
-                raise failed(run_id, f"the {self} was locked by another process for {BUSY} s") from cause
+                raise failed(run_id, f"the {self} was locked by another process for {BUSY_TIMEOUT} s") from cause
             kind = failed if isinstance(cause, sqlite3.OperationalError | OSError) else damaged
             raise kind(run_id, f"the {self} failed: {cause}") from cause
 

@@ -9,10 +9,10 @@ import attrs
 
 from stategraph.errors import CheckpointCorruptError, CheckpointSaveError, ConfigError, FormatError, StateGraphError
 from stategraph.state import State, time_ns_of
-from stategraph.stores._codec.delta import Change, assembled, encoded_of
-from stategraph.stores._codec.pauses import pause_of, pause_text
-from stategraph.stores._codec.payload import Bodies, excess_of
-from stategraph.stores._codec.type_codecs import DecodeError, NotRegisteredError
+from stategraph.stores._codec.delta import Delta, combine, encode_unsettled
+from stategraph.stores._codec.pauses import pause_from_json, pause_to_json
+from stategraph.stores._codec.payload import PayloadCodec, excess_of
+from stategraph.stores._codec.type_codecs import DecodeError, UnavailableValueError
 from stategraph.stores._rows.integrity import Sealer
 from stategraph.stores._rows.records import FORMAT, MAX_STEP, CheckpointRecord
 
@@ -71,8 +71,8 @@ class CheckpointEncoder:
         bodies: Encodes and decodes what rows hold.
     """
 
-    def __init__(self, sealer: Sealer, bodies: Bodies | None = None) -> None:
-        self._sealer, self._bodies = sealer, bodies or Bodies()
+    def __init__(self, sealer: Sealer, bodies: PayloadCodec | None = None) -> None:
+        self._sealer, self._bodies = sealer, bodies or PayloadCodec()
 
     def snapshot(self, state: State, incarnation: bytes = b"") -> tuple[CheckpointRecord, DeltaBase]:
         """Return a row with all data of a State, and what the next row is to build on.
@@ -80,7 +80,7 @@ class CheckpointEncoder:
         Raises:
             NotSerializableError: a value cannot be kept exactly.
         """
-        whole = Change.between(None, state, {})
+        whole = Delta.between(None, state, {})
         encoding, body, excess = self._bodies.encode(whole.parts())
         row = self._sealed(state, state.step, encoding, body, b"", incarnation)
         return row, DeltaBase(state, row.base, row.seal, b"", whole.encoded, len(body), 0, incarnation, excess)
@@ -93,7 +93,7 @@ class CheckpointEncoder:
         Raises:
             NotSerializableError: a value cannot be kept exactly.
         """
-        change = Change.between(previous.state, state, previous.encoded)
+        change = Delta.between(previous.state, state, previous.encoded)
         encoding, body, excess = self._bodies.encode(change.parts(), previous.excess)
         since = previous.since + len(body) + _ROW_WEIGHT
         if since > previous.snapshot + _LIGHT:
@@ -154,12 +154,12 @@ class CheckpointEncoder:
                 timestamp=newest.time_ns,
                 status=newest.status,
                 error=newest.error,
-                pause=pause_of(newest.pause),
+                pause=pause_from_json(newest.pause),
                 **about,
             )
         except (FormatError, ConfigError):
             raise
-        except NotRegisteredError as error:
+        except UnavailableValueError as error:
             raise FormatError(run_id, f"its step {newest.step} cannot be restored here: {error}") from error
         except (DecodeError, StateGraphError, TypeError, ValueError, LookupError, AttributeError) as error:
             raise CheckpointCorruptError(run_id, f"its step {newest.step} cannot be restored: {error}") from error
@@ -171,13 +171,13 @@ class CheckpointEncoder:
         self.check(run_id, rows, incarnation)
         try:
             return self._assembled(run_id, rows)
-        except NotRegisteredError as error:
+        except UnavailableValueError as error:
             raise FormatError(run_id, f"its step {rows[-1].step} cannot be restored here: {error}") from error
         except DecodeError as error:
             raise CheckpointCorruptError(run_id, f"its step {rows[-1].step} cannot be restored: {error}") from error
 
     def _assembled(self, run_id: str, rows: Sequence[CheckpointRecord]) -> tuple[dict[str, Any], dict[str, Any]]:
-        return assembled(self._bodies.decode(run_id, rows))
+        return combine(self._bodies.decode(run_id, [(row.step, row.encoding, row.body) for row in rows]))
 
     def base_of(self, state: State, rows: Sequence[CheckpointRecord], incarnation: bytes = b"") -> DeltaBase:
         """Return what the next row is to build on, after the State of these rows."""
@@ -186,7 +186,7 @@ class CheckpointEncoder:
         since = sum(len(row.body) + _ROW_WEIGHT for row in rows[1:])
         excess = excess_of((row.encoding, row.body) for row in rows)
         weights = (len(rows[0].body), since, incarnation, excess)
-        return DeltaBase(state, newest.base, newest.seal, before, encoded_of(state), *weights)
+        return DeltaBase(state, newest.base, newest.seal, before, encode_unsettled(state), *weights)
 
     def check(self, run_id: str, rows: Sequence[CheckpointRecord], incarnation: bytes = b"") -> None:
         """Check that these are a snapshot and all rows up to the last of them, as they were written.
@@ -209,7 +209,7 @@ class CheckpointEncoder:
     ) -> CheckpointRecord:
         if state.step > MAX_STEP:
             raise CheckpointSaveError(state.run_id, f"step {state.step} is above {MAX_STEP}, the last that can be kept")
-        pause = None if state.pause is None else pause_text(state.pause)
+        pause = None if state.pause is None else pause_to_json(state.pause)
         about = (
             *(state.step, base, state.checkpoint_node, time_ns_of(state), state.status, state.error),
             *(FORMAT, encoding),

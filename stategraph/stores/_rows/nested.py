@@ -15,7 +15,7 @@ from stategraph._values.ids import directly_within, given_id, is_parts_id, parts
 from stategraph._values.provenance import ParentStep, Part
 from stategraph.errors import CheckpointError, CheckpointNotFoundError, NotSerializableError, StepConflictError
 from stategraph.state import State, evolve
-from stategraph.stores._codec.values import encode_value
+from stategraph.stores._codec.msgpack import encode_value
 from stategraph.stores._rows.records import RunRecord, WriteBatch
 from stategraph.stores._rows.run_log import RunLog
 from stategraph.stores.retention import RetentionPolicy

@@ -10,7 +10,7 @@ import attrs
 from stategraph._values import clock
 from stategraph._values.provenance import ErrorInfo, ParentStep, RunStatus
 from stategraph.errors import CheckpointCorruptError
-from stategraph.stores._codec.pauses import pause_of
+from stategraph.stores._codec.pauses import pause_from_json
 from stategraph.stores._codec.type_codecs import DecodeError
 from stategraph.stores.retention import RETENTIONS, RetentionPolicy
 from stategraph.stores.summaries import Summary
@@ -103,7 +103,7 @@ class RunRecord(NamedTuple):
 
 def _summary(run: RunRecord, at: RunRecord | CheckpointRecord) -> Summary:
     try:
-        pause = pause_of(at.pause)
+        pause = pause_from_json(at.pause)
     except DecodeError as error:
         raise CheckpointCorruptError(run.run_id, f"what it waits for cannot be restored: {error}") from error
     return Summary(

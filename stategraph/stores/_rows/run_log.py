@@ -17,7 +17,7 @@ from stategraph.errors import (
     StepConflictError,
 )
 from stategraph.state import State
-from stategraph.stores._files.fork_safety import take_care_of
+from stategraph.stores._files.fork_safety import protect_at_fork
 from stategraph.stores._rows.encoder import CheckpointEncoder
 from stategraph.stores._rows.group_commit import SharedCommits
 from stategraph.stores._rows.integrity import Sealer
@@ -51,7 +51,7 @@ class RunLog:
         self.known = KnownRuns()
         self.runs = Runs(table, sealer, self.known)
         self.commits = SharedCommits(table.apply, table.is_in_use)
-        take_care_of(self)
+        protect_at_fork(self)
 
     def at_rest(self) -> AbstractContextManager[object]:
         """Keep other threads out while the process is forked."""

@@ -14,7 +14,7 @@ from stategraph.errors import (
 )
 from stategraph.state import State
 from stategraph.stores._checks import check_step
-from stategraph.stores._codec.delta import have_same_data, is_about_same
+from stategraph.stores._codec.delta import have_same_data, have_same_provenance
 from stategraph.stores._rows.encoder import DeltaBase, ascending_groups
 from stategraph.stores._rows.records import CheckpointRecord, RunRecord, WriteBatch
 from stategraph.stores._rows.run_log import RunLog
@@ -73,7 +73,7 @@ def _following(
     same_data = have_same_data(base.state, state, base.encoded)
     check_step(state.run_id, run.step, state.step, may_change_data or same_data)
     # What a row builds on may be signed with a former key, and a snapshot builds on nothing.
-    if same_data and is_about_same(base.state, state) and not log.sealer.takes_former:
+    if same_data and have_same_provenance(base.state, state) and not log.sealer.takes_former:
         saved = log.table.chain(state.run_id, state.step)
         if not saved or saved[-1].seal != base.seal:
             if log.is_stale(run):

@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 
 from stategraph.errors import FormatError
-from stategraph.stores._files.sqlite_file import DURABLE, execute_patiently
+from stategraph.stores._files.sqlite_connection import DURABLE, execute_patiently
 from stategraph.stores._rows.sql_schema import MIGRATIONS, SCHEMA_VERSION
 
 APPLICATION_ID = 0x53475248

@@ -10,16 +10,8 @@ from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
 from stategraph.errors import CheckpointCorruptError, CheckpointError
-from stategraph.stores._files.sqlite_file import (
-    OpenFiles,
-    check_log,
-    connect,
-    database_file,
-    erase_log,
-    grow_log,
-    is_damage,
-    is_unshareable,
-)
+from stategraph.stores._files.database_files import OpenFiles, check_log, database_file
+from stategraph.stores._files.sqlite_connection import connect, erase_log, grow_log, is_damage, is_unshareable
 from stategraph.stores._rows.reentrance import Access
 from stategraph.stores._rows.schema_check import check, prepare, store_id
 from stategraph.stores._rows.sql_schema import supplement

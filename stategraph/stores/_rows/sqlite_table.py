@@ -8,7 +8,7 @@ from functools import partial
 
 from stategraph._values.ids import given_id, ids_within
 from stategraph.errors import CheckpointCorruptError, CheckpointSaveError
-from stategraph.stores._files.sqlite_file import rows_with_any_text
+from stategraph.stores._files.sqlite_connection import fetch_damaged_text
 from stategraph.stores._rows.records import CheckpointRecord, RunRecord, Unreadable, WriteBatch
 from stategraph.stores._rows.sql_schema import (
     CHAIN,
@@ -122,7 +122,7 @@ class SqliteTable(Table):
         return self.database.in_transaction(run_id, partial(self._delete_damaged, run_id))
 
     def _delete_damaged(self, run_id: str) -> bool:
-        found = rows_with_any_text(self.database.connection, "SELECT run_id, number FROM run", ())
+        found = fetch_damaged_text(self.database.connection, "SELECT run_id, number FROM run", ())
         numbers = [(number,) for kept_id, number in found if str(kept_id) == run_id]
         self.database.connection.executemany("DELETE FROM run WHERE number = ?", numbers)
         self._delete_rows(numbers)
@@ -152,7 +152,7 @@ class SqliteTable(Table):
         where = f"WHERE {' AND '.join([*(condition for condition, _ in asked), IS_SHOWN])}"
         values = [*(value for _, value in asked), limit]
         select = f"SELECT {RUN} FROM run {where} ORDER BY number DESC LIMIT ?"
-        found = self.database.query("", select, values, rows_with_any_text)
+        found = self.database.query("", select, values, fetch_damaged_text)
         return [run_or_unreadable(row, self) for row in found]
 
     def nested_ids(self, run_id: str) -> list[str]:

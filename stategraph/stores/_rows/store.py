@@ -13,7 +13,7 @@ from stategraph._values.provenance import Part
 from stategraph.errors import CheckpointError, InvalidRunIdError
 from stategraph.state import State
 from stategraph.stores._checks import check_limit, check_number, check_state, check_status, from_cursor
-from stategraph.stores._codec.payload import Bodies
+from stategraph.stores._codec.payload import PayloadCodec
 from stategraph.stores._rows import nested
 from stategraph.stores._rows.copies import copy_run
 from stategraph.stores._rows.encoder import CheckpointEncoder
@@ -61,7 +61,7 @@ class RowStore(CheckpointStore):
     ) -> None:
         self.signing_key = signing_key(sign_with)
         sealer = Sealer(self.signing_key, former_keys(verify_with))
-        encoder = CheckpointEncoder(sealer, Bodies(serializer, compress))
+        encoder = CheckpointEncoder(sealer, PayloadCodec(serializer, compress))
         self._log = RunLog(open_table(self, sealer.identify), sealer, encoder)
         if not sealer.signs:
             with suppress(CheckpointError):  # of what is damaged, whoever reads it is told

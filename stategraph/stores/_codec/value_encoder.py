@@ -1,4 +1,4 @@
-"""Walking through a value before it is saved: each part is looked at, and an error knows where it stands."""
+"""The way through a value before it is saved: each part is prepared for a format, and an error has the path to it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from stategraph.errors import NotSerializableError
 from stategraph.stores._codec.collisions import TOO_ALIKE, are_too_alike
 from stategraph.stores._codec.sharing import CONTAINER, MOST_REPEATED, TOO_OFTEN
 from stategraph.stores._codec.type_codecs import (
-    BY_TYPE,
+    CODEC_OF,
     DICT,
     ENUM,
     FROZENSET,
@@ -30,19 +30,19 @@ from stategraph.stores._codec.type_codecs import (
 
 
 @attrs.frozen
-class Encoded:
-    """Stands for a value that was encoded already: its bytes, from `stategraph.stores._codec.values.encode_value`."""
+class EncodedValue:
+    """A value that was encoded before, as its bytes (see `stategraph.stores._codec.msgpack.encode_value`)."""
 
     data: bytes
 
 
 @attrs.frozen(eq=False)
-class _Made:
-    """A container that was walked through.
+class _PreparedContainer:
+    """A container that was prepared.
 
     Attributes:
         value: The container.
-        prepared: What was made of it.
+        prepared: Its prepared form.
         size: How many values it is written as.
         levels: How many levels of containers are in it.
     """
@@ -53,44 +53,49 @@ class _Made:
     levels: int
 
 
-class Walk(ABC):
-    """Turns values into what a format has. How it tags the rest is for each format to say.
+class ValueEncoder(ABC):
+    """Prepares values for a format: turns them into types that it has. Each format says how it tags the others.
 
-    One walk is for what is written together. A container that it meets again, at whatever depth, is not walked through
-    again; that it is written again is counted.
+    One encoder is for values that are written together. A shared container is prepared once, whatever its depths; how
+    often it is written is counted.
     """
 
     def __init__(self) -> None:
-        # The containers are kept with what was made of them, lest others get their ids.
-        self._made: dict[int, _Made] = {}
+        # With the containers themselves: if one were released, another could get its id.
+        self._known: dict[int, _PreparedContainer] = {}
         self._written = self._repeated = 0
-        self._deepest = 0  # depth of a container, of those in the one that is being walked through
+        self._deepest = 0  # depth of the deepest container in the one that is being prepared
 
     @abstractmethod
-    def tagged(self, kind: TypeCodec, parts: Any) -> Any:
-        """-> what the format has for a value of this kind with these parts, which are prepared."""
+    def tagged(self, codec: TypeCodec, parts: Any) -> Any:
+        """Return the form of a value that the format does not have, from its prepared parts."""
 
     @abstractmethod
     def in_order(self, items: list[Any]) -> list[Any]:
-        """-> prepared items of a set in an order that does not depend on hashes."""
+        """Return prepared items of a set in an order that does not depend on hashes."""
 
     @abstractmethod
     def mapping(self, items: dict[str, Any]) -> Any:
-        """-> a dict with text keys; its values are prepared."""
+        """Return the form of a dict with str as keys and prepared values."""
 
     @abstractmethod
-    def encoded(self, value: Encoded) -> Any:
-        """-> what stands in the place of a value that was encoded already."""
+    def encoded(self, value: EncodedValue) -> Any:
+        """Return the form of a value that was encoded before."""
 
-    def is_native(self, kind: TypeCodec, value: Any) -> bool:
-        """Whether the format has the value without a tag."""
-        return kind.is_plain(value)
+    def is_native(self, codec: TypeCodec, value: Any) -> bool:
+        """Return whether the format has the value without a tag."""
+        return codec.is_plain(value)
 
     def prepare(self, value: Any, path: str, depth: int) -> Any:
-        """-> the value as the format takes it.
+        """Return the prepared form of a value.
+
+        Args:
+            value: The value.
+            path: Where it stands in the State, for the error.
+            depth: In how many containers it stands there; -1 for the State itself.
 
         Raises:
-            NotSerializableError: with the path to the part that cannot be kept exactly.
+            NotSerializableError: A part cannot be kept exactly; the error has the path to it.
         """
         try:
             return self.prepared(value, depth)
@@ -99,33 +104,35 @@ class Walk(ABC):
             raise
 
     def prepared(self, value: Any, depth: int) -> Any:
-        """-> the same for a part of a value; the path in an error begins there."""
+        """Return the prepared form of a part of a value; the path in an error begins at the part."""
         leaf = _LEAVES.get(type(value))
         if leaf is not None:
             return leaf(self, value)
         if depth >= MAX_DEPTH:
             raise NotSerializableError("", f"it is nested deeper than {MAX_DEPTH} levels, or contains itself")
-        made = self._made.get(id(value))
-        if made is not None and depth + made.levels < MAX_DEPTH:
-            return self._again(made, depth)
+        known = self._known.get(id(value))
+        if known is not None and depth + known.levels < MAX_DEPTH:
+            return self._again(known, depth)
         written, deepest, self._deepest = self._written, self._deepest, depth
         prepared = self._container(value, depth + 1)
-        self._made[id(value)] = _Made(value, prepared, self._written - written, self._deepest - depth)
+        size, levels = self._written - written, self._deepest - depth
+        self._known[id(value)] = _PreparedContainer(value, prepared, size, levels)
         self._deepest = max(self._deepest, deepest)
         return prepared
 
-    def _again(self, made: _Made, depth: int) -> Any:
-        self._deepest = max(self._deepest, depth + made.levels)
-        self._written += made.size
-        self._repeated += made.size
+    def _again(self, known: _PreparedContainer, depth: int) -> Any:
+        """Return the form of a shared container, and count that it is written again."""
+        self._deepest = max(self._deepest, depth + known.levels)
+        self._written += known.size
+        self._repeated += known.size
         if self._repeated > MOST_REPEATED:
             raise NotSerializableError("", TOO_OFTEN)
-        return made.prepared
+        return known.prepared
 
     def _container(self, value: Any, depth: int) -> Any:
-        step = _STEPS.get(type(value))
-        if step is not None:
-            return step(self, value, depth)
+        method = _CONTAINERS.get(type(value))
+        if method is not None:
+            return method(self, value, depth)
         registered = find_by_class(type(value))
         if registered is not None:
             return self._registered(registered, value, depth)
@@ -134,21 +141,21 @@ class Walk(ABC):
     def _as_it_is(self, value: Any) -> Any:
         return value
 
-    def _encoded(self, value: Encoded) -> Any:
+    def _encoded(self, value: EncodedValue) -> Any:
         return self.encoded(value)
 
     def _leaf(self, value: Any) -> Any:
-        kind = BY_TYPE[type(value)]
-        if self.is_native(kind, value):
+        codec = CODEC_OF[type(value)]
+        if self.is_native(codec, value):
             return value
         try:
-            parts = kind.to_parts(value)
+            parts = codec.to_parts(value)
         except TypeError as error:
             raise NotSerializableError("", str(error)) from None
-        return self.tagged(kind, self.prepared(parts, 0) if kind.is_deep else parts)
+        return self.tagged(codec, self.prepared(parts, 0) if codec.is_deep else parts)
 
     def _items(self, values: Iterable[Any], depth: int, place_of: Callable[[int], str]) -> list[Any]:
-        """-> prepared items of a container; `place_of` says how a path goes on to the item of a number."""
+        """Return the prepared items of a container; `place_of` gives the path from it to the item with a number."""
         items: list[Any] = []
         try:
             for value in values:
@@ -188,16 +195,16 @@ class Walk(ABC):
         return self.tagged(OBJECT, [registered.name, registered.version, self._dict(values, depth)])
 
 
-_STEPS: dict[type, Callable[[Walk, Any, int], Any]] = {
-    **dict.fromkeys((list, FrozenList, UnsettledList), Walk._list),
-    **dict.fromkeys(DICT.types, Walk._dict),
-    **dict.fromkeys((*SET.types, frozenset), Walk._set),
-    tuple: Walk._tuple,
+_CONTAINERS: dict[type, Callable[[ValueEncoder, Any, int], Any]] = {
+    **dict.fromkeys((list, FrozenList, UnsettledList), ValueEncoder._list),
+    **dict.fromkeys(DICT.types, ValueEncoder._dict),
+    **dict.fromkeys((*SET.types, frozenset), ValueEncoder._set),
+    tuple: ValueEncoder._tuple,
 }
-_LEAVES: dict[type, Callable[[Walk, Any], Any]] = {
-    **dict.fromkeys(BY_TYPE.keys() - _STEPS.keys(), Walk._leaf),
-    **dict.fromkeys((type(None), bool), Walk._as_it_is),
-    Encoded: Walk._encoded,
+_LEAVES: dict[type, Callable[[ValueEncoder, Any], Any]] = {
+    **dict.fromkeys(CODEC_OF.keys() - _CONTAINERS.keys(), ValueEncoder._leaf),
+    **dict.fromkeys((type(None), bool), ValueEncoder._as_it_is),
+    EncodedValue: ValueEncoder._encoded,
 }
 
 

@@ -1,8 +1,8 @@
-"""Files and folders of a store: nobody else may write to them, and nobody has planted one in their place.
+"""Owners and modes of files: other users must not be able to write to a store, or to put another file in its place.
 
-Whoever can write to a file of a store can put in it what they like, and whoever can write to its folder can put another
-file in its place. What others may do is read from owners and modes, not tried: root may do everything. Windows has no
-such modes, and nothing of this is asked there. Folders above that of the file are for the user to look after.
+Who can write to a file of a store decides what is in it, and who can write to its folder can replace it. What others
+may do is read from owners and modes, not tried: root may do everything. Windows has no such modes, so nothing of this
+is checked there. The folders above that of the file are the business of the user.
 """
 
 from __future__ import annotations
@@ -14,50 +14,27 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from stategraph._util.validators import encodable
-from stategraph.errors import ConfigError
-
 _HAS_MODES = os.name == "posix"
 _MOST_LINKS = 40  # links to links: as many as Linux follows
-
-
-def absolute(path: object, key: str, what: str) -> str:
-    """-> a path as it means the same in every working directory; a ``~`` at its start is the home of the user.
-
-    Raises:
-        ConfigError: there is none. `key` says what it was given for, `what` of what it is to be the path.
-    """
-    text = os.fspath(path) if isinstance(path, str | os.PathLike) else None
-    if not isinstance(text, str) or not text:
-        raise ConfigError(key, path, f"the path of {what}")
-    if text == ":memory:":
-        raise ConfigError(key, path, f'the path of {what}; store "memory" keeps runs in memory')
-    if not text.isprintable() and any(character < " " for character in text):
-        allowed = f"the path of {what}, without control characters: in TOML, one with \\ stands in 'single quotes'"
-        raise ConfigError(key, path, allowed)
-    name = encodable(text)
-    if name is None:
-        raise ConfigError(key, path, f"the path of {what}, of characters that a file name can have")
-    try:
-        return os.path.abspath(os.path.expanduser(name))  # noqa: PTH111 - as PTH100
-    except OSError as error:
-        allowed = f"an absolute path: the working directory is not there any more ({error.strerror})"
-        raise ConfigError(key, path, allowed) from error
 
 
 # --------------------------------------------------------------------------- files and folders to use
 
 
-def own_file(file: Path, *, must_exist: bool = False) -> Path:
-    """-> the file to open, with links followed; it is made, for its owner only, if it is not there and need not be.
+def secure_file(file: Path, *, must_exist: bool = False) -> Path:
+    """Return the file of a database, with links resolved, once it is safe to open.
+
+    Args:
+        file: The file.
+        must_exist: If not, it is made where it is missing, for its owner only.
 
     Raises:
-        OSError: it cannot be used, or others can change it.
+        OSError: It cannot be used, or other users can change it.
     """
     if not must_exist:
         make_folder(file.parent)
     file = _followed(file)
-    others = [one for one in beside(file) if os.path.lexists(one)]  # first: a database is made before these are
+    others = [one for one in side_files(file) if os.path.lexists(one)]  # first: SQLite makes the database before these
     if must_exist and not file.exists():
         raise FileNotFoundError(errno.ENOENT, "there is no such file")
     if others and not file.exists():
@@ -66,17 +43,17 @@ def own_file(file: Path, *, must_exist: bool = False) -> Path:
         make_private(file)
     _check_own(file, stat.S_ISREG, "a regular file")
     _check_names(file)
-    check_beside(file)
+    check_side_files(file)
     if log_of(file) in others and not file.stat().st_size:
         raise _left_alone(log_of(file), file)  # SQLite would delete the log, whatever is in it
     return file
 
 
-def own_folder(folder: Path) -> Path:
-    """-> the folder to use, with links followed; it is made, for its owner only, if it is not there.
+def secure_folder(folder: Path) -> Path:
+    """Return a folder, with links resolved, once it is safe to use; it is made, for its owner only, if it is missing.
 
     Raises:
-        OSError: it cannot be used, or others can change what is in it.
+        OSError: It cannot be used, or other users can change what is in it.
     """
     if folder.is_symlink():  # one that leads nowhere is no folder to make, and seems to be there already
         _followed(folder)
@@ -99,12 +76,12 @@ def make_folder(folder: Path) -> None:
 def make_private(file: Path) -> None:
     """Make a file for its owner only, before SQLite makes one that all can read.
 
-    One that is there is not opened: to close it again would end the locks that this process has on it by other handles.
+    A file that exists is not opened: to close it again would end the locks that this process holds on it elsewhere.
 
     Raises:
-        OSError: it cannot be made, or read and written to.
+        OSError: It cannot be made, or not be read or written to.
     """
-    with suppress(FileExistsError):  # of a link that leads nowhere, too
+    with suppress(FileExistsError):  # also raised for a broken link
         os.close(os.open(file, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
     if not os.access(file, os.R_OK | os.W_OK):
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(file))
@@ -112,27 +89,27 @@ def make_private(file: Path) -> None:
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(file))
 
 
-def beside(file: Path) -> tuple[Path, Path, Path]:
-    """-> where SQLite keeps the write-ahead log of a database, the index of the log, and a journal."""
+def side_files(file: Path) -> tuple[Path, Path, Path]:
+    """Return where SQLite keeps the write-ahead log of a database, the index of the log, and a rollback journal."""
     log, index, journal = (file.with_name(file.name + end) for end in ("-wal", "-shm", "-journal"))
     return log, index, journal
 
 
-def check_beside(file: Path) -> None:
-    """Check that others can change none of the files that SQLite keeps beside a database.
+def check_side_files(file: Path) -> None:
+    """Check that other users can change none of the files that SQLite keeps beside a database.
 
     Raises:
-        OSError: they can, or one of these is no file of its own.
+        OSError: They can, or one of these has another name as well.
     """
-    for other in beside(file):
-        with suppress(FileNotFoundError):  # removed by whoever was the last to close the database
+    for other in side_files(file):
+        with suppress(FileNotFoundError):  # the last connection that closes removes it
             _check_own(other, stat.S_ISREG, "a regular file")
-            _check_names(other)  # SQLite would write over what has the other name
+            _check_names(other)  # SQLite would overwrite what the other name stands for
 
 
 def log_of(file: Path) -> Path:
-    """-> where SQLite keeps the write-ahead log of a database."""
-    return beside(file)[0]
+    """Return where SQLite keeps the write-ahead log of a database."""
+    return side_files(file)[0]
 
 
 def _left_alone(other: Path, file: Path) -> OSError:
@@ -147,7 +124,7 @@ def _refusal(reason: str) -> OSError:
 
 
 def _followed(path: Path) -> Path:
-    """-> the path without links. Raises OSError if others can change where it leads."""
+    """Return the path with links resolved. Raises OSError if others can change where it leads."""
     link = None
     for _ in range(_MOST_LINKS):
         _check_place(path.parent)
@@ -163,7 +140,7 @@ def _followed(path: Path) -> Path:
 
 
 def _check_place(folder: Path) -> None:
-    """Raise OSError if others can put something else in the place of what is in the folder."""
+    """Raise OSError if others can replace what is in the folder."""
     status = folder.stat()
     if not stat.S_ISDIR(status.st_mode):
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
@@ -173,7 +150,7 @@ def _check_place(folder: Path) -> None:
 
 
 def _check_own(path: Path, is_kind: Callable[[int], bool], kind: str) -> None:
-    """Raise OSError if this is something else, or others can change it."""
+    """Raise OSError if this is of another kind, or others can change it."""
     status = path.lstat()
     if not is_kind(status.st_mode):
         raise _refusal(f"{path} is not {kind}")
@@ -197,7 +174,7 @@ def _check_mode(path: Path, status: os.stat_result, what: str) -> None:
 
 
 def _is_of_own_group(status: os.stat_result) -> bool:
-    """Whether only a group can write that has this user as its one member, as many systems make one for each user."""
+    """Return whether only a group can write whose one member is this user: many systems make such a group for each."""
     if not _HAS_MODES or status.st_mode & stat.S_IWOTH or not status.st_mode & stat.S_IWGRP:
         return False
     if not status.st_gid:  # containers have other users in the group of root, and do not list them
@@ -215,7 +192,7 @@ def _is_of_own_group(status: os.stat_result) -> bool:
 
 
 def _check_names(file: Path) -> None:
-    """Raise OSError if the file has another name: SQLite keeps a log for each, and two of them damage the database."""
+    """Raise OSError if the file has another name: SQLite keeps a log for each name, and two damage the database."""
     names = file.stat().st_nlink
     if names > 1:
         raise _refusal(f"{file} is one file with {names} names (hard links): copy it to a file of its own")

@@ -1,0 +1,143 @@
+"""Connections to a SQLite database: how they are made durable, wait for others, and erase what was deleted."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from stategraph.errors import ConfigError
+from stategraph.stores._files.ownership import log_of
+
+BUSY_TIMEOUT = 60  # seconds to wait for other processes that write
+_MOMENT = 1  # seconds to wait for other processes that still read what is to be erased
+_LOG_SIZE = 4 << 20  # bytes that SQLite lets the log grow to before it starts again
+
+DURABLE = ("synchronous = FULL", "fullfsync = 1", "checkpoint_fullfsync = 1", "secure_delete = ON")
+"""Pragmas of each connection: sync every commit, on macOS down to the medium, and overwrite what is deleted."""
+
+
+def check_version(key: str, value: object, needed: tuple[int, int]) -> None:
+    """Check that the SQLite of this Python is new enough.
+
+    Args:
+        key: The key path of the config that needs it, for the error.
+        value: The value there.
+        needed: The oldest version that will do.
+
+    Raises:
+        ConfigError: It is older.
+    """
+    if sqlite3.sqlite_version_info < needed:
+        raise ConfigError(
+            key,
+            value,
+            f"it takes SQLite {needed[0]}.{needed[1]} or newer, and this Python has {sqlite3.sqlite_version}: "
+            "take a Python that brings its own SQLite, from python.org, uv or conda",
+        )
+
+
+def connect(file: Path, mode: str) -> sqlite3.Connection:
+    """Return a connection to a database that exists; `mode` is "rw", "ro", or "ro&immutable=1"."""
+    uri = f"{file.as_uri()}?mode={mode}"
+    return sqlite3.connect(uri, uri=True, timeout=BUSY_TIMEOUT, isolation_level=None, check_same_thread=False)
+
+
+def execute_patiently(database: sqlite3.Connection, statement: str) -> None:
+    """Execute a statement for which SQLite itself does not wait while others use the database."""
+    give_up = time.monotonic() + BUSY_TIMEOUT
+    while True:
+        try:
+            database.execute(statement).fetchall()
+        except sqlite3.OperationalError as error:
+            if not is_busy(error) or time.monotonic() > give_up:
+                raise
+            time.sleep(0.001)
+        else:
+            return
+
+
+def is_busy(error: BaseException) -> bool:
+    """Return whether an error means that others use the database."""
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_BUSY
+
+
+def is_unshareable(error: BaseException) -> bool:
+    """Return whether an error means that SQLite cannot write its index: the folder of the database is read-only."""
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY)
+
+
+# --------------------------------------------------------------------------- the log
+
+
+def grow_log(database: sqlite3.Connection, file: Path) -> None:
+    """Grow the write-ahead log once, by a transaction that is too large for the cache and is rolled back.
+
+    SQLite writes what does not fit into the cache to the log before a commit. Later commits then overwrite blocks that
+    the file has already, so that a sync has no metadata to write: it takes two thirds of the time. Nothing of this is
+    committed or synced. The log keeps its size until the last connection closes or it is erased.
+    """
+    log = log_of(file)
+    if log.exists() and log.stat().st_size >= _LOG_SIZE:
+        return
+    (pages,) = database.execute("PRAGMA cache_size").fetchone()
+    database.execute("PRAGMA cache_size = 10")
+    try:
+        database.execute("BEGIN IMMEDIATE")
+        database.execute("CREATE TABLE filling (bytes BLOB)")
+        database.execute("INSERT INTO filling VALUES (zeroblob(?))", (_LOG_SIZE,))
+    except sqlite3.OperationalError:
+        pass  # there is no room, or another process is at work: commits take longer then, and that is all
+    finally:
+        if database.in_transaction:
+            database.execute("ROLLBACK")
+        database.execute(f"PRAGMA cache_size = {pages}")
+
+
+def erase_log(database: sqlite3.Connection) -> None:
+    """Truncate the log, which still has what was written lately, once all of it is in the database.
+
+    While others read, it cannot be truncated. Then it is left for the next time, or for the last connection to close,
+    with which SQLite removes the log.
+    """
+    (patience,) = database.execute("PRAGMA busy_timeout").fetchone()
+    database.execute(f"PRAGMA busy_timeout = {_MOMENT * 1000}")
+    try:
+        database.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+    finally:
+        database.execute(f"PRAGMA busy_timeout = {patience}")
+
+
+def fetch_damaged_text(database: sqlite3.Connection, statement: str, values: Any) -> list[Any]:
+    """Return the rows of a statement, with surrogates where text is damaged: not UTF-8.
+
+    sqlite3 would raise, and return nothing of the rows that are not damaged.
+    """
+    try:
+        return database.execute(statement, values).fetchall()
+    except sqlite3.OperationalError as error:
+        if not _is_no_text(error):
+            raise
+    database.text_factory = partial(str, encoding="utf-8", errors="surrogateescape")
+    try:
+        return database.execute(statement, values).fetchall()
+    finally:
+        database.text_factory = str
+
+
+def _is_no_text(error: sqlite3.Error) -> bool:
+    """Return whether sqlite3 has found text that is not UTF-8: an error of the module itself, without a code."""
+    return getattr(error, "sqlite_errorcode", None) is None and "decode to UTF-8" in str(error)
+
+
+def is_damage(error: Exception) -> bool:
+    """Return whether an error means that the file is damaged, or no database of a store."""
+    if isinstance(error, UnicodeDecodeError):
+        return True
+    code = getattr(error, "sqlite_errorcode", None)
+    if code is None:
+        return isinstance(error, sqlite3.OperationalError) and _is_no_text(error)
+    no_such_table = sqlite3.SQLITE_ERROR
+    return code & 0xFF in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, no_such_table)
