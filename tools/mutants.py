@@ -85,9 +85,9 @@ MUTANTS = (
     ),
     Mutant(
         "a run that is saved again stays signed with a former key",
-        "stores/_rows/store.py",
-        "if self._sealer.takes_former or not",
-        "if not",
+        "stores/_rows/saving.py",
+        " and not log.sealer.takes_former:",
+        ":",
         ("tests/test_ways_out.py",),
     ),
     Mutant(
@@ -267,8 +267,8 @@ MUTANTS = (
     ),
     Mutant(
         "a run that was deleted overwrites the one that took its id",
-        "stores/_rows/store.py",
-        "            self._heads_of.check_known(head)\n",
+        "stores/_rows/saving.py",
+        "    log.runs.check_known(run)\n",
         "",
         ("tests/stores/test_two_handles.py",),
     ),
