@@ -4,7 +4,7 @@ Whatever is asked of a damaged store is answered as before the damage, or is an 
 the exception: what a power cut leaves and what damage leaves are the same there, so all of the store may be as it was
 after an earlier commit. And where damage has made a row of a database unreachable and no other names it, nothing can
 tell that it is missing: such a case is counted as incomplete. What it still shows was saved. A summary is made without
-the body that the seal covers as well: one that tells of a saved step with another node, time or status is counted, too.
+the payload that the seal covers as well: one that tells of a saved step with another node, time or status counts too.
 """
 
 from __future__ import annotations

@@ -64,14 +64,14 @@ def _states() -> Iterator[State]:
     )
 
 
-def _row(body: bytes, encoding: str) -> CheckpointRecord:
+def _row(payload: bytes, encoding: str) -> CheckpointRecord:
     state = State(run_id=_RUN)
-    return CheckpointRecord(3, 3, "node", 1, state.status, None, 1, encoding, body)
+    return CheckpointRecord(3, 3, "node", 1, state.status, None, 1, encoding, payload)
 
 
 def _body(encoding: str) -> Target:
-    bodies = PayloadCodec()
-    return lambda body: bodies.decode(_RUN, [(1, encoding, body)])
+    payloads = PayloadCodec()
+    return lambda payload: payloads.decode(_RUN, [(1, encoding, payload)])
 
 
 def _compressed(name: str) -> Target:
@@ -79,13 +79,13 @@ def _compressed(name: str) -> Target:
     import zstandard
 
     decode, compressor = _body(f"{name}+zstd"), zstandard.ZstdCompressor(level=1)
-    return lambda body: decode(compressor.compress(body))
+    return lambda payload: decode(compressor.compress(payload))
 
 
 def _sealed(encoding: str) -> Target:
-    """A whole State, of a body under a checksum that fits."""
+    """A whole State, of a payload under a checksum that fits."""
     sealer = Sealer()
-    return lambda body: state_from_bytes(_RUN, pack_row(sealer.seal(_RUN, _row(body, encoding), b""), None))
+    return lambda payload: state_from_bytes(_RUN, pack_row(sealer.seal(_RUN, _row(payload, encoding), b""), None))
 
 
 def _resealed(kept: bytes) -> object:
@@ -100,10 +100,10 @@ def _resealed(kept: bytes) -> object:
 
 def _targets() -> dict[str, tuple[Target, list[bytes]]]:
     """-> everything that decodes, with what it takes."""
-    bodies: dict[str, list[bytes]] = {}
+    payloads: dict[str, list[bytes]] = {}
     for encoding in ("msgpack", "json"):
         rows = [CheckpointEncoder(Sealer(), PayloadCodec(encoding)).snapshot(state)[0] for state in _states()]
-        bodies[encoding] = [row.body for row in rows]
+        payloads[encoding] = [row.payload for row in rows]
     head = RunRecord(
         _RUN, 1, 5, 3, "node", 1, State().status, ErrorInfo("E", "m", "n"), "g", None, Policy("windowed", 3, 1.5)
     )
@@ -115,9 +115,9 @@ def _targets() -> dict[str, tuple[Target, list[bytes]]]:
         "States": (lambda data: state_from_bytes(_RUN, data), kept),
         "States, sealed again": (_resealed, kept),
     }
-    for encoding, corpus in bodies.items():
-        targets[f"{encoding} bodies"] = _body(encoding), corpus
-        targets[f"States of {encoding} bodies"] = _sealed(encoding), corpus
+    for encoding, corpus in payloads.items():
+        targets[f"{encoding} payloads"] = _body(encoding), corpus
+        targets[f"States of {encoding} payloads"] = _sealed(encoding), corpus
         targets |= _zstd_targets(encoding, corpus)
     return {
         name: (target, [item for item in corpus if len(item) <= _LONGEST]) for name, (target, corpus) in targets.items()
@@ -129,10 +129,10 @@ def _zstd_targets(encoding: str, corpus: list[bytes]) -> dict[str, tuple[Target,
         import zstandard
     except ImportError:
         return {}
-    frames = [zstandard.ZstdCompressor(level=1).compress(body) for body in corpus]
+    frames = [zstandard.ZstdCompressor(level=1).compress(payload) for payload in corpus]
     return {
-        f"{encoding} bodies, compressed": (_body(f"{encoding}+zstd"), frames),
-        f"{encoding} bodies, mutated and compressed": (_compressed(encoding), corpus),
+        f"{encoding} payloads, compressed": (_body(f"{encoding}+zstd"), frames),
+        f"{encoding} payloads, mutated and compressed": (_compressed(encoding), corpus),
     }
 
 
@@ -222,21 +222,21 @@ def _mutated(corpus: Sequence[bytes], randomness: random.Random) -> tuple[str, b
 def _bombs() -> Iterator[tuple[str, bytes]]:
     """-> inputs that take little room, and would take much time or memory: for which target, and itself."""
     for prefix in _NESTS:
-        yield "msgpack bodies", prefix * 100_000
-        yield "json bodies", prefix * 100_000
+        yield "msgpack payloads", prefix * 100_000
+        yield "json payloads", prefix * 100_000
     for prefix in _NESTS_OF_TAGS:
-        yield "States of json bodies", prefix * 100_000
+        yield "States of json payloads", prefix * 100_000
     for length in _LENGTHS:
-        yield "msgpack bodies", length + b"\xff" * 5 + b"\xc0" * 1_000
-        yield "States of msgpack bodies", b"\x94" + length + b"\x7f\xff\xff\xff" + b"\x90" * 1_000
+        yield "msgpack payloads", length + b"\xff" * 5 + b"\xc0" * 1_000
+        yield "States of msgpack payloads", b"\x94" + length + b"\x7f\xff\xff\xff" + b"\x90" * 1_000
     for name, text in (("msgpack", b"\x90"), ("msgpack", b"\x80"), ("msgpack", b"\xc7\x00\x03"), ("json", b"[],")):
         for size in (1 << 20, (1 << 22) - 10, 1 << 24, 1 << 28, (1 << 28) + 1, 1 << 30):
             start = b"\xdd" + struct.pack(">I", size // len(text)) if name == "msgpack" else b"["
-            yield f"{name} bodies, compressed", _frame(start, text, size)
+            yield f"{name} payloads, compressed", _frame(start, text, size)
 
 
 def _frame(start: bytes, text: bytes, size: int) -> bytes:
-    """-> a compressed body of this size, made in pieces."""
+    """-> a compressed payload of this size, made in pieces."""
     try:
         import zstandard
     except ImportError:

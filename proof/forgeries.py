@@ -1,4 +1,4 @@
-"""Ways to tamper with a store: by statements on its database, and by bodies that are sealed as if they had been saved.
+"""Ways to tamper with a store: by statements on its database, and by payloads that are sealed as if they were saved.
 
 A checksum is no signature: whoever can write to a store without a key can make rows that are in order.
 """
@@ -50,8 +50,8 @@ def forgeries(name: str) -> Iterator[tuple[str, str, Forgery]]:
     for label, statement, values in {"sqlite": _sqlite, "disk": _disk}[name]():
         kind, _, way = label.partition(": ")
         yield kind, way, _by_statement(statement, values)
-    for label, encoding, body in _bodies():
-        yield "sealed bodies", label, _by_body(encoding, body)
+    for label, encoding, payload in _codec():
+        yield "sealed payloads", label, _by_body(encoding, payload)
 
 
 def _by_statement(statement: str, values: dict[str, Any]) -> Forgery:
@@ -66,14 +66,14 @@ def _by_statement(statement: str, values: dict[str, Any]) -> Forgery:
     return forge
 
 
-def _by_body(encoding: str, body: bytes) -> Forgery:
+def _by_body(encoding: str, payload: bytes) -> Forgery:
     def forge(name: str, folder: Path) -> None:
         with open_store(name, folder) as store:
             assert isinstance(store, RowStore)  # noqa: S101
             table = store._log.table
             run, (row,) = table.run("b"), table.chain("b", 1)
             assert run is not None  # noqa: S101
-            forged = Sealer().seal("b", row._replace(encoding=encoding, body=body), b"")
+            forged = Sealer().seal("b", row._replace(encoding=encoding, payload=payload), b"")
             table.apply([WriteBatch(run, run, (forged,))])
 
     return forge
@@ -103,7 +103,7 @@ _VALUES: dict[str, Any] = {
 
 _SQLITE_COLUMNS = {
     "run": "run_id version step checkpoint_node timestamp_ns status graph error parent policy",
-    "checkpoint": "base checkpoint_node timestamp_ns status error format encoding body seal",
+    "checkpoint": "base checkpoint_node timestamp_ns status error format encoding payload seal",
 }
 
 _SPY = f"BEGIN INSERT INTO {EXPLODED} VALUES (1); END"  # noqa: S608 - of a constant
@@ -197,11 +197,11 @@ _DISK_SETTINGS: dict[str, tuple[Any, Any]] = {
 }
 
 
-# --------------------------------------------------------------------------- bodies
+# --------------------------------------------------------------------------- payloads
 
 
-def _bodies() -> Iterator[tuple[str, str, bytes]]:
-    """-> bodies that nobody saved: how each is wrong, its encoding, and itself."""
+def _codec() -> Iterator[tuple[str, str, bytes]]:
+    """-> payloads that nobody saved: how each is wrong, its encoding, and itself."""
     for number, (name, parts) in product(range(34), _PARTS.items()):
         value = ormsgpack.Ext(number, parts if isinstance(parts, bytes) else ormsgpack.packb(parts))
         yield f"{name} as type {number}", "msgpack", ormsgpack.packb([[{"x": value}, {}, [], _ABOUT]])[1:]

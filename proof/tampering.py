@@ -165,7 +165,7 @@ def _work(name: str, folder: Path) -> Report:
 
 
 def _warm_up(name: str, clean: Path) -> None:
-    """Import what stategraph imports when it is used first: for the store, for compressed bodies, and to say what is
+    """Import what stategraph imports when it is used first: for the store, for compressed payloads, and to say what is
     installed instead of a serializer that is not known."""
     use(name, clean / _STORE)
     with suppress(ConfigError):

@@ -21,7 +21,7 @@ from stategraph.errors import AsyncNodeError, ConfigError
 from stategraph.observers import get_observer
 from stategraph.state import State
 from stategraph.stores import CheckpointStore, get_checkpoint_store
-from stategraph.stores.retention import Policy
+from stategraph.stores.retention import RetentionPolicy
 
 if TYPE_CHECKING:
     from stategraph._drivers.iteration import Stream
@@ -251,7 +251,7 @@ class StateGraph(GraphBuilder):
     def _new_run(self, *, shows: bool = False) -> RunContext:
         plan, checkpoint = self._runnable(), self.config.checkpoint
         store = _write_behind(self.store) if plan.write_behind else self.store
-        policy = Policy(checkpoint.retention, checkpoint.window, checkpoint.ttl)
+        policy = RetentionPolicy(checkpoint.retention, checkpoint.window, checkpoint.ttl)
         dropped = DroppedRuns(self.store)
         services = RunIO(store, self.observer, self._name, policy, plan.persist, dropped.settle)
         return RunContext(plan, services, wanted_events(self.observer), shows, dropped.hand_over)

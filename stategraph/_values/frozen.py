@@ -151,11 +151,11 @@ def is_settled(value: object) -> bool:
     if kind is datetime or kind is time:
         return _is_settled_zone(value.tzinfo)  # type: ignore[attr-defined]
     if kind is tuple or kind is frozenset:
-        return SETTLED.issuperset(map(type, value)) or _are_settled_within(value)  # type: ignore[call-overload, arg-type]
+        return SETTLED.issuperset(map(type, value)) or _are_parts_settled(value)  # type: ignore[call-overload, arg-type]
     return kind in SETTLED
 
 
-def _are_settled_within(nest: Iterable[object]) -> bool:
+def _are_parts_settled(nest: Iterable[object]) -> bool:
     """Look into tuples and frozensets level by level, into each one once: they may be shared, and deep."""
     seen: set[int] = set()
     level = [nest]
@@ -257,17 +257,17 @@ def _freeze_dict(value: dict[Any, Any], depth: int, known: _Known) -> FrozenDict
         return known[id(value)][1]  # type: ignore[no-any-return]
     frozen = FrozenDict.__new__(FrozenDict)
     dict.update(frozen, value)
-    settled, inner = ATOMS.issuperset(map(type, frozen)) or are_settled(frozen), 0
+    settled, unsettled = ATOMS.issuperset(map(type, frozen)) or are_settled(frozen), 0
     if not SETTLED.issuperset(map(type, frozen.values())):
         for key, item in frozen.items():
             if type(item) not in SETTLED:
-                inner += 1
+                unsettled += 1
                 made = freeze(item, depth, known)
                 dict.__setitem__(frozen, key, made)
                 settled = settled and (type(made) in SETTLED or is_settled(made))
     if not settled:
         frozen.__class__ = UnsettledDict
-    if inner > 1 or len(frozen) > _MANY:
+    if unsettled > 1 or len(frozen) > _MANY:
         known[id(value)] = value, frozen
     return frozen
 

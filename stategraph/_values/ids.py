@@ -123,12 +123,12 @@ def step_of(run_id: str) -> int:
     return int(found[0]) if found else 0
 
 
-def directly_within(run_id: str, inner_id: str) -> str:
+def directly_nested(run_id: str, nested_id_: str) -> str:
     """Return the id of what is nested directly in a run and has, or is, what has this id at any depth."""
-    end = inner_id.find(_MARK, len(run_id) + len(_MARK))
-    return inner_id if end < 0 else inner_id[:end]
+    end = nested_id_.find(_MARK, len(run_id) + len(_MARK))
+    return nested_id_ if end < 0 else nested_id_[:end]
 
 
-def ids_within(run_id: str) -> tuple[str, str]:
+def nested_range(run_id: str) -> tuple[str, str]:
     """Return the bounds between which are the ids of all that is nested in a run, at any depth, and no others."""
     return f"{run_id}{_MARK}", f"{run_id}/$"  # in the order of texts, $ comes next after #

@@ -16,7 +16,7 @@ from stategraph._values.frozen import freeze, is_settled
 from stategraph._values.provenance import Part
 from stategraph.state import State
 from stategraph.stores.base import CheckpointStore
-from stategraph.stores.retention import Policy
+from stategraph.stores.retention import RetentionPolicy
 
 QUEUE_BOUND = 1024
 """Saves that may be queued, and that a killed process may lose. A run that is further ahead waits."""
@@ -220,7 +220,7 @@ class WriteBehindStore:
         self.flush()
         self._store.amend(state)
 
-    def retain(self, run_id: str, policy: Policy) -> None:
+    def retain(self, run_id: str, policy: RetentionPolicy) -> None:
         """Set what is kept of a run, as the store does."""
         self._store.retain(run_id, policy)
 

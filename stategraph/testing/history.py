@@ -15,7 +15,7 @@ from stategraph._values.registered_types import register_type
 from stategraph.errors import CheckpointNotFoundError, InvalidRunIdError, RunExistsError
 from stategraph.state import State
 from stategraph.stores import CheckpointStore
-from stategraph.stores.retention import Policy
+from stategraph.stores.retention import RetentionPolicy
 from stategraph.testing.corpus import KEPT_VALUES, Order, is_same
 
 
@@ -140,7 +140,7 @@ class HistoryContract:
         """Return the store, with a run "a" of 60 steps that are all kept: a list grows, a key comes and goes."""
         if not self.keeps_history:
             pytest.skip("this store keeps the newest State of a run only, and says so by keeps_history = False")
-        store.retain("a", Policy("full"))
+        store.retain("a", RetentionPolicy("full"))
         for state in _long_run(60):
             store.save(state)
         return store
@@ -155,7 +155,7 @@ class HistoryContract:
     def test_a_fork_keeps_what_its_id_was_told(self, long_run: CheckpointStore) -> None:
         """A policy that was there before the run is: its own, not that of the source."""
         long_run.save(State(run_id="source", step=1))
-        long_run.retain("copy", Policy("full"))
+        long_run.retain("copy", RetentionPolicy("full"))
         long_run.fork("source", "copy")
         long_run.save(State(run_id="copy", step=2))
 
@@ -173,7 +173,7 @@ class HistoryContract:
         """Exactly so many checkpoints can be seen and loaded, and older ones cannot."""
         if not self.keeps_history:
             pytest.skip("this store keeps the newest State of a run only, and says so by keeps_history = False")
-        store.retain("a", Policy("windowed", window=window))
+        store.retain("a", RetentionPolicy("windowed", window=window))
         states = _long_run(60)
         for state in states:
             store.save(state)
@@ -218,7 +218,7 @@ class HistoryContract:
         """Keys added, removed and changed between two steps."""
         if not self.keeps_history:
             pytest.skip("this store keeps the newest State of a run only, and says so by keeps_history = False")
-        store.retain("a", Policy("full"))
+        store.retain("a", RetentionPolicy("full"))
         store.save(State({"same": 1, "old": 2, "n": 3}, run_id="a", step=1))
         store.save(State({"same": 1, "new": 4, "n": [5]}, run_id="a", step=2))
 
@@ -230,7 +230,7 @@ class HistoryContract:
         """Every value that is kept is the same as its copy, to the last nan in it."""
         if not self.keeps_history:
             pytest.skip("this store keeps the newest State of a run only, and says so by keeps_history = False")
-        store.retain("a", Policy("full"))
+        store.retain("a", RetentionPolicy("full"))
         for step in (1, 2):
             store.save(State({**copy.deepcopy(KEPT_VALUES), "n": step}, run_id="a", step=step))
 
@@ -240,7 +240,7 @@ class HistoryContract:
         """Values of other types, or that objects call equal; whatever their ``==`` says, or raises."""
         if not self.keeps_history:
             pytest.skip("this store keeps the newest State of a run only, and says so by keeps_history = False")
-        store.retain("a", Policy("full"))
+        store.retain("a", RetentionPolicy("full"))
         for step, values in enumerate(zip(*_ALIKE, strict=True), 1):
             store.save(State({str(place): value for place, value in enumerate(values)}, run_id="a", step=step))
 
@@ -253,9 +253,9 @@ class HistoryContract:
             pytest.skip("this store keeps the newest State of a run only, and says so by keeps_history = False")
         long_ago = datetime(2020, 1, 1, tzinfo=UTC)
         for run_id, status in (("done", "completed"), ("failed", "failed"), ("active", "active")):
-            store.retain(run_id, Policy(ttl=60))
+            store.retain(run_id, RetentionPolicy(ttl=60))
             store.save(State(run_id=run_id, step=1, status=status, timestamp=long_ago))
-        store.retain("fresh", Policy(ttl=3600))
+        store.retain("fresh", RetentionPolicy(ttl=3600))
         store.save(State(run_id="fresh", step=1, status="completed"))
         store.save(State(run_id="forever", step=1, status="completed", timestamp=long_ago))
 
@@ -267,7 +267,7 @@ class HistoryContract:
 
     def test_prune_follows_a_policy_that_became_tighter(self, long_run: CheckpointStore) -> None:
         """What was kept under a wider policy goes, and what is left can be loaded."""
-        long_run.retain("a", Policy("windowed", window=3))
+        long_run.retain("a", RetentionPolicy("windowed", window=3))
         long_run.save(State({"n": "last"}, run_id="a", step=61))
 
         long_run.prune()

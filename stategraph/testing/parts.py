@@ -14,7 +14,7 @@ from stategraph._values.provenance import ParentStep, Part, RunStatus
 from stategraph.errors import CheckpointNotFoundError, RunExistsError
 from stategraph.state import State
 from stategraph.stores import CheckpointStore
-from stategraph.stores.retention import Policy
+from stategraph.stores.retention import RetentionPolicy
 from stategraph.testing.corpus import is_same
 
 
@@ -137,7 +137,7 @@ class PartsContract:
     def test_prune_leaves_what_is_nested_in_runs_that_stay(self, run: CheckpointStore) -> None:
         """However old it is, and whether it is completed: it goes with the run that it is nested in."""
         save_nested(run, "a/#3/child", n=1)
-        run.retain("a/#3/child", Policy(ttl=1))
+        run.retain("a/#3/child", RetentionPolicy(ttl=1))
         long_ago = datetime(2020, 1, 1, tzinfo=UTC)
         over: Any = {"step": 2, "status": "completed", "timestamp": long_ago, "parent": ParentStep("a", 2)}
         run.save(State({"n": 2}, run_id="a/#3/child", **over))
@@ -182,7 +182,7 @@ class PartsContract:
     @pytest.mark.parametrize("how", ["delete", "rollback", "prune"])
     def test_what_is_nested_in_a_run_goes_with_it(self, run: CheckpointStore, how: str) -> None:
         """To the last: a run that takes the id finds nothing of it."""
-        run.retain("a", Policy(ttl=1))
+        run.retain("a", RetentionPolicy(ttl=1))
         run.save_parts("a", parts_of(3, x=1))
         save_nested(run, "a/#3/child")
         run.save_parts("a/#3/child", parts_of(2, x=1))

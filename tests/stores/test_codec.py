@@ -494,8 +494,8 @@ def test_extensions_of_wrong_parts_are_refused(tag: int, parts: Any) -> None:
     decoded_or_refused(codec._pack(ormsgpack.Ext(tag, codec._pack(codec._MsgpackEncoder().prepare(parts, "", 0)))))
 
 
-def _ext(tag: int, body: bytes) -> bytes:
-    return b"\xc9" + struct.pack(">IB", len(body), tag) + body
+def _ext(tag: int, payload: bytes) -> bytes:
+    return b"\xc9" + struct.pack(">IB", len(payload), tag) + payload
 
 
 @pytest.mark.parametrize(
@@ -506,8 +506,8 @@ def _ext(tag: int, body: bytes) -> bytes:
         _ext(NUMBER["set"], b"\xdd\x7f\xff\xff\xff"),
         b"\x91" * 1_000_000 + b"\xc0",
         b"\x81\xa1a" * 1_000_000 + b"\xc0",
-        nested(lambda body: _ext(NUMBER["tuple"], b"\x91" + body), 1000, b"\xc0"),
-        nested(lambda body: _ext(NUMBER["dict"], b"\x92\xc0" + body), 1000, b"\xc0"),
+        nested(lambda payload: _ext(NUMBER["tuple"], b"\x91" + payload), 1000, b"\xc0"),
+        nested(lambda payload: _ext(NUMBER["dict"], b"\x92\xc0" + payload), 1000, b"\xc0"),
     ],
     ids=lambda data: f"{data[:8].hex()} {len(data)}",
 )
@@ -521,13 +521,13 @@ def test_bombs_are_refused(data: bytes) -> None:
 _BOMB_IN_A_PROCESS = """
 import struct, sys, threading
 from stategraph.stores._codec import msgpack as codec
-body = b"\\xc0"
+payload = b"\\xc0"
 for _ in range(99):
-    body = b"\\x91" * 1000 + body
-    body = b"\\xc9" + struct.pack(">IB", len(body), 3) + body
+    payload = b"\\x91" * 1000 + payload
+    payload = b"\\xc9" + struct.pack(">IB", len(payload), 3) + payload
 def decode():
     try:
-        codec.decode(body)
+        codec.decode(payload)
     except ValueError:
         pass
     sys.stdout.write("survived")
@@ -565,10 +565,10 @@ def test_a_bomb_of_nested_nests_does_not_overflow_the_stack() -> None:
 )
 def test_a_zone_key_cannot_lead_out_of_the_zone_database(key: str) -> None:
     """It is looked up there and nowhere else."""
-    body = codec._pack(["2024-01-01T00:00:00", key, 0])
+    payload = codec._pack(["2024-01-01T00:00:00", key, 0])
 
     with pytest.raises(DecodeError):
-        codec.decode(_ext(NUMBER["datetime"], body))
+        codec.decode(_ext(NUMBER["datetime"], payload))
 
 
 def test_a_zone_key_imports_nothing() -> None:

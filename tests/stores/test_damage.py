@@ -17,7 +17,7 @@ from stategraph.errors import (
     RunExistsError,
 )
 from stategraph.state import evolve
-from stategraph.stores._codec import payload as bodies
+from stategraph.stores._codec import payload as payloads
 from stategraph.stores._files.ownership import make_private
 from stategraph.stores._rows.packing import pack_row, unpack_row
 from stategraph.stores._rows.sql_schema import SCHEMA_VERSION
@@ -260,7 +260,7 @@ def change_base(store, step, base):
 def copy_row(store, step, to):
     """Have a row stand at another step as well."""
     first = table_of(store).run("a").number << 32
-    fields = "base, checkpoint_node, timestamp_ns, status, error, pause, format, encoding, body, seal"
+    fields = "base, checkpoint_node, timestamp_ns, status, error, pause, format, encoding, payload, seal"
     select = f"SELECT {first | to}, {fields} FROM checkpoint WHERE id = {first | step}"
     sql(store.path, f"INSERT INTO checkpoint (id, {fields}) {select}")
 
@@ -283,7 +283,7 @@ class TestPrune:
         """And keeps no other from going."""
         for run_id in ("a", "b", "c"):
             saved(store, 1, run_id=run_id, policy=OVER if run_id < "c" else None, status="completed")
-        sql(path, "UPDATE checkpoint SET body = x'00' WHERE id >> 32 = 1")
+        sql(path, "UPDATE checkpoint SET payload = x'00' WHERE id >> 32 = 1")
         lose(store, 1, "c")
 
         pruned = store.prune()
@@ -421,7 +421,7 @@ class TestBombs:
     def test_what_is_worth_too_much_is_left_as_it_is(self, path):
         """A State of zeros is kept, uncompressed, and comes back."""
         pytest.importorskip("zstandard")
-        state = State({"text": "0" * (bodies._ALLOWANCE + 1)}, run_id="a", step=1)
+        state = State({"text": "0" * (payloads._ALLOWANCE + 1)}, run_id="a", step=1)
         with SqliteStore(path, compress=True) as store:
             store.save(state)
             (row,) = table_of(store).chain("a", None)
@@ -430,17 +430,17 @@ class TestBombs:
             assert store.load("a") == state
 
     @pytest.mark.inside
-    @pytest.mark.parametrize(("size", "is_refused"), [(bodies._ALLOWANCE, False), (bodies._ALLOWANCE + 1, True)])
+    @pytest.mark.parametrize(("size", "is_refused"), [(payloads._ALLOWANCE, False), (payloads._ALLOWANCE + 1, True)])
     def test_the_limit(self, size, is_refused):
-        """A small body may become 4 MB, and not one byte more."""
+        """A small payload may become 4 MB, and not one byte more."""
         zstandard = pytest.importorskip("zstandard")
         bomb = zstandard.ZstdCompressor().compress(bytes(size))
 
         if is_refused:
-            with pytest.raises(ValueError, match=f"claim to be {size} bytes; at most {bodies._ALLOWANCE}"):
-                bodies._decompress(bomb)
+            with pytest.raises(ValueError, match=f"claim to be {size} bytes; at most {payloads._ALLOWANCE}"):
+                payloads._decompress(bomb)
         else:
-            assert bodies._decompress(bomb) == bytes(size)
+            assert payloads._decompress(bomb) == bytes(size)
 
 
 def test_parts_of_a_run_that_is_gone(any_store):

@@ -20,7 +20,7 @@ from tests.stores.inside import table_of
 
 KEY, OLD_KEY = b"k" * 32, b"o" * 32
 FILES = {"sqlite": ("runs.db", SqliteStore), "disk": ("runs/cache.db", DiskStore)}
-ROWS = {"sqlite": ("checkpoint", "id", "body"), "disk": ("Cache", "rowid", "value")}
+ROWS = {"sqlite": ("checkpoint", "id", "payload"), "disk": ("Cache", "rowid", "value")}
 
 
 @pytest.fixture(params=FILES)
@@ -60,11 +60,11 @@ def change_bodies(kind, sql):
     """-> puts one text in the place of another, of the same length, in everything that is kept of checkpoints."""
 
     def change(old, new, name="one"):
-        table, key, body = ROWS[kind]
+        table, key, payload = ROWS[kind]
         only = "" if kind == "sqlite" else "WHERE key LIKE 'row:%'"
-        for number, content in sql(f"SELECT {key}, {body} FROM {table} {only}", name=name):
+        for number, content in sql(f"SELECT {key}, {payload} FROM {table} {only}", name=name):
             if old in content:
-                sql(f"UPDATE {table} SET {body} = ? WHERE {key} = ?", content.replace(old, new), number, name=name)
+                sql(f"UPDATE {table} SET {payload} = ? WHERE {key} = ?", content.replace(old, new), number, name=name)
 
     return change
 

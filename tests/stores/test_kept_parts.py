@@ -84,13 +84,14 @@ def test_another_process_finds_them(opened):
 
 
 BODY_OF_PARTS = {
-    "sqlite": "UPDATE checkpoint SET body = CAST(replace(CAST(body AS TEXT), 'value of y', 'value of q') AS BLOB) "
-    "WHERE instr(body, CAST('value of y' AS BLOB))",
+    "sqlite": "UPDATE checkpoint "
+    "SET payload = CAST(replace(CAST(payload AS TEXT), 'value of y', 'value of q') AS BLOB) "
+    "WHERE instr(payload, CAST('value of y' AS BLOB))",
     "disk": "UPDATE Cache SET value = CAST(replace(CAST(value AS TEXT), 'value of y', 'value of q') AS BLOB) "
     "WHERE instr(value, CAST('value of y' AS BLOB))",
 }
 ROW_OF_PARTS = {
-    "sqlite": "DELETE FROM checkpoint WHERE instr(body, CAST('value of y' AS BLOB))",
+    "sqlite": "DELETE FROM checkpoint WHERE instr(payload, CAST('value of y' AS BLOB))",
     "disk": "DELETE FROM Cache WHERE instr(value, CAST('value of y' AS BLOB))",
 }
 HEADS_WITHIN = {

@@ -114,7 +114,7 @@ def test_a_tail_of_loaded_rows_goes_on_like_the_one_that_was_saved() -> None:
     row, _ = ROWS.following(ROWS.base_of(loaded, made[:3]), attrs.evolve(loaded.set("n", 2), step=4))
 
     assert row._replace(node="", time_ns=0, seal=b"") == made[3]._replace(node="", time_ns=0, seal=b"")
-    assert (row.base, len(row.body)) == (1, len(made[3].body))
+    assert (row.base, len(row.payload)) == (1, len(made[3].payload))
 
 
 def test_a_step_whose_status_changes_keeps_its_body() -> None:
@@ -127,7 +127,7 @@ def test_a_step_whose_status_changes_keeps_its_body() -> None:
     again, tail = ROWS.again(tail, second, failed)
     third, _ = ROWS.following(tail, states[2])
 
-    assert (again.body, again.base) == (second.body, 1)
+    assert (again.payload, again.base) == (second.payload, 1)
     assert ROWS.state("a", [first, again]) == failed
     assert ROWS.state("a", [first, again, third]) == states[2]
     with pytest.raises(CheckpointCorruptError):
@@ -138,8 +138,8 @@ def test_a_step_whose_status_changes_keeps_its_body() -> None:
 
 
 def weights(*datas: dict[str, Any]) -> list[int]:
-    """-> the bytes of the body of each step."""
-    return [len(row.body) for row in rows_of(run_of(*datas))]
+    """-> the bytes of the payload of each step."""
+    return [len(row.payload) for row in rows_of(run_of(*datas))]
 
 
 def test_a_small_change_of_a_large_state_weighs_what_it_is() -> None:
@@ -156,7 +156,7 @@ def test_no_change_weighs_next_to_nothing() -> None:
     states = run_of(big, {})
     states.append(attrs.evolve(states[-1].set("big", states[-1]["big"]), step=3))
 
-    assert [len(row.body) for row in rows_of(states)][1:] == [5, 5]
+    assert [len(row.payload) for row in rows_of(states)][1:] == [5, 5]
 
 
 def test_a_list_that_grew_weighs_its_new_items() -> None:
@@ -168,7 +168,7 @@ def test_a_list_that_grew_weighs_its_new_items() -> None:
 
     made = rows_of(states)
 
-    assert all(1000 < len(row.body) < 1040 for row in made[1:] if not row.is_snapshot)
+    assert all(1000 < len(row.payload) < 1040 for row in made[1:] if not row.is_snapshot)
     assert sum(row.is_snapshot for row in made) <= 2
     assert ROWS.state("a", chains(made)[-1])["log"] == messages
 
@@ -221,7 +221,7 @@ def test_a_snapshot_is_written_when_the_changes_weigh_as_much() -> None:
 
     assert 2 < sum(row.is_snapshot for row in made) < 12
     for chain in chains(made):
-        assert sum(len(row.body) for row in chain) <= 2.2 * len(chain[0].body) + 20_000
+        assert sum(len(row.payload) for row in chain) <= 2.2 * len(chain[0].payload) + 20_000
 
 
 def test_small_changes_of_a_small_state_do_not_pile_up() -> None:
@@ -241,7 +241,7 @@ class TestObjects:
         """They are compared by their bytes, not by identity or their own equality."""
         states = [State({"order": Order(1, [BIG]), "n": step}, run_id="a", step=step) for step in range(1, 4)]
 
-        assert [len(row.body) < 50 for row in rows_of(states)] == [False, True, True]
+        assert [len(row.payload) < 50 for row in rows_of(states)] == [False, True, True]
 
     def test_one_that_changed_in_its_place_is_kept_again(self) -> None:
         """Though it is the same object."""
@@ -264,7 +264,7 @@ class TestObjects:
         later, _ = ROWS.following(ROWS.base_of(loaded, [row]), attrs.evolve(loaded, step=2))
 
         assert ROWS.state("a", [row, later])["order"] == Order(1, ["tea"])
-        assert len(later.body) < 200
+        assert len(later.payload) < 200
 
 
 # --------------------------------------------------------------------------- damage and forgery
@@ -272,7 +272,7 @@ class TestObjects:
 STATES = run_of({"n": 0, "log": [1]}, {"n": 1}, {"n": 2, "log": [1, 2]}, {"m": 3}, {"n": 4})
 MADE = rows_of(STATES)
 OTHER = CheckpointRecord(9, 9, "x", 7, RunStatus.PAUSED, ErrorInfo("E", "m", "n"), 1, "json", b"x", b"x")
-FIELDS = ["step", "base", "node", "time_ns", "status", "error", "encoding", "body", "seal"]
+FIELDS = ["step", "base", "node", "time_ns", "status", "error", "encoding", "payload", "seal"]
 
 
 def refused(rows: Sequence[CheckpointRecord], run_id: str = "a", reader: CheckpointEncoder = ROWS) -> bool:
@@ -297,11 +297,11 @@ def test_a_relabelled_row_is_refused(place: int, field: str) -> None:
 @pytest.mark.parametrize("place", range(len(MADE)))
 def test_a_damaged_body_is_refused(place: int) -> None:
     """Each of its bytes is sealed."""
-    body = MADE[place].body
-    for number in range(len(body)):
-        damaged = body[:number] + bytes([body[number] ^ 1]) + body[number + 1 :]
-        assert refused([*MADE[:place], MADE[place]._replace(body=damaged), *MADE[place + 1 :]])
-        assert refused([*MADE[:place], MADE[place]._replace(body=body[:number]), *MADE[place + 1 :]])
+    payload = MADE[place].payload
+    for number in range(len(payload)):
+        damaged = payload[:number] + bytes([payload[number] ^ 1]) + payload[number + 1 :]
+        assert refused([*MADE[:place], MADE[place]._replace(payload=damaged), *MADE[place + 1 :]])
+        assert refused([*MADE[:place], MADE[place]._replace(payload=payload[:number]), *MADE[place + 1 :]])
 
 
 @pytest.mark.parametrize("place", range(len(MADE) - 1))
@@ -380,12 +380,12 @@ def test_damage_is_not_copied() -> None:
 
 
 def test_what_was_damaged_meanwhile_is_not_sealed_again() -> None:
-    """A step whose status changes keeps its body, if that is still the one that was sealed."""
+    """A step whose status changes keeps its payload, if that is still the one that was sealed."""
     row, tail = ROWS.snapshot(STATES[0])
     failed = attrs.evolve(STATES[0], status="failed")
 
     with pytest.raises(CheckpointCorruptError, match="damaged"):
-        ROWS.again(tail, row._replace(body=MADE[1].body), failed)
+        ROWS.again(tail, row._replace(payload=MADE[1].payload), failed)
 
 
 # --------------------------------------------------------------------------- signing
@@ -426,7 +426,7 @@ class TestSigning:
 
 
 def test_a_tail_holds_no_body() -> None:
-    """A thousand runs are remembered: their States are shared with who runs them, bodies would not be."""
+    """A thousand runs are remembered: their States are shared with who runs them, payloads would not be."""
     _, tail = ROWS.snapshot(run_of({"big": BIG})[0])
 
     assert isinstance(tail, DeltaBase)

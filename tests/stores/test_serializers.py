@@ -1,4 +1,4 @@
-"""Serializers, compression and signatures: how the body of a row is written, and what is refused on reading it."""
+"""Serializers, compression and signatures: how the payload of a row is written, and what is refused on reading it."""
 
 import json
 import os
@@ -61,8 +61,8 @@ class Zipped(Serializer):
     def dumps(self, plain):
         return zlib.compress(json.dumps(plain).encode())
 
-    def loads(self, body):
-        return json.loads(zlib.decompress(body))
+    def loads(self, payload):
+        return json.loads(zlib.decompress(payload))
 
 
 @pytest.fixture
@@ -70,7 +70,7 @@ def path(tmp_path):
     return tmp_path / "runs.db"
 
 
-def rows(path, columns="body"):
+def rows(path, columns="payload"):
     """-> columns of all rows, as any other tool reads them."""
     with closing(sqlite3.connect(path)) as database:
         return database.execute(f"SELECT {columns} FROM checkpoint ORDER BY id").fetchall()
@@ -93,10 +93,10 @@ def test_plain_values_look_plain(path):
     """Any tool that reads SQLite shows them, and its JSON functions find them."""
     saved(path, {"topic": "Käse", "n": 1, "orders": [{"total": 1.5, "paid": None}]}, serializer="json")
 
-    (((put, *_),),) = [[json.loads(body)] for (body,) in rows(path)]
+    (((put, *_),),) = [[json.loads(payload)] for (payload,) in rows(path)]
     assert put == {"topic": "Käse", "n": 1, "orders": [{"total": 1.5, "paid": None}]}
-    assert rows(path, "typeof(body), body LIKE '%Käse%'") == [("text", 1)]
-    assert rows(path, "json_extract(body, '$[0].orders[0].total')") == [(1.5,)]
+    assert rows(path, "typeof(payload), payload LIKE '%Käse%'") == [("text", 1)]
+    assert rows(path, "json_extract(payload, '$[0].orders[0].total')") == [(1.5,)]
     with closing(sqlite3.connect(path)) as database:
         assert "Käse" in database.execute("SELECT json FROM checkpoints").fetchone()[0]
 
@@ -180,7 +180,7 @@ WRONG_PARTS: list[tuple[str, Any]] = [
 @pytest.mark.inside
 @pytest.mark.timeout(20)
 @pytest.mark.parametrize(
-    "body",
+    "payload",
     [
         *(b"", b"{", b"\xff", b"nul", b"[NaN]", b"[1e5,Infinity]", b"9" * 100_000, b"[" * 1_000_000),
         b'{"a":' * 100_000 + b"1" + b"}" * 100_000,
@@ -188,12 +188,12 @@ WRONG_PARTS: list[tuple[str, Any]] = [
         *(b'{"$type":"date"}', b'{"$type":[],"value":1}', b'{"$x":1}', b'{"$type":"date","value":1,"more":2}'),
         *(tag(name, parts) for name, parts in WRONG_PARTS),
     ],
-    ids=lambda body: f"{body[:60]!r} {len(body)}",
+    ids=lambda payload: f"{payload[:60]!r} {len(payload)}",
 )
-def test_garbage_is_refused(body):
+def test_garbage_is_refused(payload):
     """With an error that says so, and in a moment."""
     with pytest.raises(DecodeError):
-        find_format("json").decode(body)
+        find_format("json").decode(payload)
 
 
 @pytest.mark.parametrize("serializer", ["json", "msgpack"])
@@ -271,8 +271,8 @@ class Installed(Serializer):
     def dumps(self, plain):
         return b"i" + json.dumps(plain).encode()
 
-    def loads(self, body):
-        return json.loads(body[1:])
+    def loads(self, payload):
+        return json.loads(payload[1:])
 
 installed = Installed()
 """
@@ -352,8 +352,8 @@ def test_a_serializer_that_does_not_give_back_what_it_was_given():
     """It is found out when it is registered, not when a run is to be resumed."""
 
     class Sloppy(Zipped):
-        def loads(self, body):
-            return json.loads(zlib.decompress(body), parse_int=float)
+        def loads(self, payload):
+            return json.loads(zlib.decompress(payload), parse_int=float)
 
     class Textual(Zipped):
         def dumps(self, plain):
@@ -372,8 +372,8 @@ def test_what_a_serializer_gives_back_must_be_plain():
     class Late(Zipped):
         answers = None
 
-        def loads(self, body):
-            return self.answers or super().loads(body)
+        def loads(self, payload):
+            return self.answers or super().loads(payload)
 
     late = Late()
     register_serializer("late", late)
@@ -436,7 +436,7 @@ def test_large_bodies_are_compressed_and_small_ones_are_not(path):
         store.save(State(LARGE, run_id="b", step=1))
 
     assert rows(path, "encoding") == [("json",), ("json+zstd",)]
-    assert rows(path, "length(body) < 1000") == [(1,), (1,)]
+    assert rows(path, "length(payload) < 1000") == [(1,), (1,)]
     with SqliteStore(path) as store:
         assert dict(store.load("b")) == LARGE
 
@@ -451,15 +451,15 @@ def test_what_does_not_become_smaller_is_left_as_it_is(path):
     assert loaded(path)["noise"] == noise
 
 
-def tampered(path, body):
-    """Put another body into the only row, with a checksum that fits: anyone who can write to the file can make one."""
+def tampered(path, payload):
+    """Put another payload into the only row, with a checksum that fits: whoever can write to the file can make one."""
     from stategraph.stores._rows.integrity import Sealer
 
     with SqliteStore(path) as store:
         (row,) = table_of(store).chain("a", None)
-        forged = Sealer().seal("a", row._replace(body=body), b"")
+        forged = Sealer().seal("a", row._replace(payload=payload), b"")
     with closing(sqlite3.connect(path)) as database, database:
-        database.execute("UPDATE checkpoint SET body = ?, seal = ?", (forged.body, forged.seal))
+        database.execute("UPDATE checkpoint SET payload = ?, seal = ?", (forged.payload, forged.seal))
 
 
 @pytest.mark.inside
@@ -467,11 +467,11 @@ def test_bombs_are_refused(path):
     """A frame that claims more than is ever written, one that claims nothing, one that is cut, and garbage."""
     zstandard = pytest.importorskip("zstandard")
     saved(path, LARGE, compress=True)
-    (body,) = rows(path)[0]
+    (payload,) = rows(path)[0]
     honest = zstandard.ZstdCompressor(level=1)
     bomb = b"\x28\xb5\x2f\xfd\xe0" + (LARGEST + 1).to_bytes(8, "little") + b"\x01\x00\x00"
     unknown = zstandard.ZstdCompressor(write_content_size=False).compress(b"x" * 100_000)
-    for frame in (bomb, unknown, body[:-3], body + b"x", b"", b"garbage", honest.compress(b"\xc1")):
+    for frame in (bomb, unknown, payload[:-3], payload + b"x", b"", b"garbage", honest.compress(b"\xc1")):
         tampered(path, frame)
         with pytest.raises(CheckpointCorruptError):
             loaded(path)

@@ -139,9 +139,9 @@ class TestWhatOthersMade:
     @pytest.mark.parametrize(
         "change",
         [
-            "body = x'00'",
-            "body = 'text'",
-            "body = 5",
+            "payload = x'00'",
+            "payload = 'text'",
+            "payload = 5",
             "seal = x''",
             "seal = 'text'",
             "status = 'completed'",

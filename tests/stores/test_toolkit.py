@@ -49,7 +49,7 @@ KEPT = state_to_bytes(STATE)
 UNUSED = 1
 """The place of the byte for the step before, which matters to stores that chain rows."""
 ROW = unpack_row("a", KEPT)[0]
-BODY = codec.decode(ROW.body)
+BODY = codec.decode(ROW.payload)
 
 
 def forged(**changes: Any) -> bytes:
@@ -57,8 +57,8 @@ def forged(**changes: Any) -> bytes:
     return pack_row(Sealer().seal("a", ROW._replace(**changes), b""), None)
 
 
-def body(*parts: Any) -> bytes:
-    """-> the bytes of a body with these parts, whether a State has such ones or not."""
+def payload(*parts: Any) -> bytes:
+    """-> the bytes of a payload with these parts, whether a State has such ones or not."""
     return codec._pack([codec._MsgpackEncoder().prepare(part, "", -1) for part in parts])
 
 
@@ -142,7 +142,7 @@ def test_a_newer_format_is_refused(version: int) -> None:
     with pytest.raises(FormatError, match=rf"format {version}; .* reads up to {FORMAT}; update"):
         state_from_bytes("a", forged(format=version))
     with pytest.raises(FormatError):
-        state_from_bytes("a", pack_row(ROW._replace(format=version, body=b"?"), None))
+        state_from_bytes("a", pack_row(ROW._replace(format=version, payload=b"?"), None))
 
 
 @pytest.mark.parametrize("kept", [b"", b"SG", b"\xc1", b"PK\x03\x04" + b"\0" * 99, b"\x9b" + b"\xc0" * 11], ids=repr)
@@ -157,7 +157,7 @@ def test_what_is_no_checkpoint_is_refused(kept: bytes) -> None:
 @given(st.binary(max_size=80))
 def test_random_bytes_are_refused(kept: bytes) -> None:
     """With and without a checksum that is right."""
-    for made in (kept, forged(body=kept)):
+    for made in (kept, forged(payload=kept)):
         with pytest.raises(CheckpointError):
             state_from_bytes("a", made)
 
@@ -213,30 +213,30 @@ _BODIES: dict[str, bytes] = {
     "nothing": codec._pack(None),
     "empty list": codec._pack([]),
     "mapping": codec._pack({"a": 1}),
-    "too few parts": body(_DATA, _GROWN, _GONE),
-    "too many parts": body(_DATA, _GROWN, _GONE, _ABOUT, 1),
-    "cut": body(_DATA, _GROWN, _GONE, _ABOUT)[:-1],
-    "data that is a list": body([5], _GROWN, _GONE, _ABOUT),
-    "data with a number as key": body({5: 1}, _GROWN, _GONE, _ABOUT),
-    "data with bytes as key": body({b"a": 1}, _GROWN, _GONE, _ABOUT),
-    "no list to grow": body(_DATA, {"topic": [1]}, _GONE, _ABOUT),
-    "nothing to grow": body(_DATA, {"absent": [1]}, _GONE, _ABOUT),
-    "growth that is no list": body(_DATA, {"orders": 5}, _GONE, _ABOUT),
-    "nothing to remove": body(_DATA, _GROWN, ["absent"], _ABOUT),
-    "removed that is no list": body(_DATA, _GROWN, 5, _ABOUT),
-    "no provenance": body(_DATA, _GROWN, _GONE, None),
-    "short provenance": body(_DATA, _GROWN, _GONE, [None]),
-    "graph that is a number": body(_DATA, _GROWN, _GONE, [5, _NODES, _EDGES, _PARENT, _GENERATION]),
-    "nodes that are a number": body(_DATA, _GROWN, _GONE, [_GRAPH, 5, _EDGES, _PARENT, _GENERATION]),
-    "nodes that are numbers": body(_DATA, _GROWN, _GONE, [_GRAPH, [5], _EDGES, _PARENT, _GENERATION]),
-    "edges that are numbers": body(_DATA, _GROWN, _GONE, [_GRAPH, _NODES, [5], _PARENT, _GENERATION]),
-    "edges of one node": body(_DATA, _GROWN, _GONE, [_GRAPH, _NODES, [["a"]], _PARENT, _GENERATION]),
-    "edges of numbers": body(_DATA, _GROWN, _GONE, [_GRAPH, _NODES, [[1, 2, 3]], _PARENT, _GENERATION]),
-    "no edges": body(_DATA, _GROWN, _GONE, [_GRAPH, _NODES, None, _PARENT, _GENERATION]),
-    "parent that is a number": body(_DATA, _GROWN, _GONE, [_GRAPH, _NODES, _EDGES, 5, _GENERATION]),
-    "parent that is a path": body(_DATA, _GROWN, _GONE, [_GRAPH, _NODES, _EDGES, ["../b", -1], _GENERATION]),
-    "generation that is text": body(_DATA, _GROWN, _GONE, [_GRAPH, _NODES, _EDGES, _PARENT, "x"]),
-    "negative generation": body(_DATA, _GROWN, _GONE, [_GRAPH, _NODES, _EDGES, _PARENT, -1]),
+    "too few parts": payload(_DATA, _GROWN, _GONE),
+    "too many parts": payload(_DATA, _GROWN, _GONE, _ABOUT, 1),
+    "cut": payload(_DATA, _GROWN, _GONE, _ABOUT)[:-1],
+    "data that is a list": payload([5], _GROWN, _GONE, _ABOUT),
+    "data with a number as key": payload({5: 1}, _GROWN, _GONE, _ABOUT),
+    "data with bytes as key": payload({b"a": 1}, _GROWN, _GONE, _ABOUT),
+    "no list to grow": payload(_DATA, {"topic": [1]}, _GONE, _ABOUT),
+    "nothing to grow": payload(_DATA, {"absent": [1]}, _GONE, _ABOUT),
+    "growth that is no list": payload(_DATA, {"orders": 5}, _GONE, _ABOUT),
+    "nothing to remove": payload(_DATA, _GROWN, ["absent"], _ABOUT),
+    "removed that is no list": payload(_DATA, _GROWN, 5, _ABOUT),
+    "no provenance": payload(_DATA, _GROWN, _GONE, None),
+    "short provenance": payload(_DATA, _GROWN, _GONE, [None]),
+    "graph that is a number": payload(_DATA, _GROWN, _GONE, [5, _NODES, _EDGES, _PARENT, _GENERATION]),
+    "nodes that are a number": payload(_DATA, _GROWN, _GONE, [_GRAPH, 5, _EDGES, _PARENT, _GENERATION]),
+    "nodes that are numbers": payload(_DATA, _GROWN, _GONE, [_GRAPH, [5], _EDGES, _PARENT, _GENERATION]),
+    "edges that are numbers": payload(_DATA, _GROWN, _GONE, [_GRAPH, _NODES, [5], _PARENT, _GENERATION]),
+    "edges of one node": payload(_DATA, _GROWN, _GONE, [_GRAPH, _NODES, [["a"]], _PARENT, _GENERATION]),
+    "edges of numbers": payload(_DATA, _GROWN, _GONE, [_GRAPH, _NODES, [[1, 2, 3]], _PARENT, _GENERATION]),
+    "no edges": payload(_DATA, _GROWN, _GONE, [_GRAPH, _NODES, None, _PARENT, _GENERATION]),
+    "parent that is a number": payload(_DATA, _GROWN, _GONE, [_GRAPH, _NODES, _EDGES, 5, _GENERATION]),
+    "parent that is a path": payload(_DATA, _GROWN, _GONE, [_GRAPH, _NODES, _EDGES, ["../b", -1], _GENERATION]),
+    "generation that is text": payload(_DATA, _GROWN, _GONE, [_GRAPH, _NODES, _EDGES, _PARENT, "x"]),
+    "negative generation": payload(_DATA, _GROWN, _GONE, [_GRAPH, _NODES, _EDGES, _PARENT, -1]),
 }
 
 
@@ -245,7 +245,7 @@ _BODIES: dict[str, bytes] = {
 def test_a_forged_body_is_refused(name: str) -> None:
     """With a CheckpointError at loading, not with something else when the State is used."""
     with pytest.raises(CheckpointError):
-        state_from_bytes("a", forged(body=_BODIES[name]))
+        state_from_bytes("a", forged(payload=_BODIES[name]))
 
 
 @pytest.mark.inside
@@ -262,7 +262,7 @@ def test_an_unknown_class_in_it_names_the_way_out() -> None:
     order = ormsgpack.packb([{"order": ormsgpack.Ext(31, unknown)}, {}, [], _ABOUT])
 
     with pytest.raises(FormatError, match=r"does not know the type 'shop\.Order'; register_type it"):
-        state_from_bytes("a", forged(body=order))
+        state_from_bytes("a", forged(payload=order))
 
 
 # --------------------------------------------------------------------------- what may follow

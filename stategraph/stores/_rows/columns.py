@@ -33,10 +33,10 @@ class Columns:
     def row(self, run_id: str, found: Sequence[Any]) -> CheckpointRecord:
         """Return the row in these columns. Raises CheckpointCorruptError if they hold none."""
         try:
-            step, base, node, time_ns, status, error, version, encoding, body, seal, pause = found
+            step, base, node, time_ns, status, error, version, encoding, payload, seal, pause = found
             info = None if error is None else self.error(error)
             row = CheckpointRecord(
-                step, base, node, time_ns, _STATUS[status], info, version, encoding, body, seal, pause
+                step, base, node, time_ns, _STATUS[status], info, version, encoding, payload, seal, pause
             )
         except _NOT_READ as wrong:
             raise no_checkpoint(run_id, wrong) from wrong

@@ -15,7 +15,7 @@ from typing import Any
 import diskcache
 from diskcache.core import DBNAME
 
-from stategraph._values.ids import check_stored_id, given_id, ids_within, is_nested_id
+from stategraph._values.ids import check_stored_id, given_id, is_nested_id, nested_range
 from stategraph.errors import (
     CheckpointCorruptError,
     CheckpointError,
@@ -207,7 +207,7 @@ class DiskTable(Table):
             raise no_run(run_id, f"its key {error}", self) from error
 
     def nested_ids(self, run_id: str) -> list[str]:
-        first, last = ids_within(run_id)
+        first, last = nested_range(run_id)
         return [row[0] for row in self._found_runs(f"{_RUN_PREFIX}{first}", f"{_RUN_PREFIX}{last}")]
 
     def chain(self, run_id: str, step: int | None) -> list[CheckpointRecord]:
@@ -276,7 +276,7 @@ _DELETE_NESTED = "DELETE FROM Cache WHERE (key > ? AND key < ?) OR (key > ? AND 
 
 def _nested_bounds(run_id: str) -> tuple[str, ...]:
     """Return the bounds between which the keys of all nested runs are: those of their records, and of their rows."""
-    return tuple(f"{prefix}{bound}" for prefix in (_RUN_PREFIX, _ROW_PREFIX) for bound in ids_within(run_id))
+    return tuple(f"{prefix}{bound}" for prefix in (_RUN_PREFIX, _ROW_PREFIX) for bound in nested_range(run_id))
 
 
 def _range(prefix: str) -> tuple[str, str]:

@@ -16,7 +16,7 @@ from stategraph.stores._codec.type_codecs import DecodeError, UnavailableValueEr
 from stategraph.stores._rows.integrity import Sealer
 from stategraph.stores._rows.records import FORMAT, MAX_STEP, CheckpointRecord
 
-_ROW_WEIGHT = 512  # bytes that a row costs besides its body, when changes are weighed against a snapshot
+_ROW_WEIGHT = 512  # bytes that a row costs besides its payload, when changes are weighed against a snapshot
 _LIGHT = 16_384  # bytes of changes that are always allowed: below, a snapshot saves nothing
 
 
@@ -68,11 +68,11 @@ class CheckpointEncoder:
 
     Args:
         sealer: Makes and checks the seals of rows.
-        bodies: Encodes and decodes what rows hold.
+        payloads: Encodes and decodes what rows hold.
     """
 
-    def __init__(self, sealer: Sealer, bodies: PayloadCodec | None = None) -> None:
-        self._sealer, self._bodies = sealer, bodies or PayloadCodec()
+    def __init__(self, sealer: Sealer, payloads: PayloadCodec | None = None) -> None:
+        self._sealer, self._codec = sealer, payloads or PayloadCodec()
 
     def snapshot(self, state: State, incarnation: bytes = b"") -> tuple[CheckpointRecord, DeltaBase]:
         """Return a row with all data of a State, and what the next row is to build on.
@@ -81,9 +81,9 @@ class CheckpointEncoder:
             NotSerializableError: a value cannot be kept exactly.
         """
         whole = Delta.between(None, state, {})
-        encoding, body, excess = self._bodies.encode(whole.parts())
-        row = self._sealed(state, state.step, encoding, body, b"", incarnation)
-        return row, DeltaBase(state, row.base, row.seal, b"", whole.encoded, len(body), 0, incarnation, excess)
+        encoding, payload, excess = self._codec.encode(whole.parts())
+        row = self._sealed(state, state.step, encoding, payload, b"", incarnation)
+        return row, DeltaBase(state, row.base, row.seal, b"", whole.encoded, len(payload), 0, incarnation, excess)
 
     def following(self, previous: DeltaBase, state: State) -> tuple[CheckpointRecord, DeltaBase]:
         """Return the row of a later step, and what the next row is to build on.
@@ -94,11 +94,11 @@ class CheckpointEncoder:
             NotSerializableError: a value cannot be kept exactly.
         """
         change = Delta.between(previous.state, state, previous.encoded)
-        encoding, body, excess = self._bodies.encode(change.parts(), previous.excess)
-        since = previous.since + len(body) + _ROW_WEIGHT
+        encoding, payload, excess = self._codec.encode(change.parts(), previous.excess)
+        since = previous.since + len(payload) + _ROW_WEIGHT
         if since > previous.snapshot + _LIGHT:
             return self.snapshot(state, previous.incarnation)
-        row = self._sealed(state, previous.base, encoding, body, previous.seal, previous.incarnation)
+        row = self._sealed(state, previous.base, encoding, payload, previous.seal, previous.incarnation)
         weights = (previous.snapshot, since, previous.incarnation, excess)
         return row, DeltaBase(state, row.base, row.seal, previous.seal, change.encoded, *weights)
 
@@ -114,7 +114,7 @@ class CheckpointEncoder:
             CheckpointCorruptError: the row is damaged, and must not be sealed anew.
         """
         self._sealer.check(state.run_id, [saved], previous.incarnation, previous.before)
-        row = self._sealed(state, saved.base, saved.encoding, saved.body, previous.before, previous.incarnation)
+        row = self._sealed(state, saved.base, saved.encoding, saved.payload, previous.before, previous.incarnation)
         return row, attrs.evolve(previous, state=state, base=row.base, seal=row.seal)
 
     def copied(
@@ -177,15 +177,15 @@ class CheckpointEncoder:
             raise CheckpointCorruptError(run_id, f"its step {rows[-1].step} cannot be restored: {error}") from error
 
     def _assembled(self, run_id: str, rows: Sequence[CheckpointRecord]) -> tuple[dict[str, Any], dict[str, Any]]:
-        return combine(self._bodies.decode(run_id, [(row.step, row.encoding, row.body) for row in rows]))
+        return combine(self._codec.decode(run_id, [(row.step, row.encoding, row.payload) for row in rows]))
 
     def base_of(self, state: State, rows: Sequence[CheckpointRecord], incarnation: bytes = b"") -> DeltaBase:
         """Return what the next row is to build on, after the State of these rows."""
         *earlier, newest = rows
         before = earlier[-1].seal if earlier else b""
-        since = sum(len(row.body) + _ROW_WEIGHT for row in rows[1:])
-        excess = excess_of((row.encoding, row.body) for row in rows)
-        weights = (len(rows[0].body), since, incarnation, excess)
+        since = sum(len(row.payload) + _ROW_WEIGHT for row in rows[1:])
+        excess = excess_of((row.encoding, row.payload) for row in rows)
+        weights = (len(rows[0].payload), since, incarnation, excess)
         return DeltaBase(state, newest.base, newest.seal, before, encode_unsettled(state), *weights)
 
     def check(self, run_id: str, rows: Sequence[CheckpointRecord], incarnation: bytes = b"") -> None:
@@ -205,7 +205,7 @@ class CheckpointEncoder:
         self._sealer.check(run_id, rows, incarnation)
 
     def _sealed(
-        self, state: State, base: int, encoding: str, body: bytes, before: bytes, incarnation: bytes
+        self, state: State, base: int, encoding: str, payload: bytes, before: bytes, incarnation: bytes
     ) -> CheckpointRecord:
         if state.step > MAX_STEP:
             raise CheckpointSaveError(state.run_id, f"step {state.step} is above {MAX_STEP}, the last that can be kept")
@@ -214,8 +214,8 @@ class CheckpointEncoder:
             *(state.step, base, state.checkpoint_node, time_ns_of(state), state.status, state.error),
             *(FORMAT, encoding),
         )
-        seal = self._sealer.seal_of(state.run_id, about, body, before, pause, incarnation)
-        return tuple.__new__(CheckpointRecord, (*about, body, seal, pause))  # as its constructor does, at every save
+        seal = self._sealer.seal_of(state.run_id, about, payload, before, pause, incarnation)
+        return tuple.__new__(CheckpointRecord, (*about, payload, seal, pause))  # as its constructor does, at every save
 
 
 def ascending_groups(states: Sequence[State]) -> Iterator[list[State]]:

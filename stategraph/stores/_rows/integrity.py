@@ -129,19 +129,19 @@ class Sealer:
 
     def seal(self, run_id: str, row: CheckpointRecord, before: bytes, incarnation: bytes = b"") -> CheckpointRecord:
         """Return the row with its seal; `before` is the seal of the row it builds on, empty for a snapshot."""
-        return row._replace(seal=self.seal_of(run_id, row[:8], row.body, before, row.pause, incarnation))
+        return row._replace(seal=self.seal_of(run_id, row[:8], row.payload, before, row.pause, incarnation))
 
     def seal_of(
         self,
         run_id: str,
         about: About,
-        body: bytes,
+        payload: bytes,
         before: bytes,
         pause: str | None = None,
         incarnation: bytes = b"",
     ) -> bytes:
         """Return the seal of a row from its fields; `before` as for `seal`."""
-        return self._digest(self._packed_row(run_id, about, before, pause, incarnation), body, self._key)
+        return self._digest(self._packed_row(run_id, about, before, pause, incarnation), payload, self._key)
 
     def check(
         self, run_id: str, rows: Sequence[CheckpointRecord], incarnation: bytes = b"", before: bytes = b""
@@ -152,7 +152,7 @@ class Sealer:
         """
         for row in rows:
             packed = _or_none(self._packed_row, run_id, row[:8], before, row.pause, incarnation)
-            if packed is None or not self._is_right(row.seal, packed, row.body):
+            if packed is None or not self._is_right(row.seal, packed, row.payload):
                 mismatch = self._mismatch(row.seal, f"load an earlier step if one is kept, or {_removed(run_id)}")
                 raise CheckpointCorruptError(run_id, f"its checkpoint at step {row.step} {mismatch}")
             before = row.seal
@@ -194,18 +194,18 @@ class Sealer:
 
     # ------------------------------------------------------------------ digests
 
-    def _is_right(self, seal: bytes, packed: bytes, body: bytes) -> bool:
-        if hmac.compare_digest(seal, self._digest(packed, body, self._key)):
+    def _is_right(self, seal: bytes, packed: bytes, payload: bytes) -> bool:
+        if hmac.compare_digest(seal, self._digest(packed, payload, self._key)):
             return True
-        return any(hmac.compare_digest(seal, self._digest(packed, body, key)) for key in self._former)
+        return any(hmac.compare_digest(seal, self._digest(packed, payload, key)) for key in self._former)
 
-    def _digest(self, packed: bytes, body: bytes, key: SigningKey | None) -> bytes:
+    def _digest(self, packed: bytes, payload: bytes, key: SigningKey | None) -> bytes:
         if key is not None:
-            return hmac.digest(key(), packed + body, "sha256")
-        if len(body) < _SMALL:
-            return _blake2b(packed + body, digest_size=_CHECKSUM).digest()
+            return hmac.digest(key(), packed + payload, "sha256")
+        if len(payload) < _SMALL:
+            return _blake2b(packed + payload, digest_size=_CHECKSUM).digest()
         digest = _blake2b(packed, digest_size=_CHECKSUM)
-        digest.update(body)
+        digest.update(payload)
         return digest.digest()
 
     def _mismatch(self, seal: bytes, way_out: str) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import TypeVar
 
 from stategraph._util.dropped import reaper
-from stategraph._values.ids import ids_within, is_nested_id
+from stategraph._values.ids import is_nested_id, nested_range
 from stategraph.stores._rows.encoder import DeltaBase
 from stategraph.stores._rows.records import CheckpointRecord, RunRecord
 from stategraph.stores.retention import RetentionPolicy
@@ -61,7 +61,7 @@ class KnownRuns:
         """Forget a run that does not exist any more, but not what is to be kept of it once it does."""
         if run_id not in self._incarnations and run_id not in self._newest:
             return
-        first, last = ids_within(run_id)
+        first, last = nested_range(run_id)
         with self._lock:
             for known in [one for one in self._newest if one == run_id or first < one < last]:
                 del self._newest[known]

@@ -11,7 +11,7 @@ from functools import partial
 from itertools import groupby
 from typing import Any
 
-from stategraph._values.ids import directly_within, given_id, is_parts_id, parts_id, step_of
+from stategraph._values.ids import directly_nested, given_id, is_parts_id, parts_id, step_of
 from stategraph._values.provenance import ParentStep, Part
 from stategraph.errors import CheckpointError, CheckpointNotFoundError, NotSerializableError, StepConflictError
 from stategraph.state import State, evolve
@@ -73,7 +73,7 @@ def _values(log: RunLog, run: RunRecord) -> dict[str, Any]:
 def drop(log: RunLog, run_id: str, up_to: int, *, newer_parts: bool = False) -> None:
     """Forget what is nested in the steps of a run up to one, and all parts if `newer_parts`."""
     for nested_id in log.table.nested_ids(run_id):
-        direct = directly_within(run_id, nested_id)
+        direct = directly_nested(run_id, nested_id)
         if step_of(direct) <= up_to or (newer_parts and is_parts_id(direct)):
             log.remove(nested_id)
 

@@ -26,7 +26,7 @@ def pack_row(row: CheckpointRecord, previous: int | None) -> bytes:
     return ormsgpack.packb(
         [
             *(previous, row.step, row.base, row.node, row.time_ns, row.status.value, _error_parts(row.error)),
-            *(row.format, row.encoding, row.body, row.seal, row.pause),
+            *(row.format, row.encoding, row.payload, row.seal, row.pause),
         ]
     )
 

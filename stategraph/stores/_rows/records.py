@@ -33,8 +33,8 @@ class CheckpointRecord(NamedTuple):
         status: How the run stood.
         error: Why it had failed, if it had.
         format: The version of the format of what follows.
-        encoding: How the body is to be read, such as "msgpack" or "msgpack+zstd".
-        body: The data: all of them in a snapshot, else what changed since the row before.
+        encoding: How the payload is to be read, such as "msgpack" or "msgpack+zstd".
+        payload: The data: all of them in a snapshot, else what changed since the row before.
         seal: A checksum or a signature over all of this (see `stategraph.stores._rows.integrity`).
         pause: What the run waited for, if it did, as a str (see `stategraph.stores._codec.pauses`).
     """
@@ -47,7 +47,7 @@ class CheckpointRecord(NamedTuple):
     error: ErrorInfo | None
     format: int
     encoding: str
-    body: bytes
+    payload: bytes
     seal: bytes = b""
     pause: str | None = None
 
@@ -191,4 +191,4 @@ def _is_policy(policy: RetentionPolicy) -> bool:
 
 
 About: TypeAlias = tuple[int, int, str, int, RunStatus, ErrorInfo | None, int, str]
-"""The fields of a row before its body, in their order."""
+"""The fields of a row before its payload, in their order."""

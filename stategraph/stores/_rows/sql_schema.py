@@ -53,14 +53,14 @@ CREATE TABLE checkpoint (
     pause TEXT,
     format INTEGER NOT NULL,
     encoding TEXT NOT NULL,
-    body BLOB NOT NULL,
+    payload BLOB NOT NULL,
     seal BLOB NOT NULL
 );
 CREATE VIEW checkpoints AS
 SELECT run.run_id, checkpoint.id & {(1 << STEP_BITS) - 1} AS step, checkpoint.checkpoint_node, checkpoint.status,
     datetime(checkpoint.timestamp_ns / 1000000000, 'unixepoch') AS timestamp, checkpoint.error, checkpoint.pause,
-    checkpoint.base, length(CAST(checkpoint.body AS BLOB)) AS bytes, checkpoint.encoding,
-    CASE checkpoint.encoding WHEN 'json' THEN checkpoint.body END AS json
+    checkpoint.base, length(CAST(checkpoint.payload AS BLOB)) AS bytes, checkpoint.encoding,
+    CASE checkpoint.encoding WHEN 'json' THEN checkpoint.payload END AS json
 FROM checkpoint JOIN run ON run.number = checkpoint.id >> {STEP_BITS};
 """
 MIGRATIONS = tuple(tuple(part for part in script.strip().split(";\n") if part) for script in (_FIRST,))
@@ -104,8 +104,8 @@ _IF_UNCHANGED = "WHERE run_id = ? AND version = ? RETURNING number"
 NEXT_RUN = f"UPDATE run SET ({_RUN_FIELDS}) = ({', '.join('?' * 13)}) {_IF_UNCHANGED}"
 # SQLite writes an index whenever a column of it is set, to the same value too: twice the bytes of most steps.
 NEXT_STEP = f"UPDATE run SET ({_CHANGING}) = (?, ?, ?, ?, ?, ?) {_IF_UNCHANGED}"
-_ROW_FIELDS = "base, checkpoint_node, timestamp_ns, status, error, format, encoding, body, seal, pause"
-_ROW_COLUMNS = _ROW_FIELDS.replace("body", "CAST(body AS BLOB)")  # JSON is kept as text, for other tools to read
+_ROW_FIELDS = "base, checkpoint_node, timestamp_ns, status, error, format, encoding, payload, seal, pause"
+_ROW_COLUMNS = _ROW_FIELDS.replace("payload", "CAST(payload AS BLOB)")  # JSON is kept as text, for other tools to read
 TOGETHER = (512, 64, 8, 1)
 # Not INSERT OR REPLACE: by a unique index that others have added, it would delete rows of other runs.
 _INSTEAD = ", ".join(f"{field} = excluded.{field}" for field in _ROW_FIELDS.split(", "))
@@ -146,7 +146,7 @@ def row_values(first: int, row: CheckpointRecord) -> tuple[Any, ...]:
     error = None if row.error is None else _error_text(row.error)
     return (
         *(first | row.step, row.base, row.node, row.time_ns, row.status._value_, error),
-        *(row.format, row.encoding, row.body.decode() if row.encoding == "json" else row.body, row.seal),
+        *(row.format, row.encoding, row.payload.decode() if row.encoding == "json" else row.payload, row.seal),
         row.pause,
     )
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 
-from stategraph._values.ids import given_id, ids_within
+from stategraph._values.ids import given_id, nested_range
 from stategraph.errors import CheckpointCorruptError, CheckpointSaveError
 from stategraph.stores._files.sqlite_connection import fetch_damaged_text
 from stategraph.stores._rows.records import CheckpointRecord, RunRecord, Unreadable, WriteBatch
@@ -116,7 +116,7 @@ class SqliteTable(Table):
 
     def _delete_nested(self, run_id: str) -> None:
         delete = "DELETE FROM run WHERE run_id > ? AND run_id < ? RETURNING number"
-        self._delete_rows(self.database.connection.execute(delete, ids_within(run_id)).fetchall())
+        self._delete_rows(self.database.connection.execute(delete, nested_range(run_id)).fetchall())
 
     def remove_damaged(self, run_id: str) -> bool:
         return self.database.in_transaction(run_id, partial(self._delete_damaged, run_id))
@@ -156,7 +156,7 @@ class SqliteTable(Table):
         return [run_or_unreadable(row, self) for row in found]
 
     def nested_ids(self, run_id: str) -> list[str]:
-        return [str(nested_id) for (nested_id,) in self.database.query(run_id, NESTED, ids_within(run_id))]
+        return [str(nested_id) for (nested_id,) in self.database.query(run_id, NESTED, nested_range(run_id))]
 
     def chain(self, run_id: str, step: int | None) -> list[CheckpointRecord]:
         last = LAST_STEP if step is None else step
