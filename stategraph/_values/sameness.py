@@ -68,7 +68,7 @@ def is_same(one: Any, other: Any, known: _Known | None = None) -> bool:
 
 
 def differing_items(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
-    """-> what is in `after` under new keys, or not the same as in `before`."""
+    """Return what is in `after` under new keys, or not the same as in `before`."""
     return {key: value for key, value in after.items() if key not in before or not is_same(before[key], value)}
 
 
@@ -130,14 +130,17 @@ def _are_same_objects(one: Any, other: Any, known: _Known) -> bool:
 
 
 def _registration_of(cls: type) -> RegisteredType | None:
-    """-> the registration of a class whose instances are kept by their fields."""
+    """Return the registration of a class whose instances are kept by their fields."""
     registered = find_by_class(cls)
     return None if registered is None or registered.is_enum else registered
 
 
 def _parts_of(value: Any) -> list[Any]:
-    """-> what tells equal objects apart, as far as it is known: their fields; of a class that derives from a builtin
-    one, what tells apart the instances of that; their attributes."""
+    """Return what tells equal objects apart, as far as it is known.
+
+    These are their fields, their attributes and, of a class that derives from a builtin one, what tells apart the
+    instances of that.
+    """
     cls = type(value)
     if isinstance(value, Enum | type):  # what there is once
         return []
