@@ -19,17 +19,7 @@ from stategraph._progress.answers import awaited
 from stategraph._progress.origins import GIVEN, Written, origins_after
 from stategraph._progress.tracking import ReadSet, unwatched, watched
 from stategraph._progress.updates import before_updates
-from stategraph._protocol.commands import (
-    Amend,
-    Await,
-    Command,
-    Load,
-    Parts,
-    Save,
-    Sleep,
-    StoreFailed,
-    Task,
-)
+from stategraph._protocol.commands import Amend, Await, Command, Load, Parts, Save, Sleep, StoreFailed, Task
 from stategraph._text.shown import describe_exception
 from stategraph._values.events import EventType
 from stategraph._values.frozen import plain_key

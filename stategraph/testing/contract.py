@@ -12,11 +12,7 @@ import pytest
 
 from stategraph._values.provenance import ErrorInfo, ParentStep, RunStatus
 from stategraph._values.structure import EdgeStructure, GraphStructure
-from stategraph.errors import (
-    CheckpointNotFoundError,
-    InvalidRunIdError,
-    StepConflictError,
-)
+from stategraph.errors import CheckpointNotFoundError, InvalidRunIdError, StepConflictError
 from stategraph.state import State
 from stategraph.stores import CheckpointStore
 from stategraph.testing.corpus import HOSTILE_RUN_IDS, KEPT_VALUES, RUN_IDS

@@ -6,12 +6,7 @@ from collections.abc import Sequence
 from typing import TypeAlias
 
 from stategraph._values.ids import is_nested_id
-from stategraph.errors import (
-    CheckpointCorruptError,
-    CheckpointNotFoundError,
-    NotSerializableError,
-    StepConflictError,
-)
+from stategraph.errors import CheckpointCorruptError, CheckpointNotFoundError, NotSerializableError, StepConflictError
 from stategraph.state import State
 from stategraph.stores._checks import check_step
 from stategraph.stores._codec.delta import have_same_data, have_same_provenance
