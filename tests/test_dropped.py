@@ -384,6 +384,7 @@ class TestOnAnEventLoop:
         gc.collect()
         assert caplog.messages == []
 
+    @pytest.mark.inside
     def test_parts_that_are_being_done_in_threads(self, some_store: CheckpointStore) -> None:
         """No other one begins, and no thread is left."""
         begun: list[int] = []

@@ -726,6 +726,7 @@ class TestChangedConfig:
 class TestWatchedState:
     """It is a State, and leaks nowhere."""
 
+    @pytest.mark.inside
     def test_what_it_notes(self) -> None:
         """Keys that are read or asked for; not those that the node has set itself."""
         state = State({"a": 1, "b": 2})
@@ -749,6 +750,7 @@ class TestWatchedState:
             lambda state: state.set("x", 1).remove("x"),
         ],
     )
+    @pytest.mark.inside
     def test_it_does_not_leave_its_node(self, scene: Scene, result: Callable[[State], State]) -> None:
         """Whatever a node makes of it."""
         seen: list[State] = []

@@ -405,7 +405,7 @@ def test_what_is_damaged_can_be_put_back_or_deleted(tmp_path: Path) -> None:
     store = SqliteStore(tmp_path / "runs.db")
     store.save(State({"n": 1}, run_id="r"))
     with sqlite3.connect(tmp_path / "runs.db") as database:
-        database.execute("UPDATE checkpoint SET body = zeroblob(3)")
+        database.execute("UPDATE checkpoint SET payload = zeroblob(3)")
     database.close()
 
     with pytest.raises(CheckpointCorruptError, match=r"put back a copy of the store, .* with store.delete\('r'\)"):
@@ -419,8 +419,8 @@ class _Salted(Serializer):
     def dumps(self, plain: Any) -> bytes:
         return os.urandom(8) + json.dumps(plain).encode()
 
-    def loads(self, body: bytes) -> Any:
-        return json.loads(body[8:])
+    def loads(self, payload: bytes) -> Any:
+        return json.loads(payload[8:])
 
 
 def test_a_serializer_may_give_other_bytes_each_time(tmp_path: Path) -> None:

@@ -197,6 +197,7 @@ class TestWindows:
         for step in steps:
             store.save(State({"n": step, "big": f"{step}{BIG}"}, run_id="a", step=step))
 
+    @pytest.mark.inside
     def test_a_row_that_says_that_it_builds_on_nothing(self, windowed):
         """What it builds on is not removed for it: once it is put right, all is as before."""
         base = change_base(windowed, 3, 3)

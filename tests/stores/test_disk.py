@@ -908,6 +908,7 @@ class TestConnectionsThatAreLetGo:
         monkeypatch.setattr(sys, "unraisablehook", found.append)
         return found
 
+    @pytest.mark.inside
     def test_one_that_was_never_opened(self, tmp_path: Path, unraisable: list[Any]) -> None:
         with pytest.raises(sqlite3.OperationalError):
             sqlite3.connect(tmp_path / "no folder" / "runs", factory=Connection)

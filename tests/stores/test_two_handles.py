@@ -316,6 +316,7 @@ class TestNestedRunsOfARunThatWasDeleted:
 
     @pytest.mark.parametrize("is_begun_anew", [False, True])
     @pytest.mark.parametrize("run_id", ["a/#2/child", "a/#3/child"])
+    @pytest.mark.inside
     def test_it_is_deleted_while_one_saves(self, dead, other, monkeypatch, is_begun_anew, run_id):
         """After it was looked at: the write itself finds out."""
         apply = table_of(dead).apply
@@ -361,6 +362,7 @@ class TestNestedRunsOfARunThatWasDeleted:
 
         assert other.load("a/#2/child")["new"] == "run"
 
+    @pytest.mark.inside
     def test_however_many_runs_were_saved_since(self, dead, other, monkeypatch):
         """The newest States of runs are forgotten, but not which runs they were."""
         monkeypatch.setattr(known, "_MOST_BASES", 5)
@@ -393,6 +395,7 @@ class TestARollbackThatFails:
         assert store.load_parts("a", 3, "map") == {"x": "kept"}
         assert store.load("a/#3/child")["n"] == 1
 
+    @pytest.mark.inside
     def test_since_another_has_written(self, run, other):
         """Just before it is made."""
         apply = table_of(run).apply
@@ -407,6 +410,7 @@ class TestARollbackThatFails:
 
         self.check_kept(other)
 
+    @pytest.mark.inside
     def test_since_it_cannot_be_written(self, run, other):
         """As when the process dies, or the disk is full."""
 
@@ -437,6 +441,7 @@ class TestARollbackThatFails:
         self.check_kept(other)
 
 
+@pytest.mark.inside
 def test_policies_of_runs_that_never_begin_are_not_remembered_for_ever(store, monkeypatch):
     monkeypatch.setattr(known, "_MOST_REMEMBERED", 5)
     for number in range(50):
@@ -487,6 +492,7 @@ class TestWhatIsReadWhileAnotherWrites:
 
         assert store.prune() == Pruned()
 
+    @pytest.mark.inside
     def test_a_fork(self, store, run):
         """It says so, and can be made again."""
         run_then, state = log_of(store).load_with_run("a", None)
