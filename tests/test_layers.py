@@ -24,9 +24,7 @@ STRANGERS = {
 }
 """Rooms that come before, and are none of their business all the same."""
 
-PARTS_OF_ONE_THING = {
-    (f"stores._rows.{part}", "stores._rows.store") for part in ("copies", "nested", "pruning", "together")
-}
+PARTS_OF_ONE_THING = {(f"stores._rows.{part}", "stores._rows.store") for part in ("copies", "nested", "pruning")}
 """Imports that are part of a circle: parts of a store of rows are typed as what they are made by."""
 
 PUBLIC = """

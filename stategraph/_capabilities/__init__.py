@@ -1,1 +1,1 @@
-"""What a graph needs beyond the heart, found out when it is compiled."""
+"""What a graph needs beyond plain functions and edges, found out when it is compiled."""

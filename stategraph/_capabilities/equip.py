@@ -1,4 +1,4 @@
-"""Equipping a compiled graph: here a capability says what it is called for, so that the engine need not know it."""
+"""Give a compiled graph the functions that its nodes, policies and schema need: a capability registers here."""
 
 from __future__ import annotations
 

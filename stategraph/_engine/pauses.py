@@ -48,7 +48,7 @@ def take_answer(run: RunContext, saved: State, updates: Mapping[str, Any]) -> Ta
 
 
 def take_answer_of_fork(run: RunContext, saved: State, updates: Mapping[str, Any]) -> Task[Mapping[str, Any]]:
-    """Return the updates for a State that stands where it had paused, as a fork does; an answer in them is checked."""
+    """Return the updates; an answer in them to the pause that the State was taken from, as a fork is, is checked."""
     pause = awaited(saved)
     if pause is None or pause.response_param not in updates or pause.node not in run.plan.stages:
         return updates

@@ -41,7 +41,7 @@ class StepExecution:
         stage: The node.
         state: The State that it is given.
         attempt: Which try it is, from 1.
-        is_done_before: Whether all that it takes was finished before this step, and had only to be put together.
+        is_done_before: Whether all parts, or the nested run, were finished before, so that they are only combined now.
         written: The keys that it has written, where some are not saved.
     """
 
@@ -198,7 +198,7 @@ class StepExecution:
     # ------------------------------------------------------------------ calling
 
     def context(self, part: str = "") -> NodeContext:
-        """Return what the node may know of its step, or a part of it of its part."""
+        """Return the NodeContext of this step or, with `part`, of that part."""
         state, name, run = self.state, self.stage.name, self.run
         step = (state.run_id, run.plan.graph, name, state.step + 1, self.attempt, state.generation, part)
         return NodeContext(*step, kept_name=self.kept_name, outermost=run.outermost)
@@ -320,7 +320,7 @@ class StepExecution:
         return nested_id(state.run_id, state.step + 1, self.kept_name, state.generation)
 
     def shares(self, key: str, inputs: Mapping[str, Any]) -> bool:
-        """Return whether a key means the same in the nested run that begins with these inputs."""
+        """Return whether a key has the same value in the nested run: it is no input, or the very object here."""
         return key not in inputs or (key in self.state and inputs[key] is self.state[key])
 
     def nested_progress(self, inputs: Mapping[str, Any]) -> Progress | None:

@@ -8,7 +8,10 @@ from stategraph.state import State, data_of, evolve, with_data
 
 
 def awaited(state: State) -> Pause | None:
-    """Return the pause that a State waits at, or had waited at before it was resumed where it stands; else None."""
+    """Return the pause that a State waits at; None if it waits for nothing.
+
+    After a resume in which no node has completed yet, it is the pause that was answered.
+    """
     progress = state.progress
     if state.pause is not None or progress is None or progress.woken is None or not progress.answer:
         return state.pause

@@ -21,7 +21,10 @@ from typing import Generic, Protocol, TypeVar
 import attrs
 
 PATIENCE = 30.0
-"""Seconds to wait until what was dropped has ended. It takes as long only if that waits for the thread which waits."""
+"""Seconds to wait until what was dropped has ended.
+
+All of them pass only if what was dropped waits for the waiting thread.
+"""
 
 _SOON = 0.5  # seconds in which a thread begins that was called
 

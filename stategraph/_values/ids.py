@@ -124,7 +124,7 @@ def step_of(run_id: str) -> int:
 
 
 def directly_nested(run_id: str, nested_id_: str) -> str:
-    """Return the id of what is nested directly in a run and has, or is, what has this id at any depth."""
+    """Return the id of the run nested directly in a run that has this id, or contains the run that has it."""
     end = nested_id_.find(_MARK, len(run_id) + len(_MARK))
     return nested_id_ if end < 0 else nested_id_[:end]
 

@@ -21,7 +21,7 @@ class StepContext(Protocol):
     Attributes:
         state: The State that the step is made from.
         attempt: Which try it is, from 1.
-        is_done_before: Whether all that it takes was finished before this call, and had only to be put together.
+        is_done_before: Whether all parts, or the nested run, were finished before, so that they are only combined now.
     """
 
     state: State
@@ -39,7 +39,7 @@ class StepContext(Protocol):
     # ------------------------------------------------------------------ calling
 
     def context(self, part: str = "") -> NodeContext:
-        """Return what the node may know of its step, or a part of it of its part."""
+        """Return the NodeContext of this step or, with `part`, of that part."""
 
     def call(self, function: Callable[[Any], Any], argument: Any) -> Task[Any]:
         """Return what a function returns that may take long: sync or async, as the node is."""

@@ -27,7 +27,7 @@ MAX_DEPTH = 16
 """How deep graphs may be nested."""
 
 Keys: TypeAlias = Iterable[str] | Mapping[str, str] | Callable[[State], Mapping[str, Any]] | None
-"""What goes over a border: these keys; keys by the names they get; what a function makes of the State; None for all."""
+"""What enters or leaves a nested graph: keys; keys by their new names; what a function returns; None for all."""
 
 
 class NestedGraph(Protocol):
@@ -76,12 +76,12 @@ class GraphNode(Node):
 
     @property
     def is_async(self) -> bool:  # type: ignore[override]
-        """As one of the nodes of the graph."""
+        """Whether a node of the nested graph is or does so."""
         return self._plan().async_node is not None
 
     @property
     def pauses(self) -> bool:  # type: ignore[override]
-        """As one of the nodes of the graph."""
+        """Whether a node of the nested graph is or does so."""
         return any(stage.node.pauses for stage in self._plan().stages.values())
 
     @property
@@ -115,7 +115,7 @@ class GraphNode(Node):
         return {key: value for key, value in state.items() if schema is None or key in schema.fields}
 
     def _updates(self, before: State | None, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Return what differs from before, for a nested run that was begun then."""
+        """Return the inputs that a resume has changed since the nested run began."""
         if before is None:
             return {}
         if isinstance(self._inputs, Mapping):  # some of these may not have been there, or are not saved

@@ -119,7 +119,7 @@ async def _outcome_of(step: Awaitable[Any]) -> _Outcome:
 
 
 def _failure(error: BaseException | None) -> BaseException | None:
-    """Return what a generator that was closed has raised, without what only says so.
+    """Return what a generator raised when it was closed; None for what only says that it was closed.
 
     A task group that is left because its generator is closed raises a group with the GeneratorExit in it.
     """

@@ -48,7 +48,7 @@ def _batches(
 
 @contextmanager
 def _of_one_time(log: RunLog, run: RunRecord) -> Iterator[None]:
-    """Tell damage from what only looks like it, because others write to the run while it is read."""
+    """Raise StepConflictError in place of CheckpointCorruptError if others wrote to the run while it was read."""
     try:
         yield
     except CheckpointCorruptError:

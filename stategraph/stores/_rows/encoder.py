@@ -45,7 +45,7 @@ class DeltaBase:
         snapshot: The size of the snapshot, in bytes.
         since: The size of the rows since the snapshot, in bytes.
         incarnation: That of its run.
-        excess: How much more than their sizes allow the rows may become when they are decompressed, in bytes.
+        excess: Bytes that the rows decompress to beyond what their sizes allow (see `PayloadCodec`).
     """
 
     state: State

@@ -177,7 +177,7 @@ class RunLog:
         return rows[-run.policy.max_checkpoints :] if run.policy.max_checkpoints else rows
 
     def holding(self, run: RunRecord, rows: Sequence[CheckpointRecord]) -> Iterator[list[CheckpointRecord]]:
-        """Return the chains of a run that hold these of its checkpoints."""
+        """Return the chains of a run that together contain these of its checkpoints."""
         newest_on = {row.base: row.step for row in rows}  # the last one builds on all that have the same base
         return (self.table.chain(run.run_id, step) for step in newest_on.values())
 
@@ -244,7 +244,7 @@ class RunLog:
         )
 
     def write(self, batch: WriteBatch) -> bool:
-        """WriteBatch a batch, together with those of other threads; return False if others have written to the run."""
+        """Write a batch, together with those of other threads; return False if others have written to the run."""
         try:
             return self.commits.commit(self.runs.guarded(batch) if is_nested_id(batch.run.run_id) else batch)
         except CheckpointError as error:
@@ -252,7 +252,7 @@ class RunLog:
             raise
 
     def write_or_raise(self, batch: WriteBatch) -> None:
-        """WriteBatch a batch. Raises StepConflictError if others have written to the run."""
+        """Write a batch. Raises StepConflictError if others have written to the run."""
         if not self.write(batch):
             self.known.forget(batch.run.run_id)
             raise StepConflictError(batch.run.run_id, "others wrote to the run at the same time")

@@ -88,7 +88,7 @@ class SqliteTable(Table):
         return None if found is None else int(found[0])
 
     def _put_rows(self, first: int, rows: Sequence[CheckpointRecord]) -> None:
-        """Many rows a statement: sqlite3 lets go of the GIL at every statement, and a busy run keeps it for 5 ms."""
+        """Insert rows, many in a statement: sqlite3 releases the GIL at each, and a busy thread keeps it for 5 ms."""
         execute = self.database.connection.execute
         if len(rows) == 1:
             execute(PUT_ROWS[1], row_values(first, rows[0]))

@@ -32,7 +32,7 @@ _LOOKED_AT = 10  # runs that are looked at when a store is opened, to find out w
 
 
 class RowStore(CheckpointStore):
-    """Base of stores that keep records in a table: the face of a RunLog.
+    """Base of stores that keep records in a table. These are its public methods; a RunLog does the work.
 
     Args:
         open_table: Called with this store and with a function that takes the id of the store; opens the table.

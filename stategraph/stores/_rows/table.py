@@ -15,7 +15,7 @@ Identify: TypeAlias = Callable[[bytes], None]
 
 
 class Table(ABC):
-    """The records of the runs of one store: eight operations, and what a process needs to open and close them.
+    """The records of the runs of one store: reading, writing and removing them, opening and closing.
 
     A table returns what is there. Whether that is what was written, the checksums tell.
 
@@ -32,7 +32,7 @@ class Table(ABC):
 
     @abstractmethod
     def apply(self, batches: Sequence[WriteBatch]) -> Sequence[bool]:
-        """WriteBatch batches in one transaction; return which of them were written.
+        """Write batches in one transaction; return which of them were written.
 
         A batch is written if its run has the version, and the outer run the incarnation, that it expects. It is
         durable when this returns.
