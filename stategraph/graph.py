@@ -258,7 +258,10 @@ class StateGraph(GraphBuilder):
 
     def _sync_run(self, *, shows: bool = False) -> RunContext:
         run = self._new_run(shows=shows)
-        node = run.plan.async_node
+        plan = run.plan
+        node = plan.async_node
+        if plan.start_nested is not None:  # nested graphs may have changed since this one was compiled
+            node = next((name for name, stage in plan.stages.items() if stage.node.is_async), None)
         if node is not None:
             from stategraph._drivers.blocking import is_loop_running  # imported when used: with async nodes
 

@@ -608,3 +608,35 @@ class TestValidation:
         graph = outer_graph(inner_graph({"a": raises(ValueError("no"))}).as_node(), MemoryStore(), interval=0)
         with pytest.raises(ExecutionError, match=r"'rag'.*'a' of run 'run/#2/rag'.*no"):
             call_sync(graph, "execute", State(run_id=RUN))
+
+    def test_a_graph_that_has_become_async(self) -> None:
+        """Since the outer one was compiled: it is refused on a running loop before anything runs."""
+        called: list[str] = []
+
+        def note(_: State) -> dict[str, Any]:
+            called.append("x")
+            return {}
+
+        inner = make_graph(
+            {"x": note, "z": note},
+            [("x", "z", lambda state: "y" not in state)],
+            store=MemoryStore(),
+            name="inner",
+            interval=0,
+        )
+        graph = outer_graph(inner.as_node(), MemoryStore())
+        graph.validate()
+
+        async def wait(_: State) -> dict[str, Any]:
+            return {}
+
+        inner.add_node("y", wait)
+        inner.add_edge("x", "y")
+        inner.add_edge("y", "z")
+
+        async def main() -> None:
+            graph.execute(State())
+
+        with pytest.raises(AsyncNodeError, match="'rag'"):
+            asyncio.run(main())
+        assert called == []

@@ -343,15 +343,6 @@ class TestOfNodes:
         with pytest.raises(GraphError, match=r"node 'a' takes an Order, and gets a State: .*schema=Order"):
             make_graph({"a": node}, store=MemoryStore()).execute(State())
 
-    def test_on_error_that_leads_back(self) -> None:
-        graph = StateGraph(GraphConfig(name="g", observer="noop"))
-        graph.add_node("a", lambda _: {}, on_error="a")
-        graph.set_entry_point("a")
-        graph.set_exit_point("a")
-
-        with pytest.raises(GraphError, match=r"node 'a' goes to itself on error, .*: retry tries it again"):
-            graph.execute(State())
-
     def test_on_error_without_a_field_for_it(self) -> None:
         graph = StateGraph(GraphConfig(name="g", observer="noop"), schema=Order)
         graph.add_node("a", lambda _: {}, on_error="b")

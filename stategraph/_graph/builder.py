@@ -224,8 +224,6 @@ class GraphBuilder:
         for name, policies in self._policies.items():
             if policies.on_error is not None and policies.on_error not in self._nodes:
                 problems.append(f"node {name!r} goes to {policies.on_error!r} on error, which is not there")
-            if policies.on_error == name:
-                problems.append(f"node {name!r} goes to itself on error, which would not end: retry tries it again")
             if policies.cache is not None:
                 from stategraph._graph.cached import cache_problems
 

@@ -41,10 +41,6 @@ class NestedGraph(Protocol):
     def schema(self) -> Schema | None:
         """Its schema."""
 
-    @property
-    def async_node(self) -> str | None:
-        """The name of a node that is async, if there is one."""
-
 
 class Nestable(Protocol):
     """A graph that can be a node."""
@@ -77,7 +73,7 @@ class GraphNode(Node):
     @property
     def is_async(self) -> bool:  # type: ignore[override]
         """Whether a node of the nested graph is or does so."""
-        return self._plan().async_node is not None
+        return any(stage.node.is_async for stage in self._plan().stages.values())
 
     @property
     def pauses(self) -> bool:  # type: ignore[override]
