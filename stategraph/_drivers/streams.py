@@ -67,7 +67,9 @@ class _Turns:
         reaper.let_go(self)
         self._put(None)
         error = None if run.cancelled() else run.exception()
-        if self.is_dropped and error is not None and not is_plain_stop(error):
+        # One without a traceback is of the task itself: a collection on another thread has closed what it runs, and has
+        # handed over what was left to do.
+        if self.is_dropped and error is not None and error.__traceback__ is not None and not is_plain_stop(error):
             report(error)
 
 
