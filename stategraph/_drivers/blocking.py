@@ -144,10 +144,10 @@ def is_loop_running() -> bool:
 def _close(runner: asyncio.Runner) -> None:
     """Close an event loop that was dropped."""
     with runner:
-        runner.run(_rest())
+        runner.run(_end_tasks())
 
 
-async def _rest() -> None:
+async def _end_tasks() -> None:
     """Wait for what is under way on the event loop, such as the end of an async generator that was dropped.
 
     What a node has left at work may never end by itself: it is cancelled after some time, as at the end of

@@ -22,8 +22,14 @@ from stategraph.state import State
 
 @attrs.define(eq=False)
 class _Turns:
-    """Whose turn it is: that of the run, or of the caller who iterates over it."""
+    """Whose turn it is: that of the run, or of the caller who iterates over it.
 
+    Nothing else holds the run while it waits for its turn: a collection that finds it would close it, on its thread,
+    while its loop goes on with it. So it is held then, and only then: while the caller waits for the run, that would
+    hold the caller as well.
+    """
+
+    store: object
     states: deque[State | None] = attrs.field(factory=deque)
     shown: asyncio.Event = attrs.field(factory=asyncio.Event)  # a Queue asks its loop when a waiting task is dropped
     seen: asyncio.Event = attrs.field(factory=asyncio.Event)
@@ -39,6 +45,7 @@ class _Turns:
         if not self.is_left:
             self.seen.clear()
             self._put(state)
+            reaper.hold(self, (self, self.store))
             await self.seen.wait()
         if self.is_left:
             raise left()
@@ -46,6 +53,7 @@ class _Turns:
     async def next(self) -> State | None:
         """Wait for the next State; there is none any more once the run has ended."""
         if not self.states:  # one is there already where a task begins when it is created (asyncio.eager_task_factory)
+            reaper.hold(self, self.store)
             self.seen.set()
         while not self.states:
             self.shown.clear()
@@ -67,9 +75,7 @@ class _Turns:
         reaper.let_go(self)
         self._put(None)
         error = None if run.cancelled() else run.exception()
-        # One without a traceback is of the task itself: a collection on another thread has closed what it runs, and has
-        # handed over what was left to do.
-        if self.is_dropped and error is not None and error.__traceback__ is not None and not is_plain_stop(error):
+        if self.is_dropped and error is not None and not is_plain_stop(error):
             report(error)
 
 
@@ -84,8 +90,8 @@ class AsyncStream(AsyncGenerator[State, None]):
     _run: asyncio.Task[State] | None = None
 
     def __init__(self, task: Task[State], signal: StopSignal | None, store: object) -> None:
-        self._task, self._signal, self._store = task, signal, store
-        self._turns = _Turns()
+        self._task, self._signal = task, signal
+        self._turns = _Turns(store)
         self._is_asked = self._is_over = False
         self._raised_last: list[BaseException] = []  # what is raised when there is no State any more
 
@@ -162,7 +168,7 @@ class AsyncStream(AsyncGenerator[State, None]):
 
     def _begun(self) -> asyncio.Task[State]:
         reaper.watch(self)
-        reaper.hold(self._turns, self._store)
+        reaper.hold(self._turns, self._turns.store)
         run = asyncio.create_task(adrive(self._task, self._signal, self._turns.show))
         run.add_done_callback(self._turns.end)
         # asyncio need not tell that a run which was dropped is found by a collection: it is ended all the same.

@@ -8,6 +8,7 @@ from contextlib import suppress
 from typing import Any, Final, TypeAlias
 
 from stategraph._util.cancellation import outlast
+from stategraph._util.dropped import reaper
 from stategraph.nodes._generators.feeds import Advance
 
 _Outcome: TypeAlias = tuple[Advance, BaseException | None]
@@ -77,6 +78,7 @@ class TaskFeed:
         self._is_closing = True
         with suppress(RuntimeError):  # the loop is closed
             _wake(self._asked)
+        reaper.let_go(self)
 
     async def _drive(self) -> None:
         """Advance the generator step by step, as it is asked to."""
@@ -94,10 +96,15 @@ class TaskFeed:
         cancelled: asyncio.CancelledError | None = None
         while not self._is_closing:
             self._asked = asyncio.get_running_loop().create_future()
+            # Nothing else holds the task while it waits: a collection that finds it would close it, on its thread,
+            # while another thread lets it close the generator.
+            reaper.hold(self, self._task)
             try:
                 await self._asked
             except asyncio.CancelledError as error:
                 cancelled = error
+            finally:
+                reaper.let_go(self)
             self._asked = None
             if self._outcome is None and not self._is_closing:
                 return anext(self._generator) if cancelled is None else self._generator.athrow(cancelled)
