@@ -9,15 +9,15 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "_values.events": "Event EventType",
-    "_values.provenance": "ErrorInfo ParentStep Partial Pause RunStatus",
+    "_values.provenance": "ErrorInfo Owner ParentStep Partial Pause RunStatus",
     "config": "CheckpointConfig GraphConfig",
     "edges": "Edge always and_ key_equals key_exists not_ or_",
     "errors": """
         AnswerError AsyncNodeError CheckpointCorruptError CheckpointError CheckpointNotFoundError
         CheckpointSaveError CheckpointingDisabledError ConfigError ExecutionError FormatError GraphError
         GraphMismatchError InvalidRunIdError MaxIterationsError NotSerializableError RecomputeError
-        RunCancelledError RunCompleteError RunExistsError SchemaError StateGraphError StepConflictError
-        UnknownNameError UnknownNodeError
+        RunBusyError RunCancelledError RunCompleteError RunExistsError RunLostError SchemaError StateGraphError
+        StepConflictError         UnknownNameError UnknownNodeError
     """,
     "graph": "StateGraph",
     "nodes.context": "NodeContext",

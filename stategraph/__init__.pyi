@@ -1,5 +1,5 @@
 from stategraph._values.events import Event, EventType
-from stategraph._values.provenance import ErrorInfo, ParentStep, Partial, Pause, RunStatus
+from stategraph._values.provenance import ErrorInfo, Owner, ParentStep, Partial, Pause, RunStatus
 from stategraph._values.registered_types import register_type
 from stategraph.config import CheckpointConfig, GraphConfig
 from stategraph.edges import Edge, always, and_, key_equals, key_exists, not_, or_
@@ -20,9 +20,11 @@ from stategraph.errors import (
     MaxIterationsError,
     NotSerializableError,
     RecomputeError,
+    RunBusyError,
     RunCancelledError,
     RunCompleteError,
     RunExistsError,
+    RunLostError,
     SchemaError,
     StateGraphError,
     StepConflictError,
@@ -70,15 +72,18 @@ __all__ = [
     "NodeContext",
     "NotSerializableError",
     "Observer",
+    "Owner",
     "ParallelNode",
     "ParentStep",
     "Partial",
     "Pause",
     "RecomputeError",
     "RetryPolicy",
+    "RunBusyError",
     "RunCancelledError",
     "RunCompleteError",
     "RunExistsError",
+    "RunLostError",
     "RunStatus",
     "SchemaError",
     "State",

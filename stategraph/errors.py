@@ -16,6 +16,7 @@ from stategraph._text.shown import cut, shorten
 
 _State: TypeAlias = Any  # a State: it raises errors, so that they cannot name its class
 _Pause: TypeAlias = Any  # a Pause, likewise
+_Owner: TypeAlias = Any  # an Owner, likewise
 
 
 class StateGraphError(Exception):
@@ -328,6 +329,27 @@ class FormatError(CheckpointError):
 
 class StepConflictError(CheckpointError):
     """A save would change the data of a saved step, or comes after a newer step was saved."""
+
+
+class RunLostError(StepConflictError):
+    """The run was taken away from this call: others own it, or have deleted it, taken it back or begun it anew.
+
+    `state` is the State that could not be saved.
+    """
+
+
+@attrs.define(slots=False, eq=False, repr=False)
+class RunBusyError(StateGraphError, RuntimeError):
+    """Another call is at work on the run; `owner` (an Owner) says whose."""
+
+    run_id: str
+    owner: _Owner
+
+    def __str__(self) -> str:
+        return (
+            f"run {self.run_id!r} is at work: {self.owner} owns it; wait for it (wait=seconds), or, if it hangs, take "
+            "the run away from it (take_over=True)"
+        )
 
 
 @attrs.define(slots=False, eq=False, repr=False)

@@ -81,13 +81,24 @@ class StateGraph(GraphBuilder):
 
     # ------------------------------------------------------------------ running
 
-    def execute(self, state: State, *, cancel: threading.Event | None = None, timeout: float | None = None) -> State:
+    def execute(
+        self,
+        state: State,
+        *,
+        wait: float | None = None,
+        take_over: bool = False,
+        cancel: threading.Event | None = None,
+        timeout: float | None = None,
+    ) -> State:
         """Run a State from the entry point to an exit point.
 
         A State with a past, such as a loaded one, goes on counting its steps.
 
         Args:
             state: Where the run begins.
+            wait: Seconds to wait for the run while another call is at work on it; None or 0 to be refused at once.
+            take_over: Take the run away from a call that is at work on it, such as one that hangs: nothing more of that
+                is saved.
             cancel: Stops the run before the next node once it is set.
             timeout: Seconds after which the run is stopped before the next node; a node that is async is cut off.
 
@@ -97,6 +108,8 @@ class StateGraph(GraphBuilder):
         Raises:
             GraphError: the graph is not valid.
             SchemaError: the State does not fit the schema.
+            RunBusyError: another call is at work on the run. Nothing has been done.
+            RunLostError: the run was taken over, taken back or deleted meanwhile. Nothing more of this call is saved.
             RunExistsError: the State is new and the store already has a run of its run_id.
             GraphMismatchError: the State is of a run of another graph that is not complete.
             ExecutionError: a node or a predicate raised, a node returned something else than a State or a mapping, or
@@ -106,10 +119,16 @@ class StateGraph(GraphBuilder):
             CheckpointError: the store could not save; the State that was at stake is in it.
             AsyncNodeError: the graph has async nodes and an event loop is running in this thread: use `aexecute`.
         """
-        return drive(execute(self._sync_run(), _checked(state)), _signal(cancel, timeout))
+        return drive(execute(self._sync_run(wait, take_over), _checked(state)), _signal(cancel, timeout))
 
     async def aexecute(
-        self, state: State, *, cancel: threading.Event | None = None, timeout: float | None = None
+        self,
+        state: State,
+        *,
+        wait: float | None = None,
+        take_over: bool = False,
+        cancel: threading.Event | None = None,
+        timeout: float | None = None,
     ) -> State:
         """Run a State as `execute` does, on the running event loop.
 
@@ -118,7 +137,7 @@ class StateGraph(GraphBuilder):
         """
         from stategraph._drivers.aio import adrive  # imported when used: asyncio takes 20 ms
 
-        return await adrive(execute(self._new_run(), _checked(state)), _signal(cancel, timeout))
+        return await adrive(execute(self._new_run(wait, take_over), _checked(state)), _signal(cancel, timeout))
 
     def resume(
         self,
@@ -127,6 +146,8 @@ class StateGraph(GraphBuilder):
         *,
         allow_changed: bool = False,
         migrate: Mapping[str, str] | None = None,
+        wait: float | None = None,
+        take_over: bool = False,
         cancel: threading.Event | None = None,
         timeout: float | None = None,
     ) -> State:
@@ -139,6 +160,8 @@ class StateGraph(GraphBuilder):
             allow_changed: Go on even if nodes or edges of the graph have changed since.
             migrate: New names of nodes that were renamed since, by their old ones; of a node of a nested graph, both
                 after the name of the node that runs the graph and a slash.
+            wait: As for `execute`.
+            take_over: As for `execute`.
             cancel: As for `execute`.
             timeout: As for `execute`.
 
@@ -154,7 +177,7 @@ class StateGraph(GraphBuilder):
             GraphMismatchError: it is a run of another graph, or of this one before it changed; it names the changes.
             And all that `execute` raises.
         """
-        task = _resume(self._sync_run(), run_id, updates, allow_changed, migrate)
+        task = _resume(self._sync_run(wait, take_over), run_id, updates, allow_changed, migrate)
         return drive(task, _signal(cancel, timeout))
 
     async def aresume(
@@ -164,18 +187,28 @@ class StateGraph(GraphBuilder):
         *,
         allow_changed: bool = False,
         migrate: Mapping[str, str] | None = None,
+        wait: float | None = None,
+        take_over: bool = False,
         cancel: threading.Event | None = None,
         timeout: float | None = None,
     ) -> State:
         """Go on with a run as `resume` does, on the running event loop; see `aexecute`."""
         from stategraph._drivers.aio import adrive  # imported when used: asyncio takes 20 ms
 
-        task = _resume(self._new_run(), run_id, updates, allow_changed, migrate)
+        task = _resume(self._new_run(wait, take_over), run_id, updates, allow_changed, migrate)
         return await adrive(task, _signal(cancel, timeout))
 
     # ------------------------------------------------------------------ step by step
 
-    def stream(self, state: State, *, cancel: threading.Event | None = None, timeout: float | None = None) -> Stream:
+    def stream(
+        self,
+        state: State,
+        *,
+        wait: float | None = None,
+        take_over: bool = False,
+        cancel: threading.Event | None = None,
+        timeout: float | None = None,
+    ) -> Stream:
         """Run a State as `execute` does, yielding it after every node, and after every chunk of a node.
 
         After a chunk, `State.partial` holds the chunks so far. The run goes on when the next State is asked for; to
@@ -183,7 +216,7 @@ class StateGraph(GraphBuilder):
         """
         from stategraph._drivers.iteration import Stream  # imported when used
 
-        task = execute(self._sync_run(shows=True), _checked(state))
+        task = execute(self._sync_run(wait, take_over, shows=True), _checked(state))
         return Stream(task, _signal(cancel, timeout), self.store)
 
     def stream_resume(
@@ -193,17 +226,25 @@ class StateGraph(GraphBuilder):
         *,
         allow_changed: bool = False,
         migrate: Mapping[str, str] | None = None,
+        wait: float | None = None,
+        take_over: bool = False,
         cancel: threading.Event | None = None,
         timeout: float | None = None,
     ) -> Stream:
         """Go on with a run as `resume` does, yielding as `stream` does."""
         from stategraph._drivers.iteration import Stream  # imported when used
 
-        task = _resume(self._sync_run(shows=True), run_id, updates, allow_changed, migrate)
+        task = _resume(self._sync_run(wait, take_over, shows=True), run_id, updates, allow_changed, migrate)
         return Stream(task, _signal(cancel, timeout), self.store)
 
     def astream(
-        self, state: State, *, cancel: threading.Event | None = None, timeout: float | None = None
+        self,
+        state: State,
+        *,
+        wait: float | None = None,
+        take_over: bool = False,
+        cancel: threading.Event | None = None,
+        timeout: float | None = None,
     ) -> AsyncStream:
         """Run a State as `stream` does, on the running event loop.
 
@@ -212,7 +253,7 @@ class StateGraph(GraphBuilder):
         """
         from stategraph._drivers.streams import AsyncStream  # imported when used: asyncio takes 20 ms
 
-        task = execute(self._new_run(shows=True), _checked(state))
+        task = execute(self._new_run(wait, take_over, shows=True), _checked(state))
         return AsyncStream(task, _signal(cancel, timeout), self.store)
 
     def astream_resume(
@@ -222,13 +263,15 @@ class StateGraph(GraphBuilder):
         *,
         allow_changed: bool = False,
         migrate: Mapping[str, str] | None = None,
+        wait: float | None = None,
+        take_over: bool = False,
         cancel: threading.Event | None = None,
         timeout: float | None = None,
     ) -> AsyncStream:
         """Go on with a run as `resume` does, yielding as `astream` does."""
         from stategraph._drivers.streams import AsyncStream  # imported when used: asyncio takes 20 ms
 
-        task = _resume(self._new_run(shows=True), run_id, updates, allow_changed, migrate)
+        task = _resume(self._new_run(wait, take_over, shows=True), run_id, updates, allow_changed, migrate)
         return AsyncStream(task, _signal(cancel, timeout), self.store)
 
     # ------------------------------------------------------------------ nested
@@ -248,16 +291,19 @@ class StateGraph(GraphBuilder):
 
     # ------------------------------------------------------------------ inside
 
-    def _new_run(self, *, shows: bool = False) -> RunContext:
+    def _new_run(self, wait: float | None, take_over: bool, *, shows: bool = False) -> RunContext:
+        _check_claim(wait, take_over)
         plan, checkpoint = self._runnable(), self.config.checkpoint
         store = _write_behind(self.store) if plan.write_behind else self.store
         policy = RetentionPolicy(checkpoint.retention, checkpoint.window, checkpoint.ttl)
         dropped = DroppedRuns(self.store)
         services = RunIO(store, self.observer, self._name, policy, plan.persist, dropped.settle)
-        return RunContext(plan, services, wanted_events(self.observer), shows, dropped.hand_over)
+        return RunContext(
+            plan, services, wanted_events(self.observer), shows, dropped.hand_over, wait or 0.0, take_over
+        )
 
-    def _sync_run(self, *, shows: bool = False) -> RunContext:
-        run = self._new_run(shows=shows)
+    def _sync_run(self, wait: float | None, take_over: bool, *, shows: bool = False) -> RunContext:
+        run = self._new_run(wait, take_over, shows=shows)
         plan = run.plan
         node = plan.async_node
         if plan.start_nested is not None:  # nested graphs may have changed since this one was compiled
@@ -367,16 +413,27 @@ def _resume(run: RunContext, *how: Any) -> Task[State]:
     return resume_with(run, *how)
 
 
+def _is_duration(value: Any) -> bool:
+    return type(value) in (int, float) and (0 <= value <= MOST or value == math.inf)
+
+
 def _checked(state: object) -> State:
     if not isinstance(state, State):
         raise TypeError(f"a graph runs a State, not {type(state).__name__}: State({{...}}) makes one of a mapping")
     return state
 
 
+def _check_claim(wait: object, take_over: object) -> None:
+    if wait is not None and not _is_duration(wait):
+        raise ConfigError("wait", wait, "a number of seconds from 0 on")
+    if type(take_over) is not bool:
+        raise ConfigError("take_over", take_over, "True or False")
+
+
 def _signal(cancel: threading.Event | None, timeout: float | None) -> StopSignal | None:
     if cancel is not None and not callable(getattr(cancel, "is_set", None)):
         raise ConfigError("cancel", cancel, "a threading.Event")
-    if timeout is not None and not (type(timeout) in (int, float) and (0 <= timeout <= MOST or timeout == math.inf)):
+    if timeout is not None and not _is_duration(timeout):
         raise ConfigError("timeout", timeout, "a number of seconds from 0 on")
     if cancel is None and timeout is None:
         return None

@@ -12,7 +12,7 @@ import stategraph
 PACKAGE = Path(stategraph.__file__).parent
 
 ROOMS = """
-    _text errors _util _values state _progress edges policies _protocol _schema nodes _graph _engine _drivers
+    _text errors _util _values _owners state _progress edges policies _protocol _schema nodes _graph _engine _drivers
     config observers stores _capabilities graph __init__ testing
 """.split()
 """From the bottom to the top. A room imports rooms before it, and itself."""

@@ -22,6 +22,7 @@ from stategraph._protocol.commands import (
     CommandType,
     Delete,
     Finish,
+    LetGo,
     Limit,
     Notify,
     RunNode,
@@ -90,7 +91,7 @@ class _Workers:
             Sleep: self._sleep,
             Show: self._show_state,
             Delete: self._delete,
-            Notify: self._notify,
+            **dict.fromkeys((Notify, LetGo), self._call),
         }
 
     async def _ask_store(self, function: _Function, argument: Any) -> Any:
@@ -176,7 +177,7 @@ class _Workers:
         await self._ask_store(function, argument)
         self._deleted = argument
 
-    async def _notify(self, function: _Function, argument: Any) -> None:
+    async def _call(self, function: _Function, argument: Any) -> None:
         function(argument)
 
     async def _check(self) -> None:

@@ -19,6 +19,7 @@ from stategraph._protocol.commands import (
     Command,
     CommandType,
     Finish,
+    LetGo,
     Limit,
     Notify,
     Perform,
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from stategraph._drivers.limits import StopSignal
 
 _Answer = TypeVar("_Answer")
-_CALLS: Perform = dict.fromkeys([*BLOCKING, StartNode, Notify], call)
+_CALLS: Perform = dict.fromkeys([*BLOCKING, LetGo, StartNode, Notify], call)
 _WAITS = (Await, Finish, Limit, Unlimit, Sleep)  # what `Waits` carries out
 
 

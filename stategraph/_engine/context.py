@@ -41,9 +41,10 @@ class RunContext:
         wanted: The types of events that the observer wants.
         state: The last completed State of the run.
         saved: The last State that the store has acknowledged.
-        found: The step and the generation that the store had of the run before this call; None if it had none.
         shows: Whether the caller iterates over the run.
         hand_over: Takes what is left to do of a run whose driver is gone. It is called in finalisers.
+        patience: Seconds to wait for whoever owns the run.
+        takes_over: Whether the run is taken away from whoever owns it.
         path: The last nodes entered.
         completed: The nodes completed in this call, while an observer wants events.
         recent: The last States that are not saved, where not every step is.
@@ -61,9 +62,10 @@ class RunContext:
     wanted: frozenset[EventType]
     shows: bool = False
     hand_over: Callable[[Task[None]], object] = id
+    patience: float = 0.0
+    takes_over: bool = False
     state: State = attrs.field(init=False)
     saved: State | None = attrs.field(default=None, init=False)
-    found: tuple[int, int] | None = attrs.field(default=None, init=False)
     path: deque[str] = attrs.field(factory=partial(deque, maxlen=PATH_LENGTH), init=False)
     completed: set[str] = attrs.field(factory=set, init=False)
     nested_path: str = attrs.field(default="", init=False)

@@ -10,14 +10,12 @@ from stategraph._engine.announce import emit
 from stategraph._engine.context import PATH_LENGTH, RunContext
 from stategraph._engine.saving import flush, keep_what_can_be, save_last
 from stategraph._graph.compiled import CompiledNode
-from stategraph._protocol.commands import CannotAwait, Escaped, Load, Parts, Stopped, StoreFailed, Task
+from stategraph._protocol.commands import CannotAwait, Escaped, Parts, Stopped, StoreFailed, Task
 from stategraph._text.shown import describe_exception
 from stategraph._values.events import EventType
 from stategraph._values.provenance import ErrorInfo, RunStatus
 from stategraph.edges import NoWay
 from stategraph.errors import (
-    CheckpointError,
-    CheckpointNotFoundError,
     CheckpointSaveError,
     ExecutionError,
     MaxIterationsError,
@@ -49,21 +47,9 @@ def end_early(run: RunContext, error: BaseException) -> Task[None]:
 
 
 def end_dropped(run: RunContext) -> Task[None]:
-    """End a run whose driver is gone, unless the store shows that another process has gone on with it or ended it.
-
-    That may have happened: a garbage collection may find the run late.
-    """
-    if run.plan.saves:
-        known = run.found if run.saved is None else (run.saved.step, run.saved.generation)
-        try:
-            newest = yield (Load, run.services.load, run.state.run_id)
-            now = newest.step, newest.generation
-        except CheckpointNotFoundError:
-            now = None
-        except CheckpointError:  # what came of saving behind the run, too: to save once more will tell
-            now = known
-        if now != known:
-            return
+    """End a run whose driver is gone, unless others have taken it: a garbage collection may find it late."""
+    if run.services.is_lost:
+        return
     yield from end_early(run, Stopped("it was dropped before its end"))
 
 

@@ -9,11 +9,12 @@ from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING, Any, cast
 
+from stategraph._owners.holds import Hold, acting, on_behalf_of
 from stategraph._text.shown import describe_exception, shorten
 from stategraph._util.failures import failures
 from stategraph._values.events import EventType, Listener, notify
 from stategraph._values.provenance import Part
-from stategraph.errors import CheckpointCorruptError, CheckpointError, CheckpointSaveError
+from stategraph.errors import CheckpointCorruptError, CheckpointError, CheckpointSaveError, RunBusyError, RunLostError
 from stategraph.state import State
 
 if TYPE_CHECKING:
@@ -45,28 +46,50 @@ class RunIO:
         self._whole = store
         self._settle = settle
         self.store = store if persist is None else _selective(store, persist)
+        self.hold: Hold | None = None
         self.observer = observer
         self._source = source
         self._policy = policy
         self._is_told = False
 
+    @property
+    def is_lost(self) -> bool:
+        """Whether the run is known to be taken by others."""
+        return self.hold is not None and self.hold.is_lost
+
+    def own(self, about: tuple[Hold, bool]) -> None:
+        """Become the owner of a run, which the last takes away from whoever has it."""
+        self._settle()  # it may be this run that was dropped a moment ago
+        hold, take_over = about
+        try:
+            self._whole._own(hold, take_over=take_over)
+        except (CheckpointError, RunBusyError):
+            raise
+        except failures() as error:
+            raise CheckpointError(hold.run_id, f"the {self.store} failed: {describe_exception(error)}") from error
+        self.hold = hold
+
     def save(self, state: State) -> None:
         """Save a State; raises a CheckpointError if that fails."""
+        before, acting.hold = acting.hold, self.hold
         try:
             if not self._is_told:
                 self._tell_policy(state.run_id)
             self.store.save(state)
         except failures() as error:
             raise self._unsaved(state, error)  # noqa: B904 - sets the cause itself
+        finally:
+            acting.hold = before
 
     def amend(self, state: State) -> None:
         """Save a State in place of the newest one; raises a CheckpointError if that fails."""
-        try:
-            if not self._is_told:
-                self._tell_policy(state.run_id)
-            self.store.amend(state)
-        except failures() as error:
-            raise self._unsaved(state, error)  # noqa: B904 - sets the cause itself
+        with on_behalf_of(self.hold):
+            try:
+                if not self._is_told:
+                    self._tell_policy(state.run_id)
+                self.store.amend(state)
+            except failures() as error:
+                raise self._unsaved(state, error)  # noqa: B904 - sets the cause itself
 
     def load(self, run_id: str) -> State:
         """Return the newest State of the run; raise a CheckpointError if there is none, or something else comes."""
@@ -87,7 +110,8 @@ class RunIO:
     def flush(self, state: State) -> None:
         """Wait until all that was saved before is durable; raises a CheckpointError if it will not be."""
         try:
-            self.store.flush()
+            with on_behalf_of(self.hold):
+                self.store.flush()
         except failures() as error:
             raise self._unsaved(state, error)  # noqa: B904 - sets the cause itself
 
@@ -95,7 +119,11 @@ class RunIO:
         """Delete the run of a completed State; raises a CheckpointError if that fails, or a save before it has."""
         self.flush(state)  # or a save behind the run that has failed would seem to be a failure to delete
         try:
-            self.store._discard(state.run_id)
+            with on_behalf_of(self.hold):
+                self.store._discard(state.run_id)
+        except RunLostError as error:
+            error.state = state
+            raise
         except failures() as error:
             reason = f"it is complete, but the {self.store} could not delete it: {describe_exception(error)}"
             failure = CheckpointError(state.run_id, reason)
@@ -106,7 +134,8 @@ class RunIO:
         """Save finished parts of the step after a State; raises a CheckpointError if that fails."""
         state, parts = about
         try:
-            self.store.save_parts(state.run_id, parts)
+            with on_behalf_of(self.hold):
+                self.store.save_parts(state.run_id, parts)
         except failures() as error:
             raise self._unsaved(state, error)  # noqa: B904 - sets the cause itself
 
@@ -122,12 +151,15 @@ class RunIO:
 
     def nested(self, source: str, persist: AbstractSet[str] | None) -> RunIO:
         """Return the services for a nested run, whose graph has its own keys that are saved."""
-        return RunIO(self._whole, self.observer, source, self._policy, persist, self._settle)
+        nested = RunIO(self._whole, self.observer, source, self._policy, persist, self._settle)
+        nested.hold = self.hold
+        return nested
 
     def _call_store(self, run_id: str, what: str, ask: Callable[[], Any]) -> Any:
         """Return what the store answers; raise a CheckpointError if it fails."""
         try:
-            return ask()
+            with on_behalf_of(self.hold):
+                return ask()
         except CheckpointError:
             raise
         except failures() as error:

@@ -8,11 +8,13 @@ from typing import Any
 from stategraph._engine.announce import emit
 from stategraph._engine.context import NOTHING_GIVEN, RunContext, fitting
 from stategraph._engine.loop import run_from
+from stategraph._engine.owning import owning
 from stategraph._engine.past import with_all_keys
 from stategraph._engine.saving import save
 from stategraph._engine.start import stamped, with_origins
 from stategraph._graph.compatibility import check_compatible, migrate_state, split_migration
 from stategraph._graph.compiled import CompiledNode
+from stategraph._owners.holds import Hold
 from stategraph._protocol.commands import Amend, Load, Parts, Save, Task
 from stategraph._text.shown import shorten
 from stategraph._values.events import EventType
@@ -54,8 +56,14 @@ def resume(
     check_given_id(run_id)
     if not run.plan.saves:
         raise CheckpointingDisabledError(run.plan.graph)
+    task = _resume(run, run_id, updates, allow_changed, migrate)
+    return owning(run, Hold(run_id, is_shown=run.shows), task)
+
+
+def _resume(
+    run: RunContext, run_id: str, updates: Mapping[str, Any], allow_changed: bool, migrate: Mapping[str, str]
+) -> Task[State]:
     loaded = yield (Load, run.services.load, run_id)
-    run.found = loaded.step, loaded.generation
     yield from emit(run, EventType.CHECKPOINT_LOAD, loaded)
     run.allow_changed = allow_changed
     saved = renamed(run, loaded, migrate)

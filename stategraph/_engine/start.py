@@ -7,7 +7,9 @@ from typing import Any, TypeAlias
 
 from stategraph._engine.context import RunContext, fitting
 from stategraph._engine.loop import run_from
+from stategraph._engine.owning import owning
 from stategraph._engine.saving import save
+from stategraph._owners.holds import Hold
 from stategraph._protocol.commands import Amend, Load, Parts, Task
 from stategraph._values.events import STATE_EVENTS
 from stategraph._values.frozen import freeze_items, lay_over
@@ -21,13 +23,17 @@ _Keys: TypeAlias = Collection[str]
 
 def execute(run: RunContext, state: State) -> Task[State]:
     """Run a State from the entry point to an exit point."""
+    check_given_id(state.run_id)
+    return owning(run, Hold(state.run_id, is_shown=run.shows), _execute(run, state))
+
+
+def _execute(run: RunContext, state: State) -> Task[State]:
     run.state = yield from _admit(run, state)
     return (yield from run_from(run, None))
 
 
 def _admit(run: RunContext, state: State) -> Task[State]:
     """Return the State as it enters the graph; a State with a past is saved first."""
-    check_given_id(state.run_id)
     is_new = state.step == 0 and state.graph is None
     before = state
     put: _Keys = ()
@@ -91,7 +97,6 @@ def _check_new(run: RunContext, state: State) -> Task[None]:
     has_same_data = saved.keys() == state.keys() and not differing_items(saved, state)
     if not has_same_data or with_data(saved, {}) != with_data(state, {}):  # objects may refuse to be compared
         raise RunExistsError(state.run_id, run.plan.store)
-    run.found = saved.step, saved.generation
 
 
 def stamped(run: RunContext, state: State) -> State:

@@ -81,7 +81,6 @@ def _go_on(
         return (yield from run_from(run, None))
     if saved.status is RunStatus.COMPLETED:  # and the step that it is part of was not saved any more
         return (yield from with_all_keys(run, saved, NOTHING_GIVEN, inputs))[0]
-    run.found = saved.step, saved.generation
     saved = renamed(run, saved, step.renames)
     check_compatible(run.plan, saved, run.allow_changed, run.nested_path)
     pause, updates = saved.pause, {**updates}

@@ -29,6 +29,14 @@ class Await(CommandType):
     """Wait for what an async node returned: ``(Await, awaitable, name of the node)``. The answer is its result."""
 
 
+class Own(CommandType):
+    """Become the owner of a run."""
+
+
+class LetGo(CommandType):
+    """Let go of a run. It does not wait, and there is nothing to be done if it was lost."""
+
+
 class Load(CommandType):
     """Load the newest State of a run. The answer is the State."""
 
@@ -94,7 +102,7 @@ _Answer = TypeVar("_Answer")
 Task: TypeAlias = Generator[Command, Any, _Answer]
 """A part of a run: yields commands, is sent their answers, returns its own."""
 
-BLOCKING: tuple[type[CommandType], ...] = (RunNode, Load, Save, Amend, Delete, Flush, Parts, Cache)
+BLOCKING: tuple[type[CommandType], ...] = (RunNode, Own, Load, Save, Amend, Delete, Flush, Parts, Cache)
 """Calls that may take long, and therefore are not made on an event loop."""
 
 

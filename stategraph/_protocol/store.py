@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
+from stategraph._owners.holds import Hold
 from stategraph._values.provenance import Part
 from stategraph.state import State
 
@@ -12,6 +13,7 @@ from stategraph.state import State
 class Store(Protocol):
     """What a run asks of a store; see `stategraph.stores.CheckpointStore`."""
 
+    def _own(self, hold: Hold, /, *, take_over: bool) -> None: ...
     def save(self, state: State, /) -> None: ...
     def amend(self, state: State, /) -> None: ...
     def load(self, run_id: str, /) -> State: ...

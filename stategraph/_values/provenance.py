@@ -62,6 +62,28 @@ class ParentStep:
     step: int = attrs.field(converter=check_step)
 
 
+@attrs.frozen
+class Owner:
+    """Who works on a run.
+
+    Attributes:
+        host: The name of the machine.
+        pid: The process; None where it cannot be told.
+        since: When it began to, aware, in UTC; None where it cannot be told.
+        until: When its claim runs out, if it does not renew it; None if it does not run out.
+    """
+
+    host: str
+    pid: int | None
+    since: datetime | None = None
+    until: datetime | None = None
+
+    def __str__(self) -> str:
+        process = "a process" if self.pid is None else f"process {self.pid}"
+        since = "" if self.since is None else f", since {self.since:%Y-%m-%d %H:%M:%S} UTC"
+        return f"{process} on {self.host}{since}"
+
+
 def _in_utc(value: datetime) -> datetime:
     if not isinstance(value, datetime) or value.tzinfo is None:
         raise ValueError(f"{shorten(value)} is not allowed; a datetime with a time zone is")

@@ -5,12 +5,15 @@ from __future__ import annotations
 import builtins
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Self
+from threading import RLock
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
+from stategraph._owners.holds import Hold, Holds, guarded, held
+from stategraph._values.ids import given_id
 from stategraph.errors import StepConflictError
 
 if TYPE_CHECKING:
-    from stategraph._values.provenance import Part
+    from stategraph._values.provenance import Owner, Part
     from stategraph.state import State
     from stategraph.stores._rows.integrity import SigningKey
     from stategraph.stores.retention import RetentionPolicy
@@ -33,6 +36,7 @@ class CheckpointStore(ABC):
 
         Raises:
             NotSerializableError: a value cannot be kept exactly. Nothing has been saved.
+            RunBusyError: somebody else owns the run, that is, a call is at work on it.
             StepConflictError: a later step is saved, or the same step with other data.
             CheckpointSaveError: it could not be saved. What was saved before is still there.
         """
@@ -50,7 +54,14 @@ class CheckpointStore(ABC):
 
     @abstractmethod
     def delete(self, run_id: str) -> None:
-        """Forget a run. Nothing happens if there is none of this id."""
+        """Forget a run. Nothing happens if there is none of this id.
+
+        Every store takes ``take_over=True`` as well, which deletes a run that somebody is at work on. A store of four
+        methods need not know of it.
+
+        Raises:
+            RunBusyError: somebody owns the run.
+        """
 
     @abstractmethod
     def list(self) -> builtins.list[str]:
@@ -171,15 +182,22 @@ class CheckpointStore(ABC):
 
         return _defaults.fork(self, run_id, new_run_id, step)
 
-    def rollback(self, run_id: str, step: int) -> State:
+    def rollback(self, run_id: str, step: int, *, take_over: bool = False) -> State:
         """Take a run back to a step and forget later ones; return the State of that step, of the next generation.
 
+        Args:
+            run_id: The run.
+            step: The step.
+            take_over: Take the run from whoever owns it.
+
         Raises:
+            RunBusyError: somebody owns the run.
             CheckpointNotFoundError: the run, or this step of it, is not kept.
         """
         from stategraph.stores import _defaults
 
-        return _defaults.rollback(self, run_id, step)
+        with held(self, run_id, take_over=take_over):
+            return _defaults.rollback(self, run_id, step)
 
     def diff(self, run_id: str, a: int, b: int) -> Difference:
         """Return how the data of step `b` of a run differ from those of step `a`.
@@ -197,6 +215,38 @@ class CheckpointStore(ABC):
         from stategraph.stores.summaries import Pruned
 
         return Pruned()
+
+    # ------------------------------------------------------------------ owners
+
+    def owner(self, run_id: str) -> Owner | None:
+        """Return who owns a run: the call that is at work on it. None if nobody is.
+
+        A store that has no more than the four methods knows of calls in this process. What a store knows beyond that,
+        its class says.
+        """
+        hold = self._holds.get(given_id(run_id))
+        return None if hold is None else hold.owner
+
+    @property
+    def _holds(self) -> Holds:
+        """The runs that are owned in this process."""
+        holds: Holds = vars(self).get("_holds_") or vars(self).setdefault("_holds_", Holds())
+        return holds
+
+    def _own(self, hold: Hold, *, take_over: bool = False) -> None:
+        """Make somebody the owner of a run; raise RunBusyError if another is, unless that is to lose it."""
+        hold.store, hold.lock = self, RLock()
+        self._holds.take(hold, take_over=take_over)
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if not cls.compares_holds:
+            for name in {"save", "delete", "amend"} & vars(cls).keys():
+                setattr(cls, name, guarded(vars(cls)[name]))
+
+    compares_holds: ClassVar[bool] = False
+    """Whether the store itself refuses what is written by others than the owner of a run. If not, whatever writes is
+    guarded by this class."""
 
     def close(self) -> None:  # noqa: B027
         """Close files and connections. A closed store is not used again."""

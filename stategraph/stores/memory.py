@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
+from stategraph._owners.holds import Hold, Holds, acting, held, is_acting, lost
 from stategraph._util.dropped import reaper
-from stategraph._values.ids import check_run_id, is_nested_id
+from stategraph._values.ids import check_given_id, check_run_id, is_nested_id
 from stategraph.errors import CheckpointNotFoundError, CheckpointSaveError
 from stategraph.state import State, data_of
 from stategraph.stores._checks import check_number, check_state, check_step
@@ -30,9 +31,11 @@ class MemoryStore(CheckpointStore):
     """Keeps States as they are, for they are immutable: saving one takes the same short time whatever its size."""
 
     keeps_parts = True
+    compares_holds = True
 
     def __init__(self) -> None:
         self._held = HeldRuns()
+        self._owned = Holds()
         self.renew()
         protect_at_fork(self)
 
@@ -65,13 +68,29 @@ class MemoryStore(CheckpointStore):
     def amend(self, state: State) -> None:
         self._keep(state, may_change_data=True)
 
+    @property
+    def _holds(self) -> Holds:
+        return self._owned
+
+    def _own(self, hold: Hold, *, take_over: bool = False) -> None:
+        hold.store = self
+        with self._lock if take_over else nullcontext():  # so that nothing is written by a former owner afterwards
+            self._owned.take(hold, take_over=take_over)
+
     def _keep(self, state: State, may_change_data: bool = False) -> None:
         kept, run_id = as_kept(state), state.run_id
+        hold = acting.hold
+        if hold is None or hold.store is not self or (hold.run_id != run_id and not is_acting(self, run_id)):
+            with held(self, run_id):
+                self._keep(state, may_change_data)
+            return
         compared: Kept | None = None
         while True:
             if self._is_in_use():
                 raise used_below(self, run_id, CheckpointSaveError)
             with self._lock:
+                if hold.is_lost:
+                    raise lost(run_id)
                 run = self._held.runs.get(run_id)
                 if run is None:
                     policy = self._held.policies.get(run_id) or RetentionPolicy()
@@ -113,9 +132,10 @@ class MemoryStore(CheckpointStore):
             raise CheckpointNotFoundError(run_id, str(self), step)
         return state_of(found[-1])
 
-    def delete(self, run_id: str) -> None:
-        with self._alone:
-            self._held.drop(check_run_id(run_id))
+    def delete(self, run_id: str, *, take_over: bool = False) -> None:
+        with held(self, check_run_id(run_id), take_over=take_over) as hold, self._alone:
+            hold.check()
+            self._held.drop(run_id)
             self._held.policies.pop(run_id, None)
 
     def _settled(self) -> HeldRuns:
@@ -132,7 +152,8 @@ class MemoryStore(CheckpointStore):
         from stategraph.stores._memory.parts import parts_as_kept
 
         kept = parts_as_kept(run_id, parts)
-        with self._alone:
+        with held(self, run_id) as hold, self._alone:
+            hold.check()
             if run_id in self._held.runs:
                 self._held.runs[run_id].parts.update(kept)
 
@@ -144,8 +165,9 @@ class MemoryStore(CheckpointStore):
     def drop_parts(self, run_id: str, step: int, *, newer_too: bool = False) -> None:
         from stategraph.stores._memory.parts import drop_parts
 
-        with self._alone:
-            drop_parts(self._held, check_run_id(run_id), step, newer_too=newer_too)
+        with held(self, check_run_id(run_id)) as hold, self._alone:
+            hold.check()
+            drop_parts(self._held, run_id, step, newer_too=newer_too)
 
     def history(self, run_id: str) -> builtins.list[Summary]:
         from stategraph.stores._memory.listing import history
@@ -159,17 +181,18 @@ class MemoryStore(CheckpointStore):
 
         return runs(self._settled(), status, graph, limit, after)
 
-    def rollback(self, run_id: str, step: int) -> State:
+    def rollback(self, run_id: str, step: int, *, take_over: bool = False) -> State:
         from stategraph.stores._memory.copies import roll_back
 
         check_number(step)
-        with self._alone:  # from the look to the change: whoever deletes the run meanwhile waits
+        # From the look to the change: whoever deletes the run meanwhile waits.
+        with held(self, check_run_id(run_id), take_over=take_over), self._alone:
             return roll_back(self._held, self.load(run_id, step))
 
     def fork(self, run_id: str, new_run_id: str, step: int | None = None) -> State:
         from stategraph.stores._memory.copies import fork
 
-        with self._alone:
+        with held(self, check_given_id(new_run_id)), self._alone:
             return fork(self._held, self.load(run_id, step), new_run_id, self)
 
     def prune(self) -> Pruned:

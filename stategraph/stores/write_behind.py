@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 
 import attrs
 
+from stategraph._owners.holds import Hold, acting, on_behalf_of
 from stategraph._util.dropped import is_started, reaper
 from stategraph._values.frozen import freeze, is_settled
 from stategraph._values.provenance import Part
@@ -85,6 +86,7 @@ class WriteBehindStore:
         self._saving = threading.Lock()  # held by the thread that saves
         self._thread: threading.Thread | None = None  # any other thread that saves is to end
         self._error: BaseException | None = None
+        self._hold = acting.hold  # of the run whose saves these are
 
     def save(self, state: State) -> None:
         """Queue a State; wait while `QUEUE_BOUND` saves are queued."""
@@ -111,6 +113,7 @@ class WriteBehindStore:
         self._enqueue(_DropParts(run_id, step, newer_too))
 
     def _enqueue(self, write: _Write) -> None:
+        self._hold = acting.hold
         with self._lock:
             while self._queued >= QUEUE_BOUND and self._error is None:
                 self._changed.wait()
@@ -189,13 +192,13 @@ class WriteBehindStore:
             try:
                 for group in _groups(writes):
                     self._save_group(group)
-                    self._let_go(group)  # at once: what is saved is not saved again after an interrupt
+                    self._forget(group)  # at once: what is saved is not saved again after an interrupt
             except Exception as error:  # noqa: BLE001 - raised in the thread of the run
                 self._error = error
             with self._lock:
                 self._changed.notify_all()
 
-    def _let_go(self, saved: Sequence[_Write]) -> None:
+    def _forget(self, saved: Sequence[_Write]) -> None:
         with self._lock:
             for write in saved:
                 if self._queue and self._queue[0] is write:
@@ -203,6 +206,10 @@ class WriteBehindStore:
                     self._queued -= _count(write)
 
     def _save_group(self, group: Sequence[_Write]) -> None:
+        with on_behalf_of(self._hold):
+            self._make(group)
+
+    def _make(self, group: Sequence[_Write]) -> None:
         states = [write for write in group if isinstance(write, State)]
         if states:
             self._store.save_many(states)
@@ -214,6 +221,10 @@ class WriteBehindStore:
                 self._store.drop_parts(write.run_id, write.step, newer_too=write.newer_too)
 
     # ------------------------------------------------------------------ everything else
+
+    def _own(self, hold: Hold, *, take_over: bool = False) -> None:
+        """Own a run of the store."""
+        self._store._own(hold, take_over=take_over)
 
     def amend(self, state: State) -> None:
         """Amend a State as the store does, once everything is saved."""

@@ -323,13 +323,13 @@ class TestNestedRunsOfARunThatWasDeleted:
 
         def after_it_was_deleted(writes):
             monkeypatch.undo()
-            other.delete("a")
+            other.delete("a", take_over=True)
             if is_begun_anew:
                 saved(other, 1)
             return apply(writes)
 
         log_of(dead).commits._apply = after_it_was_deleted
-        with pytest.raises(StepConflictError, match="deleted"):
+        with pytest.raises(RunLostError, match="deleted"):
             dead.save(nested(2, run_id=run_id))
 
         assert self.within(other) == []
@@ -396,16 +396,16 @@ class TestARollbackThatFails:
         assert store.load("a/#3/child")["n"] == 1
 
     @pytest.mark.inside
-    def test_since_another_has_written(self, run, other):
+    def test_since_another_has_taken_the_run(self, run, other):
         """Just before it is made."""
         apply = table_of(run).apply
 
         def after_another_has_written(writes):
-            other.save(attrs.evolve(other.load("a"), status="failed"))
+            other.rollback("a", 2, take_over=True)
             return apply(writes)
 
         log_of(run).commits._apply = after_another_has_written
-        with pytest.raises(StepConflictError):
+        with pytest.raises(RunLostError):
             run.rollback("a", 1)
 
         self.check_kept(other)

@@ -15,6 +15,8 @@ from typing import Any
 import diskcache
 from diskcache.core import DBNAME
 
+from stategraph._owners.file_holds import FileHolds
+from stategraph._owners.holds import Hold, acting, lost
 from stategraph._values.ids import check_stored_id, given_id, is_nested_id, nested_range
 from stategraph.errors import (
     CheckpointCorruptError,
@@ -50,6 +52,7 @@ class DiskTable(Table):
         with self._explained("", damaged=FormatError):
             self.cache = SafeCache(str(path))
             identify(self._store_id())
+        self.owners = FileHolds.at(path / "owners")
 
     def _store_id(self) -> bytes:
         """Return what tells this store from all others; a new store gets it here."""
@@ -60,6 +63,9 @@ class DiskTable(Table):
     def close(self) -> None:
         with self.cache.access.to_change(self.store):
             self._closed = True
+        if self.owners is not None:
+            self.owners.leave()
+            self.owners = None
         self.cache.shut()  # it waits for each thread: two that close must not wait for each other
 
     @property
@@ -87,6 +93,8 @@ class DiskTable(Table):
     def write(self, batch: WriteBatch) -> bool:
         """Write one batch within a transaction; return whether its run had the version for it."""
         run_id = batch.run.run_id
+        if batch.hold is not None and self._is_lost(batch.hold):
+            return False
         if batch.outer is not None:
             outer = self._read_run(given_id(run_id))
             if outer is None or outer.incarnation != batch.outer:
@@ -132,9 +140,32 @@ class DiskTable(Table):
             yield newest
             newest = _unpacked(run_id, newest, kept)[1]
 
+    # ------------------------------------------------------------------ owners
+
+    def _is_lost(self, hold: Hold) -> bool:
+        """Return, within a transaction, whether the run of a hold was taken from its owner."""
+        return hold.is_lost or self._read_fence(hold.run_id) != hold.fence
+
+    def _read_fence(self, run_id: str) -> int:
+        return int(self.cache.get(f"{_FENCE_PREFIX}{run_id}", b"0"))
+
+    def fence(self, run_id: str) -> int:
+        with self._explained(run_id), self.cache.reading(self.store):
+            return self._read_fence(run_id)
+
+    def raise_fence(self, run_id: str) -> int:
+        with self._explained(run_id), self.cache.transaction(self.store):
+            number = self._read_fence(run_id) + 1
+            self.cache.set(f"{_FENCE_PREFIX}{run_id}", b"%d" % number)
+            return number
+
+    # ------------------------------------------------------------------ removing
+
     def remove(self, run_id: str, version: int | None = None) -> bool:
         # By their keys: this is the way out when what stands in the rows is damaged.
         with self._explained(run_id), self.cache.transaction(self.store):
+            if acting.hold is not None and self._is_lost(acting.hold):
+                raise lost(given_id(run_id))
             if version is not None:
                 run = self._read_run(run_id)
                 if run is None or run.version != version:
@@ -259,6 +290,7 @@ class DiskTable(Table):
 
 _RUN_PREFIX = "run:"
 _ROW_PREFIX = "row:"
+_FENCE_PREFIX = "fence:"
 _NUMBER_KEY = "number of runs"
 _ID_KEY = "id"
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from types import NoneType
 from typing import NamedTuple, TypeAlias
 
 import attrs
 
+from stategraph._owners.holds import Hold, acting
 from stategraph._values import clock
 from stategraph._values.provenance import ErrorInfo, ParentStep, RunStatus
 from stategraph.errors import CheckpointCorruptError
@@ -131,6 +133,7 @@ class WriteBatch:
         cut_above: Rows of higher steps go.
         cut_nested: All that is nested in the run goes.
         outer: The incarnation that the outer run must have now; None if there need not be one.
+        hold: That of whoever writes it: nothing is written once it is lost.
     """
 
     run: RunRecord
@@ -140,6 +143,7 @@ class WriteBatch:
     cut_above: int | None = None
     cut_nested: bool = False
     outer: bytes | None = None
+    hold: Hold | None = attrs.field(factory=partial(getattr, acting, "hold"), init=False)
 
 
 @attrs.frozen

@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager
 from functools import partial
 from typing import TypeVar
 
+from stategraph._owners.holds import Hold, lost
 from stategraph._values.ids import is_nested_id
 from stategraph.errors import (
     CheckpointCorruptError,
@@ -244,12 +245,25 @@ class RunLog:
         )
 
     def write(self, batch: WriteBatch) -> bool:
-        """Write a batch, together with those of other threads; return False if others have written to the run."""
+        """Write a batch, together with those of other threads; return False if others have written to the run.
+
+        Raises:
+            RunLostError: it is written on behalf of somebody who does not own the run any more.
+        """
         try:
-            return self.commits.commit(self.runs.guarded(batch) if is_nested_id(batch.run.run_id) else batch)
+            is_written = self.commits.commit(self.runs.guarded(batch) if is_nested_id(batch.run.run_id) else batch)
         except CheckpointError as error:
             error.run_id = error.run_id or batch.run.run_id
             raise
+        if not is_written and batch.hold is not None:
+            self._check_owned(batch.hold)
+        return is_written
+
+    def _check_owned(self, hold: Hold) -> None:
+        """Raise RunLostError if the run of a hold was taken from its owner."""
+        if hold.is_lost or self.table.fence(hold.run_id) != hold.fence:
+            hold.is_lost = True
+            raise lost(hold.run_id)
 
     def write_or_raise(self, batch: WriteBatch) -> None:
         """Write a batch. Raises StepConflictError if others have written to the run."""

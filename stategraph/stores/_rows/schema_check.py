@@ -88,7 +88,7 @@ def _is_foreign(name: object, kind: object, sql: object, ours: Mapping[str, str]
 
 _STRICT_INDEXES = """
 SELECT list.name FROM sqlite_master AS made, pragma_index_list(made.name) AS list
-WHERE made.name IN ('run', 'checkpoint') AND list.origin = 'c' AND (list."unique" OR list.partial OR EXISTS (
+WHERE made.name IN ('run', 'checkpoint', 'fence') AND list.origin = 'c' AND (list."unique" OR list.partial OR EXISTS (
     SELECT 1 FROM pragma_index_xinfo(list.name) AS part
     WHERE part.cid = -2 OR part.coll NOT IN ('BINARY', 'NOCASE', 'RTRIM')))
 """

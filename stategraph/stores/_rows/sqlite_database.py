@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
+from stategraph._owners.file_holds import FileHolds
 from stategraph.errors import CheckpointCorruptError, CheckpointError
 from stategraph.stores._files.database_files import OpenFiles, check_log, database_file
 from stategraph.stores._files.sqlite_connection import connect, erase_log, grow_log, is_damage, is_unshareable
@@ -38,11 +39,13 @@ class SqliteDatabase:
     Attributes:
         connection: The connection. It is only used within `query`, `in_transaction` and `erase`.
         files: What the connection has open.
+        owners: Who owns which run; None in a database that is only read.
     """
 
     def __init__(self, store: object, path: Path, identify: Identify, *, read_only: bool) -> None:
         self.store, self._path, self._identify, self._read_only = store, path, identify, read_only
         self._file = database_file(path, must_exist=read_only)
+        self.owners = None if read_only else FileHolds.at(self._file.with_name(f"{self._file.name}-owners"))
         self.is_closed = False
         self._access = Access()  # the connection is one, its callers are many
         self.is_in_use = self._access.is_held_here

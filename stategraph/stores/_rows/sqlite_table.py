@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
+from typing import Any
 
+from stategraph._owners.holds import Hold, acting, lost
 from stategraph._values.ids import given_id, nested_range
 from stategraph.errors import CheckpointCorruptError, CheckpointSaveError
 from stategraph.stores._files.sqlite_connection import fetch_damaged_text
 from stategraph.stores._rows.records import CheckpointRecord, RunRecord, Unreadable, WriteBatch
 from stategraph.stores._rows.sql_schema import (
     CHAIN,
+    FENCE,
     INDEX,
     IS_SHOWN,
     LAST_RUN,
@@ -21,6 +24,7 @@ from stategraph.stores._rows.sql_schema import (
     NEXT_RUN,
     NEXT_STEP,
     PUT_ROWS,
+    RAISE_FENCE,
     RUN,
     STEP_BITS,
     TOGETHER,
@@ -41,6 +45,7 @@ class SqliteTable(Table):
 
     def __init__(self, database: SqliteDatabase) -> None:
         self.store, self.database = database.store, database
+        self.owners = database.owners
 
     # ------------------------------------------------------------------ writing
 
@@ -52,6 +57,8 @@ class SqliteTable(Table):
 
     def write(self, batch: WriteBatch) -> bool:
         """Write one batch within a transaction; return whether its run had the version for it."""
+        if batch.hold is not None and self._is_lost(batch.hold):
+            return False
         if batch.outer is not None and not self._has_outer_run(batch):
             return False
         number = self._put_run(batch.run, batch.old)
@@ -100,6 +107,25 @@ class SqliteTable(Table):
                 execute(PUT_ROWS[together], values)
                 start += together
 
+    # ------------------------------------------------------------------ owners
+
+    def _is_lost(self, hold: Hold) -> bool:
+        """Return, within a transaction, whether the run of a hold was taken from its owner."""
+        found = self.database.connection.execute(FENCE, (hold.run_id,)).fetchone()
+        return hold.is_lost or (found[0] if found else 0) != hold.fence
+
+    def fence(self, run_id: str) -> int:
+        found = self.database.query(run_id, FENCE, (run_id,))
+        return found[0][0] if found else 0
+
+    def raise_fence(self, run_id: str) -> int:
+        raised: Callable[[], Any] = partial(self._raised_fence, run_id)
+        number: int = self.database.in_transaction(run_id, raised)
+        return number
+
+    def _raised_fence(self, run_id: str) -> int:
+        return int(self.database.connection.execute(RAISE_FENCE, (run_id,)).fetchone()[0])
+
     # ------------------------------------------------------------------ removing
 
     def remove(self, run_id: str, version: int | None = None) -> bool:
@@ -107,6 +133,8 @@ class SqliteTable(Table):
 
     def _delete(self, run_id: str, version: int | None) -> bool:
         """Delete a run within a transaction; return whether it had this version."""
+        if acting.hold is not None and self._is_lost(acting.hold):
+            raise lost(given_id(run_id))
         delete = "DELETE FROM run WHERE run_id = ? AND version = coalesce(?, version) RETURNING number"
         found = self.database.connection.execute(delete, (run_id, version)).fetchall()
         self._delete_rows(found)
@@ -188,3 +216,6 @@ class SqliteTable(Table):
 
     def close(self) -> None:
         self.database.close()
+        if self.owners is not None:
+            self.owners.leave()
+            self.owners = None

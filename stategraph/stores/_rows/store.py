@@ -8,8 +8,9 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
-from stategraph._values.ids import check_given_id, check_run_id
-from stategraph._values.provenance import Part
+from stategraph._owners.holds import Hold, acting, held
+from stategraph._values.ids import check_given_id, check_run_id, given_id
+from stategraph._values.provenance import Owner, Part
 from stategraph.errors import CheckpointError, InvalidRunIdError
 from stategraph.state import State
 from stategraph.stores._checks import check_limit, check_number, check_state, check_status, from_cursor
@@ -86,18 +87,38 @@ class RowStore(CheckpointStore):
 
     # ------------------------------------------------------------------ saving and loading
 
+    compares_holds = True
+
+    def _own(self, hold: Hold, *, take_over: bool = False) -> None:
+        hold.store = self
+        owners = self._log.table.owners
+        if owners is not None:  # a store that is only read has none
+            owners.own(hold, self._log.table, take_over=take_over)
+
+    def owner(self, run_id: str) -> Owner | None:
+        owners = self._log.table.owners
+        return None if owners is None else owners.owner(given_id(check_run_id(run_id)), self._log.table)
+
     def save(self, state: State) -> None:
         try:
-            save(self._log, state)
+            hold = acting.hold
+            if hold is not None and hold.store is self and hold.run_id == state.run_id:
+                save(self._log, state)
+                return
+            with held(self, state.run_id):
+                save(self._log, state)
         except AttributeError as error:
             check_state(state, error)
             raise
 
     def amend(self, state: State) -> None:
-        save(self._log, state, may_change_data=True)
+        with held(self, state.run_id):
+            save(self._log, state, may_change_data=True)
 
     def save_many(self, states: Sequence[State]) -> None:
-        save_many(self._log, states)
+        if states:
+            with held(self, states[0].run_id):
+                save_many(self._log, states)
 
     def retain(self, run_id: str, policy: RetentionPolicy) -> None:
         self._log.known.retain(check_run_id(run_id), policy)
@@ -125,18 +146,24 @@ class RowStore(CheckpointStore):
     keeps_parts = True
 
     def save_parts(self, run_id: str, parts: Sequence[Part]) -> None:
-        nested.save_parts(self._log, run_id, parts)
+        with held(self, run_id):
+            nested.save_parts(self._log, run_id, parts)
 
     def load_parts(self, run_id: str, step: int, node: str) -> dict[str, Any]:
         return nested.load_parts(self._log, check_run_id(run_id), step, node)
 
     def drop_parts(self, run_id: str, step: int, *, newer_too: bool = False) -> None:
-        nested.drop(self._log, check_run_id(run_id), step, newer_parts=newer_too)
+        with held(self, check_run_id(run_id)):
+            nested.drop(self._log, run_id, step, newer_parts=newer_too)
 
     # ------------------------------------------------------------------ time travel, and forgetting
 
-    def rollback(self, run_id: str, step: int) -> State:
+    def rollback(self, run_id: str, step: int, *, take_over: bool = False) -> State:
         check_number(step)
+        with held(self, check_run_id(run_id), take_over=take_over):
+            return self._rolled_back(run_id, step)
+
+    def _rolled_back(self, run_id: str, step: int) -> State:
         run, state = self._log.load_with_run(check_run_id(run_id), step)
         state = rolled_back(state)
         row, base = self._log.encoder.snapshot(state, run.incarnation)
@@ -153,14 +180,11 @@ class RowStore(CheckpointStore):
             check_number(step)
         run, source = self._log.load_with_run(check_run_id(run_id), step)
         forked = forked_from(source, new_run_id)
-        copy_run(self._log, run, forked, with_nested=keeps_nested(source))
+        with held(self, new_run_id):
+            copy_run(self._log, run, forked, with_nested=keeps_nested(source))
         return forked
 
-    def delete(self, run_id: str) -> None:
-        self._discard(run_id)
-        self._log.table.erase()
-
-    def _discard(self, run_id: str) -> None:
+    def delete(self, run_id: str, *, take_over: bool = False) -> None:
         try:
             check_run_id(run_id)
         except InvalidRunIdError:
@@ -168,6 +192,12 @@ class RowStore(CheckpointStore):
                 raise
             self._log.known.forget_all(run_id)
         else:
+            with held(self, run_id, take_over=take_over):
+                self._log.remove(run_id)
+        self._log.table.erase()
+
+    def _discard(self, run_id: str) -> None:
+        with held(self, run_id):
             self._log.remove(run_id)
 
     def prune(self) -> Pruned:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import TypeAlias
 
+from stategraph._owners.file_holds import FileHolds
 from stategraph.errors import CheckpointError
 from stategraph.stores._rows.records import CheckpointRecord, RunRecord, Unreadable, WriteBatch
 
@@ -34,8 +35,8 @@ class Table(ABC):
     def apply(self, batches: Sequence[WriteBatch]) -> Sequence[bool]:
         """Write batches in one transaction; return which of them were written.
 
-        A batch is written if its run has the version, and the outer run the incarnation, that it expects. It is
-        durable when this returns.
+        A batch is written if its hold is not lost (the fence is still the one that is in it), and if its run has the
+        version, and the outer run the incarnation, that it expects. It is durable when this returns.
 
         Raises:
             CheckpointSaveError: none is written, and none would be without the others either.
@@ -83,7 +84,10 @@ class Table(ABC):
         """Remove a run and all that is nested in it; return whether there was one.
 
         With a version, nothing is removed unless the run has it. Without one, nested runs go even if the run itself is
-        not there.
+        not there. Nothing is removed on behalf of somebody who has lost the run.
+
+        Raises:
+            RunLostError: this thread acts for somebody who has.
         """
 
     @abstractmethod
@@ -93,6 +97,20 @@ class Table(ABC):
     @abstractmethod
     def erase(self) -> None:
         """Overwrite what was removed wherever it still stands, such as in a log."""
+
+    # ------------------------------------------------------------------ owners
+
+    owners: FileHolds | None = None
+    """Who owns which run, where processes that share the table know that of each other; None in one that is only read.
+    """
+
+    @abstractmethod
+    def fence(self, run_id: str) -> int:
+        """Return how often a run was taken from its owners."""
+
+    @abstractmethod
+    def raise_fence(self, run_id: str) -> int:
+        """Count that a run is taken from its owner, in a transaction of its own; return the count."""
 
     # ------------------------------------------------------------------ threads and processes
 

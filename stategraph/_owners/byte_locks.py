@@ -1,0 +1,116 @@
+"""LockFile: locks of the operating system on single bytes of a file.
+
+The operating system lets go of them when a process ends, however it ends: no clock, no heartbeat, nothing to clean up.
+On Linux they are those of an open file (F_OFD_SETLK). Elsewhere they are those of the process (POSIX), which fall as
+soon as any part of the process closes the file. Where there are neither, as on Windows, nothing is locked.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import struct
+import sys
+from contextlib import suppress
+from hashlib import blake2b
+from pathlib import Path
+
+from stategraph._owners.holds import host_name
+from stategraph._values import clock
+from stategraph._values.provenance import Owner
+
+if sys.platform != "win32":
+    import fcntl
+
+CAN_LOCK = sys.platform != "win32"
+_BUSY = (errno.EAGAIN, errno.EACCES)
+_FIRST_BYTE = 1 << 40  # of those that are locked: far behind what is written
+_FLOCK = struct.Struct("hhqqi4x")  # struct flock of Linux on 64-bit machines
+_OF_FILE = sys.platform == "linux" and struct.calcsize("P") == 8
+_NOTES, _NOTE = 4096, struct.Struct("<QqI108s")  # who has locked a byte; one may take the place of another
+
+
+class LockFile:
+    """A file whose bytes stand for texts, of which one process at a time can lock each.
+
+    Args:
+        path: The file. It is made, for its owner only, if it is not there.
+
+    Raises:
+        OSError: it cannot be used, or other users can write to it.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        status = os.fstat(self._fd)
+        if not stat.S_ISREG(status.st_mode) or status.st_nlink != 1 or status.st_uid not in (os.geteuid(), 0):
+            raise PermissionError(errno.EPERM, f"{path} is not a file of its own, or belongs to somebody else")
+        if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+            raise PermissionError(errno.EPERM, f"others can write to {path}: chmod go-w {path}")
+        self._identity = status.st_dev, status.st_ino
+
+    def __del__(self) -> None:
+        with suppress(AttributeError, OSError):  # it was never opened
+            os.close(self._fd)
+
+    @property
+    def is_there(self) -> bool:
+        """Whether it is where it was opened."""
+        try:
+            status = self._path.stat()
+        except FileNotFoundError:
+            return False
+        return (status.st_dev, status.st_ino) == self._identity
+
+    def lock(self, text: str) -> bool:
+        """Lock the byte of a text, and note that it was this process; return False if another process has it."""
+        key = _key(text)
+        try:
+            self._set(fcntl.LOCK_EX, key)
+        except OSError as error:
+            if error.errno in _BUSY:
+                return False
+            raise
+        note = _NOTE.pack(key, clock.now_ns(), os.getpid(), host_name().encode()[:108])
+        os.pwrite(self._fd, note, key % _NOTES * _NOTE.size)
+        return True
+
+    def unlock(self, text: str) -> None:
+        """Let go of the byte of a text."""
+        self._set(fcntl.LOCK_UN, _key(text))
+
+    def _set(self, operation: int, key: int) -> None:
+        if _OF_FILE:
+            kind = fcntl.F_WRLCK if operation == fcntl.LOCK_EX else fcntl.F_UNLCK
+            fcntl.fcntl(self._fd, fcntl.F_OFD_SETLK, _FLOCK.pack(kind, os.SEEK_SET, _FIRST_BYTE + key, 1, 0))
+        else:
+            blocking = fcntl.LOCK_NB if operation == fcntl.LOCK_EX else 0
+            fcntl.lockf(self._fd, operation | blocking, 1, _FIRST_BYTE + key)
+
+    def owner(self, text: str) -> Owner | None:
+        """Return who has locked the byte of a text; None if it is no other process."""
+        key = _key(text)
+        asked = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, _FIRST_BYTE + key, 1, 0)
+        if _OF_FILE and _FLOCK.unpack(fcntl.fcntl(self._fd, fcntl.F_OFD_GETLK, asked))[0] == fcntl.F_UNLCK:
+            return None
+        if not _OF_FILE and self.lock(text):  # it cannot be asked in a portable way, but tried
+            self.unlock(text)
+            return None
+        return self.noted(text)
+
+    def noted(self, text: str) -> Owner:
+        """Return who noted that the byte of a text was locked last, as far as that can be told."""
+        key = _key(text)
+        kept = os.pread(self._fd, _NOTE.size, key % _NOTES * _NOTE.size)
+        found = _NOTE.unpack(kept) if len(kept) == _NOTE.size else (None, 0, 0, b"")
+        if found[0] != key:  # that of another byte stands in its place
+            return Owner(host_name(), None)
+        host = found[3].rstrip(b"\0").decode(errors="backslashreplace")
+        return Owner(host, found[2], clock.to_datetime(found[1]))
+
+
+def _key(text: str) -> int:
+    """Return the number of the byte of a text: no two texts have the same by chance."""
+    return int.from_bytes(blake2b(text.encode(), digest_size=7).digest()) or 1

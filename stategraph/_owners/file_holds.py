@@ -1,0 +1,136 @@
+"""FileHolds: who owns which run of a store that the processes of one machine share.
+
+A run that is owned is locked in a file beside the store (see `stategraph._owners.byte_locks`). A lock cannot be
+taken away from a process that hangs. So the store counts in a fence how often a run was taken over; each time is locked
+by a byte of its own, and every write of an owner compares the fence, in its own transaction.
+"""
+
+from __future__ import annotations
+
+import weakref
+from pathlib import Path
+from typing import Protocol
+
+from stategraph._owners.byte_locks import CAN_LOCK, LockFile
+from stategraph._owners.holds import Hold, Holds
+from stategraph._values.provenance import Owner
+from stategraph.errors import CheckpointError, RunBusyError
+
+
+class Fences(Protocol):
+    """Counts how often runs were taken from their owners."""
+
+    def fence(self, run_id: str) -> int:
+        """Return how often a run was taken."""
+
+    def raise_fence(self, run_id: str) -> int:
+        """Count once more, in a transaction of its own; return the count."""
+
+
+class FileHolds(Holds):
+    """The runs that are owned in this process, with locks that keep other processes out.
+
+    Args:
+        path: The file with the locks. It is made when the first run is owned.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._locks: LockFile | None = None
+        self._users = 0
+        super().__init__()
+
+    @classmethod
+    def at(cls, path: Path) -> FileHolds:
+        """Return what all stores of this process share that have this file beside them."""
+        folder = path.parent.stat()  # which may have several names
+        key = folder.st_dev, folder.st_ino, path.name
+        holds = _by_place.setdefault(key, cls(path))
+        holds._users += 1
+        return holds
+
+    def leave(self) -> None:
+        """Close the file with the last store that is closed."""
+        self._users -= 1
+        if self._users <= 0:
+            self._locks = None
+
+    def renew(self) -> None:
+        super().renew()
+        self._locks = None  # a forked child would keep what its parent has locked
+
+    # ------------------------------------------------------------------ owning
+
+    def own(self, hold: Hold, fences: Fences, *, take_over: bool) -> None:
+        """Make this the hold on its run.
+
+        Raises:
+            RunBusyError: somebody else owns it, and it is not to be taken over.
+            CheckpointError: it cannot be locked here.
+        """
+        loser = self.take(hold, take_over=take_over)
+        hold.fence = 0 if loser is None else loser.fence
+        if not CAN_LOCK:
+            return
+        try:
+            is_taken = loser is not None or not self._is_locked(hold, fences, take_over)
+            while is_taken:  # until no other process has locked it between the two
+                hold.fence = fences.raise_fence(hold.run_id)
+                is_taken = not self._opened().lock(_text(hold))
+            if loser is not None:
+                self._opened().unlock(_text(loser))
+        except FileNotFoundError:  # the folder is gone: the store says so when it is asked next
+            return
+        except OSError as error:
+            self.release(hold)
+            reason = f"nobody can tell who owns it: {self._path} cannot be locked ({error.strerror})"
+            raise CheckpointError(hold.run_id, f"{reason}; take a store on a local disk") from error
+        except BaseException:
+            self.release(hold)
+            raise
+
+    def _is_locked(self, hold: Hold, fences: Fences, take_over: bool) -> bool:
+        """Lock the byte of a run; return False if another process has it, and it is to be taken over."""
+        while True:
+            is_locked = self._opened().lock(_text(hold))
+            fence = fences.fence(hold.run_id)
+            if fence == hold.fence:
+                break
+            if is_locked:
+                self._opened().unlock(_text(hold))
+            hold.fence = fence
+        if not (is_locked or take_over):
+            raise RunBusyError(hold.run_id, self._opened().noted(_text(hold)))
+        return is_locked
+
+    def release(self, hold: Hold) -> None:
+        with self._lock:  # until both are done, or another thread would find one of them undone
+            if self._locks is not None and self.get(hold.run_id) is hold:
+                self._locks.unlock(_text(hold))
+            super().release(hold)
+
+    def owner(self, run_id: str, fences: Fences) -> Owner | None:
+        """Return who owns a run, here or in another process."""
+        hold = self.get(run_id)
+        if hold is not None or not CAN_LOCK:
+            return None if hold is None else hold.owner
+        asked = Hold(run_id)
+        asked.fence = fences.fence(run_id)
+        return self._opened().owner(_text(asked))
+
+    def _opened(self) -> LockFile:
+        """Return the file with the locks. One that was removed holds nobody off: another takes its place."""
+        locks = self._locks
+        if locks is None or not locks.is_there:
+            with self._lock:
+                locks = self._locks = LockFile(self._path)
+                for hold in self._by_run.values():
+                    locks.lock(_text(hold))
+        return locks
+
+
+def _text(hold: Hold) -> str:
+    return f"{hold.run_id}\n{hold.fence}"
+
+
+_by_place: weakref.WeakValueDictionary[tuple[int, int, str], FileHolds] = weakref.WeakValueDictionary()

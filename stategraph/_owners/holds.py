@@ -1,0 +1,217 @@
+"""Holds: who owns which run of a store, within this process.
+
+One call at a time works on a run. It owns the run, and all that is nested in it, from before it first asks the store
+until it has returned. What it writes carries its hold, and a store refuses what carries one that is lost.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from functools import wraps
+from typing import Any, Protocol, cast
+
+from stategraph._util.dropped import reaper
+from stategraph._values import clock
+from stategraph._values.ids import given_id
+from stategraph._values.provenance import Owner
+from stategraph.errors import RunBusyError, RunLostError
+
+
+class Hold:
+    """What a call has of a run that it owns.
+
+    Args:
+        run_id: The run, the outermost one.
+        is_shown: Whether the caller iterates over the run, and may have left it to the garbage collection.
+
+    Attributes:
+        store: The store that has given it out.
+        since_ns: When; nanoseconds since 1970, UTC.
+        fence: How often the run had been taken from its owners by then, where the store counts that.
+        is_lost: Whether somebody else has taken the run.
+        is_over: Whether the owner has let go of it.
+        holds: What it is released from.
+        lock: Held while a store that cannot look at the hold itself is written to.
+    """
+
+    __slots__ = ("fence", "holds", "is_lost", "is_over", "is_shown", "lock", "run_id", "since_ns", "store")
+
+    def __init__(self, run_id: str, *, is_shown: bool = False) -> None:
+        self.run_id, self.is_shown = run_id, is_shown
+        self.since_ns = clock.now_ns()
+        self.store: object = None
+        self.holds: Holds | None = None
+        self.fence = 0
+        self.is_lost = self.is_over = False
+        self.lock: threading.RLock | None = None
+
+    def check(self) -> None:
+        """Raise RunLostError if the run was taken away."""
+        if self.is_lost:
+            raise lost(self.run_id)
+
+    @property
+    def owner(self) -> Owner:
+        """Who has it: a thread of this process."""
+        return Owner(host_name(), os.getpid(), clock.to_datetime(self.since_ns))
+
+
+class _Acting(threading.local):
+    """On whose behalf this thread writes to a store.
+
+    Attributes:
+        hold: That of the owner; None if it is nobody who owns the run.
+    """
+
+    hold: Hold | None = None
+
+
+acting = _Acting()
+
+
+class Holds:
+    """The runs of one store that are owned in this process."""
+
+    def __init__(self) -> None:
+        self._by_run: dict[str, Hold] = {}
+        self.renew()
+        _all.add(self)
+
+    def renew(self) -> None:
+        """Own nothing, in a forked child: its parent does."""
+        self._lock = reaper.known_lock()  # a finaliser may come while it is held, and use the store
+        held = list(self._by_run.values())
+        self._by_run.clear()
+        for hold in held:
+            hold.is_lost = True
+
+    def get(self, run_id: str) -> Hold | None:
+        """Return the hold on a run, if somebody owns it."""
+        return self._by_run.get(run_id)
+
+    def take(self, hold: Hold, *, take_over: bool) -> Hold | None:
+        """Make this the hold on its run; return the one that has lost it.
+
+        Raises:
+            RunBusyError: somebody else owns it, and it is not to be taken over.
+        """
+        other = self._by_run.get(hold.run_id)
+        if other is not None and other.is_shown and not take_over:  # it may be a stream that nobody iterates over
+            gc.collect()
+            reaper.settle(hold.store)
+        with self._lock:
+            other = self._by_run.get(hold.run_id)
+            if other is not None and not take_over:
+                raise RunBusyError(hold.run_id, other.owner)
+            if other is not None:
+                other.is_lost = True
+            self._by_run[hold.run_id] = hold
+            hold.holds = self
+        if other is not None and other.lock is not None:
+            with other.lock:  # what its owner is writing is written, or refused, before anybody else goes on
+                pass
+        return other
+
+    def release(self, hold: Hold) -> None:
+        """Let go of a run, if this hold has it."""
+        hold.is_over = True
+        with self._lock:
+            if self._by_run.get(hold.run_id) is hold:
+                del self._by_run[hold.run_id]
+
+
+_all: weakref.WeakSet[Holds] = weakref.WeakSet()
+
+
+def _renew_all() -> None:
+    for holds in list(_all):
+        holds.renew()
+
+
+if hasattr(os, "register_at_fork"):  # not where there are no forks
+    os.register_at_fork(after_in_child=_renew_all)
+
+
+def is_acting(store: object, run_id: str) -> bool:
+    """Return whether this thread writes to a run, or to what is nested in it, on behalf of its owner."""
+    hold = acting.hold
+    return hold is not None and hold.store is store and not hold.is_over and hold.run_id == given_id(run_id)
+
+
+class Owning(Protocol):
+    """A store, as whoever owns runs of it sees it."""
+
+    def _own(self, hold: Hold, *, take_over: bool = False) -> None: ...
+
+
+@contextmanager
+def held(store: Owning, run_id: str, *, take_over: bool = False) -> Iterator[Hold]:
+    """Own a run for a single write by hand, unless this thread writes on behalf of its owner already."""
+    if is_acting(store, run_id):
+        yield cast(Hold, acting.hold)
+        return
+    hold = Hold(given_id(run_id))
+    try:
+        store._own(hold, take_over=take_over)
+        with on_behalf_of(hold):
+            yield hold
+    finally:
+        let_go(hold)
+
+
+def guarded(method: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a method of a store that writes to a run (given as a State or an id) as one for its owner only."""
+
+    @wraps(method)
+    def write(store: Any, about: Any, *, take_over: bool = False) -> Any:
+        run_id = about if isinstance(about, str) else getattr(about, "run_id", None)
+        if not isinstance(run_id, str):
+            return method(store, about)  # which says what is wrong with it
+        with held(store, run_id, take_over=take_over) as hold, hold.lock or nullcontext():
+            hold.check()
+            return method(store, about)
+
+    return write
+
+
+def let_go(hold: Hold) -> None:
+    """Let go of a run. Nothing happens if it is lost, or was never owned."""
+    if hold.holds is not None:
+        hold.holds.release(hold)
+
+
+@contextmanager
+def on_behalf_of(hold: Hold | None) -> Iterator[None]:
+    """Write to stores on behalf of the owner of a run, in this thread."""
+    before, acting.hold = acting.hold, hold
+    try:
+        yield
+    finally:
+        acting.hold = before
+
+
+def lost(run_id: str) -> RunLostError:
+    """Return the error for an owner who is none any more."""
+    reason = (
+        "it was taken over, rolled back, deleted or begun anew by others while this call was at work on it, and "
+        "nothing more of this call is saved; load the run to see how it stands"
+    )
+    return RunLostError(run_id, reason)
+
+
+def host_name() -> str:
+    """Return the name of this machine."""
+    global _host  # noqa: PLW0603 - asked for once
+    if not _host:
+        import socket  # imported when used: few ask who owns a run
+
+        _host = socket.gethostname()
+    return _host
+
+
+_host = ""
