@@ -25,6 +25,7 @@ from stategraph import (
     CheckpointStore,
     EventType,
     MapNode,
+    RunBusyError,
     RunCancelledError,
     RunStatus,
     State,
@@ -305,12 +306,14 @@ class TestFoundLate:
         assert next(late)["trace"] == ["a", "b"]
         knot: Any = Knot(late)
         del late
+        with pytest.raises(RunBusyError):
+            graph.resume(RUN)  # as far as anybody can tell, somebody iterates over it
         if then == "completed":
-            graph.resume(RUN)
+            graph.resume(RUN, take_over=True)
         elif then == "deleted":
-            store.delete(RUN)
+            store.delete(RUN, take_over=True)  # type: ignore[call-arg]
         else:
-            with graph.stream_resume(RUN) as states:
+            with graph.stream_resume(RUN, take_over=True) as states:
                 next(states)
             if then == "rolled back":
                 store.rollback(RUN, 1)

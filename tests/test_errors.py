@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from stategraph import Pause, State, errors
+from stategraph import Owner, Pause, State, errors
 from stategraph._text.shown import describe_exception, shorten
 from stategraph.errors import (
     AnswerError,
@@ -27,9 +27,11 @@ from stategraph.errors import (
     MaxIterationsError,
     NotSerializableError,
     RecomputeError,
+    RunBusyError,
     RunCancelledError,
     RunCompleteError,
     RunExistsError,
+    RunLostError,
     SchemaError,
     StateGraphError,
     StepConflictError,
@@ -151,6 +153,19 @@ ERRORS: list[tuple[StateGraphError, type[BaseException], dict[str, Any], str]] =
         TypeError,
         {"path": "orders[3].total", "reason": "it is a lock", "run_id": "a"},
         "orders[3].total cannot be saved: it is a lock",
+    ),
+    (
+        RunLostError("a", "it was taken over"),
+        StepConflictError,
+        {"run_id": "a", "reason": "it was taken over"},
+        "run 'a': it was taken over",
+    ),
+    (
+        RunBusyError("a", Owner("vm", 17, datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC))),
+        RuntimeError,
+        {"run_id": "a", "owner": Owner("vm", 17, datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC))},
+        "run 'a' is at work: process 17 on vm, since 2026-01-02 03:04:05 UTC owns it; wait for it (wait=seconds), or, "
+        "if it hangs, take the run away from it (take_over=True)",
     ),
 ]
 

@@ -24,9 +24,9 @@ from stategraph import (
     MaxIterationsError,
     NodeContext,
     NotSerializableError,
+    RunLostError,
     RunStatus,
     State,
-    StepConflictError,
     key_equals,
 )
 from stategraph.stores.disk import DiskStore
@@ -630,10 +630,11 @@ class TestStoresThatFail:
 
         def overtaken(state: State) -> dict[str, Any]:
             with pytest.raises(ExecutionError):  # it gets further, and fails there
-                second.resume(second.graph({**traces("abc"), "d": raises(ValueError())}), allow_changed=True)
+                further = second.graph({**traces("abc"), "d": raises(ValueError())})
+                second.resume(further, allow_changed=True, take_over=True)
             return {"trace": [*state["trace"], "late"]}
 
-        with pytest.raises(StepConflictError) as caught:
+        with pytest.raises(RunLostError) as caught:
             first.resume(
                 first.graph({**traces("ab"), "c": as_blocking(overtaken), "d": trace("d")}), allow_changed=True
             )

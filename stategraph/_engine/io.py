@@ -9,12 +9,19 @@ from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING, Any, cast
 
-from stategraph._owners.holds import Hold, acting, on_behalf_of
+from stategraph._owners.holds import Hold, acting, lost, on_behalf_of
 from stategraph._text.shown import describe_exception, shorten
 from stategraph._util.failures import failures
 from stategraph._values.events import EventType, Listener, notify
 from stategraph._values.provenance import Part
-from stategraph.errors import CheckpointCorruptError, CheckpointError, CheckpointSaveError, RunBusyError, RunLostError
+from stategraph.errors import (
+    CheckpointCorruptError,
+    CheckpointError,
+    CheckpointSaveError,
+    RunBusyError,
+    RunLostError,
+    StepConflictError,
+)
 from stategraph.state import State
 
 if TYPE_CHECKING:
@@ -177,7 +184,10 @@ class RunIO:
     def _unsaved(self, state: State, error: BaseException) -> CheckpointError:
         """Return the error for a State that could not be saved: the store's own, if it is a CheckpointError."""
         self._is_told = False  # a store need not remember the policy of a run that it could not begin
-        if isinstance(error, CheckpointError):
+        if isinstance(error, StepConflictError) and self.hold is not None and self._whole._has_lost(self.hold):
+            failure: CheckpointError = lost(state.run_id)
+            failure.__cause__ = None if isinstance(error, RunLostError) else error
+        elif isinstance(error, CheckpointError):
             failure = error
         else:
             reason = f"step {state.step} could not be saved in the {self.store}: {describe_exception(error)}"

@@ -238,6 +238,10 @@ class CheckpointStore(ABC):
         hold.store, hold.lock = self, RLock()
         self._holds.take(hold, take_over=take_over)
 
+    def _has_lost(self, hold: Hold) -> bool:
+        """Return whether a run was taken from its owner."""
+        return hold.is_lost
+
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         if not cls.compares_holds:

@@ -226,6 +226,10 @@ class WriteBehindStore:
         """Own a run of the store."""
         self._store._own(hold, take_over=take_over)
 
+    def _has_lost(self, hold: Hold) -> bool:
+        """Return whether a run was taken from its owner."""
+        return self._store._has_lost(hold)
+
     def amend(self, state: State) -> None:
         """Amend a State as the store does, once everything is saved."""
         self.flush()

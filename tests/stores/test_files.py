@@ -182,7 +182,7 @@ class TestModes:
             os.umask(before)
 
         assert {name: mode for name, mode in modes.items() if mode & 0o077} == {}
-        assert len(modes) == 6
+        assert len(modes) == 7
 
     @pytest.mark.inside
     def test_of_a_cache(self, folder: Path, caplog: Any) -> None:
@@ -567,7 +567,7 @@ class TestReadingWhereNothingCanBeWritten:
         done = run(READER, file, NOBODY)
 
         assert (done.stdout, done.stderr) == ("1\n", "")
-        assert [path.name for path in file.parent.iterdir()] == ["runs.db"]
+        assert {path.name for path in file.parent.iterdir()} == {"runs.db", "runs.db-owners"}
 
     def test_a_database_that_changes_nevertheless(self, file: Path) -> None:
         """Its owner may open it at any time: what is read is what is there by then."""
@@ -651,7 +651,7 @@ class TestNames:
         done = run(NAMES, "literal" if given == "literal" else name, tmp_path, **environment)
 
         assert done.stderr == ""
-        made = {path.name for path in tmp_path.iterdir() if not path.name.endswith(("-wal", "-shm"))}
+        made = {path.name for path in tmp_path.iterdir() if not path.name.endswith(("-wal", "-shm", "-owners"))}
         assert made == {f"{name}.json", f"{name}.db", name, f"{name} cache"}
 
     def test_that_are_no_unicode(self, tmp_path: Path) -> None:
@@ -666,7 +666,11 @@ class TestNames:
             with STORES[kind](path) as store:
                 store.save(State(run_id="a", step=1))
                 assert store.list() == ["a"]
-        assert {os.fsencode(path.name) for path in tmp_path.iterdir()} == {b"\xff\xfe.db", b"\xff\xfe"}
+        assert {os.fsencode(path.name) for path in tmp_path.iterdir()} == {
+            b"\xff\xfe.db",
+            b"\xff\xfe.db-owners",
+            b"\xff\xfe",
+        }
 
     @pytest.mark.inside
     @pytest.mark.parametrize("path", ["a\0b", "\ud800", "x/\0"])

@@ -57,7 +57,7 @@ class TestTheFile:
             assert stat.S_IMODE(other.path.parent.stat().st_mode) == 0o700
         modes = {file.name: stat.S_IMODE(file.stat().st_mode) for file in path.parent.glob("runs.db*")}
 
-        assert modes == {"runs.db": 0o600, "runs.db-wal": 0o600, "runs.db-shm": 0o600}
+        assert modes == {"runs.db": 0o600, "runs.db-wal": 0o600, "runs.db-shm": 0o600, "runs.db-owners": 0o600}
 
     def test_the_view_is_read_with_plain_sqlite(self, store, path):
         """One row a checkpoint, with columns that say what they are."""
@@ -76,7 +76,7 @@ class TestTheFile:
         store.close()
 
         assert {name for (name,) in sql(path, "SELECT name FROM sqlite_master WHERE type = 'table'")} == {
-            *("store", "run", "checkpoint")
+            *("store", "run", "checkpoint", "fence")
         }
         assert path.stat().st_size < 500_000
 

@@ -50,7 +50,7 @@ class FourMethods(CheckpointStore):
         self.states[state.run_id] = kept
 
     def amend(self, state):
-        self.states[state.run_id].amend(state)
+        self.states.setdefault(state.run_id, MemoryStore()).amend(state)
 
     def load(self, run_id, step=None):
         check_run_id(run_id)

@@ -9,7 +9,13 @@ import pytest
 from stategraph import State
 from stategraph._values.ids import step_of
 from stategraph._values.provenance import ParentStep, Part
-from stategraph.errors import CheckpointNotFoundError, CheckpointSaveError, RunExistsError, StepConflictError
+from stategraph.errors import (
+    CheckpointNotFoundError,
+    CheckpointSaveError,
+    RunExistsError,
+    RunLostError,
+    StepConflictError,
+)
 from stategraph.stores._rows import known
 from stategraph.stores._rows.copies import copy_run
 from stategraph.stores.disk import DiskStore
@@ -519,6 +525,7 @@ def test_a_fork_whose_id_another_takes_at_the_same_time(store, other, monkeypatc
     apply = table_of(store).apply
 
     def after_another_has_begun_it(writes):
+        other.delete("b", take_over=True)
         other.save(State({"n": "another"}, run_id="b", step=1))
         return apply(writes)
 

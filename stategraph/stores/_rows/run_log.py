@@ -255,15 +255,14 @@ class RunLog:
         except CheckpointError as error:
             error.run_id = error.run_id or batch.run.run_id
             raise
-        if not is_written and batch.hold is not None:
-            self._check_owned(batch.hold)
+        if not is_written and batch.hold is not None and self.has_lost(batch.hold):
+            raise lost(batch.hold.run_id)
         return is_written
 
-    def _check_owned(self, hold: Hold) -> None:
-        """Raise RunLostError if the run of a hold was taken from its owner."""
-        if hold.is_lost or self.table.fence(hold.run_id) != hold.fence:
-            hold.is_lost = True
-            raise lost(hold.run_id)
+    def has_lost(self, hold: Hold) -> bool:
+        """Return whether a run was taken from its owner."""
+        hold.is_lost = hold.is_lost or self.table.fence(hold.run_id) != hold.fence
+        return hold.is_lost
 
     def write_or_raise(self, batch: WriteBatch) -> None:
         """Write a batch. Raises StepConflictError if others have written to the run."""

@@ -95,6 +95,9 @@ class RowStore(CheckpointStore):
         if owners is not None:  # a store that is only read has none
             owners.own(hold, self._log.table, take_over=take_over)
 
+    def _has_lost(self, hold: Hold) -> bool:
+        return self._log.has_lost(hold)
+
     def owner(self, run_id: str) -> Owner | None:
         owners = self._log.table.owners
         return None if owners is None else owners.owner(given_id(check_run_id(run_id)), self._log.table)
