@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING, Any, cast
 
-from stategraph._owners.holds import Hold, acting, lost, on_behalf_of
+from stategraph._owners.holds import Hold, acting, lost, on_behalf_of, own
 from stategraph._text.shown import describe_exception, shorten
 from stategraph._util.failures import failures
 from stategraph._values.events import EventType, Listener, notify
@@ -69,7 +69,7 @@ class RunIO:
         self._settle()  # it may be this run that was dropped a moment ago
         hold, take_over = about
         try:
-            self._whole._own(hold, take_over=take_over)
+            own(self._whole, hold, take_over=take_over)
         except (CheckpointError, RunBusyError):
             raise
         except failures() as error:

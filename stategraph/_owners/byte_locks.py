@@ -28,7 +28,7 @@ _BUSY = (errno.EAGAIN, errno.EACCES)
 _FIRST_BYTE = 1 << 40  # of those that are locked: far behind what is written
 _FLOCK = struct.Struct("hhqqi4x")  # struct flock of Linux on 64-bit machines
 _OF_FILE = sys.platform == "linux" and struct.calcsize("P") == 8
-_NOTES, _NOTE = 4096, struct.Struct("<QqI108s")  # who has locked a byte; one may take the place of another
+_NOTES, _NOTE = 4096, struct.Struct("<QqI?107s")  # who has locked a byte; one may take the place of another
 
 
 class LockFile:
@@ -64,7 +64,7 @@ class LockFile:
             return False
         return (status.st_dev, status.st_ino) == self._identity
 
-    def lock(self, text: str) -> bool:
+    def lock(self, text: str, *, is_brief: bool = False) -> bool:
         """Lock the byte of a text, and note that it was this process; return False if another process has it."""
         key = _key(text)
         try:
@@ -73,8 +73,9 @@ class LockFile:
             if error.errno in _BUSY:
                 return False
             raise
-        note = _NOTE.pack(key, clock.now_ns(), os.getpid(), host_name().encode()[:108])
-        os.pwrite(self._fd, note, key % _NOTES * _NOTE.size)
+        note = _NOTE.pack(key, clock.now_ns(), os.getpid(), is_brief, host_name().encode()[:107])
+        with suppress(OSError):  # there is no room: then nobody is told who it was
+            os.pwrite(self._fd, note, key % _NOTES * _NOTE.size)
         return True
 
     def unlock(self, text: str) -> None:
@@ -98,17 +99,17 @@ class LockFile:
         if not _OF_FILE and self.lock(text):  # it cannot be asked in a portable way, but tried
             self.unlock(text)
             return None
-        return self.noted(text)
+        return self.noted(text)[0]
 
-    def noted(self, text: str) -> Owner:
-        """Return who noted that the byte of a text was locked last, as far as that can be told."""
+    def noted(self, text: str) -> tuple[Owner, bool]:
+        """Return who has locked the byte of a text last, as far as that can be told, and whether for a moment only."""
         key = _key(text)
         kept = os.pread(self._fd, _NOTE.size, key % _NOTES * _NOTE.size)
-        found = _NOTE.unpack(kept) if len(kept) == _NOTE.size else (None, 0, 0, b"")
+        found = _NOTE.unpack(kept) if len(kept) == _NOTE.size else (None, 0, 0, False, b"")
         if found[0] != key:  # that of another byte stands in its place
-            return Owner(host_name(), None)
-        host = found[3].rstrip(b"\0").decode(errors="backslashreplace")
-        return Owner(host, found[2], clock.to_datetime(found[1]))
+            return Owner(host_name(), None), False
+        host = found[4].rstrip(b"\0").decode(errors="backslashreplace")
+        return Owner(host, found[2], clock.to_datetime(found[1])), found[3]
 
 
 def _key(text: str) -> int:

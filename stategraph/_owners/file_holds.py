@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Protocol
 
 from stategraph._owners.byte_locks import CAN_LOCK, LockFile
-from stategraph._owners.holds import Hold, Holds
+from stategraph._owners.holds import Hold, Holds, busy
 from stategraph._values.provenance import Owner
-from stategraph.errors import CheckpointError, RunBusyError
+from stategraph.errors import CheckpointError
 
 
 class Fences(Protocol):
@@ -43,9 +43,10 @@ class FileHolds(Holds):
     @classmethod
     def at(cls, path: Path) -> FileHolds:
         """Return what all stores of this process share that have this file beside them."""
-        folder = path.parent.stat()  # which may have several names
-        key = folder.st_dev, folder.st_ino, path.name
-        holds = _by_place.setdefault(key, cls(path))
+        place = _place(path)
+        holds = _by_place.get(place)
+        if holds is None or _place(holds._path) != place:  # a folder that was removed leaves its number to others
+            holds = _by_place[place] = cls(path)
         holds._users += 1
         return holds
 
@@ -92,7 +93,7 @@ class FileHolds(Holds):
     def _is_locked(self, hold: Hold, fences: Fences, take_over: bool) -> bool:
         """Lock the byte of a run; return False if another process has it, and it is to be taken over."""
         while True:
-            is_locked = self._opened().lock(_text(hold))
+            is_locked = self._opened().lock(_text(hold), is_brief=hold.is_brief)
             fence = fences.fence(hold.run_id)
             if fence == hold.fence:
                 break
@@ -100,7 +101,8 @@ class FileHolds(Holds):
                 self._opened().unlock(_text(hold))
             hold.fence = fence
         if not (is_locked or take_over):
-            raise RunBusyError(hold.run_id, self._opened().noted(_text(hold)))
+            owner, is_brief = self._opened().noted(_text(hold))
+            raise busy(hold.run_id, owner, is_brief=is_brief)
         return is_locked
 
     def release(self, hold: Hold) -> None:
@@ -129,8 +131,17 @@ class FileHolds(Holds):
         return locks
 
 
+def _place(path: Path) -> tuple[int, int, str] | None:
+    """Return where a file is, whichever of its names the folder is called by; None if the folder is gone."""
+    try:
+        folder = path.parent.stat()
+    except FileNotFoundError:
+        return None
+    return folder.st_dev, folder.st_ino, path.name
+
+
 def _text(hold: Hold) -> str:
     return f"{hold.run_id}\n{hold.fence}"
 
 
-_by_place: weakref.WeakValueDictionary[tuple[int, int, str], FileHolds] = weakref.WeakValueDictionary()
+_by_place: weakref.WeakValueDictionary[tuple[int, int, str] | None, FileHolds] = weakref.WeakValueDictionary()

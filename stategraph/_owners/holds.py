@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import os
 import threading
+import time
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
@@ -21,6 +22,8 @@ from stategraph._values.ids import given_id
 from stategraph._values.provenance import Owner
 from stategraph.errors import RunBusyError, RunLostError
 
+_LONGEST_WRITE, _LOOK_AGAIN = 5.0, 0.0005  # seconds that a write by hand may take, and after which it is looked at
+
 
 class Hold:
     """What a call has of a run that it owns.
@@ -28,6 +31,7 @@ class Hold:
     Args:
         run_id: The run, the outermost one.
         is_shown: Whether the caller iterates over the run, and may have left it to the garbage collection.
+        is_brief: Whether it is for a single write by hand: whoever comes meanwhile waits for its end.
 
     Attributes:
         store: The store that has given it out.
@@ -39,10 +43,10 @@ class Hold:
         lock: Held while a store that cannot look at the hold itself is written to.
     """
 
-    __slots__ = ("fence", "holds", "is_lost", "is_over", "is_shown", "lock", "run_id", "since_ns", "store")
+    __slots__ = ("fence", "holds", "is_brief", "is_lost", "is_over", "is_shown", "lock", "run_id", "since_ns", "store")
 
-    def __init__(self, run_id: str, *, is_shown: bool = False) -> None:
-        self.run_id, self.is_shown = run_id, is_shown
+    def __init__(self, run_id: str, *, is_shown: bool = False, is_brief: bool = False) -> None:
+        self.run_id, self.is_shown, self.is_brief = run_id, is_shown, is_brief
         self.since_ns = clock.now_ns()
         self.store: object = None
         self.holds: Holds | None = None
@@ -107,7 +111,7 @@ class Holds:
         with self._lock:
             other = self._by_run.get(hold.run_id)
             if other is not None and not take_over:
-                raise RunBusyError(hold.run_id, other.owner)
+                raise busy(hold.run_id, other.owner, is_brief=other.is_brief)
             if other is not None:
                 other.is_lost = True
             self._by_run[hold.run_id] = hold
@@ -146,7 +150,7 @@ def is_acting(store: object, run_id: str) -> bool:
 class Owning(Protocol):
     """A store, as whoever owns runs of it sees it."""
 
-    def _own(self, hold: Hold, *, take_over: bool = False) -> None: ...
+    def _own(self, hold: Hold, /, *, take_over: bool) -> None: ...
 
 
 @contextmanager
@@ -155,9 +159,9 @@ def held(store: Owning, run_id: str, *, take_over: bool = False) -> Iterator[Hol
     if is_acting(store, run_id):
         yield cast(Hold, acting.hold)
         return
-    hold = Hold(given_id(run_id))
+    hold = Hold(given_id(run_id), is_brief=True)
     try:
-        store._own(hold, take_over=take_over)
+        own(store, hold, take_over=take_over)
         with on_behalf_of(hold):
             yield hold
     finally:
@@ -177,6 +181,34 @@ def guarded(method: Callable[..., Any]) -> Callable[..., Any]:
             return method(store, about)
 
     return write
+
+
+def own(store: Owning, hold: Hold, *, take_over: bool = False) -> None:
+    """Become the owner of a run, which the last takes away from whoever has it. A write by hand is waited for.
+
+    Raises:
+        RunBusyError: somebody else owns it, and it is not to be taken over.
+    """
+    waited = 0.0
+    while True:
+        try:
+            store._own(hold, take_over=take_over)
+        except _BrieflyBusyError as error:
+            if waited >= _LONGEST_WRITE:
+                raise RunBusyError(error.run_id, error.owner) from None
+            time.sleep(_LOOK_AGAIN)
+            waited += _LOOK_AGAIN
+        else:
+            return
+
+
+class _BrieflyBusyError(RunBusyError):
+    """Somebody writes to the run by hand."""
+
+
+def busy(run_id: str, owner: Owner, *, is_brief: bool) -> RunBusyError:
+    """Return the error for a run that somebody owns."""
+    return (_BrieflyBusyError if is_brief else RunBusyError)(run_id, owner)
 
 
 def let_go(hold: Hold) -> None:

@@ -7,6 +7,7 @@ import attrs
 import pytest
 
 from stategraph import State
+from stategraph._owners.holds import Hold, own
 from stategraph._values.ids import step_of
 from stategraph._values.provenance import ParentStep, Part
 from stategraph.errors import (
@@ -407,7 +408,7 @@ class TestARollbackThatFails:
         apply = table_of(run).apply
 
         def after_another_has_written(writes):
-            other.rollback("a", 2, take_over=True)
+            own(other, Hold("a"), take_over=True)
             return apply(writes)
 
         log_of(run).commits._apply = after_another_has_written
