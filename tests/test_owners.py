@@ -1,0 +1,475 @@
+"""One run, one owner: among threads, tasks and processes, whatever becomes of the owner."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import gc
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stategraph import CheckpointError, CheckpointStore, RunBusyError, RunLostError, State
+from stategraph._owners import byte_locks
+from stategraph.stores.disk import DiskStore
+from stategraph.stores.memory import MemoryStore
+from stategraph.stores.sqlite import SqliteStore
+from tests.scenarios import RUN, Scene, make_graph, trace, traces
+
+pytestmark = pytest.mark.timeout(60)
+SHARED = {"sqlite": lambda folder: SqliteStore(folder / "runs.db"), "disk": lambda folder: DiskStore(folder / "runs")}
+
+
+@pytest.fixture(params=SHARED)
+def open_store(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], CheckpointStore]:
+    """-> opens a store that processes share, once more each time."""
+    return lambda: SHARED[request.param](tmp_path)
+
+
+# --------------------------------------------------------------------------- tasks and threads
+
+
+def test_two_tasks_of_one_loop_execute_one_run(any_store: CheckpointStore) -> None:
+    """Each node runs once, and the second task is told."""
+    ran: list[str] = []
+
+    async def node(state: State) -> dict[str, Any]:
+        ran.append("node")
+        await asyncio.sleep(0.05)
+        return {}
+
+    graph = make_graph({"a": node, "b": node}, store=any_store)
+
+    async def main() -> list[Any]:
+        both = (graph.aexecute(State(run_id=RUN)) for _ in range(2))
+        return await asyncio.gather(*both, return_exceptions=True)
+
+    first, second = sorted(asyncio.run(main()), key=lambda one: isinstance(one, Exception))
+    assert first.step == 2
+    assert isinstance(second, RunBusyError)
+    assert ran == ["node", "node"]
+
+
+def test_waiting_is_stopped_as_a_run_is(scene: Scene) -> None:
+    """By its timeout: the run is still at work."""
+    late = scene.graph(traces("a"))
+
+    def meanwhile(state: State) -> dict[str, Any]:
+        found: list[BaseException] = []
+
+        def wait() -> None:
+            try:
+                scene.execute(late, wait=60, timeout=0.05)
+            except RunBusyError as error:
+                found.append(error)
+
+        thread = threading.Thread(target=wait)
+        thread.start()
+        thread.join()
+        return {"found": len(found)}
+
+    assert scene.execute(scene.graph({"a": meanwhile}))["found"] == 1
+
+
+class TestStreams:
+    """They own their run from the first State to the last, or until they are left."""
+
+    def test_one_that_is_open(self, any_store: CheckpointStore) -> None:
+        """Nobody else works on its run; to close it lets go of the run."""
+        graph = make_graph(traces("abc"), store=any_store)
+        stream = graph.stream(State(run_id=RUN))
+        assert any_store.owner(RUN) is None  # it has not begun
+        next(stream)
+
+        with pytest.raises(RunBusyError):
+            graph.resume(RUN)
+        stream.close()
+
+        assert graph.resume(RUN)["trace"] == [*"abc"]
+
+    @pytest.mark.parametrize("is_in_a_cycle", [False, True])
+    def test_one_that_was_dropped(self, any_store: CheckpointStore, is_in_a_cycle: bool) -> None:
+        """Its run is free as soon as anybody asks, though nothing was collected yet."""
+        graph = make_graph(traces("abc"), store=any_store)
+        stream = graph.stream(State(run_id=RUN))
+        next(stream)
+        gc.disable()
+        try:
+            if is_in_a_cycle:
+                knot: list[Any] = [stream]
+                knot.append(knot)
+                del knot
+            del stream
+
+            assert graph.resume(RUN)["trace"] == [*"abc"]
+        finally:
+            gc.enable()
+
+    def test_one_on_an_event_loop(self, any_store: CheckpointStore) -> None:
+        """As any other."""
+        graph = make_graph(traces("abc"), store=any_store)
+
+        async def main() -> State:
+            async with graph.astream(State(run_id=RUN)) as states:
+                await anext(states)
+                with pytest.raises(RunBusyError):
+                    await graph.aresume(RUN)
+            return await graph.aresume(RUN)
+
+        assert asyncio.run(main())["trace"] == [*"abc"]
+
+    def test_a_task_that_is_cancelled(self, any_store: CheckpointStore) -> None:
+        """Lets go of its run."""
+        begun = asyncio.Event()
+
+        async def waits(state: State) -> dict[str, Any]:
+            begun.set()
+            await asyncio.sleep(60)
+            return {}
+
+        graph = make_graph({"a": trace("a"), "b": waits}, store=any_store)
+
+        async def main() -> None:
+            task = asyncio.ensure_future(graph.aexecute(State(run_id=RUN)))
+            await begun.wait()
+            assert any_store.owner(RUN) is not None
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            assert any_store.owner(RUN) is None
+
+        asyncio.run(main())
+
+
+def test_a_thing_within_a_run_belongs_to_its_owner(any_store: CheckpointStore) -> None:
+    """Nested runs and finished parts are the outer run's; nobody takes one of them alone."""
+    nested = make_graph(traces("x"), store=any_store)
+    found: list[Any] = []
+
+    def look(state: State) -> dict[str, Any]:
+        found.append(any_store.owner(f"{RUN}/#1/child"))
+        return {}
+
+    inner = make_graph({"look": look}, store=any_store)
+    graph = make_graph({"child": inner.as_node(), "b": nested.as_node()}, store=any_store)
+
+    graph.execute(State(run_id=RUN))
+
+    assert found[0] is not None
+
+
+# --------------------------------------------------------------------------- processes
+
+OWNER = """
+import sys, time
+from pathlib import Path
+from stategraph import CheckpointConfig, GraphConfig, State, StateGraph
+from stategraph.errors import RunLostError
+
+folder, kind, durability = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
+path = str(folder / ("runs.db" if kind == "sqlite" else "runs"))
+checkpoint = CheckpointConfig(
+    store=kind, interval=1, preserve=True, durability=durability, options={"path": path}
+)
+graph = StateGraph(GraphConfig("owned", observer="noop", checkpoint=checkpoint))
+
+def slow(state):
+    print("at work", flush=True)
+    while not (folder / "go on").exists():
+        time.sleep(0.01)
+    return {"by": "the first"}
+
+graph.add_node("a", lambda state: {"by": "the first"})
+graph.add_node("b", slow)
+graph.add_node("c", lambda state: {})
+graph.add_edge("a", "b")
+graph.add_edge("b", "c")
+graph.set_entry_point("a")
+graph.set_exit_point("c")
+try:
+    graph.execute(State(run_id="run"))
+except RunLostError as error:
+    print("lost", error.state["by"], flush=True)
+"""
+
+
+class Process:
+    """A process that is at work on the run."""
+
+    def __init__(self, folder: Path, kind: str, durability: str = "sync") -> None:
+        command = [sys.executable, "-c", OWNER, str(folder), kind, durability]
+        self.folder = folder
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        assert self.said() == "at work"
+
+    def said(self) -> str:
+        """Return its next line."""
+        assert self.process.stdout is not None
+        return self.process.stdout.readline().strip()
+
+    def goes_on(self) -> None:
+        """Let its node come to an end."""
+        (self.folder / "go on").touch()
+
+
+@pytest.fixture(params=SHARED)
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def start(tmp_path: Path, kind: str) -> Iterator[Callable[..., Process]]:
+    """-> starts a process that is at work on the run."""
+    started: list[Process] = []
+
+    def begin(durability: str = "sync") -> Process:
+        started.append(Process(tmp_path, kind, durability))
+        return started[-1]
+
+    yield begin
+    for one in started:
+        one.process.kill()
+        one.process.communicate()
+
+
+class TestProcesses:
+    """They share a store."""
+
+    @pytest.fixture
+    def graph(self, tmp_path: Path, kind: str) -> Any:
+        store = SHARED[kind](tmp_path)
+        nodes = {name: lambda state: {"by": "the second"} for name in "abc"}
+        yield make_graph(nodes, store=store, preserve=True)
+        store.close()
+
+    def test_a_run_that_another_process_is_at_work_on(self, graph: Any, start: Callable[..., Process]) -> None:
+        """Nothing is done, and it is told which."""
+        other = start()
+
+        with pytest.raises(RunBusyError) as busy:
+            graph.resume(RUN, allow_changed=True)
+        with pytest.raises(RunBusyError):
+            graph.store.delete(RUN)
+
+        assert busy.value.owner == graph.store.owner(RUN)
+        assert busy.value.owner.pid == other.process.pid
+        assert busy.value.owner.since is not None
+
+    def test_an_owner_that_is_killed(self, graph: Any, start: Callable[..., Process]) -> None:
+        """Its run is free at once."""
+        other = start()
+        other.process.send_signal(signal.SIGKILL)
+        other.process.wait()
+
+        assert graph.store.owner(RUN) is None
+        state = graph.resume(RUN, allow_changed=True)
+        assert (state["by"], state.step) == ("the second", 3)
+
+    @pytest.mark.parametrize("durability", ["sync", "async", "exit"])
+    def test_an_owner_that_is_frozen(self, graph: Any, start: Callable[..., Process], durability: str) -> None:
+        """It keeps the run until that is taken over. Once it goes on, it saves nothing."""
+        other = start(durability)
+        other.process.send_signal(signal.SIGSTOP)
+        with pytest.raises(RunBusyError):
+            graph.execute(State(run_id=RUN), wait=0.1)
+
+        if durability == "sync":
+            state = graph.resume(RUN, allow_changed=True, take_over=True)
+        else:
+            graph.store.delete(RUN, take_over=True)
+            state = graph.execute(State(run_id=RUN))
+        other.goes_on()
+        other.process.send_signal(signal.SIGCONT)
+
+        assert other.said() == "lost the first"
+        assert graph.store.load(RUN) == state
+        assert graph.store.owner(RUN) is None
+
+    def test_a_run_that_was_taken_over_is_owned_by_who_took_it(self, graph: Any, start: Callable[..., Process]) -> None:
+        """Whatever its former owner does."""
+        other = start()
+        with graph.stream_resume(RUN, allow_changed=True, take_over=True) as states:
+            next(states)
+            other.goes_on()
+            assert other.said() == "lost the first"
+            other.process.wait()
+
+            assert graph.store.owner(RUN).pid == os.getpid()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+class TestForks:
+    """A child owns nothing, and lets go of nothing."""
+
+    @pytest.mark.parametrize("kind", ["memory", *SHARED])
+    def test_a_child_of_an_owner(self, kind: str, tmp_path: Path) -> None:
+        """Its copy of the run can save nothing; where the store is shared, the run is the parent's."""
+        store = MemoryStore() if kind == "memory" else SHARED[kind](tmp_path)
+        graph = make_graph(traces("abc"), store=store)
+        stream = graph.stream(State(run_id=RUN))
+        next(stream)
+        child = os.fork()
+        if not child:  # pragma: no cover
+            code = 1
+            try:
+                try:
+                    next(stream)
+                except RunLostError:
+                    code = 0
+                if kind != "memory":
+                    try:
+                        graph.resume(RUN)
+                        code = 2
+                    except RunBusyError:
+                        pass
+            finally:
+                os._exit(code)
+
+        assert os.waitpid(child, 0)[1] == 0
+        assert store.owner(RUN) is not None
+        assert [*stream][-1]["trace"] == [*"abc"]
+        store.close()
+
+    def test_a_child_that_outlives_an_owner(self, start: Callable[..., Process], kind: str, tmp_path: Path) -> None:
+        """The run of a process that was killed is free, though a process that it has forked is there."""
+        script = OWNER.replace(
+            "def slow(state):", "def slow(state):\n    import os\n    if not os.fork(): time.sleep(60)"
+        )
+        command = [sys.executable, "-c", script, str(tmp_path), kind, "sync"]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
+        assert process.stdout is not None
+        assert process.stdout.readline().strip() == "at work"
+        store = SHARED[kind](tmp_path)
+        assert store.owner(RUN) is not None
+        process.kill()
+        process.wait()
+
+        assert store.owner(RUN) is None
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+        store.close()
+
+
+# --------------------------------------------------------------------------- the files with the locks
+
+
+class TestFilesOfLocks:
+    """The ways in which they could fail."""
+
+    @pytest.mark.parametrize("how", ["the same path", "a link to the folder", "a path with dots"])
+    def test_paths_that_lead_to_one_store(self, kind: str, tmp_path: Path, how: str) -> None:
+        """The run has one owner, whichever path was taken."""
+        (tmp_path / "real").mkdir()
+        (tmp_path / "link").symlink_to(tmp_path / "real")
+        other = {"the same path": "real", "a link to the folder": "link", "a path with dots": "link/../real"}[how]
+        first, second = SHARED[kind](tmp_path / "real"), SHARED[kind](tmp_path / other)
+        stream = make_graph(traces("ab"), store=first).stream(State(run_id=RUN))
+        next(stream)
+
+        with pytest.raises(RunBusyError):
+            make_graph(traces("ab"), store=second).resume(RUN)
+
+        stream.close()
+        first.close()
+        assert make_graph(traces("ab"), store=second).resume(RUN)["trace"] == ["a", "b"]
+        second.close()
+
+    def test_a_copy_is_a_store_of_its_own(self, kind: str, tmp_path: Path) -> None:
+        """Whoever owns a run in one does not in the other."""
+        (tmp_path / "a").mkdir()
+        with SHARED[kind](tmp_path / "a") as store:
+            stream = make_graph(traces("ab"), store=store).stream(State(run_id=RUN))
+            next(stream)
+            stream.close()
+        shutil.copytree(tmp_path / "a", tmp_path / "b")
+        with SHARED[kind](tmp_path / "a") as store, SHARED[kind](tmp_path / "b") as copy:
+            with make_graph(traces("ab"), store=store).stream_resume(RUN) as states:
+                next(states)
+                assert make_graph(traces("ab"), store=copy).resume(RUN)["trace"] == ["a", "b"]
+
+    @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere, this is a known limit")
+    def test_others_open_and_close_the_file(self, kind: str, start: Callable[..., Process], tmp_path: Path) -> None:
+        """In the process that owns a run: its locks stay."""
+        with SHARED[kind](tmp_path) as store:
+            stream = make_graph(traces("ab"), store=store).stream(State(run_id="mine"))
+            next(stream)
+            for file in tmp_path.rglob("*owners"):
+                file.read_bytes()
+
+            program = (
+                "import sys; from pathlib import Path; from tests.test_owners import SHARED; "
+                "print(SHARED[sys.argv[1]](Path(sys.argv[2])).owner('mine').pid)"
+            )
+            done = subprocess.run(
+                [sys.executable, "-c", program, kind, str(tmp_path)], capture_output=True, text=True, check=True
+            )
+            assert int(done.stdout) == os.getpid()
+            stream.close()
+
+    @pytest.mark.inside
+    def test_a_file_system_without_locks(
+        self, open_store: Callable[[], CheckpointStore], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Nothing runs, and the way out is told."""
+
+        def none(*_: Any) -> None:
+            raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+        monkeypatch.setattr(byte_locks.LockFile, "_set", none)
+        with open_store() as store, pytest.raises(CheckpointError, match="local disk"):
+            make_graph({"a": pytest.fail}, store=store).execute(State(run_id=RUN))
+
+    @pytest.mark.inside
+    def test_locks_of_a_process(
+        self, open_store: Callable[[], CheckpointStore], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Where there are none of a file."""
+        monkeypatch.setattr(byte_locks, "_OF_FILE", False)
+        with open_store() as store:
+            graph = make_graph(traces("ab"), store=store)
+            stream = graph.stream(State(run_id=RUN))
+            next(stream)
+            child = os.fork()
+            if not child:  # pragma: no cover
+                code = 1
+                try:
+                    graph.resume(RUN)
+                except RunBusyError:
+                    code = 0
+                finally:
+                    os._exit(code)
+            assert os.waitpid(child, 0)[1] == 0
+            stream.close()
+            assert store.owner(RUN) is None
+            assert graph.resume(RUN)["trace"] == ["a", "b"]
+
+    def test_a_file_that_others_can_write_to(self, open_store: Callable[[], CheckpointStore], tmp_path: Path) -> None:
+        """Is not used."""
+        with open_store() as store:
+            store.save(State(run_id="other", step=1))
+        (file,) = tmp_path.rglob("*owners")
+        file.chmod(0o666)
+
+        with open_store() as store, pytest.raises(CheckpointError, match="chmod"):
+            store.save(State(run_id=RUN, step=1))
+
+    def test_a_file_that_was_removed(self, open_store: Callable[[], CheckpointStore], tmp_path: Path) -> None:
+        """It is made anew, with the locks of this process."""
+        with open_store() as store:
+            stream = make_graph(traces("ab"), store=store).stream(State(run_id=RUN))
+            next(stream)
+            (file,) = tmp_path.rglob("*owners")
+            file.unlink()
+            store.save(State(run_id="other", step=1))
+
+            with open_store() as again, pytest.raises(RunBusyError):
+                again.delete(RUN)
+            stream.close()
