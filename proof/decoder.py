@@ -29,7 +29,7 @@ from stategraph.stores._rows.encoder import CheckpointEncoder
 from stategraph.stores._rows.integrity import Sealer
 from stategraph.stores._rows.packing import pack_row, pack_run, unpack_row, unpack_run
 from stategraph.stores._rows.records import CheckpointRecord, RunRecord
-from stategraph.stores.retention import Policy
+from stategraph.stores.base import Policy
 from stategraph.stores.toolkit import state_from_bytes, state_to_bytes
 from stategraph.testing.corpus import KEPT_VALUES
 

@@ -21,7 +21,7 @@ from stategraph.errors import AsyncNodeError, ConfigError
 from stategraph.observers import get_observer
 from stategraph.state import State
 from stategraph.stores import CheckpointStore, get_checkpoint_store
-from stategraph.stores.retention import RetentionPolicy
+from stategraph.stores.base import RetentionPolicy
 
 if TYPE_CHECKING:
     from stategraph._drivers.iteration import Stream

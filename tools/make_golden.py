@@ -17,8 +17,8 @@ from stategraph._values.provenance import ErrorInfo, Origin, ParentStep, Part, P
 from stategraph._values.structure import EdgeStructure, GraphStructure
 from stategraph.stores._rows.records import FORMAT
 from stategraph.stores._rows.store import RowStore
+from stategraph.stores.base import Policy
 from stategraph.stores.disk import DiskStore
-from stategraph.stores.retention import Policy
 from stategraph.stores.sqlite import SqliteStore
 from stategraph.testing import KEPT_VALUES, fixed
 

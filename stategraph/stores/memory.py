@@ -15,8 +15,7 @@ from stategraph.stores._checks import check_number, check_state, check_step
 from stategraph.stores._files.fork_safety import protect_at_fork
 from stategraph.stores._memory.held import HeldRun, HeldRuns, as_kept, state_of
 from stategraph.stores._rows.reentrance import Access, used_below
-from stategraph.stores.base import CheckpointStore
-from stategraph.stores.retention import RetentionPolicy
+from stategraph.stores.base import CheckpointStore, RetentionPolicy
 
 if TYPE_CHECKING:
     from stategraph._values.provenance import Part

@@ -15,8 +15,7 @@ from stategraph._util.dropped import is_started, reaper
 from stategraph._values.frozen import freeze, is_settled
 from stategraph._values.provenance import Part
 from stategraph.state import State
-from stategraph.stores.base import CheckpointStore
-from stategraph.stores.retention import RetentionPolicy
+from stategraph.stores.base import CheckpointStore, RetentionPolicy
 
 QUEUE_BOUND = 1024
 """Saves that may be queued, and that a killed process may lose. A run that is further ahead waits."""

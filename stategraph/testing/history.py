@@ -15,7 +15,7 @@ from stategraph._values.registered_types import register_type
 from stategraph.errors import CheckpointNotFoundError, InvalidRunIdError, RunExistsError
 from stategraph.state import State
 from stategraph.stores import CheckpointStore
-from stategraph.stores.retention import RetentionPolicy
+from stategraph.stores.base import RetentionPolicy
 from stategraph.testing.corpus import KEPT_VALUES, Order, is_same
 
 

@@ -14,7 +14,7 @@ from stategraph._values.provenance import ParentStep, Part, RunStatus
 from stategraph.errors import CheckpointNotFoundError, RunExistsError
 from stategraph.state import State
 from stategraph.stores import CheckpointStore
-from stategraph.stores.retention import RetentionPolicy
+from stategraph.stores.base import RetentionPolicy
 from stategraph.testing.corpus import is_same
 
 

@@ -21,8 +21,8 @@ from stategraph.stores._codec import payload as payloads
 from stategraph.stores._files.ownership import make_private
 from stategraph.stores._rows.packing import pack_row, unpack_row
 from stategraph.stores._rows.sql_schema import SCHEMA_VERSION
+from stategraph.stores.base import Policy
 from stategraph.stores.disk import DiskStore
-from stategraph.stores.retention import Policy
 from stategraph.stores.sqlite import SqliteStore
 from tests.stores.inside import log_of, table_of
 

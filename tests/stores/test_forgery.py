@@ -12,8 +12,8 @@ from stategraph import CheckpointConfig, ConfigError, GraphConfig, State, StateG
 from stategraph._values.provenance import ParentStep, Part, Pause
 from stategraph.errors import CheckpointCorruptError, CheckpointNotFoundError, ExecutionError, StateGraphError
 from stategraph.stores import get_checkpoint_store
+from stategraph.stores.base import Policy
 from stategraph.stores.disk import DiskStore
-from stategraph.stores.retention import Policy
 from stategraph.stores.sqlite import SqliteStore
 from stategraph.testing import fixed
 from tests.stores.inside import table_of

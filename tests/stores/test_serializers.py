@@ -20,8 +20,8 @@ from stategraph.errors import (
 )
 from stategraph.stores._codec.payload import LARGEST
 from stategraph.stores._codec.type_codecs import DecodeError
+from stategraph.stores.base import Policy
 from stategraph.stores.disk import DiskStore
-from stategraph.stores.retention import Policy
 from stategraph.stores.serializers import Serializer, find_format, register_serializer
 from stategraph.stores.sqlite import SqliteStore
 from stategraph.testing import KEPT_VALUES, CheckpointStoreContract, is_same

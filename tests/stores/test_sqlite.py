@@ -12,7 +12,7 @@ from stategraph._values.provenance import ErrorInfo, ParentStep, Part
 from stategraph.errors import CheckpointCorruptError, CheckpointError, CheckpointSaveError, ConfigError, FormatError
 from stategraph.stores._rows.schema_check import APPLICATION_ID
 from stategraph.stores._rows.sql_schema import CHAIN, INDEX, SCHEMA_VERSION
-from stategraph.stores.retention import Policy
+from stategraph.stores.base import Policy
 from stategraph.stores.sqlite import SqliteStore
 from stategraph.stores.summaries import Pruned
 from tests.stores.inside import connection_of, table_of

@@ -12,8 +12,8 @@ from stategraph._values.provenance import ParentStep, Part
 from stategraph.errors import CheckpointNotFoundError, CheckpointSaveError, RunExistsError, StepConflictError
 from stategraph.stores._rows import known
 from stategraph.stores._rows.copies import copy_run
+from stategraph.stores.base import Policy
 from stategraph.stores.disk import DiskStore
-from stategraph.stores.retention import Policy
 from stategraph.stores.sqlite import SqliteStore
 from stategraph.stores.summaries import Pruned
 from stategraph.testing.corpus import Order

@@ -11,7 +11,7 @@ from stategraph.state import State, evolve
 from stategraph.stores._memory.encoded import renamed
 from stategraph.stores._memory.held import HeldRun, HeldRuns, as_kept, state_of
 from stategraph.stores._time_travel import forked_from, keeps_nested, rolled_back
-from stategraph.stores.retention import RetentionPolicy
+from stategraph.stores.base import RetentionPolicy
 
 
 def roll_back(held: HeldRuns, state: State) -> State:

@@ -11,7 +11,7 @@ from stategraph._text.shown import shorten
 from stategraph._values.provenance import ErrorInfo, ParentStep, RunStatus
 from stategraph.errors import CheckpointCorruptError
 from stategraph.stores._rows.records import CheckpointRecord, RunRecord, checked_row, wrong_field_of
-from stategraph.stores.retention import RetentionPolicy
+from stategraph.stores.base import RetentionPolicy
 
 _STATUS = {status.value: status for status in RunStatus}
 # What comes of reading what nobody wrote; RecursionError of a text that is nested without end.

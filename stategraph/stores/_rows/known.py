@@ -11,7 +11,7 @@ from stategraph._util.dropped import reaper
 from stategraph._values.ids import is_nested_id, nested_range
 from stategraph.stores._rows.encoder import DeltaBase
 from stategraph.stores._rows.records import CheckpointRecord, RunRecord
-from stategraph.stores.retention import RetentionPolicy
+from stategraph.stores.base import RetentionPolicy
 
 _MOST_BASES = 1_000  # runs whose last saved State is remembered; the next save of another one is a snapshot
 _MOST_REMEMBERED = 100_000  # of what takes few bytes

@@ -18,7 +18,7 @@ from stategraph.state import State, evolve
 from stategraph.stores._codec.msgpack import encode_value
 from stategraph.stores._rows.records import RunRecord, WriteBatch
 from stategraph.stores._rows.run_log import RunLog
-from stategraph.stores.retention import RetentionPolicy
+from stategraph.stores.base import RetentionPolicy
 
 _KEEP_ALL = RetentionPolicy("full")
 _TRIES = 5  # of a save, while others write

@@ -9,7 +9,7 @@ from stategraph.errors import CheckpointCorruptError
 from stategraph.stores._codec.nesting import check_msgpack
 from stategraph.stores._rows.columns import Columns, no_checkpoint, no_run
 from stategraph.stores._rows.records import CheckpointRecord, RunRecord
-from stategraph.stores.retention import RetentionPolicy
+from stategraph.stores.base import RetentionPolicy
 
 _COLUMNS = Columns(
     error=lambda parts: ErrorInfo(*parts),

@@ -15,7 +15,7 @@ from stategraph.errors import CheckpointCorruptError, FormatError, InvalidRunIdE
 from stategraph.stores._codec.nesting import check_json
 from stategraph.stores._rows.columns import Columns, no_run
 from stategraph.stores._rows.records import CheckpointRecord, RunRecord, Unreadable
-from stategraph.stores.retention import RetentionPolicy
+from stategraph.stores.base import RetentionPolicy
 
 STEP_BITS = 32
 LAST_STEP = (1 << STEP_BITS) - 1

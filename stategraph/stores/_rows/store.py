@@ -17,15 +17,14 @@ from stategraph.stores._codec.payload import PayloadCodec
 from stategraph.stores._rows import nested
 from stategraph.stores._rows.copies import copy_run
 from stategraph.stores._rows.encoder import CheckpointEncoder
-from stategraph.stores._rows.integrity import Sealer, SigningKey, former_keys, signing_key
+from stategraph.stores._rows.integrity import Sealer, former_keys, signing_key
 from stategraph.stores._rows.pruning import prune
 from stategraph.stores._rows.records import RunRecord, WriteBatch
 from stategraph.stores._rows.run_log import RunLog
 from stategraph.stores._rows.saving import save, save_many
 from stategraph.stores._rows.table import Identify, Table
 from stategraph.stores._time_travel import forked_from, keeps_nested, rolled_back
-from stategraph.stores.base import CheckpointStore
-from stategraph.stores.retention import RetentionPolicy
+from stategraph.stores.base import CheckpointStore, RetentionPolicy, SigningKey
 from stategraph.stores.summaries import Pruned, Summary
 
 _LOOKED_AT = 10  # runs that are looked at when a store is opened, to find out whether they are signed
