@@ -23,9 +23,8 @@ from proof.workers import WORKERS, determine, limited, tell, work_out
 from stategraph._values.provenance import ErrorInfo, ParentStep
 from stategraph.errors import CheckpointCorruptError, ConfigError, FormatError
 from stategraph.state import State, evolve
-from stategraph.stores._codec.payload import PayloadCodec
 from stategraph.stores._codec.type_codecs import DecodeError
-from stategraph.stores._rows.encoder import CheckpointEncoder
+from stategraph.stores._rows.encoder import CheckpointEncoder, PayloadCodec
 from stategraph.stores._rows.integrity import Sealer
 from stategraph.stores._rows.packing import pack_row, pack_run, unpack_row, unpack_run
 from stategraph.stores._rows.records import CheckpointRecord, RunRecord

@@ -12,8 +12,8 @@ import pytest
 
 from stategraph import State
 from stategraph.errors import CheckpointCorruptError, CheckpointError, CheckpointSaveError
-from stategraph.stores._rows import group_commit as commit
-from stategraph.stores._rows.group_commit import SharedCommits
+from stategraph.stores._rows import access as commit
+from stategraph.stores._rows.access import SharedCommits
 from stategraph.stores._rows.records import WriteBatch
 from stategraph.stores._rows.sqlite_table import SqliteTable
 from stategraph.stores.disk import DiskStore

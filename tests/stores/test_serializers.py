@@ -18,7 +18,7 @@ from stategraph.errors import (
     FormatError,
     UnknownNameError,
 )
-from stategraph.stores._codec.payload import LARGEST
+from stategraph.stores._codec.compression import LARGEST
 from stategraph.stores._codec.type_codecs import DecodeError
 from stategraph.stores.base import Policy
 from stategraph.stores.disk import DiskStore

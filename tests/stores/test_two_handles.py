@@ -10,7 +10,7 @@ from stategraph import State
 from stategraph._values.ids import step_of
 from stategraph._values.provenance import ParentStep, Part
 from stategraph.errors import CheckpointNotFoundError, CheckpointSaveError, RunExistsError, StepConflictError
-from stategraph.stores._rows import known
+from stategraph.stores._rows import runs as known
 from stategraph.stores._rows.copies import copy_run
 from stategraph.stores.base import Policy
 from stategraph.stores.disk import DiskStore

@@ -22,11 +22,10 @@ from diskcache.core import DBNAME, DEFAULT_SETTINGS, METADATA, MODE_RAW, UNKNOWN
 from stategraph._util.dropped import reaper
 from stategraph.errors import CheckpointCorruptError, ConfigError, FormatError
 from stategraph.stores._files.config_paths import absolute_path
-from stategraph.stores._files.database_files import OpenFiles
 from stategraph.stores._files.fork_safety import protect_at_fork
 from stategraph.stores._files.ownership import secure_file, secure_folder
-from stategraph.stores._files.sqlite_connection import BUSY_TIMEOUT, DURABLE, erase_log, execute_patiently
-from stategraph.stores._rows.reentrance import Access
+from stategraph.stores._files.sqlite_files import BUSY_TIMEOUT, DURABLE, OpenFiles, erase_log, execute_patiently
+from stategraph.stores._rows.access import Access
 
 _SETTINGS: dict[str, Any] = {
     "cull_limit": 0,

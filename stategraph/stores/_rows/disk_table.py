@@ -24,7 +24,7 @@ from stategraph.errors import (
     InvalidRunIdError,
 )
 from stategraph.stores._files.safe_diskcache import SafeCache, check_database
-from stategraph.stores._files.sqlite_connection import BUSY_TIMEOUT, fetch_damaged_text, is_busy
+from stategraph.stores._files.sqlite_files import BUSY_TIMEOUT, fetch_damaged_text, is_busy
 from stategraph.stores._rows.columns import no_run
 from stategraph.stores._rows.packing import pack_row, pack_run, unpack_row, unpack_run
 from stategraph.stores._rows.records import CheckpointRecord, RunRecord, Unreadable, WriteBatch
@@ -45,7 +45,7 @@ class DiskTable(Table):
 
     def __init__(self, store: object, path: Path, identify: Identify) -> None:
         self.store = store
-        self._closed = False
+        self.closed = False
         check_database(path / DBNAME)
         with self._explained("", damaged=FormatError):
             self.cache = SafeCache(str(path))
@@ -59,12 +59,8 @@ class DiskTable(Table):
 
     def close(self) -> None:
         with self.cache.access.to_change(self.store):
-            self._closed = True
+            self.closed = True
         self.cache.shut()  # it waits for each thread: two that close must not wait for each other
-
-    @property
-    def closed(self) -> bool:
-        return self._closed
 
     def is_in_use(self) -> bool:
         return self.cache.access.is_held_here()
@@ -249,7 +245,7 @@ class DiskTable(Table):
             raise
         except (sqlite3.Error, OSError, ValueError, diskcache.Timeout) as error:
             cause = error.__context__ if isinstance(error, diskcache.Timeout) and error.__context__ else error
-            if self._closed:
+            if self.closed:
                 raise closed_error(self.store, run_id) from cause
             if is_busy(cause):
                 raise failed(run_id, f"the {self} was locked by another process for {BUSY_TIMEOUT} s") from cause

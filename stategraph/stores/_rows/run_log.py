@@ -18,12 +18,11 @@ from stategraph.errors import (
 )
 from stategraph.state import State
 from stategraph.stores._files.fork_safety import protect_at_fork
+from stategraph.stores._rows.access import SharedCommits
 from stategraph.stores._rows.encoder import CheckpointEncoder
-from stategraph.stores._rows.group_commit import SharedCommits
 from stategraph.stores._rows.integrity import Sealer
-from stategraph.stores._rows.known import KnownRuns
 from stategraph.stores._rows.records import CheckpointRecord, RunRecord, WriteBatch
-from stategraph.stores._rows.runs import Runs
+from stategraph.stores._rows.runs import KnownRuns, Runs
 from stategraph.stores._rows.table import Table
 from stategraph.stores.summaries import Summary
 

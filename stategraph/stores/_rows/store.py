@@ -6,6 +6,7 @@ import builtins
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from stategraph._values.ids import check_given_id, check_run_id
@@ -13,10 +14,9 @@ from stategraph._values.provenance import Part
 from stategraph.errors import CheckpointError, InvalidRunIdError
 from stategraph.state import State
 from stategraph.stores._checks import check_limit, check_number, check_state, check_status, from_cursor
-from stategraph.stores._codec.payload import PayloadCodec
 from stategraph.stores._rows import nested
 from stategraph.stores._rows.copies import copy_run
-from stategraph.stores._rows.encoder import CheckpointEncoder
+from stategraph.stores._rows.encoder import CheckpointEncoder, PayloadCodec
 from stategraph.stores._rows.integrity import Sealer, former_keys, signing_key
 from stategraph.stores._rows.pruning import prune
 from stategraph.stores._rows.records import RunRecord, WriteBatch
@@ -47,7 +47,14 @@ class RowStore(CheckpointStore):
     Raises:
         ConfigError: an option is not allowed, or the environment variable is not set.
         UnknownNameError: no serializer has this name.
+
+    Attributes:
+        kind: The name of stores of this class.
+        path: Where the records are.
     """
+
+    kind: str
+    path: Path
 
     def __init__(
         self,
@@ -75,6 +82,9 @@ class RowStore(CheckpointStore):
                 "what is saved now is not signed; open it with sign_with",
                 self,
             )
+
+    def __str__(self) -> str:
+        return f"{self.kind} store at {self.path}"
 
     def close(self) -> None:
         self._log.table.close()
