@@ -218,7 +218,7 @@ MUTANTS = (
     ),
     Mutant(
         "an approval outlives a rollback",
-        "stores/_time_travel.py",
+        "stores/_defaults.py",
         "return evolve(asking_again(state), generation=state.generation + 1)",
         "return evolve(state, generation=state.generation + 1)",
         ("tests/test_pauses.py",),
@@ -690,7 +690,7 @@ MUTANTS = (
     ),
     Mutant(
         "what is met again at another depth is not counted",
-        "stores/_codec/sharing.py",
+        "stores/_codec/limits.py",
         "                return _is_writable_again(containers)\n",
         "                return _is_writable_again(level)\n",
         ("tests/stores/test_sharing.py",),

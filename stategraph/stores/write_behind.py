@@ -6,7 +6,8 @@ import copy
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from itertools import groupby
 from typing import Any, TypeAlias
 
 import attrs
@@ -46,18 +47,6 @@ _Write: TypeAlias = State | _SaveParts | _DropParts
 def _count(write: _Write) -> int:
     """Return how many saves a write counts as."""
     return len(write.parts) if isinstance(write, _SaveParts) else 1
-
-
-def _groups(writes: Sequence[_Write]) -> Iterator[list[_Write]]:
-    """Yield the writes in order, in lists of consecutive ones that can be made together."""
-    group: list[_Write] = []
-    for write in writes:
-        if group and (type(write), write.run_id) != (type(group[0]), group[0].run_id):
-            yield group
-            group = []
-        group.append(write)
-    if group:
-        yield group
 
 
 def _copy_of(part: Part) -> Part:
@@ -186,7 +175,8 @@ class WriteBehindStore:
             with self._lock:
                 writes = [] if self._error is not None else list(self._queue)
             try:
-                for group in _groups(writes):
+                for _, together in groupby(writes, lambda write: (type(write), write.run_id)):
+                    group = list(together)
                     self._save_group(group)
                     self._let_go(group)  # at once: what is saved is not saved again after an interrupt
             except Exception as error:  # noqa: BLE001 - raised in the thread of the run

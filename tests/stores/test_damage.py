@@ -19,7 +19,7 @@ from stategraph.errors import (
 from stategraph.state import evolve
 from stategraph.stores._codec import compression as payloads
 from stategraph.stores._files.ownership import make_private
-from stategraph.stores._rows.packing import pack_row, unpack_row
+from stategraph.stores._rows.columns import pack_row, unpack_row
 from stategraph.stores._rows.sql_schema import SCHEMA_VERSION
 from stategraph.stores.base import Policy
 from stategraph.stores.disk import DiskStore

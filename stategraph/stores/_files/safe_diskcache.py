@@ -105,7 +105,7 @@ class SafeCache(diskcache.Cache):  # type: ignore[misc]
         self._lock = reaper.known_lock()  # a finaliser may come while it is held, and use the cache
         self._pid = os.getpid()
         self._is_shut = False
-        self._files: OpenFiles
+        self.files: OpenFiles
         protect_at_fork(self)
         super().__init__(folder, timeout=BUSY_TIMEOUT, disk=_BytesDisk, **_SETTINGS)
 
@@ -133,11 +133,11 @@ class SafeCache(diskcache.Cache):  # type: ignore[misc]
             if ended is not None:
                 connection = self._opened.pop(ended)
             elif self._opened:
-                self._files.check()  # or there would be an empty database in its place
+                self.files.check()  # or there would be an empty database in its place
                 connection = self._connect()
             else:
                 connection = self._connect()
-                self._files = OpenFiles(Path(self._directory, DBNAME))
+                self.files = OpenFiles(Path(self._directory, DBNAME))
             self._opened[thread] = connection
         return connection
 
@@ -150,11 +150,6 @@ class SafeCache(diskcache.Cache):  # type: ignore[misc]
             execute_patiently(connection, f"PRAGMA {pragma}")
         execute_patiently(connection, "SELECT count(*) FROM sqlite_master")  # which opens the log
         return connection
-
-    @property
-    def files(self) -> OpenFiles:
-        """What its connections have open."""
-        return self._files
 
     def find(self, store: object, key: str) -> bytes | None:
         """Return what is kept under a key, expired or not; None if there is nothing."""

@@ -11,9 +11,9 @@ from stategraph._values.provenance import ParentStep
 from stategraph.errors import RunExistsError
 from stategraph.state import State, evolve, time_ns_of
 from stategraph.stores._checks import check_limit, check_status, from_cursor
+from stategraph.stores._defaults import forked_from, keeps_nested, rolled_back
 from stategraph.stores._memory.encoded import about, provenance_of, renamed
 from stategraph.stores._memory.held import HeldRun, HeldRuns, as_kept, state_of
-from stategraph.stores._time_travel import forked_from, keeps_nested, rolled_back
 from stategraph.stores.base import RetentionPolicy
 from stategraph.stores.summaries import Pruned, Summary
 

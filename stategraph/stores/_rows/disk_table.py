@@ -25,8 +25,7 @@ from stategraph.errors import (
 )
 from stategraph.stores._files.safe_diskcache import SafeCache, check_database
 from stategraph.stores._files.sqlite_files import BUSY_TIMEOUT, fetch_damaged_text, is_busy
-from stategraph.stores._rows.columns import no_run
-from stategraph.stores._rows.packing import pack_row, pack_run, unpack_row, unpack_run
+from stategraph.stores._rows.columns import no_run, pack_row, pack_run, unpack_row, unpack_run
 from stategraph.stores._rows.records import CheckpointRecord, RunRecord, Unreadable, WriteBatch
 from stategraph.stores._rows.table import Identify, Table, closed_error
 

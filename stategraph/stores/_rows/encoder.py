@@ -106,28 +106,25 @@ class PayloadCodec:
             return self._name + ZSTD, *smaller
         return self._name, payload, excess
 
-    def decode(self, run_id: str, rows: Sequence[tuple[int, str, bytes]]) -> list[Any]:
+    def decode(self, run_id: str, rows: Sequence[CheckpointRecord]) -> list[Any]:
         """Return the values of a snapshot, and of the rows that build on it.
 
         Args:
             run_id: Their run.
-            rows: The step, the encoding and the payload of each.
+            rows: The rows.
 
         Raises:
             DecodeError: A payload cannot be decoded, or they would be decompressed to too much.
             FormatError: A serializer is not registered in this process.
             ConfigError: One is compressed, and the package for it is not installed.
         """
-        if excess_of((encoding, payload) for _, encoding, payload in rows) > ALLOWANCE:
+        if excess_of((row.encoding, row.payload) for row in rows) > ALLOWANCE:
             most = f"{RATIO} times as many as they are, and {ALLOWANCE}"
             raise DecodeError(f"its compressed bytes claim to be more than {most}; so many are not written so")
-        return [self._decode_row(run_id, *row) for row in rows]
-
-    def _decode_row(self, run_id: str, step: int, encoding: str, payload: bytes) -> Any:
-        reader = self._readers.get(encoding)
-        if reader is None:
-            reader = self._readers[encoding] = _make_reader(run_id, step, encoding)
-        return reader(payload)
+        for row in rows:
+            if row.encoding not in self._readers:
+                self._readers[row.encoding] = _make_reader(run_id, row.step, row.encoding)
+        return [self._readers[row.encoding](row.payload) for row in rows]
 
 
 def _make_reader(run_id: str, step: int, encoding: str) -> Callable[[bytes], Any]:
@@ -228,7 +225,7 @@ class CheckpointEncoder:
         self.check(run_id, rows, incarnation)
         newest = rows[-1]
         try:
-            data, about = self._assembled(run_id, rows)
+            data, about = combine(self._codec.decode(run_id, rows))
             return State(
                 data,
                 run_id=run_id,
@@ -247,20 +244,15 @@ class CheckpointEncoder:
         except (DecodeError, StateGraphError, TypeError, ValueError, LookupError, AttributeError) as error:
             raise CheckpointCorruptError(run_id, f"its step {newest.step} cannot be restored: {error}") from error
 
-    def data(
-        self, run_id: str, rows: Sequence[CheckpointRecord], incarnation: bytes = b""
-    ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return the data of the State of these rows, and what else is kept with them; raise as `state`."""
+    def data(self, run_id: str, rows: Sequence[CheckpointRecord], incarnation: bytes = b"") -> dict[str, Any]:
+        """Return the data of the State of these rows, whose run has no id of a State; raise as `state`."""
         self.check(run_id, rows, incarnation)
         try:
-            return self._assembled(run_id, rows)
+            return combine(self._codec.decode(run_id, rows))[0]
         except UnavailableValueError as error:
             raise FormatError(run_id, f"its step {rows[-1].step} cannot be restored here: {error}") from error
         except DecodeError as error:
             raise CheckpointCorruptError(run_id, f"its step {rows[-1].step} cannot be restored: {error}") from error
-
-    def _assembled(self, run_id: str, rows: Sequence[CheckpointRecord]) -> tuple[dict[str, Any], dict[str, Any]]:
-        return combine(self._codec.decode(run_id, [(row.step, row.encoding, row.payload) for row in rows]))
 
     def base_of(self, state: State, rows: Sequence[CheckpointRecord], incarnation: bytes = b"") -> DeltaBase:
         """Return what the next row is to build on, after the State of these rows."""

@@ -66,7 +66,7 @@ def _values(log: RunLog, run: RunRecord) -> dict[str, Any]:
     for row in log.visible(run):
         chain = log.table.chain(run.run_id, row.step)
         if chain:  # not if they were dropped meanwhile
-            found.update(log.encoder.data(run.run_id, chain, run.incarnation)[0])
+            found.update(log.encoder.data(run.run_id, chain, run.incarnation))
     return found
 
 

@@ -30,12 +30,17 @@ _Known = TypeVar("_Known")
 
 
 class KnownRuns:
-    """Runs as they were saved or loaded here last. Others may have written to them since: a save finds out."""
+    """Runs as they were saved or loaded here last. Others may have written to them since: a save finds out.
+
+    Attributes:
+        incarnations: Those of runs that are not nested, as far as they are remembered.
+        promised: Those with which runs are to begin that have nested runs already, and do not exist yet.
+    """
 
     def __init__(self) -> None:
         self._newest: OrderedDict[str, tuple[RunRecord, DeltaBase]] = OrderedDict()
-        self._incarnations: OrderedDict[str, bytes] = OrderedDict()  # of runs that are not nested
-        self._promised: dict[str, bytes] = {}  # of runs that have nested runs already, and do not exist yet
+        self.incarnations: OrderedDict[str, bytes] = OrderedDict()
+        self.promised: dict[str, bytes] = {}
         self._policies: OrderedDict[str, RetentionPolicy] = OrderedDict()  # of runs that have not been saved since
         # Steps and bases of rows of windowed runs, by their seals.
         self._checked: OrderedDict[bytes, tuple[int, int]] = OrderedDict()
@@ -52,10 +57,10 @@ class KnownRuns:
         with self._lock:
             self._newest[run.run_id] = run, base
             self._newest.move_to_end(run.run_id)
-            if self._incarnations.get(run.run_id) != run.incarnation and not is_nested_id(run.run_id):
-                _put_last(self._incarnations, run.run_id, run.incarnation)
-            if self._promised:
-                self._promised.pop(run.run_id, None)
+            if self.incarnations.get(run.run_id) != run.incarnation and not is_nested_id(run.run_id):
+                _put_last(self.incarnations, run.run_id, run.incarnation)
+            if self.promised:
+                self.promised.pop(run.run_id, None)
             if self._policies and self._policies.get(run.run_id) == run.policy:
                 del self._policies[run.run_id]  # from now on the store itself knows it
             while len(self._newest) > _MOST_BASES:
@@ -70,20 +75,20 @@ class KnownRuns:
 
     def forget_removed(self, run_id: str) -> None:
         """Forget a run that does not exist any more, but not what is to be kept of it once it does."""
-        if run_id not in self._incarnations and run_id not in self._newest:
+        if run_id not in self.incarnations and run_id not in self._newest:
             return
         first, last = nested_range(run_id)
         with self._lock:
             for known in [one for one in self._newest if one == run_id or first < one < last]:
                 del self._newest[known]
-            self._incarnations.pop(run_id, None)
+            self.incarnations.pop(run_id, None)
 
     def forget_all(self, run_id: str) -> None:
         """Forget all of a run that does not exist any more."""
         self.forget_removed(run_id)
         with self._lock:
             self._policies.pop(run_id, None)
-            self._promised.pop(run_id, None)
+            self.promised.pop(run_id, None)
 
     # ------------------------------------------------------------------ rows that were checked
 
@@ -99,17 +104,9 @@ class KnownRuns:
 
     # ------------------------------------------------------------------ incarnations
 
-    def incarnation_of(self, run_id: str) -> bytes | None:
-        """Return the incarnation of a run as it was saved or loaded here last, if that is remembered."""
-        return self._incarnations.get(run_id)
-
-    def promised(self, run_id: str) -> bytes | None:
-        """Return the incarnation with which a run is to begin, if it has nested runs already."""
-        return self._promised.get(run_id)
-
     def promise(self, run_id: str) -> bytes:
         """Return the incarnation with which a run is to begin, from now on."""
-        return self._promised.setdefault(run_id, new_incarnation())
+        return self.promised.setdefault(run_id, new_incarnation())
 
     # ------------------------------------------------------------------ retention
 
@@ -175,7 +172,7 @@ class Runs:
     def _is_of_its_run(self, nested: RunRecord) -> bool:
         outer_id = given_id(nested.run_id)
         outer = self.find(outer_id)
-        return nested.incarnation == (self._known.promised(outer_id) if outer is None else outer.incarnation)
+        return nested.incarnation == (self._known.promised.get(outer_id) if outer is None else outer.incarnation)
 
     def remove_left_over(self, run_id: str) -> None:
         """Remove a nested run that a deleted run has left, so that another one can take its place."""
@@ -192,12 +189,12 @@ class Runs:
             StepConflictError: it is nested in another run than the one that was saved or loaded here.
         """
         if not is_nested_id(run_id):
-            return self._known.promised(run_id) or new_incarnation()
+            return self._known.promised.get(run_id) or new_incarnation()
         outer_id = given_id(run_id)
         outer = self.find(outer_id)
         if outer is not None:
             return self._as_known(outer_id, outer.incarnation)
-        if self._known.incarnation_of(outer_id) is not None:
+        if self._known.incarnations.get(outer_id) is not None:
             raise _deleted(outer_id)
         # Durability "exit" saves nested runs before the run itself.
         return self._known.promise(outer_id)
@@ -208,11 +205,11 @@ class Runs:
 
     def check_known(self, run: RunRecord) -> None:
         """Raise StepConflictError if a run is another than the one of its id that was saved or loaded here."""
-        if self._known.incarnation_of(run.run_id) not in (None, run.incarnation):
+        if self._known.incarnations.get(run.run_id) not in (None, run.incarnation):
             raise _deleted(run.run_id)
 
     def _as_known(self, outer_id: str, incarnation: bytes) -> bytes:
-        known = self._known.incarnation_of(outer_id) or self._known.promised(outer_id)
+        known = self._known.incarnations.get(outer_id) or self._known.promised.get(outer_id)
         if known not in (None, incarnation):
             raise _deleted(outer_id)
         return incarnation
@@ -223,7 +220,7 @@ class Runs:
         Where it is this handle that has yet to begin the outer run, the batch stays as it is.
         """
         incarnation = nested.run.incarnation
-        if self._known.promised(given_id(nested.run.run_id)) == incarnation:
+        if self._known.promised.get(given_id(nested.run.run_id)) == incarnation:
             return nested
         changes = nested.put, nested.cut_below, nested.cut_above, nested.cut_nested
         return WriteBatch(nested.run, nested.old, *changes, incarnation)
