@@ -388,8 +388,8 @@ MUTANTS = (
     Mutant(
         "a copy is made without the parts of the step that it stands before",
         "stores/_rows/copies.py",
-        "    for batch in nested:\n",
-        "    for batch in ():\n",
+        " if with_nested else ():\n",
+        " if False else ():\n",
         (STORES,),
     ),
     Mutant(

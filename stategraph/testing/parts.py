@@ -16,6 +16,7 @@ from stategraph.state import State
 from stategraph.stores import CheckpointStore
 from stategraph.stores.base import RetentionPolicy
 from stategraph.testing.corpus import is_same
+from stategraph.testing.values import needs_parts
 
 
 def parts_of(step: int, node: str = "map", **values: Any) -> list[Part]:
@@ -47,10 +48,7 @@ class PartsContract:
     @pytest.fixture
     def run(self, store: CheckpointStore) -> CheckpointStore:
         """Return the store, with a run "a" that has completed two steps."""
-        if not store.keeps_parts:
-            pytest.skip("this store keeps no parts, and says so by keeps_parts = False")
-        for step in (1, 2):
-            store.save(State({"n": step}, run_id="a", step=step))
+        needs_parts(store)
         return store
 
     # ------------------------------------------------------------------ parts

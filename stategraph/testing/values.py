@@ -67,6 +67,14 @@ def saved_again(store: CheckpointStore, state: State) -> Any:
     return store.load("a")
 
 
+def needs_parts(store: CheckpointStore) -> None:
+    """Skip the test if the store keeps no parts; save a run "a" of two steps in it otherwise."""
+    if not store.keeps_parts:
+        pytest.skip("this store keeps no parts, and says so by keeps_parts = False")
+    for step in (1, 2):
+        store.save(State({"n": step}, run_id="a", step=step))
+
+
 class ValuesContract:
     """The part of `CheckpointStoreContract` that is about values, and all of it that a serializer can break.
 
@@ -200,7 +208,7 @@ class ValuesContract:
 
     def test_values_of_parts_are_kept_exactly(self, store: CheckpointStore) -> None:
         """In values and in types."""
-        _needs_parts(store)
+        needs_parts(store)
 
         def again(value: Any) -> Any:
             store.drop_parts("a", 3)
@@ -211,7 +219,7 @@ class ValuesContract:
 
     def test_values_of_parts_that_cannot_be_kept_are_refused(self, store: CheckpointStore) -> None:
         """And what was saved before is still there. The error names the part, and the place in it."""
-        _needs_parts(store)
+        needs_parts(store)
         store.save_parts("a", [Part(3, "map", "x", 1)])
 
         def save(value: Any) -> None:
@@ -223,7 +231,7 @@ class ValuesContract:
 
     def test_the_value_of_a_part_never_changes(self, store: CheckpointStore) -> None:
         """Whatever happens to objects in what was saved, or in what was loaded before."""
-        _needs_parts(store)
+        needs_parts(store)
         order = Order(1, ["tea"])
         store.save_parts("a", [Part(3, "map", "x", order)])
 
@@ -236,10 +244,3 @@ class ValuesContract:
 def _with_chunks(*chunks: Any) -> State:
     """Return a State of a run "a" whose node has emitted these chunks so far."""
     return State(run_id="a", step=1, progress=Progress(partial=Partial("write", chunks)))
-
-
-def _needs_parts(store: CheckpointStore) -> None:
-    """Skip the test if the store keeps no parts; save a run "a" in it otherwise."""
-    if not store.keeps_parts:
-        pytest.skip("this store keeps no parts, and says so by keeps_parts = False")
-    store.save(State({"n": 2}, run_id="a", step=2))

@@ -43,8 +43,8 @@ def _add(log: RunLog, kept_at: str, parts: State) -> None:
         run = log.runs.find(kept_at)
         incarnation = log.runs.incarnation_of(run) if run else log.runs.incarnation_for(kept_at)
         added = evolve(parts, run_id=kept_at, step=run.step + 1 if run else 1)
-        row, _base = log.encoder.snapshot(added, incarnation)
-        new = log.next_run(run, added, row, incarnation)._replace(policy=_KEEP_ALL)
+        row, base = log.encoder.snapshot(added, incarnation)
+        new = log.next_run(run, row, base)._replace(policy=_KEEP_ALL)
         if log.write(WriteBatch(log.sealer.sealed_run(new), run, (row,))):
             return
         log.runs.remove_left_over(kept_at)

@@ -149,7 +149,7 @@ class RowStore(CheckpointStore):
         run, state = self._log.load_with_run(check_run_id(run_id), step)
         state = rolled_back(state)
         row, base = self._log.encoder.snapshot(state, run.incarnation)
-        back = self._log.next_run(run, state, row)
+        back = self._log.next_run(run, row, base)
         # In one go: parts of a later step are not left for another way to come to it, nor lost if others have written.
         self._log.write_or_raise(WriteBatch(back, run, (row,), cut_above=step, cut_nested=True))
         self._log.known.remember(back, base)
