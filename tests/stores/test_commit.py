@@ -351,11 +351,8 @@ class TestWithAStore:
             states = [
                 State(run_id=f"run-{year}", step=1, timestamp=datetime(year, 1, 1, tzinfo=UTC)) for year in (2300, 2200)
             ]
-            rows = [log_of(store).encoder.snapshot(state)[0] for state in states]
-            writes = [
-                WriteBatch(log_of(store).next_run(None, state, row), None, (row,))
-                for state, row in zip(states, rows, strict=True)
-            ]
+            snapshots = [log_of(store).encoder.snapshot(state) for state in states]
+            writes = [WriteBatch(log_of(store).next_run(None, row, base), None, (row,)) for row, base in snapshots]
 
             late, early = log_of(store).commits._outcomes(writes)
 
