@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import math
+import os
 import threading
 from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
-from stategraph._drivers.sync import DroppedRuns, drive
+from stategraph._drivers.sync import drive, hand_over
 from stategraph._engine.context import RunContext
 from stategraph._engine.io import RunIO
 from stategraph._engine.start import execute
 from stategraph._graph.builder import GraphBuilder
 from stategraph._graph.compiled import CompiledGraph
 from stategraph._protocol.commands import Task
+from stategraph._util.dropped import reaper
 from stategraph._util.validators import MOST
 from stategraph._values.events import Listener, listener_problem, wanted_events
 from stategraph.config import GraphConfig
@@ -252,9 +255,9 @@ class StateGraph(GraphBuilder):
         plan, checkpoint = self._runnable(), self.config.checkpoint
         store = _write_behind(self.store) if plan.write_behind else self.store
         policy = RetentionPolicy(checkpoint.retention, checkpoint.window, checkpoint.ttl)
-        dropped = DroppedRuns(self.store)
-        services = RunIO(store, self.observer, self._name, policy, plan.persist, dropped.settle)
-        return RunContext(plan, services, wanted_events(self.observer), shows, dropped.hand_over)
+        services = RunIO(store, self.observer, self._name, policy, plan.persist, partial(reaper.settle, self.store))
+        dropped = partial(hand_over, self.store, os.getpid())
+        return RunContext(plan, services, wanted_events(self.observer), shows, dropped)
 
     def _sync_run(self, *, shows: bool = False) -> RunContext:
         run = self._new_run(shows=shows)
@@ -303,6 +306,8 @@ class StateGraph(GraphBuilder):
     def _make_plan(self, persist: frozenset[str] | None) -> CompiledGraph:
         checkpoint = self.config.checkpoint
         keeps = checkpoint.interval > 0 and self.store.keeps_parts
+        if self.store._outlasts_process:  # a run that fails may have no file descriptor left to import this with
+            import stategraph._engine.failures  # noqa: F401
         stages = self._stages(persist)
         plan = CompiledGraph(
             graph=self.name,
