@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import threading
 from collections.abc import Mapping
@@ -17,10 +16,9 @@ from stategraph._graph.builder import GraphBuilder
 from stategraph._graph.compiled import CompiledGraph
 from stategraph._protocol.commands import Task
 from stategraph._util.dropped import reaper
-from stategraph._util.validators import MOST
 from stategraph._values.events import Listener, listener_problem, wanted_events
 from stategraph.config import GraphConfig
-from stategraph.errors import AsyncNodeError, ConfigError
+from stategraph.errors import ConfigError
 from stategraph.observers import get_observer
 from stategraph.state import State
 from stategraph.stores import CheckpointStore, get_checkpoint_store
@@ -33,9 +31,6 @@ if TYPE_CHECKING:
     from stategraph._protocol.store import Store
     from stategraph._schema.schema import Schema
     from stategraph.nodes.subgraph import GraphNode, Keys
-
-
-_ASYNC_STREAMS = "'graph.astream(...)' or 'graph.astream_resume(...)' with 'async for', or 'await graph.aexecute(...)'"
 
 
 class StateGraph(GraphBuilder):
@@ -266,10 +261,9 @@ class StateGraph(GraphBuilder):
         if plan.start_nested is not None:  # nested graphs may have changed since this one was compiled
             node = next((name for name, stage in plan.stages.items() if stage.node.is_async), None)
         if node is not None:
-            from stategraph._drivers.blocking import is_loop_running  # imported when used: with async nodes
+            from stategraph._drivers.blocking import check_no_loop  # imported when used: with async nodes
 
-            if is_loop_running():
-                raise AsyncNodeError(node, _ASYNC_STREAMS) if shows else AsyncNodeError(node)
+            check_no_loop(node, shows=shows)
         return run
 
     def _runnable(self) -> CompiledGraph:
@@ -379,10 +373,6 @@ def _checked(state: object) -> State:
 
 
 def _signal(cancel: threading.Event | None, timeout: float | None) -> StopSignal | None:
-    if cancel is not None and not callable(getattr(cancel, "is_set", None)):
-        raise ConfigError("cancel", cancel, "a threading.Event")
-    if timeout is not None and not (type(timeout) in (int, float) and (0 <= timeout <= MOST or timeout == math.inf)):
-        raise ConfigError("timeout", timeout, "a number of seconds from 0 on")
     if cancel is None and timeout is None:
         return None
     from stategraph._drivers.limits import StopSignal  # imported when used: few calls are limited

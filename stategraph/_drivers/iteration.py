@@ -29,7 +29,7 @@ def _iterate(task: Task[_Answer], signal: StopSignal | None, store: object) -> G
     thrown: BaseException | None = None
     go_on: Callable[[Any], Command] = task.send
     value: Any = None
-    with Performer(signal, store) as performer, _held(performer, store):
+    with _performer(signal, store) as performer:
         while True:
             try:
                 answer = carry_out(task, performer.perform, go_on, value)
@@ -76,12 +76,15 @@ def _drop_loop(performer: Performer) -> None:
 
 
 @contextmanager
-def _held(holder: object, store: object) -> Iterator[None]:
-    reaper.hold(holder, store)
+def _performer(signal: StopSignal | None, store: object) -> Iterator[Performer]:
+    """Give what carries out the commands of a run. While it is there, it keeps the store alive."""
+    performer = Performer(signal, store)
+    reaper.hold(performer, store)
     try:
-        yield
+        yield performer
     finally:
-        reaper.let_go(holder)
+        reaper.let_go(performer)
+        performer.close()
 
 
 class Stream(Generator[State, None, State]):

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from inspect import GEN_CLOSED, getgeneratorstate
 from operator import call
-from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from stategraph._protocol.commands import (
     BLOCKING,
@@ -43,8 +43,11 @@ class Shown(BaseException):
 
 def drive(task: Task[_Answer], signal: StopSignal | None) -> _Answer:
     """Run a task in this thread, and return its answer. Nobody sees what it shows."""
-    with Performer(signal) as performer:
+    performer = Performer(signal)
+    try:
         return carry_out(task, performer.perform, task.send, None)
+    finally:
+        performer.close()
 
 
 def carry_out(task: Task[_Answer], perform: Perform, go_on: Callable[[Any], Command], value: Any) -> _Answer:
@@ -119,10 +122,8 @@ class Performer:
         else:
             self._equip(signal)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
+    def close(self) -> None:
+        """Close the event loop, if there is one."""
         if self.waits is not None:
             self.waits.close()
 

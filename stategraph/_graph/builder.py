@@ -9,9 +9,8 @@ from contextlib import contextmanager
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
-import attrs
-
 from stategraph._graph.compiled import CompiledNode, NodePolicies
+from stategraph._protocol.commands import RunNode, StartNode
 from stategraph._text.shown import shorten
 from stategraph._util.validators import is_name
 from stategraph._values.frozen import check_mapping, freeze_items
@@ -234,19 +233,23 @@ class GraphBuilder:
             problems += list(further_problems(*further, is_sound=not problems))
         if problems or self._entry is None:
             raise GraphError(self._name, tuple(problems))
-        stages = {name: self._stage(name) for name in self._nodes}
-        if persist is None:
-            return stages
-        # What a node reads is noted where it is visited.
-        return {name: attrs.evolve(stage, is_plain=False) for name, stage in stages.items()}
+        # A schema checks what nodes return; where only some keys are saved, what they read is noted.
+        is_watched = self._schema is not None or persist is not None
+        return {name: self._stage(name, is_watched=is_watched) for name in self._nodes}
 
-    def _stage(self, name: str) -> CompiledNode:
+    def _stage(self, name: str, *, is_watched: bool) -> CompiledNode:
+        """Return the compiled form of a node; one is not plain if what it reads or returns is watched."""
+        node, policies = self._nodes[name], self._policies[name]
+        if self._schema is not None:
+            node = node.typed(name, self._schema)
         edges = tuple(edge for edge in self._edges if edge.source == name)
-        node, schema = self._nodes[name], self._schema
-        if schema is not None:
-            node = node.typed(name, schema)
-        is_exit = name in self._exits
-        return CompiledNode.of(name, node, self._policies[name], edges, is_exit=is_exit, is_checked=schema is not None)
+        function, is_plain = None, False
+        if isinstance(node, FunctionNode):
+            function = None if node.wants_context else node.function
+            is_plain = not (node.is_generator or policies.is_at_work or is_watched)
+        kind = StartNode if node.is_async else RunNode
+        sure_edge = edges[0] if edges and edges[0].predicate is None else None
+        return CompiledNode(name, node, policies, edges, name in self._exits, is_plain, kind, function, sure_edge)
 
     def _handlers(self) -> list[tuple[str, str]]:
         """Return pairs of a node and the one that handles its failures."""
