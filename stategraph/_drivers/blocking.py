@@ -123,9 +123,7 @@ class Waits:
             if isinstance(awaitable, Coroutine):
                 awaitable.close()  # or Python warns that nobody awaited it
             raise CannotAwait from AsyncNodeError(node_name)
-        from stategraph._drivers.waiting import wait_for
-
-        return self._run(wait_for(awaitable, self._limits))
+        return self._run(self._limits.wait_for(awaitable))
 
     def _run(self, awaitable: Any) -> Any:
         import asyncio  # imported when used: 20 ms

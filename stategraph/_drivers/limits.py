@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from typing import Any
 
 import attrs
 
@@ -118,3 +119,18 @@ class Limits:
     def cancel(self) -> threading.Event | None:
         """Stops the run once it is set."""
         return None if self.signal is None else self.signal.cancel
+
+    async def wait_for(self, awaitable: Awaitable[Any]) -> Any:
+        """Await what an async node returned, no longer than the time that is left."""
+        import asyncio  # imported when used: 20 ms
+
+        limit = self.of_all()
+        if limit is None:
+            return await awaitable
+        try:
+            async with asyncio.timeout(limit.left()) as timer:
+                return await awaitable
+        except TimeoutError:
+            if timer.expired():
+                raise limit.passed()  # noqa: B904 - it has its cause
+            raise  # the node's own

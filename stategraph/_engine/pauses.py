@@ -19,7 +19,7 @@ from stategraph._values.events import EventType
 from stategraph._values.provenance import Pause, RunStatus, evolved
 from stategraph.errors import AnswerError, ExecutionError
 from stategraph.nodes.base import NOTHING
-from stategraph.nodes.question import Question
+from stategraph.nodes.step import Question
 from stategraph.state import State, completed_by, evolve
 
 
