@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
@@ -66,8 +66,7 @@ class StateGraph(GraphBuilder):
         self.config = config
         self.observer = get_observer(config.observer) if observer is None else observer
         self.store = get_checkpoint_store(checkpoint.store, **checkpoint.store_options()) if store is None else store
-        self._plan: CompiledGraph | None = None
-        self._nested_plan: CompiledGraph | None = None
+        self._plans: dict[bool, CompiledGraph] = {}  # by whether only some keys are saved
 
     def validate(self) -> None:
         """Check that runs can start, and can get from everywhere to an exit point.
@@ -242,7 +241,7 @@ class StateGraph(GraphBuilder):
         """
         from stategraph.nodes.subgraph import GraphNode  # imported when used
 
-        return GraphNode(self, self._planned_nested, inputs, outputs)
+        return GraphNode(self, partial(self._planned, is_nested=True), inputs, outputs)
 
     # ------------------------------------------------------------------ inside
 
@@ -272,33 +271,20 @@ class StateGraph(GraphBuilder):
             raise self._error(plan.lacks)
         return plan
 
-    def _planned(self) -> CompiledGraph:
-        plan = self._plan
-        if plan is None:
-            with self._lock:
-                plan = self._plan = self._make_plan(self._persist if self.config.checkpoint.interval else None)
-        return plan
-
-    def _planned_nested(self) -> CompiledGraph:
-        """Return what was compiled for another graph, which decides when something is saved; this one, what."""
-        if self._persist is None or self.config.checkpoint.interval:
-            return self._planned()
-        plan = self._nested_plan
-        if plan is None:
-            with self._lock:
-                plan = self._nested_plan = self._make_plan(self._persist)
-        return plan
-
-    @property
-    def _persist(self) -> frozenset[str] | None:
-        keys = self.config.checkpoint.persist
-        if keys is None:
-            return None
-        handled = any(policies.on_error is not None for policies in self._policies.values())
-        return frozenset([*keys, "error"] if handled else keys)  # nothing could compute that again
-
-    def _make_plan(self, persist: frozenset[str] | None) -> CompiledGraph:
+    def _planned(self, *, is_nested: bool = False) -> CompiledGraph:
+        """Return the compiled graph. Nested, another one decides when something is saved; this one, what."""
         checkpoint = self.config.checkpoint
+        saves_keys = checkpoint.persist is not None and (is_nested or checkpoint.interval > 0)
+        plan = self._plans.get(saves_keys)
+        if plan is None:
+            with self._lock:
+                plan = self._plans[saves_keys] = self._make_plan(checkpoint.persist if saves_keys else None)
+        return plan
+
+    def _make_plan(self, keys: Iterable[str] | None) -> CompiledGraph:
+        checkpoint = self.config.checkpoint
+        handled = any(policies.on_error is not None for policies in self._policies.values())
+        persist = None if keys is None else frozenset([*keys, "error"] if handled else keys)  # none could make it again
         keeps = checkpoint.interval > 0 and self.store.keeps_parts
         if self.store._outlasts_process:  # a run that fails may have no file descriptor left to import this with
             import stategraph._engine.failures  # noqa: F401
@@ -329,7 +315,7 @@ class StateGraph(GraphBuilder):
         return equipped(plan, self.store)
 
     def _changed(self) -> None:
-        self._plan = self._nested_plan = None
+        self._plans = {}
 
     def __repr__(self) -> str:
         return f"StateGraph({self.name!r}, {len(self._nodes)} nodes, {len(self._edges)} edges, {self.store})"

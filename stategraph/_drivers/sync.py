@@ -9,22 +9,7 @@ from inspect import GEN_CLOSED, getgeneratorstate
 from operator import call
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from stategraph._protocol.commands import (
-    BLOCKING,
-    Await,
-    Command,
-    CommandType,
-    Finish,
-    Limit,
-    Notify,
-    Perform,
-    Show,
-    Sleep,
-    StartNode,
-    Task,
-    Unlimit,
-    escaped,
-)
+from stategraph._protocol.commands import BLOCKING, WAITING, Command, Notify, Perform, Show, StartNode, Task, escaped
 from stategraph._util.dropped import reaper
 from stategraph.state import State
 
@@ -34,7 +19,6 @@ if TYPE_CHECKING:
 
 _Answer = TypeVar("_Answer")
 _CALLS: Perform = dict.fromkeys([*BLOCKING, StartNode, Notify], call)
-_WAITS = (Await, Finish, Limit, Unlimit, Sleep)  # what `Waits` carries out
 
 
 class Shown(BaseException):
@@ -118,7 +102,7 @@ class Performer:
         self.waits: Waits | None = None
         self.perform: Perform = {**_CALLS, Show: _show}
         if signal is None:
-            self.perform.update((kind, partial(self._first, kind)) for kind in _WAITS)
+            self.perform.update((kind, partial(self._first, kind)) for kind in WAITING)
         else:
             self._equip(signal)
 
@@ -127,7 +111,7 @@ class Performer:
         if self.waits is not None:
             self.waits.close()
 
-    def _first(self, kind: type[CommandType], function: Any, argument: Any) -> Any:
+    def _first(self, kind: Any, function: Any, argument: Any) -> Any:
         self._equip(None)
         return self.perform[kind](function, argument)
 

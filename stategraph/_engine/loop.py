@@ -58,13 +58,8 @@ def _steps(run: RunContext, stage: CompiledNode | None, name: str) -> Task[tuple
     `name` is the first node, if that is decided already. A node that pauses the run is returned, with its Pause.
     """
     plan, state = run.plan, run.state
-    stages, interval, enter, keep, left = (
-        plan.stages,
-        plan.interval,
-        run.path.append,
-        run.services.save,
-        plan.max_iterations,
-    )
+    stages, interval, left = plan.stages, plan.interval, plan.max_iterations
+    enter, keep = run.path.append, run.services.save
     watched = run.shows or not run.wanted.isdisjoint(STEP_EVENTS)
     if watched:
         from stategraph._engine.announce import announce_entry  # imported when used: here, not at every step

@@ -6,7 +6,9 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from stategraph._engine.context import NOTHING_GIVEN, RunContext
-from stategraph._protocol.commands import Load, Task
+from stategraph._engine.parts import drop_parts
+from stategraph._engine.saving import save
+from stategraph._protocol.commands import Amend, Load, Parts, Task
 from stategraph._values.provenance import RunStatus, evolved
 from stategraph.errors import CheckpointNotFoundError, GraphMismatchError, RunExistsError
 from stategraph.state import State, data_of, evolve, with_data
@@ -68,6 +70,13 @@ def check_same(run: RunContext, saved: State, state: State) -> None:
     has_same_data = saved.keys() == state.keys() and not differing_items(saved, state)
     if not has_same_data or with_data(saved, {}) != with_data(state, {}):  # objects may refuse to be compared
         raise RunExistsError(state.run_id, run.plan.store)
+
+
+def replace_newest(run: RunContext, state: State) -> Task[None]:
+    """Save a State that is executed once more in place of the one that it was."""
+    if run.plan.loads_parts:  # parts of the step that did not complete were made of other data
+        yield (Parts, drop_parts, (run.services, state.run_id, state.step + 1, True))
+    yield from save(run, (Amend, run.services.amend, state), state)
 
 
 def with_all_keys(

@@ -7,8 +7,7 @@ from typing import Any, TypeAlias
 
 from stategraph._engine.context import RunContext, fitting
 from stategraph._engine.loop import run_from
-from stategraph._engine.saving import save
-from stategraph._protocol.commands import Amend, Load, Parts, Task
+from stategraph._protocol.commands import Load, Task
 from stategraph._values.events import STATE_EVENTS
 from stategraph._values.frozen import freeze_items, lay_over
 from stategraph._values.ids import check_given_id
@@ -46,11 +45,9 @@ def _admit(run: RunContext, state: State) -> Task[State]:
     if is_new:
         yield from _check_new(run, state)
     else:
-        if run.plan.loads_parts:  # parts of the step that did not complete were made of other data
-            from stategraph._engine.parts import drop_parts  # imported when used: few nodes have parts
+        from stategraph._engine.past import replace_newest
 
-            yield (Parts, drop_parts, (run.services, state.run_id, state.step + 1, True))
-        yield from save(run, (Amend, run.services.amend, started), started)
+        yield from replace_newest(run, started)
     return started
 
 
