@@ -17,7 +17,6 @@ from stategraph.state import State, data_of
 
 if TYPE_CHECKING:
     from stategraph._schema.schema import Schema
-    from stategraph.nodes.context import NodeContext
     from stategraph.nodes.step import StepContext
 
 NodeFunction: TypeAlias = Callable[..., Any]
@@ -58,13 +57,13 @@ class FunctionNode(Node):
             called = taking_context(function, further)
         return cls(function, called or function, called is not None, is_async, is_generator)
 
-    def bound(self, context: NodeContext) -> Callable[[Any], Any]:
-        """Return the function with the context, if it wants one."""
+    def bound(self, step: StepContext, part: str = "") -> Callable[[Any], Any]:
+        """Return the function with the context of a step or, with `part`, of that part of it, if it wants one."""
         if not self.wants_context:
             return self.function
         from stategraph.nodes.context import bound
 
-        return bound(self.function, context, is_async=self.is_async and not self.is_generator)
+        return bound(self.function, step.context(part), is_async=self.is_async and not self.is_generator)
 
     def typed(self, name: str, schema: Schema) -> FunctionNode:
         """Return the node with a function that is called with data, if this one takes an object of the schema."""
@@ -79,7 +78,7 @@ class FunctionNode(Node):
 
     def execute(self, step: StepContext) -> Task[Any]:
         """Call the function with the State; of a generator, show the chunks."""
-        result = yield from step.call(self.bound(step.context()), step.tracked_state)
+        result = yield from step.call(self.bound(step), step.tracked_state)
         if self.is_generator:
             from stategraph.nodes._generators.chunks import take_chunks  # imported when used
 
