@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-import math
+import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
-from stategraph._drivers.sync import DroppedRuns, drive
+from stategraph._drivers.sync import drive, hand_over
 from stategraph._engine.context import RunContext
 from stategraph._engine.io import RunIO
 from stategraph._engine.start import execute
 from stategraph._graph.builder import GraphBuilder
 from stategraph._graph.compiled import CompiledGraph
 from stategraph._protocol.commands import Task
-from stategraph._util.validators import MOST
+from stategraph._util.dropped import reaper
 from stategraph._values.events import Listener, listener_problem, wanted_events
 from stategraph.config import GraphConfig
-from stategraph.errors import AsyncNodeError, ConfigError
+from stategraph.errors import ConfigError
 from stategraph.observers import get_observer
 from stategraph.state import State
 from stategraph.stores import CheckpointStore, get_checkpoint_store
@@ -30,9 +31,6 @@ if TYPE_CHECKING:
     from stategraph._protocol.store import Store
     from stategraph._schema.schema import Schema
     from stategraph.nodes.subgraph import GraphNode, Keys
-
-
-_ASYNC_STREAMS = "'graph.astream(...)' or 'graph.astream_resume(...)' with 'async for', or 'await graph.aexecute(...)'"
 
 
 class StateGraph(GraphBuilder):
@@ -68,8 +66,7 @@ class StateGraph(GraphBuilder):
         self.config = config
         self.observer = get_observer(config.observer) if observer is None else observer
         self.store = get_checkpoint_store(checkpoint.store, **checkpoint.store_options()) if store is None else store
-        self._plan: CompiledGraph | None = None
-        self._nested_plan: CompiledGraph | None = None
+        self._plans: dict[bool, CompiledGraph] = {}  # by whether only some keys are saved
 
     def validate(self) -> None:
         """Check that runs can start, and can get from everywhere to an exit point.
@@ -244,7 +241,7 @@ class StateGraph(GraphBuilder):
         """
         from stategraph.nodes.subgraph import GraphNode  # imported when used
 
-        return GraphNode(self, self._planned_nested, inputs, outputs)
+        return GraphNode(self, partial(self._planned, is_nested=True), inputs, outputs)
 
     # ------------------------------------------------------------------ inside
 
@@ -252,9 +249,9 @@ class StateGraph(GraphBuilder):
         plan, checkpoint = self._runnable(), self.config.checkpoint
         store = _write_behind(self.store) if plan.write_behind else self.store
         policy = RetentionPolicy(checkpoint.retention, checkpoint.window, checkpoint.ttl)
-        dropped = DroppedRuns(self.store)
-        services = RunIO(store, self.observer, self._name, policy, plan.persist, dropped.settle)
-        return RunContext(plan, services, wanted_events(self.observer), shows, dropped.hand_over)
+        services = RunIO(store, self.observer, self._name, policy, plan.persist, partial(reaper.settle, self.store))
+        dropped = partial(hand_over, self.store, os.getpid())
+        return RunContext(plan, services, wanted_events(self.observer), shows, dropped)
 
     def _sync_run(self, *, shows: bool = False) -> RunContext:
         run = self._new_run(shows=shows)
@@ -263,10 +260,9 @@ class StateGraph(GraphBuilder):
         if plan.start_nested is not None:  # nested graphs may have changed since this one was compiled
             node = next((name for name, stage in plan.stages.items() if stage.node.is_async), None)
         if node is not None:
-            from stategraph._drivers.blocking import is_loop_running  # imported when used: with async nodes
+            from stategraph._drivers.blocking import check_no_loop  # imported when used: with async nodes
 
-            if is_loop_running():
-                raise AsyncNodeError(node, _ASYNC_STREAMS) if shows else AsyncNodeError(node)
+            check_no_loop(node, shows=shows)
         return run
 
     def _runnable(self) -> CompiledGraph:
@@ -275,34 +271,23 @@ class StateGraph(GraphBuilder):
             raise self._error(plan.lacks)
         return plan
 
-    def _planned(self) -> CompiledGraph:
-        plan = self._plan
-        if plan is None:
-            with self._lock:
-                plan = self._plan = self._make_plan(self._persist if self.config.checkpoint.interval else None)
-        return plan
-
-    def _planned_nested(self) -> CompiledGraph:
-        """Return what was compiled for another graph, which decides when something is saved; this one, what."""
-        if self._persist is None or self.config.checkpoint.interval:
-            return self._planned()
-        plan = self._nested_plan
-        if plan is None:
-            with self._lock:
-                plan = self._nested_plan = self._make_plan(self._persist)
-        return plan
-
-    @property
-    def _persist(self) -> frozenset[str] | None:
-        keys = self.config.checkpoint.persist
-        if keys is None:
-            return None
-        handled = any(policies.on_error is not None for policies in self._policies.values())
-        return frozenset([*keys, "error"] if handled else keys)  # nothing could compute that again
-
-    def _make_plan(self, persist: frozenset[str] | None) -> CompiledGraph:
+    def _planned(self, *, is_nested: bool = False) -> CompiledGraph:
+        """Return the compiled graph. Nested, another one decides when something is saved; this one, what."""
         checkpoint = self.config.checkpoint
+        saves_keys = checkpoint.persist is not None and (is_nested or checkpoint.interval > 0)
+        plan = self._plans.get(saves_keys)
+        if plan is None:
+            with self._lock:
+                plan = self._plans[saves_keys] = self._make_plan(checkpoint.persist if saves_keys else None)
+        return plan
+
+    def _make_plan(self, keys: Iterable[str] | None) -> CompiledGraph:
+        checkpoint = self.config.checkpoint
+        handled = any(policies.on_error is not None for policies in self._policies.values())
+        persist = None if keys is None else frozenset([*keys, "error"] if handled else keys)  # none could make it again
         keeps = checkpoint.interval > 0 and self.store.keeps_parts
+        if self.store._outlasts_process:  # a run that fails may have no file descriptor left to import this with
+            import stategraph._engine.failures  # noqa: F401
         stages = self._stages(persist)
         plan = CompiledGraph(
             graph=self.name,
@@ -330,7 +315,7 @@ class StateGraph(GraphBuilder):
         return equipped(plan, self.store)
 
     def _changed(self) -> None:
-        self._plan = self._nested_plan = None
+        self._plans = {}
 
     def __repr__(self) -> str:
         return f"StateGraph({self.name!r}, {len(self._nodes)} nodes, {len(self._edges)} edges, {self.store})"
@@ -374,10 +359,6 @@ def _checked(state: object) -> State:
 
 
 def _signal(cancel: threading.Event | None, timeout: float | None) -> StopSignal | None:
-    if cancel is not None and not callable(getattr(cancel, "is_set", None)):
-        raise ConfigError("cancel", cancel, "a threading.Event")
-    if timeout is not None and not (type(timeout) in (int, float) and (0 <= timeout <= MOST or timeout == math.inf)):
-        raise ConfigError("timeout", timeout, "a number of seconds from 0 on")
     if cancel is None and timeout is None:
         return None
     from stategraph._drivers.limits import StopSignal  # imported when used: few calls are limited

@@ -254,8 +254,8 @@ MUTANTS = (
     Mutant(
         "parts stay when what they were made of changes",
         "_engine/resume.py",
-        "run.services.drop_parts, (run_id, saved.step, bool(updates)))",
-        "run.services.drop_parts, (run_id, saved.step, False))",
+        "drop_parts, (run.services, run_id, saved.step, bool(updates)))",
+        "drop_parts, (run.services, run_id, saved.step, False))",
         ("tests/test_parts.py",),
     ),
     Mutant(

@@ -97,6 +97,9 @@ Task: TypeAlias = Generator[Command, Any, _Answer]
 BLOCKING: tuple[type[CommandType], ...] = (RunNode, Load, Save, Amend, Delete, Flush, Parts, Cache)
 """Calls that may take long, and therefore are not made on an event loop."""
 
+WAITING: tuple[type[CommandType], ...] = (Await, Finish, Limit, Unlimit, Sleep)
+"""What makes a driver wait, or limits how long it may: a bare run asks for none of it."""
+
 
 class Escaped(BaseException):
     """Thrown into the engine for a GeneratorExit that a command raised (its ``__cause__``).

@@ -133,6 +133,9 @@ class CheckpointStore(ABC):
     signing_key: SigningKey | None = None
     """Returns the key that the store signs with, if it does. Caches of nodes are signed with it as well."""
 
+    _outlasts_process: bool = True
+    """Whether what is saved is there when the process has ended. Only the engine asks for it."""
+
     keeps_parts: bool = False
     """Whether finished parts of a step, and the nested runs within it, are kept. If not, a step that did not complete
     runs again from its start."""

@@ -27,6 +27,7 @@ class MemoryStore(CheckpointStore):
     """Keeps States as they are, for they are immutable: saving one takes the same short time whatever its size."""
 
     keeps_parts = True
+    _outlasts_process = False
 
     def __init__(self) -> None:
         self._held = HeldRuns()
