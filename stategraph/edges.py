@@ -16,7 +16,7 @@ from stategraph._text.shown import shorten
 from stategraph._util.atoms import ATOMS
 from stategraph._util.callables import is_true, name_of, problem_of
 from stategraph._util.failures import failure_of, failures
-from stategraph._values.structure import EdgeStructure
+from stategraph._values.provenance import EdgeStructure
 from stategraph.state import State
 
 Predicate: TypeAlias = Callable[[State], bool]

@@ -16,7 +16,7 @@ import pytest
 
 import stategraph
 from stategraph import NodeContext, State
-from stategraph._values.provenance import Part
+from stategraph._values.progress import Part
 from stategraph.stores.sqlite import SqliteStore
 from tests.all_features import INPUTS, answer, builds_all_features, expected
 from tests.scenarios import RUN

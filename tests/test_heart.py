@@ -50,7 +50,7 @@ CAPABILITIES = """
     _drivers.waiting
     _engine.pauses _engine.recompute _engine.result_cache _engine.selective_store _engine.step _engine.subgraphs
     _graph.cached _graph.typed
-    _util.cancellation _util.code_version
+    _util.cancellation _util.code_version _values.progress
     config.files config.structuring observers.logging
     nodes._generators nodes._parts nodes.context nodes.interrupt nodes.map nodes.parallel nodes.question
     nodes.schema_calls nodes.step nodes.subgraph

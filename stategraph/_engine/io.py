@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any, cast
 from stategraph._text.shown import describe_exception, shorten
 from stategraph._util.failures import failures
 from stategraph._values.events import EventType, Listener, notify
-from stategraph._values.provenance import Part
 from stategraph.errors import CheckpointCorruptError, CheckpointError, CheckpointSaveError
 from stategraph.state import State
 
 if TYPE_CHECKING:
     from stategraph._protocol.store import Store
+    from stategraph._values.progress import Part
 
 
 class RunIO:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from inspect import isawaitable
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from stategraph._engine.announce import announce_edges, announce_handler, announce_node, emit, show, tell
 from stategraph._engine.context import RunContext, fitting
@@ -20,10 +20,13 @@ from stategraph._protocol.commands import Await, Delete, Save, Task
 from stategraph._text.shown import describe_exception
 from stategraph._values.events import STEP_EVENTS, EventType
 from stategraph._values.frozen import lay_over
-from stategraph._values.provenance import Pause, RunStatus, evolved
+from stategraph._values.provenance import RunStatus
 from stategraph.edges import NoWay, choose
 from stategraph.nodes.function import FunctionNode, data_from
 from stategraph.state import State, completed_by, data_of, evolve
+
+if TYPE_CHECKING:
+    from stategraph._values.progress import Pause
 
 
 def run_from(run: RunContext, stage: CompiledNode | None) -> Task[State]:
@@ -99,6 +102,8 @@ def _steps(run: RunContext, stage: CompiledNode | None, following: str) -> Task[
         if step is not None:
             run.state = state = step.completed(state, is_failed=bool(following))
         if following:
+            from stategraph._values.progress import evolved  # imported when used: with handlers
+
             run.state = state = evolve(state, progress=evolved(state.progress, next_node=following))
         if watched:
             run.completed.add(name)

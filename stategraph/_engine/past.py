@@ -7,7 +7,7 @@ from typing import Any, cast
 
 from stategraph._engine.context import NOTHING_GIVEN, RunContext
 from stategraph._protocol.commands import Task
-from stategraph._values.provenance import Progress, evolved
+from stategraph._values.progress import Progress, evolved
 from stategraph.state import State, data_of, evolve, with_data
 
 

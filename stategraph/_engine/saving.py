@@ -6,7 +6,6 @@ from stategraph._engine.announce import emit
 from stategraph._engine.context import RunContext
 from stategraph._protocol.commands import Command, Flush, Load, Parts, Save, Task
 from stategraph._values.events import EventType
-from stategraph._values.provenance import evolved
 from stategraph.errors import CheckpointNotFoundError, NotSerializableError, StepConflictError
 from stategraph.state import State, evolve
 
@@ -33,7 +32,9 @@ def save_last(run: RunContext, state: State) -> Task[None]:
 def keep_what_can_be(run: RunContext, last: State) -> Task[None]:
     """Keep as many of the last steps as can be, and how the run ended, if the last State itself cannot be kept."""
     ends = {"status": last.status, "error": last.error}
-    bare = evolve(last, pause=None, progress=evolved(last.progress, partial=None))  # it may be these that cannot be
+    bare = evolve(
+        last, pause=None, progress=last.progress and last.progress.changed(partial=None)
+    )  # it may be these that cannot be
     tried = [*run.recent, bare]
     run.recent.clear()
     while tried:

@@ -24,7 +24,8 @@ from stategraph._text.shown import describe_exception
 from stategraph._values.events import EventType
 from stategraph._values.frozen import plain_key
 from stategraph._values.ids import nested_id
-from stategraph._values.provenance import Origin, Part, Partial, Pause, Progress, RunStatus, evolved
+from stategraph._values.progress import Origin, Part, Partial, Pause, Progress, evolved
+from stategraph._values.provenance import RunStatus
 from stategraph.errors import CheckpointError, CheckpointNotFoundError
 from stategraph.nodes.base import Node
 from stategraph.nodes.context import NodeContext

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 
-from stategraph._values.structure import EdgeStructure, GraphStructure
+from stategraph._values.provenance import EdgeStructure, GraphStructure
 
 
 def changes_since(old: GraphStructure, new: GraphStructure) -> tuple[str, ...]:

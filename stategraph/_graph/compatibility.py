@@ -8,7 +8,8 @@ import attrs
 
 from stategraph._graph.changes import changes_since, renamed
 from stategraph._graph.compiled import CompiledGraph
-from stategraph._values.provenance import Progress, RunStatus, evolved
+from stategraph._values.progress import Progress, evolved
+from stategraph._values.provenance import RunStatus
 from stategraph.errors import CheckpointCorruptError, GraphMismatchError, RunCompleteError
 from stategraph.state import State, evolve
 

@@ -9,7 +9,7 @@ import attrs
 
 from stategraph._graph.policies import NodePolicies
 from stategraph._protocol.commands import CommandType, RunNode, StartNode
-from stategraph._values.structure import GraphStructure
+from stategraph._values.provenance import GraphStructure
 from stategraph.edges import Edge
 from stategraph.nodes.base import Node
 from stategraph.nodes.function import FunctionNode, NodeFunction

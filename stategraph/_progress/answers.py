@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from stategraph._values import clock
-from stategraph._values.provenance import Pause, RunStatus, evolved
+from stategraph._values.progress import Pause, evolved
+from stategraph._values.provenance import RunStatus
 from stategraph.state import State, data_of, evolve, with_data
 
 

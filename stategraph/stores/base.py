@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 from stategraph.errors import StepConflictError
 
 if TYPE_CHECKING:
-    from stategraph._values.provenance import Part
+    from stategraph._values.progress import Part
     from stategraph.state import State
     from stategraph.stores._rows.integrity import SigningKey
     from stategraph.stores.retention import RetentionPolicy

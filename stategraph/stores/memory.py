@@ -19,7 +19,7 @@ from stategraph.stores.base import CheckpointStore
 from stategraph.stores.retention import RetentionPolicy
 
 if TYPE_CHECKING:
-    from stategraph._values.provenance import Part
+    from stategraph._values.progress import Part
     from stategraph.stores._memory.held import Kept
     from stategraph.stores.summaries import Pruned, Summary
 

@@ -10,7 +10,8 @@ from typing import Any
 import attrs
 import pytest
 
-from stategraph._values.provenance import Part, Partial, Pause, Progress, RunStatus
+from stategraph._values.progress import Part, Partial, Pause, Progress
+from stategraph._values.provenance import RunStatus
 from stategraph.errors import NotSerializableError
 from stategraph.state import State
 from stategraph.stores import CheckpointStore
