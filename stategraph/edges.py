@@ -14,8 +14,7 @@ import attrs
 
 from stategraph._text.shown import shorten
 from stategraph._util.atoms import ATOMS
-from stategraph._util.callables import is_true, name_of, problem_of
-from stategraph._util.failures import failure_of, failures
+from stategraph._util.callables import failure_of, failures, is_true, name_of, problem_of
 from stategraph._values.provenance import EdgeStructure
 from stategraph.state import State
 

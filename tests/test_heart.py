@@ -51,7 +51,7 @@ CAPABILITIES = """
     _engine.pauses _engine.recompute _engine.result_cache _engine.selective_store _engine.step _engine.subgraphs
     _graph.cached _graph.typed
     _util.cancellation _util.code_version _values.progress
-    config.files config.structuring observers.logging
+    config.reading observers.logging
     nodes._generators nodes._parts nodes.context nodes.interrupt nodes.map nodes.parallel nodes.question
     nodes.schema_calls nodes.step nodes.subgraph
     stores._codec stores.disk stores.serializers stores.sqlite stores.summaries stores.toolkit stores.write_behind

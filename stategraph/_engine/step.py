@@ -15,10 +15,9 @@ from stategraph._engine.limited import limited
 from stategraph._graph.compatibility import check_compatible, migrate_state, split_migration
 from stategraph._graph.compiled import CompiledGraph, CompiledNode
 from stategraph._graph.nested import nested_in
-from stategraph._progress.answers import awaited
+from stategraph._progress.answers import awaited, before_updates
 from stategraph._progress.origins import GIVEN, Written, origins_after
 from stategraph._progress.tracking import ReadSet, unwatched, watched
-from stategraph._progress.updates import before_updates
 from stategraph._protocol.commands import Amend, Await, Command, Load, Parts, Save, Sleep, StoreFailed, Task
 from stategraph._text.shown import describe_exception
 from stategraph._values.events import EventType

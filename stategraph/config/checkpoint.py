@@ -9,8 +9,7 @@ from typing import Any
 
 import attrs
 
-from stategraph._text.secrets import Hidden, may_be_secret
-from stategraph._text.shown import shorten
+from stategraph._text.shown import Hidden, may_be_secret, shorten
 from stategraph._util.validators import check, is_count, is_name, is_seconds
 from stategraph.errors import ConfigError
 

@@ -57,7 +57,7 @@ class GraphConfig:
         Raises:
             ConfigError: a key is unknown or missing, or a value is not allowed.
         """
-        from stategraph.config.structuring import structure  # imported when used: cattrs takes 90 ms
+        from stategraph.config.reading import structure  # imported when used: cattrs takes 90 ms
 
         return structure(cls, values)
 
@@ -68,7 +68,7 @@ class GraphConfig:
         Raises:
             ConfigError: the file cannot be read, or as `from_dict`.
         """
-        from stategraph.config.files import read  # imported when used
+        from stategraph.config.reading import read  # imported when used
 
         return cls.from_dict(read(path))
 
@@ -86,7 +86,7 @@ class GraphConfig:
         Raises:
             ConfigError: a key is unknown, or a value is not allowed.
         """
-        from stategraph.config.merging import laid_over, not_default  # imported when used
+        from stategraph.config.reading import laid_over, not_default  # imported when used
 
         changes = not_default(other) if isinstance(other, GraphConfig) else other
         return self.from_dict(laid_over(self.to_dict(), changes))

@@ -7,7 +7,7 @@ import re
 from abc import ABC, abstractmethod
 from typing import Any, NoReturn
 
-from stategraph._text.secrets import Hidden
+from stategraph._text.shown import Hidden
 from stategraph._util.callables import answered
 from stategraph._util.registry import Registry
 from stategraph.errors import ConfigError
