@@ -13,7 +13,6 @@ from typing import Any, TypeAlias, cast, final
 import attrs
 
 from stategraph._text.shown import shorten
-from stategraph._util.atoms import ATOMS
 from stategraph._util.callables import failure_of, failures, is_true, name_of, problem_of
 from stategraph._values.provenance import EdgeStructure
 from stategraph.state import State
@@ -229,6 +228,8 @@ _Known: TypeAlias = dict[int, tuple[object, str]]
 
 
 def _stable_repr(value: object, known: _Known) -> str:
+    from stategraph._util.atoms import ATOMS  # imported when used: decimal and pathlib take 5 ms
+
     if type(value) in ATOMS:
         return repr(value)
     if isinstance(value, Enum):

@@ -58,7 +58,7 @@ CAPABILITIES = """
 """.split()
 """Rooms and modules that no bare run needs."""
 
-OTHERS = "asyncio attr cattrs diskcache hashlib logging ormsgpack random sqlite3 structlog tomllib".split()
+OTHERS = "asyncio attr cattrs decimal diskcache hashlib logging ormsgpack random sqlite3 structlog tomllib".split()
 """What takes long to import. Only attrs is everywhere."""
 
 

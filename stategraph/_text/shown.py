@@ -83,20 +83,20 @@ def describe_exception(error: BaseException) -> str:
 
 
 _LOOKED_AT = 2_000  # characters of a text: more are never shown
-_PASSWORD = re.compile(r"(://[^/@:\s]*:)\S*(?=@)")  # of a user, in a URL
+_IN_A_URL = r"(://[^/@:\s]*:)\S*(?=@)"  # of a user, in a URL
 
 
 def without_passwords(text: str) -> str:
     """Return a text, or its beginning, with dots in place of passwords in URLs."""
-    return _PASSWORD.sub(r"\1...", text[:_LOOKED_AT]) if "://" in text[:_LOOKED_AT] else text
+    return re.sub(_IN_A_URL, r"\1...", text[:_LOOKED_AT]) if "://" in text[:_LOOKED_AT] else text
 
 
-_SECRET = re.compile(r"sign_with|verify_with|.key|pwd|secret|token|passw|credential|dsn|url", re.IGNORECASE)
+_SUSPICIOUS = r"sign_with|verify_with|.key|pwd|secret|token|passw|credential|dsn|url"
 
 
 def may_be_secret(name: str) -> bool:
     """Return whether the value of an option of this name may be one that must not be shown."""
-    return _SECRET.search(name) is not None
+    return re.search(_SUSPICIOUS, name, re.IGNORECASE) is not None
 
 
 @attrs.frozen(repr=False)
