@@ -227,10 +227,17 @@ _Known: TypeAlias = dict[int, tuple[object, str]]
 """Containers by their ids, and their texts: each is made once, however often others refer to it."""
 
 
-def _stable_repr(value: object, known: _Known) -> str:
+_PLAIN = (str, int, float, bool, type(None))
+
+
+def _is_atom(value: object) -> bool:
     from stategraph._util.atoms import ATOMS  # imported when used: decimal and pathlib take 5 ms
 
-    if type(value) in ATOMS:
+    return type(value) in ATOMS
+
+
+def _stable_repr(value: object, known: _Known) -> str:
+    if type(value) in _PLAIN or _is_atom(value):
         return repr(value)
     if isinstance(value, Enum):
         return f"{type(value).__qualname__}.{value.name}"
