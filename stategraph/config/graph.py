@@ -8,8 +8,21 @@ from typing import Any
 
 import attrs
 
-from stategraph._util.validators import check, is_count, is_name
+from stategraph._util.validators import Allowed, check_fields, is_count, is_name
 from stategraph.config.checkpoint import CheckpointConfig
+
+_ALLOWED: Allowed = {
+    "name": ("a name of 1 to 200 printable characters", is_name),
+    "observer": ("the name of an observer", is_name),
+    "max_iterations": (
+        "a whole number from 1 on: how many nodes one call may run",
+        lambda value: is_count(value, at_least=1),
+    ),
+    "checkpoint": (
+        "a CheckpointConfig (GraphConfig.from_dict takes mappings)",
+        lambda value: isinstance(value, CheckpointConfig),
+    ),
+}
 
 
 @attrs.frozen
@@ -30,25 +43,13 @@ class GraphConfig:
         ConfigError: a value is not allowed.
     """
 
-    name: str = attrs.field(validator=check("name", "a name of 1 to 200 printable characters", is_name))
-    observer: str = attrs.field(default="structlog", validator=check("observer", "the name of an observer", is_name))
-    max_iterations: int = attrs.field(
-        default=1000,
-        validator=check(
-            "max_iterations",
-            "a whole number from 1 on: how many nodes one call may run",
-            lambda value: is_count(value, at_least=1),
-        ),
-    )
-    checkpoint: CheckpointConfig = attrs.field(
-        factory=CheckpointConfig,
-        validator=check(
-            "checkpoint",
-            "a CheckpointConfig (GraphConfig.from_dict takes mappings)",
-            lambda value: isinstance(value, CheckpointConfig),
-            is_shown=False,
-        ),
-    )
+    name: str
+    observer: str = "structlog"
+    max_iterations: int = 1000
+    checkpoint: CheckpointConfig = attrs.field(factory=CheckpointConfig)
+
+    def __attrs_post_init__(self) -> None:
+        check_fields(self, "", _ALLOWED, hidden="checkpoint")
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> GraphConfig:
