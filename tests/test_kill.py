@@ -91,7 +91,7 @@ def test_a_run_survives_being_killed(tmp_path: Path, driver_name: str, kind: str
     print("seed", seed)
     chance = random.Random(seed)
     logged = 0
-    for _ in range(4):
+    for _ in range(3):
         before = saved_step(tmp_path)
         victim = min(STEPS, before + chance.randint(1, 15))
         place = chance.choice(["before", "after", "at the save"])
