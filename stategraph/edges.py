@@ -12,10 +12,8 @@ from typing import Any, TypeAlias, cast, final
 import attrs
 
 from stategraph._text.shown import shorten
-from stategraph._util.atoms import ATOMS
-from stategraph._util.callables import is_true, name_of, problem_of
-from stategraph._util.failures import failure_of, failures
-from stategraph._values.structure import EdgeStructure
+from stategraph._util.callables import failure_of, failures, is_true, name_of, problem_of
+from stategraph._values.provenance import EdgeStructure
 from stategraph.state import State
 
 Predicate: TypeAlias = Callable[[State], bool]
@@ -212,13 +210,16 @@ def describe_predicate(predicate: Predicate | None, describe_own: Callable[[Pred
     return describe_own(predicate)
 
 
+_PLAIN = (str, int, float, bool, type(None))
+
+
 def stable_repr(value: object) -> str:
     """Return a repr that is the same in every process: sets in order, no addresses.
 
     Raises:
         ValueError: it is too long to be kept with every run of the graph.
     """
-    if type(value) in ATOMS:
+    if type(value) in _PLAIN:
         return repr(value)
     from stategraph._values.stable_repr import repr_of  # imported when used: most are compared with a str or a number
 

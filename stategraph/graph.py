@@ -286,8 +286,6 @@ class StateGraph(GraphBuilder):
         handled = any(policies.on_error is not None for policies in self._policies.values())
         persist = None if keys is None else frozenset([*keys, "error"] if handled else keys)  # none could make it again
         keeps = checkpoint.interval > 0 and self.store.keeps_parts
-        if self.store._outlasts_process:  # a run that fails may have no file descriptor left to import this with
-            import stategraph._engine.failures  # noqa: F401
         stages = self._stages(persist)
         plan = CompiledGraph(
             graph=self.name,

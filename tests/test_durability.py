@@ -382,7 +382,7 @@ print(graph.store.load("r").status, graph.store.load("r")["done"])
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there is no such limit")
 def test_a_run_that_has_no_file_descriptors_left_is_saved(tmp_path):
-    """What handles a failure is imported before a run begins that outlasts its process, not when it fails."""
+    """What handles a failure is imported before a run begins, not when it fails."""
     (tmp_path / "leak.py").write_text(LEAKS)
     command = [sys.executable, str(tmp_path / "leak.py"), str(tmp_path / "runs.db")]
     environment = {**os.environ, "PYTHONPATH": str(Path(stategraph.__file__).parents[1])}

@@ -4,7 +4,7 @@ import pytest
 
 from stategraph._engine.io import RunIO
 from stategraph._engine.parts import drop_parts, load_parts, save_parts
-from stategraph._values.provenance import Part
+from stategraph._values.progress import Part
 from stategraph.errors import CheckpointError, CheckpointSaveError
 from stategraph.observers.base import NoopObserver
 from stategraph.state import State

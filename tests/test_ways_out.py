@@ -28,7 +28,7 @@ from stategraph import (
     get_checkpoint_store,
     register_observer,
 )
-from stategraph._values.provenance import Pause
+from stategraph._values.progress import Pause
 from stategraph.errors import (
     AnswerError,
     CheckpointCorruptError,

@@ -79,8 +79,8 @@ MUTANTS = (
     Mutant(
         "an error shows the checkpoint of a config whole",
         "config/graph.py",
-        "is_shown=False,\n        ),",
-        "is_shown=True,\n        ),",
+        'hidden="checkpoint"',
+        'hidden=""',
         ("tests/test_config.py",),
     ),
     Mutant(

@@ -30,9 +30,8 @@ from stategraph._protocol.commands import (
     Unlimit,
     escaped,
 )
-from stategraph._util.callables import is_async_callable
+from stategraph._util.callables import failure_of, is_async_callable
 from stategraph._util.cancellation import outlast
-from stategraph._util.failures import failure_of
 from stategraph.state import State
 
 _Answer = TypeVar("_Answer")

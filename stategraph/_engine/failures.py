@@ -6,7 +6,6 @@ from typing import Any, TypeVar, cast
 
 import attrs
 
-from stategraph._engine.announce import announce_entry
 from stategraph._engine.context import PATH_LENGTH, RunContext, fitting
 from stategraph._engine.saving import emit, flush, save, tell
 from stategraph._graph.compiled import CompiledNode
@@ -14,7 +13,7 @@ from stategraph._protocol.commands import CannotAwait, Escaped, Load, Parts, Sav
 from stategraph._text.shown import describe_exception
 from stategraph._values.events import EventType
 from stategraph._values.frozen import lay_over
-from stategraph._values.provenance import ErrorInfo, RunStatus, evolved
+from stategraph._values.provenance import ErrorInfo, RunStatus
 from stategraph.edges import NoWay
 from stategraph.errors import (
     CheckpointError,
@@ -79,6 +78,8 @@ def too_many_nodes(run: RunContext, name: str) -> ExecutionError:
 
 def no_way_on(run: RunContext, stage: CompiledNode, no_way: NoWay) -> Task[ExecutionError]:
     """Return the error for a node that cannot be left."""
+    from stategraph._engine.announce import announce_entry  # imported when used: graphs seldom have a dead end
+
     yield from announce_entry(run, stage, no_way, "", begins=False)
     cause = no_way.error
     if cause is not None:
@@ -173,7 +174,9 @@ def _save_last(run: RunContext, state: State) -> Task[None]:
 def _keep_what_can_be(run: RunContext, last: State) -> Task[None]:
     """Keep as many of the last steps as can be, and how the run ended, if the last State itself cannot be kept."""
     ends = {"status": last.status, "error": last.error}
-    bare = evolve(last, pause=None, progress=evolved(last.progress, partial=None))  # it may be these that cannot be
+    bare = evolve(
+        last, pause=None, progress=last.progress and last.progress.changed(partial=None)
+    )  # it may be these that cannot be
     tried = [*run.recent, bare]
     run.recent.clear()
     while tried:

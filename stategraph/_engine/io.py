@@ -10,7 +10,7 @@ from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING, Any, cast
 
 from stategraph._text.shown import describe_exception, shorten
-from stategraph._util.failures import failures
+from stategraph._util.callables import failures
 from stategraph._values.events import EventType, Listener, notify
 from stategraph.errors import CheckpointCorruptError, CheckpointError, CheckpointSaveError
 from stategraph.state import State

@@ -9,18 +9,22 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from inspect import isawaitable
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from stategraph._engine.context import RunContext
+from stategraph._engine.failures import end_dropped, end_early, handle, no_way_on, too_many_nodes
 from stategraph._engine.saving import drop_joined_parts, emit, flush, save, show
 from stategraph._graph.compiled import CompiledNode
 from stategraph._protocol.commands import Await, Delete, Save, Task
 from stategraph._values.events import STEP_EVENTS, EventType
 from stategraph._values.frozen import lay_over
-from stategraph._values.provenance import Pause, RunStatus, evolved
+from stategraph._values.provenance import RunStatus
 from stategraph.edges import NoWay, choose
 from stategraph.nodes.function import FunctionNode, data_from
 from stategraph.state import State, completed_by, data_of, evolve
+
+if TYPE_CHECKING:
+    from stategraph._values.progress import Pause
 
 
 def run_from(run: RunContext, stage: CompiledNode | None) -> Task[State]:
@@ -35,21 +39,13 @@ def run_from(run: RunContext, stage: CompiledNode | None) -> Task[State]:
 
             yield from pause_at(run, *pausing)
     except GeneratorExit:  # the driver is gone, and this may be a finaliser: another one ends the run
-        run.hand_over(_end_dropped(run))
+        run.hand_over(end_dropped(run))
         raise
     except BaseException as error:
-        from stategraph._engine.failures import end_early  # imported when used: most runs complete
-
         yield from end_early(run, error)
         raise
     yield from show(run, run.state)
     return run.state
-
-
-def _end_dropped(run: RunContext) -> Task[None]:
-    from stategraph._engine.failures import end_dropped  # imported here, as a finaliser must not import anything
-
-    yield from end_dropped(run)
 
 
 def _steps(run: RunContext, stage: CompiledNode | None, name: str) -> Task[tuple[CompiledNode, Pause] | None]:  # noqa: PLR0912, PLR0915 - the one loop, best read in one piece
@@ -73,13 +69,13 @@ def _steps(run: RunContext, stage: CompiledNode | None, name: str) -> Task[tuple
         if not name:
             edge = stage.sure_edge or choose(stage.edges, state)
             if type(edge) is NoWay:
-                raise (yield from _no_way_on(run, stage, edge))
+                raise (yield from no_way_on(run, stage, edge))
             name = edge.target
         enter(name)
         if watched:
             yield from announce_entry(run, stage, edge, name, begins=left > 0)
         if not left:
-            raise _too_many_nodes(run, name)
+            raise too_many_nodes(run, name)
         left -= 1
         stage, step, following = stages[name], None, ""
         try:
@@ -97,13 +93,13 @@ def _steps(run: RunContext, stage: CompiledNode | None, name: str) -> Task[tuple
                     return stage, result.pause  # what cannot be saved is no failure of the node
                 data = data_from(result, state)
         except Exception as error:
-            from stategraph._engine.failures import handle  # imported when used: most nodes succeed
-
             following, data = yield from handle(run, stage, 1 if step is None else step.attempt, error)
         run.state = state = completed_by(name, state, data)
         if step is not None:
             run.state = state = step.completed(state, is_failed=bool(following))
         if following:
+            from stategraph._values.progress import evolved  # imported when used: with handlers
+
             run.state = state = evolve(state, progress=evolved(state.progress, next_node=following))
         if watched:
             run.completed.add(name)
@@ -124,18 +120,6 @@ def _steps(run: RunContext, stage: CompiledNode | None, name: str) -> Task[tuple
             yield from show(run, state)
         name = following
     return None
-
-
-def _no_way_on(run: RunContext, stage: CompiledNode, no_way: NoWay) -> Task[Exception]:
-    from stategraph._engine.failures import no_way_on
-
-    return no_way_on(run, stage, no_way)
-
-
-def _too_many_nodes(run: RunContext, name: str) -> Exception:
-    from stategraph._engine.failures import too_many_nodes
-
-    return too_many_nodes(run, name)
 
 
 def _function(run: RunContext, stage: CompiledNode) -> Callable[[State], Any]:

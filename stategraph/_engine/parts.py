@@ -7,8 +7,8 @@ from typing import Any
 
 from stategraph._engine.io import RunIO
 from stategraph._text.shown import describe_exception
-from stategraph._util.failures import failures
-from stategraph._values.provenance import Part
+from stategraph._util.callables import failures
+from stategraph._values.progress import Part
 from stategraph.errors import CheckpointError
 from stategraph.state import State
 

@@ -9,7 +9,8 @@ from stategraph._engine.context import NOTHING_GIVEN, RunContext
 from stategraph._engine.parts import drop_parts
 from stategraph._engine.saving import save
 from stategraph._protocol.commands import Amend, Load, Parts, Task
-from stategraph._values.provenance import RunStatus, evolved
+from stategraph._values.progress import evolved
+from stategraph._values.provenance import RunStatus
 from stategraph.errors import CheckpointNotFoundError, GraphMismatchError, RunExistsError
 from stategraph.state import State, data_of, evolve, with_data
 

@@ -16,7 +16,8 @@ from stategraph._progress.answers import awaited, awake, is_overdue
 from stategraph._protocol.commands import Save, StoreFailed, Task
 from stategraph._text.shown import describe_exception, shorten
 from stategraph._values.events import EventType
-from stategraph._values.provenance import Pause, RunStatus, evolved
+from stategraph._values.progress import Pause, evolved
+from stategraph._values.provenance import RunStatus
 from stategraph.errors import AnswerError, ExecutionError
 from stategraph.nodes.base import NOTHING
 from stategraph.nodes.step import Question

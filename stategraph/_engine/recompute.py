@@ -17,7 +17,8 @@ from stategraph._protocol.commands import Task
 from stategraph._text.shown import describe_exception, shorten
 from stategraph._values.events import EventType
 from stategraph._values.frozen import lay_over
-from stategraph._values.provenance import Origin, RunStatus, evolved
+from stategraph._values.progress import Origin, evolved
+from stategraph._values.provenance import RunStatus
 from stategraph.errors import RecomputeError
 from stategraph.nodes.function import data_from
 from stategraph.state import State, data_of, evolve, with_data

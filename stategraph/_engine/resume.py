@@ -17,7 +17,8 @@ from stategraph._text.shown import shorten
 from stategraph._values.events import EventType
 from stategraph._values.frozen import lay_over
 from stategraph._values.ids import check_given_id
-from stategraph._values.provenance import RunStatus, evolved
+from stategraph._values.progress import evolved
+from stategraph._values.provenance import RunStatus
 from stategraph.errors import CheckpointingDisabledError
 from stategraph.state import State, data_of, evolve, with_data
 

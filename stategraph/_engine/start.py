@@ -11,7 +11,7 @@ from stategraph._protocol.commands import Load, Task
 from stategraph._values.events import STATE_EVENTS
 from stategraph._values.frozen import freeze_items, lay_over
 from stategraph._values.ids import check_given_id
-from stategraph._values.provenance import RunStatus, evolved
+from stategraph._values.provenance import RunStatus
 from stategraph.errors import CheckpointNotFoundError
 from stategraph.state import State, data_of, evolve, with_data
 
@@ -74,7 +74,7 @@ def stamped(run: RunContext, state: State) -> State:
     plan = run.plan
     if state.observer is None and not run.wanted.isdisjoint(STATE_EVENTS):
         state = evolve(state, observer=run.services.observer)
-    progress = state.progress and evolved(state.progress, partial=None)
+    progress = state.progress and state.progress.changed(partial=None)
     fresh = {"status": RunStatus.ACTIVE, "error": None, "pause": None, "progress": progress}
     return evolve(state, graph=plan.graph, structure=plan.structure, **fresh)
 

@@ -17,16 +17,16 @@ from stategraph._engine.saving import show, tell
 from stategraph._graph.compatibility import check_compatible, migrate_state, split_migration
 from stategraph._graph.compiled import CompiledGraph, CompiledNode
 from stategraph._graph.nested import nested_in
-from stategraph._progress.answers import awaited
+from stategraph._progress.answers import awaited, before_updates
 from stategraph._progress.origins import GIVEN, Written, origins_after
 from stategraph._progress.tracking import ReadSet, unwatched, watched
-from stategraph._progress.updates import before_updates
 from stategraph._protocol.commands import Amend, Await, Command, Load, Parts, Save, Sleep, StoreFailed, Task
 from stategraph._text.shown import describe_exception
 from stategraph._values.events import EventType
 from stategraph._values.frozen import plain_key
 from stategraph._values.ids import nested_id
-from stategraph._values.provenance import Origin, Part, Partial, Pause, Progress, RunStatus, evolved
+from stategraph._values.progress import Origin, Part, Partial, Pause, Progress, evolved
+from stategraph._values.provenance import RunStatus
 from stategraph.errors import CheckpointError, CheckpointNotFoundError
 from stategraph.nodes.base import Node
 from stategraph.nodes.context import NodeContext

@@ -14,7 +14,7 @@ from stategraph._protocol.commands import RunNode, StartNode
 from stategraph._text.shown import shorten
 from stategraph._util.validators import is_name
 from stategraph._values.frozen import check_mapping, freeze_items
-from stategraph._values.structure import EdgeStructure, GraphStructure
+from stategraph._values.provenance import EdgeStructure, GraphStructure
 from stategraph.edges import Edge, Predicate, predicate_problem
 from stategraph.errors import GraphError, UnknownNodeError
 from stategraph.nodes.base import Node

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 import attrs
 
 from stategraph._graph.compiled import CompiledGraph
-from stategraph._values.provenance import Progress, RunStatus, evolved
-from stategraph._values.structure import EdgeStructure, GraphStructure
+from stategraph._values.progress import Progress, evolved
+from stategraph._values.provenance import EdgeStructure, GraphStructure, RunStatus
 from stategraph.errors import CheckpointCorruptError, GraphMismatchError, RunCompleteError
 from stategraph.state import State, evolve
 

@@ -10,7 +10,7 @@ import attrs
 from stategraph._protocol.commands import CommandType
 from stategraph._text.shown import shorten
 from stategraph._util.validators import is_seconds
-from stategraph._values.structure import GraphStructure
+from stategraph._values.provenance import GraphStructure
 from stategraph.edges import Edge
 from stategraph.errors import ConfigError
 from stategraph.nodes.base import Node

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Generator
 from typing import Any, TypeAlias, TypeVar
 
-from stategraph._util.failures import failure_of
+from stategraph._util.callables import failure_of
 
 
 class CommandType:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from stategraph._values.provenance import Part
+from stategraph._values.progress import Part
 from stategraph.state import State
 
 

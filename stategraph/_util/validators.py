@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from stategraph.errors import ConfigError
@@ -28,6 +28,18 @@ def check(key: str, allowed: str, is_allowed: Callable[[Any], bool], *, is_shown
             raise ConfigError(key, value, allowed, is_shown)
 
     return validate
+
+
+Allowed = Mapping[str, tuple[str, Callable[[Any], bool]]]
+"""By the names of fields, what is allowed there: in words, and as a function that tells."""
+
+
+def check_fields(config: object, path: str, allowed: Allowed, hidden: str) -> None:
+    """Raise ConfigError for the first field whose value is not allowed; that of `hidden` is not shown."""
+    for name, (words, is_allowed) in allowed.items():
+        value = getattr(config, name)
+        if not is_allowed(value):
+            raise ConfigError(f"{path}{name}", value, words, name != hidden)
 
 
 def is_name(value: object) -> bool:

@@ -13,7 +13,7 @@ from stategraph._values.provenance import RunStatus
 from stategraph.errors import StepConflictError
 
 if TYPE_CHECKING:
-    from stategraph._values.provenance import Part
+    from stategraph._values.progress import Part
     from stategraph.state import State
     from stategraph.stores.summaries import Difference, Pruned, Summary
 
@@ -132,9 +132,6 @@ class CheckpointStore(ABC):
 
     signing_key: SigningKey | None = None
     """Returns the key that the store signs with, if it does. Caches of nodes are signed with it as well."""
-
-    _outlasts_process: bool = True
-    """Whether what is saved is there when the process has ended. Only the engine asks for it."""
 
     keeps_parts: bool = False
     """Whether finished parts of a step, and the nested runs within it, are kept. If not, a step that did not complete

@@ -16,7 +16,7 @@ from stategraph.stores._memory.held import HeldRun, HeldRuns, as_kept, state_of
 from stategraph.stores.base import CheckpointStore, RetentionPolicy
 
 if TYPE_CHECKING:
-    from stategraph._values.provenance import Part
+    from stategraph._values.progress import Part
     from stategraph.stores._memory.held import Kept
     from stategraph.stores.summaries import Pruned, Summary
 
@@ -27,7 +27,6 @@ class MemoryStore(CheckpointStore):
     """Keeps States as they are, for they are immutable: saving one takes the same short time whatever its size."""
 
     keeps_parts = True
-    _outlasts_process = False
 
     def __init__(self) -> None:
         self._held = HeldRuns()

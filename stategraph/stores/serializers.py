@@ -14,8 +14,7 @@ from abc import ABC, abstractmethod
 from itertools import repeat
 from typing import Any, NoReturn
 
-from stategraph._text.secrets import Hidden
-from stategraph._text.shown import shorten
+from stategraph._text.shown import Hidden, shorten
 from stategraph._util.callables import answered
 from stategraph._util.registry import Registry
 from stategraph._values.frozen import MAX_DEPTH

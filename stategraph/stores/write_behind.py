@@ -14,7 +14,7 @@ import attrs
 
 from stategraph._util.dropped import is_started, reaper
 from stategraph._values.frozen import freeze, is_settled
-from stategraph._values.provenance import Part
+from stategraph._values.progress import Part
 from stategraph.state import State
 from stategraph.stores.base import CheckpointStore, RetentionPolicy
 

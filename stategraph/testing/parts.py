@@ -10,7 +10,8 @@ import attrs
 import pytest
 
 from stategraph._values.ids import outer_id, step_of
-from stategraph._values.provenance import ParentStep, Part, RunStatus
+from stategraph._values.progress import Part
+from stategraph._values.provenance import ParentStep, RunStatus
 from stategraph.errors import CheckpointNotFoundError, RunExistsError
 from stategraph.state import State
 from stategraph.stores import CheckpointStore

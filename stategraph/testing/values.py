@@ -9,7 +9,8 @@ from typing import Any
 import attrs
 import pytest
 
-from stategraph._values.provenance import Part, Partial, Progress, RunStatus
+from stategraph._values.progress import Part, Partial, Progress
+from stategraph._values.provenance import RunStatus
 from stategraph.errors import NotSerializableError
 from stategraph.state import State
 from stategraph.stores import CheckpointStore

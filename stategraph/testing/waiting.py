@@ -8,7 +8,8 @@ from typing import Any
 import attrs
 import pytest
 
-from stategraph._values.provenance import Origin, Partial, Pause, Progress, RunStatus
+from stategraph._values.progress import Origin, Partial, Pause, Progress
+from stategraph._values.provenance import RunStatus
 from stategraph.state import State
 from stategraph.stores import CheckpointStore
 

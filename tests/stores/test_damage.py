@@ -8,7 +8,8 @@ from contextlib import closing
 import pytest
 
 from stategraph import ConfigError, State, get_checkpoint_store
-from stategraph._values.provenance import ParentStep, Part
+from stategraph._values.progress import Part
+from stategraph._values.provenance import ParentStep
 from stategraph.errors import (
     CheckpointCorruptError,
     CheckpointNotFoundError,

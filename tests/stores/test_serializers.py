@@ -313,7 +313,7 @@ def run_python(program, *arguments):
 WRITER = """
 import sys
 from stategraph import State
-from stategraph._values.provenance import Part
+from stategraph._values.progress import Part
 from stategraph.stores.disk import DiskStore
 from stategraph.stores.sqlite import SqliteStore
 

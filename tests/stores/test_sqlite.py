@@ -8,7 +8,8 @@ from contextlib import closing
 import pytest
 
 from stategraph import State, get_checkpoint_store
-from stategraph._values.provenance import ErrorInfo, ParentStep, Part
+from stategraph._values.progress import Part
+from stategraph._values.provenance import ErrorInfo, ParentStep
 from stategraph.errors import CheckpointCorruptError, CheckpointError, CheckpointSaveError, ConfigError, FormatError
 from stategraph.stores._rows.sql_schema import APPLICATION_ID, CHAIN, INDEX, SCHEMA_VERSION
 from stategraph.stores.base import Policy

@@ -24,7 +24,7 @@ from stategraph import (
     State,
     StepConflictError,
 )
-from stategraph._values.structure import EdgeStructure, GraphStructure
+from stategraph._values.provenance import EdgeStructure, GraphStructure
 from stategraph.state import time_ns_of
 from stategraph.stores._codec import msgpack as codec
 from stategraph.stores._rows.columns import pack_row, unpack_row

@@ -8,7 +8,8 @@ import pytest
 
 from stategraph import State
 from stategraph._values.ids import step_of
-from stategraph._values.provenance import ParentStep, Part
+from stategraph._values.progress import Part
+from stategraph._values.provenance import ParentStep
 from stategraph.errors import CheckpointNotFoundError, CheckpointSaveError, RunExistsError, StepConflictError
 from stategraph.stores._rows import runs as known
 from stategraph.stores._rows.copies import copy_run

@@ -16,8 +16,8 @@ import attrs
 from stategraph._text.shown import shorten
 from stategraph._util.atoms import ATOMS
 from stategraph._values.frozen import SETTLED, FrozenList, freeze, freeze_items, is_settled
-from stategraph._values.provenance import Origin, ParentStep, Partial, Progress
-from stategraph._values.structure import EdgeStructure, GraphStructure
+from stategraph._values.progress import Origin, Partial, Progress
+from stategraph._values.provenance import EdgeStructure, GraphStructure, ParentStep
 from stategraph.state import State, data_of
 from stategraph.stores._codec.limits import is_writable
 from stategraph.stores._codec.msgpack import encode_value

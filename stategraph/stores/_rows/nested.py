@@ -12,7 +12,8 @@ from itertools import groupby
 from typing import Any
 
 from stategraph._values.ids import directly_nested, given_id, is_parts_id, parts_id, step_of
-from stategraph._values.provenance import ParentStep, Part
+from stategraph._values.progress import Part
+from stategraph._values.provenance import ParentStep
 from stategraph.errors import CheckpointError, CheckpointNotFoundError, NotSerializableError, StepConflictError
 from stategraph.state import State, evolve
 from stategraph.stores._codec.msgpack import encode_value

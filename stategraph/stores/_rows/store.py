@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from stategraph._values.ids import check_given_id, check_run_id
-from stategraph._values.provenance import Part
+from stategraph._values.progress import Part
 from stategraph.errors import CheckpointError, InvalidRunIdError
 from stategraph.state import State
 from stategraph.stores._checks import check_limit, check_number, check_state, check_status, from_cursor
