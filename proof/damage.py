@@ -29,7 +29,7 @@ from stategraph._values.provenance import ErrorInfo
 from stategraph.errors import CheckpointCorruptError, CheckpointNotFoundError, FormatError
 from stategraph.state import State
 from stategraph.stores import CheckpointStore
-from stategraph.stores.retention import Policy
+from stategraph.stores.base import Policy
 
 CASES = 3_000
 """At share 1.0, over both stores and both files of each."""

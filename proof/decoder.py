@@ -23,13 +23,12 @@ from proof.workers import WORKERS, determine, limited, tell, work_out
 from stategraph._values.provenance import ErrorInfo, ParentStep
 from stategraph.errors import CheckpointCorruptError, ConfigError, FormatError
 from stategraph.state import State, evolve
-from stategraph.stores._codec.payload import PayloadCodec
 from stategraph.stores._codec.type_codecs import DecodeError
-from stategraph.stores._rows.encoder import CheckpointEncoder
+from stategraph.stores._rows.columns import pack_row, pack_run, unpack_row, unpack_run
+from stategraph.stores._rows.encoder import CheckpointEncoder, PayloadCodec
 from stategraph.stores._rows.integrity import Sealer
-from stategraph.stores._rows.packing import pack_row, pack_run, unpack_row, unpack_run
 from stategraph.stores._rows.records import CheckpointRecord, RunRecord
-from stategraph.stores.retention import Policy
+from stategraph.stores.base import Policy
 from stategraph.stores.toolkit import state_from_bytes, state_to_bytes
 from stategraph.testing.corpus import KEPT_VALUES
 
@@ -71,7 +70,7 @@ def _row(payload: bytes, encoding: str) -> CheckpointRecord:
 
 def _body(encoding: str) -> Target:
     payloads = PayloadCodec()
-    return lambda payload: payloads.decode(_RUN, [(1, encoding, payload)])
+    return lambda payload: payloads.decode(_RUN, [_row(payload, encoding)])
 
 
 def _compressed(name: str) -> Target:

@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 from hypothesis import strategies as st
 
 from stategraph.state import State
-from stategraph.stores.retention import Policy
+from stategraph.stores.base import Policy
 from stategraph.testing.corpus import Order
 
 Edits: TypeAlias = list[tuple[str, str, Any]]

@@ -9,7 +9,7 @@ import attrs
 
 from stategraph._values.provenance import ParentStep, RunStatus
 from stategraph.state import State, evolve, with_data
-from stategraph.stores.retention import Policy
+from stategraph.stores.base import Policy
 from stategraph.testing.corpus import is_same
 
 

@@ -19,7 +19,7 @@ from proof.report import Report
 from stategraph import State, get_checkpoint_store
 from stategraph.errors import CheckpointNotFoundError, StepConflictError
 from stategraph.stores import CheckpointStore
-from stategraph.stores.retention import Policy
+from stategraph.stores.base import Policy
 
 SAVES = {"sqlite": 300, "disk": 60}  # by each of the writers, at full length
 WRITERS = 8

@@ -8,7 +8,8 @@ from typing import Any, cast
 import attrs
 from hypothesis import strategies as st
 
-from stategraph._values.provenance import ErrorInfo, Pause
+from stategraph._values.progress import Pause
+from stategraph._values.provenance import ErrorInfo
 
 KEYS = ("a", "a", "b")
 """The keys of answers; the first more often, so that several nodes ask for it."""

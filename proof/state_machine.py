@@ -27,9 +27,9 @@ from stategraph._values.provenance import ErrorInfo
 from stategraph.errors import CheckpointNotFoundError, RunExistsError, StepConflictError
 from stategraph.state import State, with_data
 from stategraph.stores import CheckpointStore
+from stategraph.stores.base import Policy
 from stategraph.stores.disk import DiskStore
 from stategraph.stores.memory import MemoryStore
-from stategraph.stores.retention import Policy
 from stategraph.stores.sqlite import SqliteStore
 from stategraph.testing.corpus import Order, is_same
 

@@ -27,8 +27,8 @@ from proof.workload import STORES, open_store
 from stategraph.errors import CheckpointError, ConfigError, UnknownNameError
 from stategraph.state import State
 from stategraph.stores import CheckpointStore
-from stategraph.stores._codec.payload import PayloadCodec
-from stategraph.stores.retention import Policy
+from stategraph.stores._rows.encoder import PayloadCodec
+from stategraph.stores.base import Policy
 from stategraph.stores.serializers import find_format
 
 _STORE = "store"

@@ -16,9 +16,8 @@ import attrs
 from stategraph._values.provenance import RunStatus
 from stategraph.errors import CheckpointNotFoundError, StateGraphError
 from stategraph.state import State, evolve
-from stategraph.stores.base import CheckpointStore
+from stategraph.stores.base import CheckpointStore, Policy
 from stategraph.stores.registry import get_checkpoint_store
-from stategraph.stores.retention import Policy
 
 STORES = ("sqlite", "disk")
 SMALL, LARGE = 20, 60_000

@@ -9,7 +9,8 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "_values.events": "Event EventType",
-    "_values.provenance": "ErrorInfo Owner ParentStep Partial Pause RunStatus",
+    "_values.progress": "Partial Pause",
+    "_values.provenance": "ErrorInfo Owner ParentStep RunStatus",
     "config": "CheckpointConfig GraphConfig",
     "edges": "Edge always and_ key_equals key_exists not_ or_",
     "errors": """

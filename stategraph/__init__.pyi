@@ -1,5 +1,6 @@
 from stategraph._values.events import Event, EventType
-from stategraph._values.provenance import ErrorInfo, Owner, ParentStep, Partial, Pause, RunStatus
+from stategraph._values.progress import Partial, Pause
+from stategraph._values.provenance import ErrorInfo, Owner, ParentStep, RunStatus
 from stategraph._values.registered_types import register_type
 from stategraph.config import CheckpointConfig, GraphConfig
 from stategraph.edges import Edge, always, and_, key_equals, key_exists, not_, or_

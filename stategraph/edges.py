@@ -6,17 +6,14 @@ mean the same.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from enum import Enum
+from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias, cast, final
 
 import attrs
 
 from stategraph._text.shown import shorten
-from stategraph._util.atoms import ATOMS
-from stategraph._util.callables import is_true, name_of, problem_of
-from stategraph._util.failures import failure_of, failures
-from stategraph._values.structure import EdgeStructure
+from stategraph._util.callables import failure_of, failures, is_true, name_of, problem_of
+from stategraph._values.provenance import EdgeStructure
 from stategraph.state import State
 
 Predicate: TypeAlias = Callable[[State], bool]
@@ -213,43 +210,17 @@ def describe_predicate(predicate: Predicate | None, describe_own: Callable[[Pred
     return describe_own(predicate)
 
 
+_PLAIN = (str, int, float, bool, type(None))
+
+
 def stable_repr(value: object) -> str:
     """Return a repr that is the same in every process: sets in order, no addresses.
 
     Raises:
         ValueError: it is too long to be kept with every run of the graph.
     """
-    return _stable_repr(value, {})
-
-
-_LONGEST = 50_000_000  # characters: no value that was written down has as many, but one that shares its parts may
-
-
-_Known: TypeAlias = dict[int, tuple[object, str]]
-"""Containers by their ids, and their texts: each is made once, however often others refer to it."""
-
-
-def _stable_repr(value: object, known: _Known) -> str:
-    if type(value) in ATOMS:
+    if type(value) in _PLAIN:
         return repr(value)
-    if isinstance(value, Enum):
-        return f"{type(value).__qualname__}.{value.name}"
-    if not isinstance(value, list | tuple | set | frozenset | Mapping):
-        return f"<{type(value).__qualname__}>"
-    if id(value) not in known:
-        text = _stable_repr_of_container(value, known)
-        if len(text) > _LONGEST:
-            raise ValueError(f"a value of more than {_LONGEST:,} characters is too long to be a part of a graph")
-        known[id(value)] = value, text
-    return known[id(value)][1]
+    from stategraph._values.stable_repr import repr_of  # imported when used: most are compared with a str or a number
 
-
-def _stable_repr_of_container(value: Collection[object], known: _Known) -> str:
-    if isinstance(value, Mapping):
-        items = [f"{_stable_repr(key, known)}: {_stable_repr(item, known)}" for key, item in value.items()]
-    else:
-        items = [_stable_repr(item, known) for item in value]
-    if isinstance(value, set | frozenset):
-        items.sort()
-    opening, closing = "[]" if isinstance(value, list) else "()" if isinstance(value, tuple) else "{}"
-    return f"{opening}{', '.join(items)}{closing}"
+    return repr_of(value, {})

@@ -11,8 +11,7 @@ from typing import Any, TypeAlias
 
 import attrs
 
-from stategraph._text.secrets import Hidden, may_be_secret
-from stategraph._text.shown import cut, shorten
+from stategraph._text.shown import Hidden, cut, may_be_secret, shorten
 
 _State: TypeAlias = Any  # a State: it raises errors, so that they cannot name its class
 _Pause: TypeAlias = Any  # a Pause, likewise

@@ -2,37 +2,34 @@
 
 from __future__ import annotations
 
-import math
-import threading
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, cast
+import os
+from collections.abc import Iterable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any, Unpack, cast
 
-from stategraph._drivers.sync import DroppedRuns, drive
+from stategraph._drivers.options import Call, ResumeCall, checked, claim_of, signal_of
+from stategraph._drivers.sync import drive, hand_over
 from stategraph._engine.context import RunContext
 from stategraph._engine.io import RunIO
 from stategraph._engine.start import execute
 from stategraph._graph.builder import GraphBuilder
 from stategraph._graph.compiled import CompiledGraph
 from stategraph._protocol.commands import Task
-from stategraph._util.validators import MOST
+from stategraph._util.dropped import reaper
 from stategraph._values.events import Listener, listener_problem, wanted_events
 from stategraph.config import GraphConfig
-from stategraph.errors import AsyncNodeError, ConfigError
+from stategraph.errors import ConfigError
 from stategraph.observers import get_observer
 from stategraph.state import State
 from stategraph.stores import CheckpointStore, get_checkpoint_store
-from stategraph.stores.retention import RetentionPolicy
+from stategraph.stores.base import RetentionPolicy
 
 if TYPE_CHECKING:
     from stategraph._drivers.iteration import Stream
-    from stategraph._drivers.limits import StopSignal
     from stategraph._drivers.streams import AsyncStream
     from stategraph._protocol.store import Store
     from stategraph._schema.schema import Schema
     from stategraph.nodes.subgraph import GraphNode, Keys
-
-
-_ASYNC_STREAMS = "'graph.astream(...)' or 'graph.astream_resume(...)' with 'async for', or 'await graph.aexecute(...)'"
 
 
 class StateGraph(GraphBuilder):
@@ -68,8 +65,7 @@ class StateGraph(GraphBuilder):
         self.config = config
         self.observer = get_observer(config.observer) if observer is None else observer
         self.store = get_checkpoint_store(checkpoint.store, **checkpoint.store_options()) if store is None else store
-        self._plan: CompiledGraph | None = None
-        self._nested_plan: CompiledGraph | None = None
+        self._plans: dict[bool, CompiledGraph] = {}  # by whether only some keys are saved
 
     def validate(self) -> None:
         """Check that runs can start, and can get from everywhere to an exit point.
@@ -81,15 +77,7 @@ class StateGraph(GraphBuilder):
 
     # ------------------------------------------------------------------ running
 
-    def execute(
-        self,
-        state: State,
-        *,
-        wait: float | None = None,
-        take_over: bool = False,
-        cancel: threading.Event | None = None,
-        timeout: float | None = None,
-    ) -> State:
+    def execute(self, state: State, **how: Unpack[Call]) -> State:
         """Run a State from the entry point to an exit point.
 
         A State with a past, such as a loaded one, goes on counting its steps.
@@ -119,17 +107,9 @@ class StateGraph(GraphBuilder):
             CheckpointError: the store could not save; the State that was at stake is in it.
             AsyncNodeError: the graph has async nodes and an event loop is running in this thread: use `aexecute`.
         """
-        return drive(execute(self._sync_run(wait, take_over), _checked(state)), _signal(cancel, timeout))
+        return drive(execute(self._sync_run(how), _checked(state)), signal_of(how))
 
-    async def aexecute(
-        self,
-        state: State,
-        *,
-        wait: float | None = None,
-        take_over: bool = False,
-        cancel: threading.Event | None = None,
-        timeout: float | None = None,
-    ) -> State:
+    async def aexecute(self, state: State, **how: Unpack[Call]) -> State:
         """Run a State as `execute` does, on the running event loop.
 
         Sync nodes and the store work in threads. To cancel the task stops the run, after the node that is running if
@@ -137,20 +117,9 @@ class StateGraph(GraphBuilder):
         """
         from stategraph._drivers.aio import adrive  # imported when used: asyncio takes 20 ms
 
-        return await adrive(execute(self._new_run(wait, take_over), _checked(state)), _signal(cancel, timeout))
+        return await adrive(execute(self._new_run(how), _checked(state)), signal_of(how))
 
-    def resume(
-        self,
-        run_id: str,
-        updates: Mapping[str, Any] | None = None,
-        *,
-        allow_changed: bool = False,
-        migrate: Mapping[str, str] | None = None,
-        wait: float | None = None,
-        take_over: bool = False,
-        cancel: threading.Event | None = None,
-        timeout: float | None = None,
-    ) -> State:
+    def resume(self, run_id: str, updates: Mapping[str, Any] | None = None, **how: Unpack[ResumeCall]) -> State:
         """Go on with a run from its last checkpoint: take the next edge after the node that produced it.
 
         Args:
@@ -177,38 +146,19 @@ class StateGraph(GraphBuilder):
             GraphMismatchError: it is a run of another graph, or of this one before it changed; it names the changes.
             And all that `execute` raises.
         """
-        task = _resume(self._sync_run(wait, take_over), run_id, updates, allow_changed, migrate)
-        return drive(task, _signal(cancel, timeout))
+        task = _resume(self._sync_run(how, ResumeCall), run_id, updates, how)
+        return drive(task, signal_of(how))
 
-    async def aresume(
-        self,
-        run_id: str,
-        updates: Mapping[str, Any] | None = None,
-        *,
-        allow_changed: bool = False,
-        migrate: Mapping[str, str] | None = None,
-        wait: float | None = None,
-        take_over: bool = False,
-        cancel: threading.Event | None = None,
-        timeout: float | None = None,
-    ) -> State:
+    async def aresume(self, run_id: str, updates: Mapping[str, Any] | None = None, **how: Unpack[ResumeCall]) -> State:
         """Go on with a run as `resume` does, on the running event loop; see `aexecute`."""
         from stategraph._drivers.aio import adrive  # imported when used: asyncio takes 20 ms
 
-        task = _resume(self._new_run(wait, take_over), run_id, updates, allow_changed, migrate)
-        return await adrive(task, _signal(cancel, timeout))
+        task = _resume(self._new_run(how, ResumeCall), run_id, updates, how)
+        return await adrive(task, signal_of(how))
 
     # ------------------------------------------------------------------ step by step
 
-    def stream(
-        self,
-        state: State,
-        *,
-        wait: float | None = None,
-        take_over: bool = False,
-        cancel: threading.Event | None = None,
-        timeout: float | None = None,
-    ) -> Stream:
+    def stream(self, state: State, **how: Unpack[Call]) -> Stream:
         """Run a State as `execute` does, yielding it after every node, and after every chunk of a node.
 
         After a chunk, `State.partial` holds the chunks so far. The run goes on when the next State is asked for; to
@@ -216,36 +166,17 @@ class StateGraph(GraphBuilder):
         """
         from stategraph._drivers.iteration import Stream  # imported when used
 
-        task = execute(self._sync_run(wait, take_over, shows=True), _checked(state))
-        return Stream(task, _signal(cancel, timeout), self.store)
+        task = execute(self._sync_run(how, shows=True), _checked(state))
+        return Stream(task, signal_of(how), self.store)
 
-    def stream_resume(
-        self,
-        run_id: str,
-        updates: Mapping[str, Any] | None = None,
-        *,
-        allow_changed: bool = False,
-        migrate: Mapping[str, str] | None = None,
-        wait: float | None = None,
-        take_over: bool = False,
-        cancel: threading.Event | None = None,
-        timeout: float | None = None,
-    ) -> Stream:
+    def stream_resume(self, run_id: str, updates: Mapping[str, Any] | None = None, **how: Unpack[ResumeCall]) -> Stream:
         """Go on with a run as `resume` does, yielding as `stream` does."""
         from stategraph._drivers.iteration import Stream  # imported when used
 
-        task = _resume(self._sync_run(wait, take_over, shows=True), run_id, updates, allow_changed, migrate)
-        return Stream(task, _signal(cancel, timeout), self.store)
+        task = _resume(self._sync_run(how, ResumeCall, shows=True), run_id, updates, how)
+        return Stream(task, signal_of(how), self.store)
 
-    def astream(
-        self,
-        state: State,
-        *,
-        wait: float | None = None,
-        take_over: bool = False,
-        cancel: threading.Event | None = None,
-        timeout: float | None = None,
-    ) -> AsyncStream:
+    def astream(self, state: State, **how: Unpack[Call]) -> AsyncStream:
         """Run a State as `stream` does, on the running event loop.
 
         A loop that may be left early is best put into ``async with graph.astream(state) as states``: then the run has
@@ -253,26 +184,17 @@ class StateGraph(GraphBuilder):
         """
         from stategraph._drivers.streams import AsyncStream  # imported when used: asyncio takes 20 ms
 
-        task = execute(self._new_run(wait, take_over, shows=True), _checked(state))
-        return AsyncStream(task, _signal(cancel, timeout), self.store)
+        task = execute(self._new_run(how, shows=True), _checked(state))
+        return AsyncStream(task, signal_of(how), self.store)
 
     def astream_resume(
-        self,
-        run_id: str,
-        updates: Mapping[str, Any] | None = None,
-        *,
-        allow_changed: bool = False,
-        migrate: Mapping[str, str] | None = None,
-        wait: float | None = None,
-        take_over: bool = False,
-        cancel: threading.Event | None = None,
-        timeout: float | None = None,
+        self, run_id: str, updates: Mapping[str, Any] | None = None, **how: Unpack[ResumeCall]
     ) -> AsyncStream:
         """Go on with a run as `resume` does, yielding as `astream` does."""
         from stategraph._drivers.streams import AsyncStream  # imported when used: asyncio takes 20 ms
 
-        task = _resume(self._new_run(wait, take_over, shows=True), run_id, updates, allow_changed, migrate)
-        return AsyncStream(task, _signal(cancel, timeout), self.store)
+        task = _resume(self._new_run(how, ResumeCall, shows=True), run_id, updates, how)
+        return AsyncStream(task, signal_of(how), self.store)
 
     # ------------------------------------------------------------------ nested
 
@@ -287,32 +209,30 @@ class StateGraph(GraphBuilder):
         """
         from stategraph.nodes.subgraph import GraphNode  # imported when used
 
-        return GraphNode(self, self._planned_nested, inputs, outputs)
+        return GraphNode(self, partial(self._planned, is_nested=True), inputs, outputs)
 
     # ------------------------------------------------------------------ inside
 
-    def _new_run(self, wait: float | None, take_over: bool, *, shows: bool = False) -> RunContext:
-        _check_claim(wait, take_over)
+    def _new_run(self, how: Call, kind: type = Call, *, shows: bool = False) -> RunContext:
+        checked(how, kind)
+        patience, takes_over = claim_of(how)
         plan, checkpoint = self._runnable(), self.config.checkpoint
         store = _write_behind(self.store) if plan.write_behind else self.store
         policy = RetentionPolicy(checkpoint.retention, checkpoint.window, checkpoint.ttl)
-        dropped = DroppedRuns(self.store)
-        services = RunIO(store, self.observer, self._name, policy, plan.persist, dropped.settle)
-        return RunContext(
-            plan, services, wanted_events(self.observer), shows, dropped.hand_over, wait or 0.0, take_over
-        )
+        services = RunIO(store, self.observer, self._name, policy, plan.persist, partial(reaper.settle, self.store))
+        dropped = partial(hand_over, self.store, os.getpid())
+        return RunContext(plan, services, wanted_events(self.observer), shows, dropped, patience, takes_over)
 
-    def _sync_run(self, wait: float | None, take_over: bool, *, shows: bool = False) -> RunContext:
-        run = self._new_run(wait, take_over, shows=shows)
+    def _sync_run(self, how: Call, kind: type = Call, *, shows: bool = False) -> RunContext:
+        run = self._new_run(how, kind, shows=shows)
         plan = run.plan
         node = plan.async_node
         if plan.start_nested is not None:  # nested graphs may have changed since this one was compiled
             node = next((name for name, stage in plan.stages.items() if stage.node.is_async), None)
         if node is not None:
-            from stategraph._drivers.blocking import is_loop_running  # imported when used: with async nodes
+            from stategraph._drivers.blocking import check_no_loop  # imported when used: with async nodes
 
-            if is_loop_running():
-                raise AsyncNodeError(node, _ASYNC_STREAMS) if shows else AsyncNodeError(node)
+            check_no_loop(node, shows=shows)
         return run
 
     def _runnable(self) -> CompiledGraph:
@@ -321,33 +241,20 @@ class StateGraph(GraphBuilder):
             raise self._error(plan.lacks)
         return plan
 
-    def _planned(self) -> CompiledGraph:
-        plan = self._plan
-        if plan is None:
-            with self._lock:
-                plan = self._plan = self._make_plan(self._persist if self.config.checkpoint.interval else None)
-        return plan
-
-    def _planned_nested(self) -> CompiledGraph:
-        """Return what was compiled for another graph, which decides when something is saved; this one, what."""
-        if self._persist is None or self.config.checkpoint.interval:
-            return self._planned()
-        plan = self._nested_plan
-        if plan is None:
-            with self._lock:
-                plan = self._nested_plan = self._make_plan(self._persist)
-        return plan
-
-    @property
-    def _persist(self) -> frozenset[str] | None:
-        keys = self.config.checkpoint.persist
-        if keys is None:
-            return None
-        handled = any(policies.on_error is not None for policies in self._policies.values())
-        return frozenset([*keys, "error"] if handled else keys)  # nothing could compute that again
-
-    def _make_plan(self, persist: frozenset[str] | None) -> CompiledGraph:
+    def _planned(self, *, is_nested: bool = False) -> CompiledGraph:
+        """Return the compiled graph. Nested, another one decides when something is saved; this one, what."""
         checkpoint = self.config.checkpoint
+        saves_keys = checkpoint.persist is not None and (is_nested or checkpoint.interval > 0)
+        plan = self._plans.get(saves_keys)
+        if plan is None:
+            with self._lock:
+                plan = self._plans[saves_keys] = self._make_plan(checkpoint.persist if saves_keys else None)
+        return plan
+
+    def _make_plan(self, keys: Iterable[str] | None) -> CompiledGraph:
+        checkpoint = self.config.checkpoint
+        handled = any(policies.on_error is not None for policies in self._policies.values())
+        persist = None if keys is None else frozenset([*keys, "error"] if handled else keys)  # none could make it again
         keeps = checkpoint.interval > 0 and self.store.keeps_parts
         stages = self._stages(persist)
         plan = CompiledGraph(
@@ -376,7 +283,7 @@ class StateGraph(GraphBuilder):
         return equipped(plan, self.store)
 
     def _changed(self) -> None:
-        self._plan = self._nested_plan = None
+        self._plans = {}
 
     def __repr__(self) -> str:
         return f"StateGraph({self.name!r}, {len(self._nodes)} nodes, {len(self._edges)} edges, {self.store})"
@@ -407,36 +314,13 @@ def _check_arguments(config: object, observer: object, store: object) -> None:
         )
 
 
-def _resume(run: RunContext, *how: Any) -> Task[State]:
+def _resume(run: RunContext, run_id: str, updates: Mapping[str, Any] | None, how: ResumeCall) -> Task[State]:
     from stategraph._engine.resume import resume_with  # imported when used: most processes begin runs
 
-    return resume_with(run, *how)
-
-
-def _is_duration(value: Any) -> bool:
-    return type(value) in (int, float) and (0 <= value <= MOST or value == math.inf)
+    return resume_with(run, run_id, updates, how.get("allow_changed", False), how.get("migrate"))
 
 
 def _checked(state: object) -> State:
     if not isinstance(state, State):
         raise TypeError(f"a graph runs a State, not {type(state).__name__}: State({{...}}) makes one of a mapping")
     return state
-
-
-def _check_claim(wait: object, take_over: object) -> None:
-    if wait is not None and not _is_duration(wait):
-        raise ConfigError("wait", wait, "a number of seconds from 0 on")
-    if type(take_over) is not bool:
-        raise ConfigError("take_over", take_over, "True or False")
-
-
-def _signal(cancel: threading.Event | None, timeout: float | None) -> StopSignal | None:
-    if cancel is not None and not callable(getattr(cancel, "is_set", None)):
-        raise ConfigError("cancel", cancel, "a threading.Event")
-    if timeout is not None and not _is_duration(timeout):
-        raise ConfigError("timeout", timeout, "a number of seconds from 0 on")
-    if cancel is None and timeout is None:
-        return None
-    from stategraph._drivers.limits import StopSignal  # imported when used: few calls are limited
-
-    return StopSignal.of(cancel, timeout)

@@ -245,3 +245,11 @@ class CachePolicy:
     sign_with: Callable[[], bytes] | str | None = attrs.field(
         default=None, kw_only=True, repr=False, validator=_is_sign_with
     )
+
+
+def check_policies(retry: object, cache: object) -> None:
+    """Raise ConfigError if what is given as the policies of a node is something else."""
+    if retry is not None and not isinstance(retry, RetryPolicy):
+        raise ConfigError("retry", retry, "a RetryPolicy")
+    if cache is not None and not isinstance(cache, CachePolicy):
+        raise ConfigError("cache", cache, "a CachePolicy")

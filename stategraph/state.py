@@ -16,9 +16,11 @@ from stategraph._values import clock
 from stategraph._values.events import EventType, Listener, listener_problem, notify, wants
 from stategraph._values.frozen import are_settled, check_mapping, freeze_at, freeze_items, lay_over, plain_key
 from stategraph._values.ids import check_run_id, is_nested_id, outer_id, step_of
-from stategraph._values.provenance import ErrorInfo, ParentStep, Partial, Pause, Progress, RunStatus, check_step
-from stategraph._values.structure import GraphStructure
+from stategraph._values.provenance import ErrorInfo, GraphStructure, ParentStep, RunStatus, check_step
 from stategraph.errors import InvalidRunIdError
+
+if TYPE_CHECKING:
+    from stategraph._values.progress import Partial, Pause, Progress  # imported when used: by few runs
 
 _Default = TypeVar("_Default")
 _REPR_LIMIT = 120  # characters of the keys in a repr
@@ -106,6 +108,18 @@ def _is_optional(cls: type) -> Any:
     return attrs.validators.optional(attrs.validators.instance_of(cls))
 
 
+def _is_optional_progress(name: str) -> Any:
+    """Return a validator for None or a value of this class, which is imported where there is one: by few runs."""
+
+    def validate(instance: object, attribute: Any, value: object) -> None:
+        if value is not None:
+            from stategraph._values import progress
+
+            attrs.validators.instance_of(getattr(progress, name))(instance, attribute, value)
+
+    return validate
+
+
 def _to_status(value: str) -> RunStatus:
     return RunStatus(value)
 
@@ -148,8 +162,8 @@ class State(_Draft, Mapping[str, Any]):
     graph: str | None = attrs.field(default=None, kw_only=True, validator=_is_optional(str))
     structure: GraphStructure | None = attrs.field(default=None, kw_only=True, validator=_is_optional(GraphStructure))
     error: ErrorInfo | None = attrs.field(default=None, kw_only=True, validator=_is_optional(ErrorInfo))
-    pause: Pause | None = attrs.field(default=None, kw_only=True, validator=_is_optional(Pause))
-    progress: Progress | None = attrs.field(default=None, kw_only=True, validator=_is_optional(Progress))
+    pause: Pause | None = attrs.field(default=None, kw_only=True, validator=_is_optional_progress("Pause"))
+    progress: Progress | None = attrs.field(default=None, kw_only=True, validator=_is_optional_progress("Progress"))
     parent: ParentStep | None = attrs.field(default=None, kw_only=True, validator=_is_optional(ParentStep))
     generation: int = attrs.field(default=0, converter=check_step, kw_only=True)
     observer: Listener | None = attrs.field(default=None, kw_only=True, eq=False)
@@ -310,6 +324,8 @@ class State(_Draft, Mapping[str, Any]):
         Raises:
             ValueError: the deadline is none: a datetime without a time zone, or no number of seconds.
         """
+        from stategraph._values.progress import Pause
+
         now = clock.to_datetime(clock.now_ns())
         until = deadline if deadline is None or isinstance(deadline, datetime) else _deadline(now, deadline)
         return evolve(self, pause=Pause(reason, "", value, response_param, now, until))

@@ -20,7 +20,7 @@ from stategraph import (
     StateGraph,
     get_observer,
 )
-from stategraph._values.provenance import Part
+from stategraph._values.progress import Part
 from stategraph.stores import Policy
 
 Node: TypeAlias = Callable[..., Any]

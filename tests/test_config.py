@@ -463,6 +463,7 @@ def test_a_secret_is_in_no_error(name: str, make: Any) -> None:
         lambda: CONFIG.merge(SECRET),  # type: ignore[arg-type]
         lambda: CONFIG.merge({"checkpoint": SECRET}),
         lambda: GraphConfig(name="g", checkpoint={"options": {"dsn": SECRET}}),  # type: ignore[arg-type]
+        lambda: GraphConfig(name="g", checkpoint=[SECRET]),  # type: ignore[arg-type]
         lambda: StateGraph({"name": "g", "checkpoint": {"options": {"dsn": SECRET}}}),  # type: ignore[arg-type]
         lambda: get_checkpoint_store("memory", connection=SECRET),
         *(

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import os
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +14,7 @@ from typing import Any
 
 import pytest
 
+import stategraph
 from stategraph import (
     CheckpointConfig,
     CheckpointSaveError,
@@ -345,3 +349,44 @@ def test_runs_side_by_side(store: CheckpointStore, how: dict[str, Any]) -> None:
         assert store.load(run_id)["trace"] == [*NAMES]
         if how.get("retention") == "full":
             assert [row.step for row in store.history(run_id)] == [*range(1, 8)]
+
+
+LEAKS = """
+import os, resource, sys
+from stategraph import CheckpointConfig, ExecutionError, GraphConfig, State, StateGraph
+
+options = {"path": sys.argv[1]}
+checkpoint = CheckpointConfig(store="sqlite", interval=10, options=options)
+graph = StateGraph(GraphConfig("leaking", observer="noop", checkpoint=checkpoint))
+opened = []
+
+def leak(state):
+    while True:
+        opened.append(open(os.devnull))
+
+graph.add_node("work", lambda state: {"done": True})
+graph.add_node("leak", leak)
+graph.add_edge("work", "leak")
+graph.set_entry_point("work")
+graph.set_exit_point("leak")
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+try:
+    graph.execute(State(run_id="r"))
+except ExecutionError as error:
+    print(error.node_name)
+while opened:
+    opened.pop().close()
+print(graph.store.load("r").status, graph.store.load("r")["done"])
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there is no such limit")
+def test_a_run_that_has_no_file_descriptors_left_is_saved(tmp_path):
+    """What handles a failure is imported before a run begins, not when it fails."""
+    (tmp_path / "leak.py").write_text(LEAKS)
+    command = [sys.executable, str(tmp_path / "leak.py"), str(tmp_path / "runs.db")]
+    environment = {**os.environ, "PYTHONPATH": str(Path(stategraph.__file__).parents[1])}
+
+    done = subprocess.run(command, check=True, capture_output=True, text=True, env=environment)
+
+    assert done.stdout.split() == ["leak", "failed", "True"]

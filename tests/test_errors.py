@@ -164,8 +164,10 @@ ERRORS: list[tuple[StateGraphError, type[BaseException], dict[str, Any], str]] =
         RunBusyError("a", Owner("vm", 17, datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC))),
         RuntimeError,
         {"run_id": "a", "owner": Owner("vm", 17, datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC))},
-        "run 'a' is at work: process 17 on vm, since 2026-01-02 03:04:05 UTC owns it; wait for it (wait=seconds), or, "
-        "if it hangs, take the run away from it (take_over=True)",
+        (
+            "run 'a' is at work: process 17 on vm, since 2026-01-02 03:04:05 UTC owns it; wait for it (wait=seconds), "
+            "or, if it hangs, take the run away from it (take_over=True)"
+        ),
     ),
 ]
 

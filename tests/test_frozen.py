@@ -2,7 +2,10 @@
 
 import copy
 import operator
+import os
 import pickle
+import subprocess
+import sys
 from collections import OrderedDict, UserList, defaultdict, deque
 from collections.abc import Callable
 from datetime import UTC, date, datetime
@@ -15,6 +18,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import stategraph
 from stategraph import NotSerializableError, State
 from stategraph._values.frozen import MAX_DEPTH, SETTLED, FrozenDict, FrozenList, freeze, freeze_items, is_settled
 from stategraph.stores._codec.msgpack import encode
@@ -551,3 +555,17 @@ def test_freezing_keeps_every_value_that_is_kept() -> None:
     changed = [name for name, value in KEPT_VALUES.items() if not is_same(freeze(value), value)]
 
     assert changed == []
+
+
+def test_the_first_value_of_a_type_that_takes_long_to_import_is_settled():
+    """Such as a Decimal, which nothing had asked for in this process."""
+    program = """
+from decimal import Decimal
+from pathlib import PurePosixPath
+from stategraph import State
+from stategraph._values.frozen import FrozenDict, FrozenList
+state = State({"prices": [Decimal(1)], "files": {PurePosixPath("a"): 1}})
+assert (type(state["prices"]), type(state["files"])) == (FrozenList, FrozenDict)
+"""
+    environment = {**os.environ, "PYTHONPATH": str(Path(stategraph.__file__).parents[1])}
+    subprocess.run([sys.executable, "-c", program], check=True, env=environment)

@@ -9,7 +9,7 @@ import gc
 import signal
 import sqlite3
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextvars import ContextVar
 from decimal import Decimal
 from typing import Any
@@ -56,6 +56,14 @@ def nested(node: Any) -> StateGraph:
 def tried_again(node: Any) -> StateGraph:
     """-> the same, where what fails is tried again."""
     return alone(node, policies={"talks": {"retry": RetryPolicy(initial_delay=0), "timeout": 50}})
+
+
+async def works(over: list[str], sleep: Callable[[float], Awaitable[None]]) -> None:
+    """A task of a generator, which notes that it is over."""
+    try:
+        await sleep(40)
+    finally:
+        over.append("task")
 
 
 @pytest.fixture(params=[alone, limited, typed, nested, tried_again])
@@ -456,15 +464,9 @@ class TestTaskGroups:
         """Its tasks are over when the stream is left, which is no failure."""
         over: list[str] = []
 
-        async def works() -> None:
-            try:
-                await asyncio.sleep(40)
-            finally:
-                over.append("task")
-
         async def node(state: State) -> AsyncIterator[Any]:
             async with asyncio.TaskGroup() as group:
-                group.create_task(works())
+                group.create_task(works(over, asyncio.sleep))
                 await asyncio.sleep(0)
                 yield "one"
                 yield "two"
@@ -556,16 +558,10 @@ class TestAnyio:
         """All of it is over when the stream is left."""
         over: list[str] = []
 
-        async def works() -> None:
-            try:
-                await anyio.sleep(40)
-            finally:
-                over.append("task")
-
         async def node(state: State) -> AsyncIterator[Any]:
             with anyio.fail_after(30):
                 async with anyio.create_task_group() as group:
-                    group.start_soon(works)
+                    group.start_soon(works, over, anyio.sleep)
                     await anyio.sleep(0)
                     yield "one"
                     yield "two"

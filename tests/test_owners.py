@@ -247,7 +247,7 @@ class TestProcesses:
     def graph(self, tmp_path: Path, kind: str) -> Any:
         store = SHARED[kind](tmp_path)
         nodes = {name: lambda state: {"by": "the second"} for name in "abc"}
-        yield make_graph(nodes, store=store, preserve=True)
+        yield make_graph(nodes, store=store, preserve=True, name="owned")
         store.close()
 
     def test_a_run_that_another_process_is_at_work_on(self, graph: Any, start: Callable[..., Process]) -> None:
@@ -390,10 +390,13 @@ class TestFilesOfLocks:
             next(stream)
             stream.close()
         shutil.copytree(tmp_path / "a", tmp_path / "b")
-        with SHARED[kind](tmp_path / "a") as store, SHARED[kind](tmp_path / "b") as copy:
-            with make_graph(traces("ab"), store=store).stream_resume(RUN) as states:
-                next(states)
-                assert make_graph(traces("ab"), store=copy).resume(RUN)["trace"] == ["a", "b"]
+        with (
+            SHARED[kind](tmp_path / "a") as store,
+            SHARED[kind](tmp_path / "b") as copy,
+            make_graph(traces("ab"), store=store).stream_resume(RUN) as states,
+        ):
+            next(states)
+            assert make_graph(traces("ab"), store=copy).resume(RUN)["trace"] == ["a", "b"]
 
     @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere, this is a known limit")
     def test_others_open_and_close_the_file(self, kind: str, start: Callable[..., Process], tmp_path: Path) -> None:
@@ -425,7 +428,7 @@ class TestFilesOfLocks:
 
         monkeypatch.setattr(byte_locks.LockFile, "_set", none)
         with open_store() as store, pytest.raises(CheckpointError, match="local disk"):
-            make_graph({"a": pytest.fail}, store=store).execute(State(run_id=RUN))
+            make_graph({"a": lambda state: pytest.fail("it has run")}, store=store).execute(State(run_id=RUN))
 
     @pytest.mark.inside
     def test_locks_of_a_process(

@@ -16,8 +16,7 @@ from typing import Any
 import pytest
 
 from stategraph import ExecutionError, MapNode, ParallelNode, RunStatus, State
-from stategraph.nodes._parts.jobs import Job
-from stategraph.nodes._parts.pools import make_pool
+from stategraph.nodes._parts.pools import Job, TaskPool, ThreadPool
 from stategraph.stores.memory import MemoryStore
 from stategraph.stores.sqlite import SqliteStore
 from tests.scenarios import DRIVERS, NODES, RUN, Node, make_graph, traces
@@ -116,7 +115,7 @@ class TestAhead:
         """As long as nobody asks for the next outcomes, no job begins beyond that."""
         begun: list[int] = []
         jobs = [Job(str(number), begun.append, number) for number in range(50)]
-        pool = make_pool(jobs, 2, is_async=False, processes=False, stops=True)
+        pool = ThreadPool(jobs, 2, stops=True)
 
         taken = len(pool.next())
         time.sleep(0.1)
@@ -138,7 +137,7 @@ class TestAhead:
             begun.append(number)
 
         async def take_all() -> int:
-            pool = make_pool(jobs, 2, is_async=True, processes=False, stops=True)
+            pool = TaskPool(jobs, 2, stops=True)
             taken = len(await pool.next())
             await asyncio.sleep(0.1)
             ahead = len(begun)

@@ -21,7 +21,7 @@ from stategraph import (
     RunStatus,
     State,
 )
-from stategraph._values.structure import EdgeStructure, GraphStructure
+from stategraph._values.provenance import EdgeStructure, GraphStructure
 from stategraph.stores.memory import MemoryStore
 from stategraph.testing import fixed
 

@@ -28,7 +28,7 @@ from stategraph import (
     get_checkpoint_store,
     register_observer,
 )
-from stategraph._values.provenance import Pause
+from stategraph._values.progress import Pause
 from stategraph.errors import (
     AnswerError,
     CheckpointCorruptError,
@@ -37,9 +37,8 @@ from stategraph.errors import (
     StepConflictError,
 )
 from stategraph.observers.registry import get_observer
-from stategraph.stores.base import CheckpointStore
+from stategraph.stores.base import CheckpointStore, Policy
 from stategraph.stores.memory import MemoryStore
-from stategraph.stores.retention import Policy
 from stategraph.stores.serializers import Serializer, register_serializer
 from stategraph.stores.sqlite import SqliteStore
 from tests.scenarios import make_graph, raises, trace

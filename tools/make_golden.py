@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from stategraph import State
-from stategraph._values.provenance import ErrorInfo, Origin, ParentStep, Part, Partial, Pause, Progress
-from stategraph._values.structure import EdgeStructure, GraphStructure
+from stategraph._values.progress import Origin, Part, Partial, Pause, Progress
+from stategraph._values.provenance import EdgeStructure, ErrorInfo, GraphStructure, ParentStep
 from stategraph.stores._rows.records import FORMAT
 from stategraph.stores._rows.store import RowStore
+from stategraph.stores.base import Policy
 from stategraph.stores.disk import DiskStore
-from stategraph.stores.retention import Policy
 from stategraph.stores.sqlite import SqliteStore
 from stategraph.testing import KEPT_VALUES, fixed
 

@@ -64,7 +64,7 @@ MUTANTS = (
     ),
     Mutant(
         "what was planted since the files were looked at is used",
-        "stores/_files/database_files.py",
+        "stores/_files/sqlite_files.py",
         "            check_side_files(file)\n",
         "            pass\n",
         ("tests/stores/test_files.py",),
@@ -79,8 +79,8 @@ MUTANTS = (
     Mutant(
         "an error shows the checkpoint of a config whole",
         "config/graph.py",
-        "is_shown=False,\n        ),",
-        "is_shown=True,\n        ),",
+        'hidden="checkpoint"',
+        'hidden=""',
         ("tests/test_config.py",),
     ),
     Mutant(
@@ -120,7 +120,7 @@ MUTANTS = (
     ),
     Mutant(
         "commits are not synced",
-        "stores/_files/sqlite_connection.py",
+        "stores/_files/sqlite_files.py",
         '"synchronous = FULL"',
         '"synchronous = OFF"',
         ("tests/stores/test_sqlite.py", "tests/proof -k power_cuts"),
@@ -218,7 +218,7 @@ MUTANTS = (
     ),
     Mutant(
         "an approval outlives a rollback",
-        "stores/_time_travel.py",
+        "stores/_defaults.py",
         "return evolve(asking_again(state), generation=state.generation + 1)",
         "return evolve(state, generation=state.generation + 1)",
         ("tests/test_pauses.py",),
@@ -239,7 +239,7 @@ MUTANTS = (
     ),
     Mutant(
         "a follower is not told of the leader's error",
-        "stores/_rows/group_commit.py",
+        "stores/_rows/access.py",
         "[_copy(error) for _ in writes]",
         "[True for _ in writes]",
         ("tests/stores/test_commit.py",),
@@ -254,8 +254,8 @@ MUTANTS = (
     Mutant(
         "parts stay when what they were made of changes",
         "_engine/resume.py",
-        "run.services.drop_parts, (run_id, saved.step, bool(updates)))",
-        "run.services.drop_parts, (run_id, saved.step, False))",
+        "drop_parts, (run.services, run_id, saved.step, bool(updates)))",
+        "drop_parts, (run.services, run_id, saved.step, False))",
         ("tests/test_parts.py",),
     ),
     Mutant(
@@ -388,8 +388,8 @@ MUTANTS = (
     Mutant(
         "a copy is made without the parts of the step that it stands before",
         "stores/_rows/copies.py",
-        "    for batch in nested:\n",
-        "    for batch in ():\n",
+        " if with_nested else ():\n",
+        " if False else ():\n",
         (STORES,),
     ),
     Mutant(
@@ -599,14 +599,14 @@ MUTANTS = (
     ),
     Mutant(
         "what is deleted is left in pages that nobody uses",
-        "stores/_files/sqlite_connection.py",
+        "stores/_files/sqlite_files.py",
         ', "secure_delete = ON")',
         ', "secure_delete = FAST")',
         ("tests/stores/test_erasure.py",),
     ),
     Mutant(
         "what is deleted is left in the log",
-        "stores/_files/sqlite_connection.py",
+        "stores/_files/sqlite_files.py",
         'database.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()',
         "pass",
         ("tests/stores/test_erasure.py",),
@@ -635,7 +635,7 @@ MUTANTS = (
     Mutant(
         "what is saved in a file that was replaced is called saved",
         "stores/_rows/sqlite_table.py",
-        "        self.database.files.check()\n",
+        "        self.files.check()\n",
         "",
         ("tests/stores/test_files.py",),
     ),
@@ -662,7 +662,7 @@ MUTANTS = (
     ),
     Mutant(
         "what is stored makes installed packages be imported",
-        "stores/_codec/payload.py",
+        "stores/_rows/encoder.py",
         "registered_format(name).decode",
         "find_format(name).decode",
         ("tests/stores/test_serializers.py",),
@@ -690,7 +690,7 @@ MUTANTS = (
     ),
     Mutant(
         "what is met again at another depth is not counted",
-        "stores/_codec/sharing.py",
+        "stores/_codec/limits.py",
         "                return _is_writable_again(containers)\n",
         "                return _is_writable_again(level)\n",
         ("tests/stores/test_sharing.py",),

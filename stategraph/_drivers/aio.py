@@ -11,10 +11,8 @@ from inspect import GEN_CLOSED, getgeneratorstate
 from typing import Any, NoReturn, TypeAlias, TypeVar, cast
 
 from stategraph._drivers.calls import Outcome, call_apart
-from stategraph._drivers.endings import answer_of
 from stategraph._drivers.limits import Limits, MakeError, StopSignal
 from stategraph._drivers.threads import LoopThreads, threads_of_loop
-from stategraph._drivers.waiting import wait_for
 from stategraph._protocol.commands import (
     BLOCKING,
     Await,
@@ -33,9 +31,8 @@ from stategraph._protocol.commands import (
     Unlimit,
     escaped,
 )
-from stategraph._util.callables import is_async_callable
+from stategraph._util.callables import failure_of, is_async_callable
 from stategraph._util.cancellation import outlast
-from stategraph._util.failures import failure_of
 from stategraph.state import State
 
 _Answer = TypeVar("_Answer")
@@ -61,7 +58,9 @@ async def adrive(task: Task[_Answer], signal: StopSignal | None, show: _Show | N
             except BaseException as error:
                 if getgeneratorstate(task) == GEN_CLOSED:  # it was the task itself that ended
                     await workers.check_cancelled_at_the_end(error)
-                    return cast(_Answer, answer_of(error))
+                    if isinstance(error, StopIteration):
+                        return cast(_Answer, error.value)
+                    raise
                 go_on, value = task.throw, await workers.thrown(error)
 
 
@@ -135,7 +134,7 @@ class _Workers:
             if isinstance(awaitable, Coroutine):
                 awaitable.close()  # or Python warns that nobody awaited it
             await self._raise_cancellation()
-        answer = await wait_for(awaitable, self._limits)
+        answer = await self._limits.wait_for(awaitable)
         if self._is_cancelled():
             await self._forget_stray_cancellations()
         return answer

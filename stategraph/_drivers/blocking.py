@@ -30,6 +30,7 @@ from stategraph.errors import AsyncNodeError
 if TYPE_CHECKING:
     import asyncio
 
+_ASYNC_STREAMS = "'graph.astream(...)' or 'graph.astream_resume(...)' with 'async for', or 'await graph.aexecute(...)'"
 _TO_END = 1.0  # seconds in which tasks of a run that was dropped may end by themselves
 
 
@@ -118,13 +119,11 @@ class Waits:
         return self._run(result) if isawaitable(result) else result
 
     def _wait_for(self, awaitable: Awaitable[Any], node_name: str) -> Any:
-        if is_loop_running():
+        if _is_loop_running():
             if isinstance(awaitable, Coroutine):
                 awaitable.close()  # or Python warns that nobody awaited it
             raise CannotAwait from AsyncNodeError(node_name)
-        from stategraph._drivers.waiting import wait_for
-
-        return self._run(wait_for(awaitable, self._limits))
+        return self._run(self._limits.wait_for(awaitable))
 
     def _run(self, awaitable: Any) -> Any:
         import asyncio  # imported when used: 20 ms
@@ -135,7 +134,18 @@ class Waits:
         return self._runner.run(awaitable)
 
 
-def is_loop_running() -> bool:
+def check_no_loop(node: str, *, shows: bool) -> None:
+    """Raise AsyncNodeError if an event loop is running in this thread: it would wait for an async node of that name.
+
+    Args:
+        node: The name of the node.
+        shows: Whether the caller iterates over the run.
+    """
+    if _is_loop_running():
+        raise AsyncNodeError(node, _ASYNC_STREAMS) if shows else AsyncNodeError(node)
+
+
+def _is_loop_running() -> bool:
     """Return whether an event loop is running in this thread."""
     asyncio = sys.modules.get("asyncio")  # where it was never imported, none is
     return asyncio is not None and asyncio.events._get_running_loop() is not None

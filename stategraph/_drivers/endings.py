@@ -2,18 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from stategraph._protocol.commands import Stopped
 from stategraph._text.shown import describe_exception
 from stategraph.errors import RunCancelledError
-
-
-def answer_of(error: BaseException) -> Any:
-    """Return what a task returned, from the StopIteration that ended it; raise anything else that ended it."""
-    if isinstance(error, StopIteration):
-        return error.value
-    raise error
 
 
 def left() -> Stopped:

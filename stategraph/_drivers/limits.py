@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from typing import Any
 
 import attrs
 
 from stategraph._protocol.commands import Stopped
+from stategraph._util.validators import is_duration
+from stategraph.errors import ConfigError
 
 MakeError = Callable[[float], BaseException]
 
@@ -28,10 +31,16 @@ class StopSignal:
     deadline: float
 
     @classmethod
-    def of(cls, cancel: threading.Event | None, timeout: float | None) -> StopSignal | None:
-        """Return the signal, None if nothing can ever stop the run."""
-        if cancel is None and timeout is None:
-            return None
+    def of(cls, cancel: threading.Event | None, timeout: float | None) -> StopSignal:
+        """Return the signal that is given by an event, by seconds from now, or by both.
+
+        Raises:
+            ConfigError: one of them is not what it should be.
+        """
+        if cancel is not None and not callable(getattr(cancel, "is_set", None)):
+            raise ConfigError("cancel", cancel, "a threading.Event")
+        if timeout is not None and not is_duration(timeout):
+            raise ConfigError("timeout", timeout, "a number of seconds from 0 on")
         return cls(cancel, timeout, float("inf") if timeout is None else time.monotonic() + timeout)
 
     def check(self) -> None:
@@ -108,3 +117,18 @@ class Limits:
     def cancel(self) -> threading.Event | None:
         """Stops the run once it is set."""
         return None if self.signal is None else self.signal.cancel
+
+    async def wait_for(self, awaitable: Awaitable[Any]) -> Any:
+        """Await what an async node returned, no longer than the time that is left."""
+        import asyncio  # imported when used: 20 ms
+
+        limit = self.of_all()
+        if limit is None:
+            return await awaitable
+        try:
+            async with asyncio.timeout(limit.left()) as timer:
+                return await awaitable
+        except TimeoutError:
+            if timer.expired():
+                raise limit.passed()  # noqa: B904 - it has its cause
+            raise  # the node's own

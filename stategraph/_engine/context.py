@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from functools import partial
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import attrs
 
@@ -14,8 +14,10 @@ from stategraph._engine.io import RunIO
 from stategraph._graph.compiled import CompiledGraph
 from stategraph._protocol.commands import Task
 from stategraph._values.events import EventType
-from stategraph._values.provenance import Part
 from stategraph.state import State
+
+if TYPE_CHECKING:
+    from stategraph._values.progress import Part
 
 PATH_LENGTH = 100  # nodes that the path of an error tells: a run of a million steps does not grow
 _RECENT = 100  # States behind the last saved one that are tried if the newest of them cannot be saved

@@ -1,4 +1,4 @@
-"""Runs that end before their time: the error to raise, and what is saved before it goes up."""
+"""Nodes that fail, and runs that end before their time: the error to raise, and what is saved before it goes up."""
 
 from __future__ import annotations
 
@@ -6,16 +6,17 @@ from typing import Any, TypeVar, cast
 
 import attrs
 
-from stategraph._engine.announce import emit
-from stategraph._engine.context import PATH_LENGTH, RunContext
-from stategraph._engine.saving import flush, keep_what_can_be, save_last
+from stategraph._engine.context import PATH_LENGTH, RunContext, fitting
+from stategraph._engine.saving import emit, flush, save, tell
 from stategraph._graph.compiled import CompiledNode
-from stategraph._protocol.commands import CannotAwait, Escaped, Parts, Stopped, StoreFailed, Task
+from stategraph._protocol.commands import CannotAwait, Escaped, Load, Parts, Save, Stopped, StoreFailed, Task
 from stategraph._text.shown import describe_exception
 from stategraph._values.events import EventType
+from stategraph._values.frozen import lay_over
 from stategraph._values.provenance import ErrorInfo, RunStatus
 from stategraph.edges import NoWay
 from stategraph.errors import (
+    CheckpointNotFoundError,
     CheckpointSaveError,
     ExecutionError,
     MaxIterationsError,
@@ -24,7 +25,7 @@ from stategraph.errors import (
     StateGraphError,
     StepConflictError,
 )
-from stategraph.state import State, evolve
+from stategraph.state import State, data_of, evolve
 
 
 def end_early(run: RunContext, error: BaseException) -> Task[None]:
@@ -62,8 +63,11 @@ def too_many_nodes(run: RunContext, name: str) -> ExecutionError:
     return failure_at(run, name, reason, kind=MaxIterationsError)
 
 
-def no_way_on(run: RunContext, stage: CompiledNode, no_way: NoWay) -> ExecutionError:
+def no_way_on(run: RunContext, stage: CompiledNode, no_way: NoWay) -> Task[ExecutionError]:
     """Return the error for a node that cannot be left."""
+    from stategraph._engine.announce import announce_entry  # imported when used: graphs seldom have a dead end
+
+    yield from announce_entry(run, stage, no_way, "", begins=False)
     cause = no_way.error
     if cause is not None:
         edge = stage.edges[no_way.tried - 1]
@@ -75,7 +79,18 @@ def no_way_on(run: RunContext, stage: CompiledNode, no_way: NoWay) -> ExecutionE
     return error
 
 
-def node_failure(run: RunContext, name: str, attempt: int, error: Exception) -> ExecutionError:
+def handle(run: RunContext, stage: CompiledNode, attempt: int, error: Exception) -> Task[tuple[str, dict[str, Any]]]:
+    """Return the node that handles the failure of another one, and the data that it finds; raise if there is none."""
+    state, name = run.state, stage.name
+    about = {"attempt": attempt, "error": describe_exception(error)}
+    yield from tell(run, EventType.NODE_ERROR, state.run_id, state.step + 1, name, about)
+    failure, handler = _node_failure(run, name, attempt, error), stage.policies.on_error
+    if handler is None:
+        raise failure from error
+    return handler, handled_data(run, failure, state, name)
+
+
+def _node_failure(run: RunContext, name: str, attempt: int, error: Exception) -> ExecutionError:
     """Return the error for a node that failed, the last time in this attempt."""
     attempts = f" after {attempt} attempts" if attempt > 1 else ""
     failure = failure_at(run, name, f"failed{attempts}: {describe_exception(error)}", error)
@@ -114,12 +129,58 @@ def _last_saves(run: RunContext, error: BaseException) -> Task[None]:
 
 def _save_unsaved(run: RunContext, error: BaseException, state: State) -> Task[None]:
     if run.plan.saves and state is not run.saved and not isinstance(error, _SAVE_ERRORS):
-        yield from save_last(run, state)
+        yield from _save_last(run, state)
     elif isinstance(error, NotSerializableError):
         info = ErrorInfo.of(error, run.path[-1] if run.path else state.checkpoint_node)
-        yield from keep_what_can_be(run, evolve(state, status=RunStatus.FAILED, error=info))
+        yield from _keep_what_can_be(run, evolve(state, status=RunStatus.FAILED, error=info))
     if run.unsaved_parts and run.plan.loads_parts:
-        yield (Parts, run.services.save_parts, (state, run.unsaved_parts))
+        from stategraph._engine.parts import save_parts  # imported when used: few nodes have parts
+
+        yield (Parts, save_parts, (run.services, state, run.unsaved_parts))
+
+
+def _save_last(run: RunContext, state: State) -> Task[None]:
+    """Save the State with which the run ends."""
+    try:
+        yield from save(run, (Save, run.services.save, state), state)
+        yield from flush(run, state)
+    except StepConflictError:
+        if run.saved is None or run.saved.step != state.step:
+            raise
+        # A node changed an object in its State before it failed: what is saved stays, how the run stands is new.
+        kept = yield (Load, run.services.load, state.run_id)
+        if kept.step != state.step:
+            raise
+        state = evolve(kept, status=state.status, error=state.error)
+        yield from save(run, (Save, run.services.save, state), state)
+    except NotSerializableError:
+        yield from _keep_what_can_be(run, state)
+        raise
+
+
+def _keep_what_can_be(run: RunContext, last: State) -> Task[None]:
+    """Keep as many of the last steps as can be, and how the run ended, if the last State itself cannot be kept."""
+    ends = {"status": last.status, "error": last.error}
+    bare = evolve(
+        last, pause=None, progress=last.progress and last.progress.changed(partial=None)
+    )  # it may be these that cannot be
+    tried = [*run.recent, bare]
+    run.recent.clear()
+    while tried:
+        state = evolve(tried.pop(), **ends)
+        try:
+            yield from save(run, (Save, run.services.save, state), state)
+            yield from flush(run, state)
+        except NotSerializableError:
+            continue
+        return
+    try:
+        kept = yield (Load, run.services.load, last.run_id)
+    except CheckpointNotFoundError:
+        return
+    if kept.step <= last.step:
+        state = evolve(kept, **ends)
+        yield from save(run, (Save, run.services.save, state), state)
 
 
 _Error = TypeVar("_Error", bound=BaseException)
@@ -144,7 +205,8 @@ def with_notes(error: _Error, other: BaseException) -> _Error:
     return error
 
 
-def error_data(failure: ExecutionError) -> dict[str, Any]:
-    """Return what a handler of failures finds in the State."""
+def handled_data(run: RunContext, failure: ExecutionError, before: State, name: str) -> dict[str, Any]:
+    """Return the data that a handler finds of a node that has failed: those before it, and the error."""
     error = cast(ErrorInfo, failure.state.error)
-    return {"error": {"type": error.type, "message": error.message, "node": error.node}}
+    data = {"error": {"type": error.type, "message": error.message, "node": error.node}}
+    return lay_over(data_of(before), fitting(run, data, before, name))

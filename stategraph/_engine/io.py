@@ -5,15 +5,14 @@ The engine never calls these functions. It puts them into commands.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING, Any, cast
 
 from stategraph._owners.holds import Hold, acting, lost, on_behalf_of, own
 from stategraph._text.shown import describe_exception, shorten
-from stategraph._util.failures import failures
+from stategraph._util.callables import failures
 from stategraph._values.events import EventType, Listener, notify
-from stategraph._values.provenance import Part
 from stategraph.errors import (
     CheckpointCorruptError,
     CheckpointError,
@@ -84,7 +83,7 @@ class RunIO:
                 self._tell_policy(state.run_id)
             self.store.save(state)
         except failures() as error:
-            raise self._unsaved(state, error)  # noqa: B904 - sets the cause itself
+            raise self.unsaved(state, error)  # noqa: B904 - sets the cause itself
         finally:
             acting.hold = before
 
@@ -96,7 +95,7 @@ class RunIO:
                     self._tell_policy(state.run_id)
                 self.store.amend(state)
             except failures() as error:
-                raise self._unsaved(state, error)  # noqa: B904 - sets the cause itself
+                raise self.unsaved(state, error)  # noqa: B904 - sets the cause itself
 
     def load(self, run_id: str) -> State:
         """Return the newest State of the run; raise a CheckpointError if there is none, or something else comes."""
@@ -120,7 +119,7 @@ class RunIO:
             with on_behalf_of(self.hold):
                 self.store.flush()
         except failures() as error:
-            raise self._unsaved(state, error)  # noqa: B904 - sets the cause itself
+            raise self.unsaved(state, error)  # noqa: B904 - sets the cause itself
 
     def delete(self, state: State) -> None:
         """Delete the run of a completed State; raises a CheckpointError if that fails, or a save before it has."""
@@ -137,51 +136,13 @@ class RunIO:
             failure.state = state
             raise failure from error
 
-    def save_parts(self, about: tuple[State, Sequence[Part]]) -> None:
-        """Save finished parts of the step after a State; raises a CheckpointError if that fails."""
-        state, parts = about
-        try:
-            with on_behalf_of(self.hold):
-                self.store.save_parts(state.run_id, parts)
-        except failures() as error:
-            raise self._unsaved(state, error)  # noqa: B904 - sets the cause itself
-
-    def load_parts(self, about: tuple[str, int, str]) -> Mapping[str, Any]:
-        """Return the parts of a step of a run that were saved, by label."""
-        parts: Mapping[str, Any] = self._call_store(about[0], "load its parts", lambda: self.store.load_parts(*about))
-        return parts
-
-    def drop_parts(self, about: tuple[str, int, bool]) -> None:
-        """Forget the parts of a run that a State of this step has joined; if the last is true, newer ones as well."""
-        run_id, step, newer_too = about
-        self._call_store(run_id, "drop its parts", lambda: self.store.drop_parts(run_id, step, newer_too=newer_too))
-
     def nested(self, source: str, persist: AbstractSet[str] | None) -> RunIO:
         """Return the services for a nested run, whose graph has its own keys that are saved."""
         nested = RunIO(self._whole, self.observer, source, self._policy, persist, self._settle)
         nested.hold = self.hold
         return nested
 
-    def _call_store(self, run_id: str, what: str, ask: Callable[[], Any]) -> Any:
-        """Return what the store answers; raise a CheckpointError if it fails."""
-        try:
-            with on_behalf_of(self.hold):
-                return ask()
-        except CheckpointError:
-            raise
-        except failures() as error:
-            reason = f"the {self.store} could not {what}: {describe_exception(error)}"
-            raise CheckpointError(run_id, reason) from error
-
-    def notify(self, about: tuple[EventType, Mapping[str, Any]]) -> None:
-        """Tell the observer of an event: its type and its data."""
-        notify(self.observer, about[0], self._source, about[1])
-
-    def _tell_policy(self, run_id: str) -> None:
-        self.store.retain(run_id, self._policy)
-        self._is_told = True
-
-    def _unsaved(self, state: State, error: BaseException) -> CheckpointError:
+    def unsaved(self, state: State, error: BaseException) -> CheckpointError:
         """Return the error for a State that could not be saved: the store's own, if it is a CheckpointError."""
         self._is_told = False  # a store need not remember the policy of a run that it could not begin
         if isinstance(error, StepConflictError) and self.hold is not None and self._whole._has_lost(self.hold):
@@ -195,6 +156,14 @@ class RunIO:
             failure.__cause__ = error
         failure.state = state
         return failure
+
+    def notify(self, about: tuple[EventType, Mapping[str, Any]]) -> None:
+        """Tell the observer of an event: its type and its data."""
+        notify(self.observer, about[0], self._source, about[1])
+
+    def _tell_policy(self, run_id: str) -> None:
+        self.store.retain(run_id, self._policy)
+        self._is_told = True
 
 
 def _selective(store: Store, persist: AbstractSet[str]) -> Store:

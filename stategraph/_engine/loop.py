@@ -9,30 +9,35 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from inspect import isawaitable
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
-from stategraph._engine.announce import announce_edges, announce_handler, announce_node, emit, show, tell
-from stategraph._engine.context import RunContext, fitting
-from stategraph._engine.failures import end_dropped, end_early, error_data, no_way_on, node_failure, too_many_nodes
-from stategraph._engine.saving import drop_joined_parts, flush, save
+from stategraph._engine.context import RunContext
+from stategraph._engine.failures import end_dropped, end_early, handle, no_way_on, too_many_nodes
+from stategraph._engine.saving import drop_joined_parts, emit, flush, save, show
 from stategraph._graph.compiled import CompiledNode
 from stategraph._protocol.commands import Await, Delete, Save, Task
-from stategraph._text.shown import describe_exception
 from stategraph._values.events import STEP_EVENTS, EventType
 from stategraph._values.frozen import lay_over
-from stategraph._values.provenance import Pause, RunStatus, evolved
+from stategraph._values.provenance import RunStatus
 from stategraph.edges import NoWay, choose
 from stategraph.nodes.function import FunctionNode, data_from
 from stategraph.state import State, completed_by, data_of, evolve
+
+if TYPE_CHECKING:
+    from stategraph._values.progress import Pause
 
 
 def run_from(run: RunContext, stage: CompiledNode | None) -> Task[State]:
     """Run on from a node that is completed (None: from the start), and handle what ends the run early."""
     try:
         yield from emit(run, EventType.GRAPH_START, run.state)
-        yield from _steps(run, stage, run.state.progress.next_node if run.state.progress else "")
-        if run.state.status is not RunStatus.PAUSED:
+        pausing = yield from _steps(run, stage, run.state.progress.next_node if run.state.progress else "")
+        if pausing is None:
             yield from _complete(run)
+        else:
+            from stategraph._engine.pauses import pause_at  # imported when used: that a node pauses shows in its result
+
+            yield from pause_at(run, *pausing)
     except GeneratorExit:  # the driver is gone, and this may be a finaliser: another one ends the run
         run.hand_over(end_dropped(run))
         raise
@@ -43,41 +48,36 @@ def run_from(run: RunContext, stage: CompiledNode | None) -> Task[State]:
     return run.state
 
 
-def _steps(run: RunContext, stage: CompiledNode | None, following: str) -> Task[None]:  # noqa: PLR0912, PLR0915 - the one loop, best read in one piece
-    """Make step after step until an exit point or a pause: take an edge, run the node it leads to, save what is due.
+def _steps(run: RunContext, stage: CompiledNode | None, name: str) -> Task[tuple[CompiledNode, Pause] | None]:  # noqa: PLR0912, PLR0915 - the one loop, best read in one piece
+    """Make step after step until an exit point: take an edge, run the node it leads to, save what is due.
 
-    `following` is the first node, if that is decided already.
+    `name` is the first node, if that is decided already. A node that pauses the run is returned, with its Pause.
     """
     plan, state = run.plan, run.state
-    stages, interval, enter = plan.stages, plan.interval, run.path.append
+    stages, interval, left = plan.stages, plan.interval, plan.max_iterations
+    enter, keep = run.path.append, run.services.save
     watched = run.shows or not run.wanted.isdisjoint(STEP_EVENTS)
+    if watched:
+        from stategraph._engine.announce import announce_entry  # imported when used: here, not at every step
     tells_saves = EventType.CHECKPOINT_SAVE in run.wanted
-    keep = run.services.save
-    left = plan.max_iterations
-    pause: Pause | None = None
     recent, keeps_recent = run.recent, plan.saves and interval != 1
-    data, name = data_of(state), following
+    data = data_of(state)
     if stage is None:
-        name, stage = following or plan.entry, stages[plan.entry]
+        name, stage = name or plan.entry, stages[plan.entry]
     while name or not stage.is_exit:
+        edge = None
         if not name:
             edge = stage.sure_edge or choose(stage.edges, state)
-            if watched:
-                yield from announce_edges(run, stage, edge)
             if type(edge) is NoWay:
-                raise no_way_on(run, stage, edge)
+                raise (yield from no_way_on(run, stage, edge))
             name = edge.target
-        elif watched:
-            yield from announce_handler(run, stage, name)
         enter(name)
+        if watched:
+            yield from announce_entry(run, stage, edge, name, begins=left > 0)
         if not left:
             raise too_many_nodes(run, name)
         left -= 1
-        if watched:
-            yield from announce_node(run, name)
-        stage = stages[name]
-        step = None
-        following = ""
+        stage, step, following = stages[name], None, ""
         try:
             if stage.execution is None:
                 result = yield (stage.kind, stage.function or _function(run, stage), state)
@@ -90,15 +90,16 @@ def _steps(run: RunContext, stage: CompiledNode | None, following: str) -> Task[
                 if type(result) is not State and isawaitable(result):
                     result = yield (Await, result, name)
                 if type(result) is State and result.pause is not None and result.run_id == state.run_id:
-                    pause = result.pause
-                    break
+                    return stage, result.pause  # what cannot be saved is no failure of the node
                 data = data_from(result, state)
         except Exception as error:
-            following, data = yield from _handle(run, stage, 1 if step is None else step.attempt, error)
+            following, data = yield from handle(run, stage, 1 if step is None else step.attempt, error)
         run.state = state = completed_by(name, state, data)
         if step is not None:
             run.state = state = step.completed(state, is_failed=bool(following))
         if following:
+            from stategraph._values.progress import evolved  # imported when used: with handlers
+
             run.state = state = evolve(state, progress=evolved(state.progress, next_node=following))
         if watched:
             run.completed.add(name)
@@ -118,32 +119,14 @@ def _steps(run: RunContext, stage: CompiledNode | None, following: str) -> Task[
         if watched and (following or not stage.is_exit):
             yield from show(run, state)
         name = following
-    if pause is not None:  # out here: what cannot be saved is no failure of the node
-        from stategraph._engine.pauses import pause_at  # imported when used: that a node pauses shows in its result
-
-        yield from pause_at(run, stage, pause)
-
-
-def _handle(run: RunContext, stage: CompiledNode, attempt: int, error: Exception) -> Task[tuple[str, dict[str, Any]]]:
-    """Return the node that handles the failure of another one, and the data that it finds; raise if there is none."""
-    state, name = run.state, stage.name
-    about = {"attempt": attempt, "error": describe_exception(error)}
-    yield from tell(run, EventType.NODE_ERROR, state.run_id, state.step + 1, name, about)
-    failure, handler = node_failure(run, name, attempt, error), stage.policies.on_error
-    if handler is None:
-        raise failure from error
-    return handler, lay_over(data_of(state), fitting(run, error_data(failure), state, name))
+    return None
 
 
 def _function(run: RunContext, stage: CompiledNode) -> Callable[[State], Any]:
     """Return the function of a node that wants a context, with the context of the step that is being made."""
-    from stategraph.nodes.context import NodeContext  # imported when used: most nodes want none
+    from stategraph._engine.node_context import context_of  # imported when used: most nodes want none
 
-    state, function = run.state, cast(FunctionNode, stage.node).function
-    name, progress = stage.name, state.progress
-    kept = name if progress is None else progress.kept_name(name)
-    step = (state.run_id, run.plan.graph, name, state.step + 1, 1, state.generation)
-    context = NodeContext(*step, kept_name=kept, outermost=run.outermost)
+    context, function = context_of(run, stage.name, run.state), cast(FunctionNode, stage.node).function
     return lambda state: function(state, context)
 
 

@@ -3,25 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import Any, cast
+from typing import Any
 
 from stategraph._engine.context import NOTHING_GIVEN, RunContext
-from stategraph._protocol.commands import Task
-from stategraph._values.provenance import Progress, evolved
+from stategraph._engine.parts import drop_parts
+from stategraph._engine.saving import save
+from stategraph._protocol.commands import Amend, Load, Parts, Task
+from stategraph._values.progress import evolved
+from stategraph._values.provenance import RunStatus
+from stategraph.errors import CheckpointNotFoundError, GraphMismatchError, RunExistsError
 from stategraph.state import State, data_of, evolve, with_data
 
 
-def continued(
-    run: RunContext, state: State, newest: State | None
-) -> Task[tuple[State, State, Collection[str], Collection[str]]]:
+def continued(run: RunContext, state: State) -> Task[tuple[State, State, Collection[str], Collection[str]]]:
     """Compare a State that has a past with its checkpoint.
 
     Values that are new to the run can be answers again; of a run that was deleted when it completed, none is known.
 
     Returns:
         The checkpoint and the State, each with all of its keys, and the keys that were set and removed between them.
+
+    Raises:
+        GraphMismatchError: a run of another graph, which could still go on there, would be lost.
     """
-    progress = cast(Progress, state.progress)
+    newest = yield from _newest_of(run, state)
+    _check_not_of_another(run, newest)
+    progress = state.progress
+    if progress is None:
+        return state, state, (), ()
     from stategraph._values.sameness import differing_items  # imported when used: a plain resume compares nothing
 
     new = set() if newest is None else differing_items(newest, state).keys()
@@ -34,6 +43,41 @@ def continued(
     made = {key: value for key, value in data_of(all_keys).items() if key not in saved and key not in state}
     state = evolve(with_data(state, {**data_of(state), **made}), progress=all_keys.progress)
     return all_keys, state, changes.keys(), saved.keys() - state.keys()
+
+
+def _newest_of(run: RunContext, state: State) -> Task[State | None]:
+    """Return the newest saved State of the run, None if there is none."""
+    if not run.plan.saves:
+        return None
+    try:
+        saved: State = yield (Load, run.services.load, state.run_id)
+    except CheckpointNotFoundError:
+        return None
+    return saved
+
+
+def _check_not_of_another(run: RunContext, newest: State | None) -> None:
+    if newest is None or newest.graph in (None, run.plan.graph) or newest.status is RunStatus.COMPLETED:
+        return
+    change = f"it is a run of graph {newest.graph!r} that is not complete, not of {run.plan.graph!r}"
+    way_out = "Resume it with that graph, or execute the State under a run_id of its own (store.fork makes a copy)."
+    raise GraphMismatchError(newest.run_id, (change,), way_out)
+
+
+def check_same(run: RunContext, saved: State, state: State) -> None:
+    """Raise RunExistsError unless a run that is to begin has begun before with the same State."""
+    from stategraph._values.sameness import differing_items
+
+    has_same_data = saved.keys() == state.keys() and not differing_items(saved, state)
+    if not has_same_data or with_data(saved, {}) != with_data(state, {}):  # objects may refuse to be compared
+        raise RunExistsError(state.run_id, run.plan.store)
+
+
+def replace_newest(run: RunContext, state: State) -> Task[None]:
+    """Save a State that is executed once more in place of the one that it was."""
+    if run.plan.loads_parts:  # parts of the step that did not complete were made of other data
+        yield (Parts, drop_parts, (run.services, state.run_id, state.step + 1, True))
+    yield from save(run, (Amend, run.services.amend, state), state)
 
 
 def with_all_keys(

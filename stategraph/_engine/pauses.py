@@ -7,22 +7,21 @@ from typing import Any, cast
 
 import attrs
 
-from stategraph._engine.announce import emit
 from stategraph._engine.context import RunContext, fitting
-from stategraph._engine.failures import error_data, failure_at, rescue
-from stategraph._engine.saving import flush, save
+from stategraph._engine.failures import failure_at, handled_data, rescue
+from stategraph._engine.saving import emit, flush, save
 from stategraph._engine.step import StepExecution
 from stategraph._graph.compiled import CompiledNode
 from stategraph._progress.answers import awaited, awake, is_overdue
 from stategraph._protocol.commands import Save, StoreFailed, Task
 from stategraph._text.shown import describe_exception, shorten
 from stategraph._values.events import EventType
-from stategraph._values.frozen import lay_over
-from stategraph._values.provenance import Pause, RunStatus, evolved
+from stategraph._values.progress import Pause, evolved
+from stategraph._values.provenance import RunStatus
 from stategraph.errors import AnswerError, ExecutionError
 from stategraph.nodes.base import NOTHING
-from stategraph.nodes.question import Question
-from stategraph.state import State, completed_by, data_of, evolve
+from stategraph.nodes.step import Question
+from stategraph.state import State, completed_by, evolve
 
 
 def take_answer(run: RunContext, saved: State, updates: Mapping[str, Any]) -> Task[tuple[State, Mapping[str, Any]]]:
@@ -99,8 +98,7 @@ def _expired(run: RunContext, saved: State, pause: Pause) -> Task[State]:
 def _handled(run: RunContext, step: StepExecution, failure: ExecutionError, handler: str) -> State:
     """Return the State after the step of a node that has failed."""
     before, name = step.state, step.stage.name
-    data = lay_over(data_of(before), fitting(run, error_data(failure), before, name))
-    after = completed_by(name, before, data)
+    after = completed_by(name, before, handled_data(run, failure, before, name))
     return evolve(after, progress=evolved(step.progress_after(after, is_failed=True), next_node=handler))
 
 

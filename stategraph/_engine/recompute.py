@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import attrs
 
-from stategraph._engine.context import NOTHING_GIVEN, RunContext
+from stategraph._engine.context import RunContext
 from stategraph._engine.failures import end_early
 from stategraph._engine.step import StepExecution
 from stategraph._graph.compiled import CompiledGraph
@@ -17,7 +17,8 @@ from stategraph._protocol.commands import Task
 from stategraph._text.shown import describe_exception, shorten
 from stategraph._values.events import EventType
 from stategraph._values.frozen import lay_over
-from stategraph._values.provenance import Origin, RunStatus, evolved
+from stategraph._values.progress import Origin, evolved
+from stategraph._values.provenance import RunStatus
 from stategraph.errors import RecomputeError
 from stategraph.nodes.function import data_from
 from stategraph.state import State, data_of, evolve, with_data
@@ -54,14 +55,12 @@ class Recomputation(StepExecution):
 
 
 def whole(
-    run: RunContext, saved: State, updates: Mapping[str, Any], inputs: Mapping[str, Any] = NOTHING_GIVEN
+    run: RunContext, saved: State, updates: Mapping[str, Any], inputs: Mapping[str, Any]
 ) -> Task[tuple[State, Mapping[str, Any]]]:
     """Return a saved State with the keys that were not saved, and the updates that remain to be laid over it.
 
     While they are computed, the run stays as it is saved: it can be resumed in the same way again.
     """
-    if saved.progress is None or not saved.progress.origins:
-        return saved, updates
     run.state = run.saved = evolve(saved, progress=evolved(saved.progress, partial=None))
     try:
         restored_whole = yield from restored(run, run.state, updates, inputs)

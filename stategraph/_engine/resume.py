@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from stategraph._engine.announce import emit
 from stategraph._engine.context import NOTHING_GIVEN, RunContext, fitting
 from stategraph._engine.loop import run_from
 from stategraph._engine.owning import owning
 from stategraph._engine.past import with_all_keys
-from stategraph._engine.saving import save
+from stategraph._engine.saving import emit, save
 from stategraph._engine.start import stamped, with_origins
 from stategraph._graph.compatibility import check_compatible, migrate_state, split_migration
 from stategraph._graph.compiled import CompiledNode
@@ -20,7 +19,8 @@ from stategraph._text.shown import shorten
 from stategraph._values.events import EventType
 from stategraph._values.frozen import lay_over
 from stategraph._values.ids import check_given_id
-from stategraph._values.provenance import RunStatus, evolved
+from stategraph._values.progress import evolved
+from stategraph._values.provenance import RunStatus
 from stategraph.errors import CheckpointingDisabledError
 from stategraph.state import State, data_of, evolve, with_data
 
@@ -115,7 +115,9 @@ def revive(
     state = with_origins(run, stamped(run, with_data(all_keys, data)), all_keys, changes.keys())
     run.state = _noting_replaced(run, state, data_of(all_keys)) if changes else state
     if run.plan.loads_parts:  # first: parts that were made of other data must never be found behind these
-        yield (Parts, run.services.drop_parts, (run_id, saved.step, bool(updates)))
+        from stategraph._engine.parts import drop_parts  # imported when used: few nodes have parts
+
+        yield (Parts, drop_parts, (run.services, run_id, saved.step, bool(updates)))
     if updates or not is_same:
         amends = saved.step == step
         command = (Amend, run.services.amend, run.state) if amends else (Save, run.services.save, run.state)

@@ -1,56 +1,33 @@
-"""Saving a run: after each step that is due, and what can be saved of a run that ends early."""
+"""What a run does beside its steps: report events, show States to who iterates over it, save."""
 
 from __future__ import annotations
 
-from stategraph._engine.announce import emit
+from collections.abc import Mapping
+from typing import Any
+
 from stategraph._engine.context import RunContext
-from stategraph._protocol.commands import Command, Flush, Load, Parts, Save, Task
+from stategraph._protocol.commands import Command, Flush, Notify, Parts, Show, Task
 from stategraph._values.events import EventType
-from stategraph._values.provenance import evolved
-from stategraph.errors import CheckpointNotFoundError, NotSerializableError, StepConflictError
-from stategraph.state import State, evolve
+from stategraph.state import State
 
 
-def save_last(run: RunContext, state: State) -> Task[None]:
-    """Save the State with which the run ends."""
-    try:
-        yield from save(run, (Save, run.services.save, state), state)
-        yield from flush(run, state)
-    except StepConflictError:
-        if run.saved is None or run.saved.step != state.step:
-            raise
-        # A node changed an object in its State before it failed: what is saved stays, how the run stands is new.
-        kept = yield (Load, run.services.load, state.run_id)
-        if kept.step != state.step:
-            raise
-        state = evolve(kept, status=state.status, error=state.error)
-        yield from save(run, (Save, run.services.save, state), state)
-    except NotSerializableError:
-        yield from keep_what_can_be(run, state)
-        raise
+def emit(run: RunContext, type: EventType, state: State, **more: object) -> Task[None]:
+    """Report an event of the run, with its last State."""
+    if type in run.wanted:
+        provenance = {"run_id": state.run_id, "step": state.step, "node": state.checkpoint_node}
+        yield (Notify, run.services.notify, (type, {**provenance, "status": state.status.value, **more}))
 
 
-def keep_what_can_be(run: RunContext, last: State) -> Task[None]:
-    """Keep as many of the last steps as can be, and how the run ended, if the last State itself cannot be kept."""
-    ends = {"status": last.status, "error": last.error}
-    bare = evolve(last, pause=None, progress=evolved(last.progress, partial=None))  # it may be these that cannot be
-    tried = [*run.recent, bare]
-    run.recent.clear()
-    while tried:
-        state = evolve(tried.pop(), **ends)
-        try:
-            yield from save(run, (Save, run.services.save, state), state)
-            yield from flush(run, state)
-        except NotSerializableError:
-            continue
-        return
-    try:
-        kept = yield (Load, run.services.load, last.run_id)
-    except CheckpointNotFoundError:
-        return
-    if kept.step <= last.step:
-        state = evolve(kept, **ends)
-        yield from save(run, (Save, run.services.save, state), state)
+def tell(run: RunContext, type: EventType, run_id: str, step: int, node: str, about: Mapping[str, Any]) -> Task[None]:
+    """Report an event that happens in the middle of a step."""
+    if type in run.wanted:
+        yield (Notify, run.services.notify, (type, {"run_id": run_id, "step": step, "node": node, **about}))
+
+
+def show(run: RunContext, state: State) -> Task[None]:
+    """Show a State to the caller who iterates over the run. A nested run shows nothing: it is one step."""
+    if run.shows:
+        yield (Show, None, state)
 
 
 def save(run: RunContext, command: Command, state: State) -> Task[None]:
@@ -72,4 +49,6 @@ def drop_joined_parts(run: RunContext) -> Task[None]:
     """Forget parts whose results are in a State that is saved."""
     run.has_joined_parts = False
     if run.plan.loads_parts:
-        yield (Parts, run.services.drop_parts, (run.state.run_id, run.state.step, False))
+        from stategraph._engine.parts import drop_parts  # imported when used: few nodes have parts
+
+        yield (Parts, drop_parts, (run.services, run.state.run_id, run.state.step, False))

@@ -8,14 +8,13 @@ from typing import Any, TypeAlias
 from stategraph._engine.context import RunContext, fitting
 from stategraph._engine.loop import run_from
 from stategraph._engine.owning import owning
-from stategraph._engine.saving import save
 from stategraph._owners.holds import Hold
-from stategraph._protocol.commands import Amend, Load, Parts, Task
+from stategraph._protocol.commands import Load, Task
 from stategraph._values.events import STATE_EVENTS
 from stategraph._values.frozen import freeze_items, lay_over
 from stategraph._values.ids import check_given_id
-from stategraph._values.provenance import RunStatus, evolved
-from stategraph.errors import CheckpointNotFoundError, GraphMismatchError, RunExistsError
+from stategraph._values.provenance import RunStatus
+from stategraph.errors import CheckpointNotFoundError
 from stategraph.state import State, data_of, evolve, with_data
 
 _Keys: TypeAlias = Collection[str]
@@ -38,12 +37,10 @@ def _admit(run: RunContext, state: State) -> Task[State]:
     before = state
     put: _Keys = ()
     gone: _Keys = ()
-    newest = None if is_new else (yield from _newest_of(run, state))
-    _check_not_of_another(run, newest)
-    if not is_new and state.progress is not None:
+    if not is_new:
         from stategraph._engine.past import continued  # imported when used: few States have a past
 
-        before, state, put, gone = yield from continued(run, state, newest)
+        before, state, put, gone = yield from continued(run, state)
     given = data_of(state)
     if run.plan.schema is not None:
         given = freeze_items(fitting(run, given, {}))
@@ -54,19 +51,10 @@ def _admit(run: RunContext, state: State) -> Task[State]:
     if is_new:
         yield from _check_new(run, state)
     else:
-        if run.plan.loads_parts:  # parts of the step that did not complete were made of other data
-            yield (Parts, run.services.drop_parts, (state.run_id, state.step + 1, True))
-        yield from save(run, (Amend, run.services.amend, started), started)
+        from stategraph._engine.past import replace_newest
+
+        yield from replace_newest(run, started)
     return started
-
-
-def _check_not_of_another(run: RunContext, newest: State | None) -> None:
-    """Raise GraphMismatchError if a run of another graph, which could still go on there, would be lost."""
-    if newest is None or newest.graph in (None, run.plan.graph) or newest.status is RunStatus.COMPLETED:
-        return
-    change = f"it is a run of graph {newest.graph!r} that is not complete, not of {run.plan.graph!r}"
-    way_out = "Resume it with that graph, or execute the State under a run_id of its own (store.fork makes a copy)."
-    raise GraphMismatchError(newest.run_id, (change,), way_out)
 
 
 def with_defaults(run: RunContext, data: dict[str, Any]) -> dict[str, Any]:
@@ -75,28 +63,15 @@ def with_defaults(run: RunContext, data: dict[str, Any]) -> dict[str, Any]:
     return data if defaults.keys() <= data.keys() else lay_over(dict(defaults), data)
 
 
-def _newest_of(run: RunContext, state: State) -> Task[State | None]:
-    """Return the newest saved State of the run, None if there is none."""
-    if not run.plan.saves:
-        return None
-    try:
-        saved: State = yield (Load, run.services.load, state.run_id)
-    except CheckpointNotFoundError:
-        return None
-    return saved
-
-
 def _check_new(run: RunContext, state: State) -> Task[None]:
     """Raise RunExistsError if the store holds another State of a run that is to begin."""
     try:
         saved = yield (Load, run.services.load, state.run_id)
     except CheckpointNotFoundError:
         return
-    from stategraph._values.sameness import differing_items  # imported when used: a run seldom begins twice
+    from stategraph._engine.past import check_same  # imported when used: a run seldom begins twice
 
-    has_same_data = saved.keys() == state.keys() and not differing_items(saved, state)
-    if not has_same_data or with_data(saved, {}) != with_data(state, {}):  # objects may refuse to be compared
-        raise RunExistsError(state.run_id, run.plan.store)
+    check_same(run, saved, state)
 
 
 def stamped(run: RunContext, state: State) -> State:
@@ -104,7 +79,7 @@ def stamped(run: RunContext, state: State) -> State:
     plan = run.plan
     if state.observer is None and not run.wanted.isdisjoint(STATE_EVENTS):
         state = evolve(state, observer=run.services.observer)
-    progress = state.progress and evolved(state.progress, partial=None)
+    progress = state.progress and state.progress.changed(partial=None)
     fresh = {"status": RunStatus.ACTIVE, "error": None, "pause": None, "progress": progress}
     return evolve(state, graph=plan.graph, structure=plan.structure, **fresh)
 

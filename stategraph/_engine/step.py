@@ -9,22 +9,24 @@ from typing import Any, cast
 
 import attrs
 
-from stategraph._engine.announce import show, tell
 from stategraph._engine.context import RunContext
 from stategraph._engine.limited import limited
+from stategraph._engine.node_context import context_of, kept_name
+from stategraph._engine.parts import drop_parts, load_parts, save_parts
+from stategraph._engine.saving import show, tell
 from stategraph._graph.compatibility import check_compatible, migrate_state, split_migration
 from stategraph._graph.compiled import CompiledGraph, CompiledNode
 from stategraph._graph.nested import nested_in
-from stategraph._progress.answers import awaited
+from stategraph._progress.answers import awaited, before_updates
 from stategraph._progress.origins import GIVEN, Written, origins_after
 from stategraph._progress.tracking import ReadSet, unwatched, watched
-from stategraph._progress.updates import before_updates
 from stategraph._protocol.commands import Amend, Await, Command, Load, Parts, Save, Sleep, StoreFailed, Task
 from stategraph._text.shown import describe_exception
 from stategraph._values.events import EventType
 from stategraph._values.frozen import plain_key
 from stategraph._values.ids import nested_id
-from stategraph._values.provenance import Origin, Part, Partial, Pause, Progress, RunStatus, evolved
+from stategraph._values.progress import Origin, Part, Partial, Pause, Progress, evolved
+from stategraph._values.provenance import RunStatus
 from stategraph.errors import CheckpointError, CheckpointNotFoundError
 from stategraph.nodes.base import Node
 from stategraph.nodes.context import NodeContext
@@ -199,9 +201,7 @@ class StepExecution:
 
     def context(self, part: str = "") -> NodeContext:
         """Return the NodeContext of this step or, with `part`, of that part."""
-        state, name, run = self.state, self.stage.name, self.run
-        step = (state.run_id, run.plan.graph, name, state.step + 1, self.attempt, state.generation, part)
-        return NodeContext(*step, kept_name=self.kept_name, outermost=run.outermost)
+        return context_of(self.run, self.stage.name, self.state, self.attempt, part)
 
     def call(self, function: Callable[[Any], Any], argument: Any) -> Task[Any]:
         """Return what a function returns that may take long: sync or async, as the node is."""
@@ -254,8 +254,7 @@ class StepExecution:
     @property
     def kept_name(self) -> str:
         """The name under which its parts and its nested run are kept: that of the node when the step began."""
-        name, progress = self.stage.name, self.state.progress
-        return name if progress is None else progress.kept_name(name)
+        return kept_name(self.stage.name, self.state)
 
     def keep_incoming(self, *, at_last: bool = False) -> Task[None]:
         """Save the State that the step is made from, unless it is saved: what is kept of parts builds on it.
@@ -276,8 +275,8 @@ class StepExecution:
         run, at = self.run, self.state.step + 1
         found = {part.label: part.value for part in run.unsaved_parts if (part.step, part.node) == (at, self.kept_name)}
         if run.plan.loads_parts:
-            question = (self.state.run_id, at, self.kept_name)
-            loaded = yield from self._stored((Parts, run.services.load_parts, question))
+            question = (run.services, self.state.run_id, at, self.kept_name)
+            loaded = yield from self._stored((Parts, load_parts, question))
             found = {**loaded, **found}
         return found
 
@@ -291,7 +290,7 @@ class StepExecution:
         if not run.plan.keeps_parts:
             run.unsaved_parts += parts
         elif parts:
-            yield from self._stored((Parts, run.services.save_parts, (run.state, parts)))
+            yield from self._stored((Parts, save_parts, (run.services, run.state, parts)))
         if EventType.PART_COMPLETE in run.wanted:
             for label in finished:
                 yield from self.tell(EventType.PART_COMPLETE, part=label)
@@ -301,7 +300,7 @@ class StepExecution:
         run, at = self.run, self.state.step + 1
         run.unsaved_parts[:] = [part for part in run.unsaved_parts if part.step != at]
         if run.plan.loads_parts:
-            yield from self._stored((Parts, run.services.drop_parts, (self.state.run_id, at, True)))
+            yield from self._stored((Parts, drop_parts, (run.services, self.state.run_id, at, True)))
 
     def _stored(self, command: Command) -> Task[Any]:
         """Return the answer to a command to the store; raise its failure as one of the store, not of the node."""

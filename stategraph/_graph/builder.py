@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
-import attrs
-
-from stategraph._graph.compiled import CompiledNode
-from stategraph._graph.policies import NodePolicies
-from stategraph._graph.validation import problems_of
+from stategraph._graph.compiled import CompiledNode, NodePolicies
+from stategraph._protocol.commands import RunNode, StartNode
 from stategraph._text.shown import shorten
 from stategraph._util.validators import is_name
 from stategraph._values.frozen import check_mapping, freeze_items
-from stategraph._values.structure import EdgeStructure, GraphStructure
+from stategraph._values.provenance import EdgeStructure, GraphStructure
 from stategraph.edges import Edge, Predicate, predicate_problem
 from stategraph.errors import GraphError, UnknownNodeError
 from stategraph.nodes.base import Node
@@ -214,45 +211,45 @@ class GraphBuilder:
         Raises:
             GraphError: runs cannot work; it lists all problems.
         """
-        problems = problems_of(list(self._nodes), self._edges, self._handlers(), self._entry, self._exits)
+        problems = _problems_of(list(self._nodes), self._edges, self._handlers(), self._entry, self._exits)
         for name, node in self._nodes.items():
             problems += node.problems(name)
-            if persist is not None and node.writes & persist and node.writes - persist:
-                from stategraph._progress.origins import mixture  # imported when used, as what follows here
+        problems += [
+            f"node {name!r} goes to {policies.on_error!r} on error, which is not there"
+            for name, policies in self._policies.items()
+            if policies.on_error is not None and policies.on_error not in self._nodes
+        ]
+        if (
+            persist is not None
+            or self._schema is not None
+            or any(map(_is_annotated, self._nodes.values()))
+            or any(policies.cache is not None for policies in self._policies.values())
+        ):
+            from stategraph._graph.checks import (
+                further_problems,
+            )  # imported when used: by graphs that have any of these
 
-                problems.append(f"node {name!r}: {mixture(node.writes - persist, node.writes & persist)}")
-        for name, policies in self._policies.items():
-            if policies.on_error is not None and policies.on_error not in self._nodes:
-                problems.append(f"node {name!r} goes to {policies.on_error!r} on error, which is not there")
-            if policies.cache is not None:
-                from stategraph._graph.cached import cache_problems
-
-                problems += cache_problems(name, self._nodes[name], policies.cache)
-        if self._schema is not None and not problems:  # or nested graphs could not say what they ask for
-            from stategraph._graph.typed import schema_problems
-
-            problems += schema_problems(
-                self._schema, self._nodes, self._policies, self._defaults, persist or frozenset()
-            )
-        if self._schema is None and any(map(_is_annotated, self._nodes.values())):
-            from stategraph._graph.typed import untyped_problems
-
-            problems += untyped_problems(self._nodes)
+            further = self._schema, self._nodes, self._policies, self._defaults, persist or frozenset()
+            problems += list(further_problems(*further, is_sound=not problems))
         if problems or self._entry is None:
             raise GraphError(self._name, tuple(problems))
-        stages = {name: self._stage(name) for name in self._nodes}
-        if persist is None:
-            return stages
-        # What a node reads is noted where it is visited.
-        return {name: attrs.evolve(stage, is_plain=False) for name, stage in stages.items()}
+        # A schema checks what nodes return; where only some keys are saved, what they read is noted.
+        is_watched = self._schema is not None or persist is not None
+        return {name: self._stage(name, is_watched=is_watched) for name in self._nodes}
 
-    def _stage(self, name: str) -> CompiledNode:
+    def _stage(self, name: str, *, is_watched: bool) -> CompiledNode:
+        """Return the compiled form of a node; one is not plain if what it reads or returns is watched."""
+        node, policies = self._nodes[name], self._policies[name]
+        if self._schema is not None:
+            node = node.typed(name, self._schema)
         edges = tuple(edge for edge in self._edges if edge.source == name)
-        node, schema = self._nodes[name], self._schema
-        if schema is not None:
-            node = node.typed(name, schema)
-        is_exit = name in self._exits
-        return CompiledNode.of(name, node, self._policies[name], edges, is_exit=is_exit, is_checked=schema is not None)
+        function, is_plain = None, False
+        if isinstance(node, FunctionNode):
+            function = None if node.wants_context else node.function
+            is_plain = not (node.is_generator or policies.is_at_work or is_watched)
+        kind = StartNode if node.is_async else RunNode
+        sure_edge = edges[0] if edges and edges[0].predicate is None else None
+        return CompiledNode(name, node, policies, edges, name in self._exits, is_plain, kind, function, sure_edge)
 
     def _handlers(self) -> list[tuple[str, str]]:
         """Return pairs of a node and the one that handles its failures."""
@@ -285,3 +282,57 @@ def _is_annotated(node: Node) -> bool:
 
 def _as_given(node: Node) -> NodeFunction | Node:
     return node.given if isinstance(node, FunctionNode) else node
+
+
+def _problems_of(
+    nodes: Sequence[str],
+    edges: Sequence[Edge],
+    handlers: Sequence[tuple[str, str]],
+    entry: str | None,
+    exits: Collection[str],
+) -> list[str]:
+    """Return everything that keeps runs from starting, or from reaching an exit point; empty if nothing does.
+
+    Args:
+        nodes: The names of the nodes.
+        edges: The edges.
+        handlers: Pairs of a node and the one that handles its failures.
+        entry: The node where runs start.
+        exits: The nodes where runs complete.
+    """
+    problems = []
+    if not nodes:
+        problems.append("it has no nodes; add_node adds one")
+    if entry is None:
+        problems.append("it has no entry point; set_entry_point sets it")
+    if not exits:
+        problems.append("it has no exit point; set_exit_point sets one")
+    # A run completes at an exit point: edges out of one are never taken.
+    taken = [(edge.source, edge.target) for edge in edges if edge.source not in exits]
+    sources = {source for source, _ in taken}
+    taken += handlers
+    if entry is not None:
+        reached = _reachable({entry}, taken)
+        problems += [
+            f"node {name!r} cannot be reached from the entry point {entry!r}" for name in nodes if name not in reached
+        ]
+    dead_ends = [name for name in nodes if name not in exits and name not in sources]
+    problems += [f"node {name!r} is a dead end: it has no edge out and is no exit point" for name in dead_ends]
+    if exits:
+        leading_out = _reachable({*exits, *dead_ends}, [(target, source) for source, target in taken])
+        problems += [f"no exit point can be reached from node {name!r}" for name in nodes if name not in leading_out]
+    return problems
+
+
+def _reachable(start: set[str], edges: Iterable[tuple[str, str]]) -> set[str]:
+    """Return the nodes that can be reached from those in `start`, which they include."""
+    following: dict[str, list[str]] = {}
+    for source, target in edges:
+        following.setdefault(source, []).append(target)
+    reached, new = set(start), list(start)
+    while new:
+        for target in following.get(new.pop(), ()):
+            if target not in reached:
+                reached.add(target)
+                new.append(target)
+    return reached

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 
 import attrs
 
-from stategraph._graph.changes import changes_since, renamed
 from stategraph._graph.compiled import CompiledGraph
-from stategraph._values.provenance import Progress, RunStatus, evolved
+from stategraph._values.progress import Progress, evolved
+from stategraph._values.provenance import EdgeStructure, GraphStructure, RunStatus
 from stategraph.errors import CheckpointCorruptError, GraphMismatchError, RunCompleteError
 from stategraph.state import State, evolve
 
@@ -35,7 +36,7 @@ def check_compatible(plan: CompiledGraph, saved: State, allow_changed: bool, pat
     if saved.structure is not None and not allow_changed and saved.fingerprint != plan.structure.fingerprint:
         raise GraphMismatchError(
             saved.run_id,
-            changes_since(saved.structure, plan.structure),
+            _changes_since(saved.structure, plan.structure),
             "If it may go on all the same, resume it with allow_changed=True; nodes that were renamed are named by "
             + (f"migrate={{'{path}old': '{path}new'}}." if path else "migrate={old: new}."),
         )
@@ -91,7 +92,7 @@ def migrate_state(saved: State, migrate: Mapping[str, str], plan: CompiledGraph)
     return evolve(
         saved,
         checkpoint_node=migrate.get(saved.checkpoint_node, saved.checkpoint_node),
-        structure=saved.structure and renamed(saved.structure, migrate),
+        structure=saved.structure and _renamed(saved.structure, migrate),
         pause=pause,
         progress=_moved_progress(saved.progress or Progress(), migrate),
     )
@@ -111,3 +112,31 @@ def _moved_progress(progress: Progress, migrate: Mapping[str, str]) -> Progress 
             **{new: progress.kept_names.get(old, old) for old, new in migrate.items()},
         },
     )
+
+
+def _changes_since(old: GraphStructure, new: GraphStructure) -> tuple[str, ...]:
+    """Return what was added, removed and rewired, in words; empty if nothing was."""
+    changes = [f"node {name!r} was added" for name in new.nodes if name not in old.nodes]
+    changes += [f"node {name!r} was removed" for name in old.nodes if name not in new.nodes]
+    here, there = Counter(new.edges), Counter(old.edges)
+    changes += [f"edge {edge} was added" for edge in here - there]
+    changes += [f"edge {edge} was removed" for edge in there - here]
+    if not changes and new.fingerprint != old.fingerprint:
+        changes = [f"the edges out of {name!r} are tried in another order" for name in _reordered(old, new)]
+    return tuple(changes)
+
+
+def _renamed(structure: GraphStructure, names: Mapping[str, str]) -> GraphStructure:
+    """Return a structure with other names for its nodes."""
+    edges = (
+        EdgeStructure(names.get(edge.source, edge.source), names.get(edge.target, edge.target), edge.label)
+        for edge in structure.edges
+    )
+    return GraphStructure(tuple(names.get(node, node) for node in structure.nodes), tuple(edges))
+
+
+def _reordered(old: GraphStructure, new: GraphStructure) -> list[str]:
+    def out_of(structure: GraphStructure, name: str) -> list[EdgeStructure]:
+        return [edge for edge in structure.edges if edge.source == name]
+
+    return [name for name in new.nodes if out_of(new, name) != out_of(old, name)]

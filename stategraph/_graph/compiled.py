@@ -7,17 +7,52 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from stategraph._graph.policies import NodePolicies
-from stategraph._protocol.commands import CommandType, RunNode, StartNode
-from stategraph._values.structure import GraphStructure
+from stategraph._protocol.commands import CommandType
+from stategraph._text.shown import shorten
+from stategraph._util.validators import is_seconds
+from stategraph._values.provenance import GraphStructure
 from stategraph.edges import Edge
+from stategraph.errors import ConfigError
 from stategraph.nodes.base import Node
-from stategraph.nodes.function import FunctionNode, NodeFunction
+from stategraph.nodes.function import NodeFunction
 
 if TYPE_CHECKING:
     from stategraph._protocol.commands import Task
     from stategraph._schema.schema import Schema  # imported when used: cattrs
+    from stategraph.policies import CachePolicy, RetryPolicy
     from stategraph.state import State
+
+
+@attrs.frozen
+class NodePolicies:
+    """What a node does beyond being called.
+
+    Attributes:
+        retry: Try it again when it fails.
+        timeout: Seconds that one attempt may take.
+        cache: Keep its results.
+        on_error: The node that a run goes to when it has failed.
+    """
+
+    retry: RetryPolicy | None = None
+    timeout: float | None = None
+    cache: CachePolicy | None = None
+    on_error: str | None = None
+
+    @property
+    def is_at_work(self) -> bool:
+        """Whether a call takes more than calling the node. A handler of failures does not make it so."""
+        return self.retry is not None or self.timeout is not None or self.cache is not None
+
+    def __attrs_post_init__(self) -> None:
+        if self.timeout is not None and not is_seconds(self.timeout):
+            raise ConfigError("timeout", self.timeout, "a number of seconds above 0")
+        if self.retry is not None or self.cache is not None:
+            from stategraph.policies import check_policies  # imported when used: few nodes have any
+
+            check_policies(self.retry, self.cache)
+        if self.on_error is not None and not isinstance(self.on_error, str):
+            raise ConfigError("on_error", shorten(self.on_error), "the name of a node")
 
 
 @attrs.frozen
@@ -50,26 +85,6 @@ class CompiledNode:
     sure_edge: Edge | None
     execution: Any = None
     cache: Any = None
-
-    @classmethod
-    def of(
-        cls,
-        name: str,
-        node: Node,
-        policies: NodePolicies,
-        edges: tuple[Edge, ...],
-        *,
-        is_exit: bool,
-        is_checked: bool = False,
-    ) -> CompiledNode:
-        """Return the compiled form of a node; one whose results are to be checked is not plain."""
-        kind = StartNode if node.is_async else RunNode
-        sure_edge = edges[0] if edges and edges[0].predicate is None else None
-        if not isinstance(node, FunctionNode):
-            return cls(name, node, policies, edges, is_exit, False, kind, None, sure_edge)
-        is_plain = not node.is_generator and not policies.is_at_work and not is_checked
-        function = None if node.wants_context else node.function
-        return cls(name, node, policies, edges, is_exit, is_plain, kind, function, sure_edge)
 
 
 @attrs.frozen

@@ -80,7 +80,8 @@ class LockFile:
 
     def unlock(self, text: str) -> None:
         """Let go of the byte of a text."""
-        self._set(fcntl.LOCK_UN, _key(text))
+        with suppress(OSError):  # then it falls with the process
+            self._set(fcntl.LOCK_UN, _key(text))
 
     def _set(self, operation: int, key: int) -> None:
         if _OF_FILE:

@@ -1,9 +1,10 @@
-"""How answers to a pause, and taking them back, change a State."""
+"""How answers to a pause, taking them back, and updates of a resume change a State."""
 
 from __future__ import annotations
 
 from stategraph._values import clock
-from stategraph._values.provenance import Pause, RunStatus, evolved
+from stategraph._values.progress import Pause, evolved
+from stategraph._values.provenance import RunStatus
 from stategraph.state import State, data_of, evolve, with_data
 
 
@@ -58,3 +59,12 @@ def asking_again(state: State) -> State:
 def is_overdue(pause: Pause) -> bool:
     """Return whether the deadline of a pause has passed."""
     return pause.deadline is not None and clock.to_datetime(clock.now_ns()) > pause.deadline
+
+
+def before_updates(state: State) -> State | None:
+    """Return the State without the updates of a resume that nested runs were not given yet; None if there are none."""
+    replaced = state.progress.replaced if state.progress else None
+    if not replaced:
+        return None
+    data = {key: value for key, value in data_of(state).items() if key not in replaced}
+    return with_data(state, {**data, **{key: old[0] for key, old in replaced.items() if old}})

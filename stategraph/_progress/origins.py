@@ -16,7 +16,7 @@ import attrs
 
 from stategraph._text.shown import shorten
 from stategraph._values.frozen import changed_items
-from stategraph._values.provenance import Origin, evolved
+from stategraph._values.progress import Origin, evolved
 from stategraph.state import State, data_of, evolve, with_data
 
 GIVEN = ""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import ItemsView, Iterator, KeysView, Mapping, ValuesView
-from datetime import datetime
+from collections.abc import Callable, ItemsView, Iterator, KeysView, ValuesView
+from functools import wraps
 from typing import Any, TypeVar, overload
 
 import attrs
@@ -49,9 +49,6 @@ class TrackedState(State):
     def __new__(cls, *args: Any, **fields: Any) -> Any:
         """Return an ordinary State: what is made anew, as by attrs.evolve, notes nothing."""
         return State(*args, **fields)
-
-    def _watched(self, state: State) -> State:
-        return watched(state, self._reads)
 
     def _all(self) -> dict[str, Any]:
         self._reads.is_all = True
@@ -115,35 +112,23 @@ class TrackedState(State):
 
     # ------------------------------------------------------------------ changing, which makes a new State
 
-    def set(self, key: str, value: Any) -> State:
-        return self._watched(State.set(self, key, value))
-
-    def update(self, mapping: Mapping[str, Any] | None = None, /, **more: Any) -> State:
-        return self._watched(State.update(self, mapping, **more))
-
     def remove(self, key: str) -> State:
         self._at(key)  # that it is there
-        return self._watched(State.remove(self, key))
+        return watched(State.remove(self, key), self._reads)
 
-    def merge(self, other: Mapping[str, Any]) -> State:
-        return self._watched(State.merge(self, other))
 
-    def clone(self) -> State:
-        return self._watched(State.clone(self))
+def _watching(change: Callable[..., State]) -> Callable[..., State]:
+    """Return a method of State that makes another State as one whose result notes what is read of it, too."""
 
-    def set_checkpoint_node(self, node: str) -> State:
-        return self._watched(State.set_checkpoint_node(self, node))
+    @wraps(change)
+    def changed(self: TrackedState, *args: Any, **fields: Any) -> State:
+        return watched(change(self, *args, **fields), self._reads)
 
-    def paused(
-        self,
-        reason: str,
-        value: Any = None,
-        *,
-        response_param: str | None = None,
-        deadline: datetime | float | None = None,
-    ) -> State:
-        paused = State.paused(self, reason, value, response_param=response_param, deadline=deadline)
-        return self._watched(paused)
+    return changed
+
+
+for _change in (State.set, State.update, State.merge, State.clone, State.set_checkpoint_node, State.paused):
+    setattr(TrackedState, _change.__name__, _watching(_change))
 
 
 def watched(state: State, reads: ReadSet) -> State:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Generator
 from typing import Any, TypeAlias, TypeVar
 
-from stategraph._util.failures import failure_of
+from stategraph._util.callables import failure_of
 
 
 class CommandType:
@@ -104,6 +104,9 @@ Task: TypeAlias = Generator[Command, Any, _Answer]
 
 BLOCKING: tuple[type[CommandType], ...] = (RunNode, Own, Load, Save, Amend, Delete, Flush, Parts, Cache)
 """Calls that may take long, and therefore are not made on an event loop."""
+
+WAITING: tuple[type[CommandType], ...] = (Await, Finish, Limit, Unlimit, Sleep)
+"""What makes a driver wait, or limits how long it may: a bare run asks for none of it."""
 
 
 class Escaped(BaseException):

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from stategraph._owners.holds import Hold
-from stategraph._values.provenance import Part
+from stategraph._values.progress import Part
 from stategraph.state import State
 
 

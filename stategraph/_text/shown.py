@@ -1,13 +1,15 @@
-"""Values and exceptions in short."""
+"""Text for errors and logs: values and exceptions in short, and nothing that may be a secret."""
 
 from __future__ import annotations
 
+import re
 from collections import UserDict
-from collections.abc import Collection
+from collections.abc import Collection, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from types import MappingProxyType
+from typing import Any
 
-from stategraph._text.secrets import shown_items, without_passwords
+import attrs
 
 _SHOWN = 80  # characters of a value in an error: enough to recognise it, short when it is megabytes
 
@@ -75,3 +77,45 @@ def describe_exception(error: BaseException) -> str:
     except Exception as broken:
         text = f"<its str raises {type(broken).__name__}>"
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+# --------------------------------------------------------------------------- what must not be shown
+
+
+_LOOKED_AT = 2_000  # characters of a text: more are never shown
+_IN_A_URL = r"(://[^/@:\s]*:)\S*(?=@)"  # of a user, in a URL
+
+
+def without_passwords(text: str) -> str:
+    """Return a text, or its beginning, with dots in place of passwords in URLs."""
+    return re.sub(_IN_A_URL, r"\1...", text[:_LOOKED_AT]) if "://" in text[:_LOOKED_AT] else text
+
+
+_SUSPICIOUS = r"sign_with|verify_with|.key|pwd|secret|token|passw|credential|dsn|url"
+
+
+def may_be_secret(name: str) -> bool:
+    """Return whether the value of an option of this name may be one that must not be shown."""
+    return re.search(_SUSPICIOUS, name, re.IGNORECASE) is not None
+
+
+@attrs.frozen(repr=False)
+class Hidden:
+    """Stands for a value that is not shown, as it may be a secret."""
+
+    type: str
+
+    @classmethod
+    def of(cls, value: object) -> Hidden:
+        """Return what stands for a value."""
+        return value if isinstance(value, Hidden) else cls(type(value).__name__)
+
+    def __repr__(self) -> str:
+        return f"<a {self.type} that is not shown>"
+
+
+def shown_items(items: Mapping[Any, Any]) -> Iterator[tuple[Any, Any]]:
+    """Yield the items of a mapping, with what stands for a value in the place of each that may be a secret by its key:
+    a configuration that is given where something else is expected is shown by the error."""
+    for key, value in items.items():
+        yield key, Hidden.of(value) if isinstance(key, str) and may_be_secret(f".{key}") else value

@@ -11,11 +11,11 @@ import os
 import threading
 import time
 import weakref
+from _queue import Empty, SimpleQueue  # not from queue, which takes 2 ms more
 from _thread import start_new_thread
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from queue import Empty, SimpleQueue
 from typing import Generic, Protocol, TypeVar
 
 import attrs

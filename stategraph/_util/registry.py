@@ -7,8 +7,7 @@ import threading
 from collections.abc import Callable, Hashable, Mapping
 from typing import Any, Generic, TypeVar
 
-from stategraph._text.secrets import Hidden
-from stategraph._text.shown import describe_exception, with_article
+from stategraph._text.shown import Hidden, describe_exception, with_article
 from stategraph._util.callables import is_deferred, problem_of
 from stategraph.errors import ConfigError, UnknownNameError
 

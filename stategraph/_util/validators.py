@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from stategraph.errors import ConfigError
@@ -28,6 +29,18 @@ def check(key: str, allowed: str, is_allowed: Callable[[Any], bool], *, is_shown
             raise ConfigError(key, value, allowed, is_shown)
 
     return validate
+
+
+Allowed = Mapping[str, tuple[str, Callable[[Any], bool]]]
+"""By the names of fields, what is allowed there: in words, and as a function that tells."""
+
+
+def check_fields(config: object, path: str, allowed: Allowed, hidden: str) -> None:
+    """Raise ConfigError for the first field whose value is not allowed; that of `hidden` is not shown."""
+    for name, (words, is_allowed) in allowed.items():
+        value = getattr(config, name)
+        if not is_allowed(value):
+            raise ConfigError(f"{path}{name}", value, words, name != hidden)
 
 
 def is_name(value: object) -> bool:
@@ -60,3 +73,8 @@ def encodable(path: str) -> str | None:
         except UnicodeError:
             return None
     return path
+
+
+def is_duration(value: Any) -> bool:
+    """Return whether a value is a number of seconds that something may take."""
+    return type(value) in (int, float) and (0 <= value <= MOST or value == math.inf)

@@ -14,8 +14,7 @@ from typing import Any, Protocol
 
 import attrs
 
-from stategraph._util.callables import answered, problem_of
-from stategraph._util.failures import failures
+from stategraph._util.callables import answered, failures, problem_of
 from stategraph._values import clock
 
 

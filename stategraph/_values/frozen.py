@@ -18,13 +18,12 @@ import copy
 import sys
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping
-from datetime import datetime, time, timezone, tzinfo
+from datetime import date, datetime, time, timedelta, timezone, tzinfo
 from itertools import chain, repeat
 from operator import is_, length_hint
 from typing import Any, NoReturn, TypeAlias, TypeVar
 
 from stategraph._text.shown import shorten
-from stategraph._util.atoms import ATOMS
 from stategraph.errors import NotSerializableError
 
 MAX_DEPTH = 100
@@ -141,8 +140,14 @@ class UnsettledSet(FrozenSet):
 
 _DICT: frozenset[type] = frozenset({dict})
 
-SETTLED: frozenset[type] = (ATOMS - {time, datetime}) | {FrozenList, FrozenDict, FrozenSet}
-"""Types whose instances are settled. Times are not among them: they may have a time zone of the user's own."""
+SETTLED: set[type] = {
+    *(type(None), bool, int, float, complex, str, bytes, range, date, timedelta),
+    *(FrozenList, FrozenDict, FrozenSet),
+}
+"""Types whose instances are settled. Times are not among them: they may have a time zone of the user's own.
+
+Those of `ATOMS` whose modules take long to import are added when `is_settled` meets one.
+"""
 
 
 def is_settled(value: object) -> bool:
@@ -152,7 +157,13 @@ def is_settled(value: object) -> bool:
         return _is_settled_zone(value.tzinfo)  # type: ignore[attr-defined]
     if kind is tuple or kind is frozenset:
         return SETTLED.issuperset(map(type, value)) or _are_parts_settled(value)  # type: ignore[call-overload, arg-type]
-    return kind in SETTLED
+    if kind in SETTLED:
+        return True
+    from stategraph._util.atoms import ATOMS  # imported when used: decimal and pathlib take 5 ms
+
+    if kind in ATOMS:
+        SETTLED.add(kind)
+    return kind in ATOMS
 
 
 def _are_parts_settled(nest: Iterable[object]) -> bool:
@@ -248,7 +259,7 @@ def _are_flat_dicts(values: list[Any]) -> bool:
         _DICT.issuperset(map(type, values))
         and max(map(len, values)) <= _MANY
         and SETTLED.issuperset(map(type, chain.from_iterable(map(dict.values, values))))
-        and ATOMS.issuperset(map(type, chain.from_iterable(values)))
+        and SETTLED.issuperset(map(type, chain.from_iterable(values)))
     )
 
 
@@ -257,7 +268,7 @@ def _freeze_dict(value: dict[Any, Any], depth: int, known: _Known) -> FrozenDict
         return known[id(value)][1]  # type: ignore[no-any-return]
     frozen = FrozenDict.__new__(FrozenDict)
     dict.update(frozen, value)
-    settled, unsettled = ATOMS.issuperset(map(type, frozen)) or are_settled(frozen), 0
+    settled, unsettled = SETTLED.issuperset(map(type, frozen)) or are_settled(frozen), 0
     if not SETTLED.issuperset(map(type, frozen.values())):
         for key, item in frozen.items():
             if type(item) not in SETTLED:

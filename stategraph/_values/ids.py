@@ -12,6 +12,7 @@ So an id shows the whole way to what it names, and two different ways never give
 """
 
 import re
+from functools import cache
 
 from stategraph.errors import InvalidRunIdError
 
@@ -25,7 +26,6 @@ _STEP = rf"/#{_NUMBER}(?:~{_NUMBER})?"
 _NODE = r"(?:[A-Za-z0-9_~-]|%[0-9A-F]{2})(?:[A-Za-z0-9._~-]|%[0-9A-F]{2})*"
 _OF_RUN = rf"{_PART}(?:/{_PART})*(?:{_STEP}/{_NODE})*"
 _RUN_ID = re.compile(_OF_RUN)
-_STORED_ID = re.compile(rf"{_OF_RUN}(?:{_STEP}#{_NODE})?")
 
 
 def check_run_id(run_id: str) -> str:
@@ -56,7 +56,12 @@ def check_stored_id(run_id: str) -> str:
     Raises:
         InvalidRunIdError: it is neither.
     """
-    return _checked(run_id, _STORED_ID)
+    return _checked(run_id, _stored_id())
+
+
+@cache
+def _stored_id() -> re.Pattern[str]:
+    return re.compile(rf"{_OF_RUN}(?:{_STEP}#{_NODE})?")
 
 
 def _checked(run_id: str, grammar: re.Pattern[str]) -> str:

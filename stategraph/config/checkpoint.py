@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import PurePath
-from types import NoneType
 from typing import Any
 
 import attrs
 
-from stategraph._text.secrets import Hidden, may_be_secret
-from stategraph._text.shown import shorten
-from stategraph._util.validators import check, is_count, is_name, is_seconds
+from stategraph._text.shown import Hidden, may_be_secret, shorten
+from stategraph._util.validators import Allowed, check_fields, is_count, is_name, is_seconds
 from stategraph.errors import ConfigError
 
 
@@ -29,9 +26,6 @@ def _is_options(value: object) -> bool:
     return isinstance(value, Mapping) and all(isinstance(key, str) for key in value)
 
 
-_PLAIN = (str, int, float, bool, NoneType, PurePath)
-
-
 def _shown_options(options: object) -> str:
     """Return options in words: their names, and the values that are plain and no secrets by their names."""
     if not isinstance(options, Mapping):
@@ -40,8 +34,39 @@ def _shown_options(options: object) -> str:
 
 
 def _shown(name: object, value: object) -> str:
-    is_shown = isinstance(value, _PLAIN) and not may_be_secret(f"options.{name}")
+    from pathlib import PurePath  # imported when used: 4 ms
+
+    is_shown = isinstance(value, str | int | float | None | PurePath) and not may_be_secret(f"options.{name}")
     return shorten(value if is_shown else Hidden.of(value))
+
+
+_ALLOWED: Allowed = {
+    "store": ("the name of a checkpoint store", is_name),
+    "interval": ("0 turns checkpointing off, n saves every n steps", lambda value: is_count(value, at_least=0)),
+    "preserve": (
+        "true keeps the checkpoints of a completed run, false deletes them",
+        lambda value: type(value) is bool,
+    ),
+    "durability": (
+        '"sync" saves before the next step, "async" behind the run, "exit" only where the run ends',
+        lambda value: value in ("sync", "async", "exit"),
+    ),
+    "retention": (
+        '"latest" keeps the newest checkpoint of a run, "full" all, "windowed" as many as window says',
+        lambda value: value in ("latest", "full", "windowed"),
+    ),
+    "window": (
+        'with retention "windowed": how many checkpoints of a run are kept, from 1 on',
+        lambda value: value is None or is_count(value, at_least=1),
+    ),
+    "ttl": (
+        "the seconds after its completion when prune removes a run; more than 0",
+        lambda value: value is None or is_seconds(value),
+    ),
+    "persist": ("a list of different keys: no others are saved", _are_keys),
+    "serializer": ('"msgpack", "json", or the name of a registered serializer', is_name),
+    "options": ("a mapping of option names to values", _is_options),
+}
 
 
 @attrs.frozen
@@ -68,71 +93,16 @@ class CheckpointConfig:
         ConfigError: a value is not allowed.
     """
 
-    store: str = attrs.field(
-        default="memory", validator=check("checkpoint.store", "the name of a checkpoint store", is_name)
-    )
-    interval: int = attrs.field(
-        default=0,
-        validator=check(
-            "checkpoint.interval",
-            "0 turns checkpointing off, n saves every n steps",
-            lambda value: is_count(value, at_least=0),
-        ),
-    )
-    preserve: bool = attrs.field(
-        default=False,
-        validator=check(
-            "checkpoint.preserve",
-            "true keeps the checkpoints of a completed run, false deletes them",
-            lambda value: type(value) is bool,
-        ),
-    )
-    durability: str = attrs.field(
-        default="sync",
-        validator=check(
-            "checkpoint.durability",
-            '"sync" saves before the next step, "async" behind the run, "exit" only where the run ends',
-            lambda value: value in ("sync", "async", "exit"),
-        ),
-    )
-    retention: str = attrs.field(
-        default="latest",
-        validator=check(
-            "checkpoint.retention",
-            '"latest" keeps the newest checkpoint of a run, "full" all, "windowed" as many as window says',
-            lambda value: value in ("latest", "full", "windowed"),
-        ),
-    )
-    window: int | None = attrs.field(
-        default=None,
-        validator=check(
-            "checkpoint.window",
-            'with retention "windowed": how many checkpoints of a run are kept, from 1 on',
-            lambda value: value is None or is_count(value, at_least=1),
-        ),
-    )
-    ttl: float | None = attrs.field(
-        default=None,
-        validator=check(
-            "checkpoint.ttl",
-            "the seconds after its completion when prune removes a run; more than 0",
-            lambda value: value is None or is_seconds(value),
-        ),
-    )
-    persist: tuple[str, ...] | None = attrs.field(
-        default=None,
-        converter=_to_keys,
-        validator=check("checkpoint.persist", "a list of different keys: no others are saved", _are_keys),
-    )
-    serializer: str = attrs.field(
-        default="msgpack",
-        validator=check("checkpoint.serializer", '"msgpack", "json", or the name of a registered serializer', is_name),
-    )
-    options: Mapping[str, Any] = attrs.field(
-        factory=dict,
-        repr=_shown_options,
-        validator=check("checkpoint.options", "a mapping of option names to values", _is_options, is_shown=False),
-    )
+    store: str = "memory"
+    interval: int = 0
+    preserve: bool = False
+    durability: str = "sync"
+    retention: str = "latest"
+    window: int | None = None
+    ttl: float | None = None
+    persist: tuple[str, ...] | None = attrs.field(default=None, converter=_to_keys)
+    serializer: str = "msgpack"
+    options: Mapping[str, Any] = attrs.field(factory=dict, repr=_shown_options)
 
     def store_options(self) -> dict[str, Any]:
         """Return what the store is made with: the options, and the serializer if it is not the default."""
@@ -140,6 +110,7 @@ class CheckpointConfig:
         return {**self.options, **serializer}
 
     def __attrs_post_init__(self) -> None:
+        check_fields(self, "checkpoint.", _ALLOWED, hidden="options")
         if self.options.get("serializer", self.serializer) != self.serializer:
             raise ConfigError(
                 "checkpoint.options.serializer", self.options["serializer"], "checkpoint.serializer is the place for it"

@@ -8,8 +8,21 @@ from typing import Any
 
 import attrs
 
-from stategraph._util.validators import check, is_count, is_name
+from stategraph._util.validators import Allowed, check_fields, is_count, is_name
 from stategraph.config.checkpoint import CheckpointConfig
+
+_ALLOWED: Allowed = {
+    "name": ("a name of 1 to 200 printable characters", is_name),
+    "observer": ("the name of an observer", is_name),
+    "max_iterations": (
+        "a whole number from 1 on: how many nodes one call may run",
+        lambda value: is_count(value, at_least=1),
+    ),
+    "checkpoint": (
+        "a CheckpointConfig (GraphConfig.from_dict takes mappings)",
+        lambda value: isinstance(value, CheckpointConfig),
+    ),
+}
 
 
 @attrs.frozen
@@ -30,25 +43,13 @@ class GraphConfig:
         ConfigError: a value is not allowed.
     """
 
-    name: str = attrs.field(validator=check("name", "a name of 1 to 200 printable characters", is_name))
-    observer: str = attrs.field(default="structlog", validator=check("observer", "the name of an observer", is_name))
-    max_iterations: int = attrs.field(
-        default=1000,
-        validator=check(
-            "max_iterations",
-            "a whole number from 1 on: how many nodes one call may run",
-            lambda value: is_count(value, at_least=1),
-        ),
-    )
-    checkpoint: CheckpointConfig = attrs.field(
-        factory=CheckpointConfig,
-        validator=check(
-            "checkpoint",
-            "a CheckpointConfig (GraphConfig.from_dict takes mappings)",
-            lambda value: isinstance(value, CheckpointConfig),
-            is_shown=False,
-        ),
-    )
+    name: str
+    observer: str = "structlog"
+    max_iterations: int = 1000
+    checkpoint: CheckpointConfig = attrs.field(factory=CheckpointConfig)
+
+    def __attrs_post_init__(self) -> None:
+        check_fields(self, "", _ALLOWED, hidden="checkpoint")
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> GraphConfig:
@@ -57,7 +58,7 @@ class GraphConfig:
         Raises:
             ConfigError: a key is unknown or missing, or a value is not allowed.
         """
-        from stategraph.config.structuring import structure  # imported when used: cattrs takes 90 ms
+        from stategraph.config.reading import structure  # imported when used: cattrs takes 90 ms
 
         return structure(cls, values)
 
@@ -68,7 +69,7 @@ class GraphConfig:
         Raises:
             ConfigError: the file cannot be read, or as `from_dict`.
         """
-        from stategraph.config.files import read  # imported when used
+        from stategraph.config.reading import read  # imported when used
 
         return cls.from_dict(read(path))
 
@@ -86,7 +87,7 @@ class GraphConfig:
         Raises:
             ConfigError: a key is unknown, or a value is not allowed.
         """
-        from stategraph.config.merging import laid_over, not_default  # imported when used
+        from stategraph.config.reading import laid_over, not_default  # imported when used
 
         changes = not_default(other) if isinstance(other, GraphConfig) else other
         return self.from_dict(laid_over(self.to_dict(), changes))

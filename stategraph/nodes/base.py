@@ -9,8 +9,7 @@ from stategraph._protocol.commands import Task
 
 if TYPE_CHECKING:
     from stategraph._schema.schema import Schema  # imported when used: cattrs
-    from stategraph.nodes.question import Question
-    from stategraph.nodes.step import StepContext
+    from stategraph.nodes.step import Question, StepContext
 
 
 class _Nothing:
@@ -64,7 +63,7 @@ class Node:
 
     def asked(self, step: StepContext) -> Task[Question]:
         """Return what was asked when a run paused here: by this node or, if it runs a graph, by a node of that."""
-        from stategraph.nodes.question import Question  # imported when used: few nodes ask
+        from stategraph.nodes.step import Question  # imported when used: few nodes ask
 
         yield from ()
         return Question(self)

@@ -1,6 +1,10 @@
-"""NodeContext: what a node may know of the step it is making."""
+"""NodeContext: what a node may know of the step it is making, and which functions are given one."""
 
 from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from inspect import Parameter
+from typing import Any, get_args
 
 import attrs
 
@@ -59,3 +63,62 @@ def _shortened(key: str) -> str:
 
     digest = hashlib.sha256(key.encode()).hexdigest()
     return f"{key[: LONGEST_KEY - len(digest) - 2]}##{digest}"  # no other key has ## in it
+
+
+def taking_context(function: Callable[..., Any], further: Sequence[Parameter]) -> Callable[[Any, Any], Any] | None:
+    """Return a function as one that is called with a State and a NodeContext; None if it takes no context.
+
+    The parameter that takes it is annotated with NodeContext or named ``context``, or the second positional one without
+    a default.
+
+    Args:
+        function: The function.
+        further: Its parameters after the first one.
+
+    Raises:
+        TypeError: something is missing for a parameter.
+    """
+    others = [p for p in further if p.kind not in (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)]
+    context = next(filter(_names_context, others), None)
+    if context is None and others and others[0].kind is not Parameter.KEYWORD_ONLY and _is_required(others[0]):
+        context = others[0]
+    for parameter in others:
+        if parameter is not context and _is_required(parameter):
+            raise TypeError(
+                f"nothing is passed for its parameter {parameter.name!r}: "
+                "give it a default, or bind it with functools.partial"
+            )
+    if context is None:
+        return None
+    if context is further[0] and context.kind is not Parameter.KEYWORD_ONLY:
+        return function
+    return _pass_by_keyword(function, context.name)
+
+
+def bound(function: Callable[[Any, Any], Any], context: NodeContext, *, is_async: bool) -> Callable[[Any], Any]:
+    """Return a function with its context; an async one is still seen to be async."""
+    if not is_async:
+        return lambda argument: function(argument, context)
+
+    async def awaited(argument: Any) -> Any:
+        return await function(argument, context)
+
+    return awaited
+
+
+def _names_context(parameter: Parameter) -> bool:
+    annotation = parameter.annotation
+    named = annotation if isinstance(annotation, str) else ""  # as it is with "from __future__ import annotations"
+    annotated = annotation is NodeContext or NodeContext in get_args(annotation) or "NodeContext" in named
+    return parameter.name == "context" or annotated
+
+
+def _is_required(parameter: Parameter) -> bool:
+    return parameter.default is Parameter.empty
+
+
+def _pass_by_keyword(function: Callable[..., Any], keyword: str) -> Callable[[Any, Any], Any]:
+    def call(state: Any, context: NodeContext) -> Any:
+        return function(state, **{keyword: context})
+
+    return call

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import attrs
 
@@ -17,7 +17,6 @@ from stategraph.state import State, data_of
 
 if TYPE_CHECKING:
     from stategraph._schema.schema import Schema
-    from stategraph.nodes.context import NodeContext
     from stategraph.nodes.step import StepContext
 
 NodeFunction: TypeAlias = Callable[..., Any]
@@ -50,26 +49,21 @@ class FunctionNode(Node):
         """
         if not callable(function):
             raise TypeError(f"{shorten(function)} is not callable; {_way_out_of(function)}")
-        is_generator = is_generator_callable(function)
-        is_async = is_async_callable(function)
-        parameter = _context_parameter(function)
-        called = function
-        if parameter is not None and not _is_second_positional(function, parameter):
-            called = _pass_by_keyword(function, parameter.name)
-        return cls(function, called, wants_context=parameter is not None, is_async=is_async, is_generator=is_generator)
+        is_generator, is_async = is_generator_callable(function), is_async_callable(function)
+        called, further = None, _parameters(function)[1:]
+        if further:
+            from stategraph.nodes.context import taking_context  # imported when used: most nodes have one parameter
 
-    def bound(self, context: NodeContext) -> Callable[[Any], Any]:
-        """Return the function with the context, if it wants one."""
-        function = self.function
+            called = taking_context(function, further)
+        return cls(function, called or function, called is not None, is_async, is_generator)
+
+    def bound(self, step: StepContext, part: str = "") -> Callable[[Any], Any]:
+        """Return the function with the context of a step or, with `part`, of that part of it, if it wants one."""
         if not self.wants_context:
-            return function
-        if self.is_async and not self.is_generator:  # still seen to be async
+            return self.function
+        from stategraph.nodes.context import bound
 
-            async def awaited(argument: Any) -> Any:
-                return await function(argument, context)
-
-            return awaited
-        return lambda argument: function(argument, context)
+        return bound(self.function, step.context(part), is_async=self.is_async and not self.is_generator)
 
     def typed(self, name: str, schema: Schema) -> FunctionNode:
         """Return the node with a function that is called with data, if this one takes an object of the schema."""
@@ -84,7 +78,7 @@ class FunctionNode(Node):
 
     def execute(self, step: StepContext) -> Task[Any]:
         """Call the function with the State; of a generator, show the chunks."""
-        result = yield from step.call(self.bound(step.context()), step.tracked_state)
+        result = yield from step.call(self.bound(step), step.tracked_state)
         if self.is_generator:
             from stategraph.nodes._generators.chunks import take_chunks  # imported when used
 
@@ -122,52 +116,12 @@ def _way_out_of(given: object) -> str:
     return "a node is a function of a State"
 
 
-def _context_parameter(function: NodeFunction) -> inspect.Parameter | None:
-    """Return the parameter that takes the NodeContext, None if there is none.
-
-    It is one that is annotated with NodeContext or named ``context``, or the second positional one without a default.
-    """
+def _parameters(function: NodeFunction) -> list[inspect.Parameter]:
+    """Return the parameters of a function, the first of which takes the State."""
     try:
         parameters = list(inspect.signature(function).parameters.values())
     except ValueError:  # some builtins do not tell
-        return None
+        return []
     if not parameters or parameters[0].kind in (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.VAR_KEYWORD):
         raise TypeError("it takes no positional argument; a node is a function of a State: def node(state)")
-    others = [
-        p for p in parameters[1:] if p.kind not in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    ]
-    context = next(filter(_names_context, others), None)
-    if context is None and others and others[0].kind is not inspect.Parameter.KEYWORD_ONLY and _is_required(others[0]):
-        context = others[0]
-    for parameter in others:
-        if parameter is not context and _is_required(parameter):
-            raise TypeError(
-                f"nothing is passed for its parameter {parameter.name!r}: "
-                "give it a default, or bind it with functools.partial"
-            )
-    return context
-
-
-def _names_context(parameter: inspect.Parameter) -> bool:
-    from stategraph.nodes.context import NodeContext  # imported when used: most nodes have one parameter
-
-    annotation = parameter.annotation
-    named = annotation if isinstance(annotation, str) else ""  # as it is with "from __future__ import annotations"
-    annotated = annotation is NodeContext or NodeContext in get_args(annotation) or "NodeContext" in named
-    return parameter.name == "context" or annotated
-
-
-def _is_required(parameter: inspect.Parameter) -> bool:
-    return parameter.default is inspect.Parameter.empty
-
-
-def _is_second_positional(function: NodeFunction, parameter: inspect.Parameter) -> bool:
-    second = list(inspect.signature(function).parameters.values())[1]
-    return parameter.name == second.name and parameter.kind is not inspect.Parameter.KEYWORD_ONLY
-
-
-def _pass_by_keyword(function: NodeFunction, keyword: str) -> NodeFunction:
-    def call(state: State, context: NodeContext) -> Any:
-        return function(state, **{keyword: context})
-
-    return call
+    return parameters

@@ -9,7 +9,7 @@ from typing import Any
 from stategraph._protocol.commands import Task
 from stategraph._text.shown import shorten
 from stategraph._values.provenance import ErrorInfo
-from stategraph.nodes._parts.jobs import Job
+from stategraph.nodes._parts.pools import Job
 from stategraph.nodes._parts.run import Workers, do_parts
 from stategraph.nodes.base import Node
 from stategraph.nodes.function import FunctionNode
@@ -95,10 +95,8 @@ class MapNode(Node):
         return {self.into: [results[job.label] for job in jobs]}
 
     def _job(self, step: StepContext, label: str, item: Any) -> Job:
-        node = self._function
-        function = node.bound(step.context(label)) if node.wants_context else node.function
         collect = functools.partial(ErrorInfo.of, node=step.name) if self.on_error == "collect" else None
-        return Job(label, function, item, collect)
+        return Job(label, self._function.bound(step, label), item, collect)
 
 
 def _accepted(step: StepContext, key: str, place: str, result: Any) -> Any:

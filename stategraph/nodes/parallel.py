@@ -12,7 +12,7 @@ from stategraph._protocol.commands import Task
 from stategraph._text.shown import shorten
 from stategraph._util.callables import answered, problem_of
 from stategraph._util.validators import is_name
-from stategraph.nodes._parts.jobs import Job
+from stategraph.nodes._parts.pools import Job
 from stategraph.nodes._parts.run import Workers, do_parts
 from stategraph.nodes.base import Node
 from stategraph.nodes.changes import changes_from
@@ -88,16 +88,11 @@ class ParallelNode(Node):
     def execute(self, step: StepContext) -> Task[Any]:
         """Do the branches, and merge what they return."""
         argument = dict(step.tracked_state) if self._workers.processes else step.tracked_state
-        jobs = [Job(name, self._function(step, name, branch), argument) for name, branch in self._branches.items()]
+        jobs = [Job(name, branch.bound(step, name), argument) for name, branch in self._branches.items()]
         changes = yield from do_parts(
             step, jobs, self._workers, lambda _, result: _changes(step.checked(result), step.state)
         )
         return self._merged(step.state, {name: changes[name] for name in self._branches})
-
-    def _function(self, step: StepContext, name: str, branch: FunctionNode) -> Callable[[State], Any]:
-        if not branch.wants_context:
-            return branch.function
-        return branch.bound(step.context(name))
 
     def _merged(self, state: State, changes: Mapping[str, Mapping[str, Any]]) -> State:
         """Return the State with the changes of all branches."""

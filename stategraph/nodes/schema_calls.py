@@ -10,12 +10,14 @@ from contextlib import aclosing, closing
 from dataclasses import is_dataclass
 from inspect import isawaitable
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from stategraph._schema.schema import Schema
 from stategraph.state import State
+
+if TYPE_CHECKING:
+    from stategraph._schema.schema import Schema  # imported when used: cattrs
 
 
 @attrs.frozen

@@ -1,16 +1,17 @@
-"""StepContext: what a node may ask of the run."""
+"""StepContext: what a node may ask of the run; Question: what it asks of people."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
+import attrs
+
 from stategraph._protocol.commands import Task
 from stategraph.state import State
 
 if TYPE_CHECKING:
     from stategraph.nodes.context import NodeContext
-    from stategraph.nodes.question import Question
 
 
 class StepContext(Protocol):
@@ -98,3 +99,39 @@ class WaitingNode(Protocol):
 
     def asked(self, step: StepContext) -> Task[Question]:
         """Return what was asked."""
+
+
+class AskingNode(Protocol):
+    """The node that asked; see `Node`."""
+
+    @property
+    def otherwise(self) -> Any:
+        """The answer once the deadline has passed."""
+
+    def accepted(self, answer: Any) -> Any:
+        """Return an answer as the node makes it part of the State. Raises ValueError if it is refused."""
+
+
+@attrs.frozen
+class Question:
+    """What a run that paused was asked.
+
+    Attributes:
+        node: The node that asked.
+        fits: What else makes an answer fit, or raises ValueError: the schemas of the graphs that it goes through.
+    """
+
+    node: AskingNode
+    fits: tuple[Callable[[Any], Any], ...] = ()
+
+    @property
+    def otherwise(self) -> Any:
+        """The answer once the deadline has passed; NOTHING if there is none."""
+        return self.node.otherwise
+
+    def accepted(self, answer: Any) -> Any:
+        """Return an answer as the node makes it part of the State. Raises ValueError if it is refused."""
+        answer = self.node.accepted(answer)
+        for fit in self.fits:
+            answer = fit(answer)
+        return answer

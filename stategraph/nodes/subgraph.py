@@ -16,8 +16,7 @@ from stategraph._values.provenance import RunStatus
 from stategraph._values.sameness import differing_items
 from stategraph.errors import GraphError
 from stategraph.nodes.base import Node
-from stategraph.nodes.question import Question
-from stategraph.nodes.step import StepContext
+from stategraph.nodes.step import Question, StepContext
 from stategraph.state import State, evolve
 
 if TYPE_CHECKING:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from stategraph.stores.base import CheckpointStore
+from stategraph.stores.base import CheckpointStore, Policy, RetentionPolicy
 from stategraph.stores.registry import get_checkpoint_store, register_checkpoint_store
-from stategraph.stores.retention import Policy, RetentionPolicy
 
 if TYPE_CHECKING:
     from stategraph.stores.serializers import Serializer, register_serializer

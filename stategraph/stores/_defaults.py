@@ -1,35 +1,20 @@
-"""What a store can do that has only the four methods of its own: the defaults of CheckpointStore."""
+"""What a store can do that has only the four methods of its own, and time travel: forks and rollbacks of States."""
 
 from __future__ import annotations
 
-import builtins
 import itertools
-from typing import Protocol
+from typing import Any
 
+from stategraph._progress.answers import asking_again, gives_back, waiting_anew
+from stategraph._values.ids import check_given_id
+from stategraph._values.provenance import ParentStep, RunStatus
 from stategraph.errors import CheckpointNotFoundError, RunExistsError
-from stategraph.state import State
+from stategraph.state import State, evolve
 from stategraph.stores._checks import check_limit, check_number, check_status, from_cursor
-from stategraph.stores._time_travel import forked_from, rolled_back
 from stategraph.stores.summaries import Difference, Summary
 
 
-class Store(Protocol):
-    """What the defaults ask of a store."""
-
-    def save(self, state: State) -> None:
-        """Keep a State."""
-
-    def amend(self, state: State) -> None:
-        """Keep a State in place of the newest one."""
-
-    def load(self, run_id: str, step: int | None = None) -> State:
-        """Return a State of a run."""
-
-    def list(self) -> builtins.list[str]:
-        """Return the ids of all runs."""
-
-
-def history(store: Store, run_id: str) -> list[Summary]:
+def history(store: Any, run_id: str) -> list[Summary]:
     """Return the newest checkpoint of a run, if there is one."""
     try:
         return [Summary.of(store.load(run_id))]
@@ -37,7 +22,7 @@ def history(store: Store, run_id: str) -> list[Summary]:
         return []
 
 
-def runs(store: Store, status: str | None, graph: str | None, limit: int, after: str | None) -> list[Summary]:
+def runs(store: Any, status: str | None, graph: str | None, limit: int, after: str | None) -> list[Summary]:
     """Return the newest checkpoint of each run, in the order of their ids."""
     check_status(status)
     first = from_cursor(after) or 0
@@ -47,7 +32,7 @@ def runs(store: Store, status: str | None, graph: str | None, limit: int, after:
     return list(itertools.islice(wanted, check_limit(limit)))
 
 
-def fork(store: Store, run_id: str, new_run_id: str, step: int | None) -> State:
+def fork(store: Any, run_id: str, new_run_id: str, step: int | None) -> State:
     """Save a State of a run as the newest of another one."""
     forked = forked_from(store.load(run_id, step), new_run_id)
     if new_run_id in store.list():
@@ -56,15 +41,43 @@ def fork(store: Store, run_id: str, new_run_id: str, step: int | None) -> State:
     return forked
 
 
-def rollback(store: Store, run_id: str, step: int) -> State:
+def rollback(store: Any, run_id: str, step: int) -> State:
     """Put the State of a step in place of the newest one."""
     state = rolled_back(store.load(run_id, step))
     store.amend(state)
     return state
 
 
-def diff(store: Store, run_id: str, a: int, b: int) -> Difference:
+def diff(store: Any, run_id: str, a: int, b: int) -> Difference:
     """Load two steps of a run and compare their data."""
     for name, step in (("a", a), ("b", b)):
         check_number(step, name)
     return Difference.between(store.load(run_id, a), store.load(run_id, b))
+
+
+# --------------------------------------------------------------------------- time travel
+
+
+def forked_from(source: State, new_run_id: str) -> State:
+    """Return the newest State of a run that is forked off at `source`."""
+    is_over = source.status is RunStatus.COMPLETED
+    # The copy of a run that waits goes on, or waits again, where that waits.
+    copy = asking_again(source) if source.pause is None else waiting_anew(source, source.pause)
+    return evolve(
+        copy,
+        run_id=check_given_id(new_run_id),
+        status=source.status if is_over else RunStatus.ACTIVE,
+        error=None,
+        parent=ParentStep(source.run_id, source.step),
+    )
+
+
+def keeps_nested(source: State) -> bool:
+    """Return whether a copy of a run keeps what is nested in the step after: not if that was made with answers that
+    the copy takes back."""
+    return source.pause is not None or not gives_back(source)
+
+
+def rolled_back(state: State) -> State:
+    """Return the State of a run that is taken back to it."""
+    return evolve(asking_again(state), generation=state.generation + 1)

@@ -1,23 +1,58 @@
-"""CheckpointStore: what every store promises."""
+"""CheckpointStore: what every store promises. RetentionPolicy: what it keeps of a run."""
 
 from __future__ import annotations
 
 import builtins
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from threading import RLock
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeAlias
+
+import attrs
 
 from stategraph._owners.holds import Hold, Holds, guarded, held
 from stategraph._values.ids import given_id
+from stategraph._values.provenance import RunStatus
 from stategraph.errors import StepConflictError
 
 if TYPE_CHECKING:
-    from stategraph._values.provenance import Owner, Part
+    from stategraph._values.progress import Part
+    from stategraph._values.provenance import Owner
     from stategraph.state import State
-    from stategraph.stores._rows.integrity import SigningKey
-    from stategraph.stores.retention import RetentionPolicy
     from stategraph.stores.summaries import Difference, Pruned, Summary
+
+SigningKey: TypeAlias = Callable[[], bytes]
+"""Gives a key that rows are signed with."""
+
+RETENTIONS = ("latest", "full", "windowed")
+
+
+@attrs.frozen
+class RetentionPolicy:
+    """What is kept of a run.
+
+    Attributes:
+        retention: Which of its checkpoints: "latest", "full" (all), or "windowed".
+        window: How many of the newest ones, if it is "windowed".
+        ttl: For how many seconds after its completion the run is kept; None for ever.
+    """
+
+    retention: str = "latest"
+    window: int | None = None
+    ttl: float | None = None
+
+    def is_over(self, status: RunStatus, time_ns: int, now_ns: int) -> bool:
+        """Return whether a run whose newest checkpoint has this status and time is not to be kept any longer."""
+        return status is RunStatus.COMPLETED and self.ttl is not None and time_ns + self.ttl * 1e9 <= now_ns
+
+    @property
+    def max_checkpoints(self) -> int | None:
+        """How many of the newest checkpoints are kept; None for all."""
+        return 1 if self.retention == "latest" else self.window
+
+
+Policy = RetentionPolicy
+"""The name by which `stategraph.stores` exports it."""
 
 
 class CheckpointStore(ABC):

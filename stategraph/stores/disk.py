@@ -6,11 +6,10 @@ What makes a store of a cache is in `stategraph.stores._files.safe_diskcache`.
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from typing import Any
 
 from stategraph.stores._files.safe_diskcache import OLDEST, cache_folder
-from stategraph.stores._files.sqlite_connection import check_version
+from stategraph.stores._files.sqlite_files import check_version
 from stategraph.stores._rows.disk_table import DiskTable
 from stategraph.stores._rows.store import RowStore
 from stategraph.stores._rows.table import Identify
@@ -28,7 +27,7 @@ class DiskStore(RowStore):
         FormatError: what is there is not a store of stategraph.
     """
 
-    path: Path
+    kind = "disk"
 
     def __init__(self, path: str | os.PathLike[str], **options: Any) -> None:
         check_version("checkpoint.store", "disk", OLDEST)
@@ -38,6 +37,3 @@ class DiskStore(RowStore):
             return DiskTable(store, self.path, identify)
 
         super().__init__(open_table, **options)
-
-    def __str__(self) -> str:
-        return f"disk store at {self.path}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
@@ -12,15 +12,12 @@ from stategraph._util.dropped import reaper
 from stategraph._values.ids import check_given_id, check_run_id, is_nested_id
 from stategraph.errors import CheckpointNotFoundError, CheckpointSaveError
 from stategraph.state import State, data_of
-from stategraph.stores._checks import check_number, check_state, check_step
 from stategraph.stores._files.fork_safety import protect_at_fork
 from stategraph.stores._memory.held import HeldRun, HeldRuns, as_kept, state_of
-from stategraph.stores._rows.reentrance import Access, used_below
-from stategraph.stores.base import CheckpointStore
-from stategraph.stores.retention import RetentionPolicy
+from stategraph.stores.base import CheckpointStore, RetentionPolicy
 
 if TYPE_CHECKING:
-    from stategraph._values.provenance import Part
+    from stategraph._values.progress import Part
     from stategraph.stores._memory.held import Kept
     from stategraph.stores.summaries import Pruned, Summary
 
@@ -45,13 +42,18 @@ class MemoryStore(CheckpointStore):
 
     def renew(self) -> None:
         """Take a lock of its own, in a forked child."""
-        self._access = Access()
-        self._lock, self._is_in_use = self._access.guard, self._access.is_held_here
+        self._lock = reaper.known_lock()
+        self._is_in_use: Callable[[], bool] = self._lock._is_owned  # type: ignore[attr-defined]
 
     @property
     def _alone(self) -> AbstractContextManager[bool]:
-        """The lock. Raises if this thread holds it: then it is changing the store, further down its stack."""
-        return self._access.to_change(self)
+        """The lock, once runs that were dropped have ended. Raises if this thread holds it, further down its stack."""
+        if self._is_in_use():
+            from stategraph.stores._rows.access import used_below
+
+            raise used_below(self)
+        reaper.settle(self)
+        return self._lock
 
     def __str__(self) -> str:
         return "memory store"
@@ -62,6 +64,8 @@ class MemoryStore(CheckpointStore):
         try:
             self._keep(state)
         except AttributeError as error:
+            from stategraph.stores._checks import check_state
+
             check_state(state, error)
             raise
 
@@ -87,6 +91,8 @@ class MemoryStore(CheckpointStore):
         compared: Kept | None = None
         while True:
             if self._is_in_use():
+                from stategraph.stores._rows.access import used_below
+
                 raise used_below(self, run_id, CheckpointSaveError)
             with self._lock:
                 if hold.is_lost:
@@ -109,7 +115,10 @@ class MemoryStore(CheckpointStore):
                     return
             # Out here: whoever made the values may use the store while they are compared.
             same_data = may_change_data or _have_same_data(newest, state)
-            check_step(run_id, newest.step, state.step, same_data)
+            if newest.step > state.step or not same_data:
+                from stategraph.stores._checks import check_step
+
+                check_step(run_id, newest.step, state.step, same_data)
             compared = newest
 
     def retain(self, run_id: str, policy: RetentionPolicy) -> None:
@@ -125,6 +134,8 @@ class MemoryStore(CheckpointStore):
 
     def load(self, run_id: str, step: int | None = None) -> State:
         if step is not None:
+            from stategraph.stores._checks import check_number
+
             check_number(step)
         run = self._settled().runs.get(check_run_id(run_id))
         found = [] if run is None else [kept for kept in tuple(run.kept) if step in (None, kept.step)]
@@ -170,19 +181,20 @@ class MemoryStore(CheckpointStore):
             drop_parts(self._held, run_id, step, newer_too=newer_too)
 
     def history(self, run_id: str) -> builtins.list[Summary]:
-        from stategraph.stores._memory.listing import history
+        from stategraph.stores._memory.history import history
 
         return history(self._settled(), check_run_id(run_id))
 
     def runs(
         self, status: str | None = None, graph: str | None = None, limit: int = 100, after: str | None = None
     ) -> builtins.list[Summary]:
-        from stategraph.stores._memory.listing import runs
+        from stategraph.stores._memory.history import runs
 
         return runs(self._settled(), status, graph, limit, after)
 
     def rollback(self, run_id: str, step: int, *, take_over: bool = False) -> State:
-        from stategraph.stores._memory.copies import roll_back
+        from stategraph.stores._checks import check_number
+        from stategraph.stores._memory.history import roll_back
 
         check_number(step)
         # From the look to the change: whoever deletes the run meanwhile waits.
@@ -190,13 +202,13 @@ class MemoryStore(CheckpointStore):
             return roll_back(self._held, self.load(run_id, step))
 
     def fork(self, run_id: str, new_run_id: str, step: int | None = None) -> State:
-        from stategraph.stores._memory.copies import fork
+        from stategraph.stores._memory.history import fork
 
         with held(self, check_given_id(new_run_id)), self._alone:
             return fork(self._held, self.load(run_id, step), new_run_id, self)
 
     def prune(self) -> Pruned:
-        from stategraph.stores._memory.pruning import prune
+        from stategraph.stores._memory.history import prune
 
         with self._alone:
             return prune(self._held)

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from stategraph._util.registry import Registry
-from stategraph.stores.base import CheckpointStore
-
-if TYPE_CHECKING:
-    from stategraph.stores._rows.integrity import SigningKey
+from stategraph.stores.base import CheckpointStore, SigningKey
 
 
 def _memory() -> CheckpointStore:

@@ -12,8 +12,7 @@ from typing import Any
 
 from stategraph.errors import ConfigError
 from stategraph.stores._files.config_paths import absolute_path
-from stategraph.stores._files.sqlite_connection import check_version
-from stategraph.stores._rows.sqlite_database import SqliteDatabase
+from stategraph.stores._files.sqlite_files import check_version
 from stategraph.stores._rows.sqlite_table import SqliteTable
 from stategraph.stores._rows.store import RowStore
 from stategraph.stores._rows.table import Identify
@@ -35,7 +34,7 @@ class SqliteStore(RowStore):
         FormatError: what is there is not a database of stategraph, or one of a newer version.
     """
 
-    path: Path
+    kind = "sqlite"
 
     def __init__(self, path: str | os.PathLike[str], *, read_only: bool = False, **options: Any) -> None:
         check_version("checkpoint.store", "sqlite", _OLDEST)
@@ -44,9 +43,6 @@ class SqliteStore(RowStore):
 
         def open_table(store: object, identify: Identify) -> SqliteTable:
             self.path = Path(absolute_path(path, "checkpoint.options.path", "a file"))
-            return SqliteTable(SqliteDatabase(store, self.path, identify, read_only=read_only))
+            return SqliteTable(store, self.path, identify, read_only=read_only)
 
         super().__init__(open_table, **options)
-
-    def __str__(self) -> str:
-        return f"sqlite store at {self.path}"

@@ -7,7 +7,8 @@ from typing import Any
 
 import attrs
 
-from stategraph._values.provenance import ErrorInfo, ParentStep, Pause, RunStatus
+from stategraph._values.progress import Pause
+from stategraph._values.provenance import ErrorInfo, ParentStep, RunStatus
 from stategraph.errors import NotSerializableError
 from stategraph.state import State
 

@@ -6,7 +6,8 @@ import copy
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from itertools import groupby
 from typing import Any, TypeAlias
 
 import attrs
@@ -14,10 +15,9 @@ import attrs
 from stategraph._owners.holds import Hold, acting, on_behalf_of
 from stategraph._util.dropped import is_started, reaper
 from stategraph._values.frozen import freeze, is_settled
-from stategraph._values.provenance import Part
+from stategraph._values.progress import Part
 from stategraph.state import State
-from stategraph.stores.base import CheckpointStore
-from stategraph.stores.retention import RetentionPolicy
+from stategraph.stores.base import CheckpointStore, RetentionPolicy
 
 QUEUE_BOUND = 1024
 """Saves that may be queued, and that a killed process may lose. A run that is further ahead waits."""
@@ -48,18 +48,6 @@ _Write: TypeAlias = State | _SaveParts | _DropParts
 def _count(write: _Write) -> int:
     """Return how many saves a write counts as."""
     return len(write.parts) if isinstance(write, _SaveParts) else 1
-
-
-def _groups(writes: Sequence[_Write]) -> Iterator[list[_Write]]:
-    """Yield the writes in order, in lists of consecutive ones that can be made together."""
-    group: list[_Write] = []
-    for write in writes:
-        if group and (type(write), write.run_id) != (type(group[0]), group[0].run_id):
-            yield group
-            group = []
-        group.append(write)
-    if group:
-        yield group
 
 
 def _copy_of(part: Part) -> Part:
@@ -190,7 +178,8 @@ class WriteBehindStore:
             with self._lock:
                 writes = [] if self._error is not None else list(self._queue)
             try:
-                for group in _groups(writes):
+                for _, together in groupby(writes, lambda write: (type(write), write.run_id)):
+                    group = list(together)
                     self._save_group(group)
                     self._forget(group)  # at once: what is saved is not saved again after an interrupt
             except Exception as error:  # noqa: BLE001 - raised in the thread of the run

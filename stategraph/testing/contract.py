@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from stategraph._values.provenance import ErrorInfo, ParentStep, RunStatus
-from stategraph._values.structure import EdgeStructure, GraphStructure
+from stategraph._values.provenance import EdgeStructure, ErrorInfo, GraphStructure, ParentStep, RunStatus
 from stategraph.errors import CheckpointNotFoundError, InvalidRunIdError, StepConflictError
 from stategraph.state import State
 from stategraph.stores import CheckpointStore

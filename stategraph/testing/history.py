@@ -15,7 +15,7 @@ from stategraph._values.registered_types import register_type
 from stategraph.errors import CheckpointNotFoundError, InvalidRunIdError, RunExistsError
 from stategraph.state import State
 from stategraph.stores import CheckpointStore
-from stategraph.stores.retention import RetentionPolicy
+from stategraph.stores.base import RetentionPolicy
 from stategraph.testing.corpus import KEPT_VALUES, Order, is_same
 
 
@@ -136,14 +136,19 @@ class HistoryContract:
     # ------------------------------------------------------------------ retention and time travel
 
     @pytest.fixture
-    def long_run(self, store: CheckpointStore) -> CheckpointStore:
-        """Return the store, with a run "a" of 60 steps that are all kept: a list grows, a key comes and goes."""
+    def full(self, store: CheckpointStore) -> CheckpointStore:
+        """Return the store, which is to keep all of a run "a"."""
         if not self.keeps_history:
             pytest.skip("this store keeps the newest State of a run only, and says so by keeps_history = False")
         store.retain("a", RetentionPolicy("full"))
-        for state in _long_run(60):
-            store.save(state)
         return store
+
+    @pytest.fixture
+    def long_run(self, full: CheckpointStore) -> CheckpointStore:
+        """Return the store, with a run "a" of 60 steps that are all kept: a list grows, a key comes and goes."""
+        for state in _long_run(60):
+            full.save(state)
+        return full
 
     def test_every_step_can_be_loaded(self, long_run: CheckpointStore) -> None:
         """With retention "full" each comes back as it was saved, in values and in types."""
@@ -169,19 +174,17 @@ class HistoryContract:
         assert history[6].checkpoint_node == "node-7"
 
     @pytest.mark.parametrize("window", [1, 5, 40])
-    def test_a_window_keeps_the_newest(self, store: CheckpointStore, window: int) -> None:
+    def test_a_window_keeps_the_newest(self, full: CheckpointStore, window: int) -> None:
         """Exactly so many checkpoints can be seen and loaded, and older ones cannot."""
-        if not self.keeps_history:
-            pytest.skip("this store keeps the newest State of a run only, and says so by keeps_history = False")
-        store.retain("a", RetentionPolicy("windowed", window=window))
+        full.retain("a", RetentionPolicy("windowed", window=window))
         states = _long_run(60)
         for state in states:
-            store.save(state)
+            full.save(state)
 
-        assert [row.step for row in store.history("a")] == list(range(61 - window, 61))
-        assert is_same(dict(store.load("a", 61 - window)), dict(states[60 - window]))
+        assert [row.step for row in full.history("a")] == list(range(61 - window, 61))
+        assert is_same(dict(full.load("a", 61 - window)), dict(states[60 - window]))
         with pytest.raises(CheckpointNotFoundError, match=f"step {60 - window}"):
-            store.load("a", 60 - window)
+            full.load("a", 60 - window)
 
     def test_rollback_forgets_what_came_later(self, long_run: CheckpointStore) -> None:
         """The run goes on from there as if the later steps had never been."""
@@ -214,56 +217,45 @@ class HistoryContract:
         long_run.save(State({"n": "new"}, run_id="b", step=31, parent=forked.parent))
         assert long_run.load("b")["n"] == "new"
 
-    def test_diff_names_what_changed(self, store: CheckpointStore) -> None:
+    def test_diff_names_what_changed(self, full: CheckpointStore) -> None:
         """Keys added, removed and changed between two steps."""
-        if not self.keeps_history:
-            pytest.skip("this store keeps the newest State of a run only, and says so by keeps_history = False")
-        store.retain("a", RetentionPolicy("full"))
-        store.save(State({"same": 1, "old": 2, "n": 3}, run_id="a", step=1))
-        store.save(State({"same": 1, "new": 4, "n": [5]}, run_id="a", step=2))
+        full.save(State({"same": 1, "old": 2, "n": 3}, run_id="a", step=1))
+        full.save(State({"same": 1, "new": 4, "n": [5]}, run_id="a", step=2))
 
-        difference = store.diff("a", 1, 2)
+        difference = full.diff("a", 1, 2)
 
         assert (difference.added, difference.removed, difference.changed) == ({"new": 4}, {"old": 2}, {"n": (3, [5])})
 
-    def test_diff_names_nothing_that_is_the_same(self, store: CheckpointStore) -> None:
+    def test_diff_names_nothing_that_is_the_same(self, full: CheckpointStore) -> None:
         """Every value that is kept is the same as its copy, to the last nan in it."""
-        if not self.keeps_history:
-            pytest.skip("this store keeps the newest State of a run only, and says so by keeps_history = False")
-        store.retain("a", RetentionPolicy("full"))
         for step in (1, 2):
-            store.save(State({**copy.deepcopy(KEPT_VALUES), "n": step}, run_id="a", step=step))
+            full.save(State({**copy.deepcopy(KEPT_VALUES), "n": step}, run_id="a", step=step))
 
-        assert store.diff("a", 1, 2).changed == {"n": (1, 2)}
+        assert full.diff("a", 1, 2).changed == {"n": (1, 2)}
 
-    def test_diff_tells_apart_what_is_equal(self, store: CheckpointStore) -> None:
+    def test_diff_tells_apart_what_is_equal(self, full: CheckpointStore) -> None:
         """Values of other types, or that objects call equal; whatever their ``==`` says, or raises."""
-        if not self.keeps_history:
-            pytest.skip("this store keeps the newest State of a run only, and says so by keeps_history = False")
-        store.retain("a", RetentionPolicy("full"))
         for step, values in enumerate(zip(*_ALIKE, strict=True), 1):
-            store.save(State({str(place): value for place, value in enumerate(values)}, run_id="a", step=step))
+            full.save(State({str(place): value for place, value in enumerate(values)}, run_id="a", step=step))
 
-        assert store.diff("a", 1, 2).changed.keys() == set(map(str, range(len(_ALIKE))))
-        assert store.diff("a", 2, 3).changed == {}
+        assert full.diff("a", 1, 2).changed.keys() == set(map(str, range(len(_ALIKE))))
+        assert full.diff("a", 2, 3).changed == {}
 
-    def test_prune_removes_what_is_due(self, store: CheckpointStore) -> None:
+    def test_prune_removes_what_is_due(self, full: CheckpointStore) -> None:
         """Completed runs whose time is over; never one that can be resumed, and never the newest State of one."""
-        if not self.keeps_history:
-            pytest.skip("this store keeps the newest State of a run only, and says so by keeps_history = False")
         long_ago = datetime(2020, 1, 1, tzinfo=UTC)
         for run_id, status in (("done", "completed"), ("failed", "failed"), ("active", "active")):
-            store.retain(run_id, RetentionPolicy(ttl=60))
-            store.save(State(run_id=run_id, step=1, status=status, timestamp=long_ago))
-        store.retain("fresh", RetentionPolicy(ttl=3600))
-        store.save(State(run_id="fresh", step=1, status="completed"))
-        store.save(State(run_id="forever", step=1, status="completed", timestamp=long_ago))
+            full.retain(run_id, RetentionPolicy(ttl=60))
+            full.save(State(run_id=run_id, step=1, status=status, timestamp=long_ago))
+        full.retain("fresh", RetentionPolicy(ttl=3600))
+        full.save(State(run_id="fresh", step=1, status="completed"))
+        full.save(State(run_id="forever", step=1, status="completed", timestamp=long_ago))
 
-        pruned = store.prune()
+        pruned = full.prune()
 
         assert pruned.runs == ("done",)
-        assert store.list() == ["active", "failed", "forever", "fresh"]
-        assert store.prune().runs == ()
+        assert full.list() == ["active", "failed", "forever", "fresh"]
+        assert full.prune().runs == ()
 
     def test_prune_follows_a_policy_that_became_tighter(self, long_run: CheckpointStore) -> None:
         """What was kept under a wider policy goes, and what is left can be loaded."""

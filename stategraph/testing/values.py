@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from contextlib import closing, nullcontext
-from datetime import UTC, datetime
 from typing import Any
 
 import attrs
 import pytest
 
-from stategraph._values.provenance import Part, Partial, Pause, Progress, RunStatus
+from stategraph._values.progress import Part, Partial, Progress
+from stategraph._values.provenance import RunStatus
 from stategraph.errors import NotSerializableError
 from stategraph.state import State
 from stategraph.stores import CheckpointStore
 from stategraph.testing.corpus import KEPT_VALUES, UNKEPT_VALUES, Order, is_same
-
-_NOON = datetime(2024, 5, 29, 12, 0, 0, 1, tzinfo=UTC)
+from stategraph.testing.waiting import waiting
 
 
 def check_each(values: Iterable[tuple[str, Any]], check: Callable[[Any], None]) -> None:
@@ -38,16 +37,43 @@ def check_each(values: Iterable[tuple[str, Any]], check: Callable[[Any], None]) 
         raise BaseExceptionGroup(f"this holds for all values but: {', '.join(names)}", failures)
 
 
-def check_refused(save: Callable[[Any], object], match: str | None = None) -> None:
-    """Check that each value that cannot be kept is refused when it is saved."""
+def check_kept(again: Callable[[Any], Any]) -> None:
+    """Check that each value that is kept is the same once it is saved and loaded, which `again` does."""
+
+    def check(value: Any) -> None:
+        assert is_same(again(value), value)
+
+    check_each(KEPT_VALUES.items(), check)
+
+
+def check_refused(
+    save: Callable[[Any], object], match: str | None = None, is_left: Callable[[], bool] = lambda: True
+) -> None:
+    """Check that each value that cannot be kept is refused when it is saved, and what was saved before is left."""
 
     def check(make: Callable[[], Any]) -> None:
         value = make()
         closed = closing(value) if hasattr(value, "close") else nullcontext()
         with closed, pytest.raises(NotSerializableError, match=match):
             save(value)
+        assert is_left()
 
     check_each(UNKEPT_VALUES.items(), check)
+
+
+def saved_again(store: CheckpointStore, state: State) -> Any:
+    """Return a State of a run "a" as it is loaded, once it is saved as its first."""
+    store.delete("a")
+    store.save(state)
+    return store.load("a")
+
+
+def needs_parts(store: CheckpointStore) -> None:
+    """Skip the test if the store keeps no parts; save a run "a" of two steps in it otherwise."""
+    if not store.keeps_parts:
+        pytest.skip("this store keeps no parts, and says so by keeps_parts = False")
+    for step in (1, 2):
+        store.save(State({"n": step}, run_id="a", step=step))
 
 
 class ValuesContract:
@@ -60,25 +86,16 @@ class ValuesContract:
 
     def test_values_are_kept_exactly(self, store: CheckpointStore) -> None:
         """What is loaded has the values and the types of what was saved."""
-
-        def check(value: Any) -> None:
-            store.delete("a")
-            store.save(State({"value": value}, run_id="a", step=1))
-            assert is_same(store.load("a")["value"], value)
-
-        check_each(KEPT_VALUES.items(), check)
+        check_kept(lambda value: saved_again(store, State({"value": value}, run_id="a", step=1))["value"])
 
     def test_values_that_cannot_be_kept_are_refused(self, store: CheckpointStore) -> None:
         """The error names the place, and what was saved before is still there."""
         store.save(State({"n": 1}, run_id="a", step=1))
 
         def save(value: Any) -> None:
-            try:
-                store.save(State({"orders": [1, {"total": value}]}, run_id="a", step=2))
-            finally:
-                assert store.load("a").step == 1
+            store.save(State({"orders": [1, {"total": value}]}, run_id="a", step=2))
 
-        check_refused(save, r"orders\[1\]\.total")
+        check_refused(save, r"orders\[1\]\.total", lambda: store.load("a").step == 1)
 
     def test_a_kept_state_never_changes(self, store: CheckpointStore) -> None:
         """Objects in a State can be changed; what was saved of them, and what was loaded before, cannot."""
@@ -126,11 +143,8 @@ class ValuesContract:
         """In values and in types, in a loaded State and in the rows of runs and history."""
 
         def check(value: Any) -> None:
-            store.delete("a")
-            store.save(_waiting(value))
-            for shown in (store.load("a"), store.runs()[0], store.history("a")[0]):
-                assert shown.pause is not None
-                assert is_same(shown.pause.value, value)
+            loaded: list[Any] = [saved_again(store, waiting(value)), store.runs()[0], store.history("a")[0]]
+            assert all(is_same(shown.pause.value, value) for shown in loaded)
 
         check_each(KEPT_VALUES.items(), check)
 
@@ -139,110 +153,86 @@ class ValuesContract:
         store.save(State({"n": 1}, run_id="a", step=2))
 
         def save(value: Any) -> None:
-            try:
-                store.save(_waiting({"orders": [1, {"total": value}]}))
-            finally:
-                assert store.load("a").status is RunStatus.ACTIVE
+            store.save(waiting({"orders": [1, {"total": value}]}))
 
-        check_refused(save, r"^pause\.value\.orders\[1\]\.total")
+        check_refused(save, r"^pause\.value\.orders\[1\]\.total", lambda: store.load("a").status is RunStatus.ACTIVE)
 
     def test_what_a_pause_shows_never_changes(self, store: CheckpointStore) -> None:
         """Objects can be changed; what was saved of them, and what was loaded before, cannot."""
         order = Order(1, ["tea"])
-        store.save(_waiting([order]))
-        shown = [store.load("a").pause, store.runs()[0].pause, store.history("a")[0].pause]
+        store.save(waiting([order]))
+        shown: list[Any] = [store.load("a"), store.runs()[0], store.history("a")[0]]
 
         order.items.append("milk")
-        for pause in shown:
-            assert pause is not None
-            pause.value[0].items.append("cake")
+        for one in shown:
+            one.pause.value[0].items.append("cake")
 
-        pause = store.load("a").pause
-        assert pause is not None
-        assert pause.value[0].items == ["tea"]
+        loaded: Any = store.load("a")
+        assert loaded.pause.value[0].items == ["tea"]
 
     # ------------------------------------------------------------------ in progress
 
     def test_chunks_are_kept_exactly(self, store: CheckpointStore) -> None:
         """What a node has emitted so far has the values and the types that it had."""
-
-        def check(value: Any) -> None:
-            store.delete("a")
-            store.save(State(run_id="a", step=1, progress=Progress(partial=Partial("write", (value, 1)))))
-            partial = store.load("a").partial
-            assert partial is not None
-            assert is_same(partial.chunks, (value, 1))
-
-        check_each(KEPT_VALUES.items(), check)
+        check_kept(lambda value: saved_again(store, _with_chunks(value, 1)).partial.chunks[0])
+        assert saved_again(store, _with_chunks("a", 1)).partial.chunks == ("a", 1)
 
     def test_replaced_values_are_kept_exactly(self, store: CheckpointStore) -> None:
         """Those that a nested run may still have to be told of."""
 
-        def check(value: Any) -> None:
-            store.delete("a")
-            store.save(State(run_id="a", step=1, progress=Progress(replaced={"k": (value,)})))
-            progress = store.load("a").progress
-            assert progress is not None
-            assert is_same(progress.replaced["k"], (value,))
+        def again(value: Any) -> Any:
+            state = State(run_id="a", step=1, progress=Progress(replaced={"k": (value,)}))
+            (replaced,) = saved_again(store, state).progress.replaced["k"]
+            return replaced
 
-        check_each(KEPT_VALUES.items(), check)
+        check_kept(again)
 
     def test_chunks_that_cannot_be_kept_are_refused(self, store: CheckpointStore) -> None:
         """And what was saved before is still there."""
-        store.save(State({"n": 1}, run_id="a", step=1))
-
-        def save(value: Any) -> None:
-            try:
-                store.save(State({"n": 1}, run_id="a", step=2, progress=Progress(partial=Partial("write", (value,)))))
-            finally:
-                assert store.load("a").step == 1
-
-        check_refused(save)
+        store.save(State(run_id="a"))
+        check_refused(lambda value: store.save(_with_chunks(value)), is_left=lambda: store.load("a").step == 0)
 
     def test_chunks_never_change(self, store: CheckpointStore) -> None:
         """Nor replaced values, whatever happens to objects among them."""
         order, other = Order(1, ["tea"]), Order(2, ["tea"])
-        store.save(State(run_id="a", step=1, progress=Progress(partial=Partial("write", (order,)))))
+        store.save(_with_chunks(order))
         store.save(State(run_id="b", step=1, progress=Progress(replaced={"k": (other,)})))
 
         order.items.append("milk")
         other.items.append("milk")
 
-        partial, progress = store.load("a").partial, store.load("b").progress
-        assert partial is not None
-        assert progress is not None
-        assert (partial.chunk.items, progress.replaced["k"][0].items) == (["tea"], ["tea"])
+        a: Any = store.load("a")
+        b: Any = store.load("b")
+        assert (a.partial.chunk.items, b.progress.replaced["k"][0].items) == (["tea"], ["tea"])
 
     # ------------------------------------------------------------------ in a part of a step
 
     def test_values_of_parts_are_kept_exactly(self, store: CheckpointStore) -> None:
         """In values and in types."""
-        _needs_parts(store)
+        needs_parts(store)
 
-        def check(value: Any) -> None:
-            store.save_parts("a", [Part(3, "map", "x", value)])
-            assert is_same(store.load_parts("a", 3, "map")["x"], value)
+        def again(value: Any) -> Any:
             store.drop_parts("a", 3)
+            store.save_parts("a", [Part(3, "map", "x", value)])
+            return store.load_parts("a", 3, "map")["x"]
 
-        check_each(KEPT_VALUES.items(), check)
+        check_kept(again)
 
     def test_values_of_parts_that_cannot_be_kept_are_refused(self, store: CheckpointStore) -> None:
         """And what was saved before is still there. The error names the part, and the place in it."""
-        _needs_parts(store)
+        needs_parts(store)
         store.save_parts("a", [Part(3, "map", "x", 1)])
 
         def save(value: Any) -> None:
             bad = Part(3, "map", "y", {"orders": [1, {"total": value}]})
-            try:
-                store.save_parts("a", [Part(3, "map", "z", 1), bad])
-            finally:
-                assert store.load_parts("a", 3, "map") == {"x": 1}
+            store.save_parts("a", [Part(3, "map", "z", 1), bad])
 
-        check_refused(save, r"orders\[1\]\.total.* in part 'y' of node 'map' cannot")
+        is_named = r"orders\[1\]\.total.* in part 'y' of node 'map' cannot"
+        check_refused(save, is_named, lambda: store.load_parts("a", 3, "map") == {"x": 1})
 
     def test_the_value_of_a_part_never_changes(self, store: CheckpointStore) -> None:
         """Whatever happens to objects in what was saved, or in what was loaded before."""
-        _needs_parts(store)
+        needs_parts(store)
         order = Order(1, ["tea"])
         store.save_parts("a", [Part(3, "map", "x", order)])
 
@@ -252,14 +242,6 @@ class ValuesContract:
         assert store.load_parts("a", 3, "map")["x"].items == ["tea"]
 
 
-def _waiting(value: Any) -> State:
-    """Return the State of a run "a" that shows a value and waits."""
-    pause = Pause("approve it", "review", value, "verdict", _NOON, _NOON.replace(year=2030))
-    return State({"n": 1}, run_id="a", step=2, status="paused", pause=pause)
-
-
-def _needs_parts(store: CheckpointStore) -> None:
-    """Skip the test if the store keeps no parts; save a run "a" in it otherwise."""
-    if not store.keeps_parts:
-        pytest.skip("this store keeps no parts, and says so by keeps_parts = False")
-    store.save(State({"n": 2}, run_id="a", step=2))
+def _with_chunks(*chunks: Any) -> State:
+    """Return a State of a run "a" whose node has emitted these chunks so far."""
+    return State(run_id="a", step=1, progress=Progress(partial=Partial("write", chunks)))

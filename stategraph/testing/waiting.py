@@ -8,7 +8,8 @@ from typing import Any
 import attrs
 import pytest
 
-from stategraph._values.provenance import Origin, Partial, Pause, Progress, RunStatus
+from stategraph._values.progress import Origin, Partial, Pause, Progress
+from stategraph._values.provenance import RunStatus
 from stategraph.state import State
 from stategraph.stores import CheckpointStore
 
@@ -43,7 +44,7 @@ PROGRESSES: dict[str, Progress] = {
 """What a State knows of how far its run is, by what there is to know."""
 
 
-def _waiting(value: Any) -> State:
+def waiting(value: Any) -> State:
     """Return the State of a run "a" that shows a value and waits."""
     return State({"n": 1}, run_id="a", step=2, status="paused", pause=attrs.evolve(_PAUSE, value=value))
 
@@ -87,7 +88,7 @@ class WaitingContract:
     def test_runs_reports_who_waits_for_what(self, store: CheckpointStore) -> None:
         """By their status."""
         store.save(State(run_id="b", step=2))
-        store.save(_waiting("look"))
+        store.save(waiting("look"))
 
         (row,) = store.runs(status="paused")
 
@@ -103,7 +104,7 @@ class WaitingContract:
 
     def test_a_fork_of_a_run_that_waits_goes_on_there(self, store: CheckpointStore) -> None:
         """It is active, and begins with the node that waits."""
-        store.save(_waiting("look"))
+        store.save(waiting("look"))
 
         forked = store.fork("a", "b")
 

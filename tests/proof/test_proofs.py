@@ -7,7 +7,7 @@ from proof.runner import command_of, run
 
 pytestmark = pytest.mark.unmeasured
 
-SHARE = 0.005
+SHARE = 0.002
 LONGEST = 800
 """Seconds: one that fails may look for a shorter way to fail for minutes."""
 

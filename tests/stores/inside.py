@@ -22,4 +22,4 @@ def table_of(store: Any) -> Any:
 def connection_of(store: Any) -> sqlite3.Connection:
     """Return the connection of this thread to the database of a store of rows."""
     table: SqliteTable | DiskTable = store._log.table
-    return table.database.connection if isinstance(table, SqliteTable) else cast(sqlite3.Connection, table.cache._con)
+    return table.connection if isinstance(table, SqliteTable) else cast(sqlite3.Connection, table.cache._con)

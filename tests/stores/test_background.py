@@ -7,7 +7,8 @@ import time
 import pytest
 
 from stategraph import CheckpointConfig, GraphConfig, State, StateGraph
-from stategraph._values.provenance import Part, RunStatus
+from stategraph._values.progress import Part
+from stategraph._values.provenance import RunStatus
 from stategraph.errors import CheckpointSaveError, ExecutionError, NotSerializableError, RunCancelledError
 from stategraph.stores import write_behind as background
 from stategraph.stores.memory import MemoryStore

@@ -8,7 +8,8 @@ from contextlib import closing
 import pytest
 
 from stategraph import ConfigError, State, get_checkpoint_store
-from stategraph._values.provenance import ParentStep, Part
+from stategraph._values.progress import Part
+from stategraph._values.provenance import ParentStep
 from stategraph.errors import (
     CheckpointCorruptError,
     CheckpointNotFoundError,
@@ -17,12 +18,12 @@ from stategraph.errors import (
     RunExistsError,
 )
 from stategraph.state import evolve
-from stategraph.stores._codec import payload as payloads
+from stategraph.stores._codec import compression as payloads
 from stategraph.stores._files.ownership import make_private
-from stategraph.stores._rows.packing import pack_row, unpack_row
+from stategraph.stores._rows.columns import pack_row, unpack_row
 from stategraph.stores._rows.sql_schema import SCHEMA_VERSION
+from stategraph.stores.base import Policy
 from stategraph.stores.disk import DiskStore
-from stategraph.stores.retention import Policy
 from stategraph.stores.sqlite import SqliteStore
 from tests.stores.inside import log_of, table_of
 
@@ -345,7 +346,7 @@ class TestOpening:
     @pytest.mark.inside
     def test_a_newer_version_that_migrates_at_the_same_time(self, path, monkeypatch):
         """Its schema is not taken back to ours."""
-        from stategraph.stores._rows import sqlite_database as module
+        from stategraph.stores._rows import sql_schema as module
 
         def overtaken(database, _):
             database.execute(f"PRAGMA user_version = {SCHEMA_VERSION + 1}")
@@ -422,7 +423,7 @@ class TestBombs:
     def test_what_is_worth_too_much_is_left_as_it_is(self, path):
         """A State of zeros is kept, uncompressed, and comes back."""
         pytest.importorskip("zstandard")
-        state = State({"text": "0" * (payloads._ALLOWANCE + 1)}, run_id="a", step=1)
+        state = State({"text": "0" * (payloads.ALLOWANCE + 1)}, run_id="a", step=1)
         with SqliteStore(path, compress=True) as store:
             store.save(state)
             (row,) = table_of(store).chain("a", None)
@@ -431,17 +432,17 @@ class TestBombs:
             assert store.load("a") == state
 
     @pytest.mark.inside
-    @pytest.mark.parametrize(("size", "is_refused"), [(payloads._ALLOWANCE, False), (payloads._ALLOWANCE + 1, True)])
+    @pytest.mark.parametrize(("size", "is_refused"), [(payloads.ALLOWANCE, False), (payloads.ALLOWANCE + 1, True)])
     def test_the_limit(self, size, is_refused):
         """A small payload may become 4 MB, and not one byte more."""
         zstandard = pytest.importorskip("zstandard")
         bomb = zstandard.ZstdCompressor().compress(bytes(size))
 
         if is_refused:
-            with pytest.raises(ValueError, match=f"claim to be {size} bytes; at most {payloads._ALLOWANCE}"):
-                payloads._decompress(bomb)
+            with pytest.raises(ValueError, match=f"claim to be {size} bytes; at most {payloads.ALLOWANCE}"):
+                payloads.decompress(bomb)
         else:
-            assert payloads._decompress(bomb) == bytes(size)
+            assert payloads.decompress(bomb) == bytes(size)
 
 
 def test_parts_of_a_run_that_is_gone(any_store):

@@ -13,7 +13,8 @@ import pytest
 
 from stategraph import CachePolicy, State, StateGraph
 from stategraph._values import clock
-from stategraph._values.provenance import ErrorInfo, Part
+from stategraph._values.progress import Part
+from stategraph._values.provenance import ErrorInfo
 from stategraph.stores import Policy
 from stategraph.stores._files.results import ResultCache
 from stategraph.stores.disk import DiskStore

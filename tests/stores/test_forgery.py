@@ -9,7 +9,8 @@ import attrs
 import pytest
 
 from stategraph import CheckpointConfig, ConfigError, GraphConfig, State, StateGraph
-from stategraph._values.provenance import ParentStep, Part, Pause
+from stategraph._values.progress import Part, Pause
+from stategraph._values.provenance import ParentStep
 from stategraph.errors import (
     CheckpointCorruptError,
     CheckpointNotFoundError,
@@ -18,8 +19,8 @@ from stategraph.errors import (
     StateGraphError,
 )
 from stategraph.stores import get_checkpoint_store
+from stategraph.stores.base import Policy
 from stategraph.stores.disk import DiskStore
-from stategraph.stores.retention import Policy
 from stategraph.stores.sqlite import SqliteStore
 from stategraph.testing import fixed
 from tests.stores.inside import table_of

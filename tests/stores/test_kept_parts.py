@@ -16,7 +16,8 @@ from stategraph import (
     State,
     StateGraph,
 )
-from stategraph._values.provenance import ParentStep, Part
+from stategraph._values.progress import Part
+from stategraph._values.provenance import ParentStep
 from stategraph.stores.disk import DiskStore
 from stategraph.stores.memory import MemoryStore
 from stategraph.stores.sqlite import SqliteStore

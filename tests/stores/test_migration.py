@@ -17,8 +17,7 @@ import pytest
 import stategraph
 from stategraph import State
 from stategraph.errors import CheckpointError, FormatError
-from stategraph.stores._rows import schema_check
-from stategraph.stores._rows import sql_schema as sqlite_rows
+from stategraph.stores._rows import sql_schema
 from stategraph.stores.sqlite import SqliteStore
 
 SCHEMA_1 = Path(__file__).parents[1] / "golden" / "format-1.db"
@@ -32,10 +31,10 @@ SUPPLEMENT = "CREATE TEMP VIEW run AS SELECT *, NULL AS owner FROM main.run"
 NEXT_VERSION = f"""
 import os, signal, sys
 from stategraph.stores import sqlite
-from stategraph.stores._rows import schema_check, sqlite_database
+from stategraph.stores._rows import sql_schema
 second = {SECOND!r}
-schema_check.MIGRATIONS = (*schema_check.MIGRATIONS, second)
-schema_check.SCHEMA_VERSION = 2
+sql_schema.MIGRATIONS = (*sql_schema.MIGRATIONS, second)
+sql_schema.SCHEMA_VERSION = 2
 """
 
 OPEN = f"""{NEXT_VERSION}
@@ -49,8 +48,8 @@ def dying():
     yield from second[:int(sys.argv[2])]
     os.kill(os.getpid(), signal.SIGKILL)
 
-sqlite_database.check = lambda database, path: None  # it would take the statements as well
-schema_check.MIGRATIONS = (schema_check.MIGRATIONS[0], dying())
+sql_schema.check = lambda database, path: None  # it would take the statements as well
+sql_schema.MIGRATIONS = (sql_schema.MIGRATIONS[0], dying())
 sqlite.SqliteStore(sys.argv[1])
 """
 
@@ -66,12 +65,12 @@ def path(tmp_path):
 @pytest.fixture
 def next_version(monkeypatch):
     """This process has the next version."""
-    monkeypatch.setattr(schema_check, "MIGRATIONS", (*sqlite_rows.MIGRATIONS, SECOND))
-    monkeypatch.setattr(schema_check, "SCHEMA_VERSION", 2)
-    monkeypatch.setitem(sqlite_rows.SUPPLEMENTS, 1, (SUPPLEMENT,))
-    schema_check._made_by_us.cache_clear()
+    monkeypatch.setattr(sql_schema, "MIGRATIONS", (*sql_schema.MIGRATIONS, SECOND))
+    monkeypatch.setattr(sql_schema, "SCHEMA_VERSION", 2)
+    monkeypatch.setitem(sql_schema.SUPPLEMENTS, 1, (SUPPLEMENT,))
+    sql_schema._made_by_us.cache_clear()
     yield
-    schema_check._made_by_us.cache_clear()
+    sql_schema._made_by_us.cache_clear()
 
 
 def process(program, *arguments):

@@ -19,10 +19,10 @@ import pytest
 from stategraph import CheckpointError, CheckpointStore, State, register_type
 from stategraph.errors import CheckpointSaveError
 from stategraph.stores._files.results import ResultCache
-from stategraph.stores._rows.group_commit import SharedCommits
+from stategraph.stores._rows.access import SharedCommits
+from stategraph.stores.base import Policy
 from stategraph.stores.disk import DiskStore
 from stategraph.stores.memory import MemoryStore
-from stategraph.stores.retention import Policy
 from tests.conftest import make_store
 from tests.scenarios import reopened
 from tests.stores.inside import connection_of

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable, Sequence
 from operator import is_
+from types import SimpleNamespace
 from typing import Any
 
 import attrs
@@ -355,17 +356,13 @@ def test_a_newer_format_is_refused(place: int) -> None:
         ROWS.state("a", rows)
 
 
-@attrs.frozen
-class Source:
-    """What a copy has to know of the run that it is made of."""
-
-    run_id: str = "a"
-    incarnation: bytes = b""
+SOURCE: Any = SimpleNamespace(run_id="a", incarnation=b"")
+"""What a copy has to know of the run that it is made of."""
 
 
 def test_copied_rows_are_those_of_the_other_run() -> None:
     """As a fork needs them: of its id, and of its incarnation."""
-    rows = ROWS.copied(Source(), "b", b"copy", MADE)
+    rows = ROWS.copied(SOURCE, "b", b"copy", MADE)
 
     assert ROWS.state("b", rows, b"copy") == attrs.evolve(STATES[-1], run_id="b")
     assert refused(rows)
@@ -376,7 +373,7 @@ def test_copied_rows_are_those_of_the_other_run() -> None:
 def test_damage_is_not_copied() -> None:
     """Sealed anew it would not be found any more."""
     with pytest.raises(CheckpointCorruptError):
-        ROWS.copied(Source(), "b", b"", [*MADE[:-1], MADE[-1]._replace(node="other")])
+        ROWS.copied(SOURCE, "b", b"", [*MADE[:-1], MADE[-1]._replace(node="other")])
 
 
 def test_what_was_damaged_meanwhile_is_not_sealed_again() -> None:

@@ -6,7 +6,7 @@ import pytest
 from stategraph import State
 from stategraph._values.provenance import RunStatus
 from stategraph.errors import NotSerializableError
-from stategraph.stores.retention import Policy
+from stategraph.stores.base import Policy
 from stategraph.stores.sqlite import SqliteStore
 from tests.stores.inside import table_of
 

@@ -18,10 +18,10 @@ from stategraph.errors import (
     FormatError,
     UnknownNameError,
 )
-from stategraph.stores._codec.payload import LARGEST
+from stategraph.stores._codec.compression import LARGEST
 from stategraph.stores._codec.type_codecs import DecodeError
+from stategraph.stores.base import Policy
 from stategraph.stores.disk import DiskStore
-from stategraph.stores.retention import Policy
 from stategraph.stores.serializers import Serializer, find_format, register_serializer
 from stategraph.stores.sqlite import SqliteStore
 from stategraph.testing import KEPT_VALUES, CheckpointStoreContract, is_same
@@ -313,7 +313,7 @@ def run_python(program, *arguments):
 WRITER = """
 import sys
 from stategraph import State
-from stategraph._values.provenance import Part
+from stategraph._values.progress import Part
 from stategraph.stores.disk import DiskStore
 from stategraph.stores.sqlite import SqliteStore
 

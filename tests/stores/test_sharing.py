@@ -75,7 +75,7 @@ def test_what_would_be_written_too_often_is_refused(shape: str, more: dict[str, 
         encoded({value: 1} if shape == "keys" else value, **more)
 
 
-@pytest.mark.parametrize("shared", [MANY, [*MANY, Two(0)]], ids=["settled", "with an object"])
+@pytest.mark.parametrize("shared", [[*range(20_000)], [*range(20_000), Two(0)]], ids=["settled", "with an object"])
 @pytest.mark.inside
 def test_some_repetition_is_written(shared: list[Any]) -> None:
     """What is within the limit comes back as it was."""

@@ -8,7 +8,7 @@ import pytest
 
 from stategraph import State
 from stategraph.errors import CheckpointCorruptError
-from stategraph.stores.retention import Policy
+from stategraph.stores.base import Policy
 from stategraph.stores.sqlite import SqliteStore
 
 

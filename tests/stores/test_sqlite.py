@@ -8,11 +8,11 @@ from contextlib import closing
 import pytest
 
 from stategraph import State, get_checkpoint_store
-from stategraph._values.provenance import ErrorInfo, ParentStep, Part
+from stategraph._values.progress import Part
+from stategraph._values.provenance import ErrorInfo, ParentStep
 from stategraph.errors import CheckpointCorruptError, CheckpointError, CheckpointSaveError, ConfigError, FormatError
-from stategraph.stores._rows.schema_check import APPLICATION_ID
-from stategraph.stores._rows.sql_schema import CHAIN, INDEX, SCHEMA_VERSION
-from stategraph.stores.retention import Policy
+from stategraph.stores._rows.sql_schema import APPLICATION_ID, CHAIN, INDEX, SCHEMA_VERSION
+from stategraph.stores.base import Policy
 from stategraph.stores.sqlite import SqliteStore
 from stategraph.stores.summaries import Pruned
 from tests.stores.inside import connection_of, table_of
@@ -229,8 +229,8 @@ class TestWhatOthersMade:
         error = sqlite3.OperationalError("what SQLite says")
         error.sqlite_errorcode = getattr(sqlite3, code)
 
-        assert type(table_of(store).database.explained(error, "a")) is CheckpointError
-        assert type(table_of(store).database.explained(error, "a", CheckpointSaveError)) is CheckpointSaveError
+        assert type(table_of(store).explained(error, "a")) is CheckpointError
+        assert type(table_of(store).explained(error, "a", CheckpointSaveError)) is CheckpointSaveError
 
     def test_text_that_is_none(self, store, path):
         """Is damage as well."""
@@ -327,7 +327,7 @@ def _page(store, monkeypatch, where):
         asked.append(statement)
         return []
 
-    monkeypatch.setattr(table_of(store).database, "query", query)
+    monkeypatch.setattr(table_of(store), "query", query)
     store.runs(
         status="failed" if "status" in where else None,
         graph="g" if "graph" in where else None,

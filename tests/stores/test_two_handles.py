@@ -9,7 +9,8 @@ import pytest
 from stategraph import State
 from stategraph._owners.holds import Hold, own
 from stategraph._values.ids import step_of
-from stategraph._values.provenance import ParentStep, Part
+from stategraph._values.progress import Part
+from stategraph._values.provenance import ParentStep
 from stategraph.errors import (
     CheckpointNotFoundError,
     CheckpointSaveError,
@@ -17,10 +18,10 @@ from stategraph.errors import (
     RunLostError,
     StepConflictError,
 )
-from stategraph.stores._rows import known
+from stategraph.stores._rows import runs as known
 from stategraph.stores._rows.copies import copy_run
+from stategraph.stores.base import Policy
 from stategraph.stores.disk import DiskStore
-from stategraph.stores.retention import Policy
 from stategraph.stores.sqlite import SqliteStore
 from stategraph.stores.summaries import Pruned
 from stategraph.testing.corpus import Order

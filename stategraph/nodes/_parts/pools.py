@@ -1,23 +1,61 @@
-"""Pools: they do the parts of a step at the same time, in threads or on an event loop."""
+"""Pools: they do jobs, the parts of a step, at the same time, in threads or on an event loop."""
 
 from __future__ import annotations
 
 import contextvars
-import os
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from inspect import isawaitable
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Protocol
 
+import attrs
+
 from stategraph._protocol.commands import escaped
+from stategraph._text.shown import describe_exception
 from stategraph._util.callables import is_async_callable
-from stategraph.nodes._parts.jobs import Job, Outcome, outcome_of_error
 
 if TYPE_CHECKING:
     import asyncio
+
+
+@attrs.frozen
+class Job:
+    """A part to be done: what to call with what.
+
+    Attributes:
+        label: Names it.
+        function: What to call; it may be async.
+        argument: With what.
+        collect: Makes a result of an exception; None where that stays one.
+    """
+
+    label: str
+    function: Callable[[Any], Any]
+    argument: Any
+    collect: Callable[[Exception], Any] | None = None
+
+
+@attrs.frozen
+class Outcome:
+    """What came of a job: a result, or what was raised."""
+
+    label: str
+    result: Any = None
+    error: BaseException | None = None
+
+
+def outcome_of_error(job: Job, error: BaseException) -> Outcome:
+    """Return the outcome of a job that has raised: a result, if its errors are collected. This never raises."""
+    error = escaped(error)
+    if job.collect is not None and isinstance(error, Exception):
+        try:
+            return Outcome(job.label, job.collect(error))
+        except BaseException as second:  # noqa: BLE001 - raised in the thread of the run
+            error.add_note(f"It cannot be collected: {describe_exception(second)}")
+    return Outcome(job.label, error=error)
 
 
 class Pool(Protocol):
@@ -40,11 +78,6 @@ class Pool(Protocol):
 
     def stop(self, wait: bool) -> Any:
         """Begin nothing more, wait for what is being done, and return the outcomes since the last call."""
-
-
-def default_workers() -> int:
-    """Return how many jobs are done at the same time by default."""
-    return min(32, (os.cpu_count() or 1) + 4)
 
 
 def _outcome(job: Job) -> Outcome:
@@ -240,12 +273,3 @@ class TaskPool:
                 raise
             await outlast(work)
             return work.result()
-
-
-def make_pool(jobs: Sequence[Job], workers: int, *, is_async: bool, processes: bool, stops: bool) -> Pool:
-    """Return the pool that does these jobs."""
-    if processes:
-        from stategraph.nodes._parts.processes import ProcessPool  # imported when used
-
-        return ProcessPool(jobs, workers)
-    return (TaskPool if is_async else ThreadPool)(jobs, workers, stops=stops)

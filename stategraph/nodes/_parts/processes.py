@@ -14,7 +14,7 @@ import attrs
 
 from stategraph._text.shown import describe_exception, shorten
 from stategraph._util.callables import name_of
-from stategraph.nodes._parts.jobs import Job, Outcome, outcome_of_error
+from stategraph.nodes._parts.pools import Job, Outcome, outcome_of_error
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -10,8 +11,7 @@ import attrs
 from stategraph._protocol.commands import Await, CannotAwait, Expired, Finish, RunNode, StartNode, StoreFailed, Task
 from stategraph._text.shown import describe_exception, shorten
 from stategraph._util.callables import is_async_callable
-from stategraph.nodes._parts.jobs import Job, Outcome
-from stategraph.nodes._parts.pools import Pool, default_workers, make_pool
+from stategraph.nodes._parts.pools import Job, Outcome, Pool, TaskPool, ThreadPool
 from stategraph.nodes.step import StepContext
 
 
@@ -20,7 +20,7 @@ class Workers:
     """How parts are done.
 
     Attributes:
-        most: How many at the same time; None for `default_workers`.
+        most: How many at the same time; None for up to four more than there are processors.
         processes: In processes rather than threads.
         stops: Whether one that fails keeps those that have not begun from beginning.
     """
@@ -50,9 +50,7 @@ def do_parts(step: StepContext, jobs: Sequence[Job], workers: Workers, accept: A
     if not left:
         step.is_done_before = bool(jobs) and step.attempt == 1
         return finished
-    is_async = any(map(is_async_callable, {id(job.function): job.function for job in left}.values()))
-    most, processes, stops = workers.most or default_workers(), workers.processes, workers.stops
-    pool = make_pool(left, most, is_async=is_async, processes=processes, stops=stops)
+    pool = _pool_for(left, workers)
     work = _Work(step, pool, accept, finished)
     try:
         yield from work.do(len(left), stops=workers.stops)
@@ -66,6 +64,16 @@ def do_parts(step: StepContext, jobs: Sequence[Job], workers: Workers, accept: A
     if work.failed:
         raise _group(step, work.failed)
     return work.finished
+
+
+def _pool_for(jobs: Sequence[Job], workers: Workers) -> Pool:
+    most = workers.most or min(32, (os.cpu_count() or 1) + 4)
+    if workers.processes:
+        from stategraph.nodes._parts.processes import ProcessPool  # imported when used
+
+        return ProcessPool(jobs, most)
+    is_async = any(map(is_async_callable, {id(job.function): job.function for job in jobs}.values()))
+    return (TaskPool if is_async else ThreadPool)(jobs, most, stops=workers.stops)
 
 
 @attrs.define(eq=False)

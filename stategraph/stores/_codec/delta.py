@@ -16,11 +16,11 @@ import attrs
 from stategraph._text.shown import shorten
 from stategraph._util.atoms import ATOMS
 from stategraph._values.frozen import SETTLED, FrozenList, freeze, freeze_items, is_settled
-from stategraph._values.provenance import Origin, ParentStep, Partial, Progress
-from stategraph._values.structure import EdgeStructure, GraphStructure
+from stategraph._values.progress import Origin, Partial, Progress
+from stategraph._values.provenance import EdgeStructure, GraphStructure, ParentStep
 from stategraph.state import State, data_of
-from stategraph.stores._codec.msgpack import decode, encode, encode_value
-from stategraph.stores._codec.sharing import is_writable
+from stategraph.stores._codec.limits import is_writable
+from stategraph.stores._codec.msgpack import encode_value
 from stategraph.stores._codec.type_codecs import DecodeError, expect_list
 from stategraph.stores._codec.value_encoder import EncodedValue
 
@@ -86,14 +86,6 @@ class Delta:
         """Return the values to encode as the payload of a row."""
         return [self.changed, self.appended, self.removed, self.provenance]
 
-    def to_payload(self) -> bytes:
-        """Return the payload in msgpack.
-
-        Raises:
-            NotSerializableError: A value cannot be kept exactly.
-        """
-        return encode(self.parts())
-
 
 def have_same_data(old: State, new: State, encoded: dict[str, bytes]) -> bool:
     """Return whether two States have equal data, in values and types.
@@ -115,15 +107,6 @@ def have_same_data(old: State, new: State, encoded: dict[str, bytes]) -> bool:
         if encode_value(value, key) != (encoded.get(key) or encode_value(previous, key)):
             return False
     return True
-
-
-def restore(payloads: Sequence[bytes]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return what `combine` does, from payloads of `Delta.to_payload`.
-
-    Raises:
-        DecodeError: They are no such payloads.
-    """
-    return combine([decode(payload) for payload in payloads])
 
 
 def combine(deltas: Sequence[Any]) -> tuple[dict[str, Any], dict[str, Any]]:

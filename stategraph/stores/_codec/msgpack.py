@@ -16,8 +16,8 @@ import ormsgpack
 
 from stategraph._util.atoms import ATOMS
 from stategraph._values.frozen import MAX_DEPTH, SETTLED, is_settled
+from stategraph.stores._codec.limits import is_writable
 from stategraph.stores._codec.nesting import FEW, check_msgpack
-from stategraph.stores._codec.sharing import is_writable
 from stategraph.stores._codec.type_codecs import CODEC_OF, FROZENSET, SET, DecodeError, TypeCodec, find_codec
 from stategraph.stores._codec.value_encoder import EncodedValue, ValueEncoder
 

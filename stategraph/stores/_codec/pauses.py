@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from stategraph._values.provenance import Pause
+from stategraph._values.progress import Pause
 from stategraph.errors import NotSerializableError
 from stategraph.stores._codec.type_codecs import DecodeError, UnavailableValueError
 from stategraph.stores.serializers import find_format

@@ -26,7 +26,7 @@ import attrs
 from stategraph._text.shown import shorten
 from stategraph._values.frozen import FrozenDict, FrozenSet, UnsettledDict, UnsettledSet
 from stategraph._values.registered_types import RegisteredType, find_by_name
-from stategraph.stores._codec.collisions import TOO_ALIKE, are_too_alike
+from stategraph.stores._codec.limits import TOO_ALIKE, are_too_alike
 
 
 class DecodeError(ValueError):

@@ -14,8 +14,7 @@ from stategraph._text.shown import shorten
 from stategraph._values.frozen import MAX_DEPTH, FrozenList, UnsettledList
 from stategraph._values.registered_types import RegisteredType, can_be_registered, find_by_class
 from stategraph.errors import NotSerializableError
-from stategraph.stores._codec.collisions import TOO_ALIKE, are_too_alike
-from stategraph.stores._codec.sharing import CONTAINER, MOST_REPEATED, TOO_OFTEN
+from stategraph.stores._codec.limits import CONTAINER, MOST_REPEATED, TOO_ALIKE, TOO_OFTEN, are_too_alike
 from stategraph.stores._codec.type_codecs import (
     CODEC_OF,
     DICT,

@@ -18,8 +18,9 @@ from stategraph.policies import CachePolicy
 from stategraph.stores._codec.msgpack import decode, encode
 from stategraph.stores._files.config_paths import absolute_path
 from stategraph.stores._files.safe_diskcache import OLDEST, SafeCache, cache_folder, check_database
-from stategraph.stores._files.sqlite_connection import check_version
-from stategraph.stores._rows.integrity import SigningKey, signing_key
+from stategraph.stores._files.sqlite_files import check_version
+from stategraph.stores._rows.integrity import signing_key
+from stategraph.stores.base import SigningKey
 
 _FORMAT, _SIGNED = b"stategraph result 1\n", b"stategraph result 1, signed\n"
 _DIGEST = 32  # bytes of a SHA-256

@@ -22,11 +22,10 @@ from diskcache.core import DBNAME, DEFAULT_SETTINGS, METADATA, MODE_RAW, UNKNOWN
 from stategraph._util.dropped import reaper
 from stategraph.errors import CheckpointCorruptError, ConfigError, FormatError
 from stategraph.stores._files.config_paths import absolute_path
-from stategraph.stores._files.database_files import OpenFiles
 from stategraph.stores._files.fork_safety import protect_at_fork
 from stategraph.stores._files.ownership import secure_file, secure_folder
-from stategraph.stores._files.sqlite_connection import BUSY_TIMEOUT, DURABLE, erase_log, execute_patiently
-from stategraph.stores._rows.reentrance import Access
+from stategraph.stores._files.sqlite_files import BUSY_TIMEOUT, DURABLE, OpenFiles, erase_log, execute_patiently
+from stategraph.stores._rows.access import Access
 
 _SETTINGS: dict[str, Any] = {
     "cull_limit": 0,
@@ -106,7 +105,7 @@ class SafeCache(diskcache.Cache):  # type: ignore[misc]
         self._lock = reaper.known_lock()  # a finaliser may come while it is held, and use the cache
         self._pid = os.getpid()
         self._is_shut = False
-        self._files: OpenFiles
+        self.files: OpenFiles
         protect_at_fork(self)
         super().__init__(folder, timeout=BUSY_TIMEOUT, disk=_BytesDisk, **_SETTINGS)
 
@@ -134,11 +133,11 @@ class SafeCache(diskcache.Cache):  # type: ignore[misc]
             if ended is not None:
                 connection = self._opened.pop(ended)
             elif self._opened:
-                self._files.check()  # or there would be an empty database in its place
+                self.files.check()  # or there would be an empty database in its place
                 connection = self._connect()
             else:
                 connection = self._connect()
-                self._files = OpenFiles(Path(self._directory, DBNAME))
+                self.files = OpenFiles(Path(self._directory, DBNAME))
             self._opened[thread] = connection
         return connection
 
@@ -151,11 +150,6 @@ class SafeCache(diskcache.Cache):  # type: ignore[misc]
             execute_patiently(connection, f"PRAGMA {pragma}")
         execute_patiently(connection, "SELECT count(*) FROM sqlite_master")  # which opens the log
         return connection
-
-    @property
-    def files(self) -> OpenFiles:
-        """What its connections have open."""
-        return self._files
 
     def find(self, store: object, key: str) -> bytes | None:
         """Return what is kept under a key, expired or not; None if there is nothing."""

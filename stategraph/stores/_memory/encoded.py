@@ -8,7 +8,8 @@ import attrs
 
 from stategraph._values.frozen import are_settled
 from stategraph.state import State, data_of, evolve, with_data
-from stategraph.stores._codec.delta import Delta, restore
+from stategraph.stores._codec.delta import Delta, combine
+from stategraph.stores._codec.msgpack import decode, encode
 from stategraph.stores._codec.pauses import pause_from_json, pause_to_json
 
 
@@ -33,7 +34,7 @@ class EncodedState:
 
     def restored(self) -> State:
         """Return the State, with copies of the objects in it."""
-        data, about = restore([self.payload])
+        data, about = combine([decode(self.payload)])
         return evolve(with_data(self.state, data), progress=about["progress"], pause=pause_from_json(self.pause))
 
 
@@ -45,7 +46,7 @@ def encoded_if_needed(state: State) -> State | EncodedState:
     """
     if are_settled(data_of(state).values()) and not _waits_with_objects(state):
         return state
-    payload = Delta.between(None, state, {}).to_payload()
+    payload = encode(Delta.between(None, state, {}).parts())
     return EncodedState(with_data(state, {}), payload, pause_to_json(state.pause))
 
 

@@ -11,7 +11,7 @@ import attrs
 from stategraph._values.frozen import are_settled
 from stategraph._values.ids import is_nested_id, outer_id, step_of
 from stategraph.state import State, data_of, evolve
-from stategraph.stores.retention import RetentionPolicy
+from stategraph.stores.base import RetentionPolicy
 
 if TYPE_CHECKING:
     from stategraph.stores._memory.encoded import EncodedState

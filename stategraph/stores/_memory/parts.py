@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from stategraph._values.provenance import Part
+from stategraph._values.progress import Part
 from stategraph.errors import NotSerializableError
 from stategraph.state import State
 from stategraph.stores._memory.held import HeldRuns, as_kept, state_of

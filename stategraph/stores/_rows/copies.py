@@ -31,19 +31,12 @@ def copy_run(log: RunLog, source: RunRecord, copy: State, *, with_nested: bool) 
     """
     incarnation = log.runs.incarnation_for(copy.run_id)
     with _of_one_time(log, source):
-        batches = [*_batches(log, source, copy, incarnation, with_nested=with_nested)]
+        batches = [_copied_run(log, source, copy, incarnation)]
+        for batch in _nested(log, source.run_id, copy.step, copy.run_id, incarnation) if with_nested else ():
+            batches.append(attrs.evolve(batch, outer=incarnation))  # written only together with its outer run
     if log.is_stale(source):
         raise _overtaken(source)
     _begin(log, batches)
-
-
-def _batches(
-    log: RunLog, source: RunRecord, copy: State, incarnation: bytes, *, with_nested: bool
-) -> Iterator[WriteBatch]:
-    nested = _nested(log, source.run_id, copy.step, copy.run_id, incarnation) if with_nested else ()
-    yield _copied_run(log, source, copy, incarnation)
-    for batch in nested:
-        yield attrs.evolve(batch, outer=incarnation)  # written only together with the copy that it is nested in
 
 
 @contextmanager
@@ -75,8 +68,8 @@ def _begin(log: RunLog, batches: Sequence[WriteBatch]) -> None:
 
 def _copied_run(log: RunLog, source: RunRecord, copy: State, incarnation: bytes) -> WriteBatch:
     """Return the batch that keeps a State as the newest of a new run, with what another run has before it."""
-    row, _ = log.encoder.snapshot(copy, incarnation)
-    run = log.next_run(None, copy, row, incarnation)._replace(policy=source.policy)
+    row, base = log.encoder.snapshot(copy, incarnation)
+    run = log.next_run(None, row, base)._replace(policy=source.policy)
     return WriteBatch(log.sealer.sealed_run(run), None, (*_earlier(log, source, copy, incarnation), row))
 
 

@@ -26,9 +26,8 @@ from stategraph.errors import (
     InvalidRunIdError,
 )
 from stategraph.stores._files.safe_diskcache import SafeCache, check_database
-from stategraph.stores._files.sqlite_connection import BUSY_TIMEOUT, fetch_damaged_text, is_busy
-from stategraph.stores._rows.columns import no_run
-from stategraph.stores._rows.packing import pack_row, pack_run, unpack_row, unpack_run
+from stategraph.stores._files.sqlite_files import BUSY_TIMEOUT, fetch_damaged_text, is_busy
+from stategraph.stores._rows.columns import no_run, pack_row, pack_run, unpack_row, unpack_run
 from stategraph.stores._rows.records import CheckpointRecord, RunRecord, Unreadable, WriteBatch
 from stategraph.stores._rows.table import Identify, Table, closed_error
 
@@ -47,7 +46,7 @@ class DiskTable(Table):
 
     def __init__(self, store: object, path: Path, identify: Identify) -> None:
         self.store = store
-        self._closed = False
+        self.closed = False
         check_database(path / DBNAME)
         with self._explained("", damaged=FormatError):
             self.cache = SafeCache(str(path))
@@ -62,15 +61,11 @@ class DiskTable(Table):
 
     def close(self) -> None:
         with self.cache.access.to_change(self.store):
-            self._closed = True
+            self.closed = True
         if self.owners is not None:
             self.owners.leave()
             self.owners = None
         self.cache.shut()  # it waits for each thread: two that close must not wait for each other
-
-    @property
-    def closed(self) -> bool:
-        return self._closed
 
     def is_in_use(self) -> bool:
         return self.cache.access.is_held_here()
@@ -280,7 +275,7 @@ class DiskTable(Table):
             raise
         except (sqlite3.Error, OSError, ValueError, diskcache.Timeout) as error:
             cause = error.__context__ if isinstance(error, diskcache.Timeout) and error.__context__ else error
-            if self._closed:
+            if self.closed:
                 raise closed_error(self.store, run_id) from cause
             if is_busy(cause):
                 raise failed(run_id, f"the {self} was locked by another process for {BUSY_TIMEOUT} s") from cause

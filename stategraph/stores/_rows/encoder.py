@@ -1,35 +1,42 @@
-"""CheckpointEncoder: makes records of States, and States of records."""
+"""CheckpointEncoder: makes records of States, and States of records. PayloadCodec: the bytes of what they hold.
+
+A row names the encoding of its payload, so that a store may hold rows of several.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import attrs
 
-from stategraph.errors import CheckpointCorruptError, CheckpointSaveError, ConfigError, FormatError, StateGraphError
+from stategraph.errors import (
+    CheckpointCorruptError,
+    CheckpointSaveError,
+    ConfigError,
+    FormatError,
+    StateGraphError,
+    UnknownNameError,
+)
 from stategraph.state import State, time_ns_of
+from stategraph.stores._codec.compression import (
+    ALLOWANCE,
+    RATIO,
+    ZSTD,
+    compressed,
+    decompress,
+    excess_of,
+    zstandard_package,
+)
 from stategraph.stores._codec.delta import Delta, combine, encode_unsettled
 from stategraph.stores._codec.pauses import pause_from_json, pause_to_json
-from stategraph.stores._codec.payload import PayloadCodec, excess_of
 from stategraph.stores._codec.type_codecs import DecodeError, UnavailableValueError
 from stategraph.stores._rows.integrity import Sealer
-from stategraph.stores._rows.records import FORMAT, MAX_STEP, CheckpointRecord
+from stategraph.stores._rows.records import FORMAT, MAX_STEP, CheckpointRecord, RunRecord
+from stategraph.stores.serializers import find_format, registered_format
 
 _ROW_WEIGHT = 512  # bytes that a row costs besides its payload, when changes are weighed against a snapshot
 _LIGHT = 16_384  # bytes of changes that are always allowed: below, a snapshot saves nothing
-
-
-class Source(Protocol):
-    """A run whose rows are copied."""
-
-    @property
-    def run_id(self) -> str:
-        """Its id."""
-
-    @property
-    def incarnation(self) -> bytes:
-        """Its incarnation."""
 
 
 @attrs.frozen
@@ -57,6 +64,79 @@ class DeltaBase:
     since: int
     incarnation: bytes = b""
     excess: int = 0
+
+
+class PayloadCodec:
+    """Encodes and decodes payloads.
+
+    Args:
+        serializer: Name of the serializer of new payloads.
+        compress: Whether new ones of more than 4 KB are compressed, where that saves a tenth or more.
+
+    Raises:
+        UnknownNameError: No serializer has this name.
+        ConfigError: `compress` is no bool, or the package for it is not installed.
+    """
+
+    def __init__(self, serializer: str = "msgpack", compress: bool = False) -> None:
+        if type(compress) is not bool:
+            raise ConfigError("checkpoint.options.compress", compress, "true or false")
+        written = find_format(serializer)
+        self._readers: dict[str, Callable[[bytes], Any]] = {serializer: written.decode}
+        self._encode = written.encode
+        self._name = serializer
+        self._zstd: Any = zstandard_package() if compress else None
+
+    def encode(self, parts: list[Any], excess: int = 0) -> tuple[str, bytes, int]:
+        """Encode values. What could not be decompressed again is not compressed.
+
+        Args:
+            parts: The values.
+            excess: The excess of the rows that this one builds on.
+
+        Returns:
+            The encoding, the payload, and the excess of all these rows.
+
+        Raises:
+            NotSerializableError: A value cannot be kept exactly.
+        """
+        payload = self._encode(parts)
+        smaller = None if self._zstd is None else compressed(self._zstd, payload, excess)
+        if smaller is not None:
+            return self._name + ZSTD, *smaller
+        return self._name, payload, excess
+
+    def decode(self, run_id: str, rows: Sequence[CheckpointRecord]) -> list[Any]:
+        """Return the values of a snapshot, and of the rows that build on it.
+
+        Args:
+            run_id: Their run.
+            rows: The rows.
+
+        Raises:
+            DecodeError: A payload cannot be decoded, or they would be decompressed to too much.
+            FormatError: A serializer is not registered in this process.
+            ConfigError: One is compressed, and the package for it is not installed.
+        """
+        if excess_of((row.encoding, row.payload) for row in rows) > ALLOWANCE:
+            most = f"{RATIO} times as many as they are, and {ALLOWANCE}"
+            raise DecodeError(f"its compressed bytes claim to be more than {most}; so many are not written so")
+        for row in rows:
+            if row.encoding not in self._readers:
+                self._readers[row.encoding] = _make_reader(run_id, row.step, row.encoding)
+        return [self._readers[row.encoding](row.payload) for row in rows]
+
+
+def _make_reader(run_id: str, step: int, encoding: str) -> Callable[[bytes], Any]:
+    """Return the function that decodes payloads of an encoding; run and step are for the error."""
+    name = encoding.removesuffix(ZSTD)
+    try:
+        decode = registered_format(name).decode
+    except UnknownNameError as error:
+        reason = f"its step {step} was saved by a serializer that is not registered here: {error}"
+        way_out = f"register_serializer makes it known, or open the store with serializer={name!r} if it is installed"
+        raise FormatError(run_id, f"{reason}; {way_out}") from None
+    return decode if name == encoding else lambda payload: decode(decompress(payload))
 
 
 class CheckpointEncoder:
@@ -118,7 +198,7 @@ class CheckpointEncoder:
         return row, attrs.evolve(previous, state=state, base=row.base, seal=row.seal)
 
     def copied(
-        self, source: Source, run_id: str, incarnation: bytes, rows: Sequence[CheckpointRecord]
+        self, source: RunRecord, run_id: str, incarnation: bytes, rows: Sequence[CheckpointRecord]
     ) -> list[CheckpointRecord]:
         """Return copies of a snapshot and of the rows that build on it, for another run.
 
@@ -145,7 +225,7 @@ class CheckpointEncoder:
         self.check(run_id, rows, incarnation)
         newest = rows[-1]
         try:
-            data, about = self._assembled(run_id, rows)
+            data, about = combine(self._codec.decode(run_id, rows))
             return State(
                 data,
                 run_id=run_id,
@@ -164,20 +244,15 @@ class CheckpointEncoder:
         except (DecodeError, StateGraphError, TypeError, ValueError, LookupError, AttributeError) as error:
             raise CheckpointCorruptError(run_id, f"its step {newest.step} cannot be restored: {error}") from error
 
-    def data(
-        self, run_id: str, rows: Sequence[CheckpointRecord], incarnation: bytes = b""
-    ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return the data of the State of these rows, and what else is kept with them; raise as `state`."""
+    def data(self, run_id: str, rows: Sequence[CheckpointRecord], incarnation: bytes = b"") -> dict[str, Any]:
+        """Return the data of the State of these rows, whose run has no id of a State; raise as `state`."""
         self.check(run_id, rows, incarnation)
         try:
-            return self._assembled(run_id, rows)
+            return combine(self._codec.decode(run_id, rows))[0]
         except UnavailableValueError as error:
             raise FormatError(run_id, f"its step {rows[-1].step} cannot be restored here: {error}") from error
         except DecodeError as error:
             raise CheckpointCorruptError(run_id, f"its step {rows[-1].step} cannot be restored: {error}") from error
-
-    def _assembled(self, run_id: str, rows: Sequence[CheckpointRecord]) -> tuple[dict[str, Any], dict[str, Any]]:
-        return combine(self._codec.decode(run_id, [(row.step, row.encoding, row.payload) for row in rows]))
 
     def base_of(self, state: State, rows: Sequence[CheckpointRecord], incarnation: bytes = b"") -> DeltaBase:
         """Return what the next row is to build on, after the State of these rows."""

@@ -9,16 +9,14 @@ import hashlib
 import hmac
 import os
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
 import ormsgpack
 
 from stategraph._util.callables import answered, problem_of
 from stategraph.errors import CheckpointCorruptError, ConfigError
 from stategraph.stores._rows.records import About, CheckpointRecord, RunRecord
-
-SigningKey: TypeAlias = Callable[[], bytes]
-"""Gives a key that rows are signed with."""
+from stategraph.stores.base import SigningKey
 
 SHORTEST_KEY = 16
 """Bytes of a key at least: 128 bits cannot be guessed, and a short password can."""

@@ -12,13 +12,14 @@ from itertools import groupby
 from typing import Any
 
 from stategraph._values.ids import directly_nested, given_id, is_parts_id, parts_id, step_of
-from stategraph._values.provenance import ParentStep, Part
+from stategraph._values.progress import Part
+from stategraph._values.provenance import ParentStep
 from stategraph.errors import CheckpointError, CheckpointNotFoundError, NotSerializableError, StepConflictError
 from stategraph.state import State, evolve
 from stategraph.stores._codec.msgpack import encode_value
 from stategraph.stores._rows.records import RunRecord, WriteBatch
 from stategraph.stores._rows.run_log import RunLog
-from stategraph.stores.retention import RetentionPolicy
+from stategraph.stores.base import RetentionPolicy
 
 _KEEP_ALL = RetentionPolicy("full")
 _TRIES = 5  # of a save, while others write
@@ -43,8 +44,8 @@ def _add(log: RunLog, kept_at: str, parts: State) -> None:
         run = log.runs.find(kept_at)
         incarnation = log.runs.incarnation_of(run) if run else log.runs.incarnation_for(kept_at)
         added = evolve(parts, run_id=kept_at, step=run.step + 1 if run else 1)
-        row, _base = log.encoder.snapshot(added, incarnation)
-        new = log.next_run(run, added, row, incarnation)._replace(policy=_KEEP_ALL)
+        row, base = log.encoder.snapshot(added, incarnation)
+        new = log.next_run(run, row, base)._replace(policy=_KEEP_ALL)
         if log.write(WriteBatch(log.sealer.sealed_run(new), run, (row,))):
             return
         log.runs.remove_left_over(kept_at)
@@ -66,7 +67,7 @@ def _values(log: RunLog, run: RunRecord) -> dict[str, Any]:
     for row in log.visible(run):
         chain = log.table.chain(run.run_id, row.step)
         if chain:  # not if they were dropped meanwhile
-            found.update(log.encoder.data(run.run_id, chain, run.incarnation)[0])
+            found.update(log.encoder.data(run.run_id, chain, run.incarnation))
     return found
 
 

@@ -14,7 +14,7 @@ from stategraph._values.provenance import ErrorInfo, ParentStep, RunStatus
 from stategraph.errors import CheckpointCorruptError
 from stategraph.stores._codec.pauses import pause_from_json
 from stategraph.stores._codec.type_codecs import DecodeError
-from stategraph.stores.retention import RETENTIONS, RetentionPolicy
+from stategraph.stores.base import RETENTIONS, RetentionPolicy
 from stategraph.stores.summaries import Summary
 
 MAX_STEP = 2**32 - 1

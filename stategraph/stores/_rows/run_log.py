@@ -19,12 +19,11 @@ from stategraph.errors import (
 )
 from stategraph.state import State
 from stategraph.stores._files.fork_safety import protect_at_fork
-from stategraph.stores._rows.encoder import CheckpointEncoder
-from stategraph.stores._rows.group_commit import SharedCommits
+from stategraph.stores._rows.access import SharedCommits
+from stategraph.stores._rows.encoder import CheckpointEncoder, DeltaBase
 from stategraph.stores._rows.integrity import Sealer
-from stategraph.stores._rows.known import KnownRuns
 from stategraph.stores._rows.records import CheckpointRecord, RunRecord, WriteBatch
-from stategraph.stores._rows.runs import Runs
+from stategraph.stores._rows.runs import KnownRuns, Runs
 from stategraph.stores._rows.table import Table
 from stategraph.stores.summaries import Summary
 
@@ -214,17 +213,15 @@ class RunLog:
 
     # ------------------------------------------------------------------ writing
 
-    def next_run(
-        self, old: RunRecord | None, state: State, row: CheckpointRecord, incarnation: bytes = b""
-    ) -> RunRecord:
-        """Return the record of a run whose newest State is this one.
+    def next_run(self, old: RunRecord | None, row: CheckpointRecord, base: DeltaBase) -> RunRecord:
+        """Return the record of a run from its newest checkpoint on.
 
         Args:
             old: The record so far; None if the run begins.
-            state: The State.
-            row: Its record.
-            incarnation: That of a run which begins.
+            row: The record of the checkpoint.
+            base: What the next one builds on, with the State.
         """
+        state = base.state
         return self.sealer.sealed_run(
             RunRecord(
                 run_id=state.run_id,
@@ -239,7 +236,7 @@ class RunLog:
                 parent=state.parent,
                 policy=self.known.policy_of(state.run_id, old),
                 pause=row.pause,
-                incarnation=old.incarnation if old else incarnation,
+                incarnation=old.incarnation if old else base.incarnation,
                 tip=row.seal,
             )
         )

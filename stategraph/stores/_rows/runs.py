@@ -1,23 +1,136 @@
-"""The records of the runs of a store, and whether they are as they were written."""
+"""The runs of a store: their records, whether these are as they were written, and what is remembered of them here."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+import os
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
 from typing import Generic, TypeVar
 
 import attrs
 
-from stategraph._values.ids import given_id, is_nested_id
+from stategraph._util.dropped import reaper
+from stategraph._values.ids import given_id, is_nested_id, nested_range
 from stategraph.errors import CheckpointError, StepConflictError
+from stategraph.stores._rows.encoder import DeltaBase
 from stategraph.stores._rows.integrity import Sealer
-from stategraph.stores._rows.known import KnownRuns, new_incarnation
-from stategraph.stores._rows.records import RunRecord, Unreadable, WriteBatch
+from stategraph.stores._rows.records import CheckpointRecord, RunRecord, Unreadable, WriteBatch
 from stategraph.stores._rows.table import Table
+from stategraph.stores.base import RetentionPolicy
 
+_MOST_BASES = 1_000  # runs whose last saved State is remembered; the next save of another one is a snapshot
+_MOST_REMEMBERED = 100_000  # of what takes few bytes
+_INCARNATION = 8  # bytes: no two runs of one id have the same by chance
 _MOST_REPORTED = 10_000  # damaged runs that are remembered as reported
 
 _Read = TypeVar("_Read")
+_Key = TypeVar("_Key")
+_Known = TypeVar("_Known")
+
+
+class KnownRuns:
+    """Runs as they were saved or loaded here last. Others may have written to them since: a save finds out.
+
+    Attributes:
+        incarnations: Those of runs that are not nested, as far as they are remembered.
+        promised: Those with which runs are to begin that have nested runs already, and do not exist yet.
+    """
+
+    def __init__(self) -> None:
+        self._newest: OrderedDict[str, tuple[RunRecord, DeltaBase]] = OrderedDict()
+        self.incarnations: OrderedDict[str, bytes] = OrderedDict()
+        self.promised: dict[str, bytes] = {}
+        self._policies: OrderedDict[str, RetentionPolicy] = OrderedDict()  # of runs that have not been saved since
+        # Steps and bases of rows of windowed runs, by their seals.
+        self._checked: OrderedDict[bytes, tuple[int, int]] = OrderedDict()
+        self.get = self._newest.get
+        """Returns the newest checkpoint of a run, if it is remembered."""
+        self.renew()
+
+    def renew(self) -> None:
+        """Take a lock of its own, as in a forked child."""
+        self._lock = reaper.known_lock()  # a finaliser may come while it is held, and use the store
+
+    def remember(self, run: RunRecord, base: DeltaBase) -> None:
+        """Remember the newest checkpoint of a run."""
+        with self._lock:
+            self._newest[run.run_id] = run, base
+            self._newest.move_to_end(run.run_id)
+            if self.incarnations.get(run.run_id) != run.incarnation and not is_nested_id(run.run_id):
+                _put_last(self.incarnations, run.run_id, run.incarnation)
+            if self.promised:
+                self.promised.pop(run.run_id, None)
+            if self._policies and self._policies.get(run.run_id) == run.policy:
+                del self._policies[run.run_id]  # from now on the store itself knows it
+            while len(self._newest) > _MOST_BASES:
+                self._newest.popitem(last=False)
+            if run.policy.window is not None:
+                _put_last(self._checked, base.seal, (run.step, base.base))
+
+    def forget(self, run_id: str) -> None:
+        """Forget the newest checkpoint of a run: somebody else has written to it."""
+        with self._lock:
+            self._newest.pop(run_id, None)
+
+    def forget_removed(self, run_id: str) -> None:
+        """Forget a run that does not exist any more, but not what is to be kept of it once it does."""
+        if run_id not in self.incarnations and run_id not in self._newest:
+            return
+        first, last = nested_range(run_id)
+        with self._lock:
+            for known in [one for one in self._newest if one == run_id or first < one < last]:
+                del self._newest[known]
+            self.incarnations.pop(run_id, None)
+
+    def forget_all(self, run_id: str) -> None:
+        """Forget all of a run that does not exist any more."""
+        self.forget_removed(run_id)
+        with self._lock:
+            self._policies.pop(run_id, None)
+            self.promised.pop(run_id, None)
+
+    # ------------------------------------------------------------------ rows that were checked
+
+    def are_checked(self, rows: Iterable[CheckpointRecord]) -> None:
+        """Remember of rows that their seals are right."""
+        with self._lock:
+            for row in rows:
+                _put_last(self._checked, row.seal, (row.step, row.base))
+
+    def is_checked(self, row: CheckpointRecord) -> bool:
+        """Return whether a row with this seal was saved or checked here, and had this step and base."""
+        return self._checked.get(row.seal) == (row.step, row.base)
+
+    # ------------------------------------------------------------------ incarnations
+
+    def promise(self, run_id: str) -> bytes:
+        """Return the incarnation with which a run is to begin, from now on."""
+        return self.promised.setdefault(run_id, new_incarnation())
+
+    # ------------------------------------------------------------------ retention
+
+    def retain(self, run_id: str, policy: RetentionPolicy) -> None:
+        """Remember what is to be kept of a run, until it is saved."""
+        with self._lock:
+            _put_last(self._policies, run_id, policy)
+
+    def policy_of(self, run_id: str, run: RunRecord | None) -> RetentionPolicy:
+        """Return what is to be kept of a run that has this record."""
+        return self._policies.get(run_id) or (run.policy if run else RetentionPolicy())
+
+
+def new_incarnation() -> bytes:
+    """Return an incarnation that no run has."""
+    return os.urandom(_INCARNATION)
+
+
+def _put_last(remembered: OrderedDict[_Key, _Known], key: _Key, known: _Known) -> None:
+    """Remember something as the newest, and forget the oldest where that is too many."""
+    remembered[key] = known
+    remembered.move_to_end(key)
+    if len(remembered) > _MOST_REMEMBERED:
+        remembered.popitem(last=False)  # of a dict, the oldest is looked for behind all that were removed
 
 
 @attrs.frozen
@@ -59,7 +172,7 @@ class Runs:
     def _is_of_its_run(self, nested: RunRecord) -> bool:
         outer_id = given_id(nested.run_id)
         outer = self.find(outer_id)
-        return nested.incarnation == (self._known.promised(outer_id) if outer is None else outer.incarnation)
+        return nested.incarnation == (self._known.promised.get(outer_id) if outer is None else outer.incarnation)
 
     def remove_left_over(self, run_id: str) -> None:
         """Remove a nested run that a deleted run has left, so that another one can take its place."""
@@ -76,12 +189,12 @@ class Runs:
             StepConflictError: it is nested in another run than the one that was saved or loaded here.
         """
         if not is_nested_id(run_id):
-            return self._known.promised(run_id) or new_incarnation()
+            return self._known.promised.get(run_id) or new_incarnation()
         outer_id = given_id(run_id)
         outer = self.find(outer_id)
         if outer is not None:
             return self._as_known(outer_id, outer.incarnation)
-        if self._known.incarnation_of(outer_id) is not None:
+        if self._known.incarnations.get(outer_id) is not None:
             raise _deleted(outer_id)
         # Durability "exit" saves nested runs before the run itself.
         return self._known.promise(outer_id)
@@ -92,11 +205,11 @@ class Runs:
 
     def check_known(self, run: RunRecord) -> None:
         """Raise StepConflictError if a run is another than the one of its id that was saved or loaded here."""
-        if self._known.incarnation_of(run.run_id) not in (None, run.incarnation):
+        if self._known.incarnations.get(run.run_id) not in (None, run.incarnation):
             raise _deleted(run.run_id)
 
     def _as_known(self, outer_id: str, incarnation: bytes) -> bytes:
-        known = self._known.incarnation_of(outer_id) or self._known.promised(outer_id)
+        known = self._known.incarnations.get(outer_id) or self._known.promised.get(outer_id)
         if known not in (None, incarnation):
             raise _deleted(outer_id)
         return incarnation
@@ -107,7 +220,7 @@ class Runs:
         Where it is this handle that has yet to begin the outer run, the batch stays as it is.
         """
         incarnation = nested.run.incarnation
-        if self._known.promised(given_id(nested.run.run_id)) == incarnation:
+        if self._known.promised.get(given_id(nested.run.run_id)) == incarnation:
             return nested
         changes = nested.put, nested.cut_below, nested.cut_above, nested.cut_nested
         return WriteBatch(nested.run, nested.old, *changes, incarnation)

@@ -16,8 +16,8 @@ from stategraph.stores._rows.run_log import RunLog
 
 _TRIES = 5  # of a save, while others write to the same run
 
-_Following: TypeAlias = tuple[RunRecord | None, RunRecord, CheckpointRecord, DeltaBase]
-"""A State to be written: the record of its run so far and from now on, its own record, and what the next builds on."""
+_Following: TypeAlias = tuple[RunRecord | None, CheckpointRecord, DeltaBase]
+"""A State to be written: the record of its run so far, its own record, and what the next builds on."""
 
 
 def save(log: RunLog, state: State, *, may_change_data: bool = False) -> None:
@@ -47,7 +47,8 @@ def save(log: RunLog, state: State, *, may_change_data: bool = False) -> None:
 
 def _is_written(log: RunLog, following: _Following) -> bool:
     """Write a State; return False if somebody else has written to the run."""
-    old, run, row, base = following
+    old, row, base = following
+    run = log.next_run(old, row, base)
     cut = log.cut_below(run, row) if row.base == row.step else 0
     is_written = log.write(WriteBatch(run, old, (row,), cut_below=cut))
     if is_written:
@@ -63,8 +64,7 @@ def _following(
         return _following_unknown(log, state, may_change_data)
     run, base = known
     if state.step > run.step:
-        row, base = log.encoder.following(base, state)
-        return run, log.next_run(run, state, row), row, base
+        return run, *log.encoder.following(base, state)
     same_data = have_same_data(base.state, state, base.encoded)
     check_step(state.run_id, run.step, state.step, may_change_data or same_data)
     # What a row builds on may be signed with a former key, and a snapshot builds on nothing.
@@ -74,10 +74,8 @@ def _following(
             if log.is_stale(run):
                 return None
             raise CheckpointCorruptError(state.run_id, f"its newest step {run.step} is missing, or is another")
-        row, base = log.encoder.again(base, saved[-1], state)
-    else:
-        row, base = log.encoder.snapshot(state, run.incarnation)
-    return run, log.next_run(run, state, row), row, base
+        return run, *log.encoder.again(base, saved[-1], state)
+    return run, *log.encoder.snapshot(state, run.incarnation)
 
 
 def _following_unknown(log: RunLog, state: State, may_change_data: bool) -> _Following | None:
@@ -86,13 +84,12 @@ def _following_unknown(log: RunLog, state: State, may_change_data: bool) -> _Fol
     row, base = log.encoder.snapshot(state, begun)  # what cannot be kept is found out before the table is asked
     run = log.runs.find(state.run_id)
     if run is None:
-        return None, log.next_run(None, state, row, begun), row, base
+        return None, row, base
     if is_nested_id(state.run_id) and run.incarnation != begun:  # the outer run has begun anew meanwhile
         return None
     log.runs.check_known(run)
     if run.step < state.step:
-        row, base = log.encoder.snapshot(state, run.incarnation)
-        return run, log.next_run(run, state, row), row, base
+        return run, *log.encoder.snapshot(state, run.incarnation)
     try:
         log.load(state.run_id)
     except CheckpointNotFoundError:  # it was deleted meanwhile
@@ -152,7 +149,7 @@ def _are_written(log: RunLog, run: RunRecord, base: DeltaBase, states: Sequence[
         error.run_id = run.run_id
         refused = error
     if rows:
-        new = log.next_run(run, base.state, rows[-1])
+        new = log.next_run(run, rows[-1], base)
         cut = max((log.cut_below(new, row) for row in rows if row.is_snapshot), default=0)
         if not log.write(WriteBatch(new, run, tuple(rows), cut_below=cut)):
             log.known.forget(run.run_id)

@@ -1,21 +1,18 @@
-"""Records in SQLite: the schema, the statements, and what stands in the columns."""
+"""The schema of a SQLite database: what makes it, the statements that use it, and whether others have changed it."""
 
 from __future__ import annotations
 
-import json
 import sqlite3
-from collections.abc import Callable, Sequence
-from operator import attrgetter
+from collections.abc import Mapping
+from contextlib import closing
+from functools import cache
 from pathlib import Path
-from typing import Any
 
-from stategraph._values.ids import check_stored_id
-from stategraph._values.provenance import ErrorInfo, ParentStep
-from stategraph.errors import CheckpointCorruptError, FormatError, InvalidRunIdError
-from stategraph.stores._codec.nesting import check_json
-from stategraph.stores._rows.columns import Columns, no_run
-from stategraph.stores._rows.records import CheckpointRecord, RunRecord, Unreadable
-from stategraph.stores.retention import RetentionPolicy
+from stategraph.errors import FormatError
+from stategraph.stores._files.sqlite_files import DURABLE, execute_patiently
+
+APPLICATION_ID = 0x53475248
+"""What marks a database as one of stategraph, to the ``file`` command too."""
 
 STEP_BITS = 32
 LAST_STEP = (1 << STEP_BITS) - 1
@@ -70,24 +67,6 @@ SCHEMA_VERSION = len(MIGRATIONS)
 
 SUPPLEMENTS: dict[int, tuple[str, ...]] = {}
 """For each older version, statements that make temporary views in which it looks like the newest."""
-
-
-def supplement(database: sqlite3.Connection, path: Path) -> None:
-    """Let this connection, and nobody else, see an older version of the schema as if it were the newest.
-
-    A view goes before the table of its name. Once another process has migrated the database, the column of the table
-    comes before the one that the view adds.
-
-    Raises:
-        FormatError: there are no tables yet.
-    """
-    (version,) = database.execute("PRAGMA user_version").fetchone()
-    if version == 0:
-        raise FormatError("", f"{path} is empty: no store was made in it yet; one that is not read-only makes it")
-    database.execute("PRAGMA temp_store = MEMORY")
-    for statement in SUPPLEMENTS.get(version, ()):
-        database.execute(statement)
-
 
 _CHANGING = "version, step, checkpoint_node, timestamp_ns, tip, seal"
 _RUN_FIELDS = f"{_CHANGING}, status, error, graph, parent, policy, pause, incarnation"
@@ -144,79 +123,117 @@ NESTED = "SELECT run_id FROM run WHERE run_id > ? AND run_id < ?"
 IS_SHOWN = "instr(run_id, '/#') = 0"
 
 
-def row_values(first: int, row: CheckpointRecord) -> tuple[Any, ...]:
-    """Return the columns of a row of the run whose rows begin at `first`."""
-    error = None if row.error is None else _error_text(row.error)
-    return (
-        *(first | row.step, row.base, row.node, row.time_ns, row.status._value_, error),
-        *(row.format, row.encoding, row.payload.decode() if row.encoding == "json" else row.payload, row.seal),
-        row.pause,
-    )
+# --------------------------------------------------------------------------- a database that is opened
 
 
-def row_of(run_id: str, found: Sequence[Any]) -> CheckpointRecord:
-    """Return the row in these columns. Raises CheckpointCorruptError if they hold none."""
-    return _COLUMNS.row(run_id, found)
-
-
-lasting_values: Callable[[RunRecord], tuple[Any, ...]] = attrgetter(
-    "status", "graph", "error", "parent", "policy", "pause"
-)
-"""Returns what seldom changes of a run."""
-
-step_values: Callable[[RunRecord], tuple[Any, ...]] = attrgetter("version", "step", "node", "time_ns", "tip", "seal")
-"""Returns the columns of a run that change at every step."""
-
-
-def run_values(run: RunRecord) -> tuple[Any, ...]:
-    """Return the columns of a run."""
-    error = None if run.error is None else _error_text(run.error)
-    parent = None if run.parent is None else f"{run.parent.run_id}@{run.parent.step}"
-    about = run.status._value_, error, run.graph, parent, _policy_text(run.policy), run.pause, run.incarnation
-    return *step_values(run), *about
-
-
-def run_of(found: tuple[Any, ...], store: object) -> RunRecord:
-    """Return the run in these columns. Raises CheckpointCorruptError, which names the store, if they hold none."""
-    run_id = found[0]
+def prepare(database: sqlite3.Connection, path: Path) -> None:
+    """Make a connection durable, and the tables if they are not there or of an older version."""
+    execute_patiently(database, "PRAGMA journal_mode = WAL")
+    for pragma in DURABLE:
+        database.execute(f"PRAGMA {pragma}")
+    if database.execute("PRAGMA user_version").fetchone() == (SCHEMA_VERSION,):
+        return
+    database.execute("BEGIN IMMEDIATE")
     try:
-        check_stored_id(run_id)
-    except InvalidRunIdError as error:
-        raise no_run(run_id, f"its column {error}", store) from error
-    return _COLUMNS.run(run_id, found[1:], store)
+        (version,) = database.execute("PRAGMA user_version").fetchone()  # somebody may have been faster
+        _check_schema_version(version, path)
+        for statement in (statement for migration in MIGRATIONS[version:] for statement in migration):
+            database.execute(statement)
+        database.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+        database.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+        database.execute("COMMIT")
+    except BaseException:
+        if database.in_transaction:
+            database.execute("ROLLBACK")
+        raise
 
 
-def run_or_unreadable(found: tuple[Any, ...], store: object) -> RunRecord | Unreadable:
-    """Return the run in these columns, or why they cannot be read."""
+def store_id(database: sqlite3.Connection, path: Path) -> bytes:
+    """Return what tells this store from all others.
+
+    Raises:
+        FormatError: it is missing, or there are several.
+    """
+    found = database.execute("SELECT id FROM store LIMIT 2").fetchall()
+    if len(found) != 1 or type(found[0][0]) is not bytes:
+        raise FormatError("", f"{path} is damaged: its table store does not have one id")
+    return bytes(found[0][0])
+
+
+def check(database: sqlite3.Connection, path: Path) -> None:
+    """Raise FormatError unless the database is empty or one of stategraph that this version can read."""
     try:
-        return run_of(found, store)
-    except CheckpointCorruptError as error:
-        return Unreadable(str(found[0]), found[1], error)
+        database.execute("PRAGMA trusted_schema = 0")
+        database.execute("BEGIN")  # all of it as it was at one time
+        (application,) = database.execute("PRAGMA application_id").fetchone()
+        (version,) = database.execute("PRAGMA user_version").fetchone()
+        (encoding,) = database.execute("PRAGMA encoding").fetchone()
+        parts = database.execute("SELECT name, type, sql FROM sqlite_master").fetchall()
+        strict = {name for (name,) in database.execute(_STRICT_INDEXES)}
+        database.execute("COMMIT")
+    except sqlite3.OperationalError:
+        raise
+    except (sqlite3.Error, UnicodeDecodeError) as error:  # sqlite3 may show damaged names
+        raise FormatError("", f"{path} is damaged or no SQLite database: {error}") from error
+    names = [str(name) for name, _, _ in parts]
+    if names and application != APPLICATION_ID:
+        raise FormatError("", f"{path} is not a database of stategraph (it has {', '.join(names[:5])})")
+    if encoding != "UTF-8":
+        raise FormatError("", f"{path} was made by others than stategraph: its texts are {encoding}, not UTF-8")
+    _check_schema_version(version, path)
+    ours = _made_by_us(version)
+    foreign = [str(name) for name, kind, sql in parts if _is_foreign(name, kind, sql, ours)]
+    foreign += sorted(strict - ours.keys())
+    if foreign:  # views and plain indexes for other tools may be added; all else runs something, or refuses rows
+        raise FormatError("", f"{path} was changed by others than stategraph ({', '.join(foreign[:5])}): drop that")
 
 
-def _parent_of(text: str) -> ParentStep:
-    run_id, _, step = text.rpartition("@")
-    return ParentStep(run_id, int(step))
+def _is_foreign(name: object, kind: object, sql: object, ours: Mapping[str, str]) -> bool:
+    """Whether a part of the schema runs something, or is none of ours under a name of ours: in another case, it is the
+    same name to SQLite, and so is another case of "trigger" the same kind."""
+    if kind not in ("table", "index", "view") or not isinstance(name, str):
+        return True
+    return ours[name] != sql if name in ours else name.lower() in ours
 
 
-def _error_text(error: ErrorInfo) -> str:
-    return json.dumps([error.type, error.message, error.node])
+_STRICT_INDEXES = """
+SELECT list.name FROM sqlite_master AS made, pragma_index_list(made.name) AS list
+WHERE made.name IN ('run', 'checkpoint', 'fence') AND list.origin = 'c' AND (list."unique" OR list.partial OR EXISTS (
+    SELECT 1 FROM pragma_index_xinfo(list.name) AS part
+    WHERE part.cid = -2 OR part.coll NOT IN ('BINARY', 'NOCASE', 'RTRIM')))
+"""
+"""Names the indexes that can keep a row from being written: unique ones, and ones that compute something."""
 
 
-def _error_of(text: str) -> ErrorInfo:
-    check_json(text.encode(), levels=1)
-    return ErrorInfo(*json.loads(text))
+def _check_schema_version(version: int, path: Path) -> None:
+    """Raise FormatError if this version of stategraph is too old for a version of the schema."""
+    if version > SCHEMA_VERSION:
+        raise FormatError(
+            "", f"{path} has schema {version} and this version of stategraph reads up to {SCHEMA_VERSION}; update it"
+        )
 
 
-def _policy_text(policy: RetentionPolicy) -> str:
-    parts = (policy.retention, policy.window, policy.ttl)
-    return " ".join("-" if part is None else str(part) for part in parts)
+@cache
+def _made_by_us(version: int) -> Mapping[str, str]:
+    """Return the statement that made each part of a database of a version of the schema."""
+    with closing(sqlite3.connect(":memory:", isolation_level=None)) as database:
+        for statement in (statement for migration in MIGRATIONS[:version] for statement in migration):
+            database.execute(statement)
+        return dict(database.execute("SELECT name, sql FROM sqlite_master"))
 
 
-def _policy_of(text: str) -> RetentionPolicy:
-    retention, window, ttl = text.split(" ")
-    numbers = None if window == "-" else int(window), None if ttl == "-" else float(ttl)
-    return RetentionPolicy(retention, *numbers)
+def supplement(database: sqlite3.Connection, path: Path) -> None:
+    """Let this connection, and nobody else, see an older version of the schema as if it were the newest.
 
+    A view goes before the table of its name. Once another process has migrated the database, the column of the table
+    comes before the one that the view adds.
 
-_COLUMNS = Columns(error=_error_of, parent=_parent_of, policy=_policy_of)
+    Raises:
+        FormatError: there are no tables yet.
+    """
+    (version,) = database.execute("PRAGMA user_version").fetchone()
+    if version == 0:
+        raise FormatError("", f"{path} is empty: no store was made in it yet; one that is not read-only makes it")
+    database.execute("PRAGMA temp_store = MEMORY")
+    for statement in SUPPLEMENTS.get(version, ()):
+        database.execute(statement)

@@ -1,58 +1,211 @@
-"""The records of a "sqlite" store, as the tables of its database hold them."""
+"""The records of a "sqlite" store: the tables of a database file, its connection, and what its errors mean."""
 
 from __future__ import annotations
 
+import json
+import os
+import sqlite3
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
-from typing import Any
+from operator import attrgetter
+from pathlib import Path
+from typing import Any, TypeAlias, TypeVar
 
+from stategraph._owners.file_holds import FileHolds
 from stategraph._owners.holds import Hold, acting, lost
-from stategraph._values.ids import given_id, nested_range
-from stategraph.errors import CheckpointCorruptError, CheckpointSaveError
-from stategraph.stores._files.sqlite_connection import fetch_damaged_text
-from stategraph.stores._rows.records import CheckpointRecord, RunRecord, Unreadable, WriteBatch
-from stategraph.stores._rows.sql_schema import (
-    CHAIN,
-    FENCE,
-    INDEX,
-    IS_SHOWN,
-    LAST_RUN,
-    LAST_STEP,
-    NESTED,
-    NEW_RUN,
-    NEXT_RUN,
-    NEXT_STEP,
-    PUT_ROWS,
-    RAISE_FENCE,
-    RUN,
-    STEP_BITS,
-    TOGETHER,
-    lasting_values,
-    row_of,
-    row_values,
-    run_of,
-    run_or_unreadable,
-    run_values,
-    step_values,
+from stategraph._values.ids import check_stored_id, given_id, nested_range
+from stategraph._values.provenance import ErrorInfo, ParentStep
+from stategraph.errors import CheckpointCorruptError, CheckpointError, CheckpointSaveError, InvalidRunIdError
+from stategraph.stores._codec.nesting import check_json
+from stategraph.stores._files.sqlite_files import (
+    OpenFiles,
+    check_log,
+    connect,
+    database_file,
+    erase_log,
+    fetch_damaged_text,
+    grow_log,
+    is_damage,
+    is_unshareable,
 )
-from stategraph.stores._rows.sqlite_database import SqliteDatabase
-from stategraph.stores._rows.table import Table
+from stategraph.stores._rows import sql_schema as sql
+from stategraph.stores._rows.access import Access
+from stategraph.stores._rows.columns import Columns, no_run
+from stategraph.stores._rows.records import CheckpointRecord, RunRecord, Unreadable, WriteBatch
+from stategraph.stores._rows.sql_schema import LAST_STEP, STEP_BITS
+from stategraph.stores._rows.table import Identify, Table, closed_error
+from stategraph.stores.base import RetentionPolicy
+
+_Result = TypeVar("_Result")
+
+_Ask: TypeAlias = Callable[[sqlite3.Connection, str, Any], list[Any]]
+_FAILURES = (sqlite3.Error, OverflowError, UnicodeDecodeError)  # what comes of asking SQLite
+
+
+def _rows(database: sqlite3.Connection, statement: str, values: Any) -> list[Any]:
+    return database.execute(statement, values).fetchall()
 
 
 class SqliteTable(Table):
-    """Reads and writes records with the statements of `stategraph.stores._rows.sql_schema`."""
+    """Records in a SQLite database. All threads share one connection; a forked child opens its own.
 
-    def __init__(self, database: SqliteDatabase) -> None:
-        self.store, self.database = database.store, database
-        self.owners = database.owners
+    Args:
+        store: The store, as errors name it.
+        path: The file.
+        identify: Called with the id of the store whenever it is opened.
+        read_only: Whether nothing may be written.
+
+    Attributes:
+        connection: The connection. It is only used within `query`, `in_transaction` and `erase`.
+        files: What the connection has open.
+    """
+
+    def __init__(self, store: object, path: Path, identify: Identify, *, read_only: bool) -> None:
+        self.store, self._path, self._identify, self._read_only = store, path, identify, read_only
+        self._file = database_file(path, must_exist=read_only)
+        self.owners = None if read_only else FileHolds.at(self._file.with_name(f"{self._file.name}-owners"))
+        self.closed = False
+        self._access = Access()  # the connection is one, its callers are many
+        try:
+            self._open()
+        except sqlite3.Error as error:
+            raise self.explained(error, "") from error
+
+    def _open(self) -> None:
+        """Connect to the file. Where a reader may write nothing beside it, it is read as a file that nobody changes."""
+        is_fixed = False
+        try:
+            connection = self._connected("ro" if self._read_only else "rw")
+        except sqlite3.OperationalError as error:
+            if not (self._read_only and is_unshareable(error)):
+                raise
+            is_fixed = True
+            check_log(self._file)
+            connection = self._connected("ro&immutable=1")
+        try:
+            files = OpenFiles(self._file, is_fixed=is_fixed)
+        except BaseException:
+            connection.close()
+            raise
+        self.connection, self._pid = connection, os.getpid()
+        self._is_fixed, self.files = is_fixed, files
+
+    def _connected(self, mode: str) -> sqlite3.Connection:
+        connection = connect(self._file, mode)
+        try:
+            sql.check(connection, self._path)
+            if self._read_only:
+                sql.supplement(connection, self._path)
+                connection.execute("PRAGMA query_only = 1")
+            else:
+                sql.prepare(connection, self._path)
+                grow_log(connection, self._file)
+            self._identify(sql.store_id(connection, self._path))
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def close(self) -> None:
+        with self._access.to_change(self.store):
+            self.closed = True
+            self.connection.close()
+        if self.owners is not None:
+            self.owners.leave()
+            self.owners = None
+
+    # ------------------------------------------------------------------ transactions
+
+    def query(self, run_id: str, statement: str, values: Any, ask: _Ask = _rows) -> list[Any]:
+        """Return all rows that a statement finds.
+
+        Raises:
+            CheckpointError: it cannot be asked, or the database is damaged.
+        """
+        try:
+            with self._access.to_read(self.store, run_id):
+                self._check_process()
+                if self._is_fixed and not self.files.are_there:  # it was changed nevertheless
+                    self.connection.close()
+                    self._open()
+                return ask(self.connection, statement, values)
+        except _FAILURES as error:
+            raise self.explained(error, run_id) from error
+
+    def in_transaction(
+        self, run_id: str, work: Callable[[], _Result], kind: type[CheckpointError] = CheckpointError
+    ) -> _Result:
+        """Return the result of some work, which is done as a whole or not at all; raise `kind` if it fails."""
+        if self._read_only:
+            reason = "was opened with read_only=True, to be looked into only; open it without, to change it"
+            raise kind(run_id, f"the {self.store} {reason}")
+        try:
+            with self._access.to_write(self.store, run_id, kind), self._access.transaction:
+                self._check_process()
+                if self.connection.in_transaction:  # an interrupt came just after it was begun
+                    self.connection.execute("ROLLBACK")
+                try:
+                    self.connection.execute("BEGIN IMMEDIATE")
+                    result = work()
+                    self.connection.execute("COMMIT")
+                except BaseException as first:
+                    self._roll_back(first)
+                    raise
+                return result
+        except _FAILURES as error:
+            raise self.explained(error, run_id, kind) from error
+
+    def _roll_back(self, first: BaseException) -> None:
+        """Undo an open transaction; where that fails, the first failure is the one to hear of."""
+        try:
+            if self.connection.in_transaction:
+                self.connection.execute("ROLLBACK")
+        except sqlite3.Error as second:
+            first.add_note(f"and the transaction could not be rolled back: {second}")
+
+    def erase(self) -> None:
+        try:
+            with self._access.to_write(self.store):
+                self._check_process()
+                erase_log(self.connection)
+        except sqlite3.Error as error:
+            raise self.explained(error, "") from error
+
+    def explained(
+        self, error: Exception, run_id: str, kind: type[CheckpointError] = CheckpointError
+    ) -> CheckpointError:
+        """Return an error of SQLite as one of stategraph."""
+        if is_damage(error):
+            way_out = "put back a copy of it, or get out what can be read with '.recover' of the sqlite3 shell"
+            return CheckpointCorruptError(run_id, f"the {self.store} is damaged: {error}; {way_out}")
+        return kind(run_id, f"the {self.store} failed: {error}")
+
+    # ------------------------------------------------------------------ threads and processes
+
+    def _check_process(self) -> None:
+        """Open another connection in a forked child: one must not be used on both sides of a fork."""
+        if self.closed:
+            raise closed_error(self.store)
+        if self._pid != os.getpid():
+            self.connection.close()  # or SQLite believes that this process has the locks of its parent
+            self._open()
+
+    def is_in_use(self) -> bool:
+        return self._access.is_held_here()
+
+    def at_rest(self) -> AbstractContextManager[object]:
+        return self._access.guard
+
+    def renew(self) -> None:
+        self._access = Access()
 
     # ------------------------------------------------------------------ writing
 
     def apply(self, batches: Sequence[WriteBatch]) -> Sequence[bool]:
         write: Callable[[], Sequence[bool]] = partial(list, map(self.write, batches))
-        written = self.database.in_transaction(batches[0].run.run_id, write, CheckpointSaveError)
-        self.database.files.check()
+        written = self.in_transaction(batches[0].run.run_id, write, CheckpointSaveError)
+        self.files.check()
         return written
 
     def write(self, batch: WriteBatch) -> bool:
@@ -65,7 +218,7 @@ class SqliteTable(Table):
         if number is None:
             return False
         first = number << STEP_BITS
-        execute = self.database.connection.execute
+        execute = self.connection.execute
         # First: what is put then takes the pages that this leaves, which SQLite would write once more to erase them.
         if batch.cut_below:
             execute("DELETE FROM checkpoint WHERE id >= ? AND id < ?", (first, first | batch.cut_below))
@@ -80,63 +233,61 @@ class SqliteTable(Table):
         """Return whether the outer run is still the one that a batch of a nested run is written for."""
         select = "SELECT incarnation FROM run WHERE run_id = ?"
         run_id = given_id(batch.run.run_id)
-        found: tuple[bytes] | None = self.database.connection.execute(select, (run_id,)).fetchone()
+        found: tuple[bytes] | None = self.connection.execute(select, (run_id,)).fetchone()
         return found == (batch.outer,)
 
     def _put_run(self, run: RunRecord, old: RunRecord | None) -> int | None:
         """Write the record of a run; return its number, None if its version is another."""
-        execute = self.database.connection.execute
+        execute = self.connection.execute
         if old is None:
-            found = execute(NEW_RUN, (*run_values(run), run.run_id)).fetchone()
-        elif lasting_values(old) == lasting_values(run):
-            found = execute(NEXT_STEP, (*step_values(run), run.run_id, old.version)).fetchone()
+            found = execute(sql.NEW_RUN, (*_run_values(run), run.run_id)).fetchone()
+        elif _lasting_values(old) == _lasting_values(run):
+            found = execute(sql.NEXT_STEP, (*_step_values(run), run.run_id, old.version)).fetchone()
         else:
-            found = execute(NEXT_RUN, (*run_values(run), run.run_id, old.version)).fetchone()
+            found = execute(sql.NEXT_RUN, (*_run_values(run), run.run_id, old.version)).fetchone()
         return None if found is None else int(found[0])
 
     def _put_rows(self, first: int, rows: Sequence[CheckpointRecord]) -> None:
         """Insert rows, many in a statement: sqlite3 releases the GIL at each, and a busy thread keeps it for 5 ms."""
-        execute = self.database.connection.execute
+        execute = self.connection.execute
         if len(rows) == 1:
-            execute(PUT_ROWS[1], row_values(first, rows[0]))
+            execute(sql.PUT_ROWS[1], _row_values(first, rows[0]))
             return
         start = 0
-        for together in TOGETHER:
+        for together in sql.TOGETHER:
             while len(rows) - start >= together:
-                values = [value for row in rows[start : start + together] for value in row_values(first, row)]
-                execute(PUT_ROWS[together], values)
+                values = [value for row in rows[start : start + together] for value in _row_values(first, row)]
+                execute(sql.PUT_ROWS[together], values)
                 start += together
 
     # ------------------------------------------------------------------ owners
 
     def _is_lost(self, hold: Hold) -> bool:
         """Return, within a transaction, whether the run of a hold was taken from its owner."""
-        found = self.database.connection.execute(FENCE, (hold.run_id,)).fetchone()
+        found = self.connection.execute(sql.FENCE, (hold.run_id,)).fetchone()
         return hold.is_lost or (found[0] if found else 0) != hold.fence
 
     def fence(self, run_id: str) -> int:
-        found = self.database.query(run_id, FENCE, (run_id,))
+        found = self.query(run_id, sql.FENCE, (run_id,))
         return found[0][0] if found else 0
 
     def raise_fence(self, run_id: str) -> int:
-        raised: Callable[[], Any] = partial(self._raised_fence, run_id)
-        number: int = self.database.in_transaction(run_id, raised)
-        return number
+        return self.in_transaction(run_id, partial(self._raised_fence, run_id))
 
     def _raised_fence(self, run_id: str) -> int:
-        return int(self.database.connection.execute(RAISE_FENCE, (run_id,)).fetchone()[0])
+        return int(self.connection.execute(sql.RAISE_FENCE, (run_id,)).fetchone()[0])
 
     # ------------------------------------------------------------------ removing
 
     def remove(self, run_id: str, version: int | None = None) -> bool:
-        return self.database.in_transaction(run_id, partial(self._delete, run_id, version))
+        return self.in_transaction(run_id, partial(self._delete, run_id, version))
 
     def _delete(self, run_id: str, version: int | None) -> bool:
         """Delete a run within a transaction; return whether it had this version."""
         if acting.hold is not None and self._is_lost(acting.hold):
             raise lost(given_id(run_id))
         delete = "DELETE FROM run WHERE run_id = ? AND version = coalesce(?, version) RETURNING number"
-        found = self.database.connection.execute(delete, (run_id, version)).fetchall()
+        found = self.connection.execute(delete, (run_id, version)).fetchall()
         self._delete_rows(found)
         if found or version is None:
             self._delete_nested(run_id)
@@ -144,78 +295,130 @@ class SqliteTable(Table):
 
     def _delete_nested(self, run_id: str) -> None:
         delete = "DELETE FROM run WHERE run_id > ? AND run_id < ? RETURNING number"
-        self._delete_rows(self.database.connection.execute(delete, nested_range(run_id)).fetchall())
+        self._delete_rows(self.connection.execute(delete, nested_range(run_id)).fetchall())
 
     def remove_damaged(self, run_id: str) -> bool:
-        return self.database.in_transaction(run_id, partial(self._delete_damaged, run_id))
+        return self.in_transaction(run_id, partial(self._delete_damaged, run_id))
 
     def _delete_damaged(self, run_id: str) -> bool:
-        found = fetch_damaged_text(self.database.connection, "SELECT run_id, number FROM run", ())
+        found = fetch_damaged_text(self.connection, "SELECT run_id, number FROM run", ())
         numbers = [(number,) for kept_id, number in found if str(kept_id) == run_id]
-        self.database.connection.executemany("DELETE FROM run WHERE number = ?", numbers)
+        self.connection.executemany("DELETE FROM run WHERE number = ?", numbers)
         self._delete_rows(numbers)
         return bool(numbers)
 
     def _delete_rows(self, numbers: Sequence[tuple[int]]) -> None:
         for (number,) in numbers:
-            if not 0 <= number <= LAST_RUN:  # somebody has changed it: there is no room for rows of such a run
+            if not 0 <= number <= sql.LAST_RUN:  # somebody has changed it: there is no room for rows of such a run
                 continue
             first, delete = number << STEP_BITS, "DELETE FROM checkpoint WHERE id BETWEEN ? AND ?"
-            self.database.connection.execute(delete, (first, first | LAST_STEP))
-
-    def erase(self) -> None:
-        self.database.erase()
+            self.connection.execute(delete, (first, first | LAST_STEP))
 
     # ------------------------------------------------------------------ reading
 
     def run(self, run_id: str) -> RunRecord | None:
-        found = self.database.query(run_id, f"SELECT {RUN} FROM run WHERE run_id = ?", (run_id,))
-        return run_of(found[0], self) if found else None
+        found = self.query(run_id, f"SELECT {sql.RUN} FROM run WHERE run_id = ?", (run_id,))
+        return _run_of(found[0], self) if found else None
 
     def runs(
         self, status: str | None, graph: str | None, limit: int, before: int | None
     ) -> list[RunRecord | Unreadable]:
         conditions = [("status = ?", status), ("graph = ?", graph), ("number < ?", before)]
         asked = [(condition, value) for condition, value in conditions if value is not None]
-        where = f"WHERE {' AND '.join([*(condition for condition, _ in asked), IS_SHOWN])}"
+        where = f"WHERE {' AND '.join([*(condition for condition, _ in asked), sql.IS_SHOWN])}"
         values = [*(value for _, value in asked), limit]
-        select = f"SELECT {RUN} FROM run {where} ORDER BY number DESC LIMIT ?"
-        found = self.database.query("", select, values, fetch_damaged_text)
-        return [run_or_unreadable(row, self) for row in found]
+        select = f"SELECT {sql.RUN} FROM run {where} ORDER BY number DESC LIMIT ?"
+        found = self.query("", select, values, fetch_damaged_text)
+        return [_run_or_unreadable(row, self) for row in found]
 
     def nested_ids(self, run_id: str) -> list[str]:
-        return [str(nested_id) for (nested_id,) in self.database.query(run_id, NESTED, nested_range(run_id))]
+        return [str(nested_id) for (nested_id,) in self.query(run_id, sql.NESTED, nested_range(run_id))]
 
     def chain(self, run_id: str, step: int | None) -> list[CheckpointRecord]:
         last = LAST_STEP if step is None else step
         if last > LAST_STEP or last < 0:
             return []
-        found = self.database.query(run_id, CHAIN, {"run_id": run_id, "last": last})
-        rows = [row_of(run_id, columns) for _, *columns in found]
+        found = self.query(run_id, sql.CHAIN, {"run_id": run_id, "last": last})
+        rows = [_COLUMNS.row(run_id, columns) for _, *columns in found]
         if step is None and rows and found[0][0] != rows[-1].step:
             raise CheckpointCorruptError(run_id, f"its newest step {found[0][0]} is missing")
         return rows if rows and step in (None, rows[-1].step) else []
 
     def index(self, run_id: str) -> list[CheckpointRecord]:
-        return [row_of(run_id, found) for found in self.database.query(run_id, INDEX, (run_id,))]
+        return [_COLUMNS.row(run_id, found) for found in self.query(run_id, sql.INDEX, (run_id,))]
 
-    # ------------------------------------------------------------------ threads and processes
 
-    def is_in_use(self) -> bool:
-        return self.database.is_in_use()
+# --------------------------------------------------------------------------- columns
 
-    def at_rest(self) -> AbstractContextManager[object]:
-        return self.database.at_rest()
 
-    def renew(self) -> None:
-        self.database.renew()
+def _row_values(first: int, row: CheckpointRecord) -> tuple[Any, ...]:
+    """Return the columns of a row of the run whose rows begin at `first`."""
+    error = None if row.error is None else _error_text(row.error)
+    return (
+        *(first | row.step, row.base, row.node, row.time_ns, row.status._value_, error),
+        *(row.format, row.encoding, row.payload.decode() if row.encoding == "json" else row.payload, row.seal),
+        row.pause,
+    )
 
-    @property
-    def closed(self) -> bool:
-        return self.database.is_closed
 
-    def close(self) -> None:
-        self.database.close()
-        if self.owners is not None:
-            self.owners.leave()
-            self.owners = None
+_lasting_values: Callable[[RunRecord], tuple[Any, ...]] = attrgetter(
+    "status", "graph", "error", "parent", "policy", "pause"
+)
+"""Returns what seldom changes of a run."""
+
+_step_values: Callable[[RunRecord], tuple[Any, ...]] = attrgetter("version", "step", "node", "time_ns", "tip", "seal")
+"""Returns the columns of a run that change at every step."""
+
+
+def _run_values(run: RunRecord) -> tuple[Any, ...]:
+    """Return the columns of a run."""
+    error = None if run.error is None else _error_text(run.error)
+    parent = None if run.parent is None else f"{run.parent.run_id}@{run.parent.step}"
+    about = run.status._value_, error, run.graph, parent, _policy_text(run.policy), run.pause, run.incarnation
+    return *_step_values(run), *about
+
+
+def _run_of(found: tuple[Any, ...], store: object) -> RunRecord:
+    """Return the run in these columns. Raises CheckpointCorruptError, which names the store, if they hold none."""
+    run_id = found[0]
+    try:
+        check_stored_id(run_id)
+    except InvalidRunIdError as error:
+        raise no_run(run_id, f"its column {error}", store) from error
+    return _COLUMNS.run(run_id, found[1:], store)
+
+
+def _run_or_unreadable(found: tuple[Any, ...], store: object) -> RunRecord | Unreadable:
+    """Return the run in these columns, or why they cannot be read."""
+    try:
+        return _run_of(found, store)
+    except CheckpointCorruptError as error:
+        return Unreadable(str(found[0]), found[1], error)
+
+
+def _parent_of(text: str) -> ParentStep:
+    run_id, _, step = text.rpartition("@")
+    return ParentStep(run_id, int(step))
+
+
+def _error_text(error: ErrorInfo) -> str:
+    return json.dumps([error.type, error.message, error.node])
+
+
+def _error_of(text: str) -> ErrorInfo:
+    check_json(text.encode(), levels=1)
+    return ErrorInfo(*json.loads(text))
+
+
+def _policy_text(policy: RetentionPolicy) -> str:
+    parts = (policy.retention, policy.window, policy.ttl)
+    return " ".join("-" if part is None else str(part) for part in parts)
+
+
+def _policy_of(text: str) -> RetentionPolicy:
+    retention, window, ttl = text.split(" ")
+    numbers = None if window == "-" else int(window), None if ttl == "-" else float(ttl)
+    return RetentionPolicy(retention, *numbers)
+
+
+_COLUMNS = Columns(error=_error_of, parent=_parent_of, policy=_policy_of)

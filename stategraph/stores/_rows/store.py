@@ -6,27 +6,27 @@ import builtins
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from stategraph._owners.holds import Hold, acting, held
 from stategraph._values.ids import check_given_id, check_run_id, given_id
-from stategraph._values.provenance import Owner, Part
+from stategraph._values.progress import Part
+from stategraph._values.provenance import Owner
 from stategraph.errors import CheckpointError, InvalidRunIdError
 from stategraph.state import State
 from stategraph.stores._checks import check_limit, check_number, check_state, check_status, from_cursor
-from stategraph.stores._codec.payload import PayloadCodec
+from stategraph.stores._defaults import forked_from, keeps_nested, rolled_back
 from stategraph.stores._rows import nested
 from stategraph.stores._rows.copies import copy_run
-from stategraph.stores._rows.encoder import CheckpointEncoder
-from stategraph.stores._rows.integrity import Sealer, SigningKey, former_keys, signing_key
+from stategraph.stores._rows.encoder import CheckpointEncoder, PayloadCodec
+from stategraph.stores._rows.integrity import Sealer, former_keys, signing_key
 from stategraph.stores._rows.pruning import prune
 from stategraph.stores._rows.records import RunRecord, WriteBatch
 from stategraph.stores._rows.run_log import RunLog
 from stategraph.stores._rows.saving import save, save_many
 from stategraph.stores._rows.table import Identify, Table
-from stategraph.stores._time_travel import forked_from, keeps_nested, rolled_back
-from stategraph.stores.base import CheckpointStore
-from stategraph.stores.retention import RetentionPolicy
+from stategraph.stores.base import CheckpointStore, RetentionPolicy, SigningKey
 from stategraph.stores.summaries import Pruned, Summary
 
 _LOOKED_AT = 10  # runs that are looked at when a store is opened, to find out whether they are signed
@@ -49,7 +49,14 @@ class RowStore(CheckpointStore):
     Raises:
         ConfigError: an option is not allowed, or the environment variable is not set.
         UnknownNameError: no serializer has this name.
+
+    Attributes:
+        kind: The name of stores of this class.
+        path: Where the records are.
     """
+
+    kind: str
+    path: Path
 
     def __init__(
         self,
@@ -77,6 +84,9 @@ class RowStore(CheckpointStore):
                 "what is saved now is not signed; open it with sign_with",
                 self,
             )
+
+    def __str__(self) -> str:
+        return f"{self.kind} store at {self.path}"
 
     def close(self) -> None:
         self._log.table.close()
@@ -170,7 +180,7 @@ class RowStore(CheckpointStore):
         run, state = self._log.load_with_run(check_run_id(run_id), step)
         state = rolled_back(state)
         row, base = self._log.encoder.snapshot(state, run.incarnation)
-        back = self._log.next_run(run, state, row)
+        back = self._log.next_run(run, row, base)
         # In one go: parts of a later step are not left for another way to come to it, nor lost if others have written.
         self._log.write_or_raise(WriteBatch(back, run, (row,), cut_above=step, cut_nested=True))
         self._log.known.remember(back, base)

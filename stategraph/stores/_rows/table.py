@@ -22,9 +22,11 @@ class Table(ABC):
 
     Attributes:
         store: The store whose records these are; errors name it, and runs that were dropped know it.
+        closed: Whether it was closed.
     """
 
     store: object
+    closed: bool
 
     def __str__(self) -> str:
         return str(self.store)
@@ -125,11 +127,6 @@ class Table(ABC):
     @abstractmethod
     def renew(self) -> None:
         """Take locks of its own, in a forked child."""
-
-    @property
-    @abstractmethod
-    def closed(self) -> bool:
-        """Whether it was closed."""
 
     @abstractmethod
     def close(self) -> None:

@@ -1,17 +1,41 @@
-"""Time travel in memory: copies of runs, and runs that are taken back to a step."""
+"""What few runs ask of a memory store: lists, copies of runs, runs that are taken back to a step, and pruning."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 
-from stategraph._values.ids import step_of
+from stategraph._values import clock
+from stategraph._values.ids import is_nested_id, step_of
 from stategraph._values.provenance import ParentStep
 from stategraph.errors import RunExistsError
-from stategraph.state import State, evolve
-from stategraph.stores._memory.encoded import renamed
+from stategraph.state import State, evolve, time_ns_of
+from stategraph.stores._checks import check_limit, check_status, from_cursor
+from stategraph.stores._defaults import forked_from, keeps_nested, rolled_back
+from stategraph.stores._memory.encoded import about, provenance_of, renamed
 from stategraph.stores._memory.held import HeldRun, HeldRuns, as_kept, state_of
-from stategraph.stores._time_travel import forked_from, keeps_nested, rolled_back
-from stategraph.stores.retention import RetentionPolicy
+from stategraph.stores.base import RetentionPolicy
+from stategraph.stores.summaries import Pruned, Summary
+
+
+def history(held: HeldRuns, run_id: str) -> list[Summary]:
+    """Return the checkpoints of a run, in order, without their data."""
+    run = held.runs.get(run_id)
+    return [] if run is None else [Summary.of(about(kept)) for kept in tuple(run.kept)]
+
+
+def runs(held: HeldRuns, status: str | None, graph: str | None, limit: int, after: str | None) -> list[Summary]:
+    """Return the newest checkpoint of each run, without its data; the run that began last comes first."""
+    check_status(status)
+    before = from_cursor(after)
+    newest_first = sorted(held.runs.items(), key=lambda item: item[1].number, reverse=True)
+    found = (
+        Summary.of(about(run.kept[-1]), str(run.number))
+        for run_id, run in newest_first
+        if not is_nested_id(run_id) and (before is None or run.number < before)
+    )
+    wanted = (run for run in found if status in (None, run.status) and graph in (None, run.graph))
+    return list(itertools.islice(wanted, check_limit(limit)))
 
 
 def roll_back(held: HeldRuns, state: State) -> State:
@@ -53,3 +77,17 @@ def _copies(
             new_id = newest.run_id + nested_id.removeprefix(run_id)
             copy = evolve(state_of(run.kept[-1]), run_id=new_id, parent=ParentStep(newest.run_id, newest.step))
             yield from _copies(held, nested_id, copy, run.policy)
+
+
+def prune(held: HeldRuns) -> Pruned:
+    """Remove runs whose time is over, and the checkpoints of others that are not kept any more."""
+    now = clock.now_ns()
+    over = [run_id for run_id, run in held.runs.items() if not is_nested_id(run_id) and _is_over(run, now)]
+    for run_id in over:
+        held.drop(run_id)
+    return Pruned(tuple(over), sum(run.cut() for run in held.runs.values()))
+
+
+def _is_over(run: HeldRun, now: int) -> bool:
+    newest = provenance_of(run.kept[-1])
+    return run.policy.is_over(newest.status, time_ns_of(newest), now)

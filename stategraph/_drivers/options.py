@@ -1,0 +1,80 @@
+"""What may be said of a call that runs or resumes a graph, besides what it works on."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, TypedDict
+
+from stategraph._util.validators import is_duration
+from stategraph.errors import ConfigError
+
+if TYPE_CHECKING:
+    from stategraph._drivers.limits import StopSignal
+
+
+class Call(TypedDict, total=False):
+    """What may be said of every call.
+
+    Attributes:
+        wait: Seconds to wait for the run while another call is at work on it; None or 0 to be refused at once.
+        take_over: Take the run away from a call that is at work on it, such as one that hangs: nothing more of that is
+            saved.
+        cancel: Stops the run before the next node once it is set.
+        timeout: Seconds after which the run is stopped before the next node; a node that is async is cut off.
+    """
+
+    wait: float | None
+    take_over: bool
+    cancel: threading.Event | None
+    timeout: float | None
+
+
+class ResumeCall(Call, total=False):
+    """What may be said of a call that resumes a run.
+
+    Attributes:
+        allow_changed: Go on even if nodes or edges of the graph have changed since.
+        migrate: New names of nodes that were renamed since, by their old ones; of a node of a nested graph, both after
+            the name of the node that runs the graph and a slash.
+    """
+
+    allow_changed: bool
+    migrate: Mapping[str, str] | None
+
+
+def checked(how: Mapping[str, Any], kind: type = Call) -> None:
+    """Raise TypeError if something is said that a call does not take, as Python does."""
+    if not kind.__annotations__.keys() >= how.keys():
+        unknown = next(iter(how.keys() - kind.__annotations__.keys()))
+        raise TypeError(f"{unknown!r} is no argument here; {', '.join(kind.__annotations__)} are")
+
+
+def claim_of(how: Call) -> tuple[float, bool]:
+    """Return for how many seconds to wait for the run, and whether to take it over.
+
+    Raises:
+        ConfigError: one of them is not what it should be.
+    """
+    if not how:  # most calls
+        return 0.0, False
+    wait, take_over = how.get("wait"), how.get("take_over", False)
+    if wait is not None and not is_duration(wait):
+        raise ConfigError("wait", wait, "a number of seconds from 0 on")
+    if type(take_over) is not bool:
+        raise ConfigError("take_over", take_over, "True or False")
+    return wait or 0.0, take_over
+
+
+def signal_of(how: Call) -> StopSignal | None:
+    """Return what may stop a call, if anything may.
+
+    Raises:
+        ConfigError: it is not what it should be.
+    """
+    cancel, timeout = how.get("cancel"), how.get("timeout")
+    if cancel is None and timeout is None:
+        return None
+    from stategraph._drivers.limits import StopSignal  # imported when used: few calls are limited
+
+    return StopSignal.of(cancel, timeout)

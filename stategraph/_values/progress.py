@@ -1,0 +1,180 @@
+"""What few States have besides their data: what a run waits for, and what else it needs to go on."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Mapping
+from collections.abc import Set as AbstractSet
+from datetime import UTC, datetime
+from typing import Any
+
+import attrs
+
+from stategraph._text.shown import shorten
+from stategraph._values.frozen import freeze, freeze_at
+
+
+def _in_utc(value: datetime) -> datetime:
+    if not isinstance(value, datetime) or value.tzinfo is None:
+        raise ValueError(f"{shorten(value)} is not allowed; a datetime with a time zone is")
+    try:
+        return value.astimezone(UTC)
+    except OverflowError:
+        raise ValueError(f"{shorten(value)} is not allowed; in UTC it is beyond the years 1 to 9999") from None
+
+
+def _frozen_value(value: Any) -> Any:
+    return freeze_at("pause.value", value)
+
+
+@attrs.frozen
+class Pause:
+    """What a paused run waits for.
+
+    Attributes:
+        reason: Why it waits, for people.
+        node: The node at which it goes on.
+        value: What to show to the person who answers.
+        response_param: The key under which the answer is expected; None if resuming is answer enough.
+        at: When it paused; aware, in UTC.
+        deadline: Until when it can be answered; None for ever.
+    """
+
+    reason: str = attrs.field(validator=attrs.validators.instance_of(str))
+    node: str = attrs.field(validator=attrs.validators.instance_of(str))
+    value: Any = attrs.field(converter=_frozen_value)
+    response_param: str | None = attrs.field(validator=attrs.validators.optional(attrs.validators.instance_of(str)))
+    at: datetime = attrs.field(converter=_in_utc)
+    deadline: datetime | None = attrs.field(default=None, converter=attrs.converters.optional(_in_utc))
+
+
+@attrs.frozen
+class Partial:
+    """What a node that did not finish has emitted so far."""
+
+    node: str = attrs.field(validator=attrs.validators.instance_of(str))
+    chunks: tuple[Any, ...] = attrs.field(default=(), converter=freeze)
+
+    @property
+    def chunk(self) -> Any:
+        """The newest chunk."""
+        return self.chunks[-1]
+
+    def and_chunk(self, chunk: Any) -> Partial:
+        """Return this with one chunk more. The chunks before it are frozen already, and are not looked at again."""
+        more = copy.copy(self)
+        object.__setattr__(more, "chunks", (*self.chunks, freeze(chunk)))
+        return more
+
+
+@attrs.frozen
+class Part:
+    """A finished part of a step: a branch, or an item.
+
+    Attributes:
+        step: The number that the step will have.
+        node: Its node.
+        label: The name of the branch, or the number of the item.
+        value: What came of it.
+    """
+
+    step: int
+    node: str
+    label: str
+    value: Any
+
+
+def _read(keys: Iterable[str] | None) -> frozenset[str] | None:
+    return None if keys is None else frozenset(keys)
+
+
+@attrs.frozen
+class Origin:
+    """Where the value of a key that is not saved comes from.
+
+    Attributes:
+        node: The node that wrote it; empty if it came with the input of the run, or an update.
+        step: The step in which it was written.
+        read: The keys that the node had read by then; None for all.
+        overwritten: One of these that was overwritten since: the node would not write the same again.
+    """
+
+    node: str
+    step: int
+    read: frozenset[str] | None = attrs.field(converter=_read)
+    overwritten: str | None = None
+
+    def without(self, touched: AbstractSet[str]) -> Origin:
+        """Return this after these keys have been overwritten."""
+        if self.overwritten is not None:
+            return self
+        lost = touched if self.read is None else touched & self.read
+        return attrs.evolve(self, overwritten=min(lost)) if lost and self.node else self
+
+
+_NONE: frozenset[str] = frozenset()
+
+
+@attrs.frozen
+class Progress:
+    """What a run needs to go on besides its data, if it is more than the node that was completed last.
+
+    Attributes:
+        next_node: The node that comes next, if that is decided already: after a pause, and after a failure that goes to
+            a handler. No edge is asked then.
+        woken: When the pause began that was answered last, if that is what the run goes on from.
+        answered: Keys whose values have served as answers, and answer no further pause.
+        partial: What the node that is running has emitted so far.
+        origins: For keys that are not saved, where their values come from.
+        replaced: For keys that a resume has given since the last step, the values that they had, as tuples: empty if
+            they had none. Nested runs that were begun with these are still to be given the new ones.
+        kept_names: For nodes that were renamed since the last step, the names under which their parts are kept.
+        answer: The keys of answers that were given since the last step, with what they replaced, as in `replaced`. The
+            last one is that of the pause that began at `woken`.
+    """
+
+    next_node: str = ""
+    woken: datetime | None = None
+    answered: frozenset[str] = attrs.field(default=_NONE, converter=frozenset)
+    partial: Partial | None = None
+    origins: Mapping[str, Origin] = attrs.field(factory=dict)
+    replaced: Mapping[str, tuple[Any, ...]] = attrs.field(factory=dict, converter=freeze)
+    kept_names: Mapping[str, str] = attrs.field(factory=dict)
+    answer: Mapping[str, tuple[Any, ...]] = attrs.field(factory=dict, converter=freeze)
+
+    def after_step(self) -> Progress | None:
+        """Return what is left of it once a node has completed."""
+        if not (self.next_node or self.partial or self.replaced or self.kept_names):
+            return self
+        return self.changed(**_OF_ONE_STEP)
+
+    def kept_name(self, node: str) -> str:
+        """Return the name under which the step of a node is kept: the one that the node had when the step began."""
+        return self.kept_names.get(node, node)
+
+    def without_step(self) -> Progress:
+        """Return it without what is about the step that is being made."""
+        return attrs.evolve(self, **_OF_ONE_STEP)
+
+    def changed(self, **changes: Any) -> Progress | None:
+        """Return it with changes, or None if nothing is left in it."""
+        made = attrs.evolve(self, **changes)
+        return None if made == _EMPTY else made
+
+
+def evolved(progress: Progress | None, **changes: Any) -> Progress | None:
+    """Return the progress with changes; None stands for an empty one."""
+    return (progress or _EMPTY).changed(**changes)
+
+
+_OF_ONE_STEP: dict[str, Any] = {
+    "next_node": "",
+    "woken": None,
+    "answer": {},
+    "partial": None,
+    "replaced": {},
+    "kept_names": {},
+}
+"""The fields that are about the step that is being made, as they are once it is made."""
+
+_EMPTY = Progress()
