@@ -21,7 +21,8 @@ from stategraph import (
 from stategraph._engine import resume as resuming
 from stategraph._engine import start as starting
 from stategraph._engine.context import RunContext
-from stategraph._protocol.commands import Amend, Await, Delete, Load, Notify, RunNode, Save, StartNode, Stopped
+from stategraph._owners.holds import Hold
+from stategraph._protocol.commands import Amend, Await, Delete, LetGo, Load, Notify, RunNode, Save, StartNode, Stopped
 from tests.scenarios import RUN, FourMethodStore, as_async, make_graph, shorter_than, traces
 
 pytestmark = pytest.mark.inside
@@ -39,7 +40,11 @@ class World:
     def __init__(self) -> None:
         self.kept: State | None = None
         self.deleted = False
+        self.is_lost = False
         self.told: list[str] = []
+
+    def own(self, about: tuple[Hold, bool]) -> None:
+        """Nobody else is there."""
 
     def save(self, state: State) -> None:
         """Keep a State."""
@@ -160,14 +165,14 @@ class TestCommands:
         assert (final["trace"], final.status) == ([*"ababcd"], RunStatus.COMPLETED)
 
     def test_a_run_with_checkpoints(self) -> None:
-        """The store is asked for the run first, and to forget it at the end; steps are saved in between."""
+        """It is owned, the store is asked for it, and in the end to forget it; steps are saved in between."""
         drive = Drive(World(), execute, NO_EVENTS, interval=2)
 
         drive.run({})
 
         assert names(drive.commands) == [
-            *("Load", "RunNode 0", "RunNode 1", "Save 2", "RunNode 2", "RunNode 3", "Save 4"),
-            *("RunNode 4", "RunNode 5", "Save 6", "Delete 6"),
+            *("Own", "Load", "RunNode 0", "RunNode 1", "Save 2", "RunNode 2", "RunNode 3", "Save 4"),
+            *("RunNode 4", "RunNode 5", "Delete 6", "LetGo"),
         ]
 
     def test_a_run_that_is_kept(self) -> None:
@@ -176,7 +181,7 @@ class TestCommands:
 
         drive.run({})
 
-        assert names(drive.commands)[-3:] == ["Save 5", "RunNode 5", "Save 6"]
+        assert names(drive.commands)[-4:] == ["Save 5", "RunNode 5", "Save 6", "LetGo"]
         assert all(command[0] is not Delete for command in drive.commands)
 
     def test_async_nodes(self) -> None:
@@ -196,7 +201,7 @@ class TestCommands:
 
         final = drive.run({})
 
-        assert names(drive.commands)[:4] == ["Load", "Amend 4", "RunNode 4", "Save 5"]
+        assert names(drive.commands)[:5] == ["Own", "Load", "Amend 4", "RunNode 4", "Save 5"]
         assert (final["trace"], final["n"]) == ([*"ababcd"], 1)
 
     def test_a_failure(self) -> None:
@@ -204,9 +209,9 @@ class TestCommands:
         drive = Drive(World(), execute, NO_EVENTS, interval=10)
 
         with pytest.raises(ExecutionError):
-            drive.run({3: ValueError()})
+            drive.run({4: ValueError()})
 
-        assert names(drive.commands) == ["Load", "RunNode 0", "RunNode 1", "RunNode 2", "Save 2"]
+        assert names(drive.commands) == ["Own", "Load", "RunNode 0", "RunNode 1", "RunNode 2", "Save 2", "LetGo"]
 
     @pytest.mark.parametrize("interval", [0, 1, 2])
     def test_events_add_notes_and_nothing_else(self, interval: int) -> None:
@@ -303,7 +308,7 @@ def test_an_error_of_the_store_passes(start: Any, wanted: Any, interval: int, ki
                 drive.run({number: thrown})
 
             assert caught.value is thrown
-            assert all(later[0] is Notify for later in drive.commands[number + 1 :])
+            assert all(later[0] in (Notify, LetGo) for later in drive.commands[number + 1 :])
 
 
 @everywhere
@@ -363,7 +368,7 @@ def test_a_delete_that_fails_loses_nothing(interval: int) -> None:
     undisturbed.run({})
 
     with pytest.raises(CheckpointError):
-        drive.run({len(undisturbed.commands) - 1: CheckpointError(RUN, "locked")})
+        drive.run({len(undisturbed.commands) - 2: CheckpointError(RUN, "locked")})
 
     assert drive.world.kept is not None
     assert drive.world.kept.step == 6

@@ -26,9 +26,9 @@ PUBLIC = """
     CheckpointNotFoundError CheckpointSaveError CheckpointStore CheckpointingDisabledError ConfigError Edge
     ErrorInfo Event EventType ExecutionError FormatError GraphConfig GraphError GraphMismatchError InterruptNode
     InvalidRunIdError MapNode MaxIterationsError MultiObserver NodeContext NotSerializableError Observer
-    Owner ParallelNode ParentStep Partial Pause RecomputeError RetryPolicy RunBusyError RunCancelledError RunCompleteError
-    RunExistsError RunLostError RunStatus SchemaError State StateGraph StateGraphError StepConflictError UnknownNameError
-    UnknownNodeError
+    Owner ParallelNode ParentStep Partial Pause RecomputeError RetryPolicy RunBusyError RunCancelledError
+    RunCompleteError RunExistsError RunLostError RunStatus SchemaError State StateGraph StateGraphError
+    StepConflictError UnknownNameError UnknownNodeError
     always and_ get_checkpoint_store get_observer key_equals key_exists not_ or_ register_checkpoint_store
     register_observer register_type
 """.split()

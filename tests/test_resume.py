@@ -302,7 +302,7 @@ class TestUpdates:
 
         memory_scene.resume(memory_scene.graph(traces("abc"), store=store))
 
-        assert [method for method, _ in store.calls] == ["load", "save", "save", "delete"]
+        assert [method for method, _ in store.calls] == ["load", "save", "delete"]
 
 
 class TestExecuteAgain:

@@ -121,10 +121,10 @@ def rescue(run: RunContext, error: BaseException) -> Task[None]:
 
 def _last_saves(run: RunContext, error: BaseException) -> Task[None]:
     state = error.state if isinstance(error, ExecutionError) else run.state
-    yield from _noting(error, "While the run was being stopped", _save_unsaved(run, error, state))
-    yield from _noting(error, "While its last saves were waited for", flush(run, state))
+    yield from noting(error, "While the run was being stopped", _save_unsaved(run, error, state))
+    yield from noting(error, "While its last saves were waited for", flush(run, state))
     told = emit(run, EventType.GRAPH_ERROR, state, error=describe_exception(error))
-    yield from _noting(error, "While its observer was being told", told)
+    yield from noting(error, "While its observer was being told", told)
 
 
 def _save_unsaved(run: RunContext, error: BaseException, state: State) -> Task[None]:
@@ -188,7 +188,7 @@ _SAVE_ERRORS = (CheckpointSaveError, NotSerializableError, StepConflictError)
 """What a save ends with when trying it again would end the same."""
 
 
-def _noting(error: BaseException, when: str, task: Task[None]) -> Task[None]:
+def noting(error: BaseException, when: str, task: Task[None]) -> Task[None]:
     """Do a task; what it raises becomes a note on an error."""
     try:
         yield from task

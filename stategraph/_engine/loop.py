@@ -104,6 +104,8 @@ def _steps(run: RunContext, stage: CompiledNode | None, name: str) -> Task[tuple
         if watched:
             run.completed.add(name)
             yield from emit(run, EventType.NODE_COMPLETE, state)
+        if stage.is_exit and not following:  # saved with the completion of the run, in one go
+            return None
         # Saved before the edges are tried: a predicate that raises must not cost the node's work.
         if interval == 1 or (interval and state.step % interval == 0):
             yield (Save, keep, state)
@@ -116,7 +118,7 @@ def _steps(run: RunContext, stage: CompiledNode | None, name: str) -> Task[tuple
                 yield from drop_joined_parts(run)
         elif keeps_recent:
             recent.append(state)
-        if watched and (following or not stage.is_exit):
+        if watched:
             yield from show(run, state)
         name = following
     return None

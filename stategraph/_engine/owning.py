@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from stategraph._engine.context import RunContext
+from stategraph._engine.failures import noting, rescue
 from stategraph._owners.holds import Hold, let_go
 from stategraph._protocol.commands import LetGo, Own, Sleep, Stopped, Task
 from stategraph.errors import RunBusyError
@@ -15,16 +16,19 @@ def owning(run: RunContext, hold: Hold, task: Task[State]) -> Task[State]:
     """Do a task as the owner of a run, from before it first asks the store until it has returned."""
     if not run.plan.saves:
         return (yield from task)
+    state: State | None = None
     try:
         yield from _own(run, hold)
         state = yield from task
+        yield (LetGo, let_go, hold)
     except GeneratorExit:  # the driver is gone: another one lets go, after all else that is left to do
         run.hand_over(_let_go(run, hold))
         raise
-    except BaseException:
-        yield from _let_go(run, hold)
+    except BaseException as error:
+        if state is not None:  # an interrupt at the very end: a run that is deleted by now has its result nowhere else
+            yield from rescue(run, error)
+        yield from noting(error, "While it was let go of", _let_go(run, hold))
         raise
-    yield from _let_go(run, hold)
     return state
 
 
@@ -53,6 +57,6 @@ def _let_go(run: RunContext, hold: Hold) -> Task[None]:
     except GeneratorExit:
         run.hand_over(_let_go(run, hold))
         raise
-    except BaseException:  # it was interrupted, and may have come to nothing
+    except BaseException:  # an interrupt: it may have come to nothing
         yield (LetGo, let_go, hold)
         raise
