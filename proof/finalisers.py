@@ -354,7 +354,8 @@ def _overheard(report: Report, told: str, *, interrupted: bool) -> Iterator[None
         def emit(self, record: logging.LogRecord) -> None:
             error = record.exc_info[1] if record.exc_info else None
             if not (interrupted and "KeyboardInterrupt" in f"{error!r} {getattr(error, '__notes__', '')}"):
-                report.failures.append(f"{told}: {record.getMessage()} {error!r}")
+                notes = "; ".join(getattr(error, "__notes__", ()))
+                report.failures.append(f"{told}: {record.getMessage()} {error!r} {notes}")
 
     def unraisable(what: Any) -> None:
         if isinstance(what.exc_value, KeyboardInterrupt) and interrupted:

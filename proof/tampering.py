@@ -92,7 +92,12 @@ class Hook:
     def _is_own(self, path: Any) -> bool:
         text = os.fsdecode(path) if isinstance(path, bytes | str | os.PathLike) else str(path)
         text = unquote(text.removeprefix("file://").partition("?")[0])
-        own = {":memory:", str(self.file.parent), *(f"{self.file}{end}" for end in ("", "-wal", "-shm", "-journal"))}
+        own = {
+            ":memory:",
+            str(self.file.parent),
+            *(f"{self.file}{end}" for end in ("", "-wal", "-shm", "-journal", "-owners")),
+        }
+        own.add(str(self.file.with_name("owners")))
         return text in own or _is_metadata(text)
 
 
@@ -234,7 +239,7 @@ def _left(name: str, case: Path) -> Iterator[str]:
     if beside != {_STORE, "secret"} or (case / "secret").read_bytes() != _SECRET:
         yield f"beside it there is now {sorted(beside)}"
     inside = {file.name.partition("-")[0] for file in (case / _STORE).iterdir()}
-    if inside - {SIDE_FILE, FILES[name]} or (SIDE_FILE not in inside and not case.name.startswith("0000")):
+    if inside - {SIDE_FILE, FILES[name], "owners"} or (SIDE_FILE not in inside and not case.name.startswith("0000")):
         yield f"in it there is now {sorted(inside)}"
     with closing(sqlite3.connect(case / _STORE / FILES[name])) as database, suppress(sqlite3.Error):
         if database.execute(f"SELECT count(*) FROM {EXPLODED}").fetchone() != (0,):  # noqa: S608 - a constant

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from stategraph._engine.context import RunContext
 from stategraph._engine.failures import noting, rescue
+from stategraph._engine.loop import run_from
+from stategraph._graph.compiled import CompiledNode
 from stategraph._owners.holds import Hold, let_go
 from stategraph._protocol.commands import LetGo, Own, Sleep, Stopped, Task
 from stategraph.errors import RunBusyError
@@ -12,14 +14,20 @@ from stategraph.state import State
 _SOONEST, _LATEST = 0.001, 0.05  # seconds after which a run that is at work is looked at again
 
 
-def owning(run: RunContext, hold: Hold, task: Task[State]) -> Task[State]:
-    """Do a task as the owner of a run, from before it first asks the store until it has returned."""
+def run_owned(run: RunContext, hold: Hold, prepare: Task[CompiledNode | None]) -> Task[State]:
+    """Run as the owner of a run, from before the store is first asked until the run has ended.
+
+    Args:
+        run: The run.
+        hold: What it is owned by.
+        prepare: Makes the State of the run, and returns the node that it stands after.
+    """
     if not run.plan.saves:
-        return (yield from task)
+        return (yield from run_from(run, (yield from prepare)))
     state: State | None = None
     try:
         yield from _own(run, hold)
-        state = yield from task
+        state = yield from run_from(run, (yield from prepare))
         yield (LetGo, let_go, hold)
     except GeneratorExit:  # the driver is gone: another one lets go, after all else that is left to do
         run.hand_over(_let_go(run, hold))

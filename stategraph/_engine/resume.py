@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from stategraph._engine.context import NOTHING_GIVEN, RunContext, fitting
-from stategraph._engine.loop import run_from
-from stategraph._engine.owning import owning
+from stategraph._engine.owning import run_owned
 from stategraph._engine.past import with_all_keys
 from stategraph._engine.saving import emit, save
 from stategraph._engine.start import stamped, with_origins
@@ -57,19 +56,18 @@ def resume(
     if not run.plan.saves:
         raise CheckpointingDisabledError(run.plan.graph)
     task = _resume(run, run_id, updates, allow_changed, migrate)
-    return owning(run, Hold(run_id, is_shown=run.shows), task)
+    return run_owned(run, Hold(run_id, is_shown=run.shows), task)
 
 
 def _resume(
     run: RunContext, run_id: str, updates: Mapping[str, Any], allow_changed: bool, migrate: Mapping[str, str]
-) -> Task[State]:
+) -> Task[CompiledNode | None]:
     loaded = yield (Load, run.services.load, run_id)
     yield from emit(run, EventType.CHECKPOINT_LOAD, loaded)
     run.allow_changed = allow_changed
     saved = renamed(run, loaded, migrate)
     check_compatible(run.plan, saved, allow_changed)
-    behind = yield from revive(run, saved, updates, is_same=not migrate)
-    return (yield from run_from(run, behind))
+    return (yield from revive(run, saved, updates, is_same=not migrate))
 
 
 def renamed(run: RunContext, saved: State, migrate: Mapping[str, str]) -> State:

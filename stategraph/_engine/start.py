@@ -6,8 +6,7 @@ from collections.abc import Collection
 from typing import Any, TypeAlias
 
 from stategraph._engine.context import RunContext, fitting
-from stategraph._engine.loop import run_from
-from stategraph._engine.owning import owning
+from stategraph._engine.owning import run_owned
 from stategraph._owners.holds import Hold
 from stategraph._protocol.commands import Load, Task
 from stategraph._values.events import STATE_EVENTS
@@ -23,12 +22,11 @@ _Keys: TypeAlias = Collection[str]
 def execute(run: RunContext, state: State) -> Task[State]:
     """Run a State from the entry point to an exit point."""
     check_given_id(state.run_id)
-    return owning(run, Hold(state.run_id, is_shown=run.shows), _execute(run, state))
+    return run_owned(run, Hold(state.run_id, is_shown=run.shows), _begin(run, state))
 
 
-def _execute(run: RunContext, state: State) -> Task[State]:
+def _begin(run: RunContext, state: State) -> Task[None]:
     run.state = yield from _admit(run, state)
-    return (yield from run_from(run, None))
 
 
 def _admit(run: RunContext, state: State) -> Task[State]:

@@ -273,7 +273,13 @@ class DiskTable(Table):
         except CheckpointError as error:
             error.run_id = error.run_id or run_id
             raise
-        except (sqlite3.Error, OSError, ValueError, diskcache.Timeout) as error:
+        except (
+            sqlite3.Error,
+            OSError,
+            ValueError,
+            TypeError,
+            diskcache.Timeout,
+        ) as error:  # of what others have written
             cause = error.__context__ if isinstance(error, diskcache.Timeout) and error.__context__ else error
             if self.closed:
                 raise closed_error(self.store, run_id) from cause

@@ -38,7 +38,7 @@ CREATE TABLE run (
     tip BLOB NOT NULL,
     seal BLOB NOT NULL
 );
-CREATE TABLE fence (run_id TEXT PRIMARY KEY, number INTEGER NOT NULL) WITHOUT ROWID;
+CREATE TABLE fence (run_id TEXT PRIMARY KEY, number INTEGER NOT NULL);
 CREATE INDEX run_by_status ON run (status, number);
 CREATE INDEX run_by_graph ON run (graph, number);
 CREATE TABLE checkpoint (
