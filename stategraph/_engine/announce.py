@@ -11,6 +11,12 @@ from stategraph._values.events import EventType
 from stategraph.edges import Edge, NoWay, describe_predicate, place_of
 
 
+def _is_handler(run: RunContext, stage: CompiledNode, name: str) -> bool:
+    """Return whether a node is entered to handle a failure, and not to go on after a pause, which is no transition."""
+    progress = run.state.progress
+    return (progress is None or progress.woken is None) and stage.policies.on_error == name
+
+
 def announce_entry(
     run: RunContext, stage: CompiledNode, way: Edge | NoWay | None, name: str, *, begins: bool
 ) -> Task[None]:
@@ -51,9 +57,3 @@ def announce_entry(
         yield (Notify, notify, (EventType.CYCLE_DETECTED, about))
     if EventType.NODE_START in wanted:
         yield (Notify, notify, (EventType.NODE_START, about))
-
-
-def _is_handler(run: RunContext, stage: CompiledNode, name: str) -> bool:
-    """Return whether a node is entered to handle a failure, and not to go on after a pause, which is no transition."""
-    progress = run.state.progress
-    return (progress is None or progress.woken is None) and stage.policies.on_error == name
