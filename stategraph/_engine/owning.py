@@ -16,15 +16,21 @@ def owning(run: RunContext, hold: Hold, task: Task[State]) -> Task[State]:
     if not run.plan.saves:
         return (yield from task)
     try:
-        yield from _own(run, hold)
-        state = yield from task
-    except GeneratorExit:  # the driver is gone: another one lets go, after all else that is left to do
-        run.hand_over(_let_go(run, hold))
+        try:
+            yield from _own(run, hold)
+            state = yield from task
+        except GeneratorExit:  # the driver is gone: another one lets go, after all else that is left to do
+            run.hand_over(_let_go(run, hold))
+            raise
+        except BaseException:
+            yield from _let_go(run, hold)
+            raise
+        yield from _let_go(run, hold)
+    except GeneratorExit:
         raise
     except BaseException:
-        yield from _let_go(run, hold)
+        let_go(hold)  # an interrupt may come when that is about to be asked for
         raise
-    yield from _let_go(run, hold)
     return state
 
 
