@@ -35,7 +35,7 @@ from stategraph.stores.memory import MemoryStore
 from stategraph.stores.sqlite import SqliteStore
 from tests.scenarios import FourMethodStore, make_graph
 
-RACES = {"tasks": 6000, "threads": 6000, "processes": 3000}
+RACES = {"tasks": 4000, "threads": 4000, "processes": 2000}
 """Races, at full length."""
 LEAST = 40
 """And with any share of it, of each."""

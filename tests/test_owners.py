@@ -11,15 +11,25 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from stategraph import CheckpointError, CheckpointNotFoundError, CheckpointStore, RunBusyError, RunLostError, State
+from stategraph import (
+    CheckpointError,
+    CheckpointNotFoundError,
+    CheckpointStore,
+    RunBusyError,
+    RunLostError,
+    State,
+    StepConflictError,
+)
 from stategraph._engine import owning
 from stategraph._owners import byte_locks, file_holds, holds
+from stategraph._values.progress import Part
 from stategraph.stores.disk import DiskStore
 from stategraph.stores.memory import MemoryStore
 from stategraph.stores.sqlite import SqliteStore
@@ -278,6 +288,10 @@ class TestProcesses:
     def test_an_owner_that_is_frozen(self, graph: Any, start: Callable[..., Process], durability: str) -> None:
         """It keeps the run until that is taken over. Once it goes on, it saves nothing."""
         other = start(durability)
+        if durability == "async":  # one that is frozen while it writes keeps the whole database
+            while graph.store.list() != [RUN]:
+                time.sleep(0.01)
+            time.sleep(0.1)
         other.process.send_signal(signal.SIGSTOP)
         with pytest.raises(RunBusyError):
             graph.execute(State(run_id=RUN), wait=0.1)
@@ -651,6 +665,52 @@ def test_what_somebody_owns_is_not_pruned(any_store: CheckpointStore) -> None:
     assert any_store.prune().runs == ()
     holds.let_go(hold)
     assert any_store.prune().runs == (() if any_store.list() else (RUN,))  # a store of four methods prunes nothing
+
+
+def test_lost_parts(any_store: CheckpointStore) -> None:
+    """Parts of a step are no more kept of one who has lost the run than States are: the next owner makes its own."""
+    if not any_store.keeps_parts:
+        pytest.skip("it keeps no parts")
+    any_store.save(State(run_id=RUN, step=1))
+    late, owner = holds.Hold(RUN), holds.Hold(RUN)
+    holds.own(any_store, late)
+    holds.own(any_store, owner, take_over=True)
+
+    with pytest.raises(StepConflictError), holds.on_behalf_of(late):
+        any_store.save_parts(RUN, [Part(2, "b", "1", "late")])
+
+    assert any_store.load_parts(RUN, 2, "b") == {}
+    holds.let_go(owner)
+
+
+def test_a_run_is_owned_until_all_is_durable(any_store: CheckpointStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also what is saved after the call goes on: nobody finds the run free, and its last State missing."""
+    found: list[Any] = []
+    let_go = holds.let_go
+
+    def looks(hold: holds.Hold) -> None:
+        found.append(any_store.load(RUN).status)
+        let_go(hold)
+
+    monkeypatch.setattr(owning, "let_go", looks)
+    make_graph(traces("ab"), store=any_store, preserve=True, durability="async").execute(State(run_id=RUN))
+
+    assert found == ["completed"]
+
+
+def test_who_has_lost_a_run_frees_nobody(open_store: Callable[[], CheckpointStore]) -> None:
+    """By letting go: the run is that of who has taken it, for this process and for others."""
+    with open_store() as store:
+        late, owner = holds.Hold(RUN), holds.Hold(RUN)
+        holds.own(store, late)
+        holds.own(store, owner, take_over=True)
+        holds.let_go(late)
+
+        locks = byte_locks.LockFile(store._log.table.owners._path)  # type: ignore[attr-defined]
+        assert store.owner(RUN) == owner.owner
+        assert locks.owner(owner.byte) is not None
+        holds.let_go(owner)
+        assert locks.owner(owner.byte) is None
 
 
 # --------------------------------------------------------------------------- interrupts
