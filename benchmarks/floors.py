@@ -6,6 +6,7 @@ One connection, write-ahead log, synchronous=FULL, a commit for every step. No t
 from __future__ import annotations
 
 import sqlite3
+import threading
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
@@ -15,7 +16,7 @@ import ormsgpack
 
 from benchmarks import documents, messages, scratch, threads
 from benchmarks.counters import START, below
-from benchmarks.measure import Run
+from benchmarks.measure import NotHere, Run
 
 _STEPS = "CREATE TABLE IF NOT EXISTS step (run INTEGER, step INTEGER, body BLOB, PRIMARY KEY (run, step)) WITHOUT ROWID"
 _MESSAGES = "CREATE TABLE message (step INTEGER PRIMARY KEY, body BLOB)"
@@ -72,6 +73,40 @@ def messages_loaded(steps: int) -> Run:
 def messages_loaded_to_an_older_step(steps: int) -> Run:
     """The messages up to three quarters of the steps."""
     return _load(steps, steps * 3 // 4)
+
+
+def entries_of_a_table(steps: int) -> Run:
+    """An entry in a dict that a lock guards, made and removed."""
+    table: dict[str, object] = {}
+    lock = threading.Lock()
+
+    def run() -> None:
+        for _ in range(steps):
+            with lock:
+                table["order-1"] = object()
+            with lock:
+                del table["order-1"]
+
+    return run
+
+
+def locks_of_a_byte(steps: int) -> Run:
+    """A byte of a file, locked and unlocked, and a row that is looked for in between."""
+    try:
+        from fcntl import LOCK_EX, LOCK_NB, LOCK_UN, lockf
+    except ImportError:
+        raise NotHere("there is no fcntl") from None
+    file = (scratch.folder() / "locks").open("wb")
+    scratch.at_end(file.close)
+    database, select = _opened(), "SELECT body FROM step WHERE run = 1 AND step = 1"
+
+    def run() -> None:
+        for _ in range(steps):
+            lockf(file, LOCK_EX | LOCK_NB, 1, 0)
+            database.execute(select).fetchone()
+            lockf(file, LOCK_UN, 1, 0)
+
+    return run
 
 
 def slowest_commit(steps: int) -> Callable[[], float]:

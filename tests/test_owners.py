@@ -11,14 +11,25 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from stategraph import CheckpointError, CheckpointStore, RunBusyError, RunLostError, State
-from stategraph._owners import byte_locks
+from stategraph import (
+    CheckpointError,
+    CheckpointNotFoundError,
+    CheckpointStore,
+    RunBusyError,
+    RunLostError,
+    State,
+    StepConflictError,
+)
+from stategraph._engine import owning
+from stategraph._owners import byte_locks, file_holds, holds
+from stategraph._values.progress import Part
 from stategraph.stores.disk import DiskStore
 from stategraph.stores.memory import MemoryStore
 from stategraph.stores.sqlite import SqliteStore
@@ -277,6 +288,10 @@ class TestProcesses:
     def test_an_owner_that_is_frozen(self, graph: Any, start: Callable[..., Process], durability: str) -> None:
         """It keeps the run until that is taken over. Once it goes on, it saves nothing."""
         other = start(durability)
+        if durability == "async":  # one that is frozen while it writes keeps the whole database
+            while graph.store.list() != [RUN]:
+                time.sleep(0.01)
+            time.sleep(0.1)
         other.process.send_signal(signal.SIGSTOP)
         with pytest.raises(RunBusyError):
             graph.execute(State(run_id=RUN), wait=0.1)
@@ -476,3 +491,293 @@ class TestFilesOfLocks:
             with open_store() as again, pytest.raises(RunBusyError):
                 again.delete(RUN)
             stream.close()
+
+
+# --------------------------------------------------------------------------- how it is let go of
+
+
+class Kept(CheckpointStore):
+    """Keeps States in a dict: as small as a store can be."""
+
+    def __init__(self) -> None:
+        self.states: dict[str, State] = {}
+
+    def save(self, state: State) -> None:
+        self.states[state.run_id] = state
+
+    def load(self, run_id: str, step: int | None = None) -> State:
+        if run_id not in self.states:
+            raise CheckpointNotFoundError(run_id)
+        return self.states[run_id]
+
+    def delete(self, run_id: str) -> None:
+        self.states.pop(run_id, None)
+
+    def list(self) -> list[str]:
+        return sorted(self.states)
+
+
+class RollsBack(Kept):
+    """Rolls back in a way of its own."""
+
+    def rollback(self, run_id: str, step: int) -> State:  # type: ignore[override]
+        return self.load(run_id)
+
+
+class TestStoresOfOthers:
+    """Whichever way they are written."""
+
+    def test_a_method_is_called_with_names(self) -> None:
+        """As before it was guarded."""
+        store = Kept()
+        store.save(state=State(run_id=RUN))
+        store.delete(run_id=RUN)
+
+        assert store.list() == []
+
+    @pytest.mark.parametrize("method", ["save", "delete", "rollback", "save_many"])
+    def test_a_method_of_its_own(self, method: str) -> None:
+        """Is refused as any other while a call is at work on the run."""
+        store = RollsBack()
+        arguments: dict[str, list[Any]] = {
+            "save": [State(run_id=RUN)],
+            "save_many": [[State(run_id=RUN)]],
+            "rollback": [RUN, 0],
+        }
+        with make_graph(traces("ab"), store=store).stream(State(run_id=RUN)) as states:
+            next(states)
+            with pytest.raises(RunBusyError):
+                getattr(store, method)(*arguments.get(method, [RUN]))
+
+    def test_methods_of_a_class_that_is_no_store(self) -> None:
+        """Are guarded where they become those of a store."""
+
+        class Plain:
+            save, load, delete, list = (vars(Kept)[name].__wrapped__ if name in ("save", "delete") else vars(Kept)[name]
+                                        for name in ("save", "load", "delete", "list"))  # fmt: skip
+
+        class Mixed(Plain, CheckpointStore):
+            states: dict[str, State] = {}
+
+        store = Mixed()
+        with make_graph(traces("ab"), store=store).stream(State(run_id=RUN)) as states:
+            next(states)
+            with pytest.raises(RunBusyError):
+                store.delete(RUN)
+
+
+def test_a_run_that_was_waited_for_is_owned_as_any_other(
+    open_store: Callable[[], CheckpointStore], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By who waited for another process, too: it can delete it in the end, and keep parts."""
+    monkeypatch.setattr(file_holds, "_by_place", file_holds._Places())  # the second store is that of another process
+    with open_store() as other:
+        monkeypatch.setattr(file_holds, "_by_place", file_holds._Places())
+        with open_store() as store:
+            stream = make_graph(traces("ab"), store=other).stream(State(run_id=RUN))
+            next(stream)
+            threading.Timer(0.1, stream.close).start()
+
+            assert make_graph(traces("ab"), store=store, preserve=False).resume(RUN, wait=60)["trace"] == ["a", "b"]
+            assert store.list() == []
+            assert store.owner(RUN) is None
+
+
+def test_a_run_that_another_process_has_taken_over_and_done(
+    open_store: Callable[[], CheckpointStore], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Is free in this process as well, whose former owner hangs and has not found out."""
+    monkeypatch.setattr(file_holds, "_by_place", file_holds._Places())
+    with open_store() as store:
+        monkeypatch.setattr(file_holds, "_by_place", file_holds._Places())
+        with open_store() as other, make_graph(traces("abc"), store=store).stream(State(run_id=RUN)) as hangs:
+            next(hangs)
+            make_graph(traces("abc"), store=other, preserve=True).resume(RUN, take_over=True)
+
+            assert store.owner(RUN) is None
+            store.delete(RUN)
+            with pytest.raises(RunLostError):
+                next(hangs)
+
+
+def test_two_threads_own_their_first_runs(open_store: Callable[[], CheckpointStore]) -> None:
+    """At the same time, while the file with the locks is not open yet: both are locked."""
+    for number in range(20):
+        with open_store() as store:
+            barrier = threading.Barrier(4)
+
+            def own(hold: holds.Hold, store: CheckpointStore = store, barrier: threading.Barrier = barrier) -> None:
+                barrier.wait()
+                holds.own(store, hold)
+
+            held = [holds.Hold(f"{number}-{one}") for one in range(4)]
+            threads = [threading.Thread(target=own, args=(hold,)) for hold in held]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+
+            path = store._log.table.owners._path  # type: ignore[attr-defined]
+            assert all(byte_locks.LockFile(path).owner(hold.byte) is not None for hold in held)
+            for hold in held:
+                holds.let_go(hold)
+
+
+def test_whoever_has_let_go_owns_nothing_afterwards(any_store: CheckpointStore) -> None:
+    """Though another thread was about to own it on its behalf, or to write."""
+    late = holds.Hold(RUN)
+    holds.let_go(late)
+    with pytest.raises(RunLostError):
+        holds.own(any_store, late)
+    assert any_store.owner(RUN) is None
+
+    over = holds.Hold(RUN)
+    holds.own(any_store, over)
+    holds.let_go(over)
+    with pytest.raises(RunLostError), holds.on_behalf_of(over):
+        any_store.save(State(run_id=RUN))
+
+
+def test_a_rollback_that_was_overtaken(any_store: CheckpointStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between owning the run and writing: nothing is rolled back."""
+    make_graph(traces("ab"), store=any_store, preserve=True, retention="full").execute(State(run_id=RUN))
+    own = holds.own
+
+    def overtaken(store: Any, hold: holds.Hold, *, take_over: bool = False) -> None:
+        own(store, hold, take_over=take_over)
+        monkeypatch.setattr(holds, "own", own)
+        any_store.delete(RUN, take_over=True)  # type: ignore[call-arg]
+
+    monkeypatch.setattr(holds, "own", overtaken)
+    with pytest.raises((RunLostError, CheckpointNotFoundError)):
+        any_store.rollback(RUN, 1)
+    assert any_store.list() == []
+
+
+def test_what_somebody_owns_is_not_pruned(any_store: CheckpointStore) -> None:
+    """Though its time is over: who has it may be about to go on with it."""
+    over = make_graph(traces("ab"), store=any_store, preserve=True, ttl=0.001)
+    over.execute(State(run_id=RUN))
+    threading.Event().wait(0.01)
+    hold = holds.Hold(RUN)
+    holds.own(any_store, hold)
+
+    assert any_store.prune().runs == ()
+    holds.let_go(hold)
+    assert any_store.prune().runs == (() if any_store.list() else (RUN,))  # a store of four methods prunes nothing
+
+
+def test_lost_parts(any_store: CheckpointStore) -> None:
+    """Parts of a step are no more kept of one who has lost the run than States are: the next owner makes its own."""
+    if not any_store.keeps_parts:
+        pytest.skip("it keeps no parts")
+    any_store.save(State(run_id=RUN, step=1))
+    late, owner = holds.Hold(RUN), holds.Hold(RUN)
+    holds.own(any_store, late)
+    holds.own(any_store, owner, take_over=True)
+
+    with pytest.raises(StepConflictError), holds.on_behalf_of(late):
+        any_store.save_parts(RUN, [Part(2, "b", "1", "late")])
+
+    assert any_store.load_parts(RUN, 2, "b") == {}
+    holds.let_go(owner)
+
+
+def test_a_run_is_owned_until_all_is_durable(any_store: CheckpointStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also what is saved after the call goes on: nobody finds the run free, and its last State missing."""
+    found: list[Any] = []
+    let_go = holds.let_go
+
+    def looks(hold: holds.Hold) -> None:
+        found.append(any_store.load(RUN).status)
+        let_go(hold)
+
+    monkeypatch.setattr(owning, "let_go", looks)
+    make_graph(traces("ab"), store=any_store, preserve=True, durability="async").execute(State(run_id=RUN))
+
+    assert found == ["completed"]
+
+
+def test_who_has_lost_a_run_frees_nobody(open_store: Callable[[], CheckpointStore]) -> None:
+    """By letting go: the run is that of who has taken it, for this process and for others."""
+    with open_store() as store:
+        late, owner = holds.Hold(RUN), holds.Hold(RUN)
+        holds.own(store, late)
+        holds.own(store, owner, take_over=True)
+        holds.let_go(late)
+
+        locks = byte_locks.LockFile(store._log.table.owners._path)  # type: ignore[attr-defined]
+        assert store.owner(RUN) == owner.owner
+        assert locks.owner(owner.byte) is not None
+        holds.let_go(owner)
+        assert locks.owner(owner.byte) is None
+
+
+# --------------------------------------------------------------------------- interrupts
+
+
+@pytest.mark.inside
+@pytest.mark.parametrize("how", ["execute", "save", "delete", "rollback", "take over"])
+def test_an_interrupt_at_any_line(any_store: CheckpointStore, how: str) -> None:
+    """Of what owns a run and lets go of it: the run is free afterwards, and this thread acts for nobody."""
+    graph = make_graph(traces("ab"), store=any_store, preserve=True, retention="full", interval=1)
+    calls: dict[str, Callable[[], object]] = {
+        "execute": lambda: graph.execute(any_store.load(RUN)),
+        "take over": lambda: graph.execute(any_store.load(RUN), take_over=True),
+        "save": lambda: any_store.save(any_store.load(RUN)),
+        "delete": lambda: any_store.delete(RUN),
+        "rollback": lambda: any_store.rollback(RUN, any_store.load(RUN).step),
+    }
+    graph.execute(State(run_id=RUN))
+    files = {module.__file__ for module in (holds, file_holds, byte_locks, owning)}
+    for line in range(1, 1000):
+        other = holds.Hold(RUN)
+        if how == "take over":
+            holds.own(any_store, other)
+        is_struck = _interrupted(calls[how], files, line)
+        holds.let_go(other)
+        if any_store.owner(RUN) is not None:
+            gc.collect()
+
+        assert holds.acting.hold is None, line
+        assert any_store.owner(RUN) is None, line
+        if not is_struck:
+            break
+        if not any_store.list():
+            graph.execute(State(run_id=RUN))
+        any_store.save(any_store.load(RUN))
+    assert line > 10
+
+
+def _interrupted(call: Callable[[], object], files: set[str | None], line: int) -> bool:
+    """Interrupt a call at one of the lines that it comes to in some files; return whether it came that far."""
+    passed = 0
+
+    def trace(frame: Any, event: str, argument: object) -> Any:
+        nonlocal passed
+        if frame.f_code.co_filename not in files:
+            return None if event == "call" else trace
+        if event == "line" and "__del__" not in _callers(frame):
+            passed += 1
+            if passed == line:
+                raise KeyboardInterrupt
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        call()
+    except KeyboardInterrupt:
+        return True
+    finally:
+        sys.settrace(before)
+    return False
+
+
+def _callers(frame: Any) -> set[str]:
+    """Return the names of the functions that a frame is called by. What a finaliser raises is raised nowhere."""
+    names: set[str] = set()
+    while frame is not None:
+        names.add(frame.f_code.co_name)
+        frame = frame.f_back
+    return names

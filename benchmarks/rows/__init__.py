@@ -10,6 +10,7 @@ from benchmarks.rows import (
     mapped_items,
     memory_store,
     one_step,
+    owned_runs,
     saved_behind,
     saved_steps,
 )
@@ -19,6 +20,7 @@ ROWS: tuple[Row, ...] = (
     memory_store.ROW,
     saved_steps.SYNC,
     saved_behind.ASYNC,
+    *owned_runs.ROWS,
     *large_state.ROWS,
     *growing_list.ROWS,
     saved_steps.THREADS,

@@ -26,16 +26,22 @@ def run_owned(run: RunContext, hold: Hold, prepare: Task[CompiledNode | None]) -
         return (yield from run_from(run, (yield from prepare)))
     state: State | None = None
     try:
-        yield from _own(run, hold)
-        state = yield from run_from(run, (yield from prepare))
-        yield (LetGo, let_go, hold)
-    except GeneratorExit:  # the driver is gone: another one lets go, after all else that is left to do
-        run.hand_over(_let_go(run, hold))
+        try:
+            yield from _own(run, hold)
+            state = yield from run_from(run, (yield from prepare))
+            yield (LetGo, let_go, hold)
+        except GeneratorExit:  # the driver is gone: another one lets go, after all else that is left to do
+            run.hand_over(_let_go(run, hold))
+            raise
+        except BaseException as error:
+            if state is not None:  # an interrupt at the end: a run that is deleted by now has its result nowhere else
+                yield from rescue(run, error)
+            yield from noting(error, "While it was let go of", _let_go(run, hold))
+            raise
+    except GeneratorExit:
         raise
-    except BaseException as error:
-        if state is not None:  # an interrupt at the very end: a run that is deleted by now has its result nowhere else
-            yield from rescue(run, error)
-        yield from noting(error, "While it was let go of", _let_go(run, hold))
+    except BaseException:
+        let_go(hold)  # an interrupt may come when that is about to be asked for
         raise
     return state
 

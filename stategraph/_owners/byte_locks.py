@@ -13,6 +13,7 @@ import stat
 import struct
 import sys
 from contextlib import suppress
+from functools import cache
 from hashlib import blake2b
 from pathlib import Path
 
@@ -42,14 +43,12 @@ class LockFile:
     """
 
     def __init__(self, path: Path) -> None:
-        self._path = path
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         status = os.fstat(self._fd)
         if not stat.S_ISREG(status.st_mode) or status.st_nlink != 1 or status.st_uid not in (os.geteuid(), 0):
             raise PermissionError(errno.EPERM, f"{path} is not a file of its own, or belongs to somebody else")
         if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
             raise PermissionError(errno.EPERM, f"others can write to {path}: chmod go-w {path}")
-        self._identity = status.st_dev, status.st_ino
 
     def __del__(self) -> None:
         with suppress(AttributeError, OSError):  # it was never opened
@@ -57,62 +56,64 @@ class LockFile:
 
     @property
     def is_there(self) -> bool:
-        """Whether it is where it was opened."""
-        try:
-            status = self._path.stat()
-        except FileNotFoundError:
-            return False
-        return (status.st_dev, status.st_ino) == self._identity
+        """Whether it has a name: it was not removed, nor was another put in its place."""
+        return os.fstat(self._fd).st_nlink > 0
 
-    def lock(self, text: str, *, is_brief: bool = False) -> bool:
-        """Lock the byte of a text, and note that it was this process; return False if another process has it."""
-        key = _key(text)
+    def lock(self, byte: int, *, is_brief: bool = False) -> bool:
+        """Lock a byte, and note that it was this process; return False if another process has it."""
         try:
-            self._set(fcntl.LOCK_EX, key)
+            self._set(fcntl.LOCK_EX, byte)
         except OSError as error:
             if error.errno in _BUSY:
                 return False
             raise
-        note = _NOTE.pack(key, clock.now_ns(), os.getpid(), is_brief, host_name().encode()[:107])
-        with suppress(OSError):  # there is no room: then nobody is told who it was
-            os.pwrite(self._fd, note, key % _NOTES * _NOTE.size)
+        note = _NOTE.pack(byte, clock.now_ns(), os.getpid(), is_brief, _host())
+        try:  # noqa: SIM105 - here and below: suppress takes as long as the lock
+            os.pwrite(self._fd, note, byte % _NOTES * _NOTE.size)
+        except OSError:  # there is no room: then nobody is told who it was
+            pass
         return True
 
-    def unlock(self, text: str) -> None:
-        """Let go of the byte of a text."""
-        with suppress(OSError):  # then it falls with the process
-            self._set(fcntl.LOCK_UN, _key(text))
+    def unlock(self, byte: int) -> None:
+        """Let go of a byte."""
+        try:  # noqa: SIM105
+            self._set(fcntl.LOCK_UN, byte)
+        except OSError:  # then it falls with the process
+            pass
 
-    def _set(self, operation: int, key: int) -> None:
+    def _set(self, operation: int, byte: int) -> None:
         if _OF_FILE:
             kind = fcntl.F_WRLCK if operation == fcntl.LOCK_EX else fcntl.F_UNLCK
-            fcntl.fcntl(self._fd, fcntl.F_OFD_SETLK, _FLOCK.pack(kind, os.SEEK_SET, _FIRST_BYTE + key, 1, 0))
+            fcntl.fcntl(self._fd, fcntl.F_OFD_SETLK, _FLOCK.pack(kind, os.SEEK_SET, _FIRST_BYTE + byte, 1, 0))
         else:
             blocking = fcntl.LOCK_NB if operation == fcntl.LOCK_EX else 0
-            fcntl.lockf(self._fd, operation | blocking, 1, _FIRST_BYTE + key)
+            fcntl.lockf(self._fd, operation | blocking, 1, _FIRST_BYTE + byte)
 
-    def owner(self, text: str) -> Owner | None:
-        """Return who has locked the byte of a text; None if it is no other process."""
-        key = _key(text)
-        asked = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, _FIRST_BYTE + key, 1, 0)
+    def owner(self, byte: int) -> Owner | None:
+        """Return who has locked a byte; None if it is no other process."""
+        asked = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, _FIRST_BYTE + byte, 1, 0)
         if _OF_FILE and _FLOCK.unpack(fcntl.fcntl(self._fd, fcntl.F_OFD_GETLK, asked))[0] == fcntl.F_UNLCK:
             return None
-        if not _OF_FILE and self.lock(text):  # it cannot be asked in a portable way, but tried
-            self.unlock(text)
+        if not _OF_FILE and self.lock(byte):  # it cannot be asked in a portable way, but tried
+            self.unlock(byte)
             return None
-        return self.noted(text)[0]
+        return self.noted(byte)[0]
 
-    def noted(self, text: str) -> tuple[Owner, bool]:
-        """Return who has locked the byte of a text last, as far as that can be told, and whether for a moment only."""
-        key = _key(text)
-        kept = os.pread(self._fd, _NOTE.size, key % _NOTES * _NOTE.size)
+    def noted(self, byte: int) -> tuple[Owner, bool]:
+        """Return who has locked a byte last, as far as that can be told, and whether for a moment only."""
+        kept = os.pread(self._fd, _NOTE.size, byte % _NOTES * _NOTE.size)
         found = _NOTE.unpack(kept) if len(kept) == _NOTE.size else (None, 0, 0, False, b"")
-        if found[0] != key:  # that of another byte stands in its place
+        if found[0] != byte:  # that of another byte stands in its place
             return Owner(host_name(), None), False
         host = found[4].rstrip(b"\0").decode(errors="backslashreplace")
         return Owner(host, found[2], clock.to_datetime(found[1])), found[3]
 
 
-def _key(text: str) -> int:
-    """Return the number of the byte of a text: no two texts have the same by chance."""
+@cache
+def _host() -> bytes:
+    return host_name().encode()[:107]
+
+
+def byte_of(text: str) -> int:
+    """Return the number of the byte of a text, which is not 0: no two texts have the same by chance."""
     return int.from_bytes(blake2b(text.encode(), digest_size=7).digest()) or 1

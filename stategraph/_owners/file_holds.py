@@ -7,11 +7,13 @@ by a byte of its own, and every write of an owner compares the fence, in its own
 
 from __future__ import annotations
 
+import os
+import threading
 import weakref
 from pathlib import Path
 from typing import Protocol
 
-from stategraph._owners.byte_locks import CAN_LOCK, LockFile
+from stategraph._owners.byte_locks import CAN_LOCK, LockFile, byte_of
 from stategraph._owners.holds import Hold, Holds, busy
 from stategraph._values.provenance import Owner
 from stategraph.errors import CheckpointError
@@ -44,17 +46,19 @@ class FileHolds(Holds):
     def at(cls, path: Path) -> FileHolds:
         """Return what all stores of this process share that have this file beside them."""
         place = _place(path)
-        holds = _by_place.get(place)
-        if holds is None or _place(holds._path) != place:  # a folder that was removed leaves its number to others
-            holds = _by_place[place] = cls(path)
-        holds._users += 1
+        with _by_place.lock:
+            holds = _by_place.get(place)
+            if holds is None or _place(holds._path) != place:  # a folder that was removed leaves its number to others
+                holds = _by_place[place] = cls(path)
+            holds._users += 1
         return holds
 
     def leave(self) -> None:
         """Close the file with the last store that is closed."""
-        self._users -= 1
-        if self._users <= 0:
-            self._locks = None
+        with _by_place.lock:
+            self._users -= 1
+            if self._users <= 0:
+                self._locks = None
 
     def renew(self) -> None:
         super().renew()
@@ -69,17 +73,19 @@ class FileHolds(Holds):
             RunBusyError: somebody else owns it, and it is not to be taken over.
             CheckpointError: it cannot be locked here.
         """
+        if hold.run_id in self._by_run:
+            self._drop_lost(hold.run_id, fences)
         loser = self.take(hold, take_over=take_over)
-        hold.fence = 0 if loser is None else loser.fence
+        hold.fence, hold.byte = 0, 0
         if not CAN_LOCK:
             return
         try:
             is_taken = loser is not None or not self._is_locked(hold, fences, take_over)
             while is_taken:  # until no other process has locked it between the two
-                hold.fence = fences.raise_fence(hold.run_id)
-                is_taken = not self._opened().lock(_text(hold))
-            if loser is not None:
-                self._opened().unlock(_text(loser))
+                is_taken = not self._lock_byte(hold, fences.raise_fence(hold.run_id))
+            if loser is not None and loser.byte:
+                self._opened().unlock(loser.byte)
+            hold.is_settled = True
         except FileNotFoundError:  # the folder is gone: the store says so when it is asked next
             return
         except OSError as error:
@@ -90,45 +96,68 @@ class FileHolds(Holds):
             self.release(hold)
             raise
 
+    def _drop_lost(self, run_id: str, fences: Fences) -> None:
+        """Forget the hold on a run that another process has taken over."""
+        other = self._by_run.get(run_id)
+        if other is not None and other.is_settled and fences.fence(run_id) != other.fence:
+            other.is_lost = True
+            self.release(other)
+
     def _is_locked(self, hold: Hold, fences: Fences, take_over: bool) -> bool:
         """Lock the byte of a run; return False if another process has it, and it is to be taken over."""
+        fence = 0
         while True:
-            is_locked = self._opened().lock(_text(hold), is_brief=hold.is_brief)
+            is_locked = self._lock_byte(hold, fence)
             fence = fences.fence(hold.run_id)
             if fence == hold.fence:
                 break
             if is_locked:
-                self._opened().unlock(_text(hold))
-            hold.fence = fence
+                self._opened().unlock(hold.byte)
         if not (is_locked or take_over):
-            owner, is_brief = self._opened().noted(_text(hold))
+            owner, is_brief = self._opened().noted(hold.byte)
             raise busy(hold.run_id, owner, is_brief=is_brief)
         return is_locked
 
+    def _lock_byte(self, hold: Hold, fence: int) -> bool:
+        """Lock the byte of a run that was taken over so often; return False if another process has it."""
+        locks = self._opened()
+        with self._lock:  # whoever lets go of the run meanwhile has done so, or finds the byte
+            hold.check()
+            hold.fence, hold.byte = fence, byte_of(f"{hold.run_id}\n{fence}")
+            return locks.lock(hold.byte, is_brief=hold.is_brief)
+
     def release(self, hold: Hold) -> None:
         with self._lock:  # until both are done, or another thread would find one of them undone
-            if self._locks is not None and self.get(hold.run_id) is hold:
-                self._locks.unlock(_text(hold))
-            super().release(hold)
+            if self._by_run.get(hold.run_id) is hold:
+                if self._locks is not None and hold.byte:
+                    self._locks.unlock(hold.byte)
+                del self._by_run[hold.run_id]
 
     def owner(self, run_id: str, fences: Fences) -> Owner | None:
         """Return who owns a run, here or in another process."""
         hold = self.get(run_id)
-        if hold is not None or not CAN_LOCK:
+        if not CAN_LOCK:
             return None if hold is None else hold.owner
-        asked = Hold(run_id)
-        asked.fence = fences.fence(run_id)
-        return self._opened().owner(_text(asked))
+        if hold is not None:
+            self._drop_lost(run_id, fences)
+            hold = self.get(run_id)
+        if hold is not None:
+            return hold.owner
+        return self._opened().owner(byte_of(f"{run_id}\n{fences.fence(run_id)}"))
 
     def _opened(self) -> LockFile:
         """Return the file with the locks. One that was removed holds nobody off: another takes its place."""
         locks = self._locks
-        if locks is None or not locks.is_there:
-            with self._lock:
-                locks = self._locks = LockFile(self._path)
+        if locks is not None and locks.is_there:
+            return locks
+        with self._lock:
+            if self._locks is None or not self._locks.is_there:  # another thread may have opened it meanwhile
+                locks = LockFile(self._path)
                 for hold in self._by_run.values():
-                    locks.lock(_text(hold))
-        return locks
+                    if hold.byte:
+                        locks.lock(hold.byte)
+                self._locks = locks
+            return self._locks
 
 
 def _place(path: Path) -> tuple[int, int, str] | None:
@@ -140,8 +169,18 @@ def _place(path: Path) -> tuple[int, int, str] | None:
     return folder.st_dev, folder.st_ino, path.name
 
 
-def _text(hold: Hold) -> str:
-    return f"{hold.run_id}\n{hold.fence}"
+class _Places(weakref.WeakValueDictionary[tuple[int, int, str] | None, FileHolds]):
+    """Those of this process, by their files."""
+
+    lock = threading.RLock()
 
 
-_by_place: weakref.WeakValueDictionary[tuple[int, int, str] | None, FileHolds] = weakref.WeakValueDictionary()
+_by_place = _Places()
+
+
+def _renew_lock() -> None:
+    _by_place.lock = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):  # not where there are no forks
+    os.register_at_fork(after_in_child=_renew_lock)

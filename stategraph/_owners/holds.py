@@ -37,21 +37,25 @@ class Hold:
         store: The store that has given it out.
         since_ns: When; nanoseconds since 1970, UTC.
         fence: How often the run had been taken from its owners by then, where the store counts that.
-        is_lost: Whether somebody else has taken the run.
-        is_over: Whether the owner has let go of it.
+        byte: What is locked for it in a file, where processes share the store; 0 before anything is.
+        is_settled: Whether all is done that makes it the hold on the run.
+        is_lost: Whether the run is not its owner's any more: somebody else has taken it, or the owner has let go of it.
         holds: What it is released from.
         lock: Held while a store that cannot look at the hold itself is written to.
     """
 
-    __slots__ = ("fence", "holds", "is_brief", "is_lost", "is_over", "is_shown", "lock", "run_id", "since_ns", "store")
+    __slots__ = (
+        *("byte", "fence", "holds", "is_brief", "is_lost", "is_settled", "is_shown", "lock", "run_id", "since_ns"),
+        "store",
+    )
 
     def __init__(self, run_id: str, *, is_shown: bool = False, is_brief: bool = False) -> None:
         self.run_id, self.is_shown, self.is_brief = run_id, is_shown, is_brief
         self.since_ns = clock.now_ns()
         self.store: object = None
         self.holds: Holds | None = None
-        self.fence = 0
-        self.is_lost = self.is_over = False
+        self.fence = self.byte = 0
+        self.is_lost = self.is_settled = False
         self.lock: threading.RLock | None = None
 
     def check(self) -> None:
@@ -103,6 +107,7 @@ class Holds:
 
         Raises:
             RunBusyError: somebody else owns it, and it is not to be taken over.
+            RunLostError: whoever wanted it is gone.
         """
         other = self._by_run.get(hold.run_id)
         if other is not None and other.is_shown and not take_over:  # it may be a stream that nobody iterates over
@@ -112,18 +117,18 @@ class Holds:
             other = self._by_run.get(hold.run_id)
             if other is not None and not take_over:
                 raise busy(hold.run_id, other.owner, is_brief=other.is_brief)
+            hold.holds = self  # first: whoever lets go now waits for the lock, or was seen by the next line
+            hold.check()
             if other is not None:
                 other.is_lost = True
             self._by_run[hold.run_id] = hold
-            hold.holds = self
         if other is not None and other.lock is not None:
             with other.lock:  # what its owner is writing is written, or refused, before anybody else goes on
                 pass
         return other
 
     def release(self, hold: Hold) -> None:
-        """Let go of a run, if this hold has it."""
-        hold.is_over = True
+        """Forget a hold, if it is the one on its run."""
         with self._lock:
             if self._by_run.get(hold.run_id) is hold:
                 del self._by_run[hold.run_id]
@@ -144,7 +149,7 @@ if hasattr(os, "register_at_fork"):  # not where there are no forks
 def is_acting(store: object, run_id: str) -> bool:
     """Return whether this thread writes to a run, or to what is nested in it, on behalf of its owner."""
     hold = acting.hold
-    return hold is not None and hold.store is store and not hold.is_over and hold.run_id == given_id(run_id)
+    return hold is not None and hold.store is store and hold.run_id == given_id(run_id)
 
 
 class Owning(Protocol):
@@ -160,6 +165,7 @@ def held(store: Owning, run_id: str, *, take_over: bool = False) -> Iterator[Hol
         yield cast(Hold, acting.hold)
         return
     hold = Hold(given_id(run_id), is_brief=True)
+    grip = Grip(hold)  # noqa: F841 - let go of with this frame
     try:
         own(store, hold, take_over=take_over)
         with on_behalf_of(hold):
@@ -168,18 +174,39 @@ def held(store: Owning, run_id: str, *, take_over: bool = False) -> Iterator[Hol
         let_go(hold)
 
 
+@contextmanager
+def held_if_free(store: Owning, run_id: str) -> Iterator[Hold | None]:
+    """Own a run for a single write by hand, if nobody does."""
+    hold = Hold(run_id, is_brief=True)
+    grip = Grip(hold)  # noqa: F841 - let go of with this frame
+    try:
+        try:
+            store._own(hold, take_over=False)
+        except RunBusyError:
+            yield None
+        else:
+            with on_behalf_of(hold):
+                yield hold
+    finally:
+        let_go(hold)
+
+
 def guarded(method: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a method of a store that writes to a run (given as a State or an id) as one for its owner only."""
+    """Return a method of a store that writes to a run as one for its owner only. A State of it, or several, or its id
+    is the first argument."""
 
     @wraps(method)
-    def write(store: Any, about: Any, *, take_over: bool = False) -> Any:
-        run_id = about if isinstance(about, str) else getattr(about, "run_id", None)
+    def write(store: Any, *arguments: Any, take_over: bool = False, **named: Any) -> Any:
+        about = next(iter((*arguments, *named.values())), None)
+        first = about[0] if isinstance(about, list | tuple) and about else about  # of several States
+        run_id = first if isinstance(first, str) else getattr(first, "run_id", None)
         if not isinstance(run_id, str):
-            return method(store, about)  # which says what is wrong with it
+            return method(store, *arguments, **named)  # which says what is wrong with it
         with held(store, run_id, take_over=take_over) as hold, hold.lock or nullcontext():
             hold.check()
-            return method(store, about)
+            return method(store, *arguments, **named)
 
+    write.is_guarded = True  # type: ignore[attr-defined]
     return write
 
 
@@ -212,9 +239,31 @@ def busy(run_id: str, owner: Owner, *, is_brief: bool) -> RunBusyError:
 
 
 def let_go(hold: Hold) -> None:
-    """Let go of a run. Nothing happens if it is lost, or was never owned."""
+    """Let go of a run, for good: who still tries to own it on behalf of this hold, or to write, is refused."""
+    hold.is_lost = True
+    if acting.hold is hold:  # an interrupt has left it there
+        acting.hold = None
     if hold.holds is not None:
         hold.holds.release(hold)
+        hold.holds = None
+
+
+class Grip:
+    """Lets go of a run once nobody has this any more: an interrupt may come where nothing else would.
+
+    Args:
+        hold: What the owner has of the run.
+    """
+
+    __slots__ = ("_hold",)
+
+    def __init__(self, hold: Hold) -> None:
+        self._hold = hold
+
+    def __del__(self) -> None:
+        hold = getattr(self, "_hold", None)  # an interrupt may come before that is set
+        if hold is not None:
+            let_go(hold)
 
 
 @contextmanager

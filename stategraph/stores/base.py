@@ -51,6 +51,8 @@ class RetentionPolicy:
         return 1 if self.retention == "latest" else self.window
 
 
+_WRITES = ("save", "save_many", "amend", "delete", "_discard", "rollback", "save_parts", "drop_parts")
+
 Policy = RetentionPolicy
 """The name by which `stategraph.stores` exports it."""
 
@@ -246,7 +248,10 @@ class CheckpointStore(ABC):
         return _defaults.diff(self, run_id, a, b)
 
     def prune(self) -> Pruned:
-        """Remove what the retention policies of runs do not keep; return what was removed. By default, nothing is."""
+        """Remove what the retention policies of runs do not keep; return what was removed. By default, nothing is.
+
+        Runs that somebody owns stay.
+        """
         from stategraph.stores.summaries import Pruned
 
         return Pruned()
@@ -280,8 +285,10 @@ class CheckpointStore(ABC):
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         if not cls.compares_holds:
-            for name in {"save", "delete", "amend"} & vars(cls).keys():
-                setattr(cls, name, guarded(vars(cls)[name]))
+            for name in _WRITES:
+                method = getattr(cls, name)
+                if method is not vars(CheckpointStore)[name] and not hasattr(method, "is_guarded"):
+                    setattr(cls, name, guarded(method))
 
     compares_holds: ClassVar[bool] = False
     """Whether the store itself refuses what is written by others than the owner of a run. If not, whatever writes is

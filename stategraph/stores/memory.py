@@ -198,20 +198,22 @@ class MemoryStore(CheckpointStore):
 
         check_number(step)
         # From the look to the change: whoever deletes the run meanwhile waits.
-        with held(self, check_run_id(run_id), take_over=take_over), self._alone:
+        with held(self, check_run_id(run_id), take_over=take_over) as hold, self._alone:
+            hold.check()
             return roll_back(self._held, self.load(run_id, step))
 
     def fork(self, run_id: str, new_run_id: str, step: int | None = None) -> State:
         from stategraph.stores._memory.history import fork
 
-        with held(self, check_given_id(new_run_id)), self._alone:
+        with held(self, check_given_id(new_run_id)) as hold, self._alone:
+            hold.check()
             return fork(self._held, self.load(run_id, step), new_run_id, self)
 
     def prune(self) -> Pruned:
         from stategraph.stores._memory.history import prune
 
         with self._alone:
-            return prune(self._held)
+            return prune(self._held, self)
 
 
 def _have_same_data(kept: Kept, state: State) -> bool:

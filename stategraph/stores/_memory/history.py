@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 
+from stategraph._owners.holds import Owning, held_if_free
 from stategraph._values import clock
 from stategraph._values.ids import is_nested_id, step_of
 from stategraph._values.provenance import ParentStep
@@ -79,13 +80,17 @@ def _copies(
             yield from _copies(held, nested_id, copy, run.policy)
 
 
-def prune(held: HeldRuns) -> Pruned:
+def prune(held: HeldRuns, store: Owning) -> Pruned:
     """Remove runs whose time is over, and the checkpoints of others that are not kept any more."""
     now = clock.now_ns()
     over = [run_id for run_id, run in held.runs.items() if not is_nested_id(run_id) and _is_over(run, now)]
+    removed = []
     for run_id in over:
-        held.drop(run_id)
-    return Pruned(tuple(over), sum(run.cut() for run in held.runs.values()))
+        with held_if_free(store, run_id) as hold:
+            if hold is not None:
+                held.drop(run_id)
+                removed.append(run_id)
+    return Pruned(tuple(removed), sum(run.cut() for run in held.runs.values()))
 
 
 def _is_over(run: HeldRun, now: int) -> bool:

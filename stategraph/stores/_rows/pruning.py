@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import cast
+
+from stategraph._owners.holds import Owning, held_if_free
 from stategraph._values import clock
 from stategraph.errors import CheckpointCorruptError, FormatError
 from stategraph.stores._rows.records import RunRecord, WriteBatch
@@ -48,7 +51,8 @@ def _is_removed(log: RunLog, run: RunRecord) -> bool:
     if not rows or not log.is_newest(run, rows[-1]):
         raise CheckpointCorruptError(run.run_id, f"its newest step {run.step} is missing")
     log.encoder.check(run.run_id, rows, run.incarnation)
-    return log.remove(run.run_id, run.version)
+    with held_if_free(cast(Owning, log.table.store), run.run_id) as hold:
+        return hold is not None and log.remove(run.run_id, run.version)
 
 
 def _cut(log: RunLog, run: RunRecord) -> int:

@@ -1,0 +1,291 @@
+"""Every order of the commands of two or three calls on one run, of which one may be interrupted or crash at any.
+
+The engine yields each effect as a command. So calls are driven command by command, in all orders: one that is not
+driven for a while is one that is frozen. At each command it is checked that no two calls own the run, and that nothing
+is written by one that has lost it; in the end, that each that has lost was told, that no State is of two calls at once,
+and that somebody can go on with the run.
+
+Situations that are the same (the store, and what each call was answered so far) go on in the same ways: these are tried
+once, and the orders that lead through them are counted.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+import sqlite3
+import sys
+import tempfile
+import warnings
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from proof.driven import CALLS, KINDS, Call, Case, answers, graph_of, shown_state
+from proof.report import Report
+from proof.workers import limited, tell, work_out
+from stategraph import State
+from stategraph._owners import file_holds
+from stategraph.errors import (
+    AnswerError,
+    CheckpointNotFoundError,
+    RunBusyError,
+    RunCompleteError,
+    RunExistsError,
+    RunLostError,
+)
+from stategraph.stores.memory import MemoryStore
+from stategraph.stores.sqlite import SqliteStore
+from tests.scenarios import RUN
+
+LEAST = {"memory": 30, "sqlite": 4}
+"""Cases that are tried of each store with any share of them."""
+MOST = {"memory": (2000, 3000), "sqlite": (60, 100)}
+"""Those that are tried at full length: without a fault, and with one."""
+_BATCH = 40
+_TOLD = (
+    *(AnswerError, CheckpointNotFoundError, KeyboardInterrupt, RunBusyError, RunCompleteError, RunExistsError),
+    RunLostError,
+)
+_IN_MEMORY = Path("/dev/shm")  # noqa: S108 - nothing here is to outlive a power cut
+
+# --------------------------------------------------------------------------- orders
+
+
+class World:
+    """A case whose calls were driven in some order.
+
+    Args:
+        case: The case.
+        order: The calls that made a step so far, by their numbers.
+    """
+
+    def __init__(self, case: Case, order: tuple[int, ...]) -> None:
+        self.case, self._stack, self.wrong = case, ExitStack(), list[str]()
+        self._folder = "" if case.store == "memory" else self._stack.enter_context(_temporary_folder())
+        first = self._opened()
+        if case.begun:
+            _begin(case, first)
+        others = [first if case.store == "memory" else self._opened() for _ in case.calls[1:]]
+        self.store = first if case.store == "memory" else self._opened()
+        self.calls = [Call(case, number, store) for number, store in enumerate([first, *others])]
+        for number in order:
+            self.step(number)
+
+    def _opened(self) -> Any:
+        """Return a store, as another process has it."""
+        if self.case.store == "memory":
+            return MemoryStore()
+        file_holds._by_place = file_holds._Places()
+        return self._stack.enter_context(SqliteStore(Path(self._folder) / "runs.db"))
+
+    def close(self) -> None:
+        """Forget the calls and close the stores."""
+        for call in self.calls:
+            call.close()
+        self._stack.close()
+
+    def ready(self) -> list[int]:
+        """Return the calls that can go on."""
+        return [number for number, call in enumerate(self.calls) if call.can_go_on]
+
+    def step(self, number: int) -> None:
+        """Let a call make a step, and check what must hold after each."""
+        call = self.calls[number]
+        was_lost = call.is_lost
+        before = self._everything() if was_lost else None
+        call.step()
+        if was_lost and before != self._everything():
+            self.wrong.append(f"{call.name} has written after it lost the run")
+        call.was_refused |= was_lost and call.log[-1][1] == "RunLostError"
+        if sum(one.is_owner for one in self.calls) > 1:
+            self.wrong.append("two own the run")
+        saved = _load(self.store)
+        blocks = [] if saved is None else [name for name, _ in itertools.groupby(saved.get("by", ()))]
+        if len(blocks) != len(set(blocks)):
+            self.wrong.append(f"a State is of several calls at once: {saved}")
+
+    def _everything(self) -> object:
+        """Return all that the store holds."""
+        if self.case.store == "memory":
+            runs: dict[str, Any] = self.store._held.runs
+            return [(run_id, [id(kept) for kept in run.kept], list(run.parts)) for run_id, run in runs.items()]
+        with sqlite3.connect(Path(self._folder) / "runs.db") as database:
+            return [database.execute(f"SELECT * FROM {table}").fetchall() for table in ("run", "checkpoint")]  # noqa: S608
+
+    def situation(self) -> object:
+        """Return what decides on how it can go on."""
+        if self.case.store == "memory":
+            runs = self.store._held.runs
+            kept: list[Any] = [
+                (run_id, [_step_of(one) for one in run.kept], [*run.parts]) for run_id, run in runs.items()
+            ]
+        else:
+            kept = [(row.step, row.status) for row in self.store.history(RUN)]
+        saved = _load(self.store)
+        calls = [(tuple(call.log), call.is_lost, call.is_in_node) for call in self.calls]
+        fence = 0 if self.case.store == "memory" else self.store._log.table.fence(RUN)
+        return repr((kept, fence, saved and shown_state(saved), self.store.owner(RUN) is None, calls))
+
+    def check_end(self) -> None:
+        """Find what is wrong once no call can go on."""
+        for call in self.calls:
+            if call.end is None:
+                self.wrong.append(f"{call.name} waits for ever")
+            elif isinstance(call.end, BaseException) and not isinstance(call.end, _TOLD):
+                self.wrong.append(f"{call.name} ended with {call.end!r}")
+            elif call.was_refused and not isinstance(call.end, RunLostError | KeyboardInterrupt):
+                self.wrong.append(f"{call.name} has lost the run, and ended with {call.end!r}")
+        if self.store.owner(RUN) is not None:
+            self.wrong.append("somebody owns the run in the end")
+            return
+        try:
+            self._go_on()
+        except Exception as error:  # noqa: BLE001 - whatever it is, nobody can go on
+            self.wrong.append(f"nobody can go on with the run: {error!r}")
+
+    def _go_on(self) -> None:
+        graph = graph_of(self.case.kind, "D", self.store, "sync")
+        saved = _load(self.store)
+        for _ in range(2):  # at most one pause
+            if saved is None or saved.status != "completed":
+                start = State({"items": [1, 2]}, run_id=RUN)
+                saved = graph.execute(start) if saved is None else graph.resume(RUN, answers(self.store))
+        made = {"nested": 4, "parallel": 2, "map": 2, "pause": 2, "answer": 2}.get(self.case.kind, 3)
+        if saved is None or saved.status != "completed" or len(saved["by"]) != made:
+            self.wrong.append(f"the run ends with {saved!r}: {dict(saved or {})}")
+
+
+def _temporary_folder() -> tempfile.TemporaryDirectory[str]:
+    return tempfile.TemporaryDirectory(dir=_IN_MEMORY if _IN_MEMORY.is_dir() else None)
+
+
+def _begin(case: Case, store: Any) -> None:
+    with graph_of(case.kind, "0", store, "sync").stream(State({"items": [1, 2]}, run_id=RUN)) as states:
+        next(states)
+        if case.kind == "answer":
+            next(states)
+
+
+def _load(store: Any) -> State | None:
+    try:
+        loaded: State = store.load(RUN)
+    except CheckpointNotFoundError:
+        return None
+    return loaded
+
+
+def _step_of(kept: Any) -> object:
+    return kept.step
+
+
+def explore(case: Case, report: Report) -> int:
+    """Try all orders of a case; return how many there are."""
+    counted: dict[object, int] = {}
+
+    def orders(world: World, order: tuple[int, ...]) -> int:
+        """Return in how many ways it can go on from here."""
+        situation = world.situation()
+        if situation in counted or world.wrong:
+            _judge(report, world, order)
+            world.close()
+            return counted.get(situation, 1)
+        ready = world.ready()
+        if not ready:
+            world.check_end()
+            report.found.update(_kind_of(call.end) for call in world.calls)
+        count = 0 if ready else 1
+        for number in ready[1:]:
+            count += orders(World(case, (*order, number)), (*order, number))
+        if ready:
+            world.step(ready[0])
+            count += orders(world, (*order, ready[0]))
+        else:
+            _judge(report, world, order)
+            world.close()
+        counted[situation] = count
+        return count
+
+    count = orders(World(case, ()), ())
+    report.tried[f"orders on {case.store}"] += count
+    report.tried[f"situations on {case.store}"] += len(counted)
+    report.tried[f"cases on {case.store}"] += 1
+    return count
+
+
+def _judge(report: Report, world: World, order: tuple[int, ...]) -> None:
+    if world.wrong:
+        report.failures.append(f"{world.case}, in the order {''.join('ABC'[one] for one in order)}: {world.wrong[0]}")
+
+
+def _kind_of(end: Any) -> str:
+    return type(end).__name__ if isinstance(end, BaseException) else "done"
+
+
+# --------------------------------------------------------------------------- cases
+
+
+def _pairs() -> Iterator[tuple[bool, tuple[str, ...]]]:
+    """Yield whether the run was begun, and the calls."""
+    for first, second in itertools.product(CALLS, CALLS):
+        for begun in (False, True):
+            if begun or "start" in first or "start" in second:
+                yield begun, (first, second)
+
+
+def cases(store: str) -> list[Case]:
+    """Return all cases of a store."""
+    found: list[Case] = []
+    for kind, (begun, calls) in itertools.product(KINDS, _pairs()):
+        found.append(Case(store, kind, begun, calls))
+        faults = ["interrupted before", "interrupted after", *(["crashes"] if store == "sqlite" else [])]
+        if CALLS[calls[0]][0] in {"execute", "resume"}:
+            found += [Case(store, kind, begun, calls, fault, at) for fault in faults for at in range(1, 15)]
+    three = [
+        ("start", "resume, taking over", "delete, taking over"),
+        ("start", "resume, taking over", "resume, taking over"),
+        ("start", "resume, waiting", "rollback, taking over"),
+        ("start, waiting", "start, waiting", "resume, taking over"),
+        ("resume", "delete, taking over", "start"),
+    ]
+    found += [Case(store, kind, True, calls) for kind in KINDS for calls in three if store == "memory"]
+    found += [Case(store, "plain", False, calls, durability=how) for _, calls in _pairs() for how in ("async", "exit")]
+    return found
+
+
+def _chosen(store: str, share: float, seed: int) -> list[int]:
+    """Return the numbers of the cases to be tried."""
+    choice, chosen = random.Random(f"ownership {store} {seed}"), list[int]()  # noqa: S311 - no secret
+    for has_fault, most in zip((False, True), MOST[store], strict=True):
+        numbers = [number for number, case in enumerate(cases(store)) if bool(case.fault) is has_fault]
+        some = max(LEAST[store] // 2, round(most * share))
+        chosen += choice.sample(numbers, min(len(numbers), some))
+    choice.shuffle(chosen)
+    return chosen
+
+
+def try_out(store: str, numbers: list[int]) -> Report:
+    """Try the cases with these numbers."""
+    warnings.simplefilter("ignore", RuntimeWarning)  # async nodes of calls that crash are awaited by nobody
+    report, all_cases = Report(""), cases(store)
+    for number in numbers:
+        with limited(600):
+            explore(all_cases[number], report)
+    return report
+
+
+def prove(share: float, seed: int) -> list[Report]:
+    """Try all orders of some cases, or of all of them."""
+    report = Report("a run has one owner, in whichever order the commands of calls on it come")
+    requests: list[list[object]] = []
+    for store in ("memory", "sqlite"):
+        chosen = _chosen(store, share, seed)
+        batches = (chosen[first : first + _BATCH] for first in range(0, len(chosen), _BATCH))
+        requests += [[store, *batch] for batch in batches]
+    work_out("ownership", requests, report)
+    return [report]
+
+
+if __name__ == "__main__":
+    tell(try_out(sys.argv[1], [int(number) for number in sys.argv[2:]]))

@@ -1,0 +1,391 @@
+"""Races for one run, in tasks, threads and processes, on each store; processes are killed and frozen at random moments.
+
+Calls that begin at the same time start, resume, take over, delete and roll back one run. Of those that may not take it
+from each other one does the work, and each of its steps is made once; whoever has lost it is told, and what is saved
+then is of those who own it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import json
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import IO, Any, cast
+
+import attrs
+
+import proof
+from proof.report import Report
+from proof.workers import limited, tell, work_out
+from stategraph import CheckpointStore, State, StateGraph
+from stategraph.errors import CheckpointNotFoundError, RunBusyError, RunCompleteError, RunExistsError, RunLostError
+from stategraph.stores.disk import DiskStore
+from stategraph.stores.memory import MemoryStore
+from stategraph.stores.sqlite import SqliteStore
+from tests.scenarios import FourMethodStore, make_graph
+
+RACES = {"tasks": 4000, "threads": 4000, "processes": 2000}
+"""Races, at full length."""
+LEAST = 40
+"""And with any share of it, of each."""
+_BATCH = 500
+_TOP = Path(proof.__file__).parent.parent
+_TOLD = (CheckpointNotFoundError, RunBusyError, RunCompleteError, RunExistsError, RunLostError)
+
+STORES: dict[str, Callable[[Path], CheckpointStore]] = {
+    "memory": lambda folder: MemoryStore(),
+    "four methods": lambda folder: FourMethodStore(),
+    "sqlite": lambda folder: SqliteStore(folder / "runs.db"),
+    "disk": lambda folder: DiskStore(folder / "runs"),
+}
+KINDS: dict[str, tuple[str, ...]] = {
+    "start against start": ("execute", "execute", "execute"),
+    "resume against resume": ("resume", "resume", "resume"),
+    "owner against delete": ("execute", "delete!"),
+    "owner against rollback": ("resume", "rollback!"),
+    "owner against take-over": ("resume", "resume!", "resume!"),
+    "owner against writes by hand": ("resume", "delete", "rollback"),
+}
+"""What is called at the same time, after one step where a run is resumed; with a mark, the run is taken over."""
+
+
+@attrs.frozen
+class Race:
+    """Calls that begin at the same time.
+
+    Attributes:
+        store: On which store.
+        kind: What is called.
+        run_id: On which run.
+        durability: How States are saved.
+        pauses: How long each call waits before it begins, and in its nodes; seconds.
+    """
+
+    store: str
+    kind: str
+    run_id: str
+    durability: str
+    pauses: tuple[float, ...]
+
+    @classmethod
+    def random(cls, seed: str, stores: list[str]) -> Race:
+        """Return the race that comes of a seed."""
+        choice = random.Random(f"race {seed}")  # noqa: S311 - no secret
+        kind = choice.choice(sorted(KINDS))
+        pauses = tuple(choice.choice([0, 0, 0.0005, 0.002]) * choice.random() for _ in KINDS[kind])
+        return cls(choice.choice(stores), kind, f"run-{seed}", choice.choice(["sync", "sync", "async"]), pauses)
+
+    @property
+    def takes_over(self) -> bool:
+        """Whether one call may take the run from another."""
+        return any(call.endswith("!") for call in KINDS[self.kind])
+
+    def begin(self, store: CheckpointStore) -> None:
+        """Do what comes before the race."""
+        if "resume" in KINDS[self.kind]:
+            with self.graph(store, "first", list[str]()).stream(State(run_id=self.run_id)) as states:
+                next(states)
+
+    def graph(self, store: CheckpointStore, name: str, made: Any, pause: float = 0.0) -> StateGraph:
+        """Return the graph of a call: its nodes tell who makes which step, and note it in the State."""
+
+        def node(state: State) -> dict[str, Any]:
+            made.append(f"{state.step + 1}")
+            time.sleep(pause)
+            return {"by": [*state.get("by", ()), name]}
+
+        nodes = dict.fromkeys("abc", node)
+        return make_graph(nodes, store=store, preserve=True, retention="full", durability=self.durability)
+
+    def call(self, store: CheckpointStore, number: int, made: Any) -> Callable[[], Any]:
+        """Return one of the calls; its answer tells of the State that it comes to."""
+        what, pause = KINDS[self.kind][number], self.pauses[number]
+        how = {"take_over": True} if what.endswith("!") else {}
+        graph = self.graph(store, f"{number}", made, pause)
+        by_name: dict[str, Callable[[], Any]] = {
+            "execute": lambda: graph.execute(State(run_id=self.run_id), **how),  # type: ignore[arg-type]
+            "resume": lambda: graph.resume(self.run_id, **how),  # type: ignore[arg-type]
+            "delete": lambda: store.delete(self.run_id, **how),
+            "rollback": lambda: store.rollback(self.run_id, 1, **how),
+        }
+        return by_name[what.rstrip("!")]
+
+
+# --------------------------------------------------------------------------- what must hold
+
+
+def judge(
+    race: Race, ends: list[str], made: list[str], store: CheckpointStore, *, is_killed: bool = False
+) -> list[str]:
+    """Find what is wrong with how a race ended.
+
+    Args:
+        race: The race.
+        ends: How each call ended: the name of an error, or "done".
+        made: The steps that were made.
+        store: The store.
+        is_killed: Whether the process of one call was killed.
+    """
+    wrong = [f"call {number} ended with {end}" for number, end in enumerate(ends) if end not in _ALLOWED]
+    done, calls = ends.count("done"), KINDS[race.kind]
+    if not race.takes_over and not is_killed:
+        if race.kind != "owner against writes by hand" and done != 1:
+            wrong.append(f"{done} calls have done the work")
+        repeated = [step for step, times in Counter(made).items() if times > 1]
+        if repeated and race.kind != "owner against writes by hand":
+            wrong.append(f"steps {repeated} were made more than once")
+        if "RunLostError" in ends:
+            wrong.append("a call has lost the run, though none may take it")
+    if store.owner(race.run_id) is not None:
+        return [*wrong, f"{store.owner(race.run_id)} owns the run in the end"]
+    saved = _load(store, race.run_id)
+    blocks = [] if saved is None else [name for name, _ in itertools.groupby(saved.get("by", ()))]
+    if len(blocks) != len(set(blocks)):
+        wrong.append(f"a State is of several calls at once: {blocks}")
+    if ends[0] == "RunLostError" and calls[1] == "delete!" and saved is not None:
+        wrong.append("a run that was deleted is there")
+    if ends[0] == "RunLostError" and calls[1] == "rollback!" and (saved is None or saved.generation != 1):
+        wrong.append(f"a run that was rolled back went on: {saved}")
+    return wrong + _gone_on(race, store, saved)
+
+
+_ALLOWED = {"done", "killed", *(error.__name__ for error in _TOLD)}
+
+
+def _gone_on(race: Race, store: CheckpointStore, saved: State | None) -> list[str]:
+    """Go on with the run; return what is wrong with that."""
+    graph = race.graph(store, "last", list[str]())
+    if saved is None:
+        saved = graph.execute(State(run_id=race.run_id))
+    elif saved.status != "completed":
+        saved = graph.resume(race.run_id)
+    return [] if len(saved["by"]) == 3 else [f"the run ends with {dict(saved)}"]
+
+
+def _load(store: CheckpointStore, run_id: str) -> State | None:
+    try:
+        return store.load(run_id)
+    except CheckpointNotFoundError:
+        return None
+
+
+def _ended(call: Callable[[], Any], pause: float = 0.0) -> str:
+    """Make a call; return how it ended."""
+    time.sleep(pause)
+    try:
+        call()
+    except Exception as error:  # noqa: BLE001 - it is looked at
+        return type(error).__name__ if isinstance(error, _TOLD) else repr(error)
+    return "done"
+
+
+# --------------------------------------------------------------------------- tasks and threads
+
+
+def in_threads(race: Race, store: CheckpointStore, made: list[str]) -> list[str]:
+    """Make the calls of a race in a thread each; return how they ended."""
+    calls = [race.call(store, number, made) for number in range(len(race.pauses))]
+    ends, barrier = [""] * len(calls), threading.Barrier(len(calls))
+
+    def run(number: int) -> None:
+        barrier.wait()
+        ends[number] = _ended(calls[number], race.pauses[number])
+
+    threads = [threading.Thread(target=run, args=(number,)) for number in range(len(calls))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return ends
+
+
+def in_tasks(race: Race, store: CheckpointStore, made: list[str]) -> list[str]:
+    """Make the calls of a race in a task each."""
+
+    async def called(number: int) -> str:
+        what, pause = KINDS[race.kind][number], race.pauses[number]
+        await asyncio.sleep(pause)
+        graph = race.graph(store, f"{number}", made, pause)
+        how: dict[str, Any] = {"take_over": True} if what.endswith("!") else {}
+        try:
+            if what.startswith("execute"):
+                await graph.aexecute(State(run_id=race.run_id), **how)
+            elif what.startswith("resume"):
+                await graph.aresume(race.run_id, **how)
+            else:
+                return await asyncio.to_thread(_ended, race.call(store, number, made))
+        except Exception as error:  # noqa: BLE001 - it is looked at
+            return type(error).__name__ if isinstance(error, _TOLD) else repr(error)
+        return "done"
+
+    async def main() -> list[str]:
+        return await asyncio.gather(*map(called, range(len(race.pauses))))
+
+    return asyncio.run(main())
+
+
+# --------------------------------------------------------------------------- processes
+
+
+class Runner:
+    """A process that makes calls as it is told, one after the other."""
+
+    def __init__(self, folder: Path, number: int) -> None:
+        command = [sys.executable, "-m", "proof.races", "runner", str(folder), str(number)]
+        self.process = subprocess.Popen(  # noqa: S603 - itself
+            command, cwd=_TOP, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        self._stdin, self._stdout = cast(IO[str], self.process.stdin), cast(IO[str], self.process.stdout)
+        self.answer()
+
+    def tell(self, race: Race) -> None:
+        """Tell it which race begins."""
+        self._stdin.write(json.dumps(attrs.asdict(race)) + "\n")
+        self._stdin.flush()
+
+    def answer(self) -> str:
+        """Return what it says next; "killed" if it is dead."""
+        return self._stdout.readline().strip() or "killed"
+
+    def end(self) -> None:
+        """Kill it."""
+        self.process.kill()
+        self.process.communicate()
+
+
+class Steps:
+    """A file in which processes note the steps that they make."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+
+    def append(self, step: str) -> None:
+        """Note a step."""
+        with self._file.open("a") as file:
+            file.write(f"{step}\n")
+
+
+def serve(folder: Path, number: int) -> None:
+    """Be such a process."""
+    stores = {name: STORES[name](folder) for name in ("sqlite", "disk")}
+    print("ready", flush=True)
+    for line in sys.stdin:
+        about = json.loads(line)
+        race = Race(**{**about, "pauses": tuple(about["pauses"])})
+        call = race.call(stores[race.store], number, Steps(folder / race.run_id))
+        print(_ended(call, race.pauses[number]), flush=True)
+
+
+def in_processes(race: Race, folder: Path, runners: list[Runner], choice: random.Random) -> tuple[list[str], str]:
+    """Make the calls of a race in a process each, one of which may be killed or frozen; return how they ended, and what
+    happened."""
+    racing = runners[: len(race.pauses)]
+    for runner in racing:
+        runner.tell(race)
+    blow, struck = choice.choice(["nothing", "kill", "freeze"]), choice.choice(racing)
+    time.sleep(choice.random() * 0.02)
+    if blow == "kill":
+        struck.process.send_signal(signal.SIGKILL)
+    elif blow == "freeze":
+        struck.process.send_signal(signal.SIGSTOP)
+        time.sleep(choice.random() * 0.02)
+        struck.process.send_signal(signal.SIGCONT)
+    ends = [runner.answer() for runner in racing]
+    if blow == "kill":
+        struck.end()
+        place = runners.index(struck)
+        runners[place] = Runner(folder, place)
+    return ends, blow
+
+
+def _end_all(runners: list[Runner]) -> None:
+    for runner in runners:
+        runner.end()
+
+
+def _race_processes(seed: int, numbers: range, report: Report) -> None:
+    choice = random.Random(f"blows {seed} {numbers.start}")  # noqa: S311 - no secret
+    with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as stack:
+        folder = Path(name)
+        stores = {kind: stack.enter_context(STORES[kind](folder)) for kind in ("sqlite", "disk")}
+        runners = [Runner(folder, number) for number in range(3)]
+        stack.callback(_end_all, runners)
+        for number in numbers:
+            race = Race.random(f"{seed}-{number}", ["sqlite", "disk"])
+            with limited():
+                race.begin(stores[race.store])
+                ends, blow = in_processes(race, folder, runners, choice)
+                steps = folder / race.run_id
+                made = steps.read_text().split() if steps.exists() else []
+                wrong = judge(race, ends, made, stores[race.store], is_killed=blow == "kill")
+            _note(report, "processes", race, ends, wrong)
+            report.tried[{"kill": "killed", "freeze": "frozen"}.get(blow, "undisturbed")] += 1
+
+
+# --------------------------------------------------------------------------- all of them
+
+
+def _note(report: Report, where: str, race: Race, ends: list[str], wrong: list[str]) -> None:
+    report.tried[f"races of {where}"] += 1
+    report.tried[race.kind] += 1
+    report.found.update(ends)
+    if wrong:
+        report.failures.append(f"in {where}: {race}: {ends}: {'; '.join(wrong)}")
+
+
+def _race_here(where: str, seed: int, numbers: range, report: Report) -> None:
+    begin = in_tasks if where == "tasks" else in_threads
+    with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
+        stores = {name: stack.enter_context(opened(Path(folder))) for name, opened in STORES.items()}
+        for number in numbers:
+            race, made = Race.random(f"{seed}-{number}", sorted(STORES)), list[str]()
+            if race.store == "four methods" and "rollback" in race.kind:
+                race = attrs.evolve(race, store="memory")  # it keeps no step to go back to
+            with limited():
+                race.begin(stores[race.store])
+                ends = begin(race, stores[race.store], made)
+                wrong = judge(race, ends, made, stores[race.store], is_killed=False)
+            _note(report, where, race, ends, wrong)
+
+
+def _batches(share: float) -> Iterator[tuple[str, int, int]]:
+    for where, most in RACES.items():
+        count = max(LEAST, round(most * share))
+        for first in range(0, count, _BATCH):
+            yield where, first, min(_BATCH, count - first)
+
+
+def prove(share: float, seed: int) -> list[Report]:
+    """Let calls race."""
+    report = Report("of calls that race for one run, one at a time is at work on it, and each that loses it is told")
+    work_out("races", [(where, seed, first, many) for where, first, many in _batches(share)], report)
+    return [report]
+
+
+def main(arguments: list[str]) -> None:
+    """Do a part of it, or be one of the processes."""
+    if arguments[0] == "runner":
+        serve(Path(arguments[1]), int(arguments[2]))
+        return
+    report, (seed, first, many) = Report(""), map(int, arguments[1:])
+    numbers = range(first, first + many)
+    if arguments[0] == "processes":
+        _race_processes(seed, numbers, report)
+    else:
+        _race_here(arguments[0], seed, numbers, report)
+    tell(report)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
