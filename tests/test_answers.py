@@ -419,7 +419,7 @@ class TestAtTheSameTime:
         log = list[int]()
         nodes = {
             "ask": InterruptNode(None, "ok"),
-            "pay": lambda _: {"paid": log.append(1)},
+            "pay": counted(trace("pay"), log),
             "more": InterruptNode(None, "more"),
         }
         graph = make_graph(nodes, store=every_store)
