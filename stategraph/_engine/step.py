@@ -285,12 +285,11 @@ class StepExecution:
     def keep_parts(self, finished: Mapping[str, Any], made_of: Mapping[str, Any]) -> Task[None]:
         """Save finished parts of this step, except those that write keys that are not saved."""
         run = self.run
-        parts = [Part(self.state.step + 1, self.kept_name, label, value) for label, value in finished.items()]
+        at, name, digest_of = self.state.step + 1, self.kept_name, self._digest_of if run.plan.loads_parts else _nothing
+        parts = [Part(at, name, label, value, digest_of(made_of[label])) for label, value in finished.items()]
         persist, node = run.plan.persist, self.stage.node
         if persist is not None:
             parts = [part for part in parts if persist.issuperset(node.part_writes(part.value))]
-        if run.plan.loads_parts:
-            parts = [attrs.evolve(part, made_of=self._digest_of(made_of[part.label])) for part in parts]
         if not run.plan.keeps_parts:
             run.unsaved_parts += parts
         elif parts:
@@ -403,3 +402,8 @@ class StepExecution:
         self.is_done_before = saved is not None and saved.status is RunStatus.COMPLETED and self.attempt == 1
         start = cast(Callable[..., Task[State]], self.run.plan.start_nested)
         return (yield from start(self.run, self, nested_in(plan, self.run.plan), saved, inputs, updates))
+
+
+def _nothing(made_of: Any) -> str:
+    """Return the digest of parts that are never saved."""
+    return ""

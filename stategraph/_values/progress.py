@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from datetime import UTC, datetime
 from typing import Any
@@ -94,13 +94,14 @@ class KeptParts(dict[str, Any]):
 
     Attributes:
         made_of: By the same labels, the digests of what they were made of.
+
+    Args:
+        parts: By label, the digest and the value.
     """
 
-    def __init__(self, parts: Iterable[tuple[str, tuple[str, Any]]] = ()) -> None:
-        super().__init__()
-        self.made_of: dict[str, str] = {}
-        for label, (made_of, value) in parts:
-            self[label], self.made_of[label] = value, made_of
+    def __init__(self, parts: Mapping[str, Sequence[Any]]) -> None:
+        super().__init__({label: value for label, (_, value) in parts.items()})
+        self.made_of: dict[str, str] = {label: made_of for label, (made_of, _) in parts.items()}
 
 
 def _read(keys: Iterable[str] | None) -> frozenset[str] | None:

@@ -37,7 +37,7 @@ def load_parts(held: HeldRuns, run_id: str, step: int, node: str) -> KeptParts:
     run = held.runs.get(run_id)
     parts = {} if run is None else run.parts.copy()
     found = ((label, state_of(kept)) for (at, of, label), kept in parts.items() if (at, of) == (step, node))
-    return KeptParts((label, (kept["made_of"], kept["value"])) for label, kept in found)
+    return KeptParts({label: (kept["made_of"], kept["value"]) for label, kept in found})
 
 
 def drop_parts(held: HeldRuns, run_id: str, step: int, *, newer_too: bool) -> None:
