@@ -45,7 +45,7 @@ class Items:
 
     def graph(self, store: CheckpointStore, **options: Any) -> StateGraph:
         """-> a graph with the node in the middle."""
-        node = MapNode(self._item, over="items", into="results", max_workers=1)
+        node = MapNode(self.item, over="items", into="results", max_workers=1)
         return make_graph({"before": trace("before"), "map": node, "end": trace("end")}, store=store, **options)
 
     def fail(self, play: Scene, items: list[Any], **options: Any) -> None:
@@ -59,7 +59,8 @@ class Items:
         """Go on, in another process where the store allows that."""
         return play.resume(self.graph(reopened(play.store), **options), updates)
 
-    def _item(self, item: Any) -> Any:
+    def item(self, item: Any) -> Any:
+        """Do one."""
         self.log.append(item)
         if self.is_broken and item in ("last", ["last"]):
             raise ValueError("broken")
@@ -105,7 +106,7 @@ class TestItems:
         """The node is pointed at another key, in a graph that has changed."""
         items = Items()
         items.fail(play, ["a", "b", "last"], **HOW[how])
-        node = MapNode(items._item, over="others", into="results", max_workers=1)
+        node = MapNode(items.item, over="others", into="results", max_workers=1)
         nodes = {"before": trace("before"), "map": node, "end": trace("end")}
         graph = make_graph(nodes, store=reopened(play.store), **HOW[how])
 
@@ -142,7 +143,7 @@ class TestItems:
         items = Items()
 
         def graph(store: CheckpointStore) -> StateGraph:
-            node = MapNode(items._item, over="items", into="results", max_workers=1)
+            node = MapNode(items.item, over="items", into="results", max_workers=1)
             nodes = {"before": trace("before"), "map": node, "around": trace("around"), "end": trace("end")}
             edges = [
                 ("before", "around", lambda state: "skip" in state),
@@ -188,6 +189,7 @@ class TestExactly:
 
         assert len(items.log) == 1
 
+    @pytest.mark.inside
     def test_all_that_a_store_keeps(self) -> None:
         """Two values have one digest if and only if they are the same."""
         for one in KEPT_VALUES.values():
@@ -195,6 +197,7 @@ class TestExactly:
                 is_one = digest_of({"": one}) == digest_of({"": other})
                 assert is_one == is_same(one, other), (one, other)
 
+    @pytest.mark.inside
     def test_what_is_loaded(self, play: Scene) -> None:
         """It has the digest of what was saved."""
         play.store.save(State({"values": [*KEPT_VALUES.values()]}, run_id=RUN))
@@ -205,6 +208,7 @@ class TestExactly:
             digest_of({"": value}) for value in KEPT_VALUES.values()
         ]
 
+    @pytest.mark.inside
     def test_what_cannot_be_kept(self) -> None:
         """It has none, so that nothing is joined for it."""
         assert digest_of({"": object()}) == ""

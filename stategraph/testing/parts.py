@@ -76,7 +76,7 @@ class PartsContract:
         assert run.load_parts("a", 3, "map") == {**{str(number): number for number in range(20)}, "newest": "last"}
 
     def test_what_parts_were_made_of(self, run: CheckpointStore) -> None:
-        """A digest of it is kept with each, also in a fork; that of the value that counts, where a label comes twice."""
+        """A digest of it is kept with each, in a fork as well; of a label that comes twice, that of the later value."""
         run.save_parts("a", [Part(3, "map", "x", 1, "old"), Part(3, "map", "y", 2, "digest"), Part(3, "map", "z", 3)])
         run.save_parts("a", [Part(3, "map", "x", 4, "new")])
         run.fork("a", "b")
