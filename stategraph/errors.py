@@ -247,14 +247,19 @@ class RecomputeError(StateGraphError, RuntimeError):
 
 @attrs.define(slots=False, eq=False, repr=False)
 class AnswerError(StateGraphError, ValueError):
-    """A paused run is resumed without the answer that it waits for, or with one that is refused; it stays paused."""
+    """A run is resumed without the answer that it waits for, or with one that is refused; it stays as it is.
+
+    `pause` is what it waits at. It is None if it waits for nothing: then the answer has come too late.
+    """
 
     run_id: str
-    pause: _Pause
+    pause: _Pause | None
     problem: str
 
     def __str__(self) -> str:
         pause = self.pause
+        if pause is None:
+            return f"run {self.run_id!r}: {cut(self.problem, 500)}"
         until = f" until {pause.deadline}" if pause.deadline else ""
         how = f"resume({self.run_id!r}, {{{pause.response_param!r}: ...}})"
         shown = "" if pause.value is None else f", to {shorten(pause.value)}"

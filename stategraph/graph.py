@@ -129,6 +129,7 @@ class StateGraph(GraphBuilder):
             allow_changed: Go on even if nodes or edges of the graph have changed since.
             migrate: New names of nodes that were renamed since, by their old ones; of a node of a nested graph, both
                 after the name of the node that runs the graph and a slash.
+            pause: The pause that the updates answer, or its id: another one is not answered.
             wait: As for `execute`.
             take_over: As for `execute`.
             cancel: As for `execute`.
@@ -139,7 +140,8 @@ class StateGraph(GraphBuilder):
 
         Raises:
             SchemaError: the updates do not fit the schema.
-            AnswerError: the run is paused, and the updates hold no answer that is accepted. It stays paused.
+            AnswerError: the run is paused, and the updates hold no answer that is accepted; or an answer comes too
+                late. The run stays as it is.
             CheckpointingDisabledError: the graph saves nothing (interval 0).
             CheckpointNotFoundError: the store has no checkpoint of the run.
             RunCompleteError: the run is complete.
@@ -271,6 +273,7 @@ class StateGraph(GraphBuilder):
             forgets=not checkpoint.preserve,
             max_iterations=self.config.max_iterations,
             store=str(self.store),
+            digest=_digest_of,
             defaults=self._defaults.copy(),
             schema=self._schema,
             persist=persist,
@@ -317,7 +320,13 @@ def _check_arguments(config: object, observer: object, store: object) -> None:
 def _resume(run: RunContext, run_id: str, updates: Mapping[str, Any] | None, how: ResumeCall) -> Task[State]:
     from stategraph._engine.resume import resume_with  # imported when used: most processes begin runs
 
-    return resume_with(run, run_id, updates, how.get("allow_changed", False), how.get("migrate"))
+    return resume_with(run, run_id, updates, how.get("allow_changed", False), how.get("migrate"), how.get("pause"))
+
+
+def _digest_of(*parts: Mapping[str, Any]) -> str:
+    from stategraph.stores._codec.digest import digest_of  # imported when used: by pauses, and parts of steps
+
+    return digest_of(*parts)
 
 
 def _checked(state: object) -> State:

@@ -20,7 +20,7 @@ from stategraph import (
     StateGraph,
     get_observer,
 )
-from stategraph._values.progress import Part
+from stategraph._values.progress import KeptParts, Part
 from stategraph.stores import Policy
 
 Node: TypeAlias = Callable[..., Any]
@@ -176,7 +176,7 @@ class MortalStore(CheckpointStore):
     def save_parts(self, run_id: str, parts: Sequence[Part]) -> None:
         self._living().save_parts(run_id, parts)
 
-    def load_parts(self, run_id: str, step: int, node: str) -> dict[str, Any]:
+    def load_parts(self, run_id: str, step: int, node: str) -> KeptParts:
         return self._living().load_parts(run_id, step, node)
 
     def drop_parts(self, run_id: str, step: int, *, newer_too: bool = False) -> None:

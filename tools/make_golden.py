@@ -69,7 +69,7 @@ def history_states(run_id: str) -> list[State]:
 def paused_state(run_id: str) -> State:
     """-> a State that waits, and shows every value that is kept."""
     value = {name: small(value) for name, value in KEPT_VALUES.items()}
-    pause = Pause("approve it", "review", value, "verdict", NOON, NOON.replace(year=2030))
+    pause = Pause("approve it", "review", value, "verdict", NOON, NOON.replace(year=2030), "0a1b2c")
     return State({"n": 1}, run_id=run_id, checkpoint_node="draft", step=2, status="paused", graph="golden", pause=pause)
 
 
@@ -86,7 +86,7 @@ def progress_state(run_id: str) -> State:
 def parts() -> list[Part]:
     """-> finished parts of two steps."""
     values = [(label, small(value)) for label, value in KEPT_VALUES.items()]
-    return [*(Part(3, "map", label, value) for label, value in values), Part(4, "other", "x", "later")]
+    return [*(Part(3, "map", label, value, f"of {label}") for label, value in values), Part(4, "other", "x", "later")]
 
 
 def child_state(run_id: str, parent: str) -> State:
@@ -153,6 +153,8 @@ def main() -> None:
     GOLDEN.mkdir(exist_ok=True)
     make_sqlite(database)
     make_disk(folder)
+    for locks in GOLDEN.rglob("*owners"):  # who owns a run is not kept
+        locks.unlink()
 
 
 if __name__ == "__main__":

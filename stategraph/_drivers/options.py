@@ -11,6 +11,7 @@ from stategraph.errors import ConfigError
 
 if TYPE_CHECKING:
     from stategraph._drivers.limits import StopSignal
+    from stategraph._values.progress import Pause
 
 
 class Call(TypedDict, total=False):
@@ -37,10 +38,12 @@ class ResumeCall(Call, total=False):
         allow_changed: Go on even if nodes or edges of the graph have changed since.
         migrate: New names of nodes that were renamed since, by their old ones; of a node of a nested graph, both after
             the name of the node that runs the graph and a slash.
+        pause: The pause that is answered, or its id. If the run does not wait at that one, nothing is changed.
     """
 
     allow_changed: bool
     migrate: Mapping[str, str] | None
+    pause: Pause | str | None
 
 
 def checked(how: Mapping[str, Any], kind: type = Call) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping
+from datetime import datetime
 from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol
@@ -47,6 +48,7 @@ class RunContext:
         hand_over: Takes what is left to do of a run whose driver is gone. It is called in finalisers.
         patience: Seconds to wait for whoever owns the run.
         takes_over: Whether the run is taken away from whoever owns it.
+        waits_since: When it began to wait for whoever owned the run, if it had to.
         path: The last nodes entered.
         completed: The nodes completed in this call, while an observer wants events.
         recent: The last States that are not saved, where not every step is.
@@ -66,6 +68,7 @@ class RunContext:
     hand_over: Callable[[Task[None]], object] = id
     patience: float = 0.0
     takes_over: bool = False
+    waits_since: datetime | None = attrs.field(default=None, init=False)
     state: State = attrs.field(init=False)
     saved: State | None = attrs.field(default=None, init=False)
     path: deque[str] = attrs.field(factory=partial(deque, maxlen=PATH_LENGTH), init=False)

@@ -8,6 +8,7 @@ from stategraph._engine.loop import run_from
 from stategraph._graph.compiled import CompiledNode
 from stategraph._owners.holds import Hold, let_go
 from stategraph._protocol.commands import LetGo, Own, Sleep, Stopped, Task
+from stategraph._values import clock
 from stategraph.errors import RunBusyError
 from stategraph.state import State
 
@@ -55,6 +56,7 @@ def _own(run: RunContext, hold: Hold) -> Task[None]:
         except RunBusyError as busy:
             if waited >= run.patience:
                 raise
+            run.waits_since = run.waits_since or clock.to_datetime(clock.now_ns())
             try:
                 yield (Sleep, None, min(delay, run.patience - waited))
             except Stopped:

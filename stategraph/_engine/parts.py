@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from stategraph._engine.io import RunIO
 from stategraph._owners.holds import on_behalf_of
 from stategraph._text.shown import describe_exception
 from stategraph._util.callables import failures
-from stategraph._values.progress import Part
+from stategraph._values.progress import KeptParts, Part
 from stategraph.errors import CheckpointError
 from stategraph.state import State
 
@@ -24,11 +24,11 @@ def save_parts(about: tuple[RunIO, State, Sequence[Part]]) -> None:
         raise services.unsaved(state, error)  # noqa: B904 - sets the cause itself
 
 
-def load_parts(about: tuple[RunIO, str, int, str]) -> Mapping[str, Any]:
-    """Return the parts of a step of a run that were saved, by label."""
+def load_parts(about: tuple[RunIO, str, int, str]) -> KeptParts:
+    """Return the parts of a step of a run that were saved."""
     services, run_id, step, node = about
     ask = services.store.load_parts
-    parts: Mapping[str, Any] = _answer(services, run_id, "load its parts", lambda: ask(run_id, step, node))
+    parts: KeptParts = _answer(services, run_id, "load its parts", lambda: ask(run_id, step, node))
     return parts
 
 

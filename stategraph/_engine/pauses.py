@@ -111,12 +111,20 @@ def pause_at(run: RunContext, stage: CompiledNode, pause: Pause) -> Task[None]:
     if schema is not None and key is not None and key not in schema.fields:
         why = f"the answer is to come under {key!r}, which is no field of {schema.name}"
         raise failure_at(run, stage.name, f"cannot pause: {why}")
-    pause = attrs.evolve(pause, node=stage.name)
+    pause = _identified(run, attrs.evolve(pause, node=stage.name))
     run.state = state = evolve(run.state, status=RunStatus.PAUSED, pause=pause)
     about = {"pause_node": pause.node, "reason": pause.reason, "response_param": pause.response_param}
     yield from save(run, (Save, run.services.save, state), state)
     yield from flush(run, state)
     yield from emit(run, EventType.GRAPH_PAUSE, state, **about)
+
+
+def _identified(run: RunContext, pause: Pause) -> Pause:
+    """Return a pause with its id. A value that no store of stategraph keeps is told from others by the time alone."""
+    state = run.state
+    shown = {"reason": pause.reason, "node": pause.node, "response_param": pause.response_param, "at": pause.at}
+    asked = {**shown, "run_id": state.run_id, "step": state.step, "generation": state.generation}
+    return attrs.evolve(pause, id=run.plan.digest({**asked, "value": pause.value}) or run.plan.digest(asked))
 
 
 def _none_among(updates: Mapping[str, Any]) -> str:

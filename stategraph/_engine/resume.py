@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from stategraph._engine.context import NOTHING_GIVEN, RunContext, fitting
 from stategraph._engine.owning import run_owned
@@ -13,7 +13,7 @@ from stategraph._engine.start import stamped, with_origins
 from stategraph._graph.compatibility import check_compatible, migrate_state, split_migration
 from stategraph._graph.compiled import CompiledNode
 from stategraph._owners.holds import Hold
-from stategraph._protocol.commands import Amend, Load, Parts, Save, Task
+from stategraph._protocol.commands import Amend, Load, Save, Task
 from stategraph._text.shown import shorten
 from stategraph._values.events import EventType
 from stategraph._values.frozen import lay_over
@@ -23,6 +23,9 @@ from stategraph._values.provenance import RunStatus
 from stategraph.errors import CheckpointingDisabledError
 from stategraph.state import State, data_of, evolve, with_data
 
+if TYPE_CHECKING:
+    from stategraph._values.progress import Pause
+
 
 def resume_with(
     run: RunContext,
@@ -30,6 +33,7 @@ def resume_with(
     updates: Mapping[str, Any] | None,
     allow_changed: bool,
     migrate: Mapping[str, str] | None,
+    pause: Pause | str | None = None,
 ) -> Task[State]:
     """Return the task that resumes a run as a user asks for it. Raises TypeError if something is of a wrong type."""
     if updates is not None and not isinstance(updates, Mapping):
@@ -41,7 +45,15 @@ def resume_with(
     wrong = [name for pair in (migrate or {}).items() for name in pair if not isinstance(name, str)]
     if wrong:
         raise TypeError(f"migrate: {shorten(wrong[0])} is not allowed; names of nodes are")
-    return resume(run, run_id, updates or {}, allow_changed, migrate or {})
+    return resume(run, run_id, updates or {}, allow_changed, migrate or {}, _id_of(pause))
+
+
+def _id_of(pause: Pause | str | None) -> str | None:
+    """Return the id of the pause that is to be answered, None for whichever there is."""
+    found = pause if pause is None or isinstance(pause, str) else getattr(pause, "id", None)
+    if pause is not None and (not isinstance(found, str) or not found):
+        raise TypeError(f"pause is State.pause of a run that waits, or its id, not {shorten(pause)}")
+    return found
 
 
 def resume(
@@ -50,20 +62,30 @@ def resume(
     updates: Mapping[str, Any],
     allow_changed: bool,
     migrate: Mapping[str, str] = NOTHING_GIVEN,
+    pause_id: str | None = None,
 ) -> Task[State]:
     """Run on from the newest saved State of a run, with its data updated."""
     check_given_id(run_id)
     if not run.plan.saves:
         raise CheckpointingDisabledError(run.plan.graph)
-    task = _resume(run, run_id, updates, allow_changed, migrate)
+    task = _resume(run, run_id, updates, allow_changed, migrate, pause_id)
     return run_owned(run, Hold(run_id, is_shown=run.shows), task)
 
 
 def _resume(
-    run: RunContext, run_id: str, updates: Mapping[str, Any], allow_changed: bool, migrate: Mapping[str, str]
+    run: RunContext,
+    run_id: str,
+    updates: Mapping[str, Any],
+    allow_changed: bool,
+    migrate: Mapping[str, str],
+    pause_id: str | None,
 ) -> Task[CompiledNode | None]:
     loaded = yield (Load, run.services.load, run_id)
     yield from emit(run, EventType.CHECKPOINT_LOAD, loaded)
+    if pause_id is not None or (updates and (loaded.pause is not None or loaded.progress is not None)):
+        from stategraph._engine.answering import check_answers  # imported when used: few runs pause
+
+        check_answers(loaded, updates, pause_id, run.waits_since)
     run.allow_changed = allow_changed
     saved = renamed(run, loaded, migrate)
     check_compatible(run.plan, saved, allow_changed)
@@ -93,7 +115,7 @@ def revive(
         inputs: What the run began with, where that is known.
         is_same: Whether it is as it was saved.
     """
-    run_id, step = saved.run_id, saved.step
+    step = saved.step
     if saved.status is RunStatus.PAUSED:
         from stategraph._engine.pauses import take_answer  # imported when used: few runs pause
 
@@ -112,10 +134,7 @@ def revive(
         data = lay_over(unsaved, data)
     state = with_origins(run, stamped(run, with_data(all_keys, data)), all_keys, changes.keys())
     run.state = _noting_replaced(run, state, data_of(all_keys)) if changes else state
-    if run.plan.loads_parts:  # first: parts that were made of other data must never be found behind these
-        from stategraph._engine.parts import drop_parts  # imported when used: few nodes have parts
-
-        yield (Parts, drop_parts, (run.services, run_id, saved.step, bool(updates)))
+    run.has_joined_parts = run.plan.loads_parts  # perhaps: whoever made this State may not have come to drop them
     if updates or not is_same:
         amends = saved.step == step
         command = (Amend, run.services.amend, run.state) if amends else (Save, run.services.save, run.state)

@@ -25,7 +25,7 @@ from stategraph._text.shown import describe_exception
 from stategraph._values.events import EventType
 from stategraph._values.frozen import plain_key
 from stategraph._values.ids import nested_id
-from stategraph._values.progress import Origin, Part, Partial, Pause, Progress, evolved
+from stategraph._values.progress import KeptParts, Origin, Part, Partial, Pause, Progress, evolved
 from stategraph._values.provenance import RunStatus
 from stategraph.errors import CheckpointError, CheckpointNotFoundError
 from stategraph.nodes.base import Node
@@ -57,6 +57,7 @@ class StepExecution:
     written: Written = attrs.field(factory=Written, init=False)
     _answered: set[str] = attrs.field(factory=set, init=False)
     _reads: ReadSet | None = attrs.field(default=None, init=False)
+    _digested: tuple[Any, str] | None = attrs.field(default=None, init=False)
 
     @property
     def name(self) -> str:
@@ -270,20 +271,22 @@ class StepExecution:
         yield from self._stored((Save, run.services.save, run.state))
         run.saved = run.state
 
-    def finished_parts(self) -> Task[dict[str, Any]]:
-        """Return the values of the parts of this step that were finished before, by their labels."""
+    def finished_parts(self, made_of: Mapping[str, Any]) -> Task[dict[str, Any]]:
+        """Return the values of the parts that were finished before, made of the same as now, by their labels."""
         run, at = self.run, self.state.step + 1
         found = {part.label: part.value for part in run.unsaved_parts if (part.step, part.node) == (at, self.kept_name)}
         if run.plan.loads_parts:
             question = (run.services, self.state.run_id, at, self.kept_name)
-            loaded = yield from self._stored((Parts, load_parts, question))
-            found = {**loaded, **found}
+            loaded: KeptParts = yield from self._stored((Parts, load_parts, question))
+            same = (label for label in loaded.keys() & made_of if self._is_of(made_of[label], loaded.made_of[label]))
+            found = {**{label: loaded[label] for label in same}, **found}
         return found
 
-    def keep_parts(self, finished: Mapping[str, Any]) -> Task[None]:
+    def keep_parts(self, finished: Mapping[str, Any], made_of: Mapping[str, Any]) -> Task[None]:
         """Save finished parts of this step, except those that write keys that are not saved."""
         run = self.run
-        parts = [Part(self.state.step + 1, self.kept_name, label, value) for label, value in finished.items()]
+        at, name, digest_of = self.state.step + 1, self.kept_name, self._digest_of if run.plan.loads_parts else _nothing
+        parts = [Part(at, name, label, value, digest_of(made_of[label])) for label, value in finished.items()]
         persist, node = run.plan.persist, self.stage.node
         if persist is not None:
             parts = [part for part in parts if persist.issuperset(node.part_writes(part.value))]
@@ -294,6 +297,17 @@ class StepExecution:
         if EventType.PART_COMPLETE in run.wanted:
             for label in finished:
                 yield from self.tell(EventType.PART_COMPLETE, part=label)
+
+    def _is_of(self, made_of: Any, digest: str) -> bool:
+        """Return whether this is the digest of what a part is made of now."""
+        return bool(digest) and digest == self._digest_of(made_of)
+
+    def _digest_of(self, made_of: Any) -> str:
+        """Return the digest of what a part is made of, and of the generation; empty if there is none."""
+        if self._digested is None or self._digested[0] is not made_of:  # all branches are made of one State
+            data = data_of(made_of) if isinstance(made_of, State) else {"": made_of}
+            self._digested = made_of, self.run.plan.digest(data, {"generation": self.state.generation})
+        return self._digested[1]
 
     def _forget_parts(self) -> Task[None]:
         """Forget what is kept of parts of this step, and its nested run."""
@@ -388,3 +402,8 @@ class StepExecution:
         self.is_done_before = saved is not None and saved.status is RunStatus.COMPLETED and self.attempt == 1
         start = cast(Callable[..., Task[State]], self.run.plan.start_nested)
         return (yield from start(self.run, self, nested_in(plan, self.run.plan), saved, inputs, updates))
+
+
+def _nothing(made_of: Any) -> str:
+    """Return the digest of parts that are never saved."""
+    return ""

@@ -105,6 +105,8 @@ class CompiledGraph:
         forgets: Whether it is deleted then, if it is not preserved.
         max_iterations: How many nodes one call may enter.
         store: The store in words, for errors.
+        digest: Returns a text that tells mappings from all that a store would tell from them; empty if it keeps no such
+            values.
         defaults: Values for keys that a run has no value for.
         schema: What keys there may be, and what their values are; None for any.
         persist: The only keys that are saved; None for all.
@@ -127,6 +129,7 @@ class CompiledGraph:
     forgets: bool
     max_iterations: int
     store: str
+    digest: Callable[..., str]
     defaults: Mapping[str, Any] = attrs.field(factory=dict)
     schema: Schema | None = None
     persist: frozenset[str] | None = None

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 from stategraph._owners.holds import Hold
-from stategraph._values.progress import Part
+from stategraph._values.progress import KeptParts, Part
 from stategraph.state import State
 
 
@@ -23,5 +23,5 @@ class Store(Protocol):
     def retain(self, run_id: str, policy: Any, /) -> None: ...
     def flush(self) -> None: ...
     def save_parts(self, run_id: str, parts: Sequence[Part], /) -> None: ...
-    def load_parts(self, run_id: str, step: int, node: str, /) -> Mapping[str, Any]: ...
+    def load_parts(self, run_id: str, step: int, node: str, /) -> KeptParts: ...
     def drop_parts(self, run_id: str, step: int, /, *, newer_too: bool) -> None: ...

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from datetime import UTC, datetime
 from typing import Any
@@ -38,6 +38,8 @@ class Pause:
         response_param: The key under which the answer is expected; None if resuming is answer enough.
         at: When it paused; aware, in UTC.
         deadline: Until when it can be answered; None for ever.
+        id: Stands for this pause and no other: for what is shown at this step of this run, and when. The run gives it;
+            ``resume(run_id, updates, pause=id)`` answers no other pause.
     """
 
     reason: str = attrs.field(validator=attrs.validators.instance_of(str))
@@ -46,6 +48,7 @@ class Pause:
     response_param: str | None = attrs.field(validator=attrs.validators.optional(attrs.validators.instance_of(str)))
     at: datetime = attrs.field(converter=_in_utc)
     deadline: datetime | None = attrs.field(default=None, converter=attrs.converters.optional(_in_utc))
+    id: str = attrs.field(default="", validator=attrs.validators.instance_of(str))
 
 
 @attrs.frozen
@@ -76,12 +79,29 @@ class Part:
         node: Its node.
         label: The name of the branch, or the number of the item.
         value: What came of it.
+        made_of: The digest of what it was made of; empty if that is not known.
     """
 
     step: int
     node: str
     label: str
     value: Any
+    made_of: str = ""
+
+
+class KeptParts(dict[str, Any]):
+    """The values of the parts that are kept of a step, by their labels.
+
+    Attributes:
+        made_of: By the same labels, the digests of what they were made of.
+
+    Args:
+        parts: By label, the digest and the value.
+    """
+
+    def __init__(self, parts: Mapping[str, Sequence[Any]]) -> None:
+        super().__init__({label: value for label, (_, value) in parts.items()})
+        self.made_of: dict[str, str] = {label: made_of for label, (made_of, _) in parts.items()}
 
 
 def _read(keys: Iterable[str] | None) -> frozenset[str] | None:
@@ -146,7 +166,7 @@ class Progress:
         """Return what is left of it once a node has completed."""
         if not (self.next_node or self.partial or self.replaced or self.kept_names):
             return self
-        return self.changed(**_OF_ONE_STEP)
+        return self.changed(**_OF_ONE_STEP, answered=self.answered.union(self.answer))
 
     def kept_name(self, node: str) -> str:
         """Return the name under which the step of a node is kept: the one that the node had when the step began."""

@@ -65,11 +65,14 @@ class StepContext(Protocol):
     def keep_incoming(self, *, at_last: bool = False) -> Task[None]:
         """Save the State that the step is made from, unless it is saved: what is kept of parts builds on it."""
 
-    def finished_parts(self) -> Task[dict[str, Any]]:
-        """Return the values of the parts of this step that were finished before, by their labels."""
+    def finished_parts(self, made_of: Mapping[str, Any]) -> Task[dict[str, Any]]:
+        """Return the values of the parts of this step that were finished before, by their labels.
 
-    def keep_parts(self, finished: Mapping[str, Any]) -> Task[None]:
-        """Save parts of this step that have finished."""
+        `made_of` has, by label, what they are made of now: of those that were made of something else, none is returned.
+        """
+
+    def keep_parts(self, finished: Mapping[str, Any], made_of: Mapping[str, Any]) -> Task[None]:
+        """Save parts of this step that have finished, with what they were made of."""
 
     # ------------------------------------------------------------------ a nested graph
 

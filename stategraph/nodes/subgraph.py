@@ -132,7 +132,7 @@ class GraphNode(Node):
         saved, plan = (yield from step.load_nested()), self._plan()
         waiting = None if saved is None else step.waiting_step(saved, plan)
         if waiting is None:
-            return Question(self)
+            return Question(self, () if saved is not None else (_not_asked,))
         node, nested = waiting
         question = yield from node.asked(nested)
         schema, pause = plan.schema, awaited(nested.state)
@@ -155,6 +155,10 @@ class GraphNode(Node):
             self._plan()
         except GraphError as error:
             yield from (f"in graph {error.graph!r} of node {name!r}: {problem}" for problem in error.problems)
+
+
+def _not_asked(answer: Any) -> Any:
+    raise ValueError("its graph begins anew, and asks its own question: resume without an answer, then look at it")
 
 
 def _fitting(schema: Schema, key: str, state: State, answer: Any) -> Any:

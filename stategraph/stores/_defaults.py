@@ -79,5 +79,7 @@ def keeps_nested(source: State) -> bool:
 
 
 def rolled_back(state: State) -> State:
-    """Return the State of a run that is taken back to it."""
-    return evolve(asking_again(state), generation=state.generation + 1)
+    """Return the State of a run that is taken back to it. One that waited asks anew: it is another pause then."""
+    back = asking_again(state)
+    back = back if back.pause is None else waiting_anew(back, back.pause)
+    return evolve(back, generation=state.generation + 1)

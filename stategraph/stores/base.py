@@ -16,7 +16,7 @@ from stategraph._values.provenance import RunStatus
 from stategraph.errors import StepConflictError
 
 if TYPE_CHECKING:
-    from stategraph._values.progress import Part
+    from stategraph._values.progress import KeptParts, Part
     from stategraph._values.provenance import Owner
     from stategraph.state import State
     from stategraph.stores.summaries import Difference, Pruned, Summary
@@ -159,8 +159,8 @@ class CheckpointStore(ABC):
         """
         raise NotImplementedError
 
-    def load_parts(self, run_id: str, step: int, node: str) -> dict[str, Any]:
-        """Return the values of the parts that are kept of a step, by their labels."""
+    def load_parts(self, run_id: str, step: int, node: str) -> KeptParts:
+        """Return the values of the parts that are kept of a step, by their labels, and what each was made of."""
         raise NotImplementedError
 
     def drop_parts(self, run_id: str, step: int, *, newer_too: bool = False) -> None:

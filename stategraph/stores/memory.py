@@ -5,7 +5,7 @@ from __future__ import annotations
 import builtins
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from stategraph._owners.holds import Hold, Holds, acting, held, is_acting, lost
 from stategraph._util.dropped import reaper
@@ -17,7 +17,7 @@ from stategraph.stores._memory.held import HeldRun, HeldRuns, as_kept, state_of
 from stategraph.stores.base import CheckpointStore, RetentionPolicy
 
 if TYPE_CHECKING:
-    from stategraph._values.progress import Part
+    from stategraph._values.progress import KeptParts, Part
     from stategraph.stores._memory.held import Kept
     from stategraph.stores.summaries import Pruned, Summary
 
@@ -168,7 +168,7 @@ class MemoryStore(CheckpointStore):
             if run_id in self._held.runs:
                 self._held.runs[run_id].parts.update(kept)
 
-    def load_parts(self, run_id: str, step: int, node: str) -> dict[str, Any]:
+    def load_parts(self, run_id: str, step: int, node: str) -> KeptParts:
         from stategraph.stores._memory.parts import load_parts
 
         return load_parts(self._held, check_run_id(run_id), step, node)

@@ -8,14 +8,14 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from itertools import groupby
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import attrs
 
 from stategraph._owners.holds import Hold, acting, on_behalf_of
 from stategraph._util.dropped import is_started, reaper
 from stategraph._values.frozen import freeze, is_settled
-from stategraph._values.progress import Part
+from stategraph._values.progress import KeptParts, Part
 from stategraph.state import State
 from stategraph.stores.base import CheckpointStore, RetentionPolicy
 
@@ -53,7 +53,7 @@ def _count(write: _Write) -> int:
 def _copy_of(part: Part) -> Part:
     """Return the part with a value that no later change of its objects reaches."""
     value = freeze(part.value)
-    return Part(part.step, part.node, part.label, value if is_settled(value) else copy.deepcopy(value))
+    return attrs.evolve(part, value=value if is_settled(value) else copy.deepcopy(value))
 
 
 class WriteBehindStore:
@@ -248,7 +248,7 @@ class WriteBehindStore:
         """Whether the store keeps finished parts."""
         return self._store.keeps_parts
 
-    def load_parts(self, run_id: str, step: int, node: str) -> dict[str, Any]:
+    def load_parts(self, run_id: str, step: int, node: str) -> KeptParts:
         """Return finished parts as the store does, once everything is saved."""
         self.flush()
         return self._store.load_parts(run_id, step, node)

@@ -75,6 +75,17 @@ class PartsContract:
 
         assert run.load_parts("a", 3, "map") == {**{str(number): number for number in range(20)}, "newest": "last"}
 
+    def test_what_parts_were_made_of(self, run: CheckpointStore) -> None:
+        """A digest of it is kept with each, in a fork as well; of a label that comes twice, that of the later value."""
+        run.save_parts("a", [Part(3, "map", "x", 1, "old"), Part(3, "map", "y", 2, "digest"), Part(3, "map", "z", 3)])
+        run.save_parts("a", [Part(3, "map", "x", 4, "new")])
+        run.fork("a", "b")
+
+        for run_id in "ab":
+            found = run.load_parts(run_id, 3, "map")
+            assert (found, found.made_of) == ({"x": 4, "y": 2, "z": 3}, {"x": "new", "y": "digest", "z": ""})
+        assert run.load_parts("a", 4, "map").made_of == {}
+
     @pytest.mark.parametrize("label", ["0", "a/b", "@", "#3#map", "", "ä", "with space"])
     def test_labels(self, run: CheckpointStore, label: str) -> None:
         """A label is any text."""

@@ -14,7 +14,7 @@ from stategraph.state import State
 from stategraph.stores import CheckpointStore
 
 _NOON = datetime(2024, 5, 29, 12, 0, 0, 1, tzinfo=UTC)
-_PAUSE = Pause("approve it", "review", {"draft": ("a", 1)}, "verdict", _NOON, _NOON.replace(year=2030))
+_PAUSE = Pause("approve it", "review", {"draft": ("a", 1)}, "verdict", _NOON, _NOON.replace(year=2030), "0a1b")
 
 
 def _keys(*keys: str) -> Any:  # mypy cannot tell of what a converter makes a frozenset

@@ -45,13 +45,14 @@ def do_parts(step: StepContext, jobs: Sequence[Job], workers: Workers, accept: A
         ExceptionGroup: some failed; all their errors are in it.
     """
     yield from step.keep_incoming()
-    finished = yield from step.finished_parts()
+    made_of = {job.label: job.argument for job in jobs}
+    finished = yield from step.finished_parts(made_of)
     left = [job for job in jobs if job.label not in finished]
     if not left:
         step.is_done_before = bool(jobs) and step.attempt == 1
         return finished
     pool = _pool_for(left, workers)
-    work = _Work(step, pool, accept, finished)
+    work = _Work(step, pool, accept, made_of, finished)
     try:
         yield from work.do(len(left), stops=workers.stops)
     except (GeneratorExit, CannotAwait):  # the driver is gone, or cannot await: nobody waits for what has begun
@@ -83,6 +84,7 @@ class _Work:
     step: StepContext
     pool: Pool
     accept: Accept
+    made_of: Mapping[str, Any]
     finished: dict[str, Any]
     failed: dict[str, BaseException] = attrs.field(factory=dict)
 
@@ -125,7 +127,7 @@ class _Work:
             if error is not None:
                 self.failed[outcome.label] = error
         if values:
-            yield from self.step.keep_parts(values)
+            yield from self.step.keep_parts(values, self.made_of)
             self.finished.update(values)
         for error in self.failed.values():
             if not isinstance(error, Exception):

@@ -25,6 +25,7 @@ def pause_to_json(pause: Pause | None) -> str | None:
         "response_param": pause.response_param,
         "at": pause.at,
         "deadline": pause.deadline,
+        "id": pause.id,
     }
     try:
         return find_format("json").encode([fields]).decode()

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from stategraph._values.progress import Part
+from stategraph._values.progress import KeptParts, Part
 from stategraph.errors import NotSerializableError
 from stategraph.state import State
 from stategraph.stores._memory.held import HeldRuns, as_kept, state_of
@@ -25,18 +25,19 @@ def parts_as_kept(run_id: str, parts: Sequence[Part]) -> dict[tuple[int, str, st
 
 def _as_kept(part: Part, run_id: str) -> Kept:
     try:
-        return as_kept(State({"value": part.value}))
+        return as_kept(State({"made_of": part.made_of, "value": part.value}))
     except NotSerializableError as error:
         from stategraph.stores._rows.nested import named_by_part  # imported when used: 20 ms
 
         raise named_by_part(error, [part], run_id) from error.__cause__
 
 
-def load_parts(held: HeldRuns, run_id: str, step: int, node: str) -> dict[str, Any]:
-    """Return the values of the parts that are kept of a step, by their labels."""
+def load_parts(held: HeldRuns, run_id: str, step: int, node: str) -> KeptParts:
+    """Return the parts that are kept of a step."""
     run = held.runs.get(run_id)
     parts = {} if run is None else run.parts.copy()
-    return {label: state_of(kept)["value"] for (at, of, label), kept in parts.items() if (at, of) == (step, node)}
+    found = ((label, state_of(kept)) for (at, of, label), kept in parts.items() if (at, of) == (step, node))
+    return KeptParts({label: (kept["made_of"], kept["value"]) for label, kept in found})
 
 
 def drop_parts(held: HeldRuns, run_id: str, step: int, *, newer_too: bool) -> None:

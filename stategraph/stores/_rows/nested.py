@@ -12,7 +12,7 @@ from itertools import groupby
 from typing import Any
 
 from stategraph._values.ids import directly_nested, given_id, is_parts_id, parts_id, step_of
-from stategraph._values.progress import Part
+from stategraph._values.progress import KeptParts, Part
 from stategraph._values.provenance import ParentStep
 from stategraph.errors import CheckpointError, CheckpointNotFoundError, NotSerializableError, StepConflictError
 from stategraph.state import State, evolve
@@ -29,7 +29,7 @@ def save_parts(log: RunLog, run_id: str, parts: Sequence[Part]) -> None:
     """Keep finished parts of a step, as `CheckpointStore.save_parts`."""
     for (step, node), some in groupby(parts, lambda part: (part.step, part.node)):
         together = list(some)
-        values = {part.label: part.value for part in together}
+        values = {part.label: [part.made_of, part.value] for part in together}
         try:
             _add(log, parts_id(run_id, step, node), State(values, parent=ParentStep(run_id, step - 1)))
         except NotSerializableError as error:
@@ -52,18 +52,18 @@ def _add(log: RunLog, kept_at: str, parts: State) -> None:
     raise StepConflictError(given_id(kept_at), "its parts were not saved: others keep writing them")
 
 
-def load_parts(log: RunLog, run_id: str, step: int, node: str) -> dict[str, Any]:
+def load_parts(log: RunLog, run_id: str, step: int, node: str) -> KeptParts:
     """Return the parts that are kept of a step, as `CheckpointStore.load_parts`."""
     try:
-        return log.read(parts_id(run_id, step, node), partial(_values, log))
+        return KeptParts(log.read(parts_id(run_id, step, node), partial(_values, log)))
     except CheckpointNotFoundError:
-        return {}
+        return KeptParts({})
     except CheckpointError as error:
         raise _of_outer_run(error, run_id) from error.__cause__
 
 
-def _values(log: RunLog, run: RunRecord) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+def _values(log: RunLog, run: RunRecord) -> dict[str, Sequence[Any]]:
+    found: dict[str, Sequence[Any]] = {}
     for row in log.visible(run):
         chain = log.table.chain(run.run_id, row.step)
         if chain:  # not if they were dropped meanwhile

@@ -7,11 +7,10 @@ import logging
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 from stategraph._owners.holds import Hold, acting, held
 from stategraph._values.ids import check_given_id, check_run_id, given_id
-from stategraph._values.progress import Part
+from stategraph._values.progress import KeptParts, Part
 from stategraph._values.provenance import Owner
 from stategraph.errors import CheckpointError, InvalidRunIdError
 from stategraph.state import State
@@ -162,7 +161,7 @@ class RowStore(CheckpointStore):
         with held(self, run_id):
             nested.save_parts(self._log, run_id, parts)
 
-    def load_parts(self, run_id: str, step: int, node: str) -> dict[str, Any]:
+    def load_parts(self, run_id: str, step: int, node: str) -> KeptParts:
         return nested.load_parts(self._log, check_run_id(run_id), step, node)
 
     def drop_parts(self, run_id: str, step: int, *, newer_too: bool = False) -> None:
