@@ -33,7 +33,10 @@ def end_early(run: RunContext, error: BaseException) -> Task[None]:
 
     An exception that only drivers and steps know is replaced by the public one that it stands for.
     """
+    run.services.heeds_cancel = False
     if isinstance(error, Stopped):
+        if run.services.is_cancelled and run.outer_step is None:
+            run.state = evolve(run.state, status=RunStatus.CANCELLED)
         stop = with_notes(RunCancelledError(run.state, str(error)), error)
         yield from rescue(run, stop)
         raise stop from error.__cause__

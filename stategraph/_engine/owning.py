@@ -2,22 +2,33 @@
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 from stategraph._engine.context import RunContext
 from stategraph._owners.holds import Hold, let_go
-from stategraph._protocol.commands import LetGo, Own, Sleep, Stopped, Task
+from stategraph._protocol.commands import Amend, LetGo, Own, Sleep, Stopped, Task
 from stategraph.errors import RunBusyError
-from stategraph.state import State
 
+_Answer = TypeVar("_Answer")
 _SOONEST, _LATEST = 0.001, 0.05  # seconds after which a run that is at work is looked at again
 
 
-def owning(run: RunContext, hold: Hold, task: Task[State]) -> Task[State]:
-    """Do a task as the owner of a run, from before it first asks the store until it has returned."""
+def owning(run: RunContext, hold: Hold, task: Task[_Answer], *, takes_up: bool = True) -> Task[_Answer]:
+    """Do a task as the owner of a run, from before it first asks the store until it has returned.
+
+    Args:
+        run: What is known of the call.
+        hold: What the task has of the run.
+        task: The task.
+        takes_up: Whether it goes on with a run that was cancelled.
+    """
     if not run.plan.saves:
         return (yield from task)
     try:
         yield from _own(run, hold)
-        state = yield from task
+        if hold.is_cancelled and takes_up:
+            yield from take_up(run, hold)
+        answer = yield from task
     except GeneratorExit:  # the driver is gone: another one lets go, after all else that is left to do
         run.hand_over(_let_go(run, hold))
         raise
@@ -25,7 +36,12 @@ def owning(run: RunContext, hold: Hold, task: Task[State]) -> Task[State]:
         yield from _let_go(run, hold)
         raise
     yield from _let_go(run, hold)
-    return state
+    return answer
+
+
+def take_up(run: RunContext, hold: Hold) -> Task[None]:
+    """Go on with a run that was cancelled."""
+    yield (Amend, run.services.take_up, hold)
 
 
 def _own(run: RunContext, hold: Hold) -> Task[None]:

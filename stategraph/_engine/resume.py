@@ -56,13 +56,18 @@ def resume(
     check_given_id(run_id)
     if not run.plan.saves:
         raise CheckpointingDisabledError(run.plan.graph)
-    task = _resume(run, run_id, updates, allow_changed, migrate)
+    task = resume_owned(run, run_id, updates, allow_changed, migrate)
     return owning(run, Hold(run_id, is_shown=run.shows), task)
 
 
-def _resume(
-    run: RunContext, run_id: str, updates: Mapping[str, Any], allow_changed: bool, migrate: Mapping[str, str]
+def resume_owned(
+    run: RunContext,
+    run_id: str,
+    updates: Mapping[str, Any] = NOTHING_GIVEN,
+    allow_changed: bool = False,
+    migrate: Mapping[str, str] = NOTHING_GIVEN,
 ) -> Task[State]:
+    """Do what `resume` does, as the owner of the run."""
     loaded = yield (Load, run.services.load, run_id)
     yield from emit(run, EventType.CHECKPOINT_LOAD, loaded)
     run.allow_changed = allow_changed
@@ -96,7 +101,7 @@ def revive(
         is_same: Whether it is as it was saved.
     """
     run_id, step = saved.run_id, saved.step
-    if saved.status is RunStatus.PAUSED:
+    if saved.status is RunStatus.PAUSED or (saved.status is RunStatus.CANCELLED and saved.pause is not None):
         from stategraph._engine.pauses import take_answer  # imported when used: few runs pause
 
         saved, updates = yield from take_answer(run, saved, updates)

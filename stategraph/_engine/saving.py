@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from time import monotonic
 from typing import Any
 
 from stategraph._engine.context import RunContext
-from stategraph._protocol.commands import Command, Flush, Notify, Parts, Show, Task
+from stategraph._protocol.commands import Command, Flush, Load, Notify, Parts, Show, Task
 from stategraph._values.events import EventType
 from stategraph.state import State
 
@@ -43,6 +44,16 @@ def flush(run: RunContext, state: State) -> Task[None]:
     """Wait until all that was saved is durable, if saves are done later."""
     if run.plan.write_behind:
         yield (Flush, run.services.flush, state)
+
+
+LOOK_AGAIN = 0.05
+"""Seconds after which a run that saves nothing meanwhile is asked again whether it was cancelled."""
+
+
+def heed_cancel(run: RunContext) -> Task[float]:
+    """Stop the run if it was cancelled; return when to ask again, as time.monotonic tells it."""
+    yield (Load, run.services.stop_if_cancelled, run.state)
+    return monotonic() + LOOK_AGAIN
 
 
 def drop_joined_parts(run: RunContext) -> Task[None]:

@@ -9,22 +9,25 @@ from __future__ import annotations
 
 import weakref
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 from stategraph._owners.byte_locks import CAN_LOCK, LockFile
 from stategraph._owners.holds import Hold, Holds, busy
 from stategraph._values.provenance import Owner
 from stategraph.errors import CheckpointError
 
+Fence: TypeAlias = tuple[int, bool]
+"""How often a run was taken from its owners, and whether it was cancelled and not taken up since."""
+
 
 class Fences(Protocol):
-    """Counts how often runs were taken from their owners."""
+    """Counts how often runs were taken from their owners, and knows which are cancelled."""
 
-    def fence(self, run_id: str) -> int:
-        """Return how often a run was taken."""
+    def fence(self, run_id: str) -> Fence:
+        """Return how often a run was taken, and whether it is cancelled."""
 
-    def raise_fence(self, run_id: str) -> int:
-        """Count once more, in a transaction of its own; return the count."""
+    def raise_fence(self, run_id: str) -> Fence:
+        """Count once more, in a transaction of its own; return the same."""
 
 
 class FileHolds(Holds):
@@ -76,7 +79,7 @@ class FileHolds(Holds):
         try:
             is_taken = loser is not None or not self._is_locked(hold, fences, take_over)
             while is_taken:  # until no other process has locked it between the two
-                hold.fence = fences.raise_fence(hold.run_id)
+                hold.fence, hold.is_cancelled = fences.raise_fence(hold.run_id)
                 is_taken = not self._opened().lock(_text(hold))
             if loser is not None:
                 self._opened().unlock(_text(loser))
@@ -94,7 +97,7 @@ class FileHolds(Holds):
         """Lock the byte of a run; return False if another process has it, and it is to be taken over."""
         while True:
             is_locked = self._opened().lock(_text(hold), is_brief=hold.is_brief)
-            fence = fences.fence(hold.run_id)
+            fence, hold.is_cancelled = fences.fence(hold.run_id)
             if fence == hold.fence:
                 break
             if is_locked:
@@ -117,7 +120,7 @@ class FileHolds(Holds):
         if hold is not None or not CAN_LOCK:
             return None if hold is None else hold.owner
         asked = Hold(run_id)
-        asked.fence = fences.fence(run_id)
+        asked.fence, _ = fences.fence(run_id)
         return self._opened().owner(_text(asked))
 
     def _opened(self) -> LockFile:

@@ -39,11 +39,15 @@ class Hold:
         fence: How often the run had been taken from its owners by then, where the store counts that.
         is_lost: Whether somebody else has taken the run.
         is_over: Whether the owner has let go of it.
+        is_cancelled: Whether somebody has cancelled the run, and nobody has taken it up since.
         holds: What it is released from.
         lock: Held while a store that cannot look at the hold itself is written to.
     """
 
-    __slots__ = ("fence", "holds", "is_brief", "is_lost", "is_over", "is_shown", "lock", "run_id", "since_ns", "store")
+    __slots__ = (
+        *("fence", "holds", "is_brief", "is_cancelled", "is_lost", "is_over", "is_shown", "lock"),
+        *("run_id", "since_ns", "store"),
+    )
 
     def __init__(self, run_id: str, *, is_shown: bool = False, is_brief: bool = False) -> None:
         self.run_id, self.is_shown, self.is_brief = run_id, is_shown, is_brief
@@ -51,7 +55,7 @@ class Hold:
         self.store: object = None
         self.holds: Holds | None = None
         self.fence = 0
-        self.is_lost = self.is_over = False
+        self.is_lost = self.is_over = self.is_cancelled = False
         self.lock: threading.RLock | None = None
 
     def check(self) -> None:
@@ -83,6 +87,7 @@ class Holds:
 
     def __init__(self) -> None:
         self._by_run: dict[str, Hold] = {}
+        self._cancelled: set[str] = set()
         self.renew()
         _all.add(self)
 
@@ -116,10 +121,25 @@ class Holds:
                 other.is_lost = True
             self._by_run[hold.run_id] = hold
             hold.holds = self
+            hold.is_cancelled = hold.run_id in self._cancelled
         if other is not None and other.lock is not None:
             with other.lock:  # what its owner is writing is written, or refused, before anybody else goes on
                 pass
         return other
+
+    def cancel(self, run_id: str) -> None:
+        """Tell whoever owns a run, or does so next, that it is cancelled."""
+        with self._lock:
+            self._cancelled.add(run_id)
+            hold = self._by_run.get(run_id)
+            if hold is not None:
+                hold.is_cancelled = True
+
+    def take_up(self, hold: Hold) -> None:
+        """Forget that a run was cancelled, for its owner goes on with it."""
+        with self._lock:
+            self._cancelled.discard(hold.run_id)
+            hold.is_cancelled = False
 
     def release(self, hold: Hold) -> None:
         """Let go of a run, if this hold has it."""
