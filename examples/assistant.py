@@ -83,7 +83,7 @@ def assistant_graph(path: Path) -> StateGraph:
 
 
 def say(graph: StateGraph, chat_id: str, said: str) -> State:
-    """One turn: the first begins a run, every other goes on with it. One in which the process was killed is finished."""
+    """One turn: the first begins a run, every other goes on with it; one that was cut off is finished first."""
     return graph.turn(chat_id, {"said": said})
 
 

@@ -26,6 +26,7 @@ from stategraph import (
     ExecutionError,
     GraphMismatchError,
     InterruptNode,
+    MapNode,
     NodeContext,
     Recovered,
     RunBusyError,
@@ -425,6 +426,56 @@ class TestCancel:
             any_play.execute(chat(any_play, {"a": asks, "b": trace("b")}))
 
         assert told == [False, True]
+
+    def test_a_node_that_fails_because_it_is_told(self, any_play: Scene) -> None:
+        """The run is cancelled, not failed; why the node ended is told."""
+
+        def gives_up(state: State, context: NodeContext) -> dict[str, Any]:
+            make_graph(traces("a"), store=any_play.store).cancel(RUN)
+            while not context.cancelled:
+                time.sleep(0.01)
+            raise TimeoutError("told to stop")
+
+        with pytest.raises(RunCancelledError) as stopped:
+            any_play.execute(chat(any_play, {"a": trace("a"), "b": gives_up}))
+
+        assert any_play.store.load(RUN).status is RunStatus.CANCELLED
+        assert "told to stop" in str(stopped.value.__cause__)
+        assert any_play.resume(chat(any_play))["trace"] == ["a", "b"]
+
+    def test_one_that_is_taken_back(self, play: Scene) -> None:
+        """A run that was cancelled, and rolled back since, is not cancelled any more."""
+
+        def cancelled(state: State) -> dict[str, Any]:
+            make_graph(traces("a"), store=play.store).cancel(RUN)
+            return {}
+
+        graph = chat(play, {"a": trace("a"), "b": cancelled, "c": trace("c")}, retention="full")
+        with pytest.raises(RunCancelledError):
+            play.execute(graph)
+        play.store.rollback(RUN, 1)
+
+        (done,) = recovered(play, chat(play, traces("abc")))
+        assert done.error is None
+
+    def test_a_map(self, play: Scene) -> None:
+        """It stops before all of its items are done; those that are done are not repeated."""
+        done: list[int] = []
+
+        def item(value: int) -> int:
+            done.append(value)
+            if len(done) == 3:
+                make_graph(traces("a"), store=play.store).cancel(RUN)
+            return value
+
+        graph = chat(play, {"map": MapNode(item, "items", "out", 1)})
+        with pytest.raises(RunCancelledError):
+            play.execute(graph, State({"items": list(range(50))}, run_id=RUN))
+
+        assert play.store.load(RUN).status is RunStatus.CANCELLED
+        assert len(done) < 10
+        assert play.resume(graph)["out"] == list(range(50))
+        assert len(done) <= 51
 
     @pytest.mark.parametrize("limit", ["cancel", "timeout"])
     def test_a_node_that_asks_about_its_call(self, any_play: Scene, limit: str) -> None:

@@ -75,6 +75,7 @@ class FileHolds(Holds):
         loser = self.take(hold, take_over=take_over)
         hold.fence = 0 if loser is None else loser.fence
         if not CAN_LOCK:
+            _, hold.is_cancelled = fences.fence(hold.run_id)
             return
         try:
             is_taken = loser is not None or not self._is_locked(hold, fences, take_over)
