@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -10,7 +11,7 @@ import attrs
 import pytest
 
 from stategraph.config import CheckpointConfig, GraphConfig
-from stategraph.errors import CheckpointNotFoundError, RunBusyError, RunLostError
+from stategraph.errors import CheckpointNotFoundError, RunBusyError, RunCancelledError, RunLostError
 from stategraph.graph import StateGraph
 from stategraph.state import State
 from stategraph.stores.base import CheckpointStore
@@ -182,6 +183,35 @@ class OwningContract:
 
         kept = store.load(_RUN)
         assert (kept.step, kept.status, kept.generation) == (1, "active", 1)
+
+    @pytest.mark.parametrize("durability", ["sync", "async", "exit"])
+    def test_a_run_at_work_is_cancelled(self, store: CheckpointStore, durability: Any) -> None:
+        """Its owner stops after the step that it makes, and the run can be taken up again."""
+
+        def cancelled() -> None:
+            _graph(store).cancel(_RUN)
+            time.sleep(0.1)  # where steps are not saved at once, a run looks only now and then
+
+        with pytest.raises(RunCancelledError) as stopped:
+            _graph(store, cancelled, durability=durability).execute(State(run_id=_RUN))
+
+        assert store.load(_RUN) == stopped.value.state
+        assert (stopped.value.state.status, stopped.value.state.step) == ("cancelled", 2)
+        assert list(_graph(store).recover()) == []
+        assert _graph(store).resume(_RUN)["made"] == ["a", "b"]
+
+    def test_a_run_that_nobody_is_at_work_on(self, store: CheckpointStore) -> None:
+        """It is taken up by one sweep and no other, or cancelled at once."""
+        graph = _graph(store)
+        graph.submit(State(run_id=_RUN))
+        graph.submit(State(run_id="order-2"))
+        graph.cancel("order-2")
+
+        swept = [*graph.recover(), *graph.recover()]
+
+        assert [one.run_id for one in swept] == [_RUN]
+        assert store.load(_RUN)["made"] == ["a", "b"]
+        assert store.load("order-2").status == "cancelled"
 
     def test_a_call_that_ends_early_lets_go(self, store: CheckpointStore) -> None:
         """Whatever it ends with."""
