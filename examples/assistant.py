@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from stategraph import CheckpointConfig, GraphConfig, RunStatus, State, StateGraph, key_equals
+from stategraph import CheckpointConfig, GraphConfig, State, StateGraph, key_equals
 
 Updates = dict[str, Any]
 
@@ -68,7 +68,7 @@ def reply(state: State) -> Updates:
 
 def assistant_graph(path: Path) -> StateGraph:
     """The graph: listen -> what the rule says -> reply. A completed run is kept, for the next turn to go on with."""
-    checkpoint = CheckpointConfig(store="sqlite", interval=1, preserve=True, options={"path": str(path)})
+    checkpoint = CheckpointConfig(store="sqlite", preserve=True, options={"path": str(path)})
     graph = StateGraph(GraphConfig(name="assistant", observer="noop", checkpoint=checkpoint))
     graph.add_node("listen", listen)
     graph.add_node("reply", reply)
@@ -83,12 +83,8 @@ def assistant_graph(path: Path) -> StateGraph:
 
 
 def say(graph: StateGraph, chat_id: str, said: str) -> State:
-    """One turn: the first begins a run, every other goes on with it."""
-    if chat_id not in graph.store.list():
-        return graph.execute(State({"said": said}, run_id=chat_id))
-    if graph.store.load(chat_id).status is not RunStatus.COMPLETED:
-        graph.resume(chat_id)  # the turn in which the process was killed
-    return graph.execute(graph.store.load(chat_id).set("said", said))
+    """One turn: the first begins a run, every other goes on with it; one that was cut off is finished first."""
+    return graph.turn(chat_id, {"said": said})
 
 
 def lines() -> Iterator[str]:

@@ -11,6 +11,7 @@ _HOMES = {
     "_values.events": "Event EventType",
     "_values.progress": "Partial Pause",
     "_values.provenance": "ErrorInfo Owner ParentStep RunStatus",
+    "_engine.calling": "Recovered",
     "config": "CheckpointConfig GraphConfig",
     "edges": "Edge always and_ key_equals key_exists not_ or_",
     "errors": """

@@ -1,3 +1,4 @@
+from stategraph._engine.calling import Recovered
 from stategraph._values.events import Event, EventType
 from stategraph._values.progress import Partial, Pause
 from stategraph._values.provenance import ErrorInfo, Owner, ParentStep, RunStatus
@@ -79,6 +80,7 @@ __all__ = [
     "Partial",
     "Pause",
     "RecomputeError",
+    "Recovered",
     "RetryPolicy",
     "RunBusyError",
     "RunCancelledError",

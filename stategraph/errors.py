@@ -182,12 +182,22 @@ class AsyncNodeError(StateGraphError, RuntimeError):
 
 @attrs.define(slots=False, eq=False, repr=False)
 class RunExistsError(StateGraphError):
-    """A fresh State has the run_id of a run that the store already holds."""
+    """A fresh State has the run_id of a run that the store already holds, or a State is of a run that is not complete.
+
+    `status` is how that run stands, in the latter case.
+    """
 
     run_id: str
     store: str = "store"
+    status: str = ""
 
     def __str__(self) -> str:
+        if self.status:
+            return (
+                f"run {self.run_id!r} is {self.status}, and to execute its State would begin it again where it is not "
+                f"complete: go on with resume({self.run_id!r}), have it finished before new input with "
+                f"turn({self.run_id!r}, {{...}}), or say restart=True"
+            )
         return (
             f"run {self.run_id!r} is already in the {self.store}: go on with resume({self.run_id!r}) or, if it is "
             "complete, execute its State from store.load; or delete it with store.delete, or choose another run_id"

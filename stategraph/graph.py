@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Unpack, cast
 
-from stategraph._drivers.options import Call, ResumeCall, checked, claim_of, signal_of
+from stategraph._drivers.options import Call, ExecuteCall, ResumeCall, checked, claim_of, restart_of, signal_of
 from stategraph._drivers.sync import drive, hand_over
 from stategraph._engine.context import RunContext
 from stategraph._engine.io import RunIO
@@ -25,8 +25,10 @@ from stategraph.stores import CheckpointStore, get_checkpoint_store
 from stategraph.stores.base import RetentionPolicy
 
 if TYPE_CHECKING:
+    from stategraph._capabilities.sweep import Sweep
     from stategraph._drivers.iteration import Stream
     from stategraph._drivers.streams import AsyncStream
+    from stategraph._engine.calling import Recovered
     from stategraph._protocol.store import Store
     from stategraph._schema.schema import Schema
     from stategraph.nodes.subgraph import GraphNode, Keys
@@ -77,7 +79,7 @@ class StateGraph(GraphBuilder):
 
     # ------------------------------------------------------------------ running
 
-    def execute(self, state: State, **how: Unpack[Call]) -> State:
+    def execute(self, state: State, **how: Unpack[ExecuteCall]) -> State:
         """Run a State from the entry point to an exit point.
 
         A State with a past, such as a loaded one, goes on counting its steps.
@@ -89,6 +91,7 @@ class StateGraph(GraphBuilder):
                 is saved.
             cancel: Stops the run before the next node once it is set.
             timeout: Seconds after which the run is stopped before the next node; a node that is async is cut off.
+            restart: Begin at the entry point though the run of the State is not complete, and leave it where it stands.
 
         Returns:
             The final State, of status completed; or paused, if a node pauses the run.
@@ -98,18 +101,18 @@ class StateGraph(GraphBuilder):
             SchemaError: the State does not fit the schema.
             RunBusyError: another call is at work on the run. Nothing has been done.
             RunLostError: the run was taken over, taken back or deleted meanwhile. Nothing more of this call is saved.
-            RunExistsError: the State is new and the store already has a run of its run_id.
+            RunExistsError: the State is new and the store already has a run of its run_id; or that run is not complete.
             GraphMismatchError: the State is of a run of another graph that is not complete.
             ExecutionError: a node or a predicate raised, a node returned something else than a State or a mapping, or
                 no edge passed. The last completed State is in it and, unless the interval is 0, in the store.
             MaxIterationsError: the call ran as many nodes as the config allows.
-            RunCancelledError: `cancel` was set or the time is up; resume goes on.
+            RunCancelledError: `cancel` was set, the time is up, or somebody has cancelled the run; resume goes on.
             CheckpointError: the store could not save; the State that was at stake is in it.
             AsyncNodeError: the graph has async nodes and an event loop is running in this thread: use `aexecute`.
         """
-        return drive(execute(self._sync_run(how), _checked(state)), signal_of(how))
+        return drive(_execute(self._sync_run(how, ExecuteCall), state, how), signal_of(how))
 
-    async def aexecute(self, state: State, **how: Unpack[Call]) -> State:
+    async def aexecute(self, state: State, **how: Unpack[ExecuteCall]) -> State:
         """Run a State as `execute` does, on the running event loop.
 
         Sync nodes and the store work in threads. To cancel the task stops the run, after the node that is running if
@@ -117,7 +120,7 @@ class StateGraph(GraphBuilder):
         """
         from stategraph._drivers.aio import adrive  # imported when used: asyncio takes 20 ms
 
-        return await adrive(execute(self._new_run(how), _checked(state)), signal_of(how))
+        return await adrive(_execute(self._new_run(how, ExecuteCall), state, how), signal_of(how))
 
     def resume(self, run_id: str, updates: Mapping[str, Any] | None = None, **how: Unpack[ResumeCall]) -> State:
         """Go on with a run from its last checkpoint: take the next edge after the node that produced it.
@@ -130,10 +133,7 @@ class StateGraph(GraphBuilder):
             migrate: New names of nodes that were renamed since, by their old ones; of a node of a nested graph, both
                 after the name of the node that runs the graph and a slash.
             pause: The pause that the updates answer, or its id: another one is not answered.
-            wait: As for `execute`.
-            take_over: As for `execute`.
-            cancel: As for `execute`.
-            timeout: As for `execute`.
+            wait: As for `execute`, like all that may be said besides.
 
         Returns:
             The final State, of status completed; or paused, if a node pauses the run.
@@ -158,9 +158,91 @@ class StateGraph(GraphBuilder):
         task = _resume(self._new_run(how, ResumeCall), run_id, updates, how)
         return await adrive(task, signal_of(how))
 
+    # ------------------------------------------------------------------ whatever was before
+
+    def run(self, state: State, **how: Unpack[Call]) -> State:
+        """Run a State, however often it is asked for: its run_id says whether that was done.
+
+        If there is no such run, it is executed. If it is unfinished, it is resumed. If it is complete, paused or
+        cancelled, nothing runs, and its State is returned. A complete run is only there with ``preserve=True``.
+
+        The options are those of `execute`, the errors those of `execute` and `resume`.
+        """
+        from stategraph._engine.calling import run_once  # imported when used
+
+        return drive(run_once(self._sync_run(how), state), signal_of(how))
+
+    async def arun(self, state: State, **how: Unpack[Call]) -> State:
+        """Run a State as `run` does, on the running event loop; see `aexecute`."""
+        from stategraph._drivers.aio import adrive  # imported when used: asyncio takes 20 ms
+        from stategraph._engine.calling import run_once  # imported when used
+
+        return await adrive(run_once(self._new_run(how), state), signal_of(how))
+
+    def turn(self, run_id: str, input: Mapping[str, Any], **how: Unpack[Call]) -> State:
+        """Go on with a conversation: finish the turn before, then execute the run with this input.
+
+        The first turn begins the run. A turn that was cancelled is not finished. Turns take ``preserve=True``: a run
+        that is deleted when it completes begins anew. The options are those of `execute`.
+
+        Raises:
+            AnswerError: the turn before is paused; the input was not taken. And all that `execute` and `resume` raise.
+        """
+        from stategraph._engine.calling import turn  # imported when used
+
+        return drive(turn(self._sync_run(how), run_id, input), signal_of(how))
+
+    async def aturn(self, run_id: str, input: Mapping[str, Any], **how: Unpack[Call]) -> State:
+        """Go on with a conversation as `turn` does, on the running event loop; see `aexecute`."""
+        from stategraph._drivers.aio import adrive  # imported when used: asyncio takes 20 ms
+        from stategraph._engine.calling import turn  # imported when used
+
+        return await adrive(turn(self._new_run(how), run_id, input), signal_of(how))
+
+    def submit(self, state: State) -> State:
+        """Save a State as a run that is to begin, and that nobody is at work on: `recover` goes on with it.
+
+        Raises:
+            RunExistsError, RunBusyError, SchemaError, CheckpointError: as `execute`.
+            CheckpointingDisabledError: the graph saves nothing (interval 0).
+        """
+        from stategraph._engine.calling import submit  # imported when used
+
+        return drive(submit(self._new_run({}), state), None)
+
+    def recover(self, *, limit: int | None = None, max_recoveries: int = 10) -> Iterator[Recovered]:
+        """Go on with runs of this graph that are unfinished and that nobody owns, the oldest first.
+
+        Runs that are paused, cancelled or failed stay. Of processes that do this at the same time, one takes up a run.
+        It yields what came of each run as it ends; if that is an error, the others go on.
+
+        Args:
+            limit: How many runs to go on with at most.
+            max_recoveries: How many owners one step of a run may take down; then the run is failed.
+        """
+        return iter(_sweep(self.store, self._name, partial(self._sync_run, {}), limit, max_recoveries))
+
+    def arecover(self, *, limit: int | None = None, max_recoveries: int = 10) -> AsyncIterator[Recovered]:
+        """Go on with runs as `recover` does, on the running event loop; see `aexecute`."""
+        return aiter(_sweep(self.store, self._name, partial(self._new_run, {}), limit, max_recoveries))
+
+    def cancel(self, run_id: str) -> None:
+        """Cancel a run, whatever process is at work on it; `resume` takes it up again.
+
+        Its owner stops at the next save, before the next node at the latest, with a RunCancelledError. If nobody is at
+        work on it, it is cancelled at once.
+
+        Raises:
+            CheckpointNotFoundError: there is no such run.
+            RunCompleteError: it is complete.
+        """
+        from stategraph._engine.calling import cancel  # imported when used
+
+        drive(cancel(self._new_run({}), run_id), None)
+
     # ------------------------------------------------------------------ step by step
 
-    def stream(self, state: State, **how: Unpack[Call]) -> Stream:
+    def stream(self, state: State, **how: Unpack[ExecuteCall]) -> Stream:
         """Run a State as `execute` does, yielding it after every node, and after every chunk of a node.
 
         After a chunk, `State.partial` holds the chunks so far. The run goes on when the next State is asked for; to
@@ -168,7 +250,7 @@ class StateGraph(GraphBuilder):
         """
         from stategraph._drivers.iteration import Stream  # imported when used
 
-        task = execute(self._sync_run(how, shows=True), _checked(state))
+        task = _execute(self._sync_run(how, ExecuteCall, shows=True), state, how)
         return Stream(task, signal_of(how), self.store)
 
     def stream_resume(self, run_id: str, updates: Mapping[str, Any] | None = None, **how: Unpack[ResumeCall]) -> Stream:
@@ -178,7 +260,7 @@ class StateGraph(GraphBuilder):
         task = _resume(self._sync_run(how, ResumeCall, shows=True), run_id, updates, how)
         return Stream(task, signal_of(how), self.store)
 
-    def astream(self, state: State, **how: Unpack[Call]) -> AsyncStream:
+    def astream(self, state: State, **how: Unpack[ExecuteCall]) -> AsyncStream:
         """Run a State as `stream` does, on the running event loop.
 
         A loop that may be left early is best put into ``async with graph.astream(state) as states``: then the run has
@@ -186,7 +268,7 @@ class StateGraph(GraphBuilder):
         """
         from stategraph._drivers.streams import AsyncStream  # imported when used: asyncio takes 20 ms
 
-        task = execute(self._new_run(how, shows=True), _checked(state))
+        task = _execute(self._new_run(how, ExecuteCall, shows=True), state, how)
         return AsyncStream(task, signal_of(how), self.store)
 
     def astream_resume(
@@ -219,11 +301,16 @@ class StateGraph(GraphBuilder):
         checked(how, kind)
         patience, takes_over = claim_of(how)
         plan, checkpoint = self._runnable(), self.config.checkpoint
-        store = _write_behind(self.store) if plan.write_behind else self.store
+        store: Store = self.store
+        if plan.write_behind:
+            from stategraph.stores.write_behind import WriteBehindStore  # imported when used: for durability "async"
+
+            store = WriteBehindStore(self.store)
         policy = RetentionPolicy(checkpoint.retention, checkpoint.window, checkpoint.ttl)
         services = RunIO(store, self.observer, self._name, policy, plan.persist, partial(reaper.settle, self.store))
         dropped = partial(hand_over, self.store, os.getpid())
-        return RunContext(plan, services, wanted_events(self.observer), shows, dropped, patience, takes_over)
+        signal = signal_of(how) if how else None
+        return RunContext(plan, services, wanted_events(self.observer), shows, dropped, patience, takes_over, signal)
 
     def _sync_run(self, how: Call, kind: type = Call, *, shows: bool = False) -> RunContext:
         run = self._new_run(how, kind, shows=shows)
@@ -298,12 +385,6 @@ def _schema_of(cls: type) -> Schema:
     return schema_of(cls)
 
 
-def _write_behind(store: CheckpointStore) -> Store:
-    from stategraph.stores.write_behind import WriteBehindStore  # imported when used: for durability "async"
-
-    return WriteBehindStore(store)
-
-
 def _check_arguments(config: object, observer: object, store: object) -> None:
     if not isinstance(config, GraphConfig):
         allowed = "a GraphConfig; GraphConfig.from_dict makes one of a mapping"
@@ -317,6 +398,16 @@ def _check_arguments(config: object, observer: object, store: object) -> None:
         )
 
 
+def _sweep(*about: Any) -> Sweep:
+    from stategraph._capabilities.sweep import Sweep  # imported when used
+
+    return Sweep(*about)
+
+
+def _execute(run: RunContext, state: State, how: ExecuteCall) -> Task[State]:
+    return execute(run, state, restart=restart_of(how) if how else False)
+
+
 def _resume(run: RunContext, run_id: str, updates: Mapping[str, Any] | None, how: ResumeCall) -> Task[State]:
     from stategraph._engine.resume import resume_with  # imported when used: most processes begin runs
 
@@ -327,9 +418,3 @@ def _digest_of(*parts: Mapping[str, Any]) -> str:
     from stategraph.stores._codec.digest import digest_of  # imported when used: by pauses, and parts of steps
 
     return digest_of(*parts)
-
-
-def _checked(state: object) -> State:
-    if not isinstance(state, State):
-        raise TypeError(f"a graph runs a State, not {type(state).__name__}: State({{...}}) makes one of a mapping")
-    return state

@@ -172,7 +172,7 @@ _WRONG_VALUES: dict[str, tuple[str, list[Any]]] = {
     "observer": ("name of an observer", ["", None, 5, True, ["noop"]]),
     "max_iterations": ("a whole number from 1 on", [0, -1, 1.0, "5", True, None, []]),
     "checkpoint.store": ("name of a checkpoint store", ["", None, 5, {"name": "disk"}]),
-    "checkpoint.interval": ("0 turns checkpointing off", [-1, 1.0, "5", True, False, None, [1]]),
+    "checkpoint.interval": ("0 turns checkpointing off", [-1, 1.0, "5", True, False, [1]]),
     "checkpoint.preserve": ("true keeps", [0, 1, "true", "false", None, []]),
     "checkpoint.durability": ('"sync" saves before', ["", None, 5, "SYNC", "none", True, ["sync"]]),
     "checkpoint.retention": ('"latest" keeps the newest', ["", None, 5, "all", 0, ["full"]]),
@@ -372,6 +372,7 @@ def test_to_dict_gives_a_mapping_of_its_own() -> None:
         ({"checkpoint": {}}, {}),
         (GraphConfig("other"), {"name": "other"}),
         (GraphConfig("review", max_iterations=9), {"max_iterations": 9}),
+        (GraphConfig("review", checkpoint=CheckpointConfig("disk")), {}),
         (
             GraphConfig("review", checkpoint=CheckpointConfig("memory", 7)),
             {"checkpoint": {**FULL["checkpoint"], "interval": 7}},

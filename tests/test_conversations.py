@@ -155,12 +155,12 @@ class TestTurns:
         assert any_play.execute(mails, done)["trace"] == ["a", "b", "z"]
 
     def test_a_paused_run_that_starts_over(self, any_play: Scene) -> None:
-        """Executing it leaves the question behind and begins at the entry point."""
+        """Executing it leaves the question behind and begins at the entry point, if that is asked for."""
         nodes = {"a": trace("a"), "ask": InterruptNode("trace", "ok")}
         graph = make_graph(nodes, store=any_play.store)
         any_play.execute(graph)
 
-        again = any_play.execute(graph, any_play.store.load(RUN))
+        again = any_play.execute(graph, any_play.store.load(RUN), restart=True)
 
         assert again.pause is not None
         assert (again.pause.value, again.step) == (["a", "a"], 2)
@@ -189,7 +189,7 @@ class TestTurns:
             play.execute(graph, State({"n": 1, "items": [1, 0]}, run_id=RUN))
         ready["go"] = True
 
-        final = play.execute(graph, play.store.load(RUN).update({"n": 5, "items": [5, 0]}))
+        final = play.execute(graph, play.store.load(RUN).update({"n": 5, "items": [5, 0]}), restart=True)
 
         assert final["double"] == ([10, 0] if kind == "map" else 10)
 

@@ -722,8 +722,8 @@ def test_an_interrupt_at_any_line(any_store: CheckpointStore, how: str) -> None:
     """Of what owns a run and lets go of it: the run is free afterwards, and this thread acts for nobody."""
     graph = make_graph(traces("ab"), store=any_store, preserve=True, retention="full", interval=1)
     calls: dict[str, Callable[[], object]] = {
-        "execute": lambda: graph.execute(any_store.load(RUN)),
-        "take over": lambda: graph.execute(any_store.load(RUN), take_over=True),
+        "execute": lambda: graph.execute(any_store.load(RUN), restart=True),
+        "take over": lambda: graph.execute(any_store.load(RUN), take_over=True, restart=True),
         "save": lambda: any_store.save(any_store.load(RUN)),
         "delete": lambda: any_store.delete(RUN),
         "rollback": lambda: any_store.rollback(RUN, any_store.load(RUN).step),

@@ -26,7 +26,7 @@ PUBLIC = """
     CheckpointNotFoundError CheckpointSaveError CheckpointStore CheckpointingDisabledError ConfigError Edge
     ErrorInfo Event EventType ExecutionError FormatError GraphConfig GraphError GraphMismatchError InterruptNode
     InvalidRunIdError MapNode MaxIterationsError MultiObserver NodeContext NotSerializableError Observer
-    Owner ParallelNode ParentStep Partial Pause RecomputeError RetryPolicy RunBusyError RunCancelledError
+    Owner ParallelNode ParentStep Partial Pause RecomputeError Recovered RetryPolicy RunBusyError RunCancelledError
     RunCompleteError RunExistsError RunLostError RunStatus SchemaError State StateGraph StateGraphError
     StepConflictError UnknownNameError UnknownNodeError
     always and_ get_checkpoint_store get_observer key_equals key_exists not_ or_ register_checkpoint_store
@@ -40,13 +40,14 @@ MEMBERS = {
     """,
     "StateGraph": """
         name nodes edges fingerprint add_node add_edge set_entry_point set_exit_point validate
-        execute resume aexecute aresume stream astream stream_resume astream_resume as_node set_defaults
+        execute resume aexecute aresume run arun turn aturn submit recover arecover cancel
+        stream astream stream_resume astream_resume as_node set_defaults
     """,
     "GraphConfig": "from_dict to_dict from_file merge",
     "CheckpointStore": "save load delete list close",
     "Observer": "on_event",
     "Event": "type timestamp source data",
-    "RunStatus": "ACTIVE PAUSED COMPLETED FAILED",
+    "RunStatus": "ACTIVE PAUSED COMPLETED FAILED CANCELLED",
 }
 
 

@@ -320,10 +320,14 @@ class TestExecuteAgain:
         assert scene.store.load(RUN) == final
 
     def test_a_failed_run_starts_over(self, scene: Scene) -> None:
-        """With the data that it has, from the entry point."""
+        """With the data that it has, from the entry point, if that is asked for: else it is left as it stands."""
         fail_at(scene, "c")
+        failed = scene.store.load(RUN)
 
-        final = scene.execute(scene.graph(traces("abc")), scene.store.load(RUN))
+        with pytest.raises(RunExistsError, match=r"failed.*resume\('run'\).*turn\('run', .*restart=True"):
+            scene.execute(scene.graph(traces("abc")), failed)
+        assert scene.store.load(RUN) == failed
+        final = scene.execute(scene.graph(traces("abc")), failed, restart=True)
 
         assert (final["trace"], final.step) == (["a", "b", "a", "b", "c"], 5)
 

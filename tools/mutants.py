@@ -761,8 +761,8 @@ MUTANTS = (
     Mutant(
         "the fence is not compared with that of the owner",
         "stores/_rows/sqlite_table.py",
-        "        return hold.is_lost or (found[0] if found else 0) != hold.fence",
-        "        return hold.is_lost",
+        "        return hold.is_lost or number != hold.fence\n\n    def fence",
+        "        return hold.is_lost\n\n    def fence",
         ("tests/test_owners.py -k frozen",),
     ),
     Mutant(
@@ -782,8 +782,8 @@ MUTANTS = (
     Mutant(
         "a second owner is let in where a run is resumed",
         "_engine/resume.py",
-        "    return run_owned(run, Hold(run_id, is_shown=run.shows), task)",
-        "    run.takes_over = True\n    return run_owned(run, Hold(run_id, is_shown=run.shows), task)",
+        "    return owning(run, Hold(run_id, is_shown=run.shows), task, then_runs=True)",
+        "    run.takes_over = True\n    return owning(run, Hold(run_id, is_shown=run.shows), task, then_runs=True)",
         (f"{STORES} -k second_call_is_refused",),
     ),
     Mutant(

@@ -189,7 +189,7 @@ def _resume(session: Session) -> Any:
 
 
 def _execute(session: Session, state: State) -> Any:
-    return graph_of(session.run, session.store, session.work).execute(state)
+    return graph_of(session.run, session.store, session.work).execute(state, restart=True)
 
 
 def _begin_again(session: Session) -> Any:

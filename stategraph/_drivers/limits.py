@@ -43,6 +43,10 @@ class StopSignal:
             raise ConfigError("timeout", timeout, "a number of seconds from 0 on")
         return cls(cancel, timeout, float("inf") if timeout is None else time.monotonic() + timeout)
 
+    def is_due(self) -> bool:
+        """Return whether the run is to stop."""
+        return (self.cancel is not None and self.cancel.is_set()) or time.monotonic() >= self.deadline
+
     def check(self) -> None:
         """Raise Stopped if the run is to stop."""
         if self.cancel is not None and self.cancel.is_set():

@@ -31,6 +31,16 @@ class Call(TypedDict, total=False):
     timeout: float | None
 
 
+class ExecuteCall(Call, total=False):
+    """What may be said of a call that executes a State.
+
+    Attributes:
+        restart: Begin at the entry point though the run of the State is not complete.
+    """
+
+    restart: bool
+
+
 class ResumeCall(Call, total=False):
     """What may be said of a call that resumes a run.
 
@@ -67,6 +77,14 @@ def claim_of(how: Call) -> tuple[float, bool]:
     if type(take_over) is not bool:
         raise ConfigError("take_over", take_over, "True or False")
     return wait or 0.0, take_over
+
+
+def restart_of(how: ExecuteCall) -> bool:
+    """Return whether a run that is not complete is to begin again. Raises ConfigError if that is neither yes nor no."""
+    restart = how.get("restart", False)
+    if type(restart) is not bool:
+        raise ConfigError("restart", restart, "True or False")
+    return restart
 
 
 def signal_of(how: Call) -> StopSignal | None:

@@ -27,6 +27,13 @@ _RECENT = 100  # States behind the last saved one that are tried if the newest o
 NOTHING_GIVEN: Mapping[str, Any] = MappingProxyType({})
 
 
+class Signal(Protocol):
+    """What the caller has given to stop the call."""
+
+    def is_due(self) -> bool:
+        """Return whether the call is to stop."""
+
+
 class OuterStep(Protocol):
     """The step of another run that a nested run belongs to."""
 
@@ -49,6 +56,7 @@ class RunContext:
         patience: Seconds to wait for whoever owns the run.
         takes_over: Whether the run is taken away from whoever owns it.
         waits_since: When it began to wait for whoever owned the run, if it had to.
+        signal: Stops the call, if anything does; here, nodes ask it.
         path: The last nodes entered.
         completed: The nodes completed in this call, while an observer wants events.
         recent: The last States that are not saved, where not every step is.
@@ -68,6 +76,7 @@ class RunContext:
     hand_over: Callable[[Task[None]], object] = id
     patience: float = 0.0
     takes_over: bool = False
+    signal: Signal | None = None
     waits_since: datetime | None = attrs.field(default=None, init=False)
     state: State = attrs.field(init=False)
     saved: State | None = attrs.field(default=None, init=False)

@@ -7,8 +7,9 @@ from typing import Any, TypeVar, cast
 import attrs
 
 from stategraph._engine.context import PATH_LENGTH, RunContext, fitting
-from stategraph._engine.saving import emit, flush, save, tell
+from stategraph._engine.saving import emit, flush, save, take_up, tell
 from stategraph._graph.compiled import CompiledNode
+from stategraph._owners.holds import Hold
 from stategraph._protocol.commands import CannotAwait, Escaped, Load, Parts, Save, Stopped, StoreFailed, Task
 from stategraph._text.shown import describe_exception
 from stategraph._values.events import EventType
@@ -33,6 +34,9 @@ def end_early(run: RunContext, error: BaseException) -> Task[None]:
 
     An exception that only drivers and steps know is replaced by the public one that it stands for.
     """
+    run.services.heeds_cancel = False
+    if run.services.is_cancelled and run.outer_step is None and isinstance(error, Stopped | ExecutionError):
+        yield from _end_cancelled(run, error)
     if isinstance(error, Stopped):
         stop = with_notes(RunCancelledError(run.state, str(error)), error)
         yield from rescue(run, stop)
@@ -45,6 +49,18 @@ def end_early(run: RunContext, error: BaseException) -> Task[None]:
         yield from rescue(run, cause)
         raise cause from cause.__cause__
     yield from rescue(run, error)
+
+
+def _end_cancelled(run: RunContext, error: BaseException) -> Task[None]:
+    """Save a run as cancelled, then raise. A node that fails may have done that because it was told."""
+    is_failure = isinstance(error, ExecutionError)
+    run.state = evolve(run.state, status=RunStatus.CANCELLED)
+    stop = with_notes(RunCancelledError(run.state, "it was cancelled" if is_failure else str(error)), error)
+    yield from rescue(run, stop)
+    if run.saved is run.state:  # whoever takes it up later need not be told
+        forgotten = take_up(run, cast(Hold, run.services.hold))
+        yield from noting(stop, "While its cancellation was being forgotten", forgotten)
+    raise stop from (error if is_failure else error.__cause__)
 
 
 def end_dropped(run: RunContext) -> Task[None]:

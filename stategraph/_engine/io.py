@@ -10,9 +10,11 @@ from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING, Any, cast
 
 from stategraph._owners.holds import Hold, acting, lost, on_behalf_of, own
+from stategraph._protocol.commands import Stopped
 from stategraph._text.shown import describe_exception, shorten
 from stategraph._util.callables import failures
 from stategraph._values.events import EventType, Listener, notify
+from stategraph._values.provenance import RunStatus
 from stategraph.errors import (
     CheckpointCorruptError,
     CheckpointError,
@@ -53,10 +55,16 @@ class RunIO:
         self._settle = settle
         self.store = store if persist is None else _selective(store, persist)
         self.hold: Hold | None = None
+        self.heeds_cancel = False
         self.observer = observer
         self._source = source
         self._policy = policy
         self._is_told = False
+
+    @property
+    def is_cancelled(self) -> bool:
+        """Whether the run is known to be cancelled."""
+        return self.hold is not None and self.hold.is_cancelled
 
     @property
     def is_lost(self) -> bool:
@@ -86,6 +94,27 @@ class RunIO:
             raise self.unsaved(state, error)  # noqa: B904 - sets the cause itself
         finally:
             acting.hold = before
+        if self.heeds_cancel and self.hold is not None and self.hold.is_cancelled:
+            self.stop_if_cancelled(state)
+
+    def stop_if_cancelled(self, state: State) -> None:
+        """Raise Stopped if the run was cancelled before it came to its end with this State."""
+        is_ended = state.status in (RunStatus.COMPLETED, RunStatus.FAILED, RunStatus.CANCELLED)
+        if not is_ended and self.hears_of_cancel():
+            raise Stopped("it was cancelled")
+
+    def hears_of_cancel(self, _: object = None) -> bool:
+        """Return whether the run was cancelled, by whatever process."""
+        return self.hold is not None and (self.hold.is_cancelled or self._whole._is_cancelled(self.hold))
+
+    def cancel(self, run_id: str) -> None:
+        """Tell whoever is at work on a run that it is cancelled."""
+        self._whole._cancel(run_id)
+
+    def take_up(self, hold: Hold) -> None:
+        """Go on with a run that was cancelled."""
+        with on_behalf_of(hold):
+            self._whole._take_up(hold)
 
     def amend(self, state: State) -> None:
         """Save a State in place of the newest one; raises a CheckpointError if that fails."""
@@ -120,6 +149,8 @@ class RunIO:
                 self.store.flush()
         except failures() as error:
             raise self.unsaved(state, error)  # noqa: B904 - sets the cause itself
+        if self.heeds_cancel and state.status is RunStatus.PAUSED:
+            self.stop_if_cancelled(state)
 
     def delete(self, state: State) -> None:
         """Delete the run of a completed State; raises a CheckpointError if that fails, or a save before it has."""

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from inspect import isawaitable
+from time import monotonic
 from typing import TYPE_CHECKING, Any, cast
 
 from stategraph._engine.context import RunContext
 from stategraph._engine.failures import end_dropped, end_early, handle, no_way_on, too_many_nodes
-from stategraph._engine.saving import drop_joined_parts, emit, flush, save, show
+from stategraph._engine.saving import LOOK_AGAIN, drop_joined_parts, emit, flush, heed_cancel, save, show
 from stategraph._graph.compiled import CompiledNode
 from stategraph._protocol.commands import Await, Delete, Save, Task
 from stategraph._values.events import STEP_EVENTS, EventType
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
 def run_from(run: RunContext, stage: CompiledNode | None) -> Task[State]:
     """Run on from a node that is completed (None: from the start), and handle what ends the run early."""
+    run.services.heeds_cancel = True
     try:
         yield from emit(run, EventType.GRAPH_START, run.state)
         pausing = yield from _steps(run, stage, run.state.progress.next_node if run.state.progress else "")
@@ -61,6 +63,7 @@ def _steps(run: RunContext, stage: CompiledNode | None, name: str) -> Task[tuple
         from stategraph._engine.announce import announce_entry  # imported when used: here, not at every step
     tells_saves = EventType.CHECKPOINT_SAVE in run.wanted
     recent, keeps_recent = run.recent, plan.saves and interval != 1
+    asks, look_at = keeps_recent or plan.write_behind, monotonic() + LOOK_AGAIN
     data = data_of(state)
     if stage is None:
         name, stage = name or plan.entry, stages[plan.entry]
@@ -118,6 +121,8 @@ def _steps(run: RunContext, stage: CompiledNode | None, name: str) -> Task[tuple
                 yield from drop_joined_parts(run)
         elif keeps_recent:
             recent.append(state)
+        if asks and monotonic() >= look_at:
+            look_at = yield from heed_cancel(run)
         if watched:
             yield from show(run, state)
         name = following

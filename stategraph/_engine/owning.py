@@ -2,40 +2,51 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from stategraph._engine.context import RunContext
 from stategraph._engine.failures import noting, rescue
 from stategraph._engine.loop import run_from
-from stategraph._graph.compiled import CompiledNode
+from stategraph._engine.saving import take_up
 from stategraph._owners.holds import Hold, let_go
 from stategraph._protocol.commands import LetGo, Own, Sleep, Stopped, Task
 from stategraph._values import clock
 from stategraph.errors import RunBusyError
-from stategraph.state import State
 
 _SOONEST, _LATEST = 0.001, 0.05  # seconds after which a run that is at work is looked at again
 
 
-def run_owned(run: RunContext, hold: Hold, prepare: Task[CompiledNode | None]) -> Task[State]:
-    """Run as the owner of a run, from before the store is first asked until the run has ended.
+def owning(
+    run: RunContext, hold: Hold, task: Task[Any], *, takes_up: bool = True, then_runs: bool = False
+) -> Task[Any]:
+    """Do a task as the owner of a run, from before the store is first asked until all has ended; return its answer.
 
     Args:
-        run: The run.
-        hold: What it is owned by.
-        prepare: Makes the State of the run, and returns the node that it stands after.
+        run: What is known of the call.
+        hold: What the run is owned by.
+        task: The task.
+        takes_up: Whether it goes on with a run that was cancelled.
+        then_runs: Whether the run goes on from the node that the task returns, to its end, which is the answer then.
     """
     if not run.plan.saves:
-        return (yield from run_from(run, (yield from prepare)))
-    state: State | None = None
+        answer: Any = yield from task
+        return (yield from run_from(run, answer)) if then_runs else answer
+    answer = None
     try:
         try:
             yield from _own(run, hold)
-            state = yield from run_from(run, (yield from prepare))
+            if hold.is_cancelled and takes_up:
+                yield from take_up(run, hold)
+            answer = yield from task
+            if then_runs:
+                answer = yield from run_from(run, answer)
             yield (LetGo, let_go, hold)
         except GeneratorExit:  # the driver is gone: another one lets go, after all else that is left to do
             run.hand_over(_let_go(run, hold))
             raise
         except BaseException as error:
-            if state is not None:  # an interrupt at the end: a run that is deleted by now has its result nowhere else
+            if answer is not None and answer is getattr(run, "state", None):
+                # An interrupt at the very end: a run that is deleted by now has its result nowhere else.
                 yield from rescue(run, error)
             yield from noting(error, "While it was let go of", _let_go(run, hold))
             raise
@@ -44,7 +55,7 @@ def run_owned(run: RunContext, hold: Hold, prepare: Task[CompiledNode | None]) -
     except BaseException:
         let_go(hold)  # an interrupt may come when that is about to be asked for
         raise
-    return state
+    return answer
 
 
 def _own(run: RunContext, hold: Hold) -> Task[None]:

@@ -22,6 +22,8 @@ def save_parts(about: tuple[RunIO, State, Sequence[Part]]) -> None:
             services.store.save_parts(state.run_id, parts)
     except failures() as error:
         raise services.unsaved(state, error)  # noqa: B904 - sets the cause itself
+    if services.heeds_cancel and services.is_cancelled:
+        services.stop_if_cancelled(state)
 
 
 def load_parts(about: tuple[RunIO, str, int, str]) -> KeptParts:

@@ -15,7 +15,9 @@ from stategraph.errors import CheckpointNotFoundError, GraphMismatchError, RunEx
 from stategraph.state import State, data_of, evolve, with_data
 
 
-def continued(run: RunContext, state: State) -> Task[tuple[State, State, Collection[str], Collection[str]]]:
+def continued(
+    run: RunContext, state: State, *, restart: bool
+) -> Task[tuple[State, State, Collection[str], Collection[str]]]:
     """Compare a State that has a past with its checkpoint.
 
     Values that are new to the run can be answers again; of a run that was deleted when it completed, none is known.
@@ -25,9 +27,12 @@ def continued(run: RunContext, state: State) -> Task[tuple[State, State, Collect
 
     Raises:
         GraphMismatchError: a run of another graph, which could still go on there, would be lost.
+        RunExistsError: the run is not complete, and is not to be begun again.
     """
-    newest = yield from _newest_of(run, state)
-    _check_not_of_another(run, newest)
+    newest = yield from newest_of(run, state.run_id)
+    check_not_of_another(run, newest)
+    if newest is not None and not restart:
+        _check_complete(run, newest, state)
     progress = state.progress
     if progress is None:
         return state, state, (), ()
@@ -45,18 +50,29 @@ def continued(run: RunContext, state: State) -> Task[tuple[State, State, Collect
     return all_keys, state, changes.keys(), saved.keys() - state.keys()
 
 
-def _newest_of(run: RunContext, state: State) -> Task[State | None]:
+def newest_of(run: RunContext, run_id: str) -> Task[State | None]:
     """Return the newest saved State of the run, None if there is none."""
     if not run.plan.saves:
         return None
     try:
-        saved: State = yield (Load, run.services.load, state.run_id)
+        saved: State = yield (Load, run.services.load, run_id)
     except CheckpointNotFoundError:
         return None
     return saved
 
 
-def _check_not_of_another(run: RunContext, newest: State | None) -> None:
+def _check_complete(run: RunContext, newest: State, state: State) -> None:
+    """Raise RunExistsError if a run that has begun and is not complete would be left where it stands.
+
+    A State that was made by hand for a later step than any is none of that run: whoever makes one knows.
+    """
+    is_of_run = state.graph is not None or state.step <= newest.step
+    if is_of_run and newest.graph is not None and newest.status is not RunStatus.COMPLETED:
+        raise RunExistsError(newest.run_id, run.plan.store, newest.status.value)
+
+
+def check_not_of_another(run: RunContext, newest: State | None) -> None:
+    """Raise GraphMismatchError if a run is one of another graph and not complete."""
     if newest is None or newest.graph in (None, run.plan.graph) or newest.status is RunStatus.COMPLETED:
         return
     change = f"it is a run of graph {newest.graph!r} that is not complete, not of {run.plan.graph!r}"

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from stategraph._engine.context import NOTHING_GIVEN, RunContext, fitting
-from stategraph._engine.owning import run_owned
+from stategraph._engine.loop import run_from
+from stategraph._engine.owning import owning
 from stategraph._engine.past import with_all_keys
 from stategraph._engine.saving import emit, save
 from stategraph._engine.start import stamped, with_origins
@@ -68,17 +69,22 @@ def resume(
     check_given_id(run_id)
     if not run.plan.saves:
         raise CheckpointingDisabledError(run.plan.graph)
-    task = _resume(run, run_id, updates, allow_changed, migrate, pause_id)
-    return run_owned(run, Hold(run_id, is_shown=run.shows), task)
+    task = _revived(run, run_id, updates, allow_changed, migrate, pause_id)
+    return owning(run, Hold(run_id, is_shown=run.shows), task, then_runs=True)
 
 
-def _resume(
+def resume_owned(run: RunContext, run_id: str) -> Task[State]:
+    """Do what `resume` does, as the owner of the run."""
+    return (yield from run_from(run, (yield from _revived(run, run_id))))
+
+
+def _revived(
     run: RunContext,
     run_id: str,
-    updates: Mapping[str, Any],
-    allow_changed: bool,
-    migrate: Mapping[str, str],
-    pause_id: str | None,
+    updates: Mapping[str, Any] = NOTHING_GIVEN,
+    allow_changed: bool = False,
+    migrate: Mapping[str, str] = NOTHING_GIVEN,
+    pause_id: str | None = None,
 ) -> Task[CompiledNode | None]:
     loaded = yield (Load, run.services.load, run_id)
     yield from emit(run, EventType.CHECKPOINT_LOAD, loaded)
@@ -116,7 +122,7 @@ def revive(
         is_same: Whether it is as it was saved.
     """
     step = saved.step
-    if saved.status is RunStatus.PAUSED:
+    if saved.status is RunStatus.PAUSED or (saved.status is RunStatus.CANCELLED and saved.pause is not None):
         from stategraph._engine.pauses import take_answer  # imported when used: few runs pause
 
         saved, updates = yield from take_answer(run, saved, updates)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from time import monotonic
 from typing import Any
 
 from stategraph._engine.context import RunContext
-from stategraph._protocol.commands import Command, Flush, Notify, Parts, Show, Task
+from stategraph._owners.holds import Hold
+from stategraph._protocol.commands import Amend, Command, Flush, Load, Notify, Parts, Show, Task
 from stategraph._values.events import EventType
 from stategraph.state import State
 
@@ -45,6 +47,16 @@ def flush(run: RunContext, state: State) -> Task[None]:
         yield (Flush, run.services.flush, state)
 
 
+LOOK_AGAIN = 0.05
+"""Seconds after which a run that saves nothing meanwhile is asked again whether it was cancelled."""
+
+
+def heed_cancel(run: RunContext) -> Task[float]:
+    """Stop the run if it was cancelled; return when to ask again, as time.monotonic tells it."""
+    yield (Load, run.services.stop_if_cancelled, run.state)
+    return monotonic() + LOOK_AGAIN
+
+
 def drop_joined_parts(run: RunContext) -> Task[None]:
     """Forget parts whose results are in a State that is saved."""
     run.has_joined_parts = False
@@ -52,3 +64,8 @@ def drop_joined_parts(run: RunContext) -> Task[None]:
         from stategraph._engine.parts import drop_parts  # imported when used: few nodes have parts
 
         yield (Parts, drop_parts, (run.services, run.state.run_id, run.state.step, False))
+
+
+def take_up(run: RunContext, hold: Hold) -> Task[None]:
+    """Go on with a run that was cancelled."""
+    yield (Amend, run.services.take_up, hold)

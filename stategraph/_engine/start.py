@@ -6,7 +6,8 @@ from collections.abc import Collection
 from typing import Any, TypeAlias
 
 from stategraph._engine.context import RunContext, fitting
-from stategraph._engine.owning import run_owned
+from stategraph._engine.loop import run_from
+from stategraph._engine.owning import owning
 from stategraph._owners.holds import Hold
 from stategraph._protocol.commands import Load, Task
 from stategraph._values.events import STATE_EVENTS
@@ -14,22 +15,35 @@ from stategraph._values.frozen import freeze_items, lay_over
 from stategraph._values.ids import check_given_id
 from stategraph._values.provenance import RunStatus
 from stategraph.errors import CheckpointNotFoundError
-from stategraph.state import State, data_of, evolve, with_data
+from stategraph.state import State, data_of, evolve, time_ns_of, with_data
 
 _Keys: TypeAlias = Collection[str]
 
 
-def execute(run: RunContext, state: State) -> Task[State]:
-    """Run a State from the entry point to an exit point."""
-    check_given_id(state.run_id)
-    return run_owned(run, Hold(state.run_id, is_shown=run.shows), _begin(run, state))
+def execute(run: RunContext, state: State, *, restart: bool = False) -> Task[State]:
+    """Run a State from the entry point to an exit point; with `restart` also one of a run that is not complete."""
+    task = _admitted(run, state, restart=restart)
+    return owning(run, Hold(id_of(state), is_shown=run.shows), task, then_runs=True)
 
 
-def _begin(run: RunContext, state: State) -> Task[None]:
-    run.state = yield from _admit(run, state)
+def id_of(state: object) -> str:
+    """Return the id of the run that a State is to begin. Raises TypeError if it is no State."""
+    if not isinstance(state, State):
+        raise TypeError(f"a graph runs a State, not {type(state).__name__}: State({{...}}) makes one of a mapping")
+    return check_given_id(state.run_id)
 
 
-def _admit(run: RunContext, state: State) -> Task[State]:
+def begin(run: RunContext, state: State, *, restart: bool = False) -> Task[State]:
+    """Do what `execute` does, as the owner of the run."""
+    yield from _admitted(run, state, restart=restart)
+    return (yield from run_from(run, None))
+
+
+def _admitted(run: RunContext, state: State, *, restart: bool) -> Task[None]:
+    run.state = yield from admit(run, state, restart=restart)
+
+
+def admit(run: RunContext, state: State, *, restart: bool = False) -> Task[State]:
     """Return the State as it enters the graph; a State with a past is saved first."""
     is_new = state.step == 0 and state.graph is None
     before = state
@@ -38,7 +52,7 @@ def _admit(run: RunContext, state: State) -> Task[State]:
     if not is_new:
         from stategraph._engine.past import continued  # imported when used: few States have a past
 
-        before, state, put, gone = yield from continued(run, state)
+        before, state, put, gone = yield from continued(run, state, restart=restart)
     given = data_of(state)
     if run.plan.schema is not None:
         given = freeze_items(fitting(run, given, {}))
@@ -47,7 +61,7 @@ def _admit(run: RunContext, state: State) -> Task[State]:
     if not run.plan.saves:
         return started
     if is_new:
-        yield from _check_new(run, state)
+        yield from _check_new(run, state, started)
     else:
         from stategraph._engine.past import replace_newest
 
@@ -61,15 +75,15 @@ def with_defaults(run: RunContext, data: dict[str, Any]) -> dict[str, Any]:
     return data if defaults.keys() <= data.keys() else lay_over(dict(defaults), data)
 
 
-def _check_new(run: RunContext, state: State) -> Task[None]:
-    """Raise RunExistsError if the store holds another State of a run that is to begin."""
+def _check_new(run: RunContext, state: State, started: State) -> Task[None]:
+    """Raise RunExistsError if the store holds another State of a run that is to begin: as given, or as submitted."""
     try:
         saved = yield (Load, run.services.load, state.run_id)
     except CheckpointNotFoundError:
         return
     from stategraph._engine.past import check_same  # imported when used: a run seldom begins twice
 
-    check_same(run, saved, state)
+    check_same(run, saved, state if saved.graph is None else evolve(started, _time_ns=time_ns_of(saved)))
 
 
 def stamped(run: RunContext, state: State) -> State:
@@ -77,7 +91,7 @@ def stamped(run: RunContext, state: State) -> State:
     plan = run.plan
     if state.observer is None and not run.wanted.isdisjoint(STATE_EVENTS):
         state = evolve(state, observer=run.services.observer)
-    progress = state.progress and state.progress.changed(partial=None)
+    progress = state.progress and state.progress.changed(partial=None, recoveries=0)
     fresh = {"status": RunStatus.ACTIVE, "error": None, "pause": None, "progress": progress}
     return evolve(state, graph=plan.graph, structure=plan.structure, **fresh)
 

@@ -42,7 +42,7 @@ def run_nested(
         updates: Laid over the data of the saved State.
     """
     services = run.services.nested(plan.graph, plan.persist)
-    nested = RunContext(plan, services, run.wanted, hand_over=run.hand_over)
+    nested = RunContext(plan, services, run.wanted, hand_over=run.hand_over, signal=run.signal)
     nested.nested_path, nested.allow_changed = f"{run.nested_path}{step.stage.name}/", run.allow_changed
     nested.outer_step, nested.outermost = step, run.outermost or run.plan.graph
     nested.state = _begun(nested, step, inputs) if saved is None else saved

@@ -11,22 +11,25 @@ import os
 import threading
 import weakref
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 from stategraph._owners.byte_locks import CAN_LOCK, LockFile, byte_of
 from stategraph._owners.holds import Hold, Holds, busy
 from stategraph._values.provenance import Owner
 from stategraph.errors import CheckpointError
 
+Fence: TypeAlias = tuple[int, bool]
+"""How often a run was taken from its owners, and whether it was cancelled and not taken up since."""
+
 
 class Fences(Protocol):
-    """Counts how often runs were taken from their owners."""
+    """Counts how often runs were taken from their owners, and knows which are cancelled."""
 
-    def fence(self, run_id: str) -> int:
-        """Return how often a run was taken."""
+    def fence(self, run_id: str) -> Fence:
+        """Return how often a run was taken, and whether it is cancelled."""
 
-    def raise_fence(self, run_id: str) -> int:
-        """Count once more, in a transaction of its own; return the count."""
+    def raise_fence(self, run_id: str) -> Fence:
+        """Count once more, in a transaction of its own; return the same."""
 
 
 class FileHolds(Holds):
@@ -78,11 +81,13 @@ class FileHolds(Holds):
         loser = self.take(hold, take_over=take_over)
         hold.fence, hold.byte = 0, 0
         if not CAN_LOCK:
+            _, hold.is_cancelled = fences.fence(hold.run_id)
             return
         try:
             is_taken = loser is not None or not self._is_locked(hold, fences, take_over)
             while is_taken:  # until no other process has locked it between the two
-                is_taken = not self._lock_byte(hold, fences.raise_fence(hold.run_id))
+                number, hold.is_cancelled = fences.raise_fence(hold.run_id)
+                is_taken = not self._lock_byte(hold, number)
             if loser is not None and loser.byte:
                 self._opened().unlock(loser.byte)
             hold.is_settled = True
@@ -99,7 +104,7 @@ class FileHolds(Holds):
     def _drop_lost(self, run_id: str, fences: Fences) -> None:
         """Forget the hold on a run that another process has taken over."""
         other = self._by_run.get(run_id)
-        if other is not None and other.is_settled and fences.fence(run_id) != other.fence:
+        if other is not None and other.is_settled and fences.fence(run_id)[0] != other.fence:
             other.is_lost = True
             self.release(other)
 
@@ -108,7 +113,7 @@ class FileHolds(Holds):
         fence = 0
         while True:
             is_locked = self._lock_byte(hold, fence)
-            fence = fences.fence(hold.run_id)
+            fence, hold.is_cancelled = fences.fence(hold.run_id)
             if fence == hold.fence:
                 break
             if is_locked:
@@ -143,7 +148,7 @@ class FileHolds(Holds):
             hold = self.get(run_id)
         if hold is not None:
             return hold.owner
-        return self._opened().owner(byte_of(f"{run_id}\n{fences.fence(run_id)}"))
+        return self._opened().owner(byte_of(f"{run_id}\n{fences.fence(run_id)[0]}"))
 
     def _opened(self) -> LockFile:
         """Return the file with the locks. One that was removed holds nobody off: another takes its place."""

@@ -40,13 +40,14 @@ class Hold:
         byte: What is locked for it in a file, where processes share the store; 0 before anything is.
         is_settled: Whether all is done that makes it the hold on the run.
         is_lost: Whether the run is not its owner's any more: somebody else has taken it, or the owner has let go of it.
+        is_cancelled: Whether somebody has cancelled the run, and nobody has taken it up since.
         holds: What it is released from.
         lock: Held while a store that cannot look at the hold itself is written to.
     """
 
     __slots__ = (
-        *("byte", "fence", "holds", "is_brief", "is_lost", "is_settled", "is_shown", "lock", "run_id", "since_ns"),
-        "store",
+        *("byte", "fence", "holds", "is_brief", "is_cancelled", "is_lost", "is_settled", "is_shown", "lock"),
+        *("run_id", "since_ns", "store"),
     )
 
     def __init__(self, run_id: str, *, is_shown: bool = False, is_brief: bool = False) -> None:
@@ -55,7 +56,7 @@ class Hold:
         self.store: object = None
         self.holds: Holds | None = None
         self.fence = self.byte = 0
-        self.is_lost = self.is_settled = False
+        self.is_lost = self.is_settled = self.is_cancelled = False
         self.lock: threading.RLock | None = None
 
     def check(self) -> None:
@@ -87,6 +88,7 @@ class Holds:
 
     def __init__(self) -> None:
         self._by_run: dict[str, Hold] = {}
+        self._cancelled: set[str] = set()
         self.renew()
         _all.add(self)
 
@@ -122,10 +124,25 @@ class Holds:
             if other is not None:
                 other.is_lost = True
             self._by_run[hold.run_id] = hold
+            hold.is_cancelled = hold.run_id in self._cancelled
         if other is not None and other.lock is not None:
             with other.lock:  # what its owner is writing is written, or refused, before anybody else goes on
                 pass
         return other
+
+    def cancel(self, run_id: str) -> None:
+        """Tell whoever owns a run, or does so next, that it is cancelled."""
+        with self._lock:
+            self._cancelled.add(run_id)
+            hold = self._by_run.get(run_id)
+            if hold is not None:
+                hold.is_cancelled = True
+
+    def take_up(self, hold: Hold) -> None:
+        """Forget that a run was cancelled, for its owner goes on with it."""
+        with self._lock:
+            self._cancelled.discard(hold.run_id)
+            hold.is_cancelled = False
 
     def release(self, hold: Hold) -> None:
         """Forget a hold, if it is the one on its run."""

@@ -12,6 +12,7 @@ import attrs
 
 from stategraph._text.shown import shorten
 from stategraph._values.frozen import freeze, freeze_at
+from stategraph._values.provenance import check_step
 
 
 def _in_utc(value: datetime) -> datetime:
@@ -151,6 +152,7 @@ class Progress:
         kept_names: For nodes that were renamed since the last step, the names under which their parts are kept.
         answer: The keys of answers that were given since the last step, with what they replaced, as in `replaced`. The
             last one is that of the pause that began at `woken`.
+        recoveries: How often `StateGraph.recover` has gone on with the run since the last step.
     """
 
     next_node: str = ""
@@ -161,10 +163,11 @@ class Progress:
     replaced: Mapping[str, tuple[Any, ...]] = attrs.field(factory=dict, converter=freeze)
     kept_names: Mapping[str, str] = attrs.field(factory=dict)
     answer: Mapping[str, tuple[Any, ...]] = attrs.field(factory=dict, converter=freeze)
+    recoveries: int = attrs.field(default=0, converter=check_step)
 
     def after_step(self) -> Progress | None:
         """Return what is left of it once a node has completed."""
-        if not (self.next_node or self.partial or self.replaced or self.kept_names):
+        if not (self.next_node or self.partial or self.replaced or self.kept_names or self.recoveries):
             return self
         return self.changed(**_OF_ONE_STEP, answered=self.answered.union(self.answer))
 
@@ -194,6 +197,7 @@ _OF_ONE_STEP: dict[str, Any] = {
     "partial": None,
     "replaced": {},
     "kept_names": {},
+    "recoveries": 0,
 }
 """The fields that are about the step that is being made, as they are once it is made."""
 

@@ -26,12 +26,13 @@ def check_step(value: int) -> int:
 
 
 class RunStatus(StrEnum):
-    """How a run stands. Only a completed one cannot be resumed."""
+    """How a run stands. Only a completed one cannot be resumed; a cancelled one waits until somebody does that."""
 
     ACTIVE = "active"
     PAUSED = "paused"
     COMPLETED = "completed"
     FAILED = "failed"
+    CANCELLED = "cancelled"
 
 
 @attrs.frozen

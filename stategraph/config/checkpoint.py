@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 import attrs
 
@@ -69,13 +69,18 @@ _ALLOWED: Allowed = {
 }
 
 
+def _usual_interval(config: CheckpointConfig) -> int:
+    return 0 if config.store == "memory" else 1
+
+
 @attrs.frozen
 class CheckpointConfig:
     """When and where the State of a run is saved.
 
     Attributes:
         store: Name of the checkpoint store: "memory", "disk", "sqlite", or one that was registered.
-        interval: Save after every so many steps; 0 saves nothing, ever.
+        interval: Save after every so many steps; 0 saves nothing, ever. None, the default, stands for 1 where another
+            store than "memory" is named, and else for 0.
         preserve: Whether a completed run stays in the store. If not, its checkpoints are deleted at the exit point.
         durability: When a save counts as done. "sync": before the next step; a killed process loses nothing that is
             saved. "async": behind the run; it loses what waits (`stategraph.stores.write_behind.QUEUE_BOUND` saves at
@@ -94,7 +99,7 @@ class CheckpointConfig:
     """
 
     store: str = "memory"
-    interval: int = 0
+    interval: int = attrs.field(default=attrs.Factory(_usual_interval, takes_self=True))
     preserve: bool = False
     durability: str = "sync"
     retention: str = "latest"
@@ -110,6 +115,8 @@ class CheckpointConfig:
         return {**self.options, **serializer}
 
     def __attrs_post_init__(self) -> None:
+        if cast(object, self.interval) is None:
+            object.__setattr__(self, "interval", _usual_interval(self))
         check_fields(self, "checkpoint.", _ALLOWED, hidden="options")
         if self.options.get("serializer", self.serializer) != self.serializer:
             raise ConfigError(

@@ -87,14 +87,16 @@ def not_default(config: Any) -> dict[str, Any]:
         value = getattr(config, field.name)
         if attrs.has(type(value)):
             values[field.name] = not_default(value)
-        elif field.default is attrs.NOTHING or value != _default_of(field):
+        elif field.default is attrs.NOTHING or value != _default_of(field, config):
             values[field.name] = value
     return values
 
 
-def _default_of(field: attrs.Attribute[Any]) -> Any:
+def _default_of(field: attrs.Attribute[Any], config: Any) -> Any:
     default: Any = field.default
-    return default.factory() if hasattr(default, "factory") else default
+    if not hasattr(default, "factory"):
+        return default
+    return default.factory(config) if default.takes_self else default.factory()
 
 
 # --------------------------------------------------------------------------- files

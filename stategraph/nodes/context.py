@@ -38,7 +38,15 @@ class NodeContext:
     _kept_name: str = attrs.field(
         default="", kw_only=True, eq=False, repr=False
     )  # of a node that was renamed while its step was open
+    _is_stopping: Callable[[], bool] = attrs.field(default=bool, kw_only=True, eq=False, repr=False)
     _outermost: str = attrs.field(default="", kw_only=True, eq=False, repr=False)  # the graph around a nested run
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether the run is to stop: it was cancelled, or the time of the call is up. A node that takes long asks now
+        and then, and returns early or raises. It is false in a process of `ParallelNode` or `MapNode`.
+        """
+        return self._is_stopping()
 
     @property
     def idempotency_key(self) -> str:

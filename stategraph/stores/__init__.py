@@ -8,16 +8,22 @@ from stategraph.stores.base import CheckpointStore, Policy, RetentionPolicy
 from stategraph.stores.registry import get_checkpoint_store, register_checkpoint_store
 
 if TYPE_CHECKING:
+    from stategraph.stores.disk import DiskStore
+    from stategraph.stores.memory import MemoryStore
     from stategraph.stores.serializers import Serializer, register_serializer
+    from stategraph.stores.sqlite import SqliteStore
     from stategraph.stores.summaries import Difference, Pruned, Summary
 
 __all__ = [
     "CheckpointStore",
     "Difference",
+    "DiskStore",
+    "MemoryStore",
     "Policy",
     "Pruned",
     "RetentionPolicy",
     "Serializer",
+    "SqliteStore",
     "Summary",
     "get_checkpoint_store",
     "register_checkpoint_store",
@@ -25,12 +31,13 @@ __all__ = [
 ]
 
 
-_LAZY = {"Serializer": "serializers", "register_serializer": "serializers"}
+_LAZY = {"DiskStore": "disk", "MemoryStore": "memory", "SqliteStore": "sqlite"}
+_LAZY |= dict.fromkeys(("Serializer", "register_serializer"), "serializers")
 _LAZY |= dict.fromkeys(("Difference", "Pruned", "Summary"), "summaries")
 
 
 def __getattr__(name: str) -> Any:
-    """Import when used what no run needs."""
+    """Import when used what not every run needs."""
     if name not in _LAZY:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module

@@ -282,6 +282,18 @@ class CheckpointStore(ABC):
         """Return whether a run was taken from its owner."""
         return hold.is_lost
 
+    def _cancel(self, run_id: str) -> None:
+        """Tell whoever owns a run, or does so next, that it is cancelled."""
+        self._holds.cancel(run_id)
+
+    def _is_cancelled(self, hold: Hold) -> bool:
+        """Return whether a run was cancelled, and not taken up since."""
+        return hold.is_cancelled
+
+    def _take_up(self, hold: Hold) -> None:
+        """Forget that a run was cancelled, for its owner goes on with it."""
+        self._holds.take_up(hold)
+
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         if not cls.compares_holds:

@@ -219,6 +219,18 @@ class WriteBehindStore:
         """Return whether a run was taken from its owner."""
         return self._store._has_lost(hold)
 
+    def _cancel(self, run_id: str) -> None:
+        """Tell whoever owns a run of the store that it is cancelled."""
+        self._store._cancel(run_id)
+
+    def _is_cancelled(self, hold: Hold) -> bool:
+        """Return whether a run was cancelled."""
+        return self._store._is_cancelled(hold)
+
+    def _take_up(self, hold: Hold) -> None:
+        """Forget that a run was cancelled."""
+        self._store._take_up(hold)
+
     def amend(self, state: State) -> None:
         """Amend a State as the store does, once everything is saved."""
         self.flush()

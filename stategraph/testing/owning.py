@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -10,7 +11,7 @@ import attrs
 import pytest
 
 from stategraph.config import CheckpointConfig, GraphConfig
-from stategraph.errors import CheckpointNotFoundError, RunBusyError, RunLostError
+from stategraph.errors import CheckpointNotFoundError, RunBusyError, RunCancelledError, RunLostError
 from stategraph.graph import StateGraph
 from stategraph.state import State
 from stategraph.stores.base import CheckpointStore
@@ -19,8 +20,8 @@ _RUN = "order-1"
 _Meddle = Callable[[], Any]
 
 
-def _graph(store: CheckpointStore, meddle: _Meddle = dict, **options: Any) -> StateGraph:
-    """Return a graph of two steps. Something else happens in another thread while the second is made."""
+def _graph(store: CheckpointStore, meddle: _Meddle = dict, *, is_longer: bool = False, **options: Any) -> StateGraph:
+    """Return a graph of two steps, or three. Something else happens in another thread while the second is made."""
 
     def meddled(state: State) -> dict[str, Any]:
         _elsewhere(meddle)
@@ -32,7 +33,10 @@ def _graph(store: CheckpointStore, meddle: _Meddle = dict, **options: Any) -> St
     graph.add_node("b", meddled)
     graph.add_edge("a", "b")
     graph.set_entry_point("a")
-    graph.set_exit_point("b")
+    if is_longer:
+        graph.add_node("c", lambda state: {})
+        graph.add_edge("b", "c")
+    graph.set_exit_point("c" if is_longer else "b")
     return graph
 
 
@@ -182,6 +186,35 @@ class OwningContract:
 
         kept = store.load(_RUN)
         assert (kept.step, kept.status, kept.generation) == (1, "active", 1)
+
+    @pytest.mark.parametrize("durability", ["sync", "async", "exit"])
+    def test_a_run_at_work_is_cancelled(self, store: CheckpointStore, durability: Any) -> None:
+        """Its owner stops after the step that it makes, and the run can be taken up again."""
+
+        def cancelled() -> None:
+            _graph(store).cancel(_RUN)
+            time.sleep(0.1)  # where steps are not saved at once, a run looks only now and then
+
+        with pytest.raises(RunCancelledError) as stopped:
+            _graph(store, cancelled, is_longer=True, durability=durability).execute(State(run_id=_RUN))
+
+        assert store.load(_RUN) == stopped.value.state
+        assert (stopped.value.state.status, stopped.value.state.step) == ("cancelled", 2)
+        assert list(_graph(store, is_longer=True).recover()) == []
+        assert _graph(store, is_longer=True).resume(_RUN)["made"] == ["a", "b"]
+
+    def test_a_run_that_nobody_is_at_work_on(self, store: CheckpointStore) -> None:
+        """It is taken up by one sweep and no other, or cancelled at once."""
+        graph = _graph(store)
+        graph.submit(State(run_id=_RUN))
+        graph.submit(State(run_id="order-2"))
+        graph.cancel("order-2")
+
+        swept = [*graph.recover(), *graph.recover()]
+
+        assert [one.run_id for one in swept] == [_RUN]
+        assert store.load(_RUN)["made"] == ["a", "b"]
+        assert store.load("order-2").status == "cancelled"
 
     def test_a_call_that_ends_early_lets_go(self, store: CheckpointStore) -> None:
         """Whatever it ends with."""

@@ -189,7 +189,7 @@ def test_a_run_that_is_executed_anew_takes_no_parts_of_other_data(store, durabil
         graph.execute(State({"items": [1, 2, -1]}, run_id="a"))
     assert store.load_parts("a", 1, "map") == {"0": 10, "1": 20}
 
-    final = graph.execute(store.load("a").set("items", [5, 6, 7]))
+    final = graph.execute(store.load("a").set("items", [5, 6, 7]), restart=True)
 
     assert final["tens"] == [50, 60, 70]
 

@@ -194,6 +194,7 @@ def _progress_parts(progress: Progress) -> dict[str, Any]:
         "origins": origins,
         "replaced": _old_values("replaced", progress.replaced),
         "kept_names": dict(progress.kept_names),
+        "recoveries": progress.recoveries,
     }
     return {name: part for name, part in parts.items() if part}
 

@@ -15,7 +15,7 @@ from typing import Any
 import diskcache
 from diskcache.core import DBNAME
 
-from stategraph._owners.file_holds import FileHolds
+from stategraph._owners.file_holds import Fence, FileHolds
 from stategraph._owners.holds import Hold, acting, lost
 from stategraph._values.ids import check_stored_id, given_id, is_nested_id, nested_range
 from stategraph.errors import (
@@ -138,21 +138,32 @@ class DiskTable(Table):
     # ------------------------------------------------------------------ owners
 
     def _is_lost(self, hold: Hold) -> bool:
-        """Return, within a transaction, whether the run of a hold was taken from its owner."""
-        return hold.is_lost or self._read_fence(hold.run_id) != hold.fence
+        """Return, within a transaction, whether the run of a hold was taken from it; tell it of a cancellation."""
+        number, is_cancelled = self._read_fence(hold.run_id)
+        if is_cancelled:
+            hold.is_cancelled = True
+        return hold.is_lost or number != hold.fence
 
-    def _read_fence(self, run_id: str) -> int:
-        return int(self.cache.get(f"{_FENCE_PREFIX}{run_id}", b"0"))
+    def _read_fence(self, run_id: str) -> Fence:
+        number, _, cancelled = self.cache.get(f"{_FENCE_PREFIX}{run_id}", b"0").partition(b" ")
+        return int(number), bool(cancelled)
 
-    def fence(self, run_id: str) -> int:
+    def _set_fence(self, run_id: str, number: int, is_cancelled: bool) -> None:
+        self.cache.set(f"{_FENCE_PREFIX}{run_id}", b"%d%s" % (number, b" cancelled" if is_cancelled else b""))
+
+    def fence(self, run_id: str) -> Fence:
         with self._explained(run_id), self.cache.reading(self.store):
             return self._read_fence(run_id)
 
-    def raise_fence(self, run_id: str) -> int:
+    def raise_fence(self, run_id: str) -> Fence:
         with self._explained(run_id), self.cache.transaction(self.store):
-            number = self._read_fence(run_id) + 1
-            self.cache.set(f"{_FENCE_PREFIX}{run_id}", b"%d" % number)
-            return number
+            number, is_cancelled = self._read_fence(run_id)
+            self._set_fence(run_id, number + 1, is_cancelled)
+            return number + 1, is_cancelled
+
+    def set_cancelled(self, run_id: str, is_cancelled: bool) -> None:
+        with self._explained(run_id), self.cache.transaction(self.store):
+            self._set_fence(run_id, self._read_fence(run_id)[0], is_cancelled)
 
     # ------------------------------------------------------------------ removing
 

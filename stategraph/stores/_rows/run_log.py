@@ -258,7 +258,7 @@ class RunLog:
 
     def has_lost(self, hold: Hold) -> bool:
         """Return whether a run was taken from its owner."""
-        hold.is_lost = hold.is_lost or self.table.fence(hold.run_id) != hold.fence
+        hold.is_lost = hold.is_lost or self.table.fence(hold.run_id)[0] != hold.fence
         return hold.is_lost
 
     def write_or_raise(self, batch: WriteBatch) -> None:

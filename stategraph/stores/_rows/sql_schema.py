@@ -38,7 +38,7 @@ CREATE TABLE run (
     tip BLOB NOT NULL,
     seal BLOB NOT NULL
 );
-CREATE TABLE fence (run_id TEXT PRIMARY KEY, number INTEGER NOT NULL);
+CREATE TABLE fence (run_id TEXT PRIMARY KEY, number INTEGER NOT NULL, cancelled INTEGER NOT NULL);
 CREATE INDEX run_by_status ON run (status, number);
 CREATE INDEX run_by_graph ON run (graph, number);
 CREATE TABLE checkpoint (
@@ -117,8 +117,12 @@ WHERE run_id = ? ORDER BY checkpoint.id
 """
 
 
-FENCE = "SELECT number FROM fence WHERE run_id = ?"
-RAISE_FENCE = "INSERT INTO fence VALUES (?, 1) ON CONFLICT (run_id) DO UPDATE SET number = number + 1 RETURNING number"
+FENCE = "SELECT number, cancelled FROM fence WHERE run_id = ?"
+RAISE_FENCE = (
+    "INSERT INTO fence VALUES (?, 1, 0) "
+    "ON CONFLICT (run_id) DO UPDATE SET number = number + 1 RETURNING number, cancelled"
+)
+SET_CANCELLED = "INSERT INTO fence VALUES (?, 0, ?) ON CONFLICT (run_id) DO UPDATE SET cancelled = excluded.cancelled"
 NESTED = "SELECT run_id FROM run WHERE run_id > ? AND run_id < ?"
 IS_SHOWN = "instr(run_id, '/#') = 0"
 

@@ -12,7 +12,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
-from stategraph._owners.file_holds import FileHolds
+from stategraph._owners.file_holds import Fence, FileHolds
 from stategraph._owners.holds import Hold, acting, lost
 from stategraph._values.ids import check_stored_id, given_id, nested_range
 from stategraph._values.provenance import ErrorInfo, ParentStep
@@ -40,6 +40,7 @@ from stategraph.stores.base import RetentionPolicy
 _Result = TypeVar("_Result")
 
 _Ask: TypeAlias = Callable[[sqlite3.Connection, str, Any], list[Any]]
+_NO_FENCE = (0, 0)
 _FAILURES = (sqlite3.Error, OverflowError, UnicodeDecodeError)  # what comes of asking SQLite
 
 
@@ -263,19 +264,26 @@ class SqliteTable(Table):
     # ------------------------------------------------------------------ owners
 
     def _is_lost(self, hold: Hold) -> bool:
-        """Return, within a transaction, whether the run of a hold was taken from its owner."""
-        found = self.connection.execute(sql.FENCE, (hold.run_id,)).fetchone()
-        return hold.is_lost or (found[0] if found else 0) != hold.fence
+        """Return, within a transaction, whether the run of a hold was taken from it; tell it of a cancellation."""
+        number, cancelled = self.connection.execute(sql.FENCE, (hold.run_id,)).fetchone() or _NO_FENCE
+        if cancelled:
+            hold.is_cancelled = True
+        return hold.is_lost or number != hold.fence
 
-    def fence(self, run_id: str) -> int:
-        found = self.query(run_id, sql.FENCE, (run_id,))
-        return found[0][0] if found else 0
+    def fence(self, run_id: str) -> Fence:
+        ((number, cancelled),) = self.query(run_id, sql.FENCE, (run_id,)) or [_NO_FENCE]
+        return number, bool(cancelled)
 
-    def raise_fence(self, run_id: str) -> int:
+    def raise_fence(self, run_id: str) -> Fence:
         return self.in_transaction(run_id, partial(self._raised_fence, run_id))
 
-    def _raised_fence(self, run_id: str) -> int:
-        return int(self.connection.execute(sql.RAISE_FENCE, (run_id,)).fetchone()[0])
+    def _raised_fence(self, run_id: str) -> Fence:
+        number, cancelled = self.connection.execute(sql.RAISE_FENCE, (run_id,)).fetchone()
+        return number, bool(cancelled)
+
+    def set_cancelled(self, run_id: str, is_cancelled: bool) -> None:
+        values = run_id, int(is_cancelled)
+        self.in_transaction(run_id, lambda: self.connection.execute(sql.SET_CANCELLED, values))
 
     # ------------------------------------------------------------------ removing
 

@@ -107,6 +107,21 @@ class RowStore(CheckpointStore):
     def _has_lost(self, hold: Hold) -> bool:
         return self._log.has_lost(hold)
 
+    def _cancel(self, run_id: str) -> None:
+        self._log.table.set_cancelled(run_id, True)
+        owners = self._log.table.owners
+        hold = None if owners is None else owners.get(run_id)
+        if hold is not None:
+            hold.is_cancelled = True
+
+    def _is_cancelled(self, hold: Hold) -> bool:
+        hold.is_cancelled = hold.is_cancelled or self._log.table.fence(hold.run_id)[1]
+        return hold.is_cancelled
+
+    def _take_up(self, hold: Hold) -> None:
+        self._log.table.set_cancelled(hold.run_id, False)
+        hold.is_cancelled = False
+
     def owner(self, run_id: str) -> Owner | None:
         owners = self._log.table.owners
         return None if owners is None else owners.owner(given_id(check_run_id(run_id)), self._log.table)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import TypeAlias
 
-from stategraph._owners.file_holds import FileHolds
+from stategraph._owners.file_holds import Fence, FileHolds
 from stategraph.errors import CheckpointError
 from stategraph.stores._rows.records import CheckpointRecord, RunRecord, Unreadable, WriteBatch
 
@@ -107,12 +107,16 @@ class Table(ABC):
     """
 
     @abstractmethod
-    def fence(self, run_id: str) -> int:
-        """Return how often a run was taken from its owners."""
+    def fence(self, run_id: str) -> Fence:
+        """Return how often a run was taken from its owners, and whether it is cancelled."""
 
     @abstractmethod
-    def raise_fence(self, run_id: str) -> int:
-        """Count that a run is taken from its owner, in a transaction of its own; return the count."""
+    def raise_fence(self, run_id: str) -> Fence:
+        """Count that a run is taken from its owner, in a transaction of its own; return the same."""
+
+    @abstractmethod
+    def set_cancelled(self, run_id: str, is_cancelled: bool) -> None:
+        """Note that a run is cancelled or not, durably. Its owner is told with the next batch that it writes."""
 
     # ------------------------------------------------------------------ threads and processes
 

@@ -1,0 +1,85 @@
+"""Sweep: going on, one after the other, with the runs of a store that were left unfinished."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterator
+
+import attrs
+
+from stategraph._drivers.sync import drive
+from stategraph._engine.calling import Recovered, recover
+from stategraph._engine.context import RunContext
+from stategraph._protocol.commands import Load, Task
+from stategraph._util.validators import is_count
+from stategraph._values.provenance import RunStatus
+from stategraph.errors import ConfigError
+from stategraph.stores.base import CheckpointStore
+
+_PAGE = 1000  # runs that the store is asked for at a time
+
+
+@attrs.frozen
+class Sweep:
+    """Goes on with runs of a graph; to iterate over it yields what came of each.
+
+    Args:
+        store: The store.
+        graph: The name of the graph.
+        new_run: Makes what is known of a call.
+        limit: How many runs to go on with at most; None for all.
+        max_recoveries: How many owners one step of a run may take down.
+
+    Raises:
+        ConfigError: a number is not allowed.
+    """
+
+    store: CheckpointStore
+    graph: str
+    new_run: Callable[[], RunContext]
+    limit: int | None
+    max_recoveries: int
+
+    def __attrs_post_init__(self) -> None:
+        if self.limit is not None and not is_count(self.limit, at_least=1):
+            raise ConfigError("limit", self.limit, "how many runs to go on with, from 1 on, or None for all")
+        if not is_count(self.max_recoveries, at_least=1):
+            raise ConfigError("max_recoveries", self.max_recoveries, "how many owners a step may take down, from 1 on")
+
+    def __iter__(self) -> Iterator[Recovered]:
+        left = self.limit
+        for run_id in drive(self._listing(), None):
+            recovered = drive(self._taking_up(run_id), None)
+            if recovered is not None:
+                yield recovered
+                left = left and left - 1
+            if left == 0:
+                return
+
+    async def __aiter__(self) -> AsyncIterator[Recovered]:
+        from stategraph._drivers.aio import adrive  # imported when used: asyncio takes 20 ms
+
+        left = self.limit
+        for run_id in await adrive(self._listing(), None):
+            recovered = await adrive(self._taking_up(run_id), None)
+            if recovered is not None:
+                yield recovered
+                left = left and left - 1
+            if left == 0:
+                return
+
+    def _taking_up(self, run_id: str) -> Task[Recovered | None]:
+        return recover(self.new_run(), run_id, self.max_recoveries)
+
+    def _listing(self) -> Task[list[str]]:
+        found: list[str] = yield (Load, self._unfinished, self.graph)
+        return found
+
+    def _unfinished(self, graph: str) -> list[str]:
+        """Return the ids of the runs of a graph that are active, the oldest first."""
+        found: list[str] = []
+        cursor = None
+        while page := self.store.runs(RunStatus.ACTIVE, graph, _PAGE, cursor):
+            found += (summary.run_id for summary in page)
+            cursor = page[-1].cursor
+        found.reverse()
+        return found
