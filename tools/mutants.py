@@ -735,7 +735,7 @@ MUTANTS = (
         "stores/_rows/sqlite_table.py",
         "        return hold.is_lost or (found[0] if found else 0) != hold.fence",
         "        return hold.is_lost",
-        ("tests/test_owners.py -k frozen",),
+        ("tests/test_owners.py -k saves_nothing_at_once",),
     ),
     Mutant(
         "one who has lost a run lets go of it for the other",
