@@ -757,6 +757,29 @@ def test_who_has_lost_a_run_frees_nobody(open_store: Callable[[], CheckpointStor
 # --------------------------------------------------------------------------- interrupts
 
 
+@pytest.mark.parametrize("take_over", [False, True])
+def test_a_task_that_is_cancelled_at_any_time(any_store: CheckpointStore, take_over: bool) -> None:
+    """Turn by turn of its event loop: the run is free afterwards."""
+    graph = make_graph(traces("ab"), store=any_store)
+
+    async def cancelled_after(turns: int) -> bool:
+        task = asyncio.ensure_future(graph.aexecute(State(run_id=f"{RUN}-{turns}"), take_over=take_over))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        is_late = task.done() or not task.cancel()
+        await asyncio.wait([task])
+        assert any_store.owner(f"{RUN}-{turns}") is None, turns
+        return is_late
+
+    async def main() -> None:
+        turns = 0
+        while not await cancelled_after(turns):
+            turns = turns + 1 if turns < 20 else turns * 2
+        assert turns > 3
+
+    asyncio.run(main())
+
+
 @pytest.mark.inside
 @pytest.mark.parametrize("how", ["execute", "save", "delete", "rollback", "take over"])
 def test_an_interrupt_at_any_line(any_store: CheckpointStore, how: str) -> None:
