@@ -163,7 +163,12 @@ class Call:
     @property
     def is_lost(self) -> bool:
         """Whether it has owned the run, and others have taken it."""
-        return self.has_own and not self.is_gone and self.store._has_lost(self.hold)
+        if not self.has_own or self.is_gone:
+            return False
+        before = self.hold.is_lost  # it does not find out by being watched
+        is_lost: bool = self.store._has_lost(self.hold)
+        self.hold.is_lost = before
+        return is_lost
 
     @property
     def can_go_on(self) -> bool:

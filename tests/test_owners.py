@@ -583,8 +583,9 @@ def test_a_run_that_was_waited_for_is_owned_as_any_other(
             assert store.owner(RUN) is None
 
 
+@pytest.mark.parametrize("by", ["deleted", "asked for"])
 def test_a_run_that_another_process_has_taken_over_and_done(
-    open_store: Callable[[], CheckpointStore], monkeypatch: pytest.MonkeyPatch
+    open_store: Callable[[], CheckpointStore], monkeypatch: pytest.MonkeyPatch, by: str
 ) -> None:
     """Is free in this process as well, whose former owner hangs and has not found out."""
     monkeypatch.setattr(file_holds, "_by_place", file_holds._Places())
@@ -594,33 +595,62 @@ def test_a_run_that_another_process_has_taken_over_and_done(
             next(hangs)
             make_graph(traces("abc"), store=other, preserve=True).resume(RUN, take_over=True)
 
+            (store.delete if by == "deleted" else store.owner)(RUN)
             assert store.owner(RUN) is None
-            store.delete(RUN)
             with pytest.raises(RunLostError):
                 next(hangs)
 
 
-def test_two_threads_own_their_first_runs(open_store: Callable[[], CheckpointStore]) -> None:
+def test_who_is_taken_over_saves_nothing_at_once(
+    open_store: Callable[[], CheckpointStore], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Though the other process has not written yet: the save itself compares who owns the run."""
+    monkeypatch.setattr(file_holds, "_by_place", file_holds._Places())
+    with open_store() as store:
+        monkeypatch.setattr(file_holds, "_by_place", file_holds._Places())
+        with open_store() as other, make_graph(traces("abc"), store=store).stream(State(run_id=RUN)) as hangs:
+            next(hangs)
+            hold = holds.Hold(RUN)
+            holds.own(other, hold, take_over=True)
+
+            with pytest.raises(RunLostError):
+                next(hangs)
+            assert other.load(RUN).step == 1
+            holds.let_go(hold)
+
+
+@pytest.mark.inside
+def test_two_threads_own_their_first_runs(
+    open_store: Callable[[], CheckpointStore], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """At the same time, while the file with the locks is not open yet: both are locked."""
-    for number in range(20):
-        with open_store() as store:
-            barrier = threading.Barrier(4)
 
-            def own(hold: holds.Hold, store: CheckpointStore = store, barrier: threading.Barrier = barrier) -> None:
-                barrier.wait()
-                holds.own(store, hold)
+    barrier, take = threading.Barrier(2), holds.Holds.take
 
-            held = [holds.Hold(f"{number}-{one}") for one in range(4)]
-            threads = [threading.Thread(target=own, args=(hold,)) for hold in held]
-            for thread in threads:
-                thread.start()
-            for thread in threads:
-                thread.join()
+    def taken(self: holds.Holds, hold: holds.Hold, *, take_over: bool) -> Any:
+        loser = take(self, hold, take_over=take_over)
+        barrier.wait()
+        return loser
 
-            path = store._log.table.owners._path  # type: ignore[attr-defined]
-            assert all(byte_locks.LockFile(path).owner(hold.byte) is not None for hold in held)
-            for hold in held:
-                holds.let_go(hold)
+    class Slow(byte_locks.LockFile):
+        def __init__(self, path: Path) -> None:
+            time.sleep(0.05)
+            super().__init__(path)
+
+    monkeypatch.setattr(holds.Holds, "take", taken)
+    monkeypatch.setattr(file_holds, "LockFile", Slow)
+    with open_store() as store:
+        held = [holds.Hold(f"{number}") for number in range(2)]
+        threads = [threading.Thread(target=holds.own, args=(store, hold)) for hold in held]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+        path = store._log.table.owners._path  # type: ignore[attr-defined]
+        assert all(byte_locks.LockFile(path).owner(hold.byte) is not None for hold in held)
+        for hold in held:
+            holds.let_go(hold)
 
 
 def test_whoever_has_let_go_owns_nothing_afterwards(any_store: CheckpointStore) -> None:
@@ -698,8 +728,19 @@ def test_a_run_is_owned_until_all_is_durable(any_store: CheckpointStore, monkeyp
     assert found == ["completed"]
 
 
+def test_who_has_lost_a_run_frees_nobody_here(any_store: CheckpointStore) -> None:
+    """By letting go: the run is that of who has taken it."""
+    late, owner = holds.Hold(RUN), holds.Hold(RUN)
+    holds.own(any_store, late)
+    holds.own(any_store, owner, take_over=True)
+    holds.let_go(late)
+
+    assert any_store.owner(RUN) == owner.owner
+    holds.let_go(owner)
+
+
 def test_who_has_lost_a_run_frees_nobody(open_store: Callable[[], CheckpointStore]) -> None:
-    """By letting go: the run is that of who has taken it, for this process and for others."""
+    """Nor for other processes."""
     with open_store() as store:
         late, owner = holds.Hold(RUN), holds.Hold(RUN)
         holds.own(store, late)
@@ -714,6 +755,29 @@ def test_who_has_lost_a_run_frees_nobody(open_store: Callable[[], CheckpointStor
 
 
 # --------------------------------------------------------------------------- interrupts
+
+
+@pytest.mark.parametrize("take_over", [False, True])
+def test_a_task_that_is_cancelled_at_any_time(any_store: CheckpointStore, take_over: bool) -> None:
+    """Turn by turn of its event loop: the run is free afterwards."""
+    graph = make_graph(traces("ab"), store=any_store)
+
+    async def cancelled_after(turns: int) -> bool:
+        task = asyncio.ensure_future(graph.aexecute(State(run_id=f"{RUN}-{turns}"), take_over=take_over))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        is_late = task.done() or not task.cancel()
+        await asyncio.wait([task])
+        assert any_store.owner(f"{RUN}-{turns}") is None, turns
+        return is_late
+
+    async def main() -> None:
+        turns = 0
+        while not await cancelled_after(turns):
+            turns = turns + 1 if turns < 20 else turns * 2
+        assert turns > 3
+
+    asyncio.run(main())
 
 
 @pytest.mark.inside

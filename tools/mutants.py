@@ -763,7 +763,7 @@ MUTANTS = (
         "stores/_rows/sqlite_table.py",
         "        return hold.is_lost or number != hold.fence\n\n    def fence",
         "        return hold.is_lost\n\n    def fence",
-        ("tests/test_owners.py -k frozen",),
+        ("tests/test_owners.py -k saves_nothing_at_once",),
     ),
     Mutant(
         "one who has lost a run lets go of it for the other",

@@ -191,23 +191,6 @@ def held(store: Owning, run_id: str, *, take_over: bool = False) -> Iterator[Hol
         let_go(hold)
 
 
-@contextmanager
-def held_if_free(store: Owning, run_id: str) -> Iterator[Hold | None]:
-    """Own a run for a single write by hand, if nobody does."""
-    hold = Hold(run_id, is_brief=True)
-    grip = Grip(hold)  # noqa: F841 - let go of with this frame
-    try:
-        try:
-            store._own(hold, take_over=False)
-        except RunBusyError:
-            yield None
-        else:
-            with on_behalf_of(hold):
-                yield hold
-    finally:
-        let_go(hold)
-
-
 def guarded(method: Callable[..., Any]) -> Callable[..., Any]:
     """Return a method of a store that writes to a run as one for its owner only. A State of it, or several, or its id
     is the first argument."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 
-from stategraph._owners.holds import Owning, held_if_free
+from stategraph._owners.free import held_if_free
+from stategraph._owners.holds import Owning
 from stategraph._values import clock
 from stategraph._values.ids import is_nested_id, step_of
 from stategraph._values.provenance import ParentStep

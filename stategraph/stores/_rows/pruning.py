@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import cast
 
-from stategraph._owners.holds import Owning, held_if_free
+from stategraph._owners.free import held_if_free
+from stategraph._owners.holds import Owning
 from stategraph._values import clock
 from stategraph.errors import CheckpointCorruptError, FormatError
 from stategraph.stores._rows.records import RunRecord, WriteBatch
