@@ -9,10 +9,10 @@ import attrs
 
 from stategraph._engine.context import RunContext
 from stategraph._engine.failures import failure_at
-from stategraph._engine.owning import owning, take_up
+from stategraph._engine.owning import owning
 from stategraph._engine.past import check_not_of_another, newest_of
 from stategraph._engine.resume import resume_owned
-from stategraph._engine.saving import flush, save
+from stategraph._engine.saving import flush, save, take_up
 from stategraph._engine.start import admit, begin, id_of
 from stategraph._graph.compatibility import check_compatible
 from stategraph._graph.compiled import CompiledGraph

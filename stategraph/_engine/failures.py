@@ -7,8 +7,7 @@ from typing import Any, TypeVar, cast
 import attrs
 
 from stategraph._engine.context import PATH_LENGTH, RunContext, fitting
-from stategraph._engine.owning import take_up
-from stategraph._engine.saving import emit, flush, save, tell
+from stategraph._engine.saving import emit, flush, save, take_up, tell
 from stategraph._graph.compiled import CompiledNode
 from stategraph._owners.holds import Hold
 from stategraph._protocol.commands import CannotAwait, Escaped, Load, Parts, Save, Stopped, StoreFailed, Task

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TypeVar
 
 from stategraph._engine.context import RunContext
+from stategraph._engine.saving import take_up
 from stategraph._owners.holds import Hold, let_go
-from stategraph._protocol.commands import Amend, LetGo, Own, Sleep, Stopped, Task
+from stategraph._protocol.commands import LetGo, Own, Sleep, Stopped, Task
 from stategraph.errors import RunBusyError
 
 _Answer = TypeVar("_Answer")
@@ -37,11 +38,6 @@ def owning(run: RunContext, hold: Hold, task: Task[_Answer], *, takes_up: bool =
         raise
     yield from _let_go(run, hold)
     return answer
-
-
-def take_up(run: RunContext, hold: Hold) -> Task[None]:
-    """Go on with a run that was cancelled."""
-    yield (Amend, run.services.take_up, hold)
 
 
 def _own(run: RunContext, hold: Hold) -> Task[None]:

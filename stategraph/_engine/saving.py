@@ -7,7 +7,8 @@ from time import monotonic
 from typing import Any
 
 from stategraph._engine.context import RunContext
-from stategraph._protocol.commands import Command, Flush, Load, Notify, Parts, Show, Task
+from stategraph._owners.holds import Hold
+from stategraph._protocol.commands import Amend, Command, Flush, Load, Notify, Parts, Show, Task
 from stategraph._values.events import EventType
 from stategraph.state import State
 
@@ -44,6 +45,11 @@ def flush(run: RunContext, state: State) -> Task[None]:
     """Wait until all that was saved is durable, if saves are done later."""
     if run.plan.write_behind:
         yield (Flush, run.services.flush, state)
+
+
+def take_up(run: RunContext, hold: Hold) -> Task[None]:
+    """Go on with a run that was cancelled."""
+    yield (Amend, run.services.take_up, hold)
 
 
 LOOK_AGAIN = 0.05
