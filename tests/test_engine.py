@@ -36,6 +36,7 @@ class World:
     """RunIO that keep what they are told in attributes."""
 
     observer = None
+    is_cancelled = False
 
     def __init__(self) -> None:
         self.kept: State | None = None

@@ -47,6 +47,11 @@ def flush(run: RunContext, state: State) -> Task[None]:
         yield (Flush, run.services.flush, state)
 
 
+def take_up(run: RunContext, hold: Hold) -> Task[None]:
+    """Go on with a run that was cancelled."""
+    yield (Amend, run.services.take_up, hold)
+
+
 LOOK_AGAIN = 0.05
 """Seconds after which a run that saves nothing meanwhile is asked again whether it was cancelled."""
 

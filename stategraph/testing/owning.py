@@ -20,7 +20,7 @@ _RUN = "order-1"
 _Meddle = Callable[[], Any]
 
 
-def _graph(store: CheckpointStore, meddle: _Meddle = dict, *, is_longer: bool = False, **options: Any) -> StateGraph:
+def _graph(store: CheckpointStore, meddle: _Meddle = dict, *, has_third: bool = False, **options: Any) -> StateGraph:
     """Return a graph of two steps, or three. Something else happens in another thread while the second is made."""
 
     def meddled(state: State) -> dict[str, Any]:
@@ -33,10 +33,10 @@ def _graph(store: CheckpointStore, meddle: _Meddle = dict, *, is_longer: bool = 
     graph.add_node("b", meddled)
     graph.add_edge("a", "b")
     graph.set_entry_point("a")
-    if is_longer:
+    if has_third:
         graph.add_node("c", lambda state: {})
         graph.add_edge("b", "c")
-    graph.set_exit_point("c" if is_longer else "b")
+    graph.set_exit_point("c" if has_third else "b")
     return graph
 
 
@@ -196,12 +196,12 @@ class OwningContract:
             time.sleep(0.1)  # where steps are not saved at once, a run looks only now and then
 
         with pytest.raises(RunCancelledError) as stopped:
-            _graph(store, cancelled, is_longer=True, durability=durability).execute(State(run_id=_RUN))
+            _graph(store, cancelled, has_third=True, durability=durability).execute(State(run_id=_RUN))
 
         assert store.load(_RUN) == stopped.value.state
         assert (stopped.value.state.status, stopped.value.state.step) == ("cancelled", 2)
-        assert list(_graph(store, is_longer=True).recover()) == []
-        assert _graph(store, is_longer=True).resume(_RUN)["made"] == ["a", "b"]
+        assert list(_graph(store, has_third=True).recover()) == []
+        assert _graph(store, has_third=True).resume(_RUN).step == 3
 
     def test_a_run_that_nobody_is_at_work_on(self, store: CheckpointStore) -> None:
         """It is taken up by one sweep and no other, or cancelled at once."""
