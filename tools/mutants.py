@@ -254,8 +254,8 @@ MUTANTS = (
     Mutant(
         "parts are joined whatever they were made of",
         "_engine/step.py",
-        "return bool(digest) and digest == self._digest_of(made_of)",
-        "return True",
+        "if digest and digest == loaded.made_of[label]]",
+        "]",
         ("tests/test_parts_made_of.py",),
     ),
     Mutant(

@@ -276,17 +276,18 @@ class StepExecution:
         run, at = self.run, self.state.step + 1
         found = {part.label: part.value for part in run.unsaved_parts if (part.step, part.node) == (at, self.kept_name)}
         if run.plan.loads_parts:
-            question = (run.services, self.state.run_id, at, self.kept_name)
-            loaded: KeptParts = yield from self._stored((Parts, load_parts, question))
-            same = (label for label in loaded.keys() & made_of if self._is_of(made_of[label], loaded.made_of[label]))
+            about = (run.services, self.state.run_id, at, self.kept_name)
+            loaded: KeptParts = yield from self._stored((Parts, load_parts, about))
+            digests = {label: self._digest_of(made_of[label]) for label in loaded.keys() & made_of}
+            same = [label for label, digest in digests.items() if digest and digest == loaded.made_of[label]]
             found = {**{label: loaded[label] for label in same}, **found}
         return found
 
     def keep_parts(self, finished: Mapping[str, Any], made_of: Mapping[str, Any]) -> Task[None]:
         """Save finished parts of this step, except those that write keys that are not saved."""
         run = self.run
-        at, name, digest_of = self.state.step + 1, self.kept_name, self._digest_of if run.plan.loads_parts else _nothing
-        parts = [Part(at, name, label, value, digest_of(made_of[label])) for label, value in finished.items()]
+        at, name, of = self.state.step + 1, self.kept_name, self._digest_of
+        parts = [Part(at, name, label, value, of(made_of[label])) for label, value in finished.items()]
         persist, node = run.plan.persist, self.stage.node
         if persist is not None:
             parts = [part for part in parts if persist.issuperset(node.part_writes(part.value))]
@@ -298,12 +299,10 @@ class StepExecution:
             for label in finished:
                 yield from self.tell(EventType.PART_COMPLETE, part=label)
 
-    def _is_of(self, made_of: Any, digest: str) -> bool:
-        """Return whether this is the digest of what a part is made of now."""
-        return bool(digest) and digest == self._digest_of(made_of)
-
     def _digest_of(self, made_of: Any) -> str:
-        """Return the digest of what a part is made of, and of the generation; empty if there is none."""
+        """Return the digest of what a part is made of, and of the generation; empty if there is none, or no need."""
+        if not self.run.plan.loads_parts:
+            return ""
         if self._digested is None or self._digested[0] is not made_of:  # all branches are made of one State
             data = data_of(made_of) if isinstance(made_of, State) else {"": made_of}
             self._digested = made_of, self.run.plan.digest(data, {"generation": self.state.generation})
@@ -402,8 +401,3 @@ class StepExecution:
         self.is_done_before = saved is not None and saved.status is RunStatus.COMPLETED and self.attempt == 1
         start = cast(Callable[..., Task[State]], self.run.plan.start_nested)
         return (yield from start(self.run, self, nested_in(plan, self.run.plan), saved, inputs, updates))
-
-
-def _nothing(made_of: Any) -> str:
-    """Return the digest of parts that are never saved."""
-    return ""
