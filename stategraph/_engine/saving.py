@@ -69,8 +69,3 @@ def drop_joined_parts(run: RunContext) -> Task[None]:
         from stategraph._engine.parts import drop_parts  # imported when used: few nodes have parts
 
         yield (Parts, drop_parts, (run.services, run.state.run_id, run.state.step, False))
-
-
-def take_up(run: RunContext, hold: Hold) -> Task[None]:
-    """Go on with a run that was cancelled."""
-    yield (Amend, run.services.take_up, hold)
