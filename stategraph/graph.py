@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Unpack, cast
 
-from stategraph._drivers.options import Call, ResumeCall, checked, claim_of, signal_of
+from stategraph._drivers.options import Call, ExecuteCall, ResumeCall, checked, claim_of, signal_of, told_of
 from stategraph._drivers.sync import drive, hand_over
 from stategraph._engine.context import RunContext
 from stategraph._engine.io import RunIO
@@ -77,7 +77,7 @@ class StateGraph(GraphBuilder):
 
     # ------------------------------------------------------------------ running
 
-    def execute(self, state: State, **how: Unpack[Call]) -> State:
+    def execute(self, state: State, **how: Unpack[ExecuteCall]) -> State:
         """Run a State from the entry point to an exit point.
 
         A State with a past, such as a loaded one, goes on counting its steps.
@@ -89,6 +89,8 @@ class StateGraph(GraphBuilder):
                 is saved.
             cancel: Stops the run before the next node once it is set.
             timeout: Seconds after which the run is stopped before the next node; a node that is async is cut off.
+            by: Who gives the input, for the history.
+            labels: What the run is labelled with, a mapping of str to str, for ``store.runs(labels=...)``.
 
         Returns:
             The final State, of status completed; or paused, if a node pauses the run.
@@ -107,9 +109,9 @@ class StateGraph(GraphBuilder):
             CheckpointError: the store could not save; the State that was at stake is in it.
             AsyncNodeError: the graph has async nodes and an event loop is running in this thread: use `aexecute`.
         """
-        return drive(execute(self._sync_run(how), _checked(state)), signal_of(how))
+        return drive(execute(self._sync_run(how, ExecuteCall), _checked(state)), signal_of(how))
 
-    async def aexecute(self, state: State, **how: Unpack[Call]) -> State:
+    async def aexecute(self, state: State, **how: Unpack[ExecuteCall]) -> State:
         """Run a State as `execute` does, on the running event loop.
 
         Sync nodes and the store work in threads. To cancel the task stops the run, after the node that is running if
@@ -117,7 +119,7 @@ class StateGraph(GraphBuilder):
         """
         from stategraph._drivers.aio import adrive  # imported when used: asyncio takes 20 ms
 
-        return await adrive(execute(self._new_run(how), _checked(state)), signal_of(how))
+        return await adrive(execute(self._new_run(how, ExecuteCall), _checked(state)), signal_of(how))
 
     def resume(self, run_id: str, updates: Mapping[str, Any] | None = None, **how: Unpack[ResumeCall]) -> State:
         """Go on with a run from its last checkpoint: take the next edge after the node that produced it.
@@ -133,6 +135,7 @@ class StateGraph(GraphBuilder):
             take_over: As for `execute`.
             cancel: As for `execute`.
             timeout: As for `execute`.
+            by: Who gives the answer or the updates, for the history.
 
         Returns:
             The final State, of status completed; or paused, if a node pauses the run.
@@ -158,7 +161,7 @@ class StateGraph(GraphBuilder):
 
     # ------------------------------------------------------------------ step by step
 
-    def stream(self, state: State, **how: Unpack[Call]) -> Stream:
+    def stream(self, state: State, **how: Unpack[ExecuteCall]) -> Stream:
         """Run a State as `execute` does, yielding it after every node, and after every chunk of a node.
 
         After a chunk, `State.partial` holds the chunks so far. The run goes on when the next State is asked for; to
@@ -166,7 +169,7 @@ class StateGraph(GraphBuilder):
         """
         from stategraph._drivers.iteration import Stream  # imported when used
 
-        task = execute(self._sync_run(how, shows=True), _checked(state))
+        task = execute(self._sync_run(how, ExecuteCall, shows=True), _checked(state))
         return Stream(task, signal_of(how), self.store)
 
     def stream_resume(self, run_id: str, updates: Mapping[str, Any] | None = None, **how: Unpack[ResumeCall]) -> Stream:
@@ -176,7 +179,7 @@ class StateGraph(GraphBuilder):
         task = _resume(self._sync_run(how, ResumeCall, shows=True), run_id, updates, how)
         return Stream(task, signal_of(how), self.store)
 
-    def astream(self, state: State, **how: Unpack[Call]) -> AsyncStream:
+    def astream(self, state: State, **how: Unpack[ExecuteCall]) -> AsyncStream:
         """Run a State as `stream` does, on the running event loop.
 
         A loop that may be left early is best put into ``async with graph.astream(state) as states``: then the run has
@@ -184,7 +187,7 @@ class StateGraph(GraphBuilder):
         """
         from stategraph._drivers.streams import AsyncStream  # imported when used: asyncio takes 20 ms
 
-        task = execute(self._new_run(how, shows=True), _checked(state))
+        task = execute(self._new_run(how, ExecuteCall, shows=True), _checked(state))
         return AsyncStream(task, signal_of(how), self.store)
 
     def astream_resume(
@@ -221,7 +224,8 @@ class StateGraph(GraphBuilder):
         policy = RetentionPolicy(checkpoint.retention, checkpoint.window, checkpoint.ttl)
         services = RunIO(store, self.observer, self._name, policy, plan.persist, partial(reaper.settle, self.store))
         dropped = partial(hand_over, self.store, os.getpid())
-        return RunContext(plan, services, wanted_events(self.observer), shows, dropped, patience, takes_over)
+        owning = (dropped, patience, takes_over)
+        return RunContext(plan, services, wanted_events(self.observer), shows, *owning, *told_of(how))
 
     def _sync_run(self, how: Call, kind: type = Call, *, shows: bool = False) -> RunContext:
         run = self._new_run(how, kind, shows=shows)

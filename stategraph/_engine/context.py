@@ -47,6 +47,8 @@ class RunContext:
         hand_over: Takes what is left to do of a run whose driver is gone. It is called in finalisers.
         patience: Seconds to wait for whoever owns the run.
         takes_over: Whether the run is taken away from whoever owns it.
+        by: Who makes the call, if that is said.
+        labels: What the run is labelled with, if it begins.
         path: The last nodes entered.
         completed: The nodes completed in this call, while an observer wants events.
         recent: The last States that are not saved, where not every step is.
@@ -66,6 +68,8 @@ class RunContext:
     hand_over: Callable[[Task[None]], object] = id
     patience: float = 0.0
     takes_over: bool = False
+    by: str | None = None
+    labels: Mapping[str, str] = NOTHING_GIVEN
     state: State = attrs.field(init=False)
     saved: State | None = attrs.field(default=None, init=False)
     path: deque[str] = attrs.field(factory=partial(deque, maxlen=PATH_LENGTH), init=False)

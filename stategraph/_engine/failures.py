@@ -25,7 +25,7 @@ from stategraph.errors import (
     StateGraphError,
     StepConflictError,
 )
-from stategraph.state import State, data_of, evolve
+from stategraph.state import State, data_of, evolve, told
 
 
 def end_early(run: RunContext, error: BaseException) -> Task[None]:
@@ -107,7 +107,7 @@ def failure_at(
     """Return the error for a node that failed, or that the engine could not go on at, with the State to be kept."""
     info = ErrorInfo.said(kind.__name__, reason, name) if cause is None else ErrorInfo.of(cause, name)
     path = tuple(run.path) if run.path and run.path[-1] == name else (*run.path, name)[-PATH_LENGTH:]
-    return kind(name, evolve(run.state, status=RunStatus.FAILED, error=info), path, reason)
+    return kind(name, evolve(told(run.state), status=RunStatus.FAILED, error=info), path, reason)
 
 
 def rescue(run: RunContext, error: BaseException) -> Task[None]:
@@ -132,7 +132,7 @@ def _save_unsaved(run: RunContext, error: BaseException, state: State) -> Task[N
         yield from _save_last(run, state)
     elif isinstance(error, NotSerializableError):
         info = ErrorInfo.of(error, run.path[-1] if run.path else state.checkpoint_node)
-        yield from _keep_what_can_be(run, evolve(state, status=RunStatus.FAILED, error=info))
+        yield from _keep_what_can_be(run, evolve(told(state), status=RunStatus.FAILED, error=info))
     if run.unsaved_parts and run.plan.loads_parts:
         from stategraph._engine.parts import save_parts  # imported when used: few nodes have parts
 
@@ -141,6 +141,8 @@ def _save_unsaved(run: RunContext, error: BaseException, state: State) -> Task[N
 
 def _save_last(run: RunContext, state: State) -> Task[None]:
     """Save the State with which the run ends."""
+    if run.state is not run.saved and run.state is not state:
+        run.services.save_with_next(run.state)
     try:
         yield from save(run, (Save, run.services.save, state), state)
         yield from flush(run, state)
@@ -151,7 +153,7 @@ def _save_last(run: RunContext, state: State) -> Task[None]:
         kept = yield (Load, run.services.load, state.run_id)
         if kept.step != state.step:
             raise
-        state = evolve(kept, status=state.status, error=state.error)
+        state = evolve(told(kept), status=state.status, error=state.error)
         yield from save(run, (Save, run.services.save, state), state)
     except NotSerializableError:
         yield from _keep_what_can_be(run, state)
@@ -167,7 +169,7 @@ def _keep_what_can_be(run: RunContext, last: State) -> Task[None]:
     tried = [*run.recent, bare]
     run.recent.clear()
     while tried:
-        state = evolve(tried.pop(), **ends)
+        state = evolve(told(tried.pop()), **ends)
         try:
             yield from save(run, (Save, run.services.save, state), state)
             yield from flush(run, state)
@@ -179,7 +181,7 @@ def _keep_what_can_be(run: RunContext, last: State) -> Task[None]:
     except CheckpointNotFoundError:
         return
     if kept.step <= last.step:
-        state = evolve(kept, **ends)
+        state = evolve(told(kept), **ends)
         yield from save(run, (Save, run.services.save, state), state)
 
 

@@ -34,13 +34,65 @@ class RunStatus(StrEnum):
     FAILED = "failed"
 
 
+class Kind(StrEnum):
+    """What a checkpoint tells of its run."""
+
+    INPUT = "input"
+    STEP = "step"
+    PAUSE = "pause"
+    ANSWER = "answer"
+    UPDATE = "update"
+    FAILURE = "failure"
+    CANCEL = "cancel"
+    END = "end"
+    ROLLBACK = "rollback"
+
+
+_KIND_OF_STATUS = {
+    "paused": Kind.PAUSE,
+    "failed": Kind.FAILURE,
+    "completed": Kind.END,
+    "cancelled": Kind.CANCEL,
+}
+
+
+def kind_of(status: str, node: str) -> Kind:
+    """Return what a State tells that says no more of it than its status and the node that was completed last."""
+    return _KIND_OF_STATUS.get(status) or (Kind.STEP if node else Kind.INPUT)
+
+
+@attrs.frozen
+class Facts:
+    """How a State came to be, where it cannot be told from the rest of it.
+
+    Attributes:
+        kind: What it tells of its run.
+        by: Who made it so, if the caller said it.
+        attempts: In how many attempts its step was completed.
+    """
+
+    kind: Kind | None = attrs.field(default=None, converter=attrs.converters.optional(Kind))
+    by: str | None = attrs.field(default=None, validator=attrs.validators.optional(attrs.validators.instance_of(str)))
+    attempts: int = attrs.field(default=1, validator=attrs.validators.instance_of(int))
+
+
 @attrs.frozen
 class ErrorInfo:
-    """Why something failed: the type and the text of the exception, and the node it came from."""
+    """Why something failed: the type and the text of the exception, and the node it came from.
+
+    Attributes:
+        traceback: The calls that led to the exception, shortened; empty where there were none. It is not compared.
+    """
 
     type: str = attrs.field(validator=attrs.validators.instance_of(str))
     message: str = attrs.field(validator=attrs.validators.instance_of(str))
     node: str = attrs.field(validator=attrs.validators.instance_of(str))
+    traceback: str = attrs.field(default="", validator=attrs.validators.instance_of(str), eq=False)
+
+    @property
+    def parts(self) -> list[str]:
+        """What it consists of, for stores."""
+        return [self.type, self.message, self.node, self.traceback]
 
     @classmethod
     def of(cls, error: Exception, node: str) -> ErrorInfo:

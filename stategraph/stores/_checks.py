@@ -46,6 +46,13 @@ def check_number(step: object, name: str = "step") -> None:
         raise ValueError(f"{name}: {shorten(step)} is not allowed; a whole number from 0 on is")
 
 
+def check_numbers(step: object = None, revision: object = None) -> None:
+    """Raise ValueError unless these are the numbers of a step and of a revision, or None."""
+    for name, number in (("step", step), ("revision", revision)):
+        if number is not None:
+            check_number(number, name)
+
+
 def check_step(run_id: str, saved_step: int, step: int, same_data: bool) -> None:
     """Raise StepConflictError unless a State may be saved after the newest one.
 

@@ -7,9 +7,9 @@ from typing import Any
 
 from stategraph._progress.answers import asking_again, gives_back, waiting_anew
 from stategraph._values.ids import check_given_id
-from stategraph._values.provenance import ParentStep, RunStatus
+from stategraph._values.provenance import Kind, ParentStep, RunStatus
 from stategraph.errors import CheckpointNotFoundError, RunExistsError
-from stategraph.state import State, evolve
+from stategraph.state import State, evolve, told
 from stategraph.stores._checks import check_limit, check_number, check_status, from_cursor
 from stategraph.stores.summaries import Difference, Summary
 
@@ -32,27 +32,33 @@ def runs(store: Any, status: str | None, graph: str | None, limit: int, after: s
     return list(itertools.islice(wanted, check_limit(limit)))
 
 
-def fork(store: Any, run_id: str, new_run_id: str, step: int | None) -> State:
+def _loaded(store: Any, run_id: str, step: int | None, revision: int | None) -> State:
+    """Load a State of a run. Only a store that keeps revisions is asked for one."""
+    state: State = store.load(run_id, step) if revision is None else store.load(run_id, step, revision)
+    return state
+
+
+def fork(store: Any, run_id: str, new_run_id: str, step: int | None, revision: int | None) -> State:
     """Save a State of a run as the newest of another one."""
-    forked = forked_from(store.load(run_id, step), new_run_id)
+    forked = forked_from(_loaded(store, run_id, step, revision), new_run_id)
     if new_run_id in store.list():
         raise RunExistsError(new_run_id, str(store))
     store.save(forked)
     return forked
 
 
-def rollback(store: Any, run_id: str, step: int) -> State:
+def rollback(store: Any, run_id: str, step: int, revision: int | None, by: str | None) -> State:
     """Put the State of a step in place of the newest one."""
-    state = rolled_back(store.load(run_id, step))
+    state = rolled_back(_loaded(store, run_id, step, revision), by)
     store.amend(state)
     return state
 
 
-def diff(store: Any, run_id: str, a: int, b: int) -> Difference:
-    """Load two steps of a run and compare their data."""
+def diff(store: Any, run_id: str, a: int, b: int, other: str | None) -> Difference:
+    """Load two steps of a run, or of two, and compare their data."""
     for name, step in (("a", a), ("b", b)):
         check_number(step, name)
-    return Difference.between(store.load(run_id, a), store.load(run_id, b))
+    return Difference.between(store.load(run_id, a), store.load(run_id if other is None else other, b))
 
 
 # --------------------------------------------------------------------------- time travel
@@ -65,6 +71,8 @@ def forked_from(source: State, new_run_id: str) -> State:
     copy = asking_again(source) if source.pause is None else waiting_anew(source, source.pause)
     return evolve(
         copy,
+        facts=None,
+        _took_ns=None,
         run_id=check_given_id(new_run_id),
         status=source.status if is_over else RunStatus.ACTIVE,
         error=None,
@@ -78,6 +86,6 @@ def keeps_nested(source: State) -> bool:
     return source.pause is not None or not gives_back(source)
 
 
-def rolled_back(state: State) -> State:
+def rolled_back(state: State, by: str | None = None) -> State:
     """Return the State of a run that is taken back to it."""
-    return evolve(asking_again(state), generation=state.generation + 1)
+    return told(evolve(asking_again(state), generation=state.generation + 1), Kind.ROLLBACK, by)

@@ -192,10 +192,19 @@ class HistoryContract:
 
         assert state.step == 20
         assert long_run.load("a") == state
-        assert [row.step for row in long_run.history("a")] == list(range(1, 21))
         long_run.save(State({"other": "way"}, run_id="a", step=21))
         assert is_same(dict(long_run.load("a")), {"other": "way"})
         assert long_run.load("a", 20) == state
+
+    def test_rollback_forgets_what_is_not_to_be_kept(self, full: CheckpointStore) -> None:
+        """With a window, later steps are gone."""
+        full.retain("a", RetentionPolicy("windowed", window=50))
+        for state in _long_run(30):
+            full.save(state)
+
+        full.rollback("a", 20)
+
+        assert [row.step for row in full.history("a")] == list(range(1, 21))
 
     def test_rollback_to_a_step_that_is_not_kept(self, long_run: CheckpointStore) -> None:
         """It is an error, and nothing is forgotten."""

@@ -27,17 +27,19 @@ class HeldRun:
         number: Counts runs in the order in which they began.
         policy: What is kept of it.
         kept: Its checkpoints, in order.
+        created_ns: When it began; nanoseconds since 1970, UTC.
         parts: Finished parts of its steps, by step, node and label.
     """
 
     number: int
     policy: RetentionPolicy
     kept: list[Kept]
+    created_ns: int
     parts: dict[tuple[int, str, str], Kept] = attrs.field(factory=dict)
 
     def cut(self) -> int:
         """Drop the checkpoints that retention does not keep; return how many."""
-        superfluous = max(0, len(self.kept) - (self.policy.max_checkpoints or len(self.kept)))
+        superfluous = self.policy.first_kept(self.kept)
         del self.kept[:superfluous]
         return superfluous
 

@@ -44,7 +44,7 @@ def _add(log: RunLog, kept_at: str, parts: State) -> None:
         run = log.runs.find(kept_at)
         incarnation = log.runs.incarnation_of(run) if run else log.runs.incarnation_for(kept_at)
         added = evolve(parts, run_id=kept_at, step=run.step + 1 if run else 1)
-        row, base = log.encoder.snapshot(added, incarnation)
+        row, base = log.encoder.snapshot(added, incarnation, run and log.next_place(run, added))
         new = log.next_run(run, row, base)._replace(policy=_KEEP_ALL)
         if log.write(WriteBatch(log.sealer.sealed_run(new), run, (row,))):
             return
@@ -65,7 +65,7 @@ def load_parts(log: RunLog, run_id: str, step: int, node: str) -> dict[str, Any]
 def _values(log: RunLog, run: RunRecord) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for row in log.visible(run):
-        chain = log.table.chain(run.run_id, row.step)
+        chain = log.table.chain(run.run_id, row.sequence)
         if chain:  # not if they were dropped meanwhile
             found.update(log.encoder.data(run.run_id, chain, run.incarnation))
     return found

@@ -42,7 +42,7 @@ class KnownRuns:
         self.incarnations: OrderedDict[str, bytes] = OrderedDict()
         self.promised: dict[str, bytes] = {}
         self._policies: OrderedDict[str, RetentionPolicy] = OrderedDict()  # of runs that have not been saved since
-        # Steps and bases of rows of windowed runs, by their seals.
+        # Sequence numbers and bases of rows of windowed runs, by their seals.
         self._checked: OrderedDict[bytes, tuple[int, int]] = OrderedDict()
         self.get = self._newest.get
         """Returns the newest checkpoint of a run, if it is remembered."""
@@ -66,7 +66,7 @@ class KnownRuns:
             while len(self._newest) > _MOST_BASES:
                 self._newest.popitem(last=False)
             if run.policy.window is not None:
-                _put_last(self._checked, base.seal, (run.step, base.base))
+                _put_last(self._checked, base.seal, (run.sequence, base.base))
 
     def forget(self, run_id: str) -> None:
         """Forget the newest checkpoint of a run: somebody else has written to it."""
@@ -96,11 +96,11 @@ class KnownRuns:
         """Remember of rows that their seals are right."""
         with self._lock:
             for row in rows:
-                _put_last(self._checked, row.seal, (row.step, row.base))
+                _put_last(self._checked, row.seal, (row.sequence, row.base))
 
     def is_checked(self, row: CheckpointRecord) -> bool:
-        """Return whether a row with this seal was saved or checked here, and had this step and base."""
-        return self._checked.get(row.seal) == (row.step, row.base)
+        """Return whether a row with this seal was saved or checked here, and had this number and base."""
+        return self._checked.get(row.seal) == (row.sequence, row.base)
 
     # ------------------------------------------------------------------ incarnations
 
