@@ -10,7 +10,7 @@ from stategraph._values.ids import check_given_id
 from stategraph._values.provenance import Kind, ParentStep, RunStatus
 from stategraph.errors import CheckpointNotFoundError, RunExistsError
 from stategraph.state import State, evolve, told
-from stategraph.stores._checks import check_limit, check_number, check_status, from_cursor
+from stategraph.stores._checks import RunFilter, check_number
 from stategraph.stores.summaries import Difference, Summary
 
 
@@ -22,14 +22,11 @@ def history(store: Any, run_id: str) -> list[Summary]:
         return []
 
 
-def runs(store: Any, status: str | None, graph: str | None, limit: int, after: str | None) -> list[Summary]:
+def runs(store: Any, which: RunFilter, limit: int, after: int | None) -> list[Summary]:
     """Return the newest checkpoint of each run, in the order of their ids."""
-    check_status(status)
-    first = from_cursor(after) or 0
-    numbered = list(enumerate(store.list()))[first:]
-    found = (Summary.of(store.load(run_id), str(number + 1)) for number, run_id in numbered)
-    wanted = (run for run in found if status in (None, run.status) and graph in (None, run.graph))
-    return list(itertools.islice(wanted, check_limit(limit)))
+    numbered = list(enumerate(store.list(), 1))[after or 0 :]
+    found = (Summary.of(store.load(run_id), str(number)) for number, run_id in numbered if which.takes_id(run_id))
+    return list(itertools.islice((run for run in found if which.takes(run, store.owner)), limit))
 
 
 def _loaded(store: Any, run_id: str, step: int | None, revision: int | None) -> State:

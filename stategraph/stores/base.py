@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import builtins
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import datetime
 from threading import RLock
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, TypeAlias, TypedDict, Unpack
 
 import attrs
 
@@ -19,10 +20,28 @@ if TYPE_CHECKING:
     from stategraph._values.progress import Part
     from stategraph._values.provenance import Owner
     from stategraph.state import State
+    from stategraph.stores._checks import RunFilter
     from stategraph.stores.summaries import Difference, Pruned, Summary
 
 SigningKey: TypeAlias = Callable[[], bytes]
 """Gives a key that rows are signed with."""
+
+
+class Narrower(TypedDict, total=False):
+    """Which runs are asked for, besides their status and graph; see `CheckpointStore.runs`."""
+
+    prefix: str | None
+    parent: str | None
+    labels: Mapping[str, str] | None
+    since: datetime | None
+    owned: bool | None
+
+
+class Which(Narrower, total=False):
+    """Which runs are asked for."""
+
+    status: str | None
+    graph: str | None
 
 
 class _OfStep(Protocol):
@@ -210,7 +229,12 @@ class CheckpointStore(ABC):
         return _defaults.history(self, run_id)
 
     def runs(
-        self, status: str | None = None, graph: str | None = None, limit: int = 100, after: str | None = None
+        self,
+        status: str | None = None,
+        graph: str | None = None,
+        limit: int = 100,
+        after: str | None = None,
+        **which: Unpack[Narrower],
     ) -> builtins.list[Summary]:
         """Return the newest checkpoint of each run, without its data; the run that began last comes first.
 
@@ -219,13 +243,40 @@ class CheckpointStore(ABC):
             graph: Only runs of this graph.
             limit: At most so many.
             after: Go on after the summary that has this cursor.
+            prefix: Only runs whose ids begin with this.
+            parent: Only runs that were forked from this run, or are nested in it; else, nested runs are left out.
+            labels: Only runs that have these labels, among others.
+            since: Only runs that began at this time or later: an aware datetime.
+            owned: Only runs that somebody is at work on; with False, only others.
 
-        As with `history`, only `load` finds all damage. The default loads all runs, in the order of their ids, because
-        it does not know the order in which they began.
+        As with `history`, only `load` finds all damage.
+
+        Raises:
+            ValueError: an argument is not what it should be.
+        """
+        from stategraph.stores._checks import RunFilter, check_limit, from_cursor
+
+        return self._runs(RunFilter(status, graph, **which), check_limit(limit), from_cursor(after))
+
+    def iter_runs(self, **which: Unpack[Which]) -> Iterator[Summary]:
+        """Yield what `runs` returns, page by page, without a limit."""
+        after = None
+        while page := self.runs(after=after, **which):
+            yield from page
+            after = page[-1].cursor
+
+    def count(self, **which: Unpack[Which]) -> int:
+        """Return how many runs `iter_runs` yields."""
+        return sum(1 for _ in self.iter_runs(**which))
+
+    def _runs(self, which: RunFilter, limit: int, after: int | None) -> builtins.list[Summary]:
+        """Return the newest checkpoint of each run, as `runs`.
+
+        The default loads all runs, in the order of their ids, because it does not know the order in which they began.
         """
         from stategraph.stores import _defaults
 
-        return _defaults.runs(self, status, graph, limit, after)
+        return _defaults.runs(self, which, limit, after)
 
     def fork(self, run_id: str, new_run_id: str, step: int | None = None, revision: int | None = None) -> State:
         """Copy a run, with its history up to a step, under another id; return the newest State of the copy.

@@ -18,6 +18,7 @@ from stategraph.stores.base import CheckpointStore, RetentionPolicy
 
 if TYPE_CHECKING:
     from stategraph._values.progress import Part
+    from stategraph.stores._checks import RunFilter
     from stategraph.stores._memory.held import Kept
     from stategraph.stores.summaries import Pruned, Summary
 
@@ -184,12 +185,10 @@ class MemoryStore(CheckpointStore):
 
         return history(self._settled(), check_run_id(run_id))
 
-    def runs(
-        self, status: str | None = None, graph: str | None = None, limit: int = 100, after: str | None = None
-    ) -> builtins.list[Summary]:
+    def _runs(self, which: RunFilter, limit: int, after: int | None) -> builtins.list[Summary]:
         from stategraph.stores._memory.history import runs
 
-        return runs(self._settled(), status, graph, limit, after)
+        return runs(self._settled(), which, limit, after, self.owner)
 
     def rollback(
         self,

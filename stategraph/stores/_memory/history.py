@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import attrs
@@ -16,7 +16,7 @@ from stategraph._values.ids import is_nested_id, step_of
 from stategraph._values.provenance import ParentStep
 from stategraph.errors import CheckpointNotFoundError, RunExistsError
 from stategraph.state import State, evolve, time_ns_of
-from stategraph.stores._checks import check_limit, check_numbers, check_status, from_cursor
+from stategraph.stores._checks import RunFilter, check_numbers
 from stategraph.stores._defaults import forked_from, keeps_nested, rolled_back
 from stategraph.stores._memory.encoded import about, provenance_of, renamed
 from stategraph.stores._memory.held import HeldRun, HeldRuns, as_kept, state_of
@@ -66,18 +66,24 @@ def found(run: HeldRun | None, run_id: str, step: int | None, revision: int | No
     return place, kept[place]
 
 
-def runs(held: HeldRuns, status: str | None, graph: str | None, limit: int, after: str | None) -> list[Summary]:
+def runs(
+    held: HeldRuns, which: RunFilter, limit: int, before: int | None, owner_of: Callable[[str], object]
+) -> list[Summary]:
     """Return the newest checkpoint of each run, without its data; the run that began last comes first."""
-    check_status(status)
-    before = from_cursor(after)
     newest_first = sorted(held.runs.items(), key=lambda item: item[1].number, reverse=True)
     found = (
-        Summary.of(about(run.kept[-1]), str(run.number))
+        _newest(run)
         for run_id, run in newest_first
-        if not is_nested_id(run_id) and (before is None or run.number < before)
+        if which.takes_id(run_id) and (before is None or run.number < before)
     )
-    wanted = (run for run in found if status in (None, run.status) and graph in (None, run.graph))
-    return list(itertools.islice(wanted, check_limit(limit)))
+    return list(itertools.islice((run for run in found if which.takes(run, owner_of)), limit))
+
+
+def _newest(run: HeldRun) -> Summary:
+    kept = tuple(run.kept)
+    *_, revision = _revisions(kept)
+    made = clock.to_datetime(run.created_ns)
+    return attrs.evolve(Summary.of(about(kept[-1]), str(run.number)), revision=revision, created=made)
 
 
 def roll_back(held: HeldRuns, run_id: str, place: int, by: str | None) -> State:

@@ -25,6 +25,7 @@ from stategraph.errors import (
     FormatError,
     InvalidRunIdError,
 )
+from stategraph.stores._checks import RunFilter
 from stategraph.stores._files.safe_diskcache import SafeCache, check_database
 from stategraph.stores._files.sqlite_files import BUSY_TIMEOUT, fetch_damaged_text, is_busy
 from stategraph.stores._rows.columns import no_run, pack_row, pack_run, unpack_row, unpack_run
@@ -196,15 +197,23 @@ class DiskTable(Table):
         kept = self.cache.get(_run_key(run_id))
         return None if kept is None else unpack_run(run_id, kept, self)
 
-    def runs(
-        self, status: str | None, graph: str | None, limit: int, before: int | None
-    ) -> list[RunRecord | Unreadable]:
-        found = [self._found_run(*row) for row in self._found_runs(*_range(_RUN_PREFIX)) if not is_nested_id(row[0])]
+    def runs(self, which: RunFilter, limit: int, before: int | None) -> list[RunRecord | Unreadable]:
+        shown = which.parent is None
+        found = [
+            self._found_run(*row)
+            for row in self._found_runs(*_range(_RUN_PREFIX))
+            if not (shown and is_nested_id(row[0]))
+        ]
         wanted = [
             run
             for run in found
             if isinstance(run, Unreadable)
-            or (status in (None, run.status) and graph in (None, run.graph) and (before is None or run.number < before))
+            or (
+                which.status in (None, run.status)
+                and which.graph in (None, run.graph)
+                and (shown or (run.parent is not None and run.parent.run_id == which.parent))
+                and (before is None or run.number < before)
+            )
         ]
         wanted.sort(key=lambda run: run.number or 0, reverse=True)
         return wanted if limit < 0 else wanted[:limit]

@@ -14,9 +14,11 @@ from typing import Any, TypeAlias, TypeVar
 
 from stategraph._owners.file_holds import FileHolds
 from stategraph._owners.holds import Hold, acting, lost
+from stategraph._values import clock
 from stategraph._values.ids import check_stored_id, given_id, nested_range
 from stategraph._values.provenance import ErrorInfo, ParentStep
 from stategraph.errors import CheckpointCorruptError, CheckpointError, CheckpointSaveError, InvalidRunIdError
+from stategraph.stores._checks import RunFilter
 from stategraph.stores._codec.nesting import check_json
 from stategraph.stores._files.sqlite_files import (
     OpenFiles,
@@ -320,12 +322,16 @@ class SqliteTable(Table):
         found = self.query(run_id, f"SELECT {sql.RUN} FROM run WHERE run_id = ?", (run_id,))
         return _run_of(found[0], self) if found else None
 
-    def runs(
-        self, status: str | None, graph: str | None, limit: int, before: int | None
-    ) -> list[RunRecord | Unreadable]:
-        conditions = [("status = ?", status), ("graph = ?", graph), ("number < ?", before)]
+    def runs(self, which: RunFilter, limit: int, before: int | None) -> list[RunRecord | Unreadable]:
+        parent, since = which.parent, None if which.since is None else clock.to_ns(which.since)
+        conditions = [
+            *(("status = ?", which.status), ("graph = ?", which.graph), ("number < ?", before)),
+            *(("run_id >= ?", which.prefix), ("created_ns >= ?", since)),
+            *(("parent > ?", parent and f"{parent}@"), ("parent < ?", parent and f"{parent}A")),  # A comes after @
+        ]
         asked = [(condition, value) for condition, value in conditions if value is not None]
-        where = f"WHERE {' AND '.join([*(condition for condition, _ in asked), sql.IS_SHOWN])}"
+        shown = sql.IS_SHOWN if parent is None else "true"
+        where = f"WHERE {' AND '.join([*(condition for condition, _ in asked), shown])}"
         values = [*(value for _, value in asked), limit]
         select = f"SELECT {sql.RUN} FROM run {where} ORDER BY number DESC LIMIT ?"
         found = self.query("", select, values, fetch_damaged_text)

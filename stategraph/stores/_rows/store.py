@@ -15,7 +15,7 @@ from stategraph._values.progress import Part
 from stategraph._values.provenance import Owner
 from stategraph.errors import CheckpointError, InvalidRunIdError
 from stategraph.state import State
-from stategraph.stores._checks import check_limit, check_number, check_numbers, check_state, check_status, from_cursor
+from stategraph.stores._checks import RunFilter, check_number, check_numbers, check_state
 from stategraph.stores._defaults import forked_from, keeps_nested, rolled_back
 from stategraph.stores._rows import nested
 from stategraph.stores._rows.copies import copy_run
@@ -146,12 +146,8 @@ class RowStore(CheckpointStore):
     def list(self) -> builtins.list[str]:
         return sorted(self._log.runs.listing(lambda run: run.run_id).found)
 
-    def runs(
-        self, status: str | None = None, graph: str | None = None, limit: int = 100, after: str | None = None
-    ) -> builtins.list[Summary]:
-        check_status(status)
-        found = self._log.runs.listing(RunRecord.summary, status, graph, check_limit(limit), from_cursor(after))
-        return found.found
+    def _runs(self, which: RunFilter, limit: int, after: int | None) -> builtins.list[Summary]:
+        return self._log.runs.listing(RunRecord.summary, which, limit, after, self.owner).found
 
     # ------------------------------------------------------------------ nested runs
 

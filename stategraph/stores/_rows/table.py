@@ -9,6 +9,7 @@ from typing import TypeAlias
 
 from stategraph._owners.file_holds import FileHolds
 from stategraph.errors import CheckpointError
+from stategraph.stores._checks import RunFilter
 from stategraph.stores._rows.records import CheckpointRecord, RunRecord, Unreadable, WriteBatch
 
 Identify: TypeAlias = Callable[[bytes], None]
@@ -50,21 +51,18 @@ class Table(ABC):
         """Return the record of a run."""
 
     @abstractmethod
-    def runs(
-        self, status: str | None, graph: str | None, limit: int, before: int | None
-    ) -> list[RunRecord | Unreadable]:
-        """Return the records of runs that are not nested, the highest number first.
+    def runs(self, which: RunFilter, limit: int, before: int | None) -> list[RunRecord | Unreadable]:
+        """Return the records of runs, the highest number first; nested ones only if those of a parent are asked for.
 
         Args:
-            status: Only runs of this status, if given.
-            graph: Only runs of this graph, if given.
+            which: Runs that are none of these may be left out; those of another status, graph or parent are.
             limit: At most so many; all if it is negative.
             before: Only runs with a number below this one, if given.
         """
 
     def some_runs(self, limit: int) -> list[RunRecord | Unreadable]:
         """Return the records of a few runs, whichever are found fastest."""
-        return self.runs(None, None, limit, None)
+        return self.runs(RunFilter(), limit, None)
 
     @abstractmethod
     def nested_ids(self, run_id: str) -> list[str]:
