@@ -15,7 +15,8 @@ import attrs
 from stategraph._text.shown import describe_exception, shorten
 from stategraph._values.ids import check_run_id
 
-_MESSAGE_LENGTH = 2000  # characters of an exception's text that are kept
+_MESSAGE_LENGTH = 2000  # characters of an exception's text that are kept, and of its traceback
+_CALLS = 10  # of its traceback
 
 
 def check_step(value: int) -> int:
@@ -98,12 +99,28 @@ class ErrorInfo:
     def of(cls, error: Exception, node: str) -> ErrorInfo:
         """Return what is kept of an exception that came from a node."""
         name = type(error).__name__
-        return cls.said(name, describe_exception(error).removeprefix(f"{name}: "), node)
+        info = cls.said(name, describe_exception(error).removeprefix(f"{name}: "), node)
+        return attrs.evolve(info, traceback=_shortened_traceback(error))
 
     @classmethod
     def said(cls, type: str, message: str, node: str) -> ErrorInfo:
         """Return the same with a text of ours: cut, and without what cannot be stored as UTF-8."""
-        return cls(type, message[:_MESSAGE_LENGTH].encode("utf-8", "backslashreplace").decode(), node)
+        return cls(type, _storable(message[:_MESSAGE_LENGTH]), node)
+
+
+def _shortened_traceback(error: Exception) -> str:
+    """Return the last calls that led to an exception: file, line and function of each, and no lines of code."""
+    calls: list[str] = []
+    at = error.__traceback__
+    while at is not None:
+        code = at.tb_frame.f_code
+        calls.append(f"{code.co_filename}:{at.tb_lineno} in {code.co_name}")
+        at = at.tb_next
+    return _storable("\n".join(calls[-_CALLS:])[-_MESSAGE_LENGTH:])
+
+
+def _storable(text: str) -> str:
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 @attrs.frozen

@@ -25,7 +25,7 @@ class Summary:
         checkpoint_node: The last of them.
         timestamp: When it was saved; aware, in UTC.
         status: The status of the run.
-        error: The error of a failed run.
+        error: The error of a failed run, with the calls that led to it.
         parent: The step that the run was forked from, if it was.
         pause: What a paused run waits for.
         cursor: The ``after`` of `CheckpointStore.runs` that lists the runs after this one.

@@ -253,13 +253,16 @@ class RunLog:
 
     # ------------------------------------------------------------------ writing
 
-    def next_run(self, old: RunRecord | None, row: CheckpointRecord, base: DeltaBase) -> RunRecord:
+    def next_run(
+        self, old: RunRecord | None, row: CheckpointRecord, base: DeltaBase, first: CheckpointRecord | None = None
+    ) -> RunRecord:
         """Return the record of a run from its newest checkpoint on.
 
         Args:
             old: The record so far; None if the run begins.
             row: The record of the checkpoint.
             base: What the next one builds on, with the State.
+            first: The first checkpoint of a run that begins, if it is another.
         """
         state = base.state
         return self.sealer.sealed_run(
@@ -279,7 +282,7 @@ class RunLog:
                 graph=state.graph,
                 parent=state.parent,
                 policy=self.known.policy_of(state.run_id, old),
-                created_ns=old.created_ns if old else row.time_ns,
+                created_ns=old.created_ns if old else (first or row).time_ns,
                 labels=tuple(sorted(state.labels.items())) if state.labels else (),
                 pause=row.pause,
                 incarnation=old.incarnation if old else base.incarnation,

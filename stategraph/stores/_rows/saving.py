@@ -164,7 +164,7 @@ def _are_all_written(log: RunLog, states: Sequence[State]) -> bool:
             rows.append(row)
     except (NotSerializableError, StepConflictError):
         return False
-    run = log.next_run(old, row, base)
+    run = log.next_run(old, row, base, rows[0])
     is_written = log.write(WriteBatch(run, old, tuple(rows)))
     if is_written:
         log.known.remember(run, base)
