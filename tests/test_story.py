@@ -88,7 +88,7 @@ def test_a_step_tells_how_long_it_took(play: Scene) -> None:
             raise left.pop()
         return {"n": 1}
 
-    retrying = StateGraph(make_graph({"a": flaky}, **FULL).config, store=play.store)
+    retrying = StateGraph(make_graph({"a": flaky}, store=play.store, **FULL).config, store=play.store)
     retrying.add_node("a", flaky, retry=RetryPolicy(max_attempts=3, initial_delay=0.001))
     retrying.set_entry_point("a")
     retrying.set_exit_point("a")
@@ -164,3 +164,21 @@ def test_other_retentions_keep_what_they_kept(play: Scene, retention: str) -> No
     assert [(row.step, row.revision) for row in play.store.history(RUN)] == [(2, 0), (3, 0)][
         -(options.get("window", 1)) :
     ]
+
+
+def test_nested_runs_stay(play: Scene) -> None:
+    """Those of completed steps, whatever is taken back: each with a history of its own."""
+    inner = make_graph({"a": lambda state: {"n": state["n"] + 1}}, store=play.store, **FULL)
+    graph = make_graph({"call": inner.as_node(), "end": lambda state: {"m": state["n"]}}, store=play.store, **FULL)
+    play.execute(graph, State({"n": 1}, run_id=RUN))
+    (nested,) = play.store.runs(parent=RUN)
+
+    play.store.rollback(RUN, 0)
+    play.resume(graph, {"n": 5})
+
+    found = {row.run_id: play.store.load(row.run_id)["n"] for row in play.store.iter_runs(parent=RUN)}
+    assert found == {f"{RUN}/#1/call": 2, f"{RUN}/#1~1/call": 6}
+    assert kinds(play.store, nested.run_id) == ["input", "step", "end"]
+    assert play.store.list() == [RUN]
+    play.store.delete(RUN)
+    assert play.store.runs(parent=RUN) == []

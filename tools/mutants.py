@@ -109,14 +109,14 @@ MUTANTS = (
         "stores/_rows/run_log.py",
         "return at.sequence + 1, at.revision + 1",
         "return at.sequence, at.revision",
-        ("tests/stores/test_story.py",),
+        ("tests/stores/test_revisions.py",),
     ),
     Mutant(
         "a rollback forgets the story",
         "stores/_memory/history.py",
         "run.kept[len(run.kept) if run.policy.keeps_all else place :]",
         "run.kept[place:]",
-        ("tests/stores/test_story.py",),
+        ("tests/stores/test_revisions.py",),
     ),
     Mutant(
         "rows of another store are taken",
@@ -409,7 +409,7 @@ MUTANTS = (
     Mutant(
         "a rollback leaves the parts of later steps",
         "stores/_rows/store.py",
-        "cut_above=cut_above, cut_nested=True)",
+        "cut_above=cut_above, cut_nested=not keeps_all, cut_parts=keeps_all)",
         "cut_above=cut_above)",
         (STORES,),
     ),
@@ -479,9 +479,8 @@ MUTANTS = (
     Mutant(
         "a rollback that was not made has dropped the parts",
         "stores/_rows/store.py",
-        "        self._log.write_or_raise(WriteBatch(back, run, (row,), cut_above=cut_above, cut_nested=True))",
-        "        nested.drop(self._log, run_id, 2**32, newer_parts=True)\n"
-        "        self._log.write_or_raise(WriteBatch(back, run, (row,), cut_above=cut_above))",
+        "        self._log.write_or_raise(cut)",
+        "        nested.drop(self._log, run_id, 2**32, newer_parts=True)\n        self._log.write_or_raise(cut)",
         ("tests/stores/test_two_handles.py",),
     ),
     Mutant(

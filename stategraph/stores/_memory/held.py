@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, TypeAlias
 
 import attrs
@@ -73,10 +73,12 @@ class HeldRuns:
         self.runs.pop(run_id, None)
         self.drop_nested(run_id)
 
-    def drop_nested(self, run_id: str, up_to: int | None = None) -> None:
-        """Forget the runs that are nested in steps of a run, in all of them or up to one."""
+    def drop_nested(
+        self, run_id: str, up_to: int | None = None, is_told: Callable[[str], bool] = lambda nested_id: False
+    ) -> None:
+        """Forget the runs that are nested in steps of a run, in all of them or up to one, if no story tells of them."""
         for nested_id in self.nested.pop(run_id, set()):
-            if up_to is not None and step_of(nested_id) > up_to:
+            if (up_to is not None and step_of(nested_id) > up_to) or is_told(nested_id):
                 self.nested.setdefault(run_id, set()).add(nested_id)
             else:
                 self.drop(nested_id)

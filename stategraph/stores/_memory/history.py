@@ -92,7 +92,8 @@ def roll_back(held: HeldRuns, run_id: str, place: int, by: str | None) -> State:
     state = rolled_back(state_of(run.kept[place]), by)
     run.kept[len(run.kept) if run.policy.keeps_all else place :] = [as_kept(state)]  # in one go: others may read it
     run.parts.clear()
-    held.drop_nested(run_id)
+    if not run.policy.keeps_all:
+        held.drop_nested(run_id)
     return state
 
 

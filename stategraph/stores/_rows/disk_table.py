@@ -17,7 +17,7 @@ from diskcache.core import DBNAME
 
 from stategraph._owners.file_holds import FileHolds
 from stategraph._owners.holds import Hold, acting, lost
-from stategraph._values.ids import check_stored_id, given_id, is_nested_id, nested_range
+from stategraph._values.ids import PARTS, check_stored_id, given_id, is_nested_id, nested_range
 from stategraph.errors import (
     CheckpointCorruptError,
     CheckpointError,
@@ -113,6 +113,8 @@ class DiskTable(Table):
             self._cut_rows(run_id, newest, lambda sequence: sequence < batch.cut_below)
         if batch.cut_nested:
             self.cache.connection.execute(_DELETE_NESTED, _nested_bounds(run_id))
+        elif batch.cut_parts:
+            self.cache.connection.execute(_DELETE_PARTS, (*_nested_bounds(run_id), PARTS))
         return True
 
     def _cut_rows(self, run_id: str, newest: int | None, is_over: Callable[[int], bool]) -> int | None:
@@ -325,6 +327,7 @@ def _row_key(run_id: str, sequence: int | str) -> str:
     return f"{_ROW_PREFIX}{run_id}@{sequence}"
 
 
+_DELETE_PARTS = "DELETE FROM Cache WHERE ((key > ? AND key < ?) OR (key > ? AND key < ?)) AND key GLOB ?"
 _DELETE_NESTED = "DELETE FROM Cache WHERE (key > ? AND key < ?) OR (key > ? AND key < ?)"
 
 

@@ -173,6 +173,7 @@ class WriteBatch:
         cut_above: Rows with higher ones go.
         cut_nested: All that is nested in the run goes.
         outer: The incarnation that the outer run must have now; None if there need not be one.
+        cut_parts: All parts of its steps go, and of those of its nested runs.
         hold: That of whoever writes it: nothing is written once it is lost.
     """
 
@@ -183,6 +184,7 @@ class WriteBatch:
     cut_above: int | None = None
     cut_nested: bool = False
     outer: bytes | None = None
+    cut_parts: bool = False
     hold: Hold | None = attrs.field(factory=partial(getattr, acting, "hold"), init=False)
 
 

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias, TypeVar
 from stategraph._owners.file_holds import FileHolds
 from stategraph._owners.holds import Hold, acting, lost
 from stategraph._values import clock
-from stategraph._values.ids import check_stored_id, given_id, nested_range
+from stategraph._values.ids import PARTS, check_stored_id, given_id, nested_range
 from stategraph._values.provenance import ErrorInfo, ParentStep
 from stategraph.errors import CheckpointCorruptError, CheckpointError, CheckpointSaveError, InvalidRunIdError
 from stategraph.stores._checks import RunFilter
@@ -228,6 +228,9 @@ class SqliteTable(Table):
             execute("DELETE FROM checkpoint WHERE id > ? AND id <= ?", (first | batch.cut_above, first | LAST_SEQUENCE))
         if batch.cut_nested:
             self._delete_nested(batch.run.run_id)
+        elif batch.cut_parts:
+            delete = "DELETE FROM run WHERE run_id > ? AND run_id < ? AND run_id GLOB ? RETURNING number"
+            self._delete_rows(execute(delete, (*nested_range(batch.run.run_id), PARTS)).fetchall())
         self._put_rows(first, batch.put)
         return True
 

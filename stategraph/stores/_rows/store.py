@@ -183,14 +183,16 @@ class RowStore(CheckpointStore):
     def _rolled_back(self, run_id: str, step: int, revision: int | None, by: str | None) -> State:
         run, to, state = self._log.load_with_run(check_run_id(run_id), step, revision)
         state = rolled_back(state, by)
-        if self._log.keeps_all(run):
+        keeps_all = self._log.keeps_all(run)
+        if keeps_all:
             place, cut_above = self._log.next_place(run, state), None
         else:
             place, cut_above = (to.sequence, to.revision), to.sequence
         row, base = self._log.encoder.snapshot(state, run.incarnation, place)
         back = self._log.next_run(run, row, base)
         # In one go: parts of a later step are not left for another way to come to it, nor lost if others have written.
-        self._log.write_or_raise(WriteBatch(back, run, (row,), cut_above=cut_above, cut_nested=True))
+        cut = WriteBatch(back, run, (row,), cut_above=cut_above, cut_nested=not keeps_all, cut_parts=keeps_all)
+        self._log.write_or_raise(cut)
         self._log.known.remember(back, base)
         self._log.table.erase()
         return state
