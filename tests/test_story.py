@@ -182,3 +182,23 @@ def test_nested_runs_stay(play: Scene) -> None:
     assert play.store.list() == [RUN]
     play.store.delete(RUN)
     assert play.store.runs(parent=RUN) == []
+
+
+def test_a_fork_makes_again_what_is_nested(play: Scene) -> None:
+    """The nested run of a step that the source has completed is none of the copy's."""
+    calls: list[int] = []
+
+    def count(state: State) -> dict[str, int]:
+        calls.append(1)
+        return {"n": 2}
+
+    inner = make_graph({"a": count}, store=play.store, **FULL)
+    nodes = {"first": lambda state: {}, "call": inner.as_node(), "end": lambda state: {}}
+    graph = make_graph(nodes, store=play.store, **FULL)
+    play.execute(graph, State({"n": 1}, run_id=RUN))
+
+    play.store.fork(RUN, "copy", 1)
+    play.call(graph, "resume", "copy")
+
+    assert len(calls) == 2
+    assert [row.run_id for row in play.store.runs(parent="copy")] == ["copy/#2/call"]

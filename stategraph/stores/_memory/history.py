@@ -103,7 +103,9 @@ def fork(held: HeldRuns, run_id: str, place: int, new_run_id: str, store: object
     source = state_of(run.kept[place])
     forked = forked_from(source, new_run_id)
     policy = held.policies.get(new_run_id) or run.policy
-    copies = dict(_copies(held, run_id, place, forked, policy, with_nested=keeps_nested(source)))
+    # What is nested in a step that was completed is the story of this run, and done again in the copy.
+    with_nested = keeps_nested(source) and source.step == run.kept[-1].step
+    copies = dict(_copies(held, run_id, place, forked, policy, with_nested=with_nested))
     for copy_id in copies:
         if copy_id in held.runs:
             raise RunExistsError(copy_id, str(store))

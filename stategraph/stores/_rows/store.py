@@ -203,7 +203,9 @@ class RowStore(CheckpointStore):
         run, row, source = self._log.load_with_run(check_run_id(run_id), step, revision)
         forked = forked_from(source, new_run_id)
         with held(self, new_run_id):
-            copy_run(self._log, run, forked, (row.sequence, row.revision), with_nested=keeps_nested(source))
+            # What is nested in a step that was completed is the story of this run, and done again in the copy.
+            with_nested = keeps_nested(source) and source.step == run.step
+            copy_run(self._log, run, forked, (row.sequence, row.revision), with_nested=with_nested)
         return forked
 
     def delete(self, run_id: str, *, take_over: bool = False) -> None:
