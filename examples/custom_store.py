@@ -43,10 +43,10 @@ class FileStore(CheckpointStore):
     def amend(self, state: State) -> None:
         self._keep(state, may_change_data=True)
 
-    def load(self, run_id: str, step: int | None = None) -> State:
+    def load(self, run_id: str, step: int | None = None, revision: int | None = None) -> State:
         saved = self._read(run_id)
-        if saved is None or step not in (None, saved.step):
-            raise CheckpointNotFoundError(run_id, str(self), step)
+        if saved is None or step not in (None, saved.step) or revision:
+            raise CheckpointNotFoundError(run_id, str(self), step, revision)
         return saved
 
     def delete(self, run_id: str) -> None:

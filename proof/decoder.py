@@ -20,7 +20,7 @@ from typing import TypeAlias
 
 from proof.report import Report
 from proof.workers import WORKERS, determine, limited, tell, work_out
-from stategraph._values.provenance import ErrorInfo, ParentStep
+from stategraph._values.provenance import ErrorInfo, Kind, ParentStep
 from stategraph.errors import CheckpointCorruptError, ConfigError, FormatError
 from stategraph.state import State, evolve
 from stategraph.stores._codec.type_codecs import DecodeError
@@ -65,7 +65,8 @@ def _states() -> Iterator[State]:
 
 def _row(payload: bytes, encoding: str) -> CheckpointRecord:
     state = State(run_id=_RUN)
-    return CheckpointRecord(3, 3, "node", 1, state.status, None, 1, encoding, payload)
+    about = (3, 3, 3, 0, Kind.STEP, "node", 1, state.status, None, "somebody", 7, 2, "here:1")
+    return CheckpointRecord(*about, 1, encoding, payload)
 
 
 def _body(encoding: str) -> Target:
@@ -104,7 +105,8 @@ def _targets() -> dict[str, tuple[Target, list[bytes]]]:
         rows = [CheckpointEncoder(Sealer(), PayloadCodec(encoding)).snapshot(state)[0] for state in _states()]
         payloads[encoding] = [row.payload for row in rows]
     head = RunRecord(
-        _RUN, 1, 5, 3, "node", 1, State().status, ErrorInfo("E", "m", "n"), "g", None, Policy("windowed", 3, 1.5)
+        *(_RUN, 1, 5, 4, 3, 1, Kind.PAUSE, "node", 1, State().status, ErrorInfo("E", "m", "n", "at 1")),
+        *("somebody", "g", None, Policy("windowed", 3, 1.5), 1, (("customer", "anna"),)),
     )
     heads = [pack_run(head._replace(parent=parent)) for parent in (None, ParentStep("other", 2))]
     kept = [state_to_bytes(state) for state in _states()]

@@ -39,10 +39,14 @@ EDITS = st.lists(
     ),
     max_size=3,
 )
+_MANY: Any = {
+    "retention": "windowed",
+    "window": 1_000,
+}  # more than there are; what "full" adds: tests/stores/test_revisions.py
 POLICIES = st.sampled_from(
     [
-        *(Policy(), Policy("full"), Policy("full"), Policy("windowed", window=2), Policy("windowed", window=4)),
-        *(Policy(ttl=1e-6), Policy("full", ttl=3_600.0), Policy("full", ttl=1e-6)),
+        *(Policy(), Policy(**_MANY), Policy(**_MANY), Policy("windowed", window=2), Policy("windowed", window=4)),
+        *(Policy(ttl=1e-6), Policy(**_MANY, ttl=3_600.0), Policy(**_MANY, ttl=1e-6)),
     ]
 )
 

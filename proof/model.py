@@ -104,15 +104,15 @@ class Model:
 
     # ------------------------------------------------------------------ time travel, and forgetting
 
-    def rollback(self, handle: int, run_id: str, step: int) -> State:
-        """-> the State that a run is taken back to."""
+    def rollback(self, handle: int, run_id: str, step: int, time_ns: int) -> State:
+        """-> the State that a run is taken back to, at this time."""
         run = self.runs[run_id]
         state = run.saved[step]
         for later in [one for one in run.saved if one > step]:
             del run.saved[later]
         run.visible = [one for one in run.visible if one <= step]
         run.is_exact = run.is_exact and run.policy.max_checkpoints in (None, 1)
-        self.save(handle, evolve(state, generation=state.generation + 1))
+        self.save(handle, evolve(state, generation=state.generation + 1, _time_ns=time_ns))
         return run.newest
 
     def fork(self, run_id: str, new_run_id: str, step: int) -> State:

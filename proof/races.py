@@ -111,11 +111,11 @@ class Race:
     def call(self, store: CheckpointStore, number: int, made: Any) -> Callable[[], Any]:
         """Return one of the calls; its answer tells of the State that it comes to."""
         what, pause = KINDS[self.kind][number], self.pauses[number]
-        how = {"take_over": True} if what.endswith("!") else {}
+        how: Any = {"take_over": True} if what.endswith("!") else {}
         graph = self.graph(store, f"{number}", made, pause)
         by_name: dict[str, Callable[[], Any]] = {
-            "execute": lambda: graph.execute(State(run_id=self.run_id), **how),  # type: ignore[arg-type]
-            "resume": lambda: graph.resume(self.run_id, **how),  # type: ignore[arg-type]
+            "execute": lambda: graph.execute(State(run_id=self.run_id), **how),
+            "resume": lambda: graph.resume(self.run_id, **how),
             "delete": lambda: store.delete(self.run_id, **how),
             "rollback": lambda: store.rollback(self.run_id, 1, **how),
         }

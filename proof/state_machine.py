@@ -264,7 +264,7 @@ class StoreMachine(RuleBasedStateMachine):
         run_id = self.known(run_id)
         step = self.model.runs[run_id].visible[place % len(self.model.runs[run_id].visible)]
         loaded = self.stores[number].rollback(run_id, step)
-        self.check(loaded, self.model.rollback(self.handle(number), run_id, step))
+        self.check(loaded, self.model.rollback(self.handle(number), run_id, step, loaded._time_ns))
         self.live[run_id] = loaded
         self.did("rollback")
 

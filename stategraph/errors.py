@@ -315,14 +315,16 @@ class CheckpointNotFoundError(CheckpointError, LookupError):
     run_id: str
     store: str = "store"
     step: int | None = None
+    revision: int | None = None
     reason: str = attrs.field(default="not found", init=False)
 
     def __str__(self) -> str:
         run_id, step = shorten(self.run_id), self.step
         if step is None:
             return f"no checkpoint of run {run_id} in the {self.store}; store.list() names the runs it holds"
+        at = f"step {step}" if self.revision is None else f"step {step}, revision {self.revision},"
         way_out = f"store.history({run_id}) tells of the steps that it holds"
-        return f"no checkpoint of run {run_id} at step {step} in the {self.store}; {way_out}"
+        return f"no checkpoint of run {run_id} at {at} in the {self.store}; {way_out}"
 
 
 class CheckpointSaveError(CheckpointError):

@@ -7,7 +7,17 @@ from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Unpack, cast
 
-from stategraph._drivers.options import Call, ExecuteCall, ResumeCall, checked, claim_of, restart_of, signal_of
+from stategraph._drivers.options import (
+    Call,
+    ExecuteCall,
+    ResumeCall,
+    RunCall,
+    checked,
+    claim_of,
+    restart_of,
+    signal_of,
+    told_of,
+)
 from stategraph._drivers.sync import drive, hand_over
 from stategraph._engine.context import RunContext
 from stategraph._engine.io import RunIO
@@ -92,6 +102,8 @@ class StateGraph(GraphBuilder):
             cancel: Stops the run before the next node once it is set.
             timeout: Seconds after which the run is stopped before the next node; a node that is async is cut off.
             restart: Begin at the entry point though the run of the State is not complete, and leave it where it stands.
+            by: Who gives the input, for the history.
+            labels: What the run is labelled with, a mapping of str to str, for ``store.runs(labels=...)``.
 
         Returns:
             The final State, of status completed; or paused, if a node pauses the run.
@@ -133,6 +145,7 @@ class StateGraph(GraphBuilder):
             migrate: New names of nodes that were renamed since, by their old ones; of a node of a nested graph, both
                 after the name of the node that runs the graph and a slash.
             pause: The pause that the updates answer, or its id: another one is not answered.
+            by: Who gives the answer or the updates, for the history.
             wait: As for `execute`, like all that may be said besides.
 
         Returns:
@@ -160,7 +173,7 @@ class StateGraph(GraphBuilder):
 
     # ------------------------------------------------------------------ whatever was before
 
-    def run(self, state: State, **how: Unpack[Call]) -> State:
+    def run(self, state: State, **how: Unpack[RunCall]) -> State:
         """Run a State, however often it is asked for: its run_id says whether that was done.
 
         If there is no such run, it is executed. If it is unfinished, it is resumed. If it is complete, paused or
@@ -170,14 +183,14 @@ class StateGraph(GraphBuilder):
         """
         from stategraph._engine.calling import run_once  # imported when used
 
-        return drive(run_once(self._sync_run(how), state), signal_of(how))
+        return drive(run_once(self._sync_run(how, RunCall), state), signal_of(how))
 
-    async def arun(self, state: State, **how: Unpack[Call]) -> State:
+    async def arun(self, state: State, **how: Unpack[RunCall]) -> State:
         """Run a State as `run` does, on the running event loop; see `aexecute`."""
         from stategraph._drivers.aio import adrive  # imported when used: asyncio takes 20 ms
         from stategraph._engine.calling import run_once  # imported when used
 
-        return await adrive(run_once(self._new_run(how), state), signal_of(how))
+        return await adrive(run_once(self._new_run(how, RunCall), state), signal_of(how))
 
     def turn(self, run_id: str, input: Mapping[str, Any], **how: Unpack[Call]) -> State:
         """Go on with a conversation: finish the turn before, then execute the run with this input.
@@ -199,7 +212,7 @@ class StateGraph(GraphBuilder):
 
         return await adrive(turn(self._new_run(how), run_id, input), signal_of(how))
 
-    def submit(self, state: State) -> State:
+    def submit(self, state: State, *, labels: Mapping[str, str] | None = None) -> State:
         """Save a State as a run that is to begin, and that nobody is at work on: `recover` goes on with it.
 
         Raises:
@@ -208,7 +221,7 @@ class StateGraph(GraphBuilder):
         """
         from stategraph._engine.calling import submit  # imported when used
 
-        return drive(submit(self._new_run({}), state), None)
+        return drive(submit(self._new_run(RunCall(labels=labels), RunCall), state), None)
 
     def recover(self, *, limit: int | None = None, max_recoveries: int = 10) -> Iterator[Recovered]:
         """Go on with runs of this graph that are unfinished and that nobody owns, the oldest first.
@@ -226,11 +239,15 @@ class StateGraph(GraphBuilder):
         """Go on with runs as `recover` does, on the running event loop; see `aexecute`."""
         return aiter(_sweep(self.store, self._name, partial(self._new_run, {}), limit, max_recoveries))
 
-    def cancel(self, run_id: str) -> None:
+    def cancel(self, run_id: str, *, by: str | None = None) -> None:
         """Cancel a run, whatever process is at work on it; `resume` takes it up again.
 
         Its owner stops at the next save, before the next node at the latest, with a RunCancelledError. If nobody is at
         work on it, it is cancelled at once.
+
+        Args:
+            run_id: The run.
+            by: Who cancels it, for the history of a run that nobody is at work on.
 
         Raises:
             CheckpointNotFoundError: there is no such run.
@@ -238,7 +255,7 @@ class StateGraph(GraphBuilder):
         """
         from stategraph._engine.calling import cancel  # imported when used
 
-        drive(cancel(self._new_run({}), run_id), None)
+        drive(cancel(self._new_run({"by": by}), run_id), None)
 
     # ------------------------------------------------------------------ step by step
 
@@ -309,8 +326,8 @@ class StateGraph(GraphBuilder):
         policy = RetentionPolicy(checkpoint.retention, checkpoint.window, checkpoint.ttl)
         services = RunIO(store, self.observer, self._name, policy, plan.persist, partial(reaper.settle, self.store))
         dropped = partial(hand_over, self.store, os.getpid())
-        signal = signal_of(how) if how else None
-        return RunContext(plan, services, wanted_events(self.observer), shows, dropped, patience, takes_over, signal)
+        owning = (dropped, patience, takes_over, signal_of(how) if how else None)
+        return RunContext(plan, services, wanted_events(self.observer), shows, *owning, *told_of(how))
 
     def _sync_run(self, how: Call, kind: type = Call, *, shows: bool = False) -> RunContext:
         run = self._new_run(how, kind, shows=shows)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, ItemsView, Iterator, KeysView, Mapping, ValuesView
 from datetime import datetime, timedelta
+from itertools import chain
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeVar, overload
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeVar, cast, overload
 
 import attrs
 
@@ -14,9 +15,18 @@ from stategraph._text.shown import shorten
 from stategraph._util.validators import LONGEST_WAIT
 from stategraph._values import clock
 from stategraph._values.events import EventType, Listener, listener_problem, notify, wants
-from stategraph._values.frozen import are_settled, check_mapping, freeze_at, freeze_items, lay_over, plain_key
+from stategraph._values.frozen import are_settled, check_mapping, freeze, freeze_at, freeze_items, lay_over, plain_key
 from stategraph._values.ids import check_run_id, is_nested_id, outer_id, step_of
-from stategraph._values.provenance import ErrorInfo, GraphStructure, ParentStep, RunStatus, check_step
+from stategraph._values.provenance import (
+    ErrorInfo,
+    Facts,
+    GraphStructure,
+    Kind,
+    ParentStep,
+    RunStatus,
+    check_step,
+    kind_of,
+)
 from stategraph.errors import InvalidRunIdError
 
 if TYPE_CHECKING:
@@ -40,6 +50,7 @@ class _Draft:
     __slots__ = (
         *("__weakref__", "_data", "run_id", "checkpoint_node", "_time_ns", "step", "status"),
         *("graph", "structure", "error", "pause", "progress", "parent", "generation", "observer"),
+        *("facts", "_took_ns", "labels"),
     )
     _data: dict[str, Any]
     run_id: str
@@ -55,6 +66,9 @@ class _Draft:
     parent: ParentStep | None
     generation: int
     observer: Listener | None
+    facts: Facts | None
+    _took_ns: int | None
+    labels: Mapping[str, str]
 
 
 def _draft_of(state: State) -> _Draft:
@@ -74,6 +88,9 @@ def _draft_of(state: State) -> _Draft:
     draft.parent = state.parent
     draft.generation = state.generation
     draft.observer = state.observer
+    draft.facts = state.facts
+    draft._took_ns = state._took_ns
+    draft.labels = state.labels
     return draft
 
 
@@ -124,6 +141,18 @@ def _to_status(value: str) -> RunStatus:
     return RunStatus(value)
 
 
+NO_LABELS: Mapping[str, str] = freeze({})
+
+
+def checked_labels(labels: Mapping[str, str]) -> Mapping[str, str]:
+    """Return the labels of a run. Raises ValueError unless they are a mapping of str to str."""
+    if isinstance(labels, Mapping) and not labels:
+        return NO_LABELS
+    if not isinstance(labels, Mapping) or not all(isinstance(text, str) for text in chain(labels, labels.values())):
+        raise ValueError(f"labels: {shorten(labels)} are not allowed; a mapping of str to str is")
+    return cast(Mapping[str, str], freeze(dict(labels)))
+
+
 @attrs.frozen(repr=False)
 class State(_Draft, Mapping[str, Any]):
     """An immutable mapping of application data that knows its run; saved, it is a checkpoint.
@@ -146,6 +175,9 @@ class State(_Draft, Mapping[str, Any]):
         parent: The step that the run was forked from, if it was, or that it belongs to.
         generation: How often the run was rolled back; its steps from then on are others than those of the same number.
         observer: Hears of what is done with this State and its successors; neither compared nor saved.
+        facts: How it came to be, where that is more than can be told from the rest. Not compared.
+        took_ns: How long its step took, if it is known. Not compared.
+        labels: What its run was labelled with: a mapping of str to str. Not compared.
 
     Raises:
         InvalidRunIdError: run_id breaks its grammar, or is that of a nested run.
@@ -167,6 +199,11 @@ class State(_Draft, Mapping[str, Any]):
     parent: ParentStep | None = attrs.field(default=None, kw_only=True, validator=_is_optional(ParentStep))
     generation: int = attrs.field(default=0, converter=check_step, kw_only=True)
     observer: Listener | None = attrs.field(default=None, kw_only=True, eq=False)
+    facts: Facts | None = attrs.field(default=None, kw_only=True, eq=False, validator=_is_optional(Facts))
+    _took_ns: int | None = attrs.field(
+        alias="took_ns", default=None, kw_only=True, eq=False, validator=_is_optional(int)
+    )
+    labels: Mapping[str, str] = attrs.field(default=NO_LABELS, converter=checked_labels, kw_only=True, eq=False)
 
     def __attrs_post_init__(self) -> None:
         if is_nested_id(self.run_id):
@@ -200,6 +237,16 @@ class State(_Draft, Mapping[str, Any]):
     def timestamp(self) -> datetime:
         """When it was produced; aware, in UTC."""
         return clock.to_datetime(self._time_ns)
+
+    @property
+    def kind(self) -> Kind:
+        """What it tells of its run, such as "step" or "pause"."""
+        return (self.facts and self.facts.kind) or kind_of(self.status, self.checkpoint_node)
+
+    @property
+    def by(self) -> str | None:
+        """Who made it so, if the caller said it: who gave an answer, for instance."""
+        return None if self.facts is None else self.facts.by
 
     def __getitem__(self, key: str) -> Any:
         return self._data[key]
@@ -368,7 +415,7 @@ def with_data(state: State, data: dict[str, Any]) -> State:
     return draft  # type: ignore[return-value]
 
 
-def completed_by(node: str, state: State, data: dict[str, Any]) -> State:
+def completed_by(node: str, state: State, data: dict[str, Any], took_ns: int | None = None) -> State:
     """Return the State after `node`: with its data, the next step number and the time. It neither failed nor waits."""
     draft = _new(_Draft)  # not _draft_of: this is done at every step, and writes each field once
     draft._data = data
@@ -384,6 +431,9 @@ def completed_by(node: str, state: State, data: dict[str, Any]) -> State:
     draft.parent = state.parent
     draft.generation = state.generation
     draft.observer = state.observer
+    draft.facts = None
+    draft._took_ns = took_ns
+    draft.labels = state.labels
     draft.__class__ = State
     return draft  # type: ignore[return-value]
 
@@ -396,6 +446,15 @@ def evolve(state: State, **changes: Any) -> State:
     draft.__class__ = State
     return draft  # type: ignore[return-value]
 
+
+def told(state: State, kind: Kind | None = None, by: str | None = None) -> State:
+    """Return the State as one that tells this of its run, now; without a kind, what can be told from the rest of it."""
+    facts = None if kind is None and by is None else Facts(kind, by)
+    return evolve(state, facts=facts, _took_ns=None, _time_ns=clock.now_ns())
+
+
+took_ns_of: Callable[[State], int | None] = attrgetter("_took_ns")
+"""Returns how long the step of a State took, in nanoseconds; None where that is not known."""
 
 time_ns_of: Callable[[State], int] = attrgetter("_time_ns")
 """Returns the timestamp of a State in nanoseconds since 1970, which State takes as a timestamp as well."""

@@ -39,7 +39,7 @@ class FourMethodStore(CheckpointStore):
     def save(self, state: State) -> None:
         self.states[state.run_id] = state
 
-    def load(self, run_id: str, step: int | None = None) -> State:
+    def load(self, run_id: str, step: int | None = None, revision: int | None = None) -> State:
         state = self.states.get(run_id)
         if state is None or step not in (None, state.step):
             raise CheckpointNotFoundError(run_id, str(self), step)
@@ -74,7 +74,7 @@ class WatchedStore(CheckpointStore):
     def amend(self, state: State) -> None:
         self._call("amend", state)
 
-    def load(self, run_id: str, step: int | None = None) -> State:
+    def load(self, run_id: str, step: int | None = None, revision: int | None = None) -> State:
         loaded: State = self._call("load", run_id)
         return loaded
 
@@ -105,7 +105,7 @@ class JunkStore(FourMethodStore):
         super().__init__()
         self.junk = junk
 
-    def load(self, run_id: str, step: int | None = None) -> State:
+    def load(self, run_id: str, step: int | None = None, revision: int | None = None) -> State:
         return self.junk  # type: ignore[no-any-return]
 
 
@@ -161,8 +161,8 @@ class MortalStore(CheckpointStore):
     def amend(self, state: State) -> None:
         self._living().amend(state)
 
-    def load(self, run_id: str, step: int | None = None) -> State:
-        return self._living().load(run_id, step)
+    def load(self, run_id: str, step: int | None = None, revision: int | None = None) -> State:
+        return self._living().load(run_id, step, revision)
 
     def delete(self, run_id: str) -> None:
         self._living().delete(run_id)

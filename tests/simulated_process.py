@@ -189,8 +189,8 @@ class MortalStore(CheckpointStore):
     def save(self, state: State) -> None:
         self._do("save", state)
 
-    def load(self, run_id: str, step: int | None = None) -> State:
-        loaded: State = self._do("load", run_id, step)
+    def load(self, run_id: str, step: int | None = None, revision: int | None = None) -> State:
+        loaded: State = self._do("load", run_id, step, revision)
         return loaded
 
     def delete(self, run_id: str) -> None:

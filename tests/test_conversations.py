@@ -57,8 +57,11 @@ class TestTurns:
         assert (final["asked"], final["answer"], final.run_id) == (["one", "two"], "two!", RUN)
         assert (final.step, final.status, store.list()) == (4, RunStatus.COMPLETED, [RUN])
         if not isinstance(store, FourMethodStore):
-            assert [row.step for row in store.history(RUN)] == [1, 2, 3, 4]
+            kinds = ["input", "step", "step", "end"]
+            assert [row.kind for row in store.history(RUN)] == kinds * 2
+            assert [row.step for row in store.history(RUN)] == [0, 1, 2, 2, 2, 3, 4, 4]
             assert store.load(RUN, 1)["question"] == "one"
+            assert [store.load(RUN, 2, number)["question"] for number in range(3)] == ["one", "one", "two"]
 
     def test_a_failure_in_a_later_turn(self, any_play: Scene) -> None:
         """It is resumed like any other, in the turn where it stands."""

@@ -47,6 +47,9 @@ class World:
     def own(self, about: tuple[Hold, bool]) -> None:
         """Nobody else is there."""
 
+    def save_with_next(self, state: State) -> None:
+        """Only what is newest counts here."""
+
     def save(self, state: State) -> None:
         """Keep a State."""
         self.kept = state

@@ -247,7 +247,7 @@ class TestTheRunWithin:
 
         play.execute(outer_graph(inner.as_node(), play.store, retention="full"))
 
-        assert (found, own.list()) == ([2], [])
+        assert (found, own.list()) == ([3], [])  # its input, and two steps
         assert call_sync(inner, "execute", State(run_id="alone")) == own.load("alone")
 
     def test_a_run_that_was_rolled_back(self, play: Scene) -> None:
@@ -560,9 +560,9 @@ class TestIdsThatNobodyGives:
 
         play.store.fork(RUN, "copy")
 
-        steps = [row.step for row in play.store.history("copy/#2/rag")]
-        assert steps == [1, 2]
-        assert [play.store.load("copy/#2/rag", step)["trace"][-1] for step in steps] == ["a", "b"]
+        rows = play.store.history("copy/#2/rag")
+        assert [row.kind for row in rows] == ["input", "step", "step", "failure"]
+        assert [play.store.load("copy/#2/rag", step)["trace"][-1] for step in (1, 2)] == ["a", "b"]
 
 
 class TestValidation:

@@ -505,7 +505,7 @@ class Kept(CheckpointStore):
     def save(self, state: State) -> None:
         self.states[state.run_id] = state
 
-    def load(self, run_id: str, step: int | None = None) -> State:
+    def load(self, run_id: str, step: int | None = None, revision: int | None = None) -> State:
         if run_id not in self.states:
             raise CheckpointNotFoundError(run_id)
         return self.states[run_id]

@@ -105,10 +105,24 @@ MUTANTS = (
         ("tests/stores/test_forgery.py",),
     ),
     Mutant(
+        "a revision is overwritten",
+        "stores/_rows/run_log.py",
+        "return at.sequence + 1, at.revision + 1",
+        "return at.sequence, at.revision",
+        ("tests/stores/test_revisions.py",),
+    ),
+    Mutant(
+        "a rollback forgets the story",
+        "stores/_memory/history.py",
+        "run.kept[len(run.kept) if run.policy.keeps_all else place :]",
+        "run.kept[place:]",
+        ("tests/stores/test_revisions.py",),
+    ),
+    Mutant(
         "rows of another store are taken",
         "stores/_rows/integrity.py",
-        "        return _pack([self._store_id, run_id, incarnation, *parts])",
-        "        return _pack([run_id, incarnation, *parts])",
+        "        return _pack([self._store_id, run_id, incarnation, *parts, before, pause])",
+        "        return _pack([run_id, incarnation, *parts, before, pause])",
         ("tests/stores/test_forgery.py", "tests/stores/test_golden.py"),
     ),
     Mutant(
@@ -142,8 +156,8 @@ MUTANTS = (
     Mutant(
         "retention removes rows that others build on",
         "stores/_rows/run_log.py",
-        "        return min([row.base for row in older], default=snapshot.step) if is_sure else 0",
-        "        return older[0].step if older else snapshot.step",
+        "        return min([row.base for row in older], default=snapshot.sequence) if is_sure else 0",
+        "        return older[0].sequence if older else snapshot.sequence",
         (STORES,),
     ),
     Mutant(
@@ -402,8 +416,8 @@ MUTANTS = (
     Mutant(
         "a pause has no seal",
         "stores/_rows/integrity.py",
-        "version, encoding, before, pause]",
-        "version, encoding, before]",
+        "*parts, before, pause])",
+        "*parts, before])",
         ("tests/stores",),
     ),
     Mutant(
@@ -423,8 +437,8 @@ MUTANTS = (
     Mutant(
         "a rollback leaves the parts of later steps",
         "stores/_rows/store.py",
-        "cut_above=step, cut_nested=True)",
-        "cut_above=step)",
+        "cut_above=cut_above, cut_nested=not keeps_all, cut_parts=keeps_all)",
+        "cut_above=cut_above)",
         (STORES,),
     ),
     Mutant(
@@ -493,15 +507,14 @@ MUTANTS = (
     Mutant(
         "a rollback that was not made has dropped the parts",
         "stores/_rows/store.py",
-        "        self._log.write_or_raise(WriteBatch(back, run, (row,), cut_above=step, cut_nested=True))",
-        "        nested.drop(self._log, run_id, 2**32, newer_parts=True)\n"
-        "        self._log.write_or_raise(WriteBatch(back, run, (row,), cut_above=step))",
+        "        self._log.write_or_raise(cut)",
+        "        nested.drop(self._log, run_id, 2**32, newer_parts=True)\n        self._log.write_or_raise(cut)",
         ("tests/stores/test_two_handles.py",),
     ),
     Mutant(
         "a lost checkpoint is one that never was",
         "stores/_rows/run_log.py",
-        "            self.check_absent(run, step)\n",
+        "            self.check_absent(run, step if at == _NOWHERE else at)\n",
         "            pass\n",
         ("tests/stores/test_damage.py",),
     ),

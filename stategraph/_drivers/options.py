@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict, cast
 
 from stategraph._util.validators import is_duration
 from stategraph.errors import ConfigError
+from stategraph.state import NO_LABELS, checked_labels
 
 if TYPE_CHECKING:
     from stategraph._drivers.limits import StopSignal
@@ -23,15 +24,27 @@ class Call(TypedDict, total=False):
             saved.
         cancel: Stops the run before the next node once it is set.
         timeout: Seconds after which the run is stopped before the next node; a node that is async is cut off.
+        by: Who makes the call, for the history: who gives the input, the answer or the updates.
     """
 
     wait: float | None
     take_over: bool
     cancel: threading.Event | None
     timeout: float | None
+    by: str | None
 
 
-class ExecuteCall(Call, total=False):
+class RunCall(Call, total=False):
+    """What may be said of a call that may begin a run.
+
+    Attributes:
+        labels: What the run is labelled with, for `CheckpointStore.runs`.
+    """
+
+    labels: Mapping[str, str] | None
+
+
+class ExecuteCall(RunCall, total=False):
     """What may be said of a call that executes a State.
 
     Attributes:
@@ -85,6 +98,23 @@ def restart_of(how: ExecuteCall) -> bool:
     if type(restart) is not bool:
         raise ConfigError("restart", restart, "True or False")
     return restart
+
+
+def told_of(how: Call) -> tuple[str | None, Mapping[str, str]]:
+    """Return who makes a call, and what the run is to be labelled with.
+
+    Raises:
+        ConfigError: one of them is not what it should be.
+    """
+    if not how:  # most calls
+        return None, NO_LABELS
+    by, labels = how.get("by"), cast(RunCall, how).get("labels")
+    if by is not None and not isinstance(by, str):
+        raise ConfigError("by", by, "a str that says who")
+    try:
+        return by, NO_LABELS if labels is None else checked_labels(labels)
+    except ValueError as error:
+        raise ConfigError("labels", labels, "a mapping of str to str") from error
 
 
 def signal_of(how: Call) -> StopSignal | None:

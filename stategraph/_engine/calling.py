@@ -20,7 +20,7 @@ from stategraph._owners.holds import Hold
 from stategraph._protocol.commands import Amend, Load, Save, Task
 from stategraph._values.ids import check_given_id
 from stategraph._values.progress import evolved
-from stategraph._values.provenance import RunStatus
+from stategraph._values.provenance import Kind, RunStatus
 from stategraph.errors import (
     AnswerError,
     CheckpointError,
@@ -30,7 +30,7 @@ from stategraph.errors import (
     RunBusyError,
     RunCompleteError,
 )
-from stategraph.state import State, evolve
+from stategraph.state import State, evolve, told
 
 _WAITS = (RunStatus.PAUSED, RunStatus.CANCELLED)
 
@@ -149,7 +149,7 @@ def _cancel(run: RunContext, run_id: str) -> Task[None]:
 
 
 def _save_cancelled(run: RunContext, saved: State) -> Task[State]:
-    state = evolve(saved, status=RunStatus.CANCELLED)
+    state = evolve(told(saved, by=run.by), status=RunStatus.CANCELLED)
     yield from save(run, (Save, run.services.save, state), state)
     yield from flush(run, state)
     return state
@@ -189,7 +189,7 @@ def _recover(run: RunContext, hold: Hold, max_recoveries: int) -> Task[Recovered
     lost = recoveries + 1 if recoveries and saved.checkpoint_node else recoveries
     if lost >= max_recoveries:
         yield from _fail(run, saved, lost)
-    counted = evolve(saved, progress=evolved(saved.progress, recoveries=recoveries + 1))
+    counted = told(evolve(saved, progress=evolved(saved.progress, recoveries=recoveries + 1)), Kind.UPDATE)
     yield from save(run, (Amend, run.services.amend, counted), counted)
     try:
         return Recovered(hold.run_id, (yield from resume_owned(run, hold.run_id)))
@@ -204,7 +204,11 @@ def _forget_recoveries(run: RunContext, counted: State) -> Task[None]:
     """Count nothing, for the owner lives, unless the run has been saved again anyhow."""
     newest = yield from newest_of(run, counted.run_id)
     if newest is not None and newest.step == counted.step and newest.progress and newest.progress.recoveries:
-        yield (Amend, run.services.amend, evolve(newest, progress=evolved(newest.progress, recoveries=0)))
+        yield (
+            Amend,
+            run.services.amend,
+            told(evolve(newest, progress=evolved(newest.progress, recoveries=0)), Kind.UPDATE),
+        )
 
 
 def _fail(run: RunContext, saved: State, lost: int) -> Task[None]:

@@ -57,6 +57,8 @@ class RunContext:
         takes_over: Whether the run is taken away from whoever owns it.
         waits_since: When it began to wait for whoever owned the run, if it had to.
         signal: Stops the call, if anything does; here, nodes ask it.
+        by: Who makes the call, if that is said.
+        labels: What the run is labelled with, if it begins.
         path: The last nodes entered.
         completed: The nodes completed in this call, while an observer wants events.
         recent: The last States that are not saved, where not every step is.
@@ -77,6 +79,8 @@ class RunContext:
     patience: float = 0.0
     takes_over: bool = False
     signal: Signal | None = None
+    by: str | None = None
+    labels: Mapping[str, str] = NOTHING_GIVEN
     waits_since: datetime | None = attrs.field(default=None, init=False)
     state: State = attrs.field(init=False)
     saved: State | None = attrs.field(default=None, init=False)

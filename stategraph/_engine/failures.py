@@ -26,7 +26,7 @@ from stategraph.errors import (
     StateGraphError,
     StepConflictError,
 )
-from stategraph.state import State, data_of, evolve
+from stategraph.state import State, data_of, evolve, told
 
 
 def end_early(run: RunContext, error: BaseException) -> Task[None]:
@@ -54,7 +54,9 @@ def end_early(run: RunContext, error: BaseException) -> Task[None]:
 def _end_cancelled(run: RunContext, error: BaseException) -> Task[None]:
     """Save a run as cancelled, then raise. A node that fails may have done that because it was told."""
     is_failure = isinstance(error, ExecutionError)
-    run.state = evolve(run.state, status=RunStatus.CANCELLED)
+    if run.state is not run.saved:
+        run.services.save_with_next(run.state)
+    run.state = evolve(told(run.state), status=RunStatus.CANCELLED)
     stop = with_notes(RunCancelledError(run.state, "it was cancelled" if is_failure else str(error)), error)
     yield from rescue(run, stop)
     if run.saved is run.state:  # whoever takes it up later need not be told
@@ -123,7 +125,7 @@ def failure_at(
     """Return the error for a node that failed, or that the engine could not go on at, with the State to be kept."""
     info = ErrorInfo.said(kind.__name__, reason, name) if cause is None else ErrorInfo.of(cause, name)
     path = tuple(run.path) if run.path and run.path[-1] == name else (*run.path, name)[-PATH_LENGTH:]
-    return kind(name, evolve(run.state, status=RunStatus.FAILED, error=info), path, reason)
+    return kind(name, evolve(told(run.state), status=RunStatus.FAILED, error=info), path, reason)
 
 
 def rescue(run: RunContext, error: BaseException) -> Task[None]:
@@ -148,7 +150,7 @@ def _save_unsaved(run: RunContext, error: BaseException, state: State) -> Task[N
         yield from _save_last(run, state)
     elif isinstance(error, NotSerializableError):
         info = ErrorInfo.of(error, run.path[-1] if run.path else state.checkpoint_node)
-        yield from _keep_what_can_be(run, evolve(state, status=RunStatus.FAILED, error=info))
+        yield from _keep_what_can_be(run, evolve(told(state), status=RunStatus.FAILED, error=info))
     if run.unsaved_parts and run.plan.loads_parts:
         from stategraph._engine.parts import save_parts  # imported when used: few nodes have parts
 
@@ -157,6 +159,8 @@ def _save_unsaved(run: RunContext, error: BaseException, state: State) -> Task[N
 
 def _save_last(run: RunContext, state: State) -> Task[None]:
     """Save the State with which the run ends."""
+    if run.state is not run.saved and run.state is not state:
+        run.services.save_with_next(run.state)
     try:
         yield from save(run, (Save, run.services.save, state), state)
         yield from flush(run, state)
@@ -167,7 +171,7 @@ def _save_last(run: RunContext, state: State) -> Task[None]:
         kept = yield (Load, run.services.load, state.run_id)
         if kept.step != state.step:
             raise
-        state = evolve(kept, status=state.status, error=state.error)
+        state = evolve(told(kept), status=state.status, error=state.error)
         yield from save(run, (Save, run.services.save, state), state)
     except NotSerializableError:
         yield from _keep_what_can_be(run, state)
@@ -183,7 +187,7 @@ def _keep_what_can_be(run: RunContext, last: State) -> Task[None]:
     tried = [*run.recent, bare]
     run.recent.clear()
     while tried:
-        state = evolve(tried.pop(), **ends)
+        state = evolve(told(tried.pop()), **ends)
         try:
             yield from save(run, (Save, run.services.save, state), state)
             yield from flush(run, state)
@@ -195,7 +199,7 @@ def _keep_what_can_be(run: RunContext, last: State) -> Task[None]:
     except CheckpointNotFoundError:
         return
     if kept.step <= last.step:
-        state = evolve(kept, **ends)
+        state = evolve(told(kept), **ends)
         yield from save(run, (Save, run.services.save, state), state)
 
 

@@ -60,6 +60,7 @@ class RunIO:
         self._source = source
         self._policy = policy
         self._is_told = False
+        self._before: list[State] = []  # what is to be saved with the next State
 
     @property
     def is_cancelled(self) -> bool:
@@ -87,9 +88,10 @@ class RunIO:
         """Save a State; raises a CheckpointError if that fails."""
         before, acting.hold = acting.hold, self.hold
         try:
-            if not self._is_told:
-                self._tell_policy(state.run_id)
-            self.store.save(state)
+            if self._before or not self._is_told:
+                self._save_story(state)
+            else:
+                self.store.save(state)
         except failures() as error:
             raise self.unsaved(state, error)  # noqa: B904 - sets the cause itself
         finally:
@@ -115,6 +117,24 @@ class RunIO:
         """Go on with a run that was cancelled."""
         with on_behalf_of(hold):
             self._whole._take_up(hold)
+
+    def save_with_next(self, state: State) -> None:
+        """Keep a State until the next save, which saves both in one go, if nothing of a run is ever to be replaced.
+
+        So its story tells of the input and of the last step, at no further sync.
+        """
+        if self._policy is not None and self._policy.keeps_all:
+            self._before = [*(one for one in self._before if one is not state), state]
+
+    def _save_story(self, state: State) -> None:
+        """Save a State, and what is to be saved with it, once the store knows what it is to keep."""
+        if not self._is_told:
+            self._tell_policy(state.run_id)
+        before, self._before = [one for one in self._before if one is not state], []
+        if before:
+            self.store.save_many((*before, state))
+        else:
+            self.store.save(state)
 
     def amend(self, state: State) -> None:
         """Save a State in place of the newest one; raises a CheckpointError if that fails."""

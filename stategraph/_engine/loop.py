@@ -17,12 +17,13 @@ from stategraph._engine.failures import end_dropped, end_early, handle, no_way_o
 from stategraph._engine.saving import LOOK_AGAIN, drop_joined_parts, emit, flush, heed_cancel, save, show
 from stategraph._graph.compiled import CompiledNode
 from stategraph._protocol.commands import Await, Delete, Save, Task
+from stategraph._values import clock
 from stategraph._values.events import STEP_EVENTS, EventType
 from stategraph._values.frozen import lay_over
 from stategraph._values.provenance import RunStatus
 from stategraph.edges import NoWay, choose
 from stategraph.nodes.function import FunctionNode, data_from
-from stategraph.state import State, completed_by, data_of, evolve
+from stategraph.state import State, completed_by, data_of, evolve, told
 
 if TYPE_CHECKING:
     from stategraph._values.progress import Pause
@@ -62,7 +63,7 @@ def _steps(run: RunContext, stage: CompiledNode | None, name: str) -> Task[tuple
     if watched:
         from stategraph._engine.announce import announce_entry  # imported when used: here, not at every step
     tells_saves = EventType.CHECKPOINT_SAVE in run.wanted
-    recent, keeps_recent = run.recent, plan.saves and interval != 1
+    recent, keeps_recent, monotonic_ns = run.recent, plan.saves and interval != 1, clock.monotonic_ns
     asks, look_at = keeps_recent or plan.write_behind, monotonic() + LOOK_AGAIN
     data = data_of(state)
     if stage is None:
@@ -80,7 +81,7 @@ def _steps(run: RunContext, stage: CompiledNode | None, name: str) -> Task[tuple
         if not left:
             raise too_many_nodes(run, name)
         left -= 1
-        stage, step, following = stages[name], None, ""
+        stage, step, following, began = stages[name], None, "", monotonic_ns()
         try:
             if stage.execution is None:
                 result = yield (stage.kind, stage.function or _function(run, stage), state)
@@ -97,7 +98,7 @@ def _steps(run: RunContext, stage: CompiledNode | None, name: str) -> Task[tuple
                 data = data_from(result, state)
         except Exception as error:
             following, data = yield from handle(run, stage, 1 if step is None else step.attempt, error)
-        run.state = state = completed_by(name, state, data)
+        run.state = state = completed_by(name, state, data, monotonic_ns() - began)
         if step is not None:
             run.state = state = step.completed(state, is_failed=bool(following))
         if following:
@@ -139,8 +140,11 @@ def _function(run: RunContext, stage: CompiledNode) -> Callable[[State], Any]:
 
 def _complete(run: RunContext) -> Task[None]:
     """Complete the run: keep the final State or forget the run, as configured."""
-    run.state = state = evolve(run.state, status=RunStatus.COMPLETED)
+    step, run.state = run.state, evolve(told(run.state), status=RunStatus.COMPLETED)
+    state = run.state
     if run.plan.saves and run.plan.preserve:
+        if step is not run.saved:
+            run.services.save_with_next(step)
         yield from save(run, (Save, run.services.save, state), state)
         if run.has_joined_parts:
             yield from drop_joined_parts(run)

@@ -15,13 +15,14 @@ from stategraph._graph.compiled import CompiledNode
 from stategraph._progress.answers import awaited, awake, is_overdue
 from stategraph._protocol.commands import Save, StoreFailed, Task
 from stategraph._text.shown import describe_exception, shorten
+from stategraph._values import clock
 from stategraph._values.events import EventType
 from stategraph._values.progress import Pause, evolved
 from stategraph._values.provenance import RunStatus
 from stategraph.errors import AnswerError, ExecutionError
 from stategraph.nodes.base import NOTHING
 from stategraph.nodes.step import Question
-from stategraph.state import State, completed_by, evolve
+from stategraph.state import State, completed_by, evolve, told
 
 
 def take_answer(run: RunContext, saved: State, updates: Mapping[str, Any]) -> Task[tuple[State, Mapping[str, Any]]]:
@@ -111,8 +112,11 @@ def pause_at(run: RunContext, stage: CompiledNode, pause: Pause) -> Task[None]:
     if schema is not None and key is not None and key not in schema.fields:
         why = f"the answer is to come under {key!r}, which is no field of {schema.name}"
         raise failure_at(run, stage.name, f"cannot pause: {why}")
+    if run.state is not run.saved:
+        run.services.save_with_next(run.state)
     pause = _identified(run, attrs.evolve(pause, node=stage.name))
-    run.state = state = evolve(run.state, status=RunStatus.PAUSED, pause=pause)
+    at = clock.to_ns(pause.at)
+    run.state = state = evolve(told(run.state), status=RunStatus.PAUSED, pause=pause, _time_ns=at)
     about = {"pause_node": pause.node, "reason": pause.reason, "response_param": pause.response_param}
     yield from save(run, (Save, run.services.save, state), state)
     yield from flush(run, state)

@@ -14,15 +14,16 @@ from stategraph._engine.start import stamped, with_origins
 from stategraph._graph.compatibility import check_compatible, migrate_state, split_migration
 from stategraph._graph.compiled import CompiledNode
 from stategraph._owners.holds import Hold
+from stategraph._progress.answers import awaited
 from stategraph._protocol.commands import Amend, Load, Save, Task
 from stategraph._text.shown import shorten
 from stategraph._values.events import EventType
 from stategraph._values.frozen import lay_over
 from stategraph._values.ids import check_given_id
 from stategraph._values.progress import evolved
-from stategraph._values.provenance import RunStatus
+from stategraph._values.provenance import Kind, RunStatus
 from stategraph.errors import CheckpointingDisabledError
-from stategraph.state import State, data_of, evolve, with_data
+from stategraph.state import State, data_of, evolve, told, with_data
 
 if TYPE_CHECKING:
     from stategraph._values.progress import Pause
@@ -121,7 +122,7 @@ def revive(
         inputs: What the run began with, where that is known.
         is_same: Whether it is as it was saved.
     """
-    step = saved.step
+    step, pause, asked = saved.step, saved.pause, awaited(saved)
     if saved.status is RunStatus.PAUSED or (saved.status is RunStatus.CANCELLED and saved.pause is not None):
         from stategraph._engine.pauses import take_answer  # imported when used: few runs pause
 
@@ -143,6 +144,9 @@ def revive(
     run.has_joined_parts = run.plan.loads_parts  # perhaps: whoever made this State may not have come to drop them
     if updates or not is_same:
         amends = saved.step == step
+        if amends:
+            is_answer = asked is not None and (asked is pause or asked.response_param in updates)
+            run.state = told(run.state, Kind.ANSWER if is_answer else Kind.UPDATE, run.by)
         command = (Amend, run.services.amend, run.state) if amends else (Save, run.services.save, run.state)
         yield from save(run, command, run.state)
     yield from emit(run, EventType.CHECKPOINT_RESUME, run.state)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any
 
@@ -24,6 +25,10 @@ class SelectiveStore:
     def save(self, state: State) -> None:
         """Save the keys that are saved."""
         self._store.save(persisted(state, self._persist))
+
+    def save_many(self, states: Sequence[State]) -> None:
+        """Save the same keys of several States."""
+        self._store.save_many([persisted(state, self._persist) for state in states])
 
     def amend(self, state: State) -> None:
         """Save the same keys in place of the newest State."""

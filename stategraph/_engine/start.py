@@ -15,7 +15,7 @@ from stategraph._values.frozen import freeze_items, lay_over
 from stategraph._values.ids import check_given_id
 from stategraph._values.provenance import RunStatus
 from stategraph.errors import CheckpointNotFoundError
-from stategraph.state import State, data_of, evolve, time_ns_of, with_data
+from stategraph.state import State, data_of, evolve, time_ns_of, told, with_data
 
 _Keys: TypeAlias = Collection[str]
 
@@ -57,11 +57,14 @@ def admit(run: RunContext, state: State, *, restart: bool = False) -> Task[State
     if run.plan.schema is not None:
         given = freeze_items(fitting(run, given, {}))
     started = stamped(run, with_data(state, with_defaults(run, given)))
+    if run.labels:
+        started = evolve(started, labels=run.labels)
     started = with_origins(run, evolve(started, checkpoint_node=""), before, put, gone)
     if not run.plan.saves:
         return started
     if is_new:
         yield from _check_new(run, state, started)
+        run.services.save_with_next(started)
     else:
         from stategraph._engine.past import replace_newest
 
@@ -93,7 +96,7 @@ def stamped(run: RunContext, state: State) -> State:
         state = evolve(state, observer=run.services.observer)
     progress = state.progress and state.progress.changed(partial=None, recoveries=0)
     fresh = {"status": RunStatus.ACTIVE, "error": None, "pause": None, "progress": progress}
-    return evolve(state, graph=plan.graph, structure=plan.structure, **fresh)
+    return evolve(told(state, by=run.by), graph=plan.graph, structure=plan.structure, **fresh)
 
 
 def with_origins(

@@ -26,12 +26,12 @@ from stategraph._values.events import EventType
 from stategraph._values.frozen import plain_key
 from stategraph._values.ids import nested_id
 from stategraph._values.progress import KeptParts, Origin, Part, Partial, Pause, Progress, evolved
-from stategraph._values.provenance import RunStatus
+from stategraph._values.provenance import Facts, Kind, RunStatus
 from stategraph.errors import CheckpointError, CheckpointNotFoundError
 from stategraph.nodes.base import Node
 from stategraph.nodes.context import NodeContext
 from stategraph.nodes.function import data_from
-from stategraph.state import State, data_of, evolve, with_data
+from stategraph.state import State, data_of, evolve, told, with_data
 
 
 @attrs.define(eq=False)
@@ -141,6 +141,8 @@ class StepExecution:
         run = self.run
         run.unsaved_parts.clear()
         run.has_joined_parts = run.has_joined_parts or self.stage.node.has_parts
+        if self.attempt > 1:
+            after = evolve(after, facts=Facts(attempts=self.attempt))
         return evolve(after, progress=self.progress_after(after, is_failed=is_failed))
 
     def progress_after(self, after: State, *, is_failed: bool) -> Progress | None:
@@ -383,7 +385,7 @@ class StepExecution:
         run = self.run
         if run.state.progress is None or not run.state.progress.replaced:
             return
-        run.state = evolve(run.state, progress=evolved(run.state.progress, replaced={}))
+        run.state = told(evolve(run.state, progress=evolved(run.state.progress, replaced={})), Kind.UPDATE)
         self.state = run.state
         yield from self._stored((Amend, run.services.amend, run.state))
         run.saved = run.state

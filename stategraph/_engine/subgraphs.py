@@ -18,9 +18,9 @@ from stategraph._graph.compiled import CompiledGraph
 from stategraph._progress.answers import awake, is_overdue
 from stategraph._protocol.commands import Amend, CannotAwait, Stopped, StoreFailed, Task
 from stategraph._values.frozen import freeze_items
-from stategraph._values.provenance import ParentStep, RunStatus
+from stategraph._values.provenance import Kind, ParentStep, RunStatus
 from stategraph.errors import AsyncNodeError, CheckpointError, GraphMismatchError, RunCancelledError
-from stategraph.state import State, evolve
+from stategraph.state import State, evolve, told
 
 
 def run_nested(
@@ -69,7 +69,9 @@ def _begun(run: RunContext, step: StepExecution, inputs: Mapping[str, Any]) -> S
     data = with_defaults(run, freeze_items(fitting(run, inputs, {})))
     again = step.state.generation  # steps of a run that was rolled back are others than before, nested ones too
     begun = stamped(run, State(data, run_id=step.nested_run_id(), parent=parent, progress=progress, generation=again))
-    return with_origins(run, begun, begun)
+    begun = with_origins(run, begun, begun)
+    run.services.save_with_next(begun)
+    return begun
 
 
 def _go_on(
@@ -90,7 +92,7 @@ def _go_on(
             updates[pause.response_param] = step.state[pause.response_param]
     elif pause is not None and not is_overdue(pause):
         if saved.structure != run.plan.structure or step.renames:  # allowed: the next resume need not say so again
-            saved = evolve(saved, structure=run.plan.structure)
+            saved = told(evolve(saved, structure=run.plan.structure), Kind.UPDATE)
             yield from save(run, (Amend, run.services.amend, saved), saved)
         return saved
     # A pause whose deadline has passed unanswered begins anew.

@@ -19,6 +19,9 @@ def _random_run_id() -> str:
 now_ns: Callable[[], int] = time.time_ns
 """The time in nanoseconds since 1970, UTC: an int, because every step takes it and few are asked for it."""
 
+monotonic_ns: Callable[[], int] = time.monotonic_ns
+"""A clock that never goes back, in nanoseconds, for how long something takes."""
+
 new_run_id: Callable[[], str] = _random_run_id
 """A run id that nobody has used before."""
 

@@ -112,6 +112,10 @@ def is_parts_id(run_id: str) -> bool:
     return "#" in run_id.rpartition(_MARK)[2]
 
 
+PARTS = "*[^/]#*"
+"""Matches the ids of finished parts, and no others, as GLOB does in SQL: in no other does # follow anything but /."""
+
+
 def outer_id(run_id: str) -> str:
     """Return the id of the run around a nested run or the finished parts of a step; an id that was given, as it is."""
     return run_id.rpartition(_MARK)[0] or run_id
@@ -126,6 +130,12 @@ def step_of(run_id: str) -> int:
     """Return the step of the run around it that an id is about; 0, a step long past, where the id was damaged."""
     found = re.match(_NUMBER, run_id.rpartition(_MARK)[2])
     return int(found[0]) if found else 0
+
+
+def generation_of(nested_id_: str) -> int:
+    """Return the generation of the run around a nested run in which that was begun."""
+    found = re.match(rf"{_NUMBER}~({_NUMBER})", nested_id_.rpartition(_MARK)[2])
+    return int(found[1]) if found else 0
 
 
 def directly_nested(run_id: str, nested_id_: str) -> str:

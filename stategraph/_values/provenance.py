@@ -15,7 +15,8 @@ import attrs
 from stategraph._text.shown import describe_exception, shorten
 from stategraph._values.ids import check_run_id
 
-_MESSAGE_LENGTH = 2000  # characters of an exception's text that are kept
+_MESSAGE_LENGTH = 2000  # characters of an exception's text that are kept, and of its traceback
+_CALLS = 10  # of its traceback
 
 
 def check_step(value: int) -> int:
@@ -35,24 +36,92 @@ class RunStatus(StrEnum):
     CANCELLED = "cancelled"
 
 
+class Kind(StrEnum):
+    """What a checkpoint tells of its run."""
+
+    INPUT = "input"
+    STEP = "step"
+    PAUSE = "pause"
+    ANSWER = "answer"
+    UPDATE = "update"
+    FAILURE = "failure"
+    CANCEL = "cancel"
+    END = "end"
+    ROLLBACK = "rollback"
+
+
+_KIND_OF_STATUS = {
+    "paused": Kind.PAUSE,
+    "failed": Kind.FAILURE,
+    "completed": Kind.END,
+    "cancelled": Kind.CANCEL,
+}
+
+
+def kind_of(status: str, node: str) -> Kind:
+    """Return what a State tells that says no more of it than its status and the node that was completed last."""
+    return _KIND_OF_STATUS.get(status) or (Kind.STEP if node else Kind.INPUT)
+
+
+@attrs.frozen
+class Facts:
+    """How a State came to be, where it cannot be told from the rest of it.
+
+    Attributes:
+        kind: What it tells of its run.
+        by: Who made it so, if the caller said it.
+        attempts: In how many attempts its step was completed.
+    """
+
+    kind: Kind | None = attrs.field(default=None, converter=attrs.converters.optional(Kind))
+    by: str | None = attrs.field(default=None, validator=attrs.validators.optional(attrs.validators.instance_of(str)))
+    attempts: int = attrs.field(default=1, validator=attrs.validators.instance_of(int))
+
+
 @attrs.frozen
 class ErrorInfo:
-    """Why something failed: the type and the text of the exception, and the node it came from."""
+    """Why something failed: the type and the text of the exception, and the node it came from.
+
+    Attributes:
+        traceback: The calls that led to the exception, shortened; empty where there were none. It is not compared.
+    """
 
     type: str = attrs.field(validator=attrs.validators.instance_of(str))
     message: str = attrs.field(validator=attrs.validators.instance_of(str))
     node: str = attrs.field(validator=attrs.validators.instance_of(str))
+    traceback: str = attrs.field(default="", validator=attrs.validators.instance_of(str), eq=False)
+
+    @property
+    def parts(self) -> list[str]:
+        """What it consists of, for stores."""
+        return [self.type, self.message, self.node, self.traceback]
 
     @classmethod
     def of(cls, error: Exception, node: str) -> ErrorInfo:
         """Return what is kept of an exception that came from a node."""
         name = type(error).__name__
-        return cls.said(name, describe_exception(error).removeprefix(f"{name}: "), node)
+        info = cls.said(name, describe_exception(error).removeprefix(f"{name}: "), node)
+        return attrs.evolve(info, traceback=_shortened_traceback(error))
 
     @classmethod
     def said(cls, type: str, message: str, node: str) -> ErrorInfo:
         """Return the same with a text of ours: cut, and without what cannot be stored as UTF-8."""
-        return cls(type, message[:_MESSAGE_LENGTH].encode("utf-8", "backslashreplace").decode(), node)
+        return cls(type, _storable(message[:_MESSAGE_LENGTH]), node)
+
+
+def _shortened_traceback(error: Exception) -> str:
+    """Return the last calls that led to an exception: file, line and function of each, and no lines of code."""
+    calls: list[str] = []
+    at = error.__traceback__
+    while at is not None:
+        code = at.tb_frame.f_code
+        calls.append(f"{code.co_filename}:{at.tb_lineno} in {code.co_name}")
+        at = at.tb_next
+    return _storable("\n".join(calls[-_CALLS:])[-_MESSAGE_LENGTH:])
+
+
+def _storable(text: str) -> str:
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 @attrs.frozen

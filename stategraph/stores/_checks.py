@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+import attrs
+
 from stategraph._text.shown import shorten
+from stategraph._values.ids import is_nested_id, is_parts_id
 from stategraph._values.provenance import RunStatus
 from stategraph.errors import StepConflictError
-from stategraph.state import State
+from stategraph.state import State, checked_labels
+
+if TYPE_CHECKING:
+    from stategraph.stores.summaries import Summary
 
 _LARGEST = 2**63 - 1
 """The largest number that stores count to."""
@@ -44,6 +54,71 @@ def check_number(step: object, name: str = "step") -> None:
     """Raise ValueError unless it is the number of a step; `name` is that of the argument."""
     if type(step) is not int or step < 0:
         raise ValueError(f"{name}: {shorten(step)} is not allowed; a whole number from 0 on is")
+
+
+@attrs.frozen
+class RunFilter:
+    """Which runs are asked for: those for which all of this holds that is given.
+
+    Attributes:
+        status: Their status.
+        graph: The graph that runs them.
+        prefix: What their ids begin with.
+        parent: The run that they were forked from, or that they are nested in: else, nested runs are left out.
+        labels: Labels that they have, among others.
+        since: When they began, at the earliest.
+        owned: Whether somebody is at work on them.
+    """
+
+    status: str | None = None
+    graph: str | None = None
+    prefix: str | None = None
+    parent: str | None = None
+    labels: Mapping[str, str] | None = None
+    since: datetime | None = None
+    owned: bool | None = None
+
+    def __attrs_post_init__(self) -> None:
+        check_status(self.status)
+        if self.since is not None and (not isinstance(self.since, datetime) or self.since.tzinfo is None):
+            raise ValueError(f"since: {shorten(self.since)} is not allowed; a datetime with a time zone is")
+        if self.labels is not None:
+            checked_labels(self.labels)
+        wrong = [name for name in ("graph", "prefix", "parent") if not isinstance(getattr(self, name), str | None)]
+        if wrong:
+            raise ValueError(f"{wrong[0]}: {shorten(getattr(self, wrong[0]))} is not allowed; a str is")
+        if self.owned not in (None, True, False):
+            raise ValueError(f"owned: {shorten(self.owned)} is not allowed; True, False or None is")
+
+    @property
+    def is_narrow(self) -> bool:
+        """Whether a run of the right status, graph and parent may be none of these."""
+        return (self.prefix, self.labels, self.since, self.owned, self.parent) != (None,) * 5
+
+    def takes(self, run: Summary, owner_of: Callable[[str], object]) -> bool:
+        """Return whether a run is one of these; `owner_of` is asked last, and only if that matters."""
+        is_right = (
+            self.takes_id(run.run_id)
+            and self.status in (None, run.status)
+            and self.graph in (None, run.graph)
+            and (self.parent is None or (run.parent is not None and run.parent.run_id == self.parent))
+            and (self.labels is None or self.labels.items() <= run.labels.items())
+            and (self.since is None or (run.created or run.timestamp) >= self.since)
+        )
+        return is_right and (self.owned is None or (owner_of(run.run_id) is not None) is self.owned)
+
+    def takes_id(self, run_id: str) -> bool:
+        """Return whether a run may be one of these by its id."""
+        if is_nested_id(run_id) and (self.parent is None or is_parts_id(run_id)):
+            return False
+        return self.prefix is None or run_id.startswith(self.prefix)
+
+
+def check_numbers(step: object = None, revision: object = None) -> None:
+    """Raise ValueError unless these are the numbers of a step and of a revision, or None."""
+    for name, number in (("step", step), ("revision", revision)):
+        if number is not None:
+            check_number(number, name)
 
 
 def check_step(run_id: str, saved_step: int, step: int, same_data: bool) -> None:

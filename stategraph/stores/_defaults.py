@@ -7,10 +7,10 @@ from typing import Any
 
 from stategraph._progress.answers import asking_again, gives_back, waiting_anew
 from stategraph._values.ids import check_given_id
-from stategraph._values.provenance import ParentStep, RunStatus
+from stategraph._values.provenance import Kind, ParentStep, RunStatus
 from stategraph.errors import CheckpointNotFoundError, RunExistsError
-from stategraph.state import State, evolve
-from stategraph.stores._checks import check_limit, check_number, check_status, from_cursor
+from stategraph.state import State, evolve, told
+from stategraph.stores._checks import RunFilter, check_number
 from stategraph.stores.summaries import Difference, Summary
 
 
@@ -22,37 +22,40 @@ def history(store: Any, run_id: str) -> list[Summary]:
         return []
 
 
-def runs(store: Any, status: str | None, graph: str | None, limit: int, after: str | None) -> list[Summary]:
+def runs(store: Any, which: RunFilter, limit: int, after: int | None) -> list[Summary]:
     """Return the newest checkpoint of each run, in the order of their ids."""
-    check_status(status)
-    first = from_cursor(after) or 0
-    numbered = list(enumerate(store.list()))[first:]
-    found = (Summary.of(store.load(run_id), str(number + 1)) for number, run_id in numbered)
-    wanted = (run for run in found if status in (None, run.status) and graph in (None, run.graph))
-    return list(itertools.islice(wanted, check_limit(limit)))
+    numbered = list(enumerate(store.list(), 1))[after or 0 :]
+    found = (Summary.of(store.load(run_id), str(number)) for number, run_id in numbered if which.takes_id(run_id))
+    return list(itertools.islice((run for run in found if which.takes(run, store.owner)), limit))
 
 
-def fork(store: Any, run_id: str, new_run_id: str, step: int | None) -> State:
+def _loaded(store: Any, run_id: str, step: int | None, revision: int | None) -> State:
+    """Load a State of a run. Only a store that keeps revisions is asked for one."""
+    state: State = store.load(run_id, step) if revision is None else store.load(run_id, step, revision)
+    return state
+
+
+def fork(store: Any, run_id: str, new_run_id: str, step: int | None, revision: int | None) -> State:
     """Save a State of a run as the newest of another one."""
-    forked = forked_from(store.load(run_id, step), new_run_id)
+    forked = forked_from(_loaded(store, run_id, step, revision), new_run_id)
     if new_run_id in store.list():
         raise RunExistsError(new_run_id, str(store))
     store.save(forked)
     return forked
 
 
-def rollback(store: Any, run_id: str, step: int) -> State:
+def rollback(store: Any, run_id: str, step: int, revision: int | None, by: str | None) -> State:
     """Put the State of a step in place of the newest one."""
-    state = rolled_back(store.load(run_id, step))
+    state = rolled_back(_loaded(store, run_id, step, revision), by)
     store.amend(state)
     return state
 
 
-def diff(store: Any, run_id: str, a: int, b: int) -> Difference:
-    """Load two steps of a run and compare their data."""
+def diff(store: Any, run_id: str, a: int, b: int, other: str | None) -> Difference:
+    """Load two steps of a run, or of two, and compare their data."""
     for name, step in (("a", a), ("b", b)):
         check_number(step, name)
-    return Difference.between(store.load(run_id, a), store.load(run_id, b))
+    return Difference.between(store.load(run_id, a), store.load(run_id if other is None else other, b))
 
 
 # --------------------------------------------------------------------------- time travel
@@ -65,6 +68,8 @@ def forked_from(source: State, new_run_id: str) -> State:
     copy = asking_again(source) if source.pause is None else waiting_anew(source, source.pause)
     return evolve(
         copy,
+        facts=None,
+        _took_ns=None,
         run_id=check_given_id(new_run_id),
         status=source.status if is_over else RunStatus.ACTIVE,
         error=None,
@@ -78,8 +83,8 @@ def keeps_nested(source: State) -> bool:
     return source.pause is not None or not gives_back(source)
 
 
-def rolled_back(state: State) -> State:
+def rolled_back(state: State, by: str | None = None) -> State:
     """Return the State of a run that is taken back to it. One that waited asks anew: it is another pause then."""
     back = asking_again(state)
     back = back if back.pause is None else waiting_anew(back, back.pause)
-    return evolve(back, generation=state.generation + 1)
+    return told(evolve(back, generation=state.generation + 1), Kind.ROLLBACK, by)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import builtins
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import datetime
 from threading import RLock
-from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, TypeAlias, TypedDict, Unpack
 
 import attrs
 
@@ -19,10 +20,36 @@ if TYPE_CHECKING:
     from stategraph._values.progress import KeptParts, Part
     from stategraph._values.provenance import Owner
     from stategraph.state import State
+    from stategraph.stores._checks import RunFilter
     from stategraph.stores.summaries import Difference, Pruned, Summary
 
 SigningKey: TypeAlias = Callable[[], bytes]
 """Gives a key that rows are signed with."""
+
+
+class Narrower(TypedDict, total=False):
+    """Which runs are asked for, besides their status and graph; see `CheckpointStore.runs`."""
+
+    prefix: str | None
+    parent: str | None
+    labels: Mapping[str, str] | None
+    since: datetime | None
+    owned: bool | None
+
+
+class Which(Narrower, total=False):
+    """Which runs are asked for."""
+
+    status: str | None
+    graph: str | None
+
+
+class _OfStep(Protocol):
+    """A checkpoint, as far as retention looks at it."""
+
+    @property
+    def step(self) -> int: ...
+
 
 RETENTIONS = ("latest", "full", "windowed")
 
@@ -47,8 +74,25 @@ class RetentionPolicy:
 
     @property
     def max_checkpoints(self) -> int | None:
-        """How many of the newest checkpoints are kept; None for all."""
+        """How many of the newest steps are kept; None for all."""
         return 1 if self.retention == "latest" else self.window
+
+    @property
+    def keeps_all(self) -> bool:
+        """Whether nothing that was saved is ever replaced."""
+        return self.retention == "full"
+
+    def first_kept(self, checkpoints: Sequence[_OfStep]) -> int:
+        """Return the place of the first of these checkpoints of a run, in order, that is kept."""
+        most = self.max_checkpoints
+        if most is None:
+            return 0
+        steps: set[int] = set()
+        for place in range(len(checkpoints), 0, -1):
+            steps.add(checkpoints[place - 1].step)
+            if len(steps) > most:
+                return place
+        return 0
 
 
 _WRITES = ("save", "save_many", "amend", "delete", "_discard", "rollback", "save_parts", "drop_parts")
@@ -69,7 +113,8 @@ class CheckpointStore(ABC):
         """Keep a State. When this returns, the State is as durable as the store promises.
 
         A later step replaces an earlier one. The newest step may be saved again with another status or other
-        provenance, but never with other data. The State that is kept never changes, whatever happens to objects in it.
+        provenance, but never with other data. With retention "full" nothing is replaced: each save adds a checkpoint.
+        The State that is kept never changes, whatever happens to objects in it.
 
         Raises:
             NotSerializableError: a value cannot be kept exactly. Nothing has been saved.
@@ -79,11 +124,14 @@ class CheckpointStore(ABC):
         """
 
     @abstractmethod
-    def load(self, run_id: str, step: int | None = None) -> State:
+    def load(self, run_id: str, step: int | None = None, revision: int | None = None) -> State:
         """Return the newest State of a run, or that of a step. It equals what was saved, in values and in types.
 
+        A store that keeps several checkpoints of a step gives the newest of them, or with `revision`, from 0, that one.
+        A store of four methods need not take a revision: nobody asks it for one.
+
         Raises:
-            ValueError: the step is not a non-negative int.
+            ValueError: the step or the revision is not a non-negative int.
             CheckpointNotFoundError: there is no such run, or no such step of it.
             CheckpointCorruptError: it is damaged.
             FormatError: a newer version of stategraph wrote it, or it holds a type that is not registered here.
@@ -183,7 +231,12 @@ class CheckpointStore(ABC):
         return _defaults.history(self, run_id)
 
     def runs(
-        self, status: str | None = None, graph: str | None = None, limit: int = 100, after: str | None = None
+        self,
+        status: str | None = None,
+        graph: str | None = None,
+        limit: int = 100,
+        after: str | None = None,
+        **which: Unpack[Narrower],
     ) -> builtins.list[Summary]:
         """Return the newest checkpoint of each run, without its data; the run that began last comes first.
 
@@ -192,15 +245,42 @@ class CheckpointStore(ABC):
             graph: Only runs of this graph.
             limit: At most so many.
             after: Go on after the summary that has this cursor.
+            prefix: Only runs whose ids begin with this.
+            parent: Only runs that were forked from this run, or are nested in it; else, nested runs are left out.
+            labels: Only runs that have these labels, among others.
+            since: Only runs that began at this time or later: an aware datetime.
+            owned: Only runs that somebody is at work on; with False, only others.
 
-        As with `history`, only `load` finds all damage. The default loads all runs, in the order of their ids, because
-        it does not know the order in which they began.
+        As with `history`, only `load` finds all damage.
+
+        Raises:
+            ValueError: an argument is not what it should be.
+        """
+        from stategraph.stores._checks import RunFilter, check_limit, from_cursor
+
+        return self._runs(RunFilter(status, graph, **which), check_limit(limit), from_cursor(after))
+
+    def iter_runs(self, **which: Unpack[Which]) -> Iterator[Summary]:
+        """Yield what `runs` returns, page by page, without a limit."""
+        after = None
+        while page := self.runs(after=after, **which):
+            yield from page
+            after = page[-1].cursor
+
+    def count(self, **which: Unpack[Which]) -> int:
+        """Return how many runs `iter_runs` yields."""
+        return sum(1 for _ in self.iter_runs(**which))
+
+    def _runs(self, which: RunFilter, limit: int, after: int | None) -> builtins.list[Summary]:
+        """Return the newest checkpoint of each run, as `runs`.
+
+        The default loads all runs, in the order of their ids, because it does not know the order in which they began.
         """
         from stategraph.stores import _defaults
 
-        return _defaults.runs(self, status, graph, limit, after)
+        return _defaults.runs(self, which, limit, after)
 
-    def fork(self, run_id: str, new_run_id: str, step: int | None = None) -> State:
+    def fork(self, run_id: str, new_run_id: str, step: int | None = None, revision: int | None = None) -> State:
         """Copy a run, with its history up to a step, under another id; return the newest State of the copy.
 
         The copy is active, unless it stands at an exit point, and `State.parent` says where it comes from. It does not
@@ -210,6 +290,7 @@ class CheckpointStore(ABC):
             run_id: The run.
             new_run_id: The id of the copy.
             step: Where the copy ends; at the newest step if not given.
+            revision: Which revision of the step; the newest if not given. The default knows of no revisions.
 
         Raises:
             CheckpointNotFoundError: the run, or this step of it, is not kept.
@@ -217,15 +298,28 @@ class CheckpointStore(ABC):
         """
         from stategraph.stores import _defaults
 
-        return _defaults.fork(self, run_id, new_run_id, step)
+        return _defaults.fork(self, run_id, new_run_id, step, revision)
 
-    def rollback(self, run_id: str, step: int, *, take_over: bool = False) -> State:
+    def rollback(
+        self,
+        run_id: str,
+        step: int,
+        revision: int | None = None,
+        *,
+        take_over: bool = False,
+        by: str | None = None,
+    ) -> State:
         """Take a run back to a step and forget later ones; return the State of that step, of the next generation.
+
+        With retention "full" nothing is forgotten: what came later stays in the history, before a checkpoint of kind
+        "rollback".
 
         Args:
             run_id: The run.
-            step: The step.
+            step: The step; 0 is before the first one, if the input is kept.
+            revision: Which revision of the step; the newest if not given. The default knows of no revisions.
             take_over: Take the run from whoever owns it.
+            by: Who takes it back, for the history.
 
         Raises:
             RunBusyError: somebody owns the run.
@@ -234,10 +328,16 @@ class CheckpointStore(ABC):
         from stategraph.stores import _defaults
 
         with held(self, run_id, take_over=take_over):
-            return _defaults.rollback(self, run_id, step)
+            return _defaults.rollback(self, run_id, step, revision, by)
 
-    def diff(self, run_id: str, a: int, b: int) -> Difference:
-        """Return how the data of step `b` of a run differ from those of step `a`.
+    def diff(self, run_id: str, a: int, b: int, other: str | None = None) -> Difference:
+        """Return how the data of step `b` of a run, or of another run, differ from those of step `a`.
+
+        Args:
+            run_id: The run.
+            a: A step of it.
+            b: A step of it, or of the other run.
+            other: The other run, if `b` is a step of another.
 
         Raises:
             ValueError: one of them is not a non-negative int.
@@ -245,7 +345,7 @@ class CheckpointStore(ABC):
         """
         from stategraph.stores import _defaults
 
-        return _defaults.diff(self, run_id, a, b)
+        return _defaults.diff(self, run_id, a, b, other)
 
     def prune(self) -> Pruned:
         """Remove what the retention policies of runs do not keep; return what was removed. By default, nothing is.

@@ -11,13 +11,14 @@ from stategraph._owners.holds import Hold, Holds, acting, held, is_acting, lost
 from stategraph._util.dropped import reaper
 from stategraph._values.ids import check_given_id, check_run_id, is_nested_id
 from stategraph.errors import CheckpointNotFoundError, CheckpointSaveError
-from stategraph.state import State, data_of
+from stategraph.state import State, data_of, time_ns_of
 from stategraph.stores._files.fork_safety import protect_at_fork
 from stategraph.stores._memory.held import HeldRun, HeldRuns, as_kept, state_of
 from stategraph.stores.base import CheckpointStore, RetentionPolicy
 
 if TYPE_CHECKING:
     from stategraph._values.progress import KeptParts, Part
+    from stategraph.stores._checks import RunFilter
     from stategraph.stores._memory.held import Kept
     from stategraph.stores.summaries import Pruned, Summary
 
@@ -100,11 +101,11 @@ class MemoryStore(CheckpointStore):
                 run = self._held.runs.get(run_id)
                 if run is None:
                     policy = self._held.policies.get(run_id) or RetentionPolicy()
-                    self._held.begin(run_id, HeldRun(next(self._held.numbers), policy, [kept]))
+                    self._held.begin(run_id, HeldRun(next(self._held.numbers), policy, [kept], time_ns_of(state)))
                     return
                 newest = run.kept[-1]
                 if newest is compared:
-                    run.kept[-1] = kept
+                    run.kept[len(run.kept) - (not run.policy.keeps_all) :] = [kept]
                     return
                 if newest.step < state.step:
                     if run.policy.retention == "latest":
@@ -132,16 +133,15 @@ class MemoryStore(CheckpointStore):
             while len(policies) > _MOST_WAITING:
                 del policies[next(iter(policies))]
 
-    def load(self, run_id: str, step: int | None = None) -> State:
-        if step is not None:
-            from stategraph.stores._checks import check_number
-
-            check_number(step)
+    def load(self, run_id: str, step: int | None = None, revision: int | None = None) -> State:
         run = self._settled().runs.get(check_run_id(run_id))
-        found = [] if run is None else [kept for kept in tuple(run.kept) if step in (None, kept.step)]
-        if not found:
-            raise CheckpointNotFoundError(run_id, str(self), step)
-        return state_of(found[-1])
+        if step is None and revision is None:
+            if run is None:
+                raise CheckpointNotFoundError(run_id, str(self))
+            return state_of(run.kept[-1])
+        from stategraph.stores._memory.history import found  # imported when used, as below: few runs ask for it
+
+        return state_of(found(run, run_id, step, revision, self)[1])
 
     def delete(self, run_id: str, *, take_over: bool = False) -> None:
         with held(self, check_run_id(run_id), take_over=take_over) as hold, self._alone:
@@ -185,29 +185,37 @@ class MemoryStore(CheckpointStore):
 
         return history(self._settled(), check_run_id(run_id))
 
-    def runs(
-        self, status: str | None = None, graph: str | None = None, limit: int = 100, after: str | None = None
-    ) -> builtins.list[Summary]:
+    def _runs(self, which: RunFilter, limit: int, after: int | None) -> builtins.list[Summary]:
         from stategraph.stores._memory.history import runs
 
-        return runs(self._settled(), status, graph, limit, after)
+        return runs(self._settled(), which, limit, after, self.owner)
 
-    def rollback(self, run_id: str, step: int, *, take_over: bool = False) -> State:
+    def rollback(
+        self,
+        run_id: str,
+        step: int,
+        revision: int | None = None,
+        *,
+        take_over: bool = False,
+        by: str | None = None,
+    ) -> State:
         from stategraph.stores._checks import check_number
-        from stategraph.stores._memory.history import roll_back
+        from stategraph.stores._memory.history import found, roll_back
 
         check_number(step)
         # From the look to the change: whoever deletes the run meanwhile waits.
         with held(self, check_run_id(run_id), take_over=take_over) as hold, self._alone:
             hold.check()
-            return roll_back(self._held, self.load(run_id, step))
+            place, _ = found(self._held.runs.get(run_id), run_id, step, revision, self)
+            return roll_back(self._held, run_id, place, by)
 
-    def fork(self, run_id: str, new_run_id: str, step: int | None = None) -> State:
-        from stategraph.stores._memory.history import fork
+    def fork(self, run_id: str, new_run_id: str, step: int | None = None, revision: int | None = None) -> State:
+        from stategraph.stores._memory.history import fork, found
 
         with held(self, check_given_id(new_run_id)) as hold, self._alone:
             hold.check()
-            return fork(self._held, self.load(run_id, step), new_run_id, self)
+            place, _ = found(self._held.runs.get(check_run_id(run_id)), run_id, step, revision, self)
+            return fork(self._held, run_id, place, new_run_id, self)
 
     def prune(self) -> Pruned:
         from stategraph.stores._memory.history import prune

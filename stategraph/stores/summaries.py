@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from datetime import datetime
-from typing import Any
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from typing import Any, cast
 
 import attrs
 
 from stategraph._values.progress import Pause
-from stategraph._values.provenance import ErrorInfo, ParentStep, RunStatus
+from stategraph._values.provenance import ErrorInfo, Kind, ParentStep, RunStatus
 from stategraph.errors import NotSerializableError
-from stategraph.state import State
+from stategraph.state import State, took_ns_of
 
 
 @attrs.frozen
@@ -24,10 +25,19 @@ class Summary:
         checkpoint_node: The last of them.
         timestamp: When it was saved; aware, in UTC.
         status: The status of the run.
-        error: The error of a failed run.
+        error: The error of a failed run, with the calls that led to it.
         parent: The step that the run was forked from, if it was.
         pause: What a paused run waits for.
         cursor: The ``after`` of `CheckpointStore.runs` that lists the runs after this one.
+        kind: What the checkpoint tells of the run: "input" of a turn, "step", "pause", "answer", "update", "failure",
+            "cancel", "end" of a turn, or "rollback".
+        revision: Counts the checkpoints of a step, from 0.
+        by: Who made it so, if the caller said it: who gave the answer, for instance.
+        took: For how many seconds the step was made; None where no step was, or where that is not known.
+        attempts: In how many attempts.
+        owner: The process that saved it, as "host:pid", if that is known.
+        created: When the run began, if the store knows; aware, in UTC.
+        labels: What the run was labelled with.
     """
 
     run_id: str
@@ -40,6 +50,19 @@ class Summary:
     parent: ParentStep | None = None
     cursor: str | None = None
     pause: Pause | None = None
+    kind: Kind = Kind.STEP
+    revision: int = 0
+    by: str | None = None
+    took: float | None = None
+    attempts: int = 1
+    owner: str | None = None
+    created: datetime | None = None
+    labels: Mapping[str, str] = attrs.field(factory=dict)
+
+    @property
+    def began(self) -> datetime | None:
+        """When the step began; None where no step was made, or where that is not known."""
+        return None if self.took is None else self.timestamp - timedelta(seconds=self.took)
 
     @classmethod
     def of(cls, state: State, cursor: str | None = None) -> Summary:
@@ -55,6 +78,11 @@ class Summary:
             state.parent,
             cursor,
             state.pause,
+            kind=state.kind,
+            by=state.by,
+            took=None if took_ns_of(state) is None else cast(int, took_ns_of(state)) / 1e9,
+            attempts=1 if state.facts is None else state.facts.attempts,
+            labels=dict(state.labels),
         )
 
 

@@ -86,6 +86,11 @@ class WriteBehindStore:
             return
         self._enqueue(state)
 
+    def save_many(self, states: Sequence[State]) -> None:
+        """Queue several States, as `save` does."""
+        for state in states:
+            self.save(state)
+
     def save_parts(self, run_id: str, parts: Sequence[Part]) -> None:
         """Queue finished parts; wait as `save` does."""
         try:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import copy
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any, ClassVar
 
 import attrs
 import pytest
 
+from stategraph._owners.holds import held
 from stategraph._values.provenance import ErrorInfo, ParentStep, RunStatus
 from stategraph._values.registered_types import register_type
 from stategraph.errors import CheckpointNotFoundError, InvalidRunIdError, RunExistsError
@@ -90,6 +91,43 @@ class HistoryContract:
 
         assert [len(page) for page in pages] == [3, 3, 1, 0]
         assert [run.run_id for page in pages for run in page] == [run.run_id for run in store.runs()]
+
+    def test_runs_are_found_by_what_is_known_of_them(self, store: CheckpointStore) -> None:
+        """Their labels, ids, parents, beginnings and owners; a page is full as long as there are more."""
+        began = datetime(2024, 1, 1, tzinfo=UTC)
+        for number in range(9):
+            labels = {"customer": f"c{number % 3}", "kind": "order"}
+            when = began + timedelta(days=number)
+            store.save(State(run_id=f"run-{number}", step=1, labels=labels, timestamp=when))
+        store.save(State(run_id="other", step=1, timestamp=began))
+        store.fork("other", "forked")
+
+        def found(**which: Any) -> set[str]:
+            rows = list(store.iter_runs(**which))
+            assert store.count(**which) == len(rows) == len({row.run_id for row in rows})
+            return {row.run_id for row in rows}
+
+        assert found(labels={"customer": "c1"}) == {"run-1", "run-4", "run-7"}
+        assert len(store.runs(labels={"customer": "c1"}, limit=2)) == 2
+        assert found(labels={"customer": "c1", "kind": "other"}) == set()
+        assert found(prefix="run-") == {f"run-{number}" for number in range(9)}
+        assert found(prefix="r", since=began + timedelta(days=6)) == {"run-6", "run-7", "run-8"}
+        assert found(parent="other") == {"forked"}
+        assert found(owned=True) == set()
+        assert store.count(owned=False) == store.count() == 11
+        with held(store, "other"):
+            assert found(owned=True) == {"other"}
+        (row,) = store.runs(prefix="run-4")
+        assert row.labels == {"customer": "c1", "kind": "order"}
+        assert store.load("run-4").labels == row.labels
+
+    @pytest.mark.parametrize(
+        "arguments", [{"labels": 5}, {"labels": {"a": 1}}, {"since": datetime(2024, 1, 1)}, {"prefix": 5}, {"owned": 5}]
+    )
+    def test_runs_refuses_what_finds_nothing(self, store: CheckpointStore, arguments: dict[str, Any]) -> None:
+        """A filter of a wrong type is an error, not an empty list."""
+        with pytest.raises(ValueError, match=next(iter(arguments))):
+            store.runs(**arguments)
 
     @pytest.mark.parametrize("arguments", [{"limit": 0}, {"limit": "5"}, {"after": "x"}, {"after": 5}])
     def test_runs_refuses_what_is_no_page(self, store: CheckpointStore, arguments: dict[str, Any]) -> None:
@@ -192,10 +230,19 @@ class HistoryContract:
 
         assert state.step == 20
         assert long_run.load("a") == state
-        assert [row.step for row in long_run.history("a")] == list(range(1, 21))
         long_run.save(State({"other": "way"}, run_id="a", step=21))
         assert is_same(dict(long_run.load("a")), {"other": "way"})
         assert long_run.load("a", 20) == state
+
+    def test_rollback_forgets_what_is_not_to_be_kept(self, full: CheckpointStore) -> None:
+        """With a window, later steps are gone."""
+        full.retain("a", RetentionPolicy("windowed", window=50))
+        for state in _long_run(30):
+            full.save(state)
+
+        full.rollback("a", 20)
+
+        assert [row.step for row in full.history("a")] == list(range(1, 21))
 
     def test_rollback_to_a_step_that_is_not_kept(self, long_run: CheckpointStore) -> None:
         """It is an error, and nothing is forgotten."""
@@ -225,6 +272,14 @@ class HistoryContract:
         difference = full.diff("a", 1, 2)
 
         assert (difference.added, difference.removed, difference.changed) == ({"new": 4}, {"old": 2}, {"n": (3, [5])})
+
+    def test_diff_compares_two_runs(self, full: CheckpointStore) -> None:
+        """Such as a fork with the run that it comes from."""
+        full.save(State({"n": 1}, run_id="a", step=1))
+        full.fork("a", "b")
+        full.save(State({"n": 2}, run_id="b", step=2))
+
+        assert full.diff("a", 1, 2, other="b").changed == {"n": (1, 2)}
 
     def test_diff_names_nothing_that_is_the_same(self, full: CheckpointStore) -> None:
         """Every value that is kept is the same as its copy, to the last nan in it."""

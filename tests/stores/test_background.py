@@ -297,7 +297,7 @@ class TestAsyncRuns:
             assert store.load("a") == final
             due = [step for step in range(1, last + 1) if step % interval == 0]
             steps = [row.step for row in store.history("a")]
-            assert steps == ([last + 1] if retention == "latest" else sorted({*due, last + 1}))
+            assert steps == ([last + 1] if retention == "latest" else [0, *sorted({*due, last + 1}), last + 1])
 
     def test_a_run_that_completes_at_its_first_step(self, tmp_path):
         """The State is saved as active and as completed in one go."""
@@ -442,7 +442,7 @@ class TestAsyncRuns:
         with pytest.raises(CheckpointSaveError, match="full"):
             graph_on(store, preserve=preserve, retention="full").execute(State(run_id="a"))
 
-        assert [row.step for row in store.history("a")] == [1, 2]
+        assert [row.step for row in store.history("a")] == [0, 1, 2]
 
     def test_a_node_and_a_write_that_fail(self, store):
         """The node's error is raised; that of the write is a note on it."""

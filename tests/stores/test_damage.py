@@ -262,7 +262,8 @@ def change_base(store, step, base):
 def copy_row(store, step, to):
     """Have a row stand at another step as well."""
     first = table_of(store).run("a").number << 32
-    fields = "base, checkpoint_node, timestamp_ns, status, error, pause, format, encoding, payload, seal"
+    fields = "base, step, revision, kind, checkpoint_node, timestamp_ns, status, error, by_whom, took_ns, attempts, "
+    fields += "owner, pause, format, encoding, payload, seal"
     select = f"SELECT {first | to}, {fields} FROM checkpoint WHERE id = {first | step}"
     sql(store.path, f"INSERT INTO checkpoint (id, {fields}) {select}")
 

@@ -759,7 +759,7 @@ def test_a_load_sees_the_rows_of_one_time(folder: Path, store: DiskStore, policy
 
 def test_a_rollback_leaves_no_rows_behind(folder: Path, store: DiskStore) -> None:
     """Or a later step would have them as its past again."""
-    store.retain("a", Policy("full"))
+    store.retain("a", Policy("windowed", window=20))
     for step in range(1, 10):
         store.save(State({"n": step}, run_id="a", step=step))
 

@@ -22,11 +22,11 @@ from stategraph.stores.sqlite import SqliteStore
 
 SCHEMA_1 = Path(__file__).parents[1] / "golden" / "format-1.db"
 SECOND = (
-    "ALTER TABLE run ADD COLUMN owner TEXT",
+    "ALTER TABLE run ADD COLUMN tenant TEXT",
     "ALTER TABLE checkpoint ADD COLUMN took INTEGER",
-    "CREATE INDEX run_by_owner ON run (owner)",
+    "CREATE INDEX run_by_tenant ON run (tenant)",
 )
-SUPPLEMENT = "CREATE TEMP VIEW run AS SELECT *, NULL AS owner FROM main.run"
+SUPPLEMENT = "CREATE TEMP VIEW run AS SELECT *, NULL AS tenant FROM main.run"
 
 NEXT_VERSION = f"""
 import os, signal, sys
@@ -84,11 +84,11 @@ def schema_of(path):
     with closing(sqlite3.connect(path)) as database:
         (version,) = database.execute("PRAGMA user_version").fetchone()
         columns = {row[1] for table in ("run", "checkpoint") for row in database.execute(f"PRAGMA table_info({table})")}
-        return version, columns & {"owner", "took"}
+        return version, columns & {"tenant", "took"}
 
 
 OLD: tuple[int, set[str]] = (1, set())
-NEW = (2, {"owner", "took"})
+NEW = (2, {"tenant", "took"})
 
 
 @pytest.mark.inside

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from stategraph import CheckpointCorruptError, CheckpointError, ErrorInfo, FormatError, RunStatus, State
 from stategraph._values.frozen import is_settled
+from stategraph._values.provenance import Kind
 from stategraph.stores._codec.delta import Delta
 from stategraph.stores._rows.encoder import CheckpointEncoder, DeltaBase
 from stategraph.stores._rows.integrity import Sealer
@@ -43,7 +44,7 @@ def rows_of(states: Sequence[State], rows: CheckpointEncoder = ROWS) -> list[Che
     row, tail = rows.snapshot(states[0])
     made = [row]
     for state in states[1:]:
-        row, tail = rows.following(tail, state)
+        row, tail = rows.following(tail, state, (state.step, 0))
         made.append(row)
     return made
 
@@ -112,7 +113,7 @@ def test_a_tail_of_loaded_rows_goes_on_like_the_one_that_was_saved() -> None:
     made = rows_of(states)
     loaded = ROWS.state("a", made[:3])
 
-    row, _ = ROWS.following(ROWS.base_of(loaded, made[:3]), attrs.evolve(loaded.set("n", 2), step=4))
+    row, _ = ROWS.following(ROWS.base_of(loaded, made[:3]), attrs.evolve(loaded.set("n", 2), step=4), (4, 0))
 
     assert row._replace(node="", time_ns=0, seal=b"") == made[3]._replace(node="", time_ns=0, seal=b"")
     assert (row.base, len(row.payload)) == (1, len(made[3].payload))
@@ -122,11 +123,11 @@ def test_a_step_whose_status_changes_keeps_its_body() -> None:
     """Only what is about it is written anew, and rows that follow build on that."""
     states = run_of({"big": BIG}, {"n": 1}, {"n": 2})
     first, tail = ROWS.snapshot(states[0])
-    second, tail = ROWS.following(tail, states[1])
+    second, tail = ROWS.following(tail, states[1], (2, 0))
     failed = attrs.evolve(states[1], status="failed", error=ErrorInfo("ValueError", "no", "b"))
 
     again, tail = ROWS.again(tail, second, failed)
-    third, _ = ROWS.following(tail, states[2])
+    third, _ = ROWS.following(tail, states[2], (3, 0))
 
     assert (again.payload, again.base) == (second.payload, 1)
     assert ROWS.state("a", [first, again]) == failed
@@ -251,7 +252,7 @@ class TestObjects:
         row, tail = ROWS.snapshot(first)
         order.items.append("milk")
 
-        later, _ = ROWS.following(tail, attrs.evolve(first, step=2))
+        later, _ = ROWS.following(tail, attrs.evolve(first, step=2), (2, 0))
 
         assert not later.is_snapshot
         assert ROWS.state("a", [row])["order"].items == ["tea"]
@@ -262,7 +263,7 @@ class TestObjects:
         row, _ = ROWS.snapshot(State({"big": BIG, "order": Order(1, ["tea"])}, run_id="a", step=1))
         loaded = ROWS.state("a", [row])
 
-        later, _ = ROWS.following(ROWS.base_of(loaded, [row]), attrs.evolve(loaded, step=2))
+        later, _ = ROWS.following(ROWS.base_of(loaded, [row]), attrs.evolve(loaded, step=2), (2, 0))
 
         assert ROWS.state("a", [row, later])["order"] == Order(1, ["tea"])
         assert len(later.payload) < 200
@@ -272,8 +273,12 @@ class TestObjects:
 
 STATES = run_of({"n": 0, "log": [1]}, {"n": 1}, {"n": 2, "log": [1, 2]}, {"m": 3}, {"n": 4})
 MADE = rows_of(STATES)
-OTHER = CheckpointRecord(9, 9, "x", 7, RunStatus.PAUSED, ErrorInfo("E", "m", "n"), 1, "json", b"x", b"x")
-FIELDS = ["step", "base", "node", "time_ns", "status", "error", "encoding", "payload", "seal"]
+OTHER = CheckpointRecord(
+    *(9, 9, 8, 7, Kind.ANSWER, "x", 7, RunStatus.PAUSED, ErrorInfo("E", "m", "n"), "anna", 5, 2, "here:1", 1),
+    *("json", b"x", b"x"),
+)
+FIELDS = ["sequence", "base", "step", "revision", "kind", "node", "time_ns", "status", "error"]
+FIELDS += ["by", "took_ns", "attempts", "owner", "encoding", "payload", "seal"]
 
 
 def refused(rows: Sequence[CheckpointRecord], run_id: str = "a", reader: CheckpointEncoder = ROWS) -> bool:

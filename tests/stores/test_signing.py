@@ -94,8 +94,9 @@ class TestSigning:
         kept = sql(path, "SELECT * FROM checkpoint WHERE id & 0xffffffff = 3")
         store.rollback("a", 2)
         saved(store, 3, other="way")
-        sql(path, "DELETE FROM checkpoint WHERE id & 0xffffffff = 3")
-        sql(path, f"INSERT INTO checkpoint VALUES ({', '.join('?' * len(kept[0]))})", *kept[0])
+        sql(path, "DELETE FROM checkpoint WHERE id & 0xffffffff = 5")  # after the row of the rollback
+        moved = (kept[0][0] + 2, *kept[0][1:])
+        sql(path, f"INSERT INTO checkpoint VALUES ({', '.join('?' * len(moved))})", *moved)
 
         with self.opened(path) as other, pytest.raises(CheckpointCorruptError):
             other.load("a")

@@ -52,7 +52,7 @@ class FourMethods(CheckpointStore):
     def amend(self, state):
         self.states.setdefault(state.run_id, MemoryStore()).amend(state)
 
-    def load(self, run_id, step=None):
+    def load(self, run_id, step=None, revision=None):
         check_run_id(run_id)
         if run_id not in self.states:
             raise CheckpointNotFoundError(run_id, step=step)

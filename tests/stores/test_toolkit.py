@@ -46,7 +46,7 @@ STATE = State(
     parent=ParentStep("b", 2),
 )
 KEPT = state_to_bytes(STATE)
-UNUSED = 1
+UNUSED = 3  # what is before it says how many parts there are
 """The place of the byte for the step before, which matters to stores that chain rows."""
 ROW = unpack_row("a", KEPT)[0]
 BODY = codec.decode(ROW.payload)
@@ -206,7 +206,7 @@ def test_a_forged_part_of_a_row_is_refused(value: Any) -> None:
 
 
 _DATA, _GROWN, _GONE, _ABOUT = BODY
-_GRAPH, _NODES, _EDGES, _PARENT, _GENERATION = _ABOUT
+_GRAPH, _NODES, _EDGES, _PARENT, _GENERATION, _LABELS = _ABOUT
 _BODIES: dict[str, bytes] = {
     "number": codec._pack(5),
     "text": codec._pack("x"),
@@ -226,17 +226,19 @@ _BODIES: dict[str, bytes] = {
     "removed that is no list": payload(_DATA, _GROWN, 5, _ABOUT),
     "no provenance": payload(_DATA, _GROWN, _GONE, None),
     "short provenance": payload(_DATA, _GROWN, _GONE, [None]),
-    "graph that is a number": payload(_DATA, _GROWN, _GONE, [5, _NODES, _EDGES, _PARENT, _GENERATION]),
-    "nodes that are a number": payload(_DATA, _GROWN, _GONE, [_GRAPH, 5, _EDGES, _PARENT, _GENERATION]),
-    "nodes that are numbers": payload(_DATA, _GROWN, _GONE, [_GRAPH, [5], _EDGES, _PARENT, _GENERATION]),
-    "edges that are numbers": payload(_DATA, _GROWN, _GONE, [_GRAPH, _NODES, [5], _PARENT, _GENERATION]),
-    "edges of one node": payload(_DATA, _GROWN, _GONE, [_GRAPH, _NODES, [["a"]], _PARENT, _GENERATION]),
-    "edges of numbers": payload(_DATA, _GROWN, _GONE, [_GRAPH, _NODES, [[1, 2, 3]], _PARENT, _GENERATION]),
-    "no edges": payload(_DATA, _GROWN, _GONE, [_GRAPH, _NODES, None, _PARENT, _GENERATION]),
-    "parent that is a number": payload(_DATA, _GROWN, _GONE, [_GRAPH, _NODES, _EDGES, 5, _GENERATION]),
-    "parent that is a path": payload(_DATA, _GROWN, _GONE, [_GRAPH, _NODES, _EDGES, ["../b", -1], _GENERATION]),
-    "generation that is text": payload(_DATA, _GROWN, _GONE, [_GRAPH, _NODES, _EDGES, _PARENT, "x"]),
-    "negative generation": payload(_DATA, _GROWN, _GONE, [_GRAPH, _NODES, _EDGES, _PARENT, -1]),
+    "graph that is a number": payload(_DATA, _GROWN, _GONE, [5, _NODES, _EDGES, _PARENT, _GENERATION, _LABELS]),
+    "nodes that are a number": payload(_DATA, _GROWN, _GONE, [_GRAPH, 5, _EDGES, _PARENT, _GENERATION, _LABELS]),
+    "nodes that are numbers": payload(_DATA, _GROWN, _GONE, [_GRAPH, [5], _EDGES, _PARENT, _GENERATION, _LABELS]),
+    "edges that are numbers": payload(_DATA, _GROWN, _GONE, [_GRAPH, _NODES, [5], _PARENT, _GENERATION, _LABELS]),
+    "edges of one node": payload(_DATA, _GROWN, _GONE, [_GRAPH, _NODES, [["a"]], _PARENT, _GENERATION, _LABELS]),
+    "edges of numbers": payload(_DATA, _GROWN, _GONE, [_GRAPH, _NODES, [[1, 2, 3]], _PARENT, _GENERATION, _LABELS]),
+    "no edges": payload(_DATA, _GROWN, _GONE, [_GRAPH, _NODES, None, _PARENT, _GENERATION, _LABELS]),
+    "parent that is a number": payload(_DATA, _GROWN, _GONE, [_GRAPH, _NODES, _EDGES, 5, _GENERATION, _LABELS]),
+    "parent that is a path": payload(_DATA, _GROWN, _GONE, [_GRAPH, _NODES, _EDGES, ["../b", -1], 0, _LABELS]),
+    "generation that is text": payload(_DATA, _GROWN, _GONE, [_GRAPH, _NODES, _EDGES, _PARENT, "x", _LABELS]),
+    "labels that are a list": payload(_DATA, _GROWN, _GONE, [_GRAPH, _NODES, _EDGES, _PARENT, _GENERATION, []]),
+    "labels that are numbers": payload(_DATA, _GROWN, _GONE, [_GRAPH, _NODES, _EDGES, _PARENT, _GENERATION, {"a": 1}]),
+    "negative generation": payload(_DATA, _GROWN, _GONE, [_GRAPH, _NODES, _EDGES, _PARENT, -1, _LABELS]),
 }
 
 
@@ -251,7 +253,7 @@ def test_a_forged_body_is_refused(name: str) -> None:
 @pytest.mark.inside
 def test_a_change_is_no_checkpoint_of_its_own() -> None:
     """What it builds on is not there."""
-    with pytest.raises(CheckpointCorruptError, match="builds on step 2"):
+    with pytest.raises(CheckpointCorruptError, match="builds on an earlier checkpoint"):
         state_from_bytes("a", forged(base=2))
 
 

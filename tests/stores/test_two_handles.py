@@ -503,11 +503,12 @@ class TestWhatIsReadWhileAnotherWrites:
     @pytest.mark.inside
     def test_a_fork(self, store, run):
         """It says so, and can be made again."""
-        run_then, state = log_of(store).load_with_run("a", None)
+        run_then, row, state = log_of(store).load_with_run("a", None)
         run()
 
         with pytest.raises(StepConflictError, match="fork it again"):
-            copy_run(log_of(store), run_then, attrs.evolve(state, run_id="b"), with_nested=True)
+            copy = attrs.evolve(state, run_id="b")
+            copy_run(log_of(store), run_then, copy, (row.sequence, row.revision), with_nested=True)
 
         assert store.fork("a", "b")["text"] == "another run"
         assert store.load_parts("b", 4, "map") == {"x": "second"}

@@ -158,9 +158,9 @@ def _has_grown(old: Any, new: Any) -> bool:
 
 
 def have_same_provenance(old: State, new: State) -> bool:
-    """Return whether two States have the same graph, parent and progress."""
+    """Return whether two States have the same graph, parent, labels and progress."""
     same_structure = old.structure is new.structure or old.structure == new.structure
-    same_origin = old.parent == new.parent and old.generation == new.generation
+    same_origin = old.parent == new.parent and old.generation == new.generation and old.labels == new.labels
     same_progress = old.progress is new.progress or old.progress == new.progress
     return same_structure and same_origin and same_progress and old.graph == new.graph
 
@@ -177,6 +177,7 @@ def _provenance_parts(state: State) -> list[Any]:
         None if structure is None else [[edge.source, edge.target, edge.label] for edge in structure.edges],
         None if parent is None else [parent.run_id, parent.step],
         state.generation,
+        dict(state.labels),
         *progress,
     ]
 
@@ -256,11 +257,12 @@ def _structure_of(nodes: Any, edges: Any) -> GraphStructure:
 def _provenance_of(parts: list[Any] | None) -> dict[str, Any]:
     if parts is None:
         raise DecodeError("its bytes begin with no snapshot")
-    graph, nodes, edges, parent, generation, *progress = expect_list(parts)
+    graph, nodes, edges, parent, generation, labels, *progress = expect_list(parts)
     return {
         "graph": graph,
         "structure": None if nodes is None else _structure_of(nodes, edges),
         "parent": None if parent is None else ParentStep(*expect_list(parent)),
         "generation": generation,
+        "labels": labels,
         "progress": _progress_of(*progress) if progress else None,
     }

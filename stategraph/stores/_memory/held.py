@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, TypeAlias
 
 import attrs
@@ -27,17 +27,19 @@ class HeldRun:
         number: Counts runs in the order in which they began.
         policy: What is kept of it.
         kept: Its checkpoints, in order.
+        created_ns: When it began; nanoseconds since 1970, UTC.
         parts: Finished parts of its steps, by step, node and label.
     """
 
     number: int
     policy: RetentionPolicy
     kept: list[Kept]
+    created_ns: int
     parts: dict[tuple[int, str, str], Kept] = attrs.field(factory=dict)
 
     def cut(self) -> int:
         """Drop the checkpoints that retention does not keep; return how many."""
-        superfluous = max(0, len(self.kept) - (self.policy.max_checkpoints or len(self.kept)))
+        superfluous = self.policy.first_kept(self.kept)
         del self.kept[:superfluous]
         return superfluous
 
@@ -71,10 +73,12 @@ class HeldRuns:
         self.runs.pop(run_id, None)
         self.drop_nested(run_id)
 
-    def drop_nested(self, run_id: str, up_to: int | None = None) -> None:
-        """Forget the runs that are nested in steps of a run, in all of them or up to one."""
+    def drop_nested(
+        self, run_id: str, up_to: int | None = None, is_told: Callable[[str], bool] = lambda nested_id: False
+    ) -> None:
+        """Forget the runs that are nested in steps of a run, in all of them or up to one, if no story tells of them."""
         for nested_id in self.nested.pop(run_id, set()):
-            if up_to is not None and step_of(nested_id) > up_to:
+            if (up_to is not None and step_of(nested_id) > up_to) or is_told(nested_id):
                 self.nested.setdefault(run_id, set()).add(nested_id)
             else:
                 self.drop(nested_id)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
+from stategraph._values.ids import generation_of, step_of
 from stategraph._values.progress import KeptParts, Part
 from stategraph.errors import NotSerializableError
 from stategraph.state import State
-from stategraph.stores._memory.held import HeldRuns, as_kept, state_of
+from stategraph.stores._memory.encoded import provenance_of
+from stategraph.stores._memory.held import HeldRun, HeldRuns, as_kept, state_of
 
 if TYPE_CHECKING:
     from stategraph.stores._memory.held import Kept
@@ -45,4 +48,11 @@ def drop_parts(held: HeldRuns, run_id: str, step: int, *, newer_too: bool) -> No
     run = held.runs.get(run_id)
     if run is not None:
         run.parts = {} if newer_too else {key: part for key, part in run.parts.items() if key[0] > step}
-        held.drop_nested(run_id, up_to=step)
+        held.drop_nested(run_id, up_to=step, is_told=partial(_is_told, run))
+
+
+def _is_told(run: HeldRun, nested_id: str) -> bool:
+    """Return whether a run that is nested directly in a run belongs to the story of that."""
+    newest = provenance_of(run.kept[-1])
+    is_past = step_of(nested_id) <= newest.step or generation_of(nested_id) != newest.generation
+    return run.policy.keeps_all and is_past

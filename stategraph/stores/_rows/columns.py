@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import attrs
 import ormsgpack
 
 from stategraph._text.shown import shorten
-from stategraph._values.provenance import ErrorInfo, ParentStep, RunStatus
+from stategraph._values.provenance import ErrorInfo, Kind, ParentStep, RunStatus
 from stategraph.errors import CheckpointCorruptError
 from stategraph.stores._codec.nesting import check_msgpack
 from stategraph.stores._rows.records import CheckpointRecord, RunRecord, checked_row, wrong_field_of
 from stategraph.stores.base import RetentionPolicy
 
 _STATUS = {status.value: status for status in RunStatus}
+_KIND = {kind.value: kind for kind in Kind}
 # What comes of reading what nobody wrote; RecursionError of a text that is nested without end.
 _NOT_READ = (TypeError, ValueError, LookupError, AttributeError, RecursionError, OverflowError)
 
@@ -25,20 +26,23 @@ class Columns:
     """Reads the records of a table, which writes an error, a parent and a policy in its own way: as lists, or as text.
 
     Args:
-        error, parent, policy: Make them of what the table holds for them.
+        error, parent, policy, labels: Make them of what the table holds for them.
     """
 
     error: Callable[[Any], ErrorInfo]
     parent: Callable[[Any], ParentStep]
     policy: Callable[[Any], RetentionPolicy]
+    labels: Callable[[Any], Labels]
 
     def row(self, run_id: str, found: Sequence[Any]) -> CheckpointRecord:
         """Return the row in these columns. Raises CheckpointCorruptError if they hold none."""
         try:
-            step, base, node, time_ns, status, error, version, encoding, payload, seal, pause = found
+            sequence, base, step, revision, kind, node, time_ns, status, error, *about = found
             info = None if error is None else self.error(error)
+            by, took, attempts, owner, version, encoding, payload, seal, pause = about
             row = CheckpointRecord(
-                step, base, node, time_ns, _STATUS[status], info, version, encoding, payload, seal, pause
+                *(sequence, base, step, revision, _KIND[kind], node, time_ns, _STATUS[status], info),
+                *(by, took, attempts, owner, version, encoding, payload, seal, pause),
             )
         except _NOT_READ as wrong:
             raise no_checkpoint(run_id, wrong) from wrong
@@ -47,20 +51,26 @@ class Columns:
     def run(self, run_id: str, found: Sequence[Any], store: object) -> RunRecord:
         """Return the run in these columns. Raises CheckpointCorruptError, which names the store, if they hold none."""
         try:
-            number, version, step, node, time_ns, status, error, graph, parent, policy, pause, *sealed = found
-            incarnation, tip, seal = sealed
+            number, version, sequence, step, revision, kind, node, time_ns, status, error, by, *of_run = found
+            graph, parent, policy, created_ns, labels, pause, incarnation, tip, seal = of_run
             run = RunRecord(
                 run_id=run_id,
                 number=number,
                 version=version,
+                sequence=sequence,
                 step=step,
+                revision=revision,
+                kind=_KIND[kind],
                 node=node,
                 time_ns=time_ns,
                 status=_STATUS[status],
                 error=None if error is None else self.error(error),
+                by=by,
                 graph=graph,
                 parent=None if parent is None else self.parent(parent),
                 policy=self.policy(policy),
+                created_ns=created_ns,
+                labels=self.labels(labels),
                 pause=pause,
                 incarnation=incarnation,
                 tip=tip,
@@ -78,6 +88,7 @@ class Columns:
         if len(found) != len(_OF_RUN):
             return f"it has {len(found)} columns, and not {len(_OF_RUN)}"
         readers = {"status": _STATUS.__getitem__, "error": self.error, "parent": self.parent, "policy": self.policy}
+        readers |= {"kind": _KIND.__getitem__, "labels": self.labels}
         for name, value in zip(_OF_RUN, found, strict=True):
             if name in readers and (value is not None or name in _NEVER_MISSING):
                 try:
@@ -88,11 +99,11 @@ class Columns:
 
 
 _OF_RUN = (
-    *("number", "version", "step", "checkpoint_node", "timestamp_ns", "status", "error", "graph", "parent", "policy"),
-    *("pause", "incarnation", "tip", "seal"),
+    *("number", "version", "sequence", "step", "revision", "kind", "checkpoint_node", "timestamp_ns", "status"),
+    *("error", "by_whom", "graph", "parent", "policy", "created_ns", "labels", "pause", "incarnation", "tip", "seal"),
 )
-_NEVER_MISSING = ("status", "policy")
-_COLUMN_NAMES = {"node": "checkpoint_node", "time_ns": "timestamp_ns"}  # of fields that have others
+_NEVER_MISSING = ("kind", "status", "policy", "labels")
+_COLUMN_NAMES = {"node": "checkpoint_node", "time_ns": "timestamp_ns", "by": "by_whom"}  # of fields that have others
 
 
 def _held(name: str, value: object) -> str:
@@ -110,12 +121,23 @@ def no_run(run_id: object, why: object, store: object) -> CheckpointCorruptError
     return CheckpointCorruptError(str(run_id), f"what the {store} holds for it is no run: {why}; {way_out}")
 
 
+Labels: TypeAlias = tuple[tuple[str, str], ...]
+
+
+def labels_of(texts: Sequence[str]) -> Labels:
+    """Return the labels that these texts are: names and values by turns. Raises ValueError if they are none."""
+    if type(texts) is not list or not all(type(text) is str for text in texts):
+        raise ValueError(f"labels are a list of texts, not {shorten(texts)}")
+    return tuple(zip(texts[::2], texts[1::2], strict=True))
+
+
 # --------------------------------------------------------------------------- bytes
 
 _PACKED = Columns(
     error=lambda parts: ErrorInfo(*parts),
     parent=lambda parts: ParentStep(*parts),
     policy=lambda parts: RetentionPolicy(*parts),
+    labels=labels_of,
 )
 
 
@@ -123,17 +145,18 @@ _LEVELS = 2  # the list of columns, and those that are lists
 
 
 def pack_row(row: CheckpointRecord, previous: int | None) -> bytes:
-    """Return a row as bytes, together with the step of the row before it in its run."""
+    """Return a row as bytes, together with the sequence number of the row before it in its run."""
     return ormsgpack.packb(
         [
-            *(previous, row.step, row.base, row.node, row.time_ns, row.status.value, _error_parts(row.error)),
+            *(previous, row.sequence, row.base, row.step, row.revision, row.kind.value, row.node, row.time_ns),
+            *(row.status.value, _error_parts(row.error), row.by, row.took_ns, row.attempts, row.owner),
             *(row.format, row.encoding, row.payload, row.seal, row.pause),
         ]
     )
 
 
 def unpack_row(run_id: str, kept: bytes) -> tuple[CheckpointRecord, int | None]:
-    """Return the row in these bytes, and the step of the row before it.
+    """Return the row in these bytes, and the sequence number of the row before it.
 
     Raises:
         CheckpointCorruptError: they hold none.
@@ -154,9 +177,10 @@ def pack_run(run: RunRecord) -> bytes:
     """
     parent, policy = run.parent, run.policy
     columns = [
-        *(run.number, run.version, run.step, run.node, run.time_ns, run.status.value),
-        *(_error_parts(run.error), run.graph, None if parent is None else [parent.run_id, parent.step]),
-        *([policy.retention, policy.window, policy.ttl], run.pause),
+        *(run.number, run.version, run.sequence, run.step, run.revision, run.kind.value, run.node, run.time_ns),
+        *(run.status.value, _error_parts(run.error), run.by, run.graph),
+        *(None if parent is None else [parent.run_id, parent.step], [policy.retention, policy.window, policy.ttl]),
+        *(run.created_ns, [text for pair in run.labels for text in pair], run.pause),
         *(run.incarnation, run.tip, run.seal),
     ]
     try:
@@ -184,4 +208,4 @@ def unpack_run(run_id: str, kept: bytes, store: object = "store") -> RunRecord:
 
 
 def _error_parts(error: ErrorInfo | None) -> list[str] | None:
-    return None if error is None else [error.type, error.message, error.node]
+    return None if error is None else error.parts

@@ -11,17 +11,19 @@ from stategraph._values.ids import given_id, is_parts_id, outer_id, step_of
 from stategraph._values.provenance import ParentStep
 from stategraph.errors import CheckpointCorruptError, CheckpointNotFoundError, RunExistsError, StepConflictError
 from stategraph.state import State, evolve
+from stategraph.stores._rows.encoder import Place
 from stategraph.stores._rows.records import CheckpointRecord, RunRecord, WriteBatch
 from stategraph.stores._rows.run_log import RunLog
 
 
-def copy_run(log: RunLog, source: RunRecord, copy: State, *, with_nested: bool) -> None:
+def copy_run(log: RunLog, source: RunRecord, copy: State, place: Place, *, with_nested: bool) -> None:
     """Begin a run with this State and the history that another run has before it.
 
     Args:
         log: The runs of the store.
         source: The other run.
         copy: The State, of the run that begins.
+        place: Where the State that it is a copy of stands in its run.
         with_nested: Copy all that is nested in the step after, too.
 
     Raises:
@@ -31,7 +33,7 @@ def copy_run(log: RunLog, source: RunRecord, copy: State, *, with_nested: bool) 
     """
     incarnation = log.runs.incarnation_for(copy.run_id)
     with _of_one_time(log, source):
-        batches = [_copied_run(log, source, copy, incarnation)]
+        batches = [_copied_run(log, source, copy, place, incarnation)]
         for batch in _nested(log, source.run_id, copy.step, copy.run_id, incarnation) if with_nested else ():
             batches.append(attrs.evolve(batch, outer=incarnation))  # written only together with its outer run
     if log.is_stale(source):
@@ -66,18 +68,20 @@ def _begin(log: RunLog, batches: Sequence[WriteBatch]) -> None:
     raise RunExistsError(batches[written.index(False)].run.run_id, str(log.table))
 
 
-def _copied_run(log: RunLog, source: RunRecord, copy: State, incarnation: bytes) -> WriteBatch:
+def _copied_run(log: RunLog, source: RunRecord, copy: State, place: Place, incarnation: bytes) -> WriteBatch:
     """Return the batch that keeps a State as the newest of a new run, with what another run has before it."""
-    row, base = log.encoder.snapshot(copy, incarnation)
+    row, base = log.encoder.snapshot(copy, incarnation, place)
     run = log.next_run(None, row, base)._replace(policy=source.policy)
-    return WriteBatch(log.sealer.sealed_run(run), None, (*_earlier(log, source, copy, incarnation), row))
+    return WriteBatch(log.sealer.sealed_run(run), None, (*_earlier(log, source, copy.run_id, place, incarnation), row))
 
 
-def _earlier(log: RunLog, source: RunRecord, copy: State, incarnation: bytes) -> Iterator[CheckpointRecord]:
-    """Yield copies of the checkpoints of a run before a step, and of what they build on."""
-    visible = [row for row in log.visible(source) if row.step < copy.step]
+def _earlier(
+    log: RunLog, source: RunRecord, new_run_id: str, place: Place, incarnation: bytes
+) -> Iterator[CheckpointRecord]:
+    """Yield copies of the checkpoints of a run before a place, and of what they build on."""
+    visible = [row for row in log.visible(source) if row.sequence < place[0]]
     for chain in log.holding(source, visible):
-        yield from log.encoder.copied(source, copy.run_id, incarnation, chain)
+        yield from log.encoder.copied(source, new_run_id, incarnation, chain)
 
 
 # --------------------------------------------------------------------------- what is nested
@@ -102,7 +106,7 @@ def _copied_parts(
 ) -> Iterator[WriteBatch]:
     copies: list[CheckpointRecord] = []
     for at in log.visible(run):
-        copies += log.encoder.copied(run, new_id, incarnation, log.table.chain(run.run_id, at.step))
+        copies += log.encoder.copied(run, new_id, incarnation, log.table.chain(run.run_id, at.sequence))
     if not copies:  # they were dropped meanwhile
         return
     tip = copies[-1].seal
@@ -114,10 +118,11 @@ def _copied_nested_run(
     log: RunLog, run: RunRecord, new_id: str, parent: ParentStep, incarnation: bytes
 ) -> Iterator[WriteBatch]:
     try:
-        state = log.load(run.run_id)
+        run, row, state = log.load_with_run(run.run_id, None)
     except CheckpointNotFoundError:  # its last step was joined meanwhile
         return
-    yield _copied_run(log, run, evolve(state, run_id=new_id, parent=parent), incarnation)
+    place = row.sequence, row.revision
+    yield _copied_run(log, run, evolve(state, run_id=new_id, parent=parent), place, incarnation)
     yield from _nested(log, run.run_id, state.step, new_id, incarnation)
 
 

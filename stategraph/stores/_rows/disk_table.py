@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from diskcache.core import DBNAME
 
 from stategraph._owners.file_holds import Fence, FileHolds
 from stategraph._owners.holds import Hold, acting, lost
-from stategraph._values.ids import check_stored_id, given_id, is_nested_id, nested_range
+from stategraph._values.ids import PARTS, check_stored_id, given_id, is_nested_id, nested_range
 from stategraph.errors import (
     CheckpointCorruptError,
     CheckpointError,
@@ -25,6 +25,7 @@ from stategraph.errors import (
     FormatError,
     InvalidRunIdError,
 )
+from stategraph.stores._checks import RunFilter
 from stategraph.stores._files.safe_diskcache import SafeCache, check_database
 from stategraph.stores._files.sqlite_files import BUSY_TIMEOUT, fetch_damaged_text, is_busy
 from stategraph.stores._rows.columns import no_run, pack_row, pack_run, unpack_row, unpack_run
@@ -99,41 +100,43 @@ class DiskTable(Table):
             return False
         number = old.number if old else self._next_number()
         self.cache.set(_run_key(run_id), pack_run(batch.run._replace(number=number)))
-        newest = old.step if old else None
+        newest = old.sequence if old else None
         highest = batch.cut_above
         if highest is not None:
-            newest = self._cut_rows(run_id, newest, lambda step: step > highest)
+            newest = self._cut_rows(run_id, newest, lambda sequence: sequence > highest)
         for row in batch.put:
-            kept = self.cache.get(_row_key(run_id, row.step))
-            previous = newest if kept is None else _unpacked(run_id, row.step, kept)[1]
-            self.cache.set(_row_key(run_id, row.step), pack_row(row, previous))
-            newest = row.step
+            kept = self.cache.get(_row_key(run_id, row.sequence))
+            previous = newest if kept is None else _unpacked(run_id, row.sequence, kept)[1]
+            self.cache.set(_row_key(run_id, row.sequence), pack_row(row, previous))
+            newest = row.sequence
         if batch.cut_below:
-            self._cut_rows(run_id, newest, lambda step: step < batch.cut_below)
+            self._cut_rows(run_id, newest, lambda sequence: sequence < batch.cut_below)
         if batch.cut_nested:
             self.cache.connection.execute(_DELETE_NESTED, _nested_bounds(run_id))
+        elif batch.cut_parts:
+            self.cache.connection.execute(_DELETE_PARTS, (*_nested_bounds(run_id), PARTS))
         return True
 
     def _cut_rows(self, run_id: str, newest: int | None, is_over: Callable[[int], bool]) -> int | None:
-        """Delete some of the rows of a run; return the newest step that is left."""
-        steps = list(self._steps(run_id, newest))
-        for step in filter(is_over, steps):
-            self.cache.delete(_row_key(run_id, step))
-        return next((step for step in steps if not is_over(step)), None)
+        """Delete some of the rows of a run; return the sequence number of the newest that is left."""
+        sequences = [row.sequence for row in self._rows(run_id, newest)]
+        for sequence in filter(is_over, sequences):
+            self.cache.delete(_row_key(run_id, sequence))
+        return next((sequence for sequence in sequences if not is_over(sequence)), None)
 
     def _next_number(self) -> int:
         number = int(self.cache.get(_NUMBER_KEY, b"0")) + 1
         self.cache.set(_NUMBER_KEY, b"%d" % number)
         return number
 
-    def _steps(self, run_id: str, newest: int | None) -> Iterator[int]:
-        """Yield the steps of the rows of a run, from the newest back."""
+    def _rows(self, run_id: str, newest: int | None) -> Iterator[CheckpointRecord]:
+        """Yield the rows of a run, from the newest back."""
         while newest is not None:
             kept = self.cache.get(_row_key(run_id, newest))
             if kept is None:
                 return
-            yield newest
-            newest = _unpacked(run_id, newest, kept)[1]
+            row, newest = _unpacked(run_id, newest, kept)
+            yield row
 
     # ------------------------------------------------------------------ owners
 
@@ -207,15 +210,23 @@ class DiskTable(Table):
         kept = self.cache.get(_run_key(run_id))
         return None if kept is None else unpack_run(run_id, kept, self)
 
-    def runs(
-        self, status: str | None, graph: str | None, limit: int, before: int | None
-    ) -> list[RunRecord | Unreadable]:
-        found = [self._found_run(*row) for row in self._found_runs(*_range(_RUN_PREFIX)) if not is_nested_id(row[0])]
+    def runs(self, which: RunFilter, limit: int, before: int | None) -> list[RunRecord | Unreadable]:
+        shown = which.parent is None
+        found = [
+            self._found_run(*row)
+            for row in self._found_runs(*_range(_RUN_PREFIX))
+            if not (shown and is_nested_id(row[0]))
+        ]
         wanted = [
             run
             for run in found
             if isinstance(run, Unreadable)
-            or (status in (None, run.status) and graph in (None, run.graph) and (before is None or run.number < before))
+            or (
+                which.status in (None, run.status)
+                and which.graph in (None, run.graph)
+                and (shown or (run.parent is not None and run.parent.run_id == which.parent))
+                and (before is None or run.number < before)
+            )
         ]
         wanted.sort(key=lambda run: run.number or 0, reverse=True)
         return wanted if limit < 0 else wanted[:limit]
@@ -247,17 +258,19 @@ class DiskTable(Table):
         first, last = nested_range(run_id)
         return [row[0] for row in self._found_runs(f"{_RUN_PREFIX}{first}", f"{_RUN_PREFIX}{last}")]
 
-    def chain(self, run_id: str, step: int | None) -> list[CheckpointRecord]:
+    def chain(self, run_id: str, sequence: int | None) -> list[CheckpointRecord]:
         rows: list[CheckpointRecord] = []
         with self._explained(run_id), self.cache.snapshot(self.store):
             run = self._read_run(run_id)
             if run is None:
                 return []
-            wanted: int | None = run.step if step is None else step
-            while wanted is not None and (not rows or rows[-1].base <= wanted < rows[-1].step):
+            wanted: int | None = run.sequence if sequence is None else sequence
+            while wanted is not None and (not rows or rows[-1].base <= wanted < rows[-1].sequence):
                 kept = self.cache.get(_row_key(run_id, wanted))
-                if kept is None and not rows and wanted != run.step:
+                if kept is None and not rows and wanted != run.sequence:
                     return []
+                if kept is None and wanted == run.sequence:
+                    raise CheckpointCorruptError(run_id, f"its newest step {run.step} is missing")
                 row, wanted = _unpacked(run_id, wanted, kept)
                 rows.append(row)
         rows.reverse()
@@ -266,8 +279,23 @@ class DiskTable(Table):
     def index(self, run_id: str) -> list[CheckpointRecord]:
         with self._explained(run_id), self.cache.snapshot(self.store):
             run = self._read_run(run_id)
-            steps = list(self._steps(run_id, run.step)) if run else []
-            return [_unpacked(run_id, step, self.cache.get(_row_key(run_id, step)))[0] for step in reversed(steps)]
+            rows = list(self._rows(run_id, run.sequence)) if run else []
+        rows.reverse()
+        return rows
+
+    def find(self, run_id: str, step: int, last: int, revision: int | None) -> int | None:
+        with self._explained(run_id), self.cache.snapshot(self.store):
+            if last - step < _MOST_TRIED:
+                sequences: Iterable[int] = range(last, step - 1, -1)
+            else:  # the run was taken back a long way
+                run = self._read_run(run_id)
+                sequences = (row.sequence for row in self._rows(run_id, run and run.sequence))
+            for sequence in sequences:
+                kept = self.cache.get(_row_key(run_id, sequence))
+                row = None if kept is None else _unpacked(run_id, sequence, kept)[0]
+                if row is not None and row.step == step and revision in (None, row.revision):
+                    return sequence
+        return None
 
     # ------------------------------------------------------------------ the cache
 
@@ -300,6 +328,7 @@ class DiskTable(Table):
             raise kind(run_id, f"the {self} failed: {cause}") from cause
 
 
+_MOST_TRIED = 1_000  # keys that are looked for without knowing whether there is such a row
 _RUN_PREFIX = "run:"
 _ROW_PREFIX = "row:"
 _FENCE_PREFIX = "fence:"
@@ -311,10 +340,11 @@ def _run_key(run_id: str) -> str:
     return f"{_RUN_PREFIX}{run_id}"
 
 
-def _row_key(run_id: str, step: int | str) -> str:
-    return f"{_ROW_PREFIX}{run_id}@{step}"
+def _row_key(run_id: str, sequence: int | str) -> str:
+    return f"{_ROW_PREFIX}{run_id}@{sequence}"
 
 
+_DELETE_PARTS = "DELETE FROM Cache WHERE ((key > ? AND key < ?) OR (key > ? AND key < ?)) AND key GLOB ?"
 _DELETE_NESTED = "DELETE FROM Cache WHERE (key > ? AND key < ?) OR (key > ? AND key < ?)"
 
 
@@ -328,11 +358,11 @@ def _range(prefix: str) -> tuple[str, str]:
     return prefix, prefix[:-1] + chr(ord(prefix[-1]) + 1)
 
 
-def _unpacked(run_id: str, step: int, kept: bytes | None) -> tuple[CheckpointRecord, int | None]:
-    """Return the row of a step, and the step of the row before it."""
+def _unpacked(run_id: str, sequence: int, kept: bytes | None) -> tuple[CheckpointRecord, int | None]:
+    """Return the row with a sequence number, and the number of the row before it."""
     if kept is None:
-        raise CheckpointCorruptError(run_id, f"its step {step} is missing")
+        raise CheckpointCorruptError(run_id, f"its checkpoint number {sequence} is missing")
     row, previous = unpack_row(run_id, kept)
-    if row.step != step or not (previous is None or (type(previous) is int and 0 <= previous < step)):
-        raise CheckpointCorruptError(run_id, f"what the store holds for its step {step} is no checkpoint of it")
+    if row.sequence != sequence or not (previous is None or (type(previous) is int and 0 <= previous < sequence)):
+        raise CheckpointCorruptError(run_id, f"what the store holds for its number {sequence} is no checkpoint of it")
     return row, previous

@@ -6,10 +6,12 @@ A row names the encoding of its payload, so that a store may hold rows of severa
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import attrs
 
+from stategraph._owners.holds import acting
+from stategraph._values.provenance import Kind, RunStatus
 from stategraph.errors import (
     CheckpointCorruptError,
     CheckpointSaveError,
@@ -18,7 +20,7 @@ from stategraph.errors import (
     StateGraphError,
     UnknownNameError,
 )
-from stategraph.state import State, time_ns_of
+from stategraph.state import State, time_ns_of, took_ns_of
 from stategraph.stores._codec.compression import (
     ALLOWANCE,
     RATIO,
@@ -35,6 +37,9 @@ from stategraph.stores._rows.integrity import Sealer
 from stategraph.stores._rows.records import FORMAT, MAX_STEP, CheckpointRecord, RunRecord
 from stategraph.stores.serializers import find_format, registered_format
 
+Place: TypeAlias = tuple[int, int]
+"""Where a row stands: its sequence number, and its revision."""
+
 _ROW_WEIGHT = 512  # bytes that a row costs besides its payload, when changes are weighed against a snapshot
 _LIGHT = 16_384  # bytes of changes that are always allowed: below, a snapshot saves nothing
 
@@ -45,7 +50,7 @@ class DeltaBase:
 
     Attributes:
         state: The State.
-        base: The step of the snapshot that it builds on.
+        base: The sequence number of the snapshot that it builds on.
         seal: The seal of its row.
         before: The seal of the row before it; empty for a snapshot.
         encoded: Its values that may still change, as bytes, by key.
@@ -154,19 +159,24 @@ class CheckpointEncoder:
     def __init__(self, sealer: Sealer, payloads: PayloadCodec | None = None) -> None:
         self._sealer, self._codec = sealer, payloads or PayloadCodec()
 
-    def snapshot(self, state: State, incarnation: bytes = b"") -> tuple[CheckpointRecord, DeltaBase]:
+    def snapshot(
+        self, state: State, incarnation: bytes = b"", place: Place | None = None
+    ) -> tuple[CheckpointRecord, DeltaBase]:
         """Return a row with all data of a State, and what the next row is to build on.
+
+        Without a place it is the first row of its run.
 
         Raises:
             NotSerializableError: a value cannot be kept exactly.
         """
         whole = Delta.between(None, state, {})
         encoding, payload, excess = self._codec.encode(whole.parts())
-        row = self._sealed(state, state.step, encoding, payload, b"", incarnation)
+        at = place or (state.step, 0)
+        row = self._sealed(state, at, at[0], (encoding, payload), b"", incarnation)
         return row, DeltaBase(state, row.base, row.seal, b"", whole.encoded, len(payload), 0, incarnation, excess)
 
-    def following(self, previous: DeltaBase, state: State) -> tuple[CheckpointRecord, DeltaBase]:
-        """Return the row of a later step, and what the next row is to build on.
+    def following(self, previous: DeltaBase, state: State, place: Place) -> tuple[CheckpointRecord, DeltaBase]:
+        """Return the row that comes next, at this place, and what the one after it is to build on.
 
         The row holds what changed, or is a snapshot where the changes have become too large.
 
@@ -177,8 +187,8 @@ class CheckpointEncoder:
         encoding, payload, excess = self._codec.encode(change.parts(), previous.excess)
         since = previous.since + len(payload) + _ROW_WEIGHT
         if since > previous.snapshot + _LIGHT:
-            return self.snapshot(state, previous.incarnation)
-        row = self._sealed(state, previous.base, encoding, payload, previous.seal, previous.incarnation)
+            return self.snapshot(state, previous.incarnation, place)
+        row = self._sealed(state, place, previous.base, (encoding, payload), previous.seal, previous.incarnation)
         weights = (previous.snapshot, since, previous.incarnation, excess)
         return row, DeltaBase(state, row.base, row.seal, previous.seal, change.encoded, *weights)
 
@@ -194,7 +204,8 @@ class CheckpointEncoder:
             CheckpointCorruptError: the row is damaged, and must not be sealed anew.
         """
         self._sealer.check(state.run_id, [saved], previous.incarnation, previous.before)
-        row = self._sealed(state, saved.base, saved.encoding, saved.payload, previous.before, previous.incarnation)
+        place, kept = (saved.sequence, saved.revision), (saved.encoding, saved.payload)
+        row = self._sealed(state, place, saved.base, kept, previous.before, previous.incarnation)
         return row, attrs.evolve(previous, state=state, base=row.base, seal=row.seal)
 
     def copied(
@@ -235,6 +246,8 @@ class CheckpointEncoder:
                 status=newest.status,
                 error=newest.error,
                 pause=pause_from_json(newest.pause),
+                facts=newest.facts,
+                took_ns=newest.took_ns,
                 **about,
             )
         except (FormatError, ConfigError):
@@ -275,19 +288,28 @@ class CheckpointEncoder:
                 raise FormatError(
                     run_id, f"its step {row.step} has format {row.format}; this version reads up to {FORMAT}; update it"
                 )
-            if row.base != rows[0].step:
-                raise CheckpointCorruptError(run_id, f"its step {row.step} builds on step {row.base}, which is missing")
+            if row.base != rows[0].sequence:
+                reason = f"its step {row.step} builds on an earlier checkpoint (number {row.base}), which is missing"
+                raise CheckpointCorruptError(run_id, reason)
+            if not 0 <= row.step <= row.sequence:
+                raise CheckpointCorruptError(run_id, f"its checkpoint number {row.sequence} is of step {row.step}")
         self._sealer.check(run_id, rows, incarnation)
 
     def _sealed(
-        self, state: State, base: int, encoding: str, payload: bytes, before: bytes, incarnation: bytes
+        self, state: State, place: Place, base: int, kept: tuple[str, bytes], before: bytes, incarnation: bytes
     ) -> CheckpointRecord:
-        if state.step > MAX_STEP:
+        if place[0] > MAX_STEP:
             raise CheckpointSaveError(state.run_id, f"step {state.step} is above {MAX_STEP}, the last that can be kept")
         pause = None if state.pause is None else pause_to_json(state.pause)
+        facts, status, node, hold = state.facts, state.status, state.checkpoint_node, acting.hold
+        if facts is None and status is RunStatus.ACTIVE and node:  # the most frequent case by far
+            kind, by, attempts = Kind.STEP, None, 1
+        else:
+            kind, by, attempts = state.kind, state.by, 1 if facts is None else facts.attempts
+        encoding, payload = kept
         about = (
-            *(state.step, base, state.checkpoint_node, time_ns_of(state), state.status, state.error),
-            *(FORMAT, encoding),
+            *(place[0], base, state.step, place[1], kind, node, time_ns_of(state), status, state.error),
+            *(by, took_ns_of(state), attempts, None if hold is None else hold.process, FORMAT, encoding),
         )
         seal = self._sealer.seal_of(state.run_id, about, payload, before, pause, incarnation)
         return tuple.__new__(CheckpointRecord, (*about, payload, seal, pause))  # as its constructor does, at every save

@@ -15,7 +15,7 @@ import ormsgpack
 
 from stategraph._util.callables import answered, problem_of
 from stategraph.errors import CheckpointCorruptError, ConfigError
-from stategraph.stores._rows.records import About, CheckpointRecord, RunRecord
+from stategraph.stores._rows.records import ABOUT, About, CheckpointRecord, RunRecord
 from stategraph.stores.base import SigningKey
 
 SHORTEST_KEY = 16
@@ -127,7 +127,7 @@ class Sealer:
 
     def seal(self, run_id: str, row: CheckpointRecord, before: bytes, incarnation: bytes = b"") -> CheckpointRecord:
         """Return the row with its seal; `before` is the seal of the row it builds on, empty for a snapshot."""
-        return row._replace(seal=self.seal_of(run_id, row[:8], row.payload, before, row.pause, incarnation))
+        return row._replace(seal=self.seal_of(run_id, row[:ABOUT], row.payload, before, row.pause, incarnation))
 
     def seal_of(
         self,
@@ -149,17 +149,17 @@ class Sealer:
         With `before`, the seal of the row before the first, the rows need not begin with a snapshot.
         """
         for row in rows:
-            packed = _or_none(self._packed_row, run_id, row[:8], before, row.pause, incarnation)
+            packed = _or_none(self._packed_row, run_id, row[:ABOUT], before, row.pause, incarnation)
             if packed is None or not self._is_right(row.seal, packed, row.payload):
                 mismatch = self._mismatch(row.seal, f"load an earlier step if one is kept, or {_removed(run_id)}")
                 raise CheckpointCorruptError(run_id, f"its checkpoint at step {row.step} {mismatch}")
             before = row.seal
 
     def _packed_row(self, run_id: str, about: About, before: bytes, pause: str | None, incarnation: bytes) -> bytes:
-        step, base, node, time_ns, status, error, version, encoding = about
-        info = None if error is None else [error.type, error.message, error.node]
-        parts = [step, base, node, time_ns, status._value_, info, version, encoding, before, pause]
-        return _pack([self._store_id, run_id, incarnation, *parts])
+        sequence, base, step, revision, kind, node, time_ns, status, error, *rest = about
+        info = None if error is None else error.parts
+        parts = [sequence, base, step, revision, kind._value_, node, time_ns, status._value_, info, *rest]
+        return _pack([self._store_id, run_id, incarnation, *parts, before, pause])
 
     # ------------------------------------------------------------------ runs
 
@@ -180,10 +180,10 @@ class Sealer:
     def _packed_run(self, run: RunRecord) -> bytes:
         error, parent, policy = run.error, run.parent, run.policy
         parts = [
-            *("head", self._store_id, run.run_id, run.incarnation, run.version, run.step, run.node, run.time_ns),
-            run.status._value_,
-            None if error is None else [error.type, error.message, error.node],
-            run.graph,
+            *("head", self._store_id, run.run_id, run.incarnation, run.version, run.sequence, run.step, run.revision),
+            *(run.kind._value_, run.node, run.time_ns, run.status._value_),
+            None if error is None else error.parts,
+            *(run.by, run.graph, run.created_ns, run.labels),
             None if parent is None else [parent.run_id, parent.step],
             [policy.retention, policy.window, None if policy.ttl is None else float(policy.ttl)],
             *(run.pause, run.tip),

@@ -6,12 +6,12 @@ The parts of a step are the checkpoints of one such run, some at a time, as they
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import groupby
 from typing import Any
 
-from stategraph._values.ids import directly_nested, given_id, is_parts_id, parts_id, step_of
+from stategraph._values.ids import directly_nested, generation_of, given_id, is_parts_id, parts_id, step_of
 from stategraph._values.progress import KeptParts, Part
 from stategraph._values.provenance import ParentStep
 from stategraph.errors import CheckpointError, CheckpointNotFoundError, NotSerializableError, StepConflictError
@@ -44,7 +44,7 @@ def _add(log: RunLog, kept_at: str, parts: State) -> None:
         run = log.runs.find(kept_at)
         incarnation = log.runs.incarnation_of(run) if run else log.runs.incarnation_for(kept_at)
         added = evolve(parts, run_id=kept_at, step=run.step + 1 if run else 1)
-        row, base = log.encoder.snapshot(added, incarnation)
+        row, base = log.encoder.snapshot(added, incarnation, run and log.next_place(run, added))
         new = log.next_run(run, row, base)._replace(policy=_KEEP_ALL)
         if log.write(WriteBatch(log.sealer.sealed_run(new), run, (row,))):
             return
@@ -65,18 +65,38 @@ def load_parts(log: RunLog, run_id: str, step: int, node: str) -> KeptParts:
 def _values(log: RunLog, run: RunRecord) -> dict[str, Sequence[Any]]:
     found: dict[str, Sequence[Any]] = {}
     for row in log.visible(run):
-        chain = log.table.chain(run.run_id, row.step)
+        chain = log.table.chain(run.run_id, row.sequence)
         if chain:  # not if they were dropped meanwhile
             found.update(log.encoder.data(run.run_id, chain, run.incarnation))
     return found
 
 
 def drop(log: RunLog, run_id: str, up_to: int, *, newer_parts: bool = False) -> None:
-    """Forget what is nested in the steps of a run up to one, and all parts if `newer_parts`."""
-    for nested_id in log.table.nested_ids(run_id):
+    """Forget what is nested in the steps of a run up to one, and all parts if `newer_parts`.
+
+    Of a run of which nothing is forgotten, the runs within its story stay.
+    """
+    nested_ids = log.table.nested_ids(run_id)
+    is_told = _in_story(log, run_id) if nested_ids else _is_none
+    for nested_id in nested_ids:
         direct = directly_nested(run_id, nested_id)
-        if step_of(direct) <= up_to or (newer_parts and is_parts_id(direct)):
+        is_over = step_of(direct) <= up_to or (newer_parts and is_parts_id(direct))
+        if is_over and (is_parts_id(direct) or not is_told(direct)):
             log.remove(nested_id)
+
+
+def _is_none(nested_id: str) -> bool:
+    """Say that a nested run belongs to no story."""
+    return False
+
+
+def _in_story(log: RunLog, run_id: str) -> Callable[[str], bool]:
+    """Return what says of a run that is nested directly in a run whether it belongs to the story of that."""
+    run = log.runs.find(run_id)
+    if run is None or not log.keeps_all(run):
+        return _is_none
+    step, generation = run.step, log.load(run_id).generation
+    return lambda nested_id: step_of(nested_id) <= step or generation_of(nested_id) != generation
 
 
 def named_by_part(error: NotSerializableError, parts: Sequence[Part], run_id: str) -> NotSerializableError:

@@ -59,7 +59,7 @@ def _is_removed(log: RunLog, run: RunRecord) -> bool:
 def _cut(log: RunLog, run: RunRecord) -> int:
     """Remove the rows of a run that no visible checkpoint builds on; return how many, 0 if it goes on meanwhile."""
     lowest = min((row.base for row in log.visible(run)), default=0)
-    superfluous = sum(row.step < lowest for row in log.table.index(run.run_id))
+    superfluous = sum(row.sequence < lowest for row in log.table.index(run.run_id))
     if not superfluous:
         return 0
     for chain in log.holding(run, log.visible(run)):

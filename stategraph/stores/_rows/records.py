@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from functools import partial
+from itertools import product
 from types import NoneType
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import attrs
 
 from stategraph._owners.holds import Hold, acting
 from stategraph._values import clock
-from stategraph._values.provenance import ErrorInfo, ParentStep, RunStatus
+from stategraph._values.provenance import ErrorInfo, Facts, Kind, ParentStep, RunStatus, kind_of
 from stategraph.errors import CheckpointCorruptError
 from stategraph.stores._codec.pauses import pause_from_json
 from stategraph.stores._codec.type_codecs import DecodeError
@@ -18,7 +19,8 @@ from stategraph.stores.base import RETENTIONS, RetentionPolicy
 from stategraph.stores.summaries import Summary
 
 MAX_STEP = 2**32 - 1
-"""The last step that a row can have: it shares a 64-bit key with the number of its run."""
+"""The last step, and the last sequence number, that a row can have: that shares a 64-bit key with the number of its
+run."""
 
 FORMAT = 1
 """The version of the format of rows. A newer one is refused, older ones are read."""
@@ -28,12 +30,21 @@ class CheckpointRecord(NamedTuple):
     """One checkpoint as it is kept: a row. A tuple, because one load makes hundreds of them.
 
     Attributes:
+        sequence: Its number among the rows of its run, in the order in which they came. The first has that of its step,
+            and from row to row it goes up by as much as the step does, and by 1 at least. So it is never below the
+            step, and the rows of a step are no further above it than the newest row is above its own.
+        base: The sequence number of the snapshot that it builds on; its own, if it is one.
         step: The step.
-        base: The step of the snapshot that it builds on; its own step, if it is one.
+        revision: Counts the rows of a step, from 0.
+        kind: What it tells of the run.
         node: The node that was completed.
         time_ns: When; nanoseconds since 1970, UTC.
         status: How the run stood.
         error: Why it had failed, if it had.
+        by: Who made it so, if the caller said it.
+        took_ns: How long its step took, in nanoseconds; None where that is not known.
+        attempts: In how many attempts the step was completed.
+        owner: The process that wrote it, as "host:pid", if that is known.
         format: The version of the format of what follows.
         encoding: How the payload is to be read, such as "msgpack" or "msgpack+zstd".
         payload: The data: all of them in a snapshot, else what changed since the row before.
@@ -41,12 +52,19 @@ class CheckpointRecord(NamedTuple):
         pause: What the run waited for, if it did, as a str (see `stategraph.stores._codec.pauses`).
     """
 
-    step: int
+    sequence: int
     base: int
+    step: int
+    revision: int
+    kind: Kind
     node: str
     time_ns: int
     status: RunStatus
     error: ErrorInfo | None
+    by: str | None
+    took_ns: int | None
+    attempts: int
+    owner: str | None
     format: int
     encoding: str
     payload: bytes
@@ -56,7 +74,15 @@ class CheckpointRecord(NamedTuple):
     @property
     def is_snapshot(self) -> bool:
         """Whether it holds all data."""
-        return self.base == self.step
+        return self.base == self.sequence
+
+    @property
+    def facts(self) -> Facts | None:
+        """How its State came to be, where that is more than can be told from the rest of it."""
+        is_told = self.kind is kind_of(self.status, self.node)
+        if is_told and self.by is None and self.attempts == 1:
+            return None
+        return Facts(self.kind, self.by, self.attempts)
 
 
 class RunRecord(NamedTuple):
@@ -67,10 +93,12 @@ class RunRecord(NamedTuple):
         number: Counts the runs of a store, in the order in which they began.
         version: Goes up with every write to the run. It begins with a random number, so that a run that was deleted and
             begun anew is not taken for what it was.
-        step, node, time_ns, status, error: As in the newest row.
+        sequence, step, revision, kind, node, time_ns, status, error, by: As in the newest row.
         graph: The graph that runs it.
         parent: The step that it was forked from.
         policy: What is kept of it.
+        created_ns: When it began; nanoseconds since 1970, UTC.
+        labels: What it was labelled with: pairs, sorted.
         pause: As in the newest row.
         incarnation: Random bytes, drawn when the run begins. They tell it from every run that had this id before, or
             has it in another store; nested runs have those of their outer run.
@@ -81,14 +109,20 @@ class RunRecord(NamedTuple):
     run_id: str
     number: int
     version: int
+    sequence: int
     step: int
+    revision: int
+    kind: Kind
     node: str
     time_ns: int
     status: RunStatus
     error: ErrorInfo | None
+    by: str | None
     graph: str | None
     parent: ParentStep | None
     policy: RetentionPolicy
+    created_ns: int
+    labels: tuple[tuple[str, str], ...]
     pause: str | None = None
     incarnation: bytes = b""
     tip: bytes = b""
@@ -100,7 +134,8 @@ class RunRecord(NamedTuple):
 
     def summary_of(self, row: CheckpointRecord) -> Summary:
         """Return one of its checkpoints without its data."""
-        return _summary(self, row)
+        took = None if row.took_ns is None else row.took_ns / 1e9
+        return attrs.evolve(_summary(self, row), took=took, attempts=row.attempts, owner=row.owner)
 
 
 def _summary(run: RunRecord, at: RunRecord | CheckpointRecord) -> Summary:
@@ -118,6 +153,11 @@ def _summary(run: RunRecord, at: RunRecord | CheckpointRecord) -> Summary:
         at.error,
         run.parent,
         pause=pause,
+        kind=at.kind,
+        revision=at.revision,
+        by=at.by,
+        created=clock.to_datetime(run.created_ns),
+        labels=dict(run.labels),
     )
 
 
@@ -128,11 +168,12 @@ class WriteBatch:
     Attributes:
         run: The run as it is to be.
         old: The run as it must be now, told by its version; None if it must not be there.
-        put: Rows to add, or to put in the place of those with the same step.
-        cut_below: Rows of lower steps go.
-        cut_above: Rows of higher steps go.
+        put: Rows to add, or to put in the place of those with the same sequence number.
+        cut_below: Rows with lower sequence numbers go.
+        cut_above: Rows with higher ones go.
         cut_nested: All that is nested in the run goes.
         outer: The incarnation that the outer run must have now; None if there need not be one.
+        cut_parts: All parts of its steps go, and of those of its nested runs.
         hold: That of whoever writes it: nothing is written once it is lost.
     """
 
@@ -143,6 +184,7 @@ class WriteBatch:
     cut_above: int | None = None
     cut_nested: bool = False
     outer: bytes | None = None
+    cut_parts: bool = False
     hold: Hold | None = attrs.field(factory=partial(getattr, acting, "hold"), init=False)
 
 
@@ -169,9 +211,10 @@ def checked_row(run_id: str, row: CheckpointRecord) -> CheckpointRecord:
 
 
 _TYPES_OF_ROWS = frozenset(
-    (int, int, str, int, RunStatus, error, int, str, bytes, bytes, pause)
+    (int, int, int, int, Kind, str, int, RunStatus, error, by, took, int, owner, int, str, bytes, bytes, pause)
     for error in (NoneType, ErrorInfo)
-    for pause in (NoneType, str)
+    for took in (NoneType, int)
+    for by, owner, pause in product((NoneType, str), repeat=3)
 )
 
 
@@ -182,10 +225,10 @@ def wrong_field_of(run: RunRecord) -> str | None:
 
 
 _KINDS: dict[str, tuple[type, ...]] = {
-    **dict.fromkeys(("number", "version", "step", "time_ns"), (int,)),
+    **dict.fromkeys(("number", "version", "sequence", "step", "revision", "time_ns", "created_ns"), (int,)),
     **dict.fromkeys(("incarnation", "tip", "seal"), (bytes,)),
     **dict.fromkeys(("run_id", "node"), (str,)),
-    **dict.fromkeys(("graph", "pause"), (str, NoneType)),
+    **dict.fromkeys(("graph", "pause", "by"), (str, NoneType)),
 }
 
 
@@ -194,5 +237,8 @@ def _is_policy(policy: RetentionPolicy) -> bool:
     return policy.retention in RETENTIONS and is_ttl and type(policy.window) in (int, NoneType)
 
 
-About: TypeAlias = tuple[int, int, str, int, RunStatus, ErrorInfo | None, int, str]
+ABOUT = CheckpointRecord._fields.index("payload")
+"""How many fields of a row come before its payload."""
+
+About: TypeAlias = tuple[Any, ...]
 """The fields of a row before its payload, in their order."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from functools import partial
 from typing import TypeVar
 
 from stategraph._owners.holds import Hold, lost
@@ -20,13 +19,14 @@ from stategraph.errors import (
 from stategraph.state import State
 from stategraph.stores._files.fork_safety import protect_at_fork
 from stategraph.stores._rows.access import SharedCommits
-from stategraph.stores._rows.encoder import CheckpointEncoder, DeltaBase
+from stategraph.stores._rows.encoder import CheckpointEncoder, DeltaBase, Place
 from stategraph.stores._rows.integrity import Sealer
 from stategraph.stores._rows.records import CheckpointRecord, RunRecord, WriteBatch
 from stategraph.stores._rows.runs import KnownRuns, Runs
 from stategraph.stores._rows.table import Table
 from stategraph.stores.summaries import Summary
 
+_NOWHERE = -1  # the sequence number of a checkpoint that is not there
 _READS = 100  # of a run that others write to: reading is over long before the next save is
 
 _Read = TypeVar("_Read")
@@ -92,35 +92,68 @@ class RunLog:
                     return found
         raise CheckpointError(run_id, f"it was not read from the {self.table.store}: others keep writing to it")
 
-    def load(self, run_id: str, step: int | None = None) -> State:
+    def load(self, run_id: str, step: int | None = None, revision: int | None = None) -> State:
         """Return the newest State of a run, or the one at a step; raise as `CheckpointStore.load`."""
-        return self.read(run_id, partial(self._loaded, step), step)
+        return self.read(run_id, lambda run: (self._loaded(step, revision, run) or (None,))[0], step)
 
-    def load_with_run(self, run_id: str, step: int | None) -> tuple[RunRecord, State]:
-        """Return a State, and the record of its run as it was then."""
+    def load_with_run(
+        self, run_id: str, step: int | None, revision: int | None = None
+    ) -> tuple[RunRecord, CheckpointRecord, State]:
+        """Return a State, its row, and the record of its run as it was then."""
 
-        def read(run: RunRecord) -> tuple[RunRecord, State] | None:
-            state = self._loaded(step, run)
-            return None if state is None or self.is_stale(run) else (run, state)
+        def read(run: RunRecord) -> tuple[RunRecord, CheckpointRecord, State] | None:
+            found = self._loaded(step, revision, run)
+            return None if found is None or self.is_stale(run) else (run, found[1], found[0])
 
         return self.read(run_id, read, step)
 
-    def _loaded(self, step: int | None, run: RunRecord) -> State | None:
-        """Return the State of a step (None: the newest); None if somebody else writes to the run meanwhile."""
-        rows = self.table.chain(run.run_id, step)
+    def _loaded(self, step: int | None, revision: int | None, run: RunRecord) -> tuple[State, CheckpointRecord] | None:
+        """Return the State of a step (None: the newest), and its row; None if others write to the run meanwhile."""
+        at = None if step is None and revision is None else self._find(run, step, revision)
+        rows = [] if at == _NOWHERE else self.table.chain(run.run_id, at)
         if not rows:
-            self.check_absent(run, step)
-        if not rows or (step is not None and not self.is_visible(run, step)):
+            self.check_absent(run, step if at == _NOWHERE else at)
+        if not rows or (at is not None and not self._is_visible(run, at)):
             if self.is_stale(run):
                 return None
-            raise CheckpointNotFoundError(run.run_id, str(self.table.store), step)
+            raise CheckpointNotFoundError(run.run_id, str(self.table.store), step, revision)
         is_newest = self.is_newest(run, rows[-1])
-        if not is_newest and (step is None or step >= run.step):
+        if not is_newest and (at is None or at >= run.sequence):
             return None
         state = self.encoder.state(run.run_id, rows, run.incarnation)
         if is_newest:
             self.known.remember(run, self.encoder.base_of(state, rows, run.incarnation))
-        return state
+        return state, rows[-1]
+
+    def keeps_all(self, run: RunRecord | None, run_id: str = "") -> bool:
+        """Return whether nothing that was saved of a run is ever replaced."""
+        return self.known.policy_of(run.run_id if run else run_id, run).keeps_all
+
+    def _find(self, run: RunRecord, step: int | None, revision: int | None) -> int:
+        """Return the sequence number of the newest revision of a step, or of this one."""
+        step = run.step if step is None else step
+        ahead = run.sequence - run.step
+        if not ahead:  # as in most runs: there is one checkpoint of each step
+            return _NOWHERE if revision else step
+        found = self.table.find(run.run_id, step, min(step + ahead, run.sequence), revision)
+        return _NOWHERE if found is None else found
+
+    def next_place(self, at: RunRecord | CheckpointRecord, state: State) -> Place:
+        """Return the place of the row that comes after the newest one of a run, of which nothing is replaced."""
+        if state.step > at.step:
+            # Steps that are made again after a rollback have been made before.
+            ahead = at.sequence - at.step if state.generation else 0
+            before = self._newest_revision(state.run_id, state.step, ahead) if ahead else -1
+            return at.sequence + state.step - at.step, before + 1
+        if state.step == at.step:
+            return at.sequence + 1, at.revision + 1
+        return at.sequence + 1, self._newest_revision(state.run_id, state.step, at.sequence - at.step) + 1
+
+    def _newest_revision(self, run_id: str, step: int, ahead: int) -> int:
+        """Return the newest revision of a step; -1 if it was never made."""
+        at = self.table.find(run_id, step, step + ahead, None)
+        chain = [] if at is None else self.table.chain(run_id, at)
+        return chain[-1].revision if chain else -1
 
     def history(self, run_id: str) -> list[Summary]:
         """Return the checkpoints of a run without their data; none for a run that does not exist."""
@@ -151,53 +184,60 @@ class RunLog:
         """
         if row.seal == run.tip:
             return True
-        if row.step >= run.step and not self.is_stale(run):
+        if row.sequence >= run.sequence and not self.is_stale(run):
             raise CheckpointCorruptError(run.run_id, f"its newest step {run.step} is another than was saved")
         return False
 
-    def check_absent(self, run: RunRecord, step: int | None) -> None:
-        """Raise CheckpointCorruptError if a step that is not there was lost, rather than removed or never saved."""
-        if step is None or step == run.step:
+    def check_absent(self, run: RunRecord, at: int | None) -> None:
+        """Raise CheckpointCorruptError if a checkpoint that is not there was lost, rather than removed or never saved.
+
+        It is looked for from this sequence number on, to as far above it as one of the step can be.
+        """
+        if at is None or at == run.sequence:
             if not self.is_stale(run):
                 raise CheckpointCorruptError(run.run_id, f"its newest step {run.step} is missing")
             return
-        later = next((row for row in self.table.index(run.run_id) if row.step > step), None)
-        if later is not None and later.base < step:  # what builds on it shows that it was there
-            self.encoder.check(run.run_id, self.table.chain(run.run_id, later.step), run.incarnation)
+        last = at + run.sequence - run.step
+        rows = self.table.index(run.run_id)
+        after = next((row.sequence for row in rows if row.sequence > last), last)
+        for row in rows:
+            if at < row.sequence <= after and row.base < last:  # what builds on it shows that it was there
+                self.encoder.check(run.run_id, self.table.chain(run.run_id, row.sequence), run.incarnation)
 
-    def is_visible(self, run: RunRecord, step: int) -> bool:
-        """Return whether retention keeps a step."""
-        return run.policy.max_checkpoints is None or any(row.step == step for row in self.visible(run))
+    def _is_visible(self, run: RunRecord, at: int) -> bool:
+        """Return whether retention keeps a checkpoint."""
+        return run.policy.max_checkpoints is None or any(row.sequence == at for row in self.visible(run))
 
     def visible(self, run: RunRecord) -> list[CheckpointRecord]:
         """Return the checkpoints of a run that retention keeps. More may be stored, which these build on."""
         rows = self.table.index(run.run_id)
         if not (rows and rows[-1].seal == run.tip) and not self.is_stale(run):
             raise CheckpointCorruptError(run.run_id, f"its newest step {run.step} is missing, or is another")
-        return rows[-run.policy.max_checkpoints :] if run.policy.max_checkpoints else rows
+        return rows[run.policy.first_kept(rows) :]
 
     def holding(self, run: RunRecord, rows: Sequence[CheckpointRecord]) -> Iterator[list[CheckpointRecord]]:
         """Return the chains of a run that together contain these of its checkpoints."""
-        newest_on = {row.base: row.step for row in rows}  # the last one builds on all that have the same base
-        return (self.table.chain(run.run_id, step) for step in newest_on.values())
+        newest_on = {row.base: row.sequence for row in rows}  # the last one builds on all that have the same base
+        return (self.table.chain(run.run_id, sequence) for sequence in newest_on.values())
 
     def cut_below(self, run: RunRecord, snapshot: CheckpointRecord) -> int:
-        """Return the step below which no checkpoint is needed any more, now that a snapshot is written."""
+        """Return the sequence number below which nothing is needed any more, now that a snapshot is written."""
         most = run.policy.max_checkpoints
         if most is None:
             return 0
         if most == 1:
-            return snapshot.step
+            return snapshot.sequence
         try:
-            older = [row for row in self.table.index(run.run_id) if row.step < snapshot.step][-(most - 1) :]
+            rows = [row for row in self.table.index(run.run_id) if row.sequence < snapshot.sequence]
+            older = rows[run.policy.first_kept([*rows, snapshot]) :]
             is_sure = self._are_as_sealed(run, older)
         except (CheckpointCorruptError, FormatError):
             is_sure = False
         # What is damaged stays, with all before it, for whoever loads it to see. The run can go on.
-        return min([row.base for row in older], default=snapshot.step) if is_sure else 0
+        return min([row.base for row in older], default=snapshot.sequence) if is_sure else 0
 
     def _are_as_sealed(self, run: RunRecord, rows: Sequence[CheckpointRecord]) -> bool:
-        """Return whether checkpoints of an index have the steps and bases with which they were sealed.
+        """Return whether checkpoints of an index stand where they did when they were sealed, with the same bases.
 
         Raises:
             CheckpointCorruptError: they, or what they build on, are damaged.
@@ -208,18 +248,21 @@ class RunLog:
         for chain in self.holding(run, unknown):
             self.encoder.check(run.run_id, chain, run.incarnation)
             self.known.are_checked(chain)
-            found.update((row.step, row.base, row.seal) for row in chain)
-        return found.issuperset((row.step, row.base, row.seal) for row in unknown)
+            found.update((row.sequence, row.base, row.seal) for row in chain)
+        return found.issuperset((row.sequence, row.base, row.seal) for row in unknown)
 
     # ------------------------------------------------------------------ writing
 
-    def next_run(self, old: RunRecord | None, row: CheckpointRecord, base: DeltaBase) -> RunRecord:
+    def next_run(
+        self, old: RunRecord | None, row: CheckpointRecord, base: DeltaBase, first: CheckpointRecord | None = None
+    ) -> RunRecord:
         """Return the record of a run from its newest checkpoint on.
 
         Args:
             old: The record so far; None if the run begins.
             row: The record of the checkpoint.
             base: What the next one builds on, with the State.
+            first: The first checkpoint of a run that begins, if it is another.
         """
         state = base.state
         return self.sealer.sealed_run(
@@ -227,14 +270,20 @@ class RunLog:
                 run_id=state.run_id,
                 number=old.number if old else 0,
                 version=old.version + 1 if old else int.from_bytes(os.urandom(6)),
+                sequence=row.sequence,
                 step=state.step,
+                revision=row.revision,
+                kind=row.kind,
                 node=state.checkpoint_node,
                 time_ns=row.time_ns,
                 status=state.status,
                 error=state.error,
+                by=row.by,
                 graph=state.graph,
                 parent=state.parent,
                 policy=self.known.policy_of(state.run_id, old),
+                created_ns=old.created_ns if old else (first or row).time_ns,
+                labels=tuple(sorted(state.labels.items())) if state.labels else (),
                 pause=row.pause,
                 incarnation=old.incarnation if old else base.incarnation,
                 tip=row.seal,

@@ -13,6 +13,7 @@ import attrs
 from stategraph._util.dropped import reaper
 from stategraph._values.ids import given_id, is_nested_id, nested_range
 from stategraph.errors import CheckpointError, StepConflictError
+from stategraph.stores._checks import RunFilter
 from stategraph.stores._rows.encoder import DeltaBase
 from stategraph.stores._rows.integrity import Sealer
 from stategraph.stores._rows.records import CheckpointRecord, RunRecord, Unreadable, WriteBatch
@@ -23,6 +24,9 @@ _MOST_BASES = 1_000  # runs whose last saved State is remembered; the next save 
 _MOST_REMEMBERED = 100_000  # of what takes few bytes
 _INCARNATION = 8  # bytes: no two runs of one id have the same by chance
 _MOST_REPORTED = 10_000  # damaged runs that are remembered as reported
+
+_PAGE = 100  # runs that are looked at at least, where few of them may be asked for
+_ALL = RunFilter()
 
 _Read = TypeVar("_Read")
 _Key = TypeVar("_Key")
@@ -42,7 +46,7 @@ class KnownRuns:
         self.incarnations: OrderedDict[str, bytes] = OrderedDict()
         self.promised: dict[str, bytes] = {}
         self._policies: OrderedDict[str, RetentionPolicy] = OrderedDict()  # of runs that have not been saved since
-        # Steps and bases of rows of windowed runs, by their seals.
+        # Sequence numbers and bases of rows of windowed runs, by their seals.
         self._checked: OrderedDict[bytes, tuple[int, int]] = OrderedDict()
         self.get = self._newest.get
         """Returns the newest checkpoint of a run, if it is remembered."""
@@ -66,7 +70,7 @@ class KnownRuns:
             while len(self._newest) > _MOST_BASES:
                 self._newest.popitem(last=False)
             if run.policy.window is not None:
-                _put_last(self._checked, base.seal, (run.step, base.base))
+                _put_last(self._checked, base.seal, (run.sequence, base.base))
 
     def forget(self, run_id: str) -> None:
         """Forget the newest checkpoint of a run: somebody else has written to it."""
@@ -96,11 +100,11 @@ class KnownRuns:
         """Remember of rows that their seals are right."""
         with self._lock:
             for row in rows:
-                _put_last(self._checked, row.seal, (row.step, row.base))
+                _put_last(self._checked, row.seal, (row.sequence, row.base))
 
     def is_checked(self, row: CheckpointRecord) -> bool:
-        """Return whether a row with this seal was saved or checked here, and had this step and base."""
-        return self._checked.get(row.seal) == (row.step, row.base)
+        """Return whether a row with this seal was saved or checked here, and had this number and base."""
+        return self._checked.get(row.seal) == (row.sequence, row.base)
 
     # ------------------------------------------------------------------ incarnations
 
@@ -230,37 +234,52 @@ class Runs:
     def listing(
         self,
         read: Callable[[RunRecord], _Read],
-        status: str | None = None,
-        graph: str | None = None,
+        which: RunFilter = _ALL,
         limit: int = -1,
         before: int | None = None,
+        owner_of: Callable[[str], object] = str,
     ) -> Listing[_Read]:
         """Return what is read of runs, the newest first. A damaged run is left out, and logged.
 
         Args:
             read: Called with the record of each run; raises a CheckpointError if it is damaged.
-            status: Only runs of this status, as for `Table.runs`.
-            graph: Only runs of this graph.
+            which: Only these runs.
             limit: At most so many runs; all if it is negative.
             before: Only runs with a number below this one.
+            owner_of: Returns who owns a run.
         """
         listing: Listing[_Read] = Listing([], [])
+
+        def wanted(run: RunRecord) -> bool:
+            return which is _ALL or which.takes(run.summary(), owner_of)
+
         while True:
-            asked = limit if limit < 0 else limit - len(listing.found)
-            page = self._table.runs(status, graph, asked, before)
+            left = limit if limit < 0 else limit - len(listing.found)
+            asked = left if limit < 0 or not which.is_narrow else max(left, _PAGE)
+            page = self._table.runs(which, asked, before)
             for one in page:
-                self._add(listing, one, read)
+                if len(listing.found) != limit:
+                    self._add(listing, one, read, wanted)
             numbers = [one.number for one in page if one.number is not None]
             if asked < 0 or len(page) < asked or len(listing.found) == limit or not numbers:
                 return listing
             before = min(numbers)
 
-    def _add(self, listing: Listing[_Read], run: RunRecord | Unreadable, read: Callable[[RunRecord], _Read]) -> None:
+    def _add(
+        self,
+        listing: Listing[_Read],
+        run: RunRecord | Unreadable,
+        read: Callable[[RunRecord], _Read],
+        wanted: Callable[[RunRecord], bool],
+    ) -> None:
         try:
             if isinstance(run, Unreadable):
                 raise run.error
+            if is_nested_id(run.run_id) and not wanted(run):  # it is parts of a step
+                return
             self._sealer.check_run(run)
-            listing.found.append(read(run))
+            if wanted(run) and (not is_nested_id(run.run_id) or self._is_of_its_run(run)):
+                listing.found.append(read(run))
         except CheckpointError as error:
             if run.run_id not in listing.damaged:  # where its number cannot be read, it is on every page
                 listing.damaged.append(run.run_id)

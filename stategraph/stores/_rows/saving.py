@@ -49,7 +49,7 @@ def _is_written(log: RunLog, following: _Following) -> bool:
     """Write a State; return False if somebody else has written to the run."""
     old, row, base = following
     run = log.next_run(old, row, base)
-    cut = log.cut_below(run, row) if row.base == row.step else 0
+    cut = log.cut_below(run, row) if row.is_snapshot else 0
     is_written = log.write(WriteBatch(run, old, (row,), cut_below=cut))
     if is_written:
         log.known.remember(run, base)
@@ -64,18 +64,20 @@ def _following(
         return _following_unknown(log, state, may_change_data)
     run, base = known
     if state.step > run.step:
-        return run, *log.encoder.following(base, state)
+        return run, *log.encoder.following(base, state, log.next_place(run, state))
     same_data = have_same_data(base.state, state, base.encoded)
     check_step(state.run_id, run.step, state.step, may_change_data or same_data)
+    if log.keeps_all(run):
+        return run, *log.encoder.following(base, state, log.next_place(run, state))
     # What a row builds on may be signed with a former key, and a snapshot builds on nothing.
     if same_data and have_same_provenance(base.state, state) and not log.sealer.takes_former:
-        saved = log.table.chain(state.run_id, state.step)
+        saved = log.table.chain(state.run_id, run.sequence)
         if not saved or saved[-1].seal != base.seal:
             if log.is_stale(run):
                 return None
             raise CheckpointCorruptError(state.run_id, f"its newest step {run.step} is missing, or is another")
         return run, *log.encoder.again(base, saved[-1], state)
-    return run, *log.encoder.snapshot(state, run.incarnation)
+    return run, *log.encoder.snapshot(state, run.incarnation, (run.sequence, run.revision))
 
 
 def _following_unknown(log: RunLog, state: State, may_change_data: bool) -> _Following | None:
@@ -89,7 +91,7 @@ def _following_unknown(log: RunLog, state: State, may_change_data: bool) -> _Fol
         return None
     log.runs.check_known(run)
     if run.step < state.step:
-        return run, *log.encoder.snapshot(state, run.incarnation)
+        return run, *log.encoder.snapshot(state, run.incarnation, log.next_place(run, state))
     try:
         log.load(state.run_id)
     except CheckpointNotFoundError:  # it was deleted meanwhile
@@ -108,6 +110,8 @@ def save_many(log: RunLog, states: Sequence[State]) -> None:
     if not states or _is_newest_written(log, states[-1]):
         return
     run_id = states[0].run_id
+    if _are_all_written(log, states):
+        return
     for ascending in ascending_groups(states):
         first, *others = ascending
         known = log.known.get(run_id)
@@ -137,13 +141,45 @@ def _is_newest_written(log: RunLog, newest: State) -> bool:
     return following is not None and _is_written(log, following)
 
 
+def _are_all_written(log: RunLog, states: Sequence[State]) -> bool:
+    """Write several States of a run that keeps them all, in one transaction; return whether that was done.
+
+    If it is not, they are written one by one, and whatever is in the way of one of them is raised there.
+    """
+    run_id = states[0].run_id
+    known = log.known.get(run_id)
+    if not log.keeps_all(known[0] if known else None, run_id):
+        return False
+    rows: list[CheckpointRecord] = []
+    try:
+        following = _following(log, known, states[0], may_change_data=False)
+        if following is None:
+            return False
+        old, row, base = following
+        rows.append(row)
+        for state in states[1:]:
+            before = base.state
+            check_step(run_id, before.step, state.step, have_same_data(before, state, base.encoded))
+            row, base = log.encoder.following(base, state, log.next_place(row, state))
+            rows.append(row)
+    except (NotSerializableError, StepConflictError):
+        return False
+    run = log.next_run(old, row, base, rows[0])
+    is_written = log.write(WriteBatch(run, old, tuple(rows)))
+    if is_written:
+        log.known.remember(run, base)
+    else:
+        log.known.forget(run_id)
+    return is_written
+
+
 def _are_written(log: RunLog, run: RunRecord, base: DeltaBase, states: Sequence[State]) -> bool:
     """Write later States of a run in one transaction; return False if somebody else has written to the run."""
     rows: list[CheckpointRecord] = []
     refused: NotSerializableError | None = None
     try:
         for state in states:
-            row, base = log.encoder.following(base, state)
+            row, base = log.encoder.following(base, state, log.next_place(rows[-1] if rows else run, state))
             rows.append(row)
     except NotSerializableError as error:  # what came before it can be kept, and is
         error.run_id = run.run_id

@@ -14,9 +14,9 @@ from stategraph.stores._files.sqlite_files import DURABLE, execute_patiently
 APPLICATION_ID = 0x53475248
 """What marks a database as one of stategraph, to the ``file`` command too."""
 
-STEP_BITS = 32
-LAST_STEP = (1 << STEP_BITS) - 1
-LAST_RUN = (1 << (63 - STEP_BITS)) - 1
+SEQUENCE_BITS = 32
+LAST_SEQUENCE = (1 << SEQUENCE_BITS) - 1
+LAST_RUN = (1 << (63 - SEQUENCE_BITS)) - 1
 
 _FIRST = f"""
 CREATE TABLE store (id BLOB NOT NULL);
@@ -25,14 +25,20 @@ CREATE TABLE run (
     number INTEGER PRIMARY KEY,
     run_id TEXT NOT NULL UNIQUE,
     version INTEGER NOT NULL,
+    sequence INTEGER NOT NULL,
     step INTEGER NOT NULL,
+    revision INTEGER NOT NULL,
+    kind TEXT NOT NULL,
     checkpoint_node TEXT NOT NULL,
     timestamp_ns INTEGER NOT NULL,
     status TEXT NOT NULL,
+    by_whom TEXT,
     graph TEXT,
     error TEXT,
     parent TEXT,
     policy TEXT NOT NULL,
+    created_ns INTEGER NOT NULL,
+    labels TEXT NOT NULL,
     pause TEXT,
     incarnation BLOB NOT NULL,
     tip BLOB NOT NULL,
@@ -44,10 +50,17 @@ CREATE INDEX run_by_graph ON run (graph, number);
 CREATE TABLE checkpoint (
     id INTEGER PRIMARY KEY,
     base INTEGER NOT NULL,
+    step INTEGER NOT NULL,
+    revision INTEGER NOT NULL,
+    kind TEXT NOT NULL,
     checkpoint_node TEXT NOT NULL,
     timestamp_ns INTEGER NOT NULL,
     status TEXT NOT NULL,
     error TEXT,
+    by_whom TEXT,
+    took_ns INTEGER,
+    attempts INTEGER NOT NULL,
+    owner TEXT,
     pause TEXT,
     format INTEGER NOT NULL,
     encoding TEXT NOT NULL,
@@ -55,11 +68,13 @@ CREATE TABLE checkpoint (
     seal BLOB NOT NULL
 );
 CREATE VIEW checkpoints AS
-SELECT run.run_id, checkpoint.id & {(1 << STEP_BITS) - 1} AS step, checkpoint.checkpoint_node, checkpoint.status,
-    datetime(checkpoint.timestamp_ns / 1000000000, 'unixepoch') AS timestamp, checkpoint.error, checkpoint.pause,
-    checkpoint.base, length(CAST(checkpoint.payload AS BLOB)) AS bytes, checkpoint.encoding,
+SELECT run.run_id, checkpoint.step, checkpoint.revision, checkpoint.kind, checkpoint.checkpoint_node,
+    checkpoint.status, datetime(checkpoint.timestamp_ns / 1000000000, 'unixepoch') AS timestamp, checkpoint.by_whom,
+    checkpoint.error, checkpoint.pause, checkpoint.took_ns / 1000000000.0 AS took, checkpoint.attempts,
+    checkpoint.owner, checkpoint.id & {(1 << SEQUENCE_BITS) - 1} AS sequence, checkpoint.base,
+    length(CAST(checkpoint.payload AS BLOB)) AS bytes, checkpoint.encoding,
     CASE checkpoint.encoding WHEN 'json' THEN checkpoint.payload END AS json
-FROM checkpoint JOIN run ON run.number = checkpoint.id >> {STEP_BITS};
+FROM checkpoint JOIN run ON run.number = checkpoint.id >> {SEQUENCE_BITS};
 """
 MIGRATIONS = tuple(tuple(part for part in script.strip().split(";\n") if part) for script in (_FIRST,))
 """What makes each version of the schema of the one before, as statements."""
@@ -68,52 +83,64 @@ SCHEMA_VERSION = len(MIGRATIONS)
 SUPPLEMENTS: dict[int, tuple[str, ...]] = {}
 """For each older version, statements that make temporary views in which it looks like the newest."""
 
-_CHANGING = "version, step, checkpoint_node, timestamp_ns, tip, seal"
-_RUN_FIELDS = f"{_CHANGING}, status, error, graph, parent, policy, pause, incarnation"
+_CHANGING = "version, sequence, step, checkpoint_node, timestamp_ns, tip, seal"
+_LASTING = "revision, kind, status, error, by_whom, graph, parent, policy, labels, pause, created_ns, incarnation"
+_RUN_FIELDS = f"{_CHANGING}, {_LASTING}"
 RUN = (
-    "run_id, number, version, step, checkpoint_node, timestamp_ns, "
-    "status, error, graph, parent, policy, pause, incarnation, tip, seal"
+    "run_id, number, version, sequence, step, revision, kind, checkpoint_node, timestamp_ns, status, error, by_whom, "
+    "graph, parent, policy, created_ns, labels, pause, incarnation, tip, seal"
 )
 # No seal covers a number, and one that somebody has made larger than all must not be the one to go on from.
 _NEXT_NUMBER = f"(SELECT coalesce(max(number), 0) + 1 FROM run WHERE number BETWEEN 0 AND {LAST_RUN - 1})"
 NEW_RUN = (
-    f"INSERT INTO run ({_RUN_FIELDS}, run_id, number) VALUES ({', '.join('?' * 14)}, {_NEXT_NUMBER}) "
+    f"INSERT INTO run ({_RUN_FIELDS}, run_id, number) VALUES ({', '.join('?' * 20)}, {_NEXT_NUMBER}) "
     "ON CONFLICT (run_id) DO NOTHING RETURNING number"
 )
 _IF_UNCHANGED = "WHERE run_id = ? AND version = ? RETURNING number"
-NEXT_RUN = f"UPDATE run SET ({_RUN_FIELDS}) = ({', '.join('?' * 13)}) {_IF_UNCHANGED}"
+NEXT_RUN = f"UPDATE run SET ({_RUN_FIELDS}) = ({', '.join('?' * 19)}) {_IF_UNCHANGED}"
 # SQLite writes an index whenever a column of it is set, to the same value too: twice the bytes of most steps.
-NEXT_STEP = f"UPDATE run SET ({_CHANGING}) = (?, ?, ?, ?, ?, ?) {_IF_UNCHANGED}"
-_ROW_FIELDS = "base, checkpoint_node, timestamp_ns, status, error, format, encoding, payload, seal, pause"
+NEXT_STEP = f"UPDATE run SET ({_CHANGING}) = (?, ?, ?, ?, ?, ?, ?) {_IF_UNCHANGED}"
+_ROW_FIELDS = (
+    "base, step, revision, kind, checkpoint_node, timestamp_ns, status, error, by_whom, took_ns, attempts, owner, "
+    "format, encoding, payload, seal, pause"
+)
 _ROW_COLUMNS = _ROW_FIELDS.replace("payload", "CAST(payload AS BLOB)")  # JSON is kept as text, for other tools to read
 TOGETHER = (512, 64, 8, 1)
 # Not INSERT OR REPLACE: by a unique index that others have added, it would delete rows of other runs.
 _INSTEAD = ", ".join(f"{field} = excluded.{field}" for field in _ROW_FIELDS.split(", "))
 PUT_ROWS = {
     together: f"INSERT INTO checkpoint (id, {_ROW_FIELDS}) VALUES "
-    + ", ".join(["(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"] * together)
+    + ", ".join([f"({', '.join('?' * 18)})"] * together)
     + f" ON CONFLICT (id) DO UPDATE SET {_INSTEAD}"
     for together in TOGETHER
 }
 
 
-_STEP = f"id & {LAST_STEP}"
+_SEQUENCE = f"id & {LAST_SEQUENCE}"
 CHAIN = f"""
 WITH newest (id, base) AS (
     SELECT id, base FROM checkpoint
-    WHERE id BETWEEN (SELECT number << {STEP_BITS} FROM run WHERE run_id = :run_id)
-        AND (SELECT number << {STEP_BITS} | :last FROM run WHERE run_id = :run_id)
+    WHERE id BETWEEN (SELECT number << {SEQUENCE_BITS} FROM run WHERE run_id = :run_id)
+        AND (SELECT number << {SEQUENCE_BITS} | :last FROM run WHERE run_id = :run_id)
     ORDER BY id DESC LIMIT 1
 )
-SELECT (SELECT step FROM run WHERE run_id = :run_id), {_STEP}, {_ROW_COLUMNS} FROM checkpoint
-WHERE id BETWEEN (SELECT id - max(0, ({_STEP}) - base) FROM newest) AND (SELECT id FROM newest)
+SELECT (SELECT sequence FROM run WHERE run_id = :run_id), (SELECT step FROM run WHERE run_id = :run_id),
+    {_SEQUENCE}, {_ROW_COLUMNS} FROM checkpoint
+WHERE id BETWEEN (SELECT id - max(0, ({_SEQUENCE}) - base) FROM newest) AND (SELECT id FROM newest)
 ORDER BY id
 """
 INDEX = f"""
-SELECT checkpoint.id & {LAST_STEP}, base, checkpoint.checkpoint_node, checkpoint.timestamp_ns, checkpoint.status,
-    checkpoint.error, format, encoding, x'', checkpoint.seal, checkpoint.pause
-FROM run JOIN checkpoint ON checkpoint.id BETWEEN number << {STEP_BITS} AND number << {STEP_BITS} | {LAST_STEP}
-WHERE run_id = ? ORDER BY checkpoint.id
+SELECT {_SEQUENCE}, {_ROW_FIELDS.replace("payload", "x''")} FROM checkpoint
+WHERE id BETWEEN (SELECT number << {SEQUENCE_BITS} FROM run WHERE run_id = :run_id)
+    AND (SELECT number << {SEQUENCE_BITS} | {LAST_SEQUENCE} FROM run WHERE run_id = :run_id)
+ORDER BY id
+"""
+FIND = f"""
+SELECT {_SEQUENCE} FROM checkpoint
+WHERE id BETWEEN (SELECT number << {SEQUENCE_BITS} | :first FROM run WHERE run_id = :run_id)
+    AND (SELECT number << {SEQUENCE_BITS} | :last FROM run WHERE run_id = :run_id)
+    AND step = :step AND revision = coalesce(:revision, revision)
+ORDER BY id DESC LIMIT 1
 """
 
 

@@ -14,9 +14,11 @@ from typing import Any, TypeAlias, TypeVar
 
 from stategraph._owners.file_holds import Fence, FileHolds
 from stategraph._owners.holds import Hold, acting, lost
-from stategraph._values.ids import check_stored_id, given_id, nested_range
+from stategraph._values import clock
+from stategraph._values.ids import PARTS, check_stored_id, given_id, nested_range
 from stategraph._values.provenance import ErrorInfo, ParentStep
 from stategraph.errors import CheckpointCorruptError, CheckpointError, CheckpointSaveError, InvalidRunIdError
+from stategraph.stores._checks import RunFilter
 from stategraph.stores._codec.nesting import check_json
 from stategraph.stores._files.sqlite_files import (
     OpenFiles,
@@ -31,9 +33,9 @@ from stategraph.stores._files.sqlite_files import (
 )
 from stategraph.stores._rows import sql_schema as sql
 from stategraph.stores._rows.access import Access
-from stategraph.stores._rows.columns import Columns, no_run
+from stategraph.stores._rows.columns import Columns, Labels, labels_of, no_run
 from stategraph.stores._rows.records import CheckpointRecord, RunRecord, Unreadable, WriteBatch
-from stategraph.stores._rows.sql_schema import LAST_STEP, STEP_BITS
+from stategraph.stores._rows.sql_schema import LAST_SEQUENCE, SEQUENCE_BITS
 from stategraph.stores._rows.table import Identify, Table, closed_error
 from stategraph.stores.base import RetentionPolicy
 
@@ -218,15 +220,18 @@ class SqliteTable(Table):
         number = self._put_run(batch.run, batch.old)
         if number is None:
             return False
-        first = number << STEP_BITS
+        first = number << SEQUENCE_BITS
         execute = self.connection.execute
         # First: what is put then takes the pages that this leaves, which SQLite would write once more to erase them.
         if batch.cut_below:
             execute("DELETE FROM checkpoint WHERE id >= ? AND id < ?", (first, first | batch.cut_below))
         if batch.cut_above is not None:
-            execute("DELETE FROM checkpoint WHERE id > ? AND id <= ?", (first | batch.cut_above, first | LAST_STEP))
+            execute("DELETE FROM checkpoint WHERE id > ? AND id <= ?", (first | batch.cut_above, first | LAST_SEQUENCE))
         if batch.cut_nested:
             self._delete_nested(batch.run.run_id)
+        elif batch.cut_parts:
+            delete = "DELETE FROM run WHERE run_id > ? AND run_id < ? AND run_id GLOB ? RETURNING number"
+            self._delete_rows(execute(delete, (*nested_range(batch.run.run_id), PARTS)).fetchall())
         self._put_rows(first, batch.put)
         return True
 
@@ -319,8 +324,8 @@ class SqliteTable(Table):
         for (number,) in numbers:
             if not 0 <= number <= sql.LAST_RUN:  # somebody has changed it: there is no room for rows of such a run
                 continue
-            first, delete = number << STEP_BITS, "DELETE FROM checkpoint WHERE id BETWEEN ? AND ?"
-            self.connection.execute(delete, (first, first | LAST_STEP))
+            first, delete = number << SEQUENCE_BITS, "DELETE FROM checkpoint WHERE id BETWEEN ? AND ?"
+            self.connection.execute(delete, (first, first | LAST_SEQUENCE))
 
     # ------------------------------------------------------------------ reading
 
@@ -328,12 +333,16 @@ class SqliteTable(Table):
         found = self.query(run_id, f"SELECT {sql.RUN} FROM run WHERE run_id = ?", (run_id,))
         return _run_of(found[0], self) if found else None
 
-    def runs(
-        self, status: str | None, graph: str | None, limit: int, before: int | None
-    ) -> list[RunRecord | Unreadable]:
-        conditions = [("status = ?", status), ("graph = ?", graph), ("number < ?", before)]
+    def runs(self, which: RunFilter, limit: int, before: int | None) -> list[RunRecord | Unreadable]:
+        parent, since = which.parent, None if which.since is None else clock.to_ns(which.since)
+        conditions = [
+            *(("status = ?", which.status), ("graph = ?", which.graph), ("number < ?", before)),
+            *(("run_id >= ?", which.prefix), ("created_ns >= ?", since)),
+            *(("parent > ?", parent and f"{parent}@"), ("parent < ?", parent and f"{parent}A")),  # A comes after @
+        ]
         asked = [(condition, value) for condition, value in conditions if value is not None]
-        where = f"WHERE {' AND '.join([*(condition for condition, _ in asked), sql.IS_SHOWN])}"
+        shown = sql.IS_SHOWN if parent is None else "true"
+        where = f"WHERE {' AND '.join([*(condition for condition, _ in asked), shown])}"
         values = [*(value for _, value in asked), limit]
         select = f"SELECT {sql.RUN} FROM run {where} ORDER BY number DESC LIMIT ?"
         found = self.query("", select, values, fetch_damaged_text)
@@ -342,18 +351,25 @@ class SqliteTable(Table):
     def nested_ids(self, run_id: str) -> list[str]:
         return [str(nested_id) for (nested_id,) in self.query(run_id, sql.NESTED, nested_range(run_id))]
 
-    def chain(self, run_id: str, step: int | None) -> list[CheckpointRecord]:
-        last = LAST_STEP if step is None else step
-        if last > LAST_STEP or last < 0:
+    def chain(self, run_id: str, sequence: int | None) -> list[CheckpointRecord]:
+        last = LAST_SEQUENCE if sequence is None else sequence
+        if last > LAST_SEQUENCE or last < 0:
             return []
         found = self.query(run_id, sql.CHAIN, {"run_id": run_id, "last": last})
-        rows = [_COLUMNS.row(run_id, columns) for _, *columns in found]
-        if step is None and rows and found[0][0] != rows[-1].step:
-            raise CheckpointCorruptError(run_id, f"its newest step {found[0][0]} is missing")
-        return rows if rows and step in (None, rows[-1].step) else []
+        rows = [_COLUMNS.row(run_id, columns) for _, _, *columns in found]
+        if sequence is None and rows and found[0][0] != rows[-1].sequence:
+            raise CheckpointCorruptError(run_id, f"its newest step {found[0][1]} is missing")
+        return rows if rows and sequence in (None, rows[-1].sequence) else []
+
+    def find(self, run_id: str, step: int, last: int, revision: int | None) -> int | None:
+        if step > LAST_SEQUENCE or (revision or 0) > LAST_SEQUENCE:
+            return None
+        bounds = {"first": step, "last": min(last, LAST_SEQUENCE)}
+        found = self.query(run_id, sql.FIND, {"run_id": run_id, "step": step, "revision": revision, **bounds})
+        return int(found[0][0]) if found else None
 
     def index(self, run_id: str) -> list[CheckpointRecord]:
-        return [_COLUMNS.row(run_id, found) for found in self.query(run_id, sql.INDEX, (run_id,))]
+        return [_COLUMNS.row(run_id, found) for found in self.query(run_id, sql.INDEX, {"run_id": run_id})]
 
 
 # --------------------------------------------------------------------------- columns
@@ -363,18 +379,21 @@ def _row_values(first: int, row: CheckpointRecord) -> tuple[Any, ...]:
     """Return the columns of a row of the run whose rows begin at `first`."""
     error = None if row.error is None else _error_text(row.error)
     return (
-        *(first | row.step, row.base, row.node, row.time_ns, row.status._value_, error),
+        *(first | row.sequence, row.base, row.step, row.revision, row.kind._value_, row.node, row.time_ns),
+        *(row.status._value_, error, row.by, row.took_ns, row.attempts, row.owner),
         *(row.format, row.encoding, row.payload.decode() if row.encoding == "json" else row.payload, row.seal),
         row.pause,
     )
 
 
 _lasting_values: Callable[[RunRecord], tuple[Any, ...]] = attrgetter(
-    "status", "graph", "error", "parent", "policy", "pause"
+    *("revision", "kind", "status", "error", "by", "graph", "parent", "policy", "labels", "pause")
 )
 """Returns what seldom changes of a run."""
 
-_step_values: Callable[[RunRecord], tuple[Any, ...]] = attrgetter("version", "step", "node", "time_ns", "tip", "seal")
+_step_values: Callable[[RunRecord], tuple[Any, ...]] = attrgetter(
+    *("version", "sequence", "step", "node", "time_ns", "tip", "seal")
+)
 """Returns the columns of a run that change at every step."""
 
 
@@ -382,8 +401,9 @@ def _run_values(run: RunRecord) -> tuple[Any, ...]:
     """Return the columns of a run."""
     error = None if run.error is None else _error_text(run.error)
     parent = None if run.parent is None else f"{run.parent.run_id}@{run.parent.step}"
-    about = run.status._value_, error, run.graph, parent, _policy_text(run.policy), run.pause, run.incarnation
-    return *_step_values(run), *about
+    labels = json.dumps([text for pair in run.labels for text in pair])
+    about = run.revision, run.kind._value_, run.status._value_, error, run.by, run.graph, parent
+    return *_step_values(run), *about, _policy_text(run.policy), labels, run.pause, run.created_ns, run.incarnation
 
 
 def _run_of(found: tuple[Any, ...], store: object) -> RunRecord:
@@ -410,7 +430,7 @@ def _parent_of(text: str) -> ParentStep:
 
 
 def _error_text(error: ErrorInfo) -> str:
-    return json.dumps([error.type, error.message, error.node])
+    return json.dumps(error.parts)
 
 
 def _error_of(text: str) -> ErrorInfo:
@@ -429,4 +449,9 @@ def _policy_of(text: str) -> RetentionPolicy:
     return RetentionPolicy(retention, *numbers)
 
 
-_COLUMNS = Columns(error=_error_of, parent=_parent_of, policy=_policy_of)
+def _labels_of(text: str) -> Labels:
+    check_json(text.encode(), levels=1)
+    return labels_of(json.loads(text))
+
+
+_COLUMNS = Columns(error=_error_of, parent=_parent_of, policy=_policy_of, labels=_labels_of)

@@ -14,7 +14,7 @@ from stategraph._values.progress import KeptParts, Part
 from stategraph._values.provenance import Owner
 from stategraph.errors import CheckpointError, InvalidRunIdError
 from stategraph.state import State
-from stategraph.stores._checks import check_limit, check_number, check_state, check_status, from_cursor
+from stategraph.stores._checks import RunFilter, check_number, check_numbers, check_state
 from stategraph.stores._defaults import forked_from, keeps_nested, rolled_back
 from stategraph.stores._rows import nested
 from stategraph.stores._rows.copies import copy_run
@@ -150,10 +150,9 @@ class RowStore(CheckpointStore):
     def retain(self, run_id: str, policy: RetentionPolicy) -> None:
         self._log.known.retain(check_run_id(run_id), policy)
 
-    def load(self, run_id: str, step: int | None = None) -> State:
-        if step is not None:
-            check_number(step)
-        return self._log.load(check_run_id(run_id), step)
+    def load(self, run_id: str, step: int | None = None, revision: int | None = None) -> State:
+        check_numbers(step, revision)
+        return self._log.load(check_run_id(run_id), step, revision)
 
     def history(self, run_id: str) -> builtins.list[Summary]:
         return self._log.history(check_run_id(run_id))
@@ -161,12 +160,8 @@ class RowStore(CheckpointStore):
     def list(self) -> builtins.list[str]:
         return sorted(self._log.runs.listing(lambda run: run.run_id).found)
 
-    def runs(
-        self, status: str | None = None, graph: str | None = None, limit: int = 100, after: str | None = None
-    ) -> builtins.list[Summary]:
-        check_status(status)
-        found = self._log.runs.listing(RunRecord.summary, status, graph, check_limit(limit), from_cursor(after))
-        return found.found
+    def _runs(self, which: RunFilter, limit: int, after: int | None) -> builtins.list[Summary]:
+        return self._log.runs.listing(RunRecord.summary, which, limit, after, self.owner).found
 
     # ------------------------------------------------------------------ nested runs
 
@@ -185,30 +180,46 @@ class RowStore(CheckpointStore):
 
     # ------------------------------------------------------------------ time travel, and forgetting
 
-    def rollback(self, run_id: str, step: int, *, take_over: bool = False) -> State:
+    def rollback(
+        self,
+        run_id: str,
+        step: int,
+        revision: int | None = None,
+        *,
+        take_over: bool = False,
+        by: str | None = None,
+    ) -> State:
         check_number(step)
+        check_numbers(revision=revision)
         with held(self, check_run_id(run_id), take_over=take_over):
-            return self._rolled_back(run_id, step)
+            return self._rolled_back(run_id, step, revision, by)
 
-    def _rolled_back(self, run_id: str, step: int) -> State:
-        run, state = self._log.load_with_run(check_run_id(run_id), step)
-        state = rolled_back(state)
-        row, base = self._log.encoder.snapshot(state, run.incarnation)
+    def _rolled_back(self, run_id: str, step: int, revision: int | None, by: str | None) -> State:
+        run, to, state = self._log.load_with_run(check_run_id(run_id), step, revision)
+        state = rolled_back(state, by)
+        keeps_all = self._log.keeps_all(run)
+        if keeps_all:
+            place, cut_above = self._log.next_place(run, state), None
+        else:
+            place, cut_above = (to.sequence, to.revision), to.sequence
+        row, base = self._log.encoder.snapshot(state, run.incarnation, place)
         back = self._log.next_run(run, row, base)
         # In one go: parts of a later step are not left for another way to come to it, nor lost if others have written.
-        self._log.write_or_raise(WriteBatch(back, run, (row,), cut_above=step, cut_nested=True))
+        cut = WriteBatch(back, run, (row,), cut_above=cut_above, cut_nested=not keeps_all, cut_parts=keeps_all)
+        self._log.write_or_raise(cut)
         self._log.known.remember(back, base)
         self._log.table.erase()
         return state
 
-    def fork(self, run_id: str, new_run_id: str, step: int | None = None) -> State:
+    def fork(self, run_id: str, new_run_id: str, step: int | None = None, revision: int | None = None) -> State:
         check_given_id(new_run_id)
-        if step is not None:
-            check_number(step)
-        run, source = self._log.load_with_run(check_run_id(run_id), step)
+        check_numbers(step, revision)
+        run, row, source = self._log.load_with_run(check_run_id(run_id), step, revision)
         forked = forked_from(source, new_run_id)
         with held(self, new_run_id):
-            copy_run(self._log, run, forked, with_nested=keeps_nested(source))
+            # What is nested in a step that was completed is the story of this run, and done again in the copy.
+            with_nested = keeps_nested(source) and source.step == run.step
+            copy_run(self._log, run, forked, (row.sequence, row.revision), with_nested=with_nested)
         return forked
 
     def delete(self, run_id: str, *, take_over: bool = False) -> None:

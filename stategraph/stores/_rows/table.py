@@ -9,6 +9,7 @@ from typing import TypeAlias
 
 from stategraph._owners.file_holds import Fence, FileHolds
 from stategraph.errors import CheckpointError
+from stategraph.stores._checks import RunFilter
 from stategraph.stores._rows.records import CheckpointRecord, RunRecord, Unreadable, WriteBatch
 
 Identify: TypeAlias = Callable[[bytes], None]
@@ -50,31 +51,39 @@ class Table(ABC):
         """Return the record of a run."""
 
     @abstractmethod
-    def runs(
-        self, status: str | None, graph: str | None, limit: int, before: int | None
-    ) -> list[RunRecord | Unreadable]:
-        """Return the records of runs that are not nested, the highest number first.
+    def runs(self, which: RunFilter, limit: int, before: int | None) -> list[RunRecord | Unreadable]:
+        """Return the records of runs, the highest number first; nested ones only if those of a parent are asked for.
 
         Args:
-            status: Only runs of this status, if given.
-            graph: Only runs of this graph, if given.
+            which: Runs that are none of these may be left out; those of another status, graph or parent are.
             limit: At most so many; all if it is negative.
             before: Only runs with a number below this one, if given.
         """
 
     def some_runs(self, limit: int) -> list[RunRecord | Unreadable]:
         """Return the records of a few runs, whichever are found fastest."""
-        return self.runs(None, None, limit, None)
+        return self.runs(RunFilter(), limit, None)
 
     @abstractmethod
     def nested_ids(self, run_id: str) -> list[str]:
         """Return the ids of all runs that are nested in a run, at any depth."""
 
     @abstractmethod
-    def chain(self, run_id: str, step: int | None) -> list[CheckpointRecord]:
-        """Return the checkpoint of a step (None: the newest) after those that it builds on.
+    def chain(self, run_id: str, sequence: int | None) -> list[CheckpointRecord]:
+        """Return the checkpoint with this sequence number (None: the newest) after those that it builds on.
 
         They are in order, and as they were at one time. The list is empty if there is no such checkpoint.
+        """
+
+    @abstractmethod
+    def find(self, run_id: str, step: int, last: int, revision: int | None) -> int | None:
+        """Return the sequence number of the newest checkpoint of a step, or of a revision of it; None if there is none.
+
+        Args:
+            run_id: The run.
+            step: The step, below which no sequence number of it is.
+            last: Nor is one above this.
+            revision: The revision.
         """
 
     @abstractmethod

@@ -1,0 +1,204 @@
+"""The story of a run: what its history tells, with retention "full", of all that was done to it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from stategraph import ExecutionError, InterruptNode, RetryPolicy, RunStatus, State, StateGraph
+from stategraph.stores import CheckpointStore
+from tests.scenarios import RUN, Scene, make_graph, raises
+
+FULL: dict[str, Any] = {"retention": "full", "preserve": True}
+
+
+def review(store: CheckpointStore, **options: Any) -> Any:
+    """-> a graph that writes, asks, and publishes what was approved."""
+    nodes = {
+        "write": lambda state: {"draft": f"about {state['topic']}"},
+        "ask": InterruptNode("draft", "verdict"),
+        "publish": lambda state: {"published": state["verdict"]},
+    }
+    return make_graph(nodes, **{"store": store, **FULL, **options})
+
+
+def kinds(store: CheckpointStore, run_id: str = RUN) -> list[str]:
+    return [row.kind for row in store.history(run_id)]
+
+
+def test_an_approval_is_told_in_full(play: Scene) -> None:
+    """What was given, shown, answered, by whom and when; each can be loaded as it was then."""
+    graph = review(play.store)
+    play.execute(graph, State({"topic": "tea"}, run_id=RUN), by="carla", labels={"team": "news"})
+    play.resume(graph, {"verdict": "yes"}, by="anna")
+
+    rows = play.store.history(RUN)
+
+    assert [(row.kind, row.step, row.revision) for row in rows] == [
+        *(("input", 0, 0), ("step", 1, 0), ("pause", 1, 1), ("answer", 1, 2)),
+        *(("step", 2, 0), ("step", 3, 0), ("end", 3, 1)),
+    ]
+    assert [row.by for row in rows] == ["carla", None, None, "anna", None, None, None]
+    assert [row.timestamp for row in rows] == sorted(row.timestamp for row in rows)
+    assert rows[2].pause is not None
+    assert rows[2].pause.value == "about tea"
+    assert play.store.load(RUN, 1, revision=2)["verdict"] == "yes"
+    assert "verdict" not in play.store.load(RUN, 1, revision=1)
+    assert rows[0].labels == play.store.load(RUN).labels == {"team": "news"}
+
+
+def test_a_second_turn_leaves_the_first_as_it_was(play: Scene) -> None:
+    """Its input is a revision of the step where the first one ended."""
+    graph = review(play.store)
+    play.execute(graph, State({"topic": "tea"}, run_id=RUN))
+    play.resume(graph, {"verdict": "yes"})
+    before = play.store.history(RUN)
+
+    play.execute(graph, play.store.load(RUN).set("topic", "milk"))
+
+    assert play.store.history(RUN)[: len(before)] == before
+    assert kinds(play.store)[len(before) :] == ["input", "step", "pause"]
+    assert [play.store.load(RUN, 3, number)["topic"] for number in range(3)] == ["tea", "tea", "milk"]
+
+
+def test_failures_and_updates_are_told(play: Scene) -> None:
+    """With the calls that led to a failure, also that of the first node."""
+    with pytest.raises(ExecutionError):
+        play.execute(make_graph({"a": raises(ValueError("no"))}, store=play.store, **FULL), State(run_id=RUN))
+    play.resume(make_graph({"a": lambda state: {"n": 1}}, store=play.store, **FULL), {"given": 1}, by="bob")
+
+    rows = play.store.history(RUN)
+
+    assert [(row.kind, row.by) for row in rows] == [
+        *(("input", None), ("failure", None), ("update", "bob"), ("step", None), ("end", None)),
+    ]
+    assert rows[1].error is not None
+    assert rows[1].error.message == "no"
+    assert "scenarios.py" in rows[1].error.traceback
+    assert play.store.load(RUN, 0, revision=0).status is RunStatus.ACTIVE
+
+
+def test_a_step_tells_how_long_it_took(play: Scene) -> None:
+    """And in how many attempts, and which process saved it."""
+    left = [ValueError("first"), ValueError("second")]
+
+    def flaky(state: State) -> dict[str, int]:
+        if left:
+            raise left.pop()
+        return {"n": 1}
+
+    retrying = StateGraph(make_graph({"a": flaky}, store=play.store, **FULL).config, store=play.store)
+    retrying.add_node("a", flaky, retry=RetryPolicy(max_attempts=3, initial_delay=0.001))
+    retrying.set_entry_point("a")
+    retrying.set_exit_point("a")
+    play.execute(retrying)
+
+    rows = {str(row.kind): row for row in play.store.history(RUN)}
+
+    step = rows["step"]
+    assert step.attempts == 3
+    assert step.took is not None
+    assert step.began is not None
+    assert 0 < step.took < 60
+    assert step.began < step.timestamp
+    assert rows["end"].took is None
+    assert step.owner is not None
+    assert step.owner.rpartition(":")[2].isdecimal()
+    assert step.created == rows["input"].timestamp
+
+
+def test_back_to_the_start(play: Scene) -> None:
+    """Before the first step; what came later stays as story, and the run goes on from there."""
+    graph = review(play.store)
+    play.execute(graph, State({"topic": "tea"}, run_id=RUN))
+    play.resume(graph, {"verdict": "yes"})
+    before = play.store.history(RUN)
+
+    back = play.store.rollback(RUN, 0, by="zoe")
+    again = play.resume(graph)
+
+    assert (back.step, dict(back)) == (0, {"topic": "tea"})
+    assert again.status is RunStatus.PAUSED
+    rows = play.store.history(RUN)
+    assert rows[: len(before)] == before
+    assert [(row.kind, row.step, row.revision, row.by) for row in rows[len(before) :]] == [
+        *(("rollback", 0, 1, "zoe"), ("step", 1, 3, None), ("pause", 1, 4, None)),
+    ]
+    assert play.store.load(RUN, 3)["published"] == "yes"
+
+
+def test_a_fork_at_what_was_asked(play: Scene) -> None:
+    """The copy asks again; its history is that of the source up to there."""
+    graph = review(play.store)
+    play.execute(graph, State({"topic": "tea"}, run_id=RUN))
+    play.resume(graph, {"verdict": "yes"})
+
+    play.store.fork(RUN, "copy", 1, revision=1)
+
+    assert kinds(play.store, "copy")[:2] == ["input", "step"]
+    assert "verdict" not in play.store.load("copy")
+    assert play.store.diff(RUN, 3, 1, other="copy").removed.keys() == {"verdict", "published"}
+
+
+@pytest.mark.parametrize("options", [{}, {"durability": "async"}, {"interval": 5}], ids=str)
+def test_a_story_has_its_beginning_and_its_end(play: Scene, options: dict[str, Any]) -> None:
+    """However seldom is saved."""
+    graph = make_graph({name: lambda state: {} for name in "abc"}, **{"store": play.store, **FULL, **options})
+    play.execute(graph)
+
+    told = kinds(play.store)
+
+    assert told[0] == "input"
+    assert told[-2:] == ["step", "end"]
+
+
+@pytest.mark.parametrize("retention", ["latest", "windowed"])
+def test_other_retentions_keep_what_they_kept(play: Scene, retention: str) -> None:
+    """A checkpoint a step, the newest state of it."""
+    options = {"window": 2} if retention == "windowed" else {}
+    graph = review(play.store, retention=retention, **options)
+    play.execute(graph, State({"topic": "tea"}, run_id=RUN))
+    play.resume(graph, {"verdict": "yes"}, by="anna")
+
+    assert [(row.step, row.revision) for row in play.store.history(RUN)] == [(2, 0), (3, 0)][
+        -(options.get("window", 1)) :
+    ]
+
+
+def test_nested_runs_stay(play: Scene) -> None:
+    """Those of completed steps, whatever is taken back: each with a history of its own."""
+    inner = make_graph({"a": lambda state: {"n": state["n"] + 1}}, store=play.store, **FULL)
+    graph = make_graph({"call": inner.as_node(), "end": lambda state: {"m": state["n"]}}, store=play.store, **FULL)
+    play.execute(graph, State({"n": 1}, run_id=RUN))
+    (nested,) = play.store.runs(parent=RUN)
+
+    play.store.rollback(RUN, 0)
+    play.resume(graph, {"n": 5})
+
+    found = {row.run_id: play.store.load(row.run_id)["n"] for row in play.store.iter_runs(parent=RUN)}
+    assert found == {f"{RUN}/#1/call": 2, f"{RUN}/#1~1/call": 6}
+    assert kinds(play.store, nested.run_id) == ["input", "step", "end"]
+    assert play.store.list() == [RUN]
+    play.store.delete(RUN)
+    assert play.store.runs(parent=RUN) == []
+
+
+def test_a_fork_makes_again_what_is_nested(play: Scene) -> None:
+    """The nested run of a step that the source has completed is none of the copy's."""
+    calls: list[int] = []
+
+    def count(state: State) -> dict[str, int]:
+        calls.append(1)
+        return {"n": 2}
+
+    inner = make_graph({"a": count}, store=play.store, **FULL)
+    nodes = {"first": lambda state: {}, "call": inner.as_node(), "end": lambda state: {}}
+    graph = make_graph(nodes, store=play.store, **FULL)
+    play.execute(graph, State({"n": 1}, run_id=RUN))
+
+    play.store.fork(RUN, "copy", 1)
+    play.call(graph, "resume", "copy")
+
+    assert len(calls) == 2
+    assert [row.run_id for row in play.store.runs(parent="copy")] == ["copy/#2/call"]
