@@ -52,7 +52,7 @@ def main() -> None:
         print(f"first: mean {final['mean']}")
 
         for row in store.history("first"):
-            print(f"  step {row.step}: {row.checkpoint_node}, {row.status}")
+            print(f"  step {row.step}: {row.kind}, {row.status}")
         print(f"  from step 1 to 2: {sorted(store.diff('first', 1, 2).added)} came")
         print(f"  at step 1 the State had {sorted(store.load('first', 1))}")
 

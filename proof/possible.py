@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 import attrs
@@ -11,6 +12,7 @@ from proof.workload import Entry, Operation, Script, UnknownStateError, entry_of
 from stategraph.errors import CheckpointNotFoundError, StateGraphError
 from stategraph.state import State, evolve
 from stategraph.stores.base import CheckpointStore
+from stategraph.stores.summaries import Summary
 
 Kept = tuple[Entry, ...]
 """The visible checkpoints of one run, in order."""
@@ -133,7 +135,7 @@ class Possible:
 
     def _compare_run(self, store: CheckpointStore, run: str, ways: set[Kept], is_listed: bool) -> str:
         try:
-            steps = [summary.step for summary in store.history(run)]
+            steps = _line(store.history(run))
             loaded = [store.load(run, step) for step in steps]
             newest = store.load(run) if steps else None
             kept = tuple(entry_of(state, self._states) for state in loaded)
@@ -184,3 +186,13 @@ def problems_of(possible: Possible, store_name: str, folder: Path) -> list[str]:
             return wrong or possible.go_on(store)
         except StateGraphError as error:
             return [*possible.problems, f"it opens, and then: {type(error).__name__}: {error}"]
+
+
+def _line(history: Sequence[Summary]) -> list[int]:
+    """-> the steps that lead to where a run stands: what a full history tells besides was replaced, or taken back."""
+    line: list[int] = []
+    for row in history:
+        while line and line[-1] >= row.step:
+            line.pop()
+        line.append(row.step)
+    return line

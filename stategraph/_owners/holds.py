@@ -13,7 +13,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from functools import wraps
+from functools import cache, wraps
 from typing import Any, Protocol, cast
 
 from stategraph._util.dropped import reaper
@@ -36,7 +36,6 @@ class Hold:
     Attributes:
         store: The store that has given it out.
         since_ns: When; nanoseconds since 1970, UTC.
-        process: The process of the owner, as "host:pid".
         fence: How often the run had been taken from its owners by then, where the store counts that.
         byte: What is locked for it in a file, where processes share the store; 0 before anything is.
         is_settled: Whether all is done that makes it the hold on the run.
@@ -48,13 +47,12 @@ class Hold:
 
     __slots__ = (
         *("byte", "fence", "holds", "is_brief", "is_cancelled", "is_lost", "is_settled", "is_shown", "lock"),
-        *("process", "run_id", "since_ns", "store"),
+        *("run_id", "since_ns", "store"),
     )
 
     def __init__(self, run_id: str, *, is_shown: bool = False, is_brief: bool = False) -> None:
         self.run_id, self.is_shown, self.is_brief = run_id, is_shown, is_brief
         self.since_ns = clock.now_ns()
-        self.process = f"{host_name()}:{os.getpid()}"
         self.store: object = None
         self.holds: Holds | None = None
         self.fence = self.byte = 0
@@ -157,6 +155,7 @@ _all: weakref.WeakSet[Holds] = weakref.WeakSet()
 
 
 def _renew_all() -> None:
+    this_process.cache_clear()
     for holds in list(_all):
         holds.renew()
 
@@ -285,6 +284,12 @@ def lost(run_id: str) -> RunLostError:
         "nothing more of this call is saved; load the run to see how it stands"
     )
     return RunLostError(run_id, reason)
+
+
+@cache
+def this_process() -> str:
+    """Return the name of this process, as "host:pid"."""
+    return f"{host_name()}:{os.getpid()}"
 
 
 def host_name() -> str:

@@ -35,9 +35,11 @@ OUTPUTS = {
         """,
     "time_travel": """\
         first: mean 128.0
-          step 1: load, active
-          step 2: clean, active
-          step 3: average, completed
+          step 0: input, active
+          step 1: step, active
+          step 2: step, active
+          step 3: step, active
+          step 3: end, completed
           from step 1 to 2: ['cleaned'] came
           at step 1 the State had ['limit', 'values']
         second, forked off first at step 1: mean 4.0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING
 import attrs
 
 from stategraph._owners.free import held_if_free
-from stategraph._owners.holds import Owning, host_name
+from stategraph._owners.holds import Owning, this_process
 from stategraph._values import clock
 from stategraph._values.ids import is_nested_id, step_of
 from stategraph._values.provenance import ParentStep
@@ -34,7 +33,7 @@ def history(held: HeldRuns, run_id: str) -> list[Summary]:
     if run is None:
         return []
     kept = tuple(run.kept)
-    owner = f"{host_name()}:{os.getpid()}"
+    owner = this_process()
     made = clock.to_datetime(run.created_ns)
     return [
         attrs.evolve(Summary.of(about(one)), revision=revision, created=made, owner=owner)

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 import attrs
 
-from stategraph._owners.holds import acting
+from stategraph._owners.holds import acting, this_process
 from stategraph._values.provenance import Kind, RunStatus
 from stategraph.errors import (
     CheckpointCorruptError,
@@ -309,7 +309,7 @@ class CheckpointEncoder:
         encoding, payload = kept
         about = (
             *(place[0], base, state.step, place[1], kind, node, time_ns_of(state), status, state.error),
-            *(by, took_ns_of(state), attempts, None if hold is None else hold.process, FORMAT, encoding),
+            *(by, took_ns_of(state), attempts, None if hold is None else this_process(), FORMAT, encoding),
         )
         seal = self._sealer.seal_of(state.run_id, about, payload, before, pause, incarnation)
         return tuple.__new__(CheckpointRecord, (*about, payload, seal, pause))  # as its constructor does, at every save

@@ -237,7 +237,7 @@ def _is_policy(policy: RetentionPolicy) -> bool:
     return policy.retention in RETENTIONS and is_ttl and type(policy.window) in (int, NoneType)
 
 
-ABOUT = CheckpointRecord._fields.index("payload")
+ABOUT = list(CheckpointRecord.__annotations__).index("payload")
 """How many fields of a row come before its payload."""
 
 About: TypeAlias = tuple[Any, ...]

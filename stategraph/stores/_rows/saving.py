@@ -67,8 +67,11 @@ def _following(
         return run, *log.encoder.following(base, state, log.next_place(run, state))
     same_data = have_same_data(base.state, state, base.encoded)
     check_step(state.run_id, run.step, state.step, may_change_data or same_data)
-    if log.keeps_all(run):
-        return run, *log.encoder.following(base, state, log.next_place(run, state))
+    place = log.next_place(run, state)
+    if log.keeps_all(run) and not log.sealer.takes_former:
+        return run, *log.encoder.following(base, state, place)
+    if log.keeps_all(run):  # what it would build on may be signed with a former key
+        return run, *log.encoder.snapshot(state, run.incarnation, place)
     # What a row builds on may be signed with a former key, and a snapshot builds on nothing.
     if same_data and have_same_provenance(base.state, state) and not log.sealer.takes_former:
         saved = log.table.chain(state.run_id, run.sequence)
