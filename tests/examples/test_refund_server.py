@@ -33,9 +33,10 @@ class Server:
         while self.process.poll() is None:
             try:
                 socket.create_connection(("127.0.0.1", self.port), timeout=1).close()
-                return
             except OSError:
                 time.sleep(0.02)
+            else:
+                return
         raise AssertionError("the server has ended")
 
     def ask(self, path: str, body: Any = None) -> tuple[int, Any]:
