@@ -31,6 +31,7 @@ from proof.forging.ways import Ways
 from proof.report import Report
 from proof.workers import WORKERS, determine, limited, tell, work_out
 from proof.workload import STORES
+from stategraph._owners.holds import held
 
 CASES = {"signed": 1_400, "unsigned": 300}
 """Changes at share 1.0, over both stores. After each, all is read, and so it is after each of two calls."""
@@ -157,7 +158,7 @@ def _unseen(player: Player, judge: Judge) -> Iterator[str]:
     """Yield what is not seen though it should be: else nothing would be proved. Whoever has the key is believed."""
 
     def apply(folder: Path) -> None:
-        with player.scene.open(folder) as store:
+        with player.scene.open(folder) as store, held(store, "died", take_over=True):  # it may be at work
             store.amend(store.load("died").set("n", 99))
 
     forgery = Forgery("all", "written with the key", "", apply, ("died",))

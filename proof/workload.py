@@ -15,7 +15,7 @@ import attrs
 
 from stategraph._values.provenance import RunStatus
 from stategraph.errors import CheckpointNotFoundError, StateGraphError
-from stategraph.state import State, evolve
+from stategraph.state import State, evolve, time_ns_of
 from stategraph.stores.base import CheckpointStore, Policy
 from stategraph.stores.registry import get_checkpoint_store
 
@@ -282,6 +282,8 @@ def entry_of(state: State, states: dict[int, State]) -> Entry:
     if known is None:
         raise UnknownStateError(f"{state!r:.200} has data that no State had")
     expected = evolve(known, status=state.status, generation=state.generation)
+    if state.generation:  # it was taken back to, and tells when
+        expected = evolve(expected, _time_ns=time_ns_of(state))
     if state != expected or repr(dict(state)) != repr(dict(expected)):
         raise UnknownStateError(
             f"step {state.step} of run {state.run_id!r} differs from what was saved at {known['place']}"
