@@ -203,6 +203,7 @@ class Interpreter:
             case "ask within":
                 if step.key not in data:
                     self._ask(step.key, data["n"])
+                    level.answered.add(step.key)  # an answer answers the pause that was shown, and no other
             case "parallel" | "hopeless branch":
                 self._branch(level, step, name)
                 return

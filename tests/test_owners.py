@@ -566,6 +566,7 @@ class TestStoresOfOthers:
                 store.delete(RUN)
 
 
+@pytest.mark.inside
 def test_a_run_that_was_waited_for_is_owned_as_any_other(
     open_store: Callable[[], CheckpointStore], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -584,6 +585,7 @@ def test_a_run_that_was_waited_for_is_owned_as_any_other(
 
 
 @pytest.mark.parametrize("by", ["deleted", "asked for"])
+@pytest.mark.inside
 def test_a_run_that_another_process_has_taken_over_and_done(
     open_store: Callable[[], CheckpointStore], monkeypatch: pytest.MonkeyPatch, by: str
 ) -> None:
@@ -601,6 +603,7 @@ def test_a_run_that_another_process_has_taken_over_and_done(
                 next(hangs)
 
 
+@pytest.mark.inside
 def test_who_is_taken_over_saves_nothing_at_once(
     open_store: Callable[[], CheckpointStore], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -653,6 +656,7 @@ def test_two_threads_own_their_first_runs(
             holds.let_go(hold)
 
 
+@pytest.mark.inside
 def test_whoever_has_let_go_owns_nothing_afterwards(any_store: CheckpointStore) -> None:
     """Though another thread was about to own it on its behalf, or to write."""
     late = holds.Hold(RUN)
@@ -668,6 +672,7 @@ def test_whoever_has_let_go_owns_nothing_afterwards(any_store: CheckpointStore) 
         any_store.save(State(run_id=RUN))
 
 
+@pytest.mark.inside
 def test_a_rollback_that_was_overtaken(any_store: CheckpointStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """Between owning the run and writing: nothing is rolled back."""
     make_graph(traces("ab"), store=any_store, preserve=True, retention="full").execute(State(run_id=RUN))
@@ -684,6 +689,7 @@ def test_a_rollback_that_was_overtaken(any_store: CheckpointStore, monkeypatch: 
     assert any_store.list() == []
 
 
+@pytest.mark.inside
 def test_what_somebody_owns_is_not_pruned(any_store: CheckpointStore) -> None:
     """Though its time is over: who has it may be about to go on with it."""
     over = make_graph(traces("ab"), store=any_store, preserve=True, ttl=0.001)
@@ -697,6 +703,7 @@ def test_what_somebody_owns_is_not_pruned(any_store: CheckpointStore) -> None:
     assert any_store.prune().runs == (() if any_store.list() else (RUN,))  # a store of four methods prunes nothing
 
 
+@pytest.mark.inside
 def test_lost_parts(any_store: CheckpointStore) -> None:
     """Parts of a step are no more kept of one who has lost the run than States are: the next owner makes its own."""
     if not any_store.keeps_parts:
@@ -713,6 +720,7 @@ def test_lost_parts(any_store: CheckpointStore) -> None:
     holds.let_go(owner)
 
 
+@pytest.mark.inside
 def test_a_run_is_owned_until_all_is_durable(any_store: CheckpointStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also what is saved after the call goes on: nobody finds the run free, and its last State missing."""
     found: list[Any] = []
@@ -728,6 +736,7 @@ def test_a_run_is_owned_until_all_is_durable(any_store: CheckpointStore, monkeyp
     assert found == ["completed"]
 
 
+@pytest.mark.inside
 def test_who_has_lost_a_run_frees_nobody_here(any_store: CheckpointStore) -> None:
     """By letting go: the run is that of who has taken it."""
     late, owner = holds.Hold(RUN), holds.Hold(RUN)
@@ -739,6 +748,7 @@ def test_who_has_lost_a_run_frees_nobody_here(any_store: CheckpointStore) -> Non
     holds.let_go(owner)
 
 
+@pytest.mark.inside
 def test_who_has_lost_a_run_frees_nobody(open_store: Callable[[], CheckpointStore]) -> None:
     """Nor for other processes."""
     with open_store() as store:

@@ -7,7 +7,7 @@ import attrs
 import pytest
 
 from stategraph import State
-from stategraph._owners.holds import Hold, own
+from stategraph._owners.holds import Hold, let_go, on_behalf_of, own
 from stategraph._values.ids import step_of
 from stategraph._values.progress import Part
 from stategraph._values.provenance import ParentStep
@@ -431,6 +431,7 @@ class TestARollbackThatFails:
 
         self.check_kept(other)
 
+    @pytest.mark.inside
     def test_a_prune_that_another_comes_before(self, store, other, monkeypatch):
         """What is within a run that goes on stays."""
         store.retain("a", Policy(ttl=1e-9))
@@ -440,7 +441,11 @@ class TestARollbackThatFails:
         remove = table_of(store).remove
 
         def after_another_has_written(*arguments):
-            other.amend(State({"n": 2, "more": 1}, run_id="a", step=2))
+            hold = Hold("a")
+            own(other, hold, take_over=True)
+            with on_behalf_of(hold):
+                other.amend(State({"n": 2, "more": 1}, run_id="a", step=2))
+            let_go(hold)
             return remove(*arguments)
 
         monkeypatch.setattr(table_of(store), "remove", after_another_has_written)

@@ -7,7 +7,7 @@ from typing import cast
 from stategraph._owners.free import held_if_free
 from stategraph._owners.holds import Owning
 from stategraph._values import clock
-from stategraph.errors import CheckpointCorruptError, FormatError
+from stategraph.errors import CheckpointCorruptError, FormatError, RunLostError
 from stategraph.stores._rows.records import RunRecord, WriteBatch
 from stategraph.stores._rows.run_log import RunLog
 from stategraph.stores.summaries import Pruned
@@ -53,7 +53,10 @@ def _is_removed(log: RunLog, run: RunRecord) -> bool:
         raise CheckpointCorruptError(run.run_id, f"its newest step {run.step} is missing")
     log.encoder.check(run.run_id, rows, run.incarnation)
     with held_if_free(cast(Owning, log.table.store), run.run_id) as hold:
-        return hold is not None and log.remove(run.run_id, run.version)
+        try:
+            return hold is not None and log.remove(run.run_id, run.version)
+        except RunLostError:
+            return False
 
 
 def _cut(log: RunLog, run: RunRecord) -> int:

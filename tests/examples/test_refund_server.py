@@ -1,0 +1,106 @@
+"""Two servers over one store, real requests, and clicks that come twice."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+SERVER = Path(__file__).parents[2] / "examples" / "refund_server.py"
+CLICKS = 12
+
+
+class Server:
+    """A process that serves refunds."""
+
+    def __init__(self, path: Path) -> None:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port = free.getsockname()[1]
+        command = [sys.executable, str(SERVER), str(self.port), str(path)]
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        while self.process.poll() is None:
+            try:
+                socket.create_connection(("127.0.0.1", self.port), timeout=1).close()
+            except OSError:
+                time.sleep(0.02)
+            else:
+                return
+        raise AssertionError("the server has ended")
+
+    def ask(self, path: str, body: Any = None) -> tuple[int, Any]:
+        """Return the status of the answer to a request, and what is in it."""
+        data = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(f"http://127.0.0.1:{self.port}{path}", data)
+        try:
+            with urllib.request.urlopen(request, timeout=30) as answer:
+                return answer.status, json.load(answer)
+        except urllib.error.HTTPError as error:
+            return error.code, json.load(error)
+
+    def printed(self) -> str:
+        """End the server; return what it has printed."""
+        self.process.terminate()
+        return self.process.communicate()[0]
+
+
+@pytest.fixture
+def servers(tmp_path: Path) -> Iterator[list[Server]]:
+    """Two servers over one store."""
+    started = [Server(tmp_path / "refunds.db") for _ in range(2)]
+    yield started
+    for one in started:
+        one.process.kill()
+        one.process.wait()
+        if one.process.stdout is not None:
+            one.process.stdout.close()
+
+
+def at_once(servers: list[Server], path: str, body: Any) -> list[tuple[int, Any]]:
+    """Send the same request many times at the same moment, to both servers."""
+    barrier = threading.Barrier(CLICKS)
+
+    def click(number: int) -> tuple[int, Any]:
+        barrier.wait()
+        return servers[number % len(servers)].ask(path, body)
+
+    with ThreadPoolExecutor(CLICKS) as pool:
+        return list(pool.map(click, range(CLICKS)))
+
+
+@pytest.mark.timeout(120)
+def test_what_comes_twice_counts_once(servers: list[Server]) -> None:
+    """A refund that is begun by many requests is one; of many clicks on "yes", one pays."""
+    begun = at_once(servers, "/refunds/r-7", {"amount": 950})
+    assert [status for status, _ in begun] == [200] * CLICKS
+    pauses = {told["asks"]["pause"] for _, told in begun}
+    assert len(pauses) == 1
+
+    yes = {"pause": pauses.pop(), "decision": "yes"}
+    answered = at_once(servers, "/refunds/r-7/answer", yes)
+
+    assert sorted(status for status, _ in answered) == [200] + [409] * (CLICKS - 1)
+    assert servers[0].ask("/refunds/r-7")[1]["paid"] == 950
+    assert servers[1].ask("/refunds/r-7", {"amount": 950})[1]["status"] == "completed"
+    assert "".join(one.printed() for one in servers) == "paid 950 EUR\n"
+
+
+@pytest.mark.timeout(120)
+def test_what_cannot_be_done_is_told(servers: list[Server]) -> None:
+    """As a client can tell it."""
+    assert servers[0].ask("/refunds/none")[0] == 404
+    servers[0].ask("/refunds/r-8", {"amount": 10})
+    status, told = servers[1].ask("/refunds/r-8/answer", {"pause": "another", "decision": "yes"})
+    assert status == 409
+    assert "pause" in told["error"]
