@@ -30,6 +30,7 @@ _FIRST_BYTE = 1 << 40  # of those that are locked: far behind what is written
 _FLOCK = struct.Struct("hhqqi4x")  # struct flock of Linux on 64-bit machines
 _OF_FILE = sys.platform == "linux" and struct.calcsize("P") == 8
 _NOTES, _NOTE = 4096, struct.Struct("<QqI?107s")  # who has locked a byte; one may take the place of another
+_IS_BRIEF = struct.calcsize("<QqI")  # where a note says that it is for a moment only
 
 
 class LockFile:
@@ -75,7 +76,11 @@ class LockFile:
         return True
 
     def unlock(self, byte: int) -> None:
-        """Let go of a byte."""
+        """Let go of a byte. Whoever locks it next and has not noted that yet seems to have it for a moment only."""
+        try:  # noqa: SIM105
+            os.pwrite(self._fd, b"\1", byte % _NOTES * _NOTE.size + _IS_BRIEF)
+        except OSError:  # there is no room
+            pass
         try:  # noqa: SIM105
             self._set(fcntl.LOCK_UN, byte)
         except OSError:  # then it falls with the process
@@ -103,8 +108,8 @@ class LockFile:
         """Return who has locked a byte last, as far as that can be told, and whether for a moment only."""
         kept = os.pread(self._fd, _NOTE.size, byte % _NOTES * _NOTE.size)
         found = _NOTE.unpack(kept) if len(kept) == _NOTE.size else (None, 0, 0, False, b"")
-        if found[0] != byte:  # that of another byte stands in its place
-            return Owner(host_name(), None), False
+        if found[0] != byte:  # it is not noted yet, or that of another byte stands in its place
+            return Owner(host_name(), None), True
         host = found[4].rstrip(b"\0").decode(errors="backslashreplace")
         return Owner(host, found[2], clock.to_datetime(found[1])), found[3]
 
