@@ -99,6 +99,8 @@ def questions(
         yield ("load", run), partial(store.load, run)
         for step in steps[run]:
             yield ("load of a step", run, step), partial(store.load, run, step)
+            for revision in (0, 1):
+                yield ("load of a revision", run, step, revision), partial(store.load, run, step, revision=revision)
 
 
 class _Listener(logging.Handler):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
+from itertools import pairwise
 from typing import TypeVar
 
 from stategraph._owners.holds import Hold, lost
@@ -120,6 +121,8 @@ class RunLog:
         is_newest = self.is_newest(run, rows[-1])
         if not is_newest and (at is None or at >= run.sequence):
             return None
+        if not is_newest and revision is None and run.sequence > run.step:
+            self._check_followed(run, rows[-1])
         state = self.encoder.state(run.run_id, rows, run.incarnation)
         if is_newest:
             self.known.remember(run, self.encoder.base_of(state, rows, run.incarnation))
@@ -164,6 +167,8 @@ class RunLog:
 
     def _summaries(self, run: RunRecord) -> list[Summary]:
         rows = self.visible(run)
+        if run.policy.keeps_all:
+            _check_gapless(run, rows)
         if self.sealer.signs:  # which covers the payloads: who signs wants to be sure rather than fast
             for chain in self.holding(run, rows):
                 self.encoder.check(run.run_id, chain, run.incarnation)
@@ -203,6 +208,13 @@ class RunLog:
         for row in rows:
             if at < row.sequence <= after and row.base < last:  # what builds on it shows that it was there
                 self.encoder.check(run.run_id, self.table.chain(run.run_id, row.sequence), run.incarnation)
+
+    def _check_followed(self, run: RunRecord, row: CheckpointRecord) -> None:
+        """Raise CheckpointCorruptError if a newer revision of a step than this one was lost."""
+        after = next((one for one in self.table.index(run.run_id) if one.sequence > row.sequence), None)
+        if after is not None:
+            self.encoder.check(run.run_id, self.table.chain(run.run_id, after.sequence), run.incarnation)
+            _check_gapless(run, (row, after))
 
     def _is_visible(self, run: RunRecord, at: int) -> bool:
         """Return whether retention keeps a checkpoint."""
@@ -322,3 +334,10 @@ class RunLog:
         if is_removed or version is None:
             self.known.forget_all(run_id)
         return is_removed
+
+
+def _check_gapless(run: RunRecord, rows: Sequence[CheckpointRecord]) -> None:
+    """Raise CheckpointCorruptError if a checkpoint between two others was lost, as far as their numbers show it."""
+    for row, after in pairwise(rows):
+        if after.sequence != row.sequence + max(1, after.step - row.step):
+            raise CheckpointCorruptError(run.run_id, f"a checkpoint that was saved after step {row.step} is missing")
