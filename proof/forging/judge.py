@@ -6,6 +6,7 @@ What signing cannot promise, and what is no failure here:
 - Lists tell of a run as it once was, where only its head was put back; to load it is refused.
 - A run is not there, or rows of it are not, where they were taken out. It may then be begun anew.
 - One that begins meets what was put where its rows will be, and is refused.
+- A checkpoint that retention hides, and that is still needed by others, is shown.
 - Histories of a store without a key, which is damaged: they are told without reading what the checksums are of.
 """
 
@@ -134,6 +135,9 @@ class Judge:
             return f"{instead}, though it is unharmed"
         if case.may_be_refused(seen, run) or (not expected and isinstance(seen, Missing)):
             return ""
+        if question[0].startswith("load of a") and _is_hidden(seen, expected):
+            expected = [self._player.scene.saved.get(run, {}).get(seen.step, Missing())]
+            return "" if _is_same(seen, expected[0]) else instead
         return "" if expected and self._was_saved(question, seen, expected, case) else instead
 
     def _was_saved(self, question: Question, seen: Any, expected: Sequence[Any], case: _Case) -> bool:
@@ -145,7 +149,8 @@ class Judge:
         if isinstance(seen, State):
             return any(is_same_state(seen, state) for state in saved)
         if question[0] == "parts":
-            return any(isinstance(one, dict) and seen.items() <= one.items() for one in expected)
+            made = case.parts(run, *question[2:])
+            return any(isinstance(one, dict) and seen.items() <= {**made, **one}.items() for one in expected)
         if isinstance(seen, list):
             known = [*map(Summary.of, saved), *(one for told in expected if isinstance(told, list) for one in told)]
             places = [(item.step, item.revision) for item in seen]
@@ -188,6 +193,11 @@ class _Case:
         """Return what the call saves of a run on its way."""
         return [state for world in self.worlds for state in world.saved if state.run_id == run]
 
+    def parts(self, run: str, step: int, node: str) -> dict[str, Any]:
+        """Return the parts that the call finishes of a step on its way, by their labels."""
+        made = [part for world in self.worlds for part in world.parts if run == self.call.run]
+        return {part.label: part.value for part in made if (part.step, part.node) == (step, node)}
+
     def touches(self, run: str) -> bool:
         """Return whether anything of a run is changed; one that is begun may meet all that is."""
         changed = self.played.changed
@@ -216,6 +226,11 @@ class _Case:
         if self.played.changed.is_less(self.call.run):
             return set(self.played.effects) >= set(world.effects)
         return self.played.effects == world.effects
+
+
+def _is_hidden(seen: Any, expected: Sequence[Any]) -> bool:
+    """Return whether a State is given where there is none to see."""
+    return isinstance(seen, State) and all(isinstance(one, Missing) for one in expected)
 
 
 def _wrong_list(seen: Any, expected: Sequence[Any], case: _Case) -> str:

@@ -13,7 +13,7 @@ import attrs
 from proof.forging.calls import CALLS, RESUMABLE, UNDER_WAY, Answers, Session, answer, ask_all, heard
 from proof.forging.changed import Changed, compared
 from proof.forging.scene import NOW, RUNS, Scene, Work, at
-from proof.forging.tables import FILES, Rows, connected, places, read, remove
+from proof.forging.tables import FILES, Rows, connected, outermost, places, read, remove
 from stategraph import CheckpointStore, State
 from stategraph._values.ids import check_run_id
 from stategraph.errors import InvalidRunIdError, StateGraphError
@@ -86,6 +86,7 @@ class Played:
         outcome: What it returned, or raised.
         effects: What the functions of the graph did.
         saved: The States that the graph gave to the store.
+        parts: The finished parts of the run that it gave to the store.
         answers: What is then to be read.
         changed: What somebody had changed.
     """
@@ -93,6 +94,7 @@ class Played:
     outcome: Any
     effects: list[str]
     saved: list[State]
+    parts: list[Part]
     answers: Answers
     changed: Changed
 
@@ -125,6 +127,7 @@ class Player:
         self._lay_out()
         changed, work = Changed(), Work()
         saved: list[State] = []
+        parts: list[Part] = []
 
         def change() -> None:
             nonlocal changed
@@ -137,9 +140,9 @@ class Player:
         with at(NOW), heard():
             if call.when == "before":
                 change()
-            outcome = self._called(call, change, work, saved) if call.name else None
+            outcome = self._called(call, change, work, saved, parts) if call.name else None
             answers = self._answers(call, None if forgery is None else changed)
-        return Played(outcome, work.effects, saved, answers, changed)
+        return Played(outcome, work.effects, saved, parts, answers, changed)
 
     def _lay_out(self) -> None:
         shutil.rmtree(self._folder, ignore_errors=True)
@@ -161,7 +164,9 @@ class Player:
         finally:
             shutil.rmtree(copy)
 
-    def _called(self, call: Call, change: Callable[[], None], work: Work, saved: list[State]) -> Any:
+    def _called(
+        self, call: Call, change: Callable[[], None], work: Work, saved: list[State], parts: list[Part]
+    ) -> Any:
         opened = answer(self._open)
         if not isinstance(opened, CheckpointStore):
             return opened
@@ -171,6 +176,7 @@ class Player:
                 change()
             elif call.when in UNDER_WAY:
                 work.during, work.then = change, call.when
+            setattr(store, "save_parts", _noting_parts(parts, call.run, store.save_parts))
             for write in ("save", "amend", "fork", "rollback"):
                 setattr(store, write, _noting(saved, getattr(store, write)))
             return answer(lambda: CALLS[call.name](self._session(call, store, work)))
@@ -211,18 +217,20 @@ def _is_run_id(run: str) -> bool:
 
 
 def deletion(runs: frozenset[str], scene: Scene) -> Forgery:
-    """Return what removes runs as the store itself does, by another handle; what is within a run, row by row."""
-    within = {run for run in runs if run not in RUNS}
+    """Return what removes runs as the store itself does, by another handle.
+
+    What is within a run is removed row by row, and so is a run that is at work, which the store would not delete.
+    """
 
     def apply(folder: Path) -> None:
         with scene.open(folder) as store:
-            for run in sorted(runs - within):
+            for run in sorted(runs.intersection(RUNS)):
                 with suppress(StateGraphError):
                     store.delete(run)
         rows = read(folder / FILES[scene.name])
         with connected(folder / FILES[scene.name]) as database:
             for key, place in places(rows).items():
-                if place.run in within:
+                if place.run in runs or outermost(place.run, RUNS) in runs:
                     remove(database, key)
 
     return Forgery("a run", "deleted", "", apply, tuple(runs))
@@ -236,6 +244,16 @@ def _noting(saved: list[State], write: Callable[..., State | None]) -> Callable[
         return made
 
     return noted
+
+
+def _noting_parts(
+    noted: list[Part], run: str, write: Callable[[str, Sequence[Part]], None]
+) -> Callable[[str, Sequence[Part]], None]:
+    def noting(run_id: str, parts: Sequence[Part]) -> None:
+        noted.extend(parts if run_id == run else ())
+        write(run_id, parts)
+
+    return noting
 
 
 def possible_calls(run: str) -> list[Call]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import sqlite3
+from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -205,10 +206,11 @@ class Ways:
         def apply(folder: Path) -> None:
             with connected(folder / self._file) as database:
                 found = indices(database)
+            keys = list(read(folder / self._file))
+            counted = Counter(table for table, _ in keys)
             chosen = random.Random(seed)  # noqa: S311 - no secret
-            index, table, columns = chosen.choice(found)
-            rows = [key for key in read(folder / self._file) if key[0] == table]
-            a, b = chosen.sample(rows, 2)
+            index, table, columns = chosen.choice([one for one in found if counted[one[1]] > 1])
+            a, b = chosen.sample([key for key in keys if key[0] == table], 2)
             with without_index(folder / self._file, index) as database:
                 exchange(database, a, b, [column for column in columns if column != "number"])
 

@@ -205,9 +205,10 @@ class RunLog:
         last = at + run.sequence - run.step
         rows = self.table.index(run.run_id)
         after = next((row.sequence for row in rows if row.sequence > last), last)
-        for row in rows:
-            if at < row.sequence <= after and row.base < last:  # what builds on it shows that it was there
-                self.encoder.check(run.run_id, self.table.chain(run.run_id, row.sequence), run.incarnation)
+        # What builds on it shows that it was there, and what has its number may be what became of it.
+        shown = [row for row in rows if at <= row.sequence <= after and (row.base < last or row.sequence <= last)]
+        for chain in self.holding(run, shown):
+            self.encoder.check(run.run_id, chain, run.incarnation)
 
     def _check_followed(self, run: RunRecord, row: CheckpointRecord) -> None:
         """Raise CheckpointCorruptError if a newer revision of a step than this one was lost."""
