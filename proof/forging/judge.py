@@ -136,8 +136,8 @@ class Judge:
         if case.may_be_refused(seen, run) or (not expected and isinstance(seen, Missing)):
             return ""
         if question[0].startswith("load of a") and _is_hidden(seen, expected):
-            expected = [self._player.scene.saved.get(run, {}).get(seen.step, Missing())]
-            return "" if _is_same(seen, expected[0]) else instead
+            saved = self._player.scene.saved.get(run, {}).get(seen.step)
+            return "" if _is_same(seen, saved) else instead
         return "" if expected and self._was_saved(question, seen, expected, case) else instead
 
     def _was_saved(self, question: Question, seen: Any, expected: Sequence[Any], case: _Case) -> bool:

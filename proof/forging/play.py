@@ -16,6 +16,7 @@ from proof.forging.scene import NOW, RUNS, Scene, Work, at
 from proof.forging.tables import FILES, Rows, connected, outermost, places, read, remove
 from stategraph import CheckpointStore, State
 from stategraph._values.ids import check_run_id
+from stategraph._values.progress import Part
 from stategraph.errors import InvalidRunIdError, StateGraphError
 
 
@@ -164,9 +165,7 @@ class Player:
         finally:
             shutil.rmtree(copy)
 
-    def _called(
-        self, call: Call, change: Callable[[], None], work: Work, saved: list[State], parts: list[Part]
-    ) -> Any:
+    def _called(self, call: Call, change: Callable[[], None], work: Work, saved: list[State], parts: list[Part]) -> Any:
         opened = answer(self._open)
         if not isinstance(opened, CheckpointStore):
             return opened
@@ -176,9 +175,10 @@ class Player:
                 change()
             elif call.when in UNDER_WAY:
                 work.during, work.then = change, call.when
-            setattr(store, "save_parts", _noting_parts(parts, call.run, store.save_parts))
-            for write in ("save", "amend", "fork", "rollback"):
-                setattr(store, write, _noting(saved, getattr(store, write)))
+            noting: dict[str, Callable[..., Any]] = {"save_parts": _noting_parts(parts, call.run, store.save_parts)}
+            noting |= {name: _noting(saved, getattr(store, name)) for name in ("save", "amend", "fork", "rollback")}
+            for name, noted in noting.items():
+                setattr(store, name, noted)
             return answer(lambda: CALLS[call.name](self._session(call, store, work)))
 
     def _session(self, call: Call, store: CheckpointStore, work: Work) -> Session:

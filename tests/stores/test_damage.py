@@ -114,6 +114,33 @@ class TestLostRows:
         with pytest.raises(CheckpointCorruptError):
             store.load("a", 2)
 
+    @pytest.mark.inside
+    def test_a_revision(self, any_store):
+        """The one before it does not pass for the newest, and the history does not hide it."""
+        saved(any_store, 1, 2, policy=Policy("full"))
+        saved(any_store, 2, status="paused")
+        saved(any_store, 3)
+        place = next(row.sequence for row in table_of(any_store).index("a") if row.revision)
+        lose(any_store, place)
+
+        with pytest.raises(CheckpointCorruptError):
+            any_store.load("a", 2)
+        with pytest.raises(CheckpointCorruptError, match="is missing"):
+            any_store.history("a")
+        assert any_store.load("a")["n"] == 3
+
+    @pytest.mark.inside
+    def test_one_in_whose_place_another_stands(self, store):
+        """It was saved, and is damaged."""
+        saved(store, 1, 2, 3, policy=Policy("full"))
+        store.rollback("a", 1)
+        saved(store, 2, generation=1)
+        lose(store, 3)
+        copy_row(store, 1, 3)
+
+        with pytest.raises(CheckpointCorruptError):
+            store.load("a", 3)
+
     def test_one_that_never_was(self, any_store):
         """Nothing is lost where steps were not saved."""
         saved(any_store, 2, 4, 6, policy=Policy("full"))

@@ -169,6 +169,8 @@ class RunLog:
         rows = self.visible(run)
         if run.policy.keeps_all:
             _check_gapless(run, rows)
+            if not rows[0].is_snapshot:
+                raise CheckpointCorruptError(run.run_id, f"a checkpoint before step {rows[0].step} is missing")
         if self.sealer.signs:  # which covers the payloads: who signs wants to be sure rather than fast
             for chain in self.holding(run, rows):
                 self.encoder.check(run.run_id, chain, run.incarnation)
