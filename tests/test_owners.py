@@ -274,6 +274,19 @@ class TestProcesses:
         assert busy.value.owner.pid == other.process.pid
         assert busy.value.owner.since is not None
 
+    def test_it_is_refused_at_once_however_often_it_is_asked_for(
+        self, graph: Any, start: Callable[..., Process], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Nobody waits for it as for one who writes by hand."""
+        start()
+        slept: list[float] = []
+        monkeypatch.setattr(time, "sleep", slept.append)
+
+        for _ in range(3):
+            with pytest.raises(RunBusyError):
+                graph.resume(RUN, allow_changed=True)
+        assert not slept
+
     def test_an_owner_that_is_killed(self, graph: Any, start: Callable[..., Process]) -> None:
         """Its run is free at once."""
         other = start()

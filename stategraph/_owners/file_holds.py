@@ -119,8 +119,7 @@ class FileHolds(Holds):
             if is_locked:
                 self._opened().unlock(hold.byte)
         if not (is_locked or take_over):
-            owner, is_brief = self._opened().noted(hold.byte)
-            raise busy(hold.run_id, owner, is_brief=is_brief)
+            raise busy(hold.run_id, *self._opened().noted(_byte(hold.run_id, fence)))
         return is_locked
 
     def _lock_byte(self, hold: Hold, fence: int) -> bool:
@@ -128,8 +127,12 @@ class FileHolds(Holds):
         locks = self._opened()
         with self._lock:  # whoever lets go of the run meanwhile has done so, or finds the byte
             hold.check()
-            hold.fence, hold.byte = fence, byte_of(f"{hold.run_id}\n{fence}")
-            return locks.lock(hold.byte, is_brief=hold.is_brief)
+            hold.fence = fence
+            hold.byte = _byte(hold.run_id, fence)
+            if locks.lock(hold.byte, is_brief=hold.is_brief):
+                return True
+            hold.byte = 0  # nobody unlocks what is another's
+            return False
 
     def release(self, hold: Hold) -> None:
         with self._lock:  # until both are done, or another thread would find one of them undone
@@ -148,7 +151,7 @@ class FileHolds(Holds):
             hold = self.get(run_id)
         if hold is not None:
             return hold.owner
-        return self._opened().owner(byte_of(f"{run_id}\n{fences.fence(run_id)[0]}"))
+        return self._opened().owner(_byte(run_id, fences.fence(run_id)[0]))
 
     def _opened(self) -> LockFile:
         """Return the file with the locks. One that was removed holds nobody off: another takes its place."""
@@ -163,6 +166,11 @@ class FileHolds(Holds):
                         locks.lock(hold.byte)
                 self._locks = locks
             return self._locks
+
+
+def _byte(run_id: str, fence: int) -> int:
+    """Return the number of the byte of a run that was taken over so often."""
+    return byte_of(f"{run_id}\n{fence}")
 
 
 def _place(path: Path) -> tuple[int, int, str] | None:

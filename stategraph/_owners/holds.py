@@ -22,7 +22,9 @@ from stategraph._values.ids import given_id
 from stategraph._values.provenance import Owner
 from stategraph.errors import RunBusyError, RunLostError
 
-_LONGEST_WRITE, _LOOK_AGAIN = 5.0, 0.0005  # seconds that a write by hand may take, and after which it is looked at
+_LOOK_AGAIN = 0.0005  # seconds after which a write by hand is looked at again
+LONGEST_WRITE = 5.0
+"""Seconds that a write by hand may take."""
 
 
 class Hold:
@@ -118,7 +120,7 @@ class Holds:
         with self._lock:
             other = self._by_run.get(hold.run_id)
             if other is not None and not take_over:
-                raise busy(hold.run_id, other.owner, is_brief=other.is_brief)
+                raise busy(hold.run_id, other.owner, LONGEST_WRITE if other.is_brief else 0.0)
             hold.holds = self  # first: whoever lets go now waits for the lock, or was seen by the next line
             hold.check()
             if other is not None:
@@ -217,26 +219,31 @@ def own(store: Owning, hold: Hold, *, take_over: bool = False) -> None:
     Raises:
         RunBusyError: somebody else owns it, and it is not to be taken over.
     """
-    waited = 0.0
+    began = time.monotonic()
     while True:
         try:
             store._own(hold, take_over=take_over)
         except _BrieflyBusyError as error:
-            if waited >= _LONGEST_WRITE:
+            if time.monotonic() - began >= error.longest:
                 raise RunBusyError(error.run_id, error.owner) from None
             time.sleep(_LOOK_AGAIN)
-            waited += _LOOK_AGAIN
         else:
             return
 
 
 class _BrieflyBusyError(RunBusyError):
-    """Somebody writes to the run by hand."""
+    """Somebody writes to the run by hand, or may do so; `longest` says for how many seconds that may last."""
+
+    longest = LONGEST_WRITE
 
 
-def busy(run_id: str, owner: Owner, *, is_brief: bool) -> RunBusyError:
-    """Return the error for a run that somebody owns."""
-    return (_BrieflyBusyError if is_brief else RunBusyError)(run_id, owner)
+def busy(run_id: str, owner: Owner, longest: float) -> RunBusyError:
+    """Return the error for a run that somebody owns, for so many seconds at most; 0 if nobody knows."""
+    if not longest:
+        return RunBusyError(run_id, owner)
+    error = _BrieflyBusyError(run_id, owner)
+    error.longest = longest
+    return error
 
 
 def let_go(hold: Hold) -> None:
