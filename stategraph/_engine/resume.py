@@ -71,8 +71,8 @@ def resume(
     if not run.plan.saves:
         raise CheckpointingDisabledError(run.plan.graph)
     task = _revived(run, run_id, updates, allow_changed, migrate, pause_id)
-    task = owning(run, Hold(run_id, is_shown=run.shows), task, then_runs=True)
-    return _taking_over(run, run_id, allow_changed, migrate, task) if run.takes_over else task
+    owned = owning(run, Hold(run_id, is_shown=run.shows), task, then_runs=True)
+    return _taking_over(run, run_id, allow_changed, migrate, owned) if run.takes_over else owned
 
 
 def _taking_over(

@@ -210,7 +210,18 @@ def held(store: Owning, run_id: str, *, take_over: bool = False) -> Iterator[Hol
         let_go(hold)
 
 
-def guarded(method: Callable[..., Any]) -> Callable[..., Any]:
+_WRITES = ("save", "save_many", "amend", "delete", "_discard", "rollback", "save_parts", "drop_parts")
+
+
+def guard_writes(store: type, contract: type) -> None:
+    """Guard all methods by which a class of stores writes to runs, except those that it has from the contract."""
+    for name in _WRITES:
+        method = getattr(store, name)
+        if method is not vars(contract)[name] and not hasattr(method, "is_guarded"):
+            setattr(store, name, _guarded(method))
+
+
+def _guarded(method: Callable[..., Any]) -> Callable[..., Any]:
     """Return a method of a store that writes to a run as one for its owner only. A State of it, or several, or its id
     is the first argument."""
 
