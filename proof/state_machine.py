@@ -5,23 +5,22 @@
 from __future__ import annotations
 
 import copy
-import io
 import shutil
 import tempfile
-import traceback
 from collections import Counter
-from contextlib import redirect_stdout
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
 import attrs
-from hypothesis import HealthCheck, Phase, seed, settings
+from hypothesis import seed
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
 from proof.edits import ATOMS, EDITS, HANDLES, POLICIES, RUN_IDS, STATUSES, Edits, edited
 from proof.model import Model, differences, is_same_state
 from proof.report import Report
+from proof.searching import failures_of, searching
 from stategraph._values import clock
 from stategraph._values.provenance import ErrorInfo
 from stategraph.errors import CheckpointNotFoundError, RunExistsError, StepConflictError
@@ -362,22 +361,9 @@ def _prove(name: str, machine: type[StoreMachine], rules: int, first_seed: int) 
     round_seed = first_seed
     while not report.failures and machine.executed.total() < rules:
         left = rules - machine.executed.total()
-        given = settings(
-            max_examples=max(1, min(50, left // _STEPS)),
-            stateful_step_count=_STEPS,
-            deadline=None,
-            database=None,
-            print_blob=True,
-            report_multiple_bugs=False,
-            phases=(Phase.generate, Phase.shrink),
-            suppress_health_check=list(HealthCheck),
-        )
-        printed = io.StringIO()
-        try:
-            with redirect_stdout(printed):
-                run_state_machine_as_test(seed(round_seed)(machine), settings=given)
-        except Exception:  # noqa: BLE001 - whatever it is, the proof fails
-            report.failures.append(f"with seed {round_seed}: {traceback.format_exc(-3)}{printed.getvalue()}")
+        how = searching(max(1, min(50, left // _STEPS)), stateful_step_count=_STEPS, print_blob=True)
+        looking = partial(run_state_machine_as_test, seed(round_seed)(machine), settings=how)
+        report.failures += failures_of(looking, round_seed)
         round_seed += 1
     report.tried.update(machine.executed + machine.tried)
     return report

@@ -795,8 +795,8 @@ MUTANTS = (
     Mutant(
         "a second owner is let in where a run is resumed",
         "_engine/resume.py",
-        "    return owning(run, Hold(run_id, is_shown=run.shows), task, then_runs=True)",
-        "    run.takes_over = True\n    return owning(run, Hold(run_id, is_shown=run.shows), task, then_runs=True)",
+        "    owned = owning(run, Hold(run_id, is_shown=run.shows), task, then_runs=True)",
+        "    run.takes_over = True\n    owned = owning(run, Hold(run_id, is_shown=run.shows), task, then_runs=True)",
         (f"{STORES} -k second_call_is_refused",),
     ),
     Mutant(

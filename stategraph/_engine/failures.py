@@ -171,8 +171,7 @@ def _save_last(run: RunContext, state: State) -> Task[None]:
         kept = yield (Load, run.services.load, state.run_id)
         if kept.step != state.step:
             raise
-        state = evolve(told(kept), status=state.status, error=state.error)
-        yield from save(run, (Save, run.services.save, state), state)
+        yield from _save_ended(run, kept, state)
     except NotSerializableError:
         yield from _keep_what_can_be(run, state)
         raise
@@ -180,17 +179,13 @@ def _save_last(run: RunContext, state: State) -> Task[None]:
 
 def _keep_what_can_be(run: RunContext, last: State) -> Task[None]:
     """Keep as many of the last steps as can be, and how the run ended, if the last State itself cannot be kept."""
-    ends = {"status": last.status, "error": last.error}
-    bare = evolve(
-        last, pause=None, progress=last.progress and last.progress.changed(partial=None)
-    )  # it may be these that cannot be
+    # Without the pause and what was emitted: it may be these that cannot be.
+    bare = evolve(last, pause=None, progress=last.progress and last.progress.changed(partial=None))
     tried = [*run.recent, bare]
     run.recent.clear()
     while tried:
-        state = evolve(told(tried.pop()), **ends)
         try:
-            yield from save(run, (Save, run.services.save, state), state)
-            yield from flush(run, state)
+            yield from _save_ended(run, tried.pop(), last)
         except NotSerializableError:
             continue
         return
@@ -199,8 +194,14 @@ def _keep_what_can_be(run: RunContext, last: State) -> Task[None]:
     except CheckpointNotFoundError:
         return
     if kept.step <= last.step:
-        state = evolve(told(kept), **ends)
-        yield from save(run, (Save, run.services.save, state), state)
+        yield from _save_ended(run, kept, last)
+
+
+def _save_ended(run: RunContext, state: State, last: State) -> Task[None]:
+    """Save a State as the one with which the run ends, in the way in which it ended with another one."""
+    state = evolve(told(state), status=last.status, error=last.error)
+    yield from save(run, (Save, run.services.save, state), state)
+    yield from flush(run, state)
 
 
 _Error = TypeVar("_Error", bound=BaseException)

@@ -60,7 +60,7 @@ class RunIO:
         self._source = source
         self._policy = policy
         self._is_told = False
-        self._before: list[State] = []  # what is to be saved with the next State
+        self._before: dict[int, State] = {}  # what is to be saved with the next State, by its identity
 
     @property
     def is_cancelled(self) -> bool:
@@ -124,15 +124,17 @@ class RunIO:
         So its story tells of the input and of the last step, at no further sync.
         """
         if self._policy is not None and self._policy.keeps_all:
-            self._before = [*(one for one in self._before if one is not state), state]
+            self._before.pop(id(state), None)
+            self._before[id(state)] = state
 
     def _save_story(self, state: State) -> None:
         """Save a State, and what is to be saved with it, once the store knows what it is to keep."""
         if not self._is_told:
             self._tell_policy(state.run_id)
-        before, self._before = [one for one in self._before if one is not state], []
+        before, self._before = self._before, {}
+        before.pop(id(state), None)
         if before:
-            self.store.save_many((*before, state))
+            self.store.save_many((*before.values(), state))
         else:
             self.store.save(state)
 

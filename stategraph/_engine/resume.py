@@ -71,7 +71,17 @@ def resume(
     if not run.plan.saves:
         raise CheckpointingDisabledError(run.plan.graph)
     task = _revived(run, run_id, updates, allow_changed, migrate, pause_id)
-    return owning(run, Hold(run_id, is_shown=run.shows), task, then_runs=True)
+    owned = owning(run, Hold(run_id, is_shown=run.shows), task, then_runs=True)
+    return _taking_over(run, run_id, allow_changed, migrate, owned) if run.takes_over else owned
+
+
+def _taking_over(
+    run: RunContext, run_id: str, allow_changed: bool, migrate: Mapping[str, str], task: Task[State]
+) -> Task[State]:
+    """Do a task that takes a run from its owner, if the run can go on here: else its owner is to keep it."""
+    saved = yield (Load, run.services.load, run_id)
+    check_compatible(run.plan, renamed(run, saved, migrate), allow_changed)
+    return (yield from task)
 
 
 def resume_owned(run: RunContext, run_id: str) -> Task[State]:

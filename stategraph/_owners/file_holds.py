@@ -96,7 +96,10 @@ class FileHolds(Holds):
         except OSError as error:
             self.release(hold)
             reason = f"nobody can tell who owns it: {self._path} cannot be locked ({error.strerror})"
-            raise CheckpointError(hold.run_id, f"{reason}; take a store on a local disk") from error
+            way_out = "take a store on a local disk"
+            if isinstance(error, PermissionError):
+                way_out = "make it this user's own, so that nobody else can write to it"
+            raise CheckpointError(hold.run_id, f"{reason}; {way_out}") from error
         except BaseException:
             self.release(hold)
             raise

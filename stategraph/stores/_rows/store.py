@@ -151,7 +151,8 @@ class RowStore(CheckpointStore):
         self._log.known.retain(check_run_id(run_id), policy)
 
     def load(self, run_id: str, step: int | None = None, revision: int | None = None) -> State:
-        check_numbers(step, revision)
+        if step is not None or revision is not None:
+            check_numbers(step, revision)
         return self._log.load(check_run_id(run_id), step, revision)
 
     def history(self, run_id: str) -> builtins.list[Summary]:
@@ -181,13 +182,7 @@ class RowStore(CheckpointStore):
     # ------------------------------------------------------------------ time travel, and forgetting
 
     def rollback(
-        self,
-        run_id: str,
-        step: int,
-        revision: int | None = None,
-        *,
-        take_over: bool = False,
-        by: str | None = None,
+        self, run_id: str, step: int, revision: int | None = None, *, take_over: bool = False, by: str | None = None
     ) -> State:
         check_number(step)
         check_numbers(revision=revision)
