@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from stategraph import ExecutionError, InterruptNode, RetryPolicy, RunStatus, State, StateGraph
+from stategraph import AnswerError, ExecutionError, InterruptNode, RetryPolicy, RunStatus, State, StateGraph
 from stategraph.stores import CheckpointStore
 from tests.scenarios import RUN, Scene, make_graph, raises
 
@@ -77,6 +77,44 @@ def test_failures_and_updates_are_told(play: Scene) -> None:
     assert rows[1].error.message == "no"
     assert "scenarios.py" in rows[1].error.traceback
     assert play.store.load(RUN, 0, revision=0).status is RunStatus.ACTIVE
+
+
+def test_going_on_without_updates_adds_nothing(play: Scene) -> None:
+    """A resume makes no step and gives no input: only what comes of it is told."""
+    left = [ValueError("first"), ValueError("second")]
+
+    def flaky(state: State) -> dict[str, int]:
+        if left:
+            raise left.pop()
+        return {"n": 1}
+
+    graph = make_graph({"a": lambda state: {}, "b": flaky}, store=play.store, **FULL)
+    with pytest.raises(ExecutionError):
+        play.execute(graph)
+    with pytest.raises(ExecutionError):
+        play.resume(graph, by="bob")
+    play.resume(graph, by="bob")
+    play.store.rollback(RUN, 2, revision=0)
+    play.resume(graph)
+
+    assert kinds(play.store) == [*("input", "step", "failure", "failure", "step", "end"), "rollback", "end"]
+
+
+@pytest.mark.parametrize("how", ["fails", "pauses", "is cancelled"])
+def test_the_input_is_told_once(play: Scene, how: str) -> None:
+    """Also of a run that never gets beyond its first node."""
+    first = InterruptNode(None, "x") if how == "pauses" else raises(ValueError())
+    graph = make_graph({"a": first, "b": lambda state: {}}, store=play.store, **FULL)
+    graph.submit(State(run_id=RUN))
+    if how == "is cancelled":
+        graph.cancel(RUN)
+    for _ in range(2):
+        try:
+            play.resume(graph)
+        except (ExecutionError, AnswerError):
+            continue
+
+    assert kinds(play.store).count("input") == 1
 
 
 def test_a_step_tells_how_long_it_took(play: Scene) -> None:
