@@ -125,6 +125,30 @@ class OwningContract:
 
         assert store.load("copy")["made"] == ["a"]
 
+    def test_a_run_that_goes_on_meanwhile_can_be_forked(self, store: CheckpointStore) -> None:
+        """However fast it is: what it had done by then is copied."""
+        stop = threading.Event()
+        checkpoint = CheckpointConfig(interval=1, preserve=True, retention="full")
+        config = GraphConfig("orders", observer="noop", checkpoint=checkpoint, max_iterations=1_000_000)
+        graph = StateGraph(config, store=store)
+        graph.add_node("a", lambda state: {"made": state.step})
+        graph.add_node("b", lambda state: {})
+        graph.add_edge("a", "b", lambda state: stop.is_set())
+        graph.add_edge("a", "a")
+        graph.set_entry_point("a")
+        graph.set_exit_point("b")
+        working = threading.Thread(target=graph.execute, args=(State(run_id=_RUN),))
+        working.start()
+        try:
+            while not store.list():
+                pass
+            copies = [store.fork(_RUN, f"copy-{number}") for number in range(5)]
+        finally:
+            stop.set()
+            working.join()
+
+        assert [store.load(copy.run_id) for copy in copies] == copies
+
     def test_a_run_is_waited_for(self, store: CheckpointStore) -> None:
         """Until its owner has let go of it."""
         ended: list[State] = []
