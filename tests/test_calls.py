@@ -350,6 +350,11 @@ class TestRecover:
             assert isinstance(done.error, GraphMismatchError)
         assert recovered(any_play, chat(any_play), max_recoveries=1)[0].error is None
 
+    def test_a_graph_that_saves_nothing(self, memory_play: Scene) -> None:
+        """It would find nothing to go on with, and nobody would know why."""
+        with pytest.raises(CheckpointingDisabledError, match="interval"):
+            chat(memory_play, interval=0).recover()
+
     def test_how_many(self, any_play: Scene) -> None:
         """At most the limit, beginning with the oldest."""
         graph = chat(any_play)

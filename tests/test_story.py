@@ -100,6 +100,17 @@ def test_going_on_without_updates_adds_nothing(play: Scene) -> None:
     assert kinds(play.store) == [*("input", "step", "failure", "failure", "step", "end"), "rollback", "end"]
 
 
+def test_what_is_no_name(play: Scene) -> None:
+    """Of who takes a run back: it stays as it is."""
+    graph = review(play.store)
+    play.execute(graph, State({"topic": "tea"}, run_id=RUN))
+
+    with pytest.raises(TypeError, match="by is a str that says who, not 5"):
+        play.store.rollback(RUN, 0, by=5)  # type: ignore[arg-type]
+
+    assert kinds(play.store) == ["input", "step", "pause"]
+
+
 @pytest.mark.parametrize("how", ["fails", "pauses", "is cancelled"])
 def test_the_input_is_told_once(play: Scene, how: str) -> None:
     """Also of a run that never gets beyond its first node."""

@@ -11,7 +11,7 @@ import attrs
 import pytest
 
 from stategraph.config import CheckpointConfig, GraphConfig
-from stategraph.errors import CheckpointNotFoundError, RunBusyError, RunCancelledError, RunLostError
+from stategraph.errors import CheckpointNotFoundError, InvalidRunIdError, RunBusyError, RunCancelledError, RunLostError
 from stategraph.graph import StateGraph
 from stategraph.state import State
 from stategraph.stores.base import CheckpointStore
@@ -80,6 +80,12 @@ class OwningContract:
         assert meanwhile.pid > 0
         assert meanwhile.host
         assert meanwhile.since.tzinfo is not None
+
+    def test_who_owns_what_is_no_run(self, store: CheckpointStore) -> None:
+        """It is an error, not a run that nobody is at work on."""
+        for wrong in ("../x", 5):
+            with pytest.raises(InvalidRunIdError):
+                store.owner(wrong)  # type: ignore[arg-type]
 
     @pytest.mark.parametrize("durability", ["sync", "async", "exit"])
     @pytest.mark.parametrize("how", ["execute", "resume"])
