@@ -6,7 +6,16 @@ from typing import Any
 
 import pytest
 
-from stategraph import AnswerError, ExecutionError, InterruptNode, RetryPolicy, RunStatus, State, StateGraph
+from stategraph import (
+    AnswerError,
+    ExecutionError,
+    InterruptNode,
+    RetryPolicy,
+    RunCancelledError,
+    RunStatus,
+    State,
+    StateGraph,
+)
 from stategraph.stores import CheckpointStore
 from tests.scenarios import RUN, Scene, make_graph, raises
 
@@ -98,6 +107,29 @@ def test_going_on_without_updates_adds_nothing(play: Scene) -> None:
     play.resume(graph)
 
     assert kinds(play.store) == [*("input", "step", "failure", "failure", "step", "end"), "rollback", "end"]
+
+
+@pytest.mark.parametrize("durability", ["sync", "async"])
+@pytest.mark.parametrize("is_nested", [False, True])
+def test_a_step_is_told_once_though_the_run_is_cancelled(play: Scene, is_nested: bool, durability: str) -> None:
+    """Of a nested run, too."""
+
+    def cancelling(state: State) -> dict[str, int]:
+        outer.cancel(RUN)
+        return {"n": 1}
+
+    options = {"store": play.store, "durability": durability, **FULL}
+    nodes = {"c": cancelling, "d": lambda state: {"m": 1}}
+    outer = make_graph({"a": make_graph(nodes, **options).as_node()} if is_nested else nodes, **options)
+    with pytest.raises(RunCancelledError):
+        play.execute(outer)
+
+    if is_nested:
+        (run,) = play.store.runs(parent=RUN)
+        assert kinds(play.store, run.run_id) == ["input", "step"]
+    assert kinds(play.store) == (["input", "cancel"] if is_nested else ["input", "step", "cancel"])
+    play.resume(outer)
+    assert kinds(play.store)[-2:] == ["step", "end"]
 
 
 def test_what_is_no_name(play: Scene) -> None:

@@ -35,6 +35,9 @@ def end_early(run: RunContext, error: BaseException) -> Task[None]:
     An exception that only drivers and steps know is replaced by the public one that it stands for.
     """
     run.services.heeds_cancel = False
+    if run.services.kept is run.state is not run.saved:
+        run.saved = run.state
+        yield from emit(run, EventType.CHECKPOINT_SAVE, run.state)
     if run.services.is_cancelled and run.outer_step is None and isinstance(error, Stopped | ExecutionError):
         yield from _end_cancelled(run, error)
     if isinstance(error, Stopped):
