@@ -220,6 +220,9 @@ class StateGraph(GraphBuilder):
         Args:
             limit: How many runs to go on with at most.
             max_recoveries: How many owners one step of a run may take down; then the run is failed.
+
+        Raises:
+            CheckpointingDisabledError: the graph saves nothing (interval 0).
         """
         return iter(_sweep(self.store, self._name, partial(self._sync_run, {}), limit, max_recoveries))
 

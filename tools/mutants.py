@@ -261,8 +261,8 @@ MUTANTS = (
     Mutant(
         "updates of a resume are not durable before the next node",
         "_engine/resume.py",
-        "    if updates or not is_same:\n",
-        "    if False:\n",
+        "    if is_same and not updates:\n",
+        "    if True:\n",
         ("tests/test_resume.py",),
     ),
     Mutant(

@@ -56,6 +56,7 @@ class RunIO:
         self.store = store if persist is None else _selective(store, persist)
         self.hold: Hold | None = None
         self.heeds_cancel = False
+        self.kept: State | None = None  # what was saved right before it was found out that the run is cancelled
         self.observer = observer
         self._source = source
         self._policy = policy
@@ -97,6 +98,7 @@ class RunIO:
         finally:
             acting.hold = before
         if self.heeds_cancel and self.hold is not None and self.hold.is_cancelled:
+            self.kept = state
             self.stop_if_cancelled(state)
 
     def stop_if_cancelled(self, state: State) -> None:

@@ -152,11 +152,13 @@ def revive(
     state = with_origins(run, stamped(run, with_data(all_keys, data)), all_keys, changes.keys())
     run.state = _noting_replaced(run, state, data_of(all_keys)) if changes else state
     run.has_joined_parts = run.plan.loads_parts  # perhaps: whoever made this State may not have come to drop them
-    if updates or not is_same:
-        amends = saved.step == step
-        if amends:
-            is_answer = asked is not None and (asked is pause or asked.response_param in updates)
-            run.state = told(run.state, Kind.ANSWER if is_answer else Kind.UPDATE, run.by)
+    amends = saved.step == step
+    if amends:
+        is_answer = asked is not None and (asked is pause or asked.response_param in updates)
+        run.state = told(run.state, Kind.ANSWER if is_answer else Kind.UPDATE, run.by)
+    if is_same and not updates:
+        run.found = run.state
+    else:
         command = (Amend, run.services.amend, run.state) if amends else (Save, run.services.save, run.state)
         yield from save(run, command, run.state)
     yield from emit(run, EventType.CHECKPOINT_RESUME, run.state)

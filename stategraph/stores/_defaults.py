@@ -6,6 +6,7 @@ import itertools
 from typing import Any
 
 from stategraph._progress.answers import asking_again, gives_back, waiting_anew
+from stategraph._text.shown import shorten
 from stategraph._values.ids import check_given_id
 from stategraph._values.provenance import Kind, ParentStep, RunStatus
 from stategraph.errors import CheckpointNotFoundError, RunExistsError
@@ -85,6 +86,8 @@ def keeps_nested(source: State) -> bool:
 
 def rolled_back(state: State, by: str | None = None) -> State:
     """Return the State of a run that is taken back to it. One that waited asks anew: it is another pause then."""
+    if by is not None and not isinstance(by, str):
+        raise TypeError(f"by is a str that says who, not {shorten(by)}")
     back = asking_again(state)
     back = back if back.pause is None else waiting_anew(back, back.pause)
     return told(evolve(back, generation=state.generation + 1), Kind.ROLLBACK, by)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, TypeAlias, Unpa
 import attrs
 
 from stategraph._owners.holds import Hold, Holds, guard_writes, held
-from stategraph._values.ids import given_id
+from stategraph._values.ids import check_run_id, given_id
 from stategraph._values.provenance import RunStatus
 from stategraph.errors import StepConflictError
 
@@ -338,7 +338,7 @@ class CheckpointStore(ABC):
         A store that has no more than the four methods knows of calls in this process. What a store knows beyond that,
         its class says.
         """
-        hold = self._holds.get(given_id(run_id))
+        hold = self._holds.get(given_id(check_run_id(run_id)))
         return None if hold is None else hold.owner
 
     @property
