@@ -132,6 +132,26 @@ def test_a_step_is_told_once_though_the_run_is_cancelled(play: Scene, is_nested:
     assert kinds(play.store)[-2:] == ["step", "end"]
 
 
+def test_what_a_nested_graph_still_asks_is_told_in_order(play: Scene) -> None:
+    """A resume that finds the question open tells it again, and not as of a time before."""
+    options = {"store": play.store, **FULL}
+    nested = make_graph({"ask": InterruptNode(None, "ok"), "c": lambda state: {}}, **options)
+    outer = make_graph({"a": lambda state: {}, "b": nested.as_node(), "d": lambda state: {}}, **options)
+    play.execute(outer)
+    play.store.rollback(RUN, 1)
+    play.resume(outer)
+    outer.cancel(RUN)
+    play.store.rollback(RUN, 1, revision=1)
+    for updates in ({}, {"more": 1}):
+        try:
+            play.resume(outer, updates)
+        except AnswerError:
+            continue
+
+    times = [row.timestamp for row in play.store.history(RUN)]
+    assert times == sorted(times)
+
+
 def test_what_is_no_name(play: Scene) -> None:
     """Of who takes a run back: it stays as it is."""
     graph = review(play.store)

@@ -22,7 +22,7 @@ from stategraph._values.provenance import RunStatus
 from stategraph.errors import AnswerError, ExecutionError
 from stategraph.nodes.base import NOTHING
 from stategraph.nodes.step import Question
-from stategraph.state import State, completed_by, evolve, told
+from stategraph.state import State, completed_by, evolve, time_ns_of, told
 
 
 def take_answer(run: RunContext, saved: State, updates: Mapping[str, Any]) -> Task[tuple[State, Mapping[str, Any]]]:
@@ -114,7 +114,7 @@ def pause_at(run: RunContext, stage: CompiledNode, pause: Pause) -> Task[None]:
         raise failure_at(run, stage.name, f"cannot pause: {why}")
     save_with_next(run, run.state)
     pause = _identified(run, attrs.evolve(pause, node=stage.name))
-    at = clock.to_ns(pause.at)
+    at = max(clock.to_ns(pause.at), time_ns_of(run.state))  # of a nested graph, it may have been asked before
     run.state = state = evolve(told(run.state), status=RunStatus.PAUSED, pause=pause, _time_ns=at)
     about = {"pause_node": pause.node, "reason": pause.reason, "response_param": pause.response_param}
     yield from save(run, (Save, run.services.save, state), state)
