@@ -192,7 +192,7 @@ class RowStore(CheckpointStore):
 
     def _rolled_back(self, run_id: str, step: int, revision: int | None, by: str | None) -> State:
         run, to, state = self._log.load_with_run(check_run_id(run_id), step, revision)
-        state = rolled_back(state, by)
+        state = rolled_back(state, run.parent, by)
         keeps_all = self._log.keeps_all(run)
         if keeps_all:
             place, cut_above = self._log.next_place(run, state), None
