@@ -268,7 +268,8 @@ def _chosen(store: str, share: float, seed: int) -> list[int]:
 
 def try_out(store: str, numbers: list[int]) -> Report:
     """Try the cases with these numbers."""
-    holds.LONGEST_WRITE = byte_locks.LONGEST_WRITE = 0.0  # who writes by hand is driven as well: nobody waits for that
+    for module in (holds, byte_locks):  # who writes by hand is driven as well: nobody waits for that
+        vars(module)["LONGEST_WRITE"] = 0.0
     warnings.simplefilter("ignore", RuntimeWarning)  # async nodes of calls that crash are awaited by nobody
     report, all_cases = Report(""), cases(store)
     for number in numbers:
