@@ -16,17 +16,21 @@ from stategraph.stores.disk import DiskStore
 from stategraph.stores.memory import MemoryStore
 from stategraph.stores.sqlite import SqliteStore
 from stategraph.stores.summaries import Summary
+from tests.scenarios import HANDLES
 
 _FULL = Policy("full")
 _KINDS = {"failed": "failure", "completed": "end", "paused": "pause"}
 
 
 def opened(kind: str, folder: Path) -> CheckpointStore:
-    return {
+    """-> a store, which is closed with the test."""
+    kinds = {
         "memory": MemoryStore,
         "sqlite": lambda: SqliteStore(folder / "runs.db"),
         "disk": lambda: DiskStore(folder / "runs"),
-    }[kind]()
+    }
+    HANDLES.append(kinds[kind]())
+    return HANDLES[-1]
 
 
 class Story:
