@@ -103,8 +103,10 @@ class RunLog:
         """Return a State, its row, and the record of its run as it was then."""
 
         def read(run: RunRecord) -> tuple[RunRecord, CheckpointRecord, State] | None:
-            found = self._loaded(step, revision, run)
-            return None if found is None or self.is_stale(run) else (run, found[1], found[0])
+            state, row = self._loaded(step, revision, run) or (None, None)
+            if state is None or row is None:
+                return None
+            return (run, row, state) if self.is_newest(run, row) or not self.is_stale(run) else None
 
         return self.read(run_id, read, step)
 
@@ -112,6 +114,8 @@ class RunLog:
         """Return the State of a step (None: the newest), and its row; None if others write to the run meanwhile."""
         at = None if step is None and revision is None else self._find(run, step, revision)
         rows = [] if at == _NOWHERE else self.table.chain(run.run_id, at)
+        if at is None and rows and not self.is_newest(run, rows[-1]):  # or one that is saved fast is never read
+            rows = self.table.chain(run.run_id, run.sequence)
         if not rows:
             self.check_absent(run, step if at == _NOWHERE else at)
         if not rows or (at is not None and not self._is_visible(run, at)):
