@@ -809,8 +809,8 @@ MUTANTS = (
     Mutant(
         "a run that another process has taken over stays owned by who has lost it",
         "_owners/file_holds.py",
-        "        if hold.run_id in self._by_run:\n            self._drop_lost",
-        "        if False:\n            self._drop_lost",
+        "        if hold.run_id in self._by_run:\n            self.drop_lost",
+        "        if False:\n            self.drop_lost",
         ("tests/test_owners.py -k taken_over_and_done",),
     ),
     Mutant(

@@ -11,10 +11,11 @@ import os
 import threading
 import time
 import weakref
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from functools import cache, wraps
-from typing import Any, Protocol, cast
+from typing import Any, Generic, Protocol, TypeVar, cast
 
 from stategraph._util.dropped import reaper
 from stategraph._values import clock
@@ -31,7 +32,8 @@ class Hold:
     Args:
         run_id: The run, the outermost one.
         is_shown: Whether the caller iterates over the run, and may have left it to the garbage collection.
-        is_brief: Whether it is for a single write by hand: whoever comes meanwhile waits for its end.
+        is_brief: Whether it is for a single write: whoever comes meanwhile waits for its end.
+        is_by_hand: Whether that is a write to the store, and none of a run.
 
     Attributes:
         store: The store that has given it out.
@@ -46,12 +48,14 @@ class Hold:
     """
 
     __slots__ = (
-        *("byte", "fence", "holds", "is_brief", "is_cancelled", "is_lost", "is_settled", "is_shown", "lock"),
-        *("run_id", "since_ns", "store"),
+        *("byte", "fence", "holds", "is_brief", "is_by_hand", "is_cancelled", "is_lost", "is_settled", "is_shown"),
+        *("lock", "run_id", "since_ns", "store"),
     )
 
-    def __init__(self, run_id: str, *, is_shown: bool = False, is_brief: bool = False) -> None:
-        self.run_id, self.is_shown, self.is_brief = run_id, is_shown, is_brief
+    def __init__(
+        self, run_id: str, *, is_shown: bool = False, is_brief: bool = False, is_by_hand: bool = False
+    ) -> None:
+        self.run_id, self.is_shown, self.is_brief, self.is_by_hand = run_id, is_shown, is_brief, is_by_hand
         self.since_ns = clock.now_ns()
         self.store: object = None
         self.holds: Holds | None = None
@@ -151,6 +155,43 @@ class Holds:
                 del self._by_run[hold.run_id]
 
 
+class Fenced(Protocol):
+    """What a store that others share knows of who owns its runs."""
+
+    def fence(self, run_id: str, /) -> tuple[int, bool]:
+        """Return what changes whenever a run is taken from its owner, and whether the run is cancelled."""
+
+
+_Table = TypeVar("_Table", bound=Fenced)
+
+
+class SharedHolds(Holds, ABC, Generic[_Table]):
+    """The runs that are owned in this process, of a store that others may own runs of as well."""
+
+    @abstractmethod
+    def own(self, hold: Hold, table: _Table, *, take_over: bool) -> None:
+        """Make this the hold on its run. Raises RunBusyError if somebody else owns it, unless it is to be taken."""
+
+    @abstractmethod
+    def owner(self, run_id: str, table: _Table) -> Owner | None:
+        """Return who owns a run, here or elsewhere."""
+
+    @abstractmethod
+    def leave(self) -> None:
+        """Let go of what the store needed for this: it is closed."""
+
+    def settle(self, hold: Hold) -> bool:
+        """Own a run for good that was only held for a write; return whether there was anything to do."""
+        return False
+
+    def drop_lost(self, run_id: str, table: _Table) -> None:
+        """Forget the hold on a run that others have taken over."""
+        other = self._by_run.get(run_id)
+        if other is not None and other.is_settled and table.fence(run_id)[0] != other.fence:
+            other.is_lost = True
+            self.release(other)
+
+
 _all: weakref.WeakSet[Holds] = weakref.WeakSet()
 
 
@@ -182,7 +223,7 @@ def held(store: Owning, run_id: str, *, take_over: bool = False) -> Iterator[Hol
     if is_acting(store, run_id):
         yield cast(Hold, acting.hold)
         return
-    hold = Hold(given_id(run_id), is_brief=True)
+    hold = Hold(given_id(run_id), is_brief=True, is_by_hand=True)
     grip = Grip(hold)  # noqa: F841 - let go of with this frame
     try:
         own(store, hold, take_over=take_over)

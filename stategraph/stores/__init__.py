@@ -10,6 +10,7 @@ from stategraph.stores.registry import get_checkpoint_store, register_checkpoint
 if TYPE_CHECKING:
     from stategraph.stores.disk import DiskStore
     from stategraph.stores.memory import MemoryStore
+    from stategraph.stores.postgres import PostgresStore
     from stategraph.stores.serializers import Serializer, register_serializer
     from stategraph.stores.sqlite import SqliteStore
     from stategraph.stores.summaries import Difference, Pruned, Summary
@@ -20,6 +21,7 @@ __all__ = [
     "DiskStore",
     "MemoryStore",
     "Policy",
+    "PostgresStore",
     "Pruned",
     "RetentionPolicy",
     "Serializer",
@@ -31,7 +33,7 @@ __all__ = [
 ]
 
 
-_LAZY = {"DiskStore": "disk", "MemoryStore": "memory", "SqliteStore": "sqlite"}
+_LAZY = {"DiskStore": "disk", "MemoryStore": "memory", "PostgresStore": "postgres", "SqliteStore": "sqlite"}
 _LAZY |= dict.fromkeys(("Serializer", "register_serializer"), "serializers")
 _LAZY |= dict.fromkeys(("Difference", "Pruned", "Summary"), "summaries")
 

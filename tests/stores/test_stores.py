@@ -12,6 +12,7 @@ from stategraph.stores.disk import DiskStore
 from stategraph.stores.memory import MemoryStore
 from stategraph.stores.sqlite import SqliteStore
 from stategraph.testing import CheckpointStoreContract
+from tests.postgres_server import open_postgres
 
 
 class TestMemoryStore(CheckpointStoreContract):
@@ -32,6 +33,14 @@ class TestSqliteStore(CheckpointStoreContract):
     @pytest.fixture
     def store(self, tmp_path):
         store = SqliteStore(tmp_path / "runs.db")
+        yield store
+        store.close()
+
+
+class TestPostgresStore(CheckpointStoreContract):
+    @pytest.fixture
+    def store(self):
+        store = open_postgres()
         yield store
         store.close()
 

@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sqlite3
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
-from operator import attrgetter
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
 from stategraph._owners.file_holds import Fence, FileHolds
 from stategraph._owners.holds import Hold, acting, lost
 from stategraph._values import clock
-from stategraph._values.ids import PARTS, check_stored_id, given_id, nested_range
-from stategraph._values.provenance import ErrorInfo, ParentStep
-from stategraph.errors import CheckpointCorruptError, CheckpointError, CheckpointSaveError, InvalidRunIdError
+from stategraph._values.ids import PARTS, given_id, nested_range
+from stategraph.errors import CheckpointCorruptError, CheckpointError, CheckpointSaveError
 from stategraph.stores._checks import RunFilter
-from stategraph.stores._codec.nesting import check_json
 from stategraph.stores._files.sqlite_files import (
     OpenFiles,
     check_log,
@@ -33,11 +29,19 @@ from stategraph.stores._files.sqlite_files import (
 )
 from stategraph.stores._rows import sql_schema as sql
 from stategraph.stores._rows.access import Access
-from stategraph.stores._rows.columns import Columns, Labels, labels_of, no_run
-from stategraph.stores._rows.records import CheckpointRecord, RunRecord, Unreadable, WriteBatch
+from stategraph.stores._rows.records import (
+    CheckpointRecord,
+    RunRecord,
+    Unreadable,
+    WriteBatch,
+    lasting_values,
+    row_values,
+    run_values,
+    step_values,
+)
+from stategraph.stores._rows.sql_columns import SQL_COLUMNS, run_of, run_or_unreadable
 from stategraph.stores._rows.sql_schema import LAST_SEQUENCE, SEQUENCE_BITS
 from stategraph.stores._rows.table import Identify, Table, closed_error
-from stategraph.stores.base import RetentionPolicy
 
 _Result = TypeVar("_Result")
 
@@ -246,11 +250,11 @@ class SqliteTable(Table):
         """Write the record of a run; return its number, None if its version is another."""
         execute = self.connection.execute
         if old is None:
-            found = execute(sql.NEW_RUN, (*_run_values(run), run.run_id)).fetchone()
-        elif _lasting_values(old) == _lasting_values(run):
-            found = execute(sql.NEXT_STEP, (*_step_values(run), run.run_id, old.version)).fetchone()
+            found = execute(sql.NEW_RUN, (*run_values(run), run.run_id)).fetchone()
+        elif lasting_values(old) == lasting_values(run):
+            found = execute(sql.NEXT_STEP, (*step_values(run), run.run_id, old.version)).fetchone()
         else:
-            found = execute(sql.NEXT_RUN, (*_run_values(run), run.run_id, old.version)).fetchone()
+            found = execute(sql.NEXT_RUN, (*run_values(run), run.run_id, old.version)).fetchone()
         return None if found is None else int(found[0])
 
     def _put_rows(self, first: int, rows: Sequence[CheckpointRecord]) -> None:
@@ -331,7 +335,7 @@ class SqliteTable(Table):
 
     def run(self, run_id: str) -> RunRecord | None:
         found = self.query(run_id, f"SELECT {sql.RUN} FROM run WHERE run_id = ?", (run_id,))
-        return _run_of(found[0], self) if found else None
+        return run_of(found[0], self) if found else None
 
     def runs(self, which: RunFilter, limit: int, before: int | None) -> list[RunRecord | Unreadable]:
         parent, since = which.parent, None if which.since is None else clock.to_ns(which.since)
@@ -346,7 +350,7 @@ class SqliteTable(Table):
         values = [*(value for _, value in asked), limit]
         select = f"SELECT {sql.RUN} FROM run {where} ORDER BY number DESC LIMIT ?"
         found = self.query("", select, values, fetch_damaged_text)
-        return [_run_or_unreadable(row, self) for row in found]
+        return [run_or_unreadable(row, self) for row in found]
 
     def nested_ids(self, run_id: str) -> list[str]:
         return [str(nested_id) for (nested_id,) in self.query(run_id, sql.NESTED, nested_range(run_id))]
@@ -356,7 +360,7 @@ class SqliteTable(Table):
         if last > LAST_SEQUENCE or last < 0:
             return []
         found = self.query(run_id, sql.CHAIN, {"run_id": run_id, "last": last})
-        rows = [_COLUMNS.row(run_id, columns) for _, _, *columns in found]
+        rows = [SQL_COLUMNS.row(run_id, columns) for _, _, *columns in found]
         if sequence is None and rows and found[0][0] != rows[-1].sequence:
             raise CheckpointCorruptError(run_id, f"its newest step {found[0][1]} is missing")
         return rows if rows and sequence in (None, rows[-1].sequence) else []
@@ -369,89 +373,10 @@ class SqliteTable(Table):
         return int(found[0][0]) if found else None
 
     def index(self, run_id: str) -> list[CheckpointRecord]:
-        return [_COLUMNS.row(run_id, found) for found in self.query(run_id, sql.INDEX, {"run_id": run_id})]
-
-
-# --------------------------------------------------------------------------- columns
+        return [SQL_COLUMNS.row(run_id, found) for found in self.query(run_id, sql.INDEX, {"run_id": run_id})]
 
 
 def _row_values(first: int, row: CheckpointRecord) -> tuple[Any, ...]:
-    """Return the columns of a row of the run whose rows begin at `first`."""
-    error = None if row.error is None else _error_text(row.error)
-    return (
-        *(first | row.sequence, row.base, row.step, row.revision, row.kind._value_, row.node, row.time_ns),
-        *(row.status._value_, error, row.by, row.took_ns, row.attempts, row.owner),
-        *(row.format, row.encoding, row.payload.decode() if row.encoding == "json" else row.payload, row.seal),
-        row.pause,
-    )
-
-
-_lasting_values: Callable[[RunRecord], tuple[Any, ...]] = attrgetter(
-    *("revision", "kind", "status", "error", "by", "graph", "parent", "policy", "labels", "pause")
-)
-"""Returns what seldom changes of a run."""
-
-_step_values: Callable[[RunRecord], tuple[Any, ...]] = attrgetter(
-    *("version", "sequence", "step", "node", "time_ns", "tip", "seal")
-)
-"""Returns the columns of a run that change at every step."""
-
-
-def _run_values(run: RunRecord) -> tuple[Any, ...]:
-    """Return the columns of a run."""
-    error = None if run.error is None else _error_text(run.error)
-    parent = None if run.parent is None else f"{run.parent.run_id}@{run.parent.step}"
-    labels = json.dumps([text for pair in run.labels for text in pair])
-    about = run.revision, run.kind._value_, run.status._value_, error, run.by, run.graph, parent
-    return *_step_values(run), *about, _policy_text(run.policy), labels, run.pause, run.created_ns, run.incarnation
-
-
-def _run_of(found: tuple[Any, ...], store: object) -> RunRecord:
-    """Return the run in these columns. Raises CheckpointCorruptError, which names the store, if they hold none."""
-    run_id = found[0]
-    try:
-        check_stored_id(run_id)
-    except InvalidRunIdError as error:
-        raise no_run(run_id, f"its column {error}", store) from error
-    return _COLUMNS.run(run_id, found[1:], store)
-
-
-def _run_or_unreadable(found: tuple[Any, ...], store: object) -> RunRecord | Unreadable:
-    """Return the run in these columns, or why they cannot be read."""
-    try:
-        return _run_of(found, store)
-    except CheckpointCorruptError as error:
-        return Unreadable(str(found[0]), found[1], error)
-
-
-def _parent_of(text: str) -> ParentStep:
-    run_id, _, step = text.rpartition("@")
-    return ParentStep(run_id, int(step))
-
-
-def _error_text(error: ErrorInfo) -> str:
-    return json.dumps(error.parts)
-
-
-def _error_of(text: str) -> ErrorInfo:
-    check_json(text.encode(), levels=1)
-    return ErrorInfo(*json.loads(text))
-
-
-def _policy_text(policy: RetentionPolicy) -> str:
-    parts = (policy.retention, policy.window, policy.ttl)
-    return " ".join("-" if part is None else str(part) for part in parts)
-
-
-def _policy_of(text: str) -> RetentionPolicy:
-    retention, window, ttl = text.split(" ")
-    numbers = None if window == "-" else int(window), None if ttl == "-" else float(ttl)
-    return RetentionPolicy(retention, *numbers)
-
-
-def _labels_of(text: str) -> Labels:
-    check_json(text.encode(), levels=1)
-    return labels_of(json.loads(text))
-
-
-_COLUMNS = Columns(error=_error_of, parent=_parent_of, policy=_policy_of, labels=_labels_of)
+    """Return the columns of a row of the run whose rows begin at `first`. JSON is kept as text."""
+    payload = row.payload.decode() if row.encoding == "json" else row.payload
+    return first | row.sequence, *row_values(row, payload)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
-from stategraph._owners.file_holds import Fence, FileHolds
+from stategraph._owners.file_holds import Fence
+from stategraph._owners.holds import SharedHolds
 from stategraph.errors import CheckpointError
 from stategraph.stores._checks import RunFilter
 from stategraph.stores._rows.records import CheckpointRecord, RunRecord, Unreadable, WriteBatch
@@ -111,17 +112,13 @@ class Table(ABC):
 
     # ------------------------------------------------------------------ owners
 
-    owners: FileHolds | None = None
+    owners: SharedHolds[Any] | None = None
     """Who owns which run, where processes that share the table know that of each other; None in one that is only read.
     """
 
     @abstractmethod
     def fence(self, run_id: str) -> Fence:
-        """Return how often a run was taken from its owners, and whether it is cancelled."""
-
-    @abstractmethod
-    def raise_fence(self, run_id: str) -> Fence:
-        """Count that a run is taken from its owner, in a transaction of its own; return the same."""
+        """Return what changes whenever a run is taken from its owner, and whether the run is cancelled."""
 
     @abstractmethod
     def set_cancelled(self, run_id: str, is_cancelled: bool) -> None:
