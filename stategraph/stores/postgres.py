@@ -68,7 +68,11 @@ class PostgresStore(RowStore):
             from stategraph.stores._postgres.table import PostgresTable  # imported when used: psycopg takes 60 ms
 
             table = PostgresTable(store, where, schema, pool=pool, patience=patience, prepares=prepare, lease=lease)
-            table.open(schema, identify, migrates=migrate)
+            try:
+                table.open(schema, identify, migrates=migrate)
+            except BaseException:
+                table.close()
+                raise
             return table
 
         super().__init__(open_table, **options)

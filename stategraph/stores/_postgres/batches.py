@@ -7,8 +7,6 @@ from typing import Any, TypeAlias
 
 from stategraph._owners.holds import Hold
 from stategraph._values.ids import given_id, nested_range
-from stategraph.errors import CheckpointSaveError
-from stategraph.stores._postgres.failures import is_stalled
 from stategraph.stores._postgres.statements import Cut, Guard, Put, save
 from stategraph.stores._rows.records import (
     MAX_STEP,
@@ -53,11 +51,6 @@ def fence_of(hold: Hold | None) -> tuple[Guard, int]:
     if hold is None:
         return Guard.NONE, 0
     return (Guard.OWNED, hold.fence) if hold.fence else (Guard.BY_HAND, 0)
-
-
-def is_about_one(error: CheckpointSaveError) -> bool:
-    """Return whether one of several batches is to blame, and the others would have been written without it."""
-    return is_stalled(error.__cause__)
 
 
 def _cut_of(batch: WriteBatch) -> Cut:

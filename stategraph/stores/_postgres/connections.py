@@ -16,6 +16,7 @@ from psycopg.types.numeric import Int8Dumper
 from stategraph.errors import ConfigError
 
 _SOONEST_TO_CONNECT = 2  # seconds: no client of PostgreSQL gives up sooner
+_STALLED = 1.0  # seconds that a statement waits for a row that somebody else has locked; then it is made again
 _WEAK = ("off", "local")  # values of synchronous_commit with which what was acknowledged may be lost
 
 Server: TypeAlias = "psycopg.Connection[Any]"
@@ -174,12 +175,10 @@ def _check(connection: Connection) -> None:
 
 def _set(connection: Connection, patience: float) -> None:
     """Give the session what it needs, unless it asks for more, or for less patience, itself."""
-    names = [name for name, _ in settings(patience)]
-    found = connection.execute(
-        "SELECT name, setting FROM pg_settings WHERE name = ANY($1)", ([*names, "synchronous_commit"],)
-    ).fetchall()
+    names = [name for name, _ in _of_all(patience)]
+    found = connection.execute("SELECT name, setting FROM pg_settings WHERE name = ANY($1)", (names,)).fetchall()
     now = dict(found)
-    wanted = [(name, value) for name, value in settings(patience) if not _is_stricter(now.get(name), value)]
+    wanted = [(name, value) for name, value in _of_all(patience) if not _is_stricter(now.get(name), value)]
     if now["synchronous_commit"] not in _WEAK:
         wanted = [one for one in wanted if one[0] != "synchronous_commit"]
     for name, value in wanted:
@@ -191,13 +190,22 @@ def _is_stricter(now: str | None, value: str) -> bool:
     return now is not None and now.isdecimal() and value.isdecimal() and 0 < int(now) <= int(value)
 
 
-def settings(patience: float) -> list[Setting]:
+def of_transaction(patience: float) -> list[Setting]:
     """Return what holds for every transaction: the server is to give up before the client, and to say so."""
     milliseconds = max(1, int(patience * 1000))
     return [
         ("synchronous_commit", "on"),
-        ("default_transaction_isolation", "read committed"),
-        ("lock_timeout", str(max(1, milliseconds * 9 // 10))),
+        ("lock_timeout", str(max(1, int(min(_STALLED, patience / 2) * 1000)))),
         ("statement_timeout", str(milliseconds)),
-        ("idle_in_transaction_session_timeout", str(milliseconds)),
     ]
+
+
+def _of_all(patience: float) -> list[Setting]:
+    """Return what holds for a session: also that it lets go of what it has locked if its client is frozen."""
+    idle = ("idle_in_transaction_session_timeout", str(max(1, int(patience * 1000))))
+    return [*of_transaction(patience), idle, ("default_transaction_isolation", "read committed")]
+
+
+def set_here(name: str, value: str) -> tuple[str, Setting]:
+    """Return the statement that makes a setting until the transaction ends."""
+    return "SELECT set_config($1, $2, true)", (name, value)

@@ -10,8 +10,8 @@ from stategraph.errors import CheckpointCorruptError, CheckpointError
 FAILURES = (psycopg.Error, UnicodeError, OverflowError)
 """What comes of asking a server."""
 
-_PASSING = ("40001", "40P01", "57P01", "57P02", "57P03", "25006")
-"""Conflicts and deadlocks, a server that stops or starts, one that cannot be written to until it was promoted."""
+_PASSING = ("40001", "40P01", "55P03", "57P01", "57P02", "57P03", "25006")
+"""Conflicts, deadlocks, rows that others have locked; a server that stops, starts, or was not promoted yet."""
 _MISSING = (errors.UndefinedTable, errors.UndefinedColumn, errors.InvalidSchemaName)
 
 
@@ -34,7 +34,7 @@ def is_refused_connection(error: Exception) -> bool:
 _REFUSED = ("authentication failed", "does not exist", "no pg_hba.conf entry", "no password supplied")
 
 
-def is_stalled(error: BaseException | None) -> bool:
+def is_stalled(error: Exception) -> bool:
     """Return whether somebody else had locked what was to be written."""
     return isinstance(error, errors.LockNotAvailable)
 

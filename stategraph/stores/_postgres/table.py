@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeVar
+
+from psycopg.errors import LockNotAvailable
 
 from stategraph._owners.holds import acting, lost
 from stategraph._owners.leases import LeaseHolds
@@ -16,12 +18,19 @@ from stategraph._values.ids import given_id, nested_range
 from stategraph.errors import CheckpointCorruptError, CheckpointError, CheckpointSaveError
 from stategraph.stores._checks import RunFilter
 from stategraph.stores._postgres import statements as sql
-from stategraph.stores._postgres.batches import Asked, asked, fence_of, is_about_one
-from stategraph.stores._postgres.connections import Connection, Connections, Server, connected, settings
-from stategraph.stores._postgres.failures import FAILURES, cause_of, explained, is_passing, is_refused_connection
+from stategraph.stores._postgres.batches import Asked, asked, fence_of
+from stategraph.stores._postgres.connections import Connection, Connections, Server, connected, of_transaction, set_here
+from stategraph.stores._postgres.failures import (
+    FAILURES,
+    cause_of,
+    explained,
+    is_passing,
+    is_refused_connection,
+    is_stalled,
+)
 from stategraph.stores._postgres.leasing import Leasing
 from stategraph.stores._postgres.schema import prepare, quoted
-from stategraph.stores._rows.access import used_below
+from stategraph.stores._rows.access import StalledError, used_below
 from stategraph.stores._rows.records import MAX_STEP, CheckpointRecord, RunRecord, Unreadable, WriteBatch
 from stategraph.stores._rows.sql_columns import SQL_COLUMNS, run_of, run_or_unreadable
 from stategraph.stores._rows.table import Identify, Table, closed_error
@@ -30,7 +39,6 @@ _Result = TypeVar("_Result")
 
 _PAGE = 1000  # runs that are asked for at a time, however many there are
 _AGAIN = 0.05  # seconds after which a server that was not there is asked once more
-_STALLED = 1.0  # seconds that a batch of several waits for a row that somebody else has locked
 
 
 class PostgresTable(Leasing, Table):
@@ -86,10 +94,12 @@ class PostgresTable(Leasing, Table):
         work: Callable[[Server], _Result],
         kind: type[CheckpointError] = CheckpointError,
         patience: float | None = None,
+        waits: bool = True,
     ) -> _Result:
         """Return the result of some work with a connection, which is done again where it may go well then.
 
         Raises:
+            LockNotAvailable: somebody else has locked a row, and that is not to be waited for.
             CheckpointError: `kind`, unless the tables are damaged.
         """
         give_up = time.monotonic() + (self._patience if patience is None else patience)
@@ -100,6 +110,8 @@ class PostgresTable(Leasing, Table):
                 with self._connections.use(give_up) as server:
                     return work(server)
             except FAILURES as error:
+                if not waits and is_stalled(error):
+                    raise
                 if not is_passing(error) or is_refused_connection(error) or time.monotonic() + _AGAIN > give_up:
                     raise explained(error, run_id, self.store, kind) from cause_of(error)
             time.sleep(_AGAIN)
@@ -117,15 +129,12 @@ class PostgresTable(Leasing, Table):
         """Return what each of several statements finds, which are made in one transaction and one round trip."""
         if len(several) == 1 and self._prepares:
             return [server.execute(*several[0], binary=True).fetchall()]
-        with ExitStack() as stack:
-            stack.enter_context(server.pipeline())
-            stack.enter_context(server.transaction())
-            if not self._prepares:  # behind a pooler, the next transaction may be in another session
-                for setting in settings(self._patience)[:4:2] + settings(self._patience)[3:4]:
-                    server.execute("SELECT set_config($1, $2, true)", setting)
-            if len(several) > 1:
-                limit = min(_STALLED, self._patience / 2)
-                server.execute("SELECT set_config('lock_timeout', $1, true)", (str(int(limit * 1000)),))
+        settings: list[Asked] = []
+        if not self._prepares:  # behind a pooler, the next transaction may be in another session
+            settings += (set_here(*one) for one in of_transaction(self._patience))
+        with server.pipeline():  # which is one transaction, up to its end
+            for one in settings:
+                server.execute(*one)
             cursors = [server.execute(*one, binary=True) for one in several]
         return [cursor.fetchall() for cursor in cursors]
 
@@ -149,12 +158,16 @@ class PostgresTable(Leasing, Table):
         inside = [place for place in order if (hold := holds[place]) is None or not hold.is_lost]
         written = [False] * len(batches)
         if inside:
-            found = self._applied([batches[place] for place in inside])
+            try:
+                found = self._applied([batches[place] for place in inside], waits=False)
+            except LockNotAvailable as error:
+                reason = str(explained(error, "", self.store, CheckpointSaveError).reason)
+                raise StalledError(reason, lambda batch: self._applied([batch], waits=True)[0]) from error
             for place, is_written in zip(inside, found, strict=True):
                 written[place] = is_written
         return written
 
-    def _applied(self, batches: Sequence[WriteBatch]) -> list[bool]:
+    def _applied(self, batches: Sequence[WriteBatch], *, waits: bool) -> list[bool]:
         several = [asked(self._schema, batch) for batch in batches]
         is_again = False
 
@@ -171,12 +184,8 @@ class PostgresTable(Leasing, Table):
                 for batch, rows in zip(batches, found, strict=True)
             ]
 
-        try:
-            return self._ask(batches[0].run.run_id if len(batches) == 1 else "", write, CheckpointSaveError)
-        except CheckpointSaveError as error:
-            if len(batches) > 1 and is_about_one(error):
-                raise CheckpointError("", error.reason) from error.__cause__
-            raise
+        run_id = batches[0].run.run_id if len(batches) == 1 else ""
+        return self._ask(run_id, write, CheckpointSaveError, waits=waits)
 
     def _is_there(self, server: Server, batch: WriteBatch) -> bool:
         """Return whether a run is as a batch makes it: its seal covers all that it is, its version too."""
