@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
 import tempfile
 import uuid
 import warnings
@@ -36,3 +38,13 @@ def new_schema() -> str:
 def open_postgres(schema: str | None = None, **options: Any) -> PostgresStore:
     """-> a store on it; in a schema of its own if none is named."""
     return PostgresStore(options.pop("dsn", None) or dsn(), schema=schema or new_schema(), **options)
+
+
+def schema_of(path: Path) -> str:
+    """-> the schema that stands for a path, where other stores have a file or a folder of this name."""
+    return f"test_{hashlib.sha256(os.fsencode(path)).hexdigest()[:16]}"
+
+
+def postgres_at(path: Path, **options: Any) -> PostgresStore:
+    """-> a store in that schema, once more each time."""
+    return open_postgres(schema_of(path), **options)

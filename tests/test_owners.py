@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import errno
 import gc
-import hashlib
 import json
 import os
 import shutil
@@ -35,17 +34,15 @@ from stategraph._values.progress import Part
 from stategraph.stores.disk import DiskStore
 from stategraph.stores.memory import MemoryStore
 from stategraph.stores.sqlite import SqliteStore
-from tests.postgres_server import dsn, open_postgres
+from tests.postgres_server import dsn, postgres_at, schema_of
 from tests.scenarios import RUN, Scene, make_graph, trace, traces
 
 pytestmark = pytest.mark.timeout(60)
-FILES = {"sqlite": lambda folder: SqliteStore(folder / "runs.db"), "disk": lambda folder: DiskStore(folder / "runs")}
-SHARED = {**FILES, "postgres": lambda folder: open_postgres(schema_of(folder))}
-
-
-def schema_of(folder: Path) -> str:
-    """-> the schema that stands for a folder, as it stands for the name of a store there."""
-    return f"test_{hashlib.sha256(os.fsencode(folder)).hexdigest()[:16]}"
+FILES: dict[str, Callable[..., CheckpointStore]] = {
+    "sqlite": lambda folder: SqliteStore(folder / "runs.db"),
+    "disk": lambda folder: DiskStore(folder / "runs"),
+}
+SHARED: dict[str, Callable[..., CheckpointStore]] = {**FILES, "postgres": postgres_at}
 
 
 @pytest.fixture(params=SHARED)

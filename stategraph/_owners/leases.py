@@ -28,6 +28,7 @@ from stategraph.errors import CheckpointError
 LEASE = 30.0
 """Seconds after which a process that does not say that it is there has lost its runs."""
 
+_LONGEST_END = 1.0  # seconds that a renewal may take which is under way when all is let go of
 _PARTS = 3  # of the lease: how often it is renewed
 
 
@@ -209,10 +210,13 @@ class LeaseHolds(SharedHolds[Leases]):
     def leave(self) -> None:
         """Let go of all that this process has: it ends, or the store is closed."""
         worker, self._worker = self._worker, None
-        if worker is not None:
-            self._wake.set()
-            with suppress(CheckpointError):
-                self._leases.end_worker(worker)
+        if worker is None:
+            return
+        self._wake.set()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join(_LONGEST_END)
+        with suppress(CheckpointError):
+            self._leases.end_worker(worker)
 
     # ------------------------------------------------------------------ renewing
 
@@ -237,6 +241,8 @@ class LeaseHolds(SharedHolds[Leases]):
 
     def go_on(self) -> bool:
         """Say once more that this process is there; return False once there is no need to."""
+        if self._worker is None:
+            return False
         try:
             self._free_all()
             if not self._by_run and self._renewed < time.monotonic() - self._seconds:
@@ -251,7 +257,7 @@ class LeaseHolds(SharedHolds[Leases]):
                 error.reason,
                 f"others may take them in {left:.0f} s" if left > 0 else "others may take them",
             )
-        return self._worker is not None
+        return True
 
 
 def _go_on(holds: weakref.ref[LeaseHolds], wake: threading.Event, seconds: float) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import signal
 import threading
@@ -471,6 +472,16 @@ class TestOpening:
         assert store.load("a").step == 2
         store.save(numbered("a", 3))
         assert store.list() == ["a", "b"]
+
+    def test_a_store_that_is_dropped(self, schema: str, admin: Any) -> None:
+        """Its connections go with it."""
+        store = open_postgres(schema, dsn=f"{dsn()}&application_name=dropped")
+        chain_of(2, store).execute(State())
+        del store
+        gc.collect()
+
+        count = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'dropped'"
+        wait_until(lambda: admin.execute(count).fetchone() == (0,))
 
 
 def open_and_list(schema: str) -> list[str]:

@@ -44,6 +44,9 @@ class Connection(psycopg.Connection[Any]):
             self.pgconn.finish()
             raise SilentServerError("the server has not answered in time") from None
 
+    def __del__(self, _: Any = None, /) -> None:
+        """Say nothing of a store that was dropped: what libpq holds closes itself, unless it is a parent's."""
+
 
 class Connections:
     """Connections for threads, made in the thread that asks.
@@ -149,7 +152,7 @@ def connected(dsn: str, patience: float, give_up: float, *, prepares: bool) -> C
         prepare_threshold=2 if prepares else None,
         cursor_factory=psycopg.RawCursor,
         connect_timeout=timeout,
-        application_name="stategraph",
+        fallback_application_name="stategraph",
         client_encoding="utf8",
     )
     try:
