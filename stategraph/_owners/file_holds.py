@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Protocol, TypeAlias
 
 from stategraph._owners.byte_locks import CAN_LOCK, LockFile, byte_of
-from stategraph._owners.holds import Hold, SharedHolds, busy
+from stategraph._owners.holds import Hold, busy
+from stategraph._owners.shared import SharedHolds
 from stategraph._values.provenance import Owner
 from stategraph.errors import CheckpointError
 

@@ -21,7 +21,8 @@ from typing import Protocol
 
 import attrs
 
-from stategraph._owners.holds import Hold, SharedHolds, busy, host_name
+from stategraph._owners.holds import Hold, busy, host_name
+from stategraph._owners.shared import SharedHolds
 from stategraph._values.provenance import Owner
 from stategraph.errors import CheckpointError
 

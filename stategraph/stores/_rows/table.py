@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 from typing import Any, TypeAlias
 
 from stategraph._owners.file_holds import Fence
-from stategraph._owners.holds import SharedHolds
+from stategraph._owners.shared import SharedHolds
 from stategraph.errors import CheckpointError
 from stategraph.stores._checks import RunFilter
 from stategraph.stores._rows.records import CheckpointRecord, RunRecord, Unreadable, WriteBatch
