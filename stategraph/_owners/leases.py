@@ -23,8 +23,9 @@ import attrs
 
 from stategraph._owners.holds import Hold, busy, host_name
 from stategraph._owners.shared import SharedHolds
+from stategraph._util.dropped import reaper
 from stategraph._values.provenance import Owner
-from stategraph.errors import CheckpointError
+from stategraph.errors import CheckpointError, RunBusyError
 
 LEASE = 30.0
 """Seconds after which a process that does not say that it is there has lost its runs."""
@@ -121,12 +122,14 @@ class LeaseHolds(SharedHolds[Leases]):
         _all.add(self)
 
     def renew(self) -> None:
+        for hold in self._by_run.values():
+            hold.fence = 0  # a forked child is another process, and lets go of nothing of its parent's
         super().renew()
-        self._worker: Worker | None = None  # a forked child is another process
+        self._worker: Worker | None = None
         self._renewed = -float("inf")
         self._to_free: dict[int, str] = {}
         self._wake = threading.Event()
-        self._renewing = threading.Lock()
+        self._renewing = reaper.known_lock()  # a finaliser may come while it is held
         self._thread: threading.Thread | None = None
 
     # ------------------------------------------------------------------ owning
@@ -162,28 +165,27 @@ class LeaseHolds(SharedHolds[Leases]):
 
     def _lease(self, hold: Hold, *, take_over: bool) -> None:
         worker = self._present()
-        fence, instead = int.from_bytes(os.urandom(7)) + 1, 0
-        while True:
-            cancelled = self._leases.acquire(hold.run_id, worker, fence, instead)
-            if cancelled is not None:
-                break
-            other = self._leases.lease(hold.run_id)
+        hold.fence = int.from_bytes(os.urandom(7)) + 1  # first: whatever comes, it is let go of by this number
+        try:
+            hold.is_cancelled = self._acquired(hold.run_id, worker, hold.fence, take_over=take_over)
+        except RunBusyError:
+            hold.fence = 0
+            raise
+        hold.check()
+
+    def _acquired(self, run_id: str, worker: Worker, fence: int, *, take_over: bool) -> bool:
+        """Lease a run; return whether it is cancelled."""
+        instead = 0
+        while (cancelled := self._leases.acquire(run_id, worker, fence, instead)) is None:
+            other = self._leases.lease(run_id)
             if other is not None and other.is_held and not take_over:
-                raise busy(hold.run_id, other.owner, is_brief=False)
+                raise busy(run_id, other.owner, is_brief=False)
             instead = 0 if other is None else other.fence
-        with self._lock:  # whoever lets go of the run meanwhile has done so, or finds the fence
-            if not hold.is_lost:
-                hold.fence, hold.is_cancelled = fence, cancelled
-        if not hold.fence:
-            self._free(hold.run_id, fence)
-            hold.check()
+        return cancelled
 
     def release(self, hold: Hold) -> None:
-        with self._lock:
-            if self._by_run.get(hold.run_id) is not hold:
-                return
-            del self._by_run[hold.run_id]
-        if hold.fence:
+        super().release(hold)
+        if hold.fence:  # also of one who was taken over here: it may have come to no more than that
             self._free(hold.run_id, hold.fence)
 
     def _free(self, run_id: str, fence: int) -> None:

@@ -40,7 +40,8 @@ class Table(ABC):
         """Write batches in one transaction; return which of them were written.
 
         A batch is written if its hold is not lost (the fence is still the one that is in it), and if its run has the
-        version, and the outer run the incarnation, that it expects. It is durable when this returns.
+        version, and the outer run the incarnation, that it expects. It is durable when this returns. A table whose
+        answers may be lost asks again, and tells what was written before by its version and its seal.
 
         Raises:
             CheckpointSaveError: none is written, and none would be without the others either.
