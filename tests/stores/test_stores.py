@@ -37,10 +37,17 @@ class TestSqliteStore(CheckpointStoreContract):
         store.close()
 
 
+POSTGRES: dict[str, dict[str, Any]] = {
+    "usual": {},
+    "behind a pooler": {"prepare": False, "pool": 1},
+    "signed, as JSON": {"sign_with": lambda: b"a key of the tests", "serializer": "json"},
+}
+
+
 class TestPostgresStore(CheckpointStoreContract):
-    @pytest.fixture
-    def store(self):
-        store = open_postgres()
+    @pytest.fixture(params=POSTGRES)
+    def store(self, request):
+        store = open_postgres(**POSTGRES[request.param])
         yield store
         store.close()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeAlias
@@ -13,6 +14,7 @@ from psycopg.errors import _WaitTimeout
 from psycopg.pq import TransactionStatus
 from psycopg.types.numeric import Int8Dumper
 
+from stategraph._util.dropped import reaper
 from stategraph.errors import ConfigError
 
 _SOONEST_TO_CONNECT = 2  # seconds: no client of PostgreSQL gives up sooner
@@ -48,6 +50,51 @@ class Connection(psycopg.Connection[Any]):
         """Say nothing of a store that was dropped: what libpq holds closes itself, unless it is a parent's."""
 
 
+class _Turns:
+    """Lets so many threads go on at a time, in the order in which they came: one that asks again and again would keep
+    the others waiting for ever.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._free = most
+        self._lock = reaper.known_lock()  # a finaliser may come while it is held, and use the store
+        self._waiting: deque[threading.Lock] = deque()
+
+    def take(self, seconds: float) -> bool:
+        """Wait for a turn; return whether it came in time."""
+        with self._lock:
+            if self._free and not self._waiting:
+                self._free -= 1
+                return True
+            turn = threading.Lock()
+            turn.acquire()
+            self._waiting.append(turn)
+        try:
+            if turn.acquire(timeout=max(0.0, min(seconds, threading.TIMEOUT_MAX))):
+                return True
+        except BaseException:
+            if not self._leave(turn):
+                self.give()
+            raise
+        return not self._leave(turn)
+
+    def _leave(self, turn: threading.Lock) -> bool:
+        """Wait no longer; return False if the turn has come meanwhile."""
+        with self._lock:
+            if turn not in self._waiting:
+                return False
+            self._waiting.remove(turn)
+            return True
+
+    def give(self) -> None:
+        """Let the next one go on."""
+        with self._lock:
+            if self._waiting:
+                self._waiting.popleft().release()
+            else:
+                self._free += 1
+
+
 class Connections:
     """Connections for threads, made in the thread that asks.
 
@@ -69,7 +116,7 @@ class Connections:
         """Begin anew, in a forked child: to close what the parent has open would close it there as well."""
         self._of_parent += self._idle
         self._idle.clear()
-        self._turns = threading.BoundedSemaphore(self._most)
+        self._turns = _Turns(self._most)
         self._inside = threading.local()
 
     def is_in_use_here(self) -> bool:
@@ -80,7 +127,7 @@ class Connections:
     def use(self, give_up: float) -> Iterator[Connection]:
         """Use a connection until a point in time."""
         depth = getattr(self._inside, "depth", 0)
-        if not depth and not self._turns.acquire(timeout=max(0.0, give_up - time.monotonic())):
+        if not depth and not self._turns.take(give_up - time.monotonic()):
             raise SilentServerError(f"all {self._most} connections are in use; more of them take the option pool")
         try:
             self._inside.depth = depth + 1
@@ -89,7 +136,7 @@ class Connections:
         finally:
             self._inside.depth = depth
             if not depth:
-                self._turns.release()
+                self._turns.give()
 
     @contextmanager
     def _lent(self, give_up: float) -> Iterator[Connection]:
