@@ -6,6 +6,7 @@ import contextlib
 import gc
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -350,6 +351,22 @@ class TestOpening:
         with pytest.raises(ConfigError, match=rf"checkpoint\.options\.{key}") as caught:
             PostgresStore(**{"dsn": "postgresql://nobody@/x", **options})
         assert "geheim" not in shown(caught.value)
+
+    def test_without_psycopg(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The error says which extra brings it."""
+        for name in [name for name in sys.modules if name.split(".")[0] == "psycopg"]:
+            monkeypatch.setitem(sys.modules, name, None)
+        with pytest.raises(ConfigError, match=r"stategraph\[postgres\]"):
+            PostgresStore("postgresql://host/database")
+
+    def test_threads_that_wait_for_a_connection(self, opened: Callable[..., PostgresStore]) -> None:
+        """They give up as all else does, and are told what there are too few of."""
+        store = opened(pool=1, patience=1)
+        with store._log.table._connections.use(time.monotonic() + 5):  # type: ignore[attr-defined]
+            raised = in_threads(store.list)
+        assert [type(error) for error in raised] == [CheckpointError]
+        assert "option pool" in str(raised[0])
+        assert store.list() == []
 
     def test_the_password_is_nowhere(self, schema: str) -> None:
         """Neither where the server refuses it, nor where nobody answers, nor in what shows a store or its config."""
