@@ -8,18 +8,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import importlib.util
 import random
 import sys
 import tempfile
 import threading
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias, cast
 
 import attrs
 
+from proof.cancelling import WAYS, Call, Heard, Target
 from proof.report import Report
 from proof.workers import limited, tell, work_out
 from stategraph import CheckpointNotFoundError, CheckpointStore, ExecutionError, RunStatus, State, StateGraph
@@ -84,116 +83,6 @@ def _blow(choice: random.Random) -> Blow:
     of = choice.choice(["turns", "points"])
     at = choice.randint(1, 40) if of == "points" else int(2 ** choice.uniform(0, 11)) - 1
     return Blow(of, at, choice.choice([1, 1, 2, 3, 20]), choice.choice([0, 0, 1, 3, 30]))
-
-
-# --------------------------------------------------------------------------- who is cancelled
-
-
-@attrs.define(eq=False)
-class Target:
-    """A call of a graph that is to be cancelled.
-
-    Attributes:
-        strike: Cancels it.
-        is_over: Whether it has ended: nobody would be cancelled any more.
-        is_hit: Whether somebody has begun to cancel it before that.
-        is_struck: Whether its task was cancelled before that.
-    """
-
-    strike: Callable[[], object] = bool
-    is_over: bool = False
-    is_hit: bool = False
-    is_struck: bool = False
-
-    def hit(self) -> None:
-        """Cancel the call, if it has not ended."""
-        if not self.is_over:
-            self.is_hit = True
-            self.strike()
-
-    async def called(self, call: Awaitable[State]) -> State:
-        """Wait for the call."""
-        task = _current_task()
-        try:
-            return await call
-        finally:
-            self.is_over, self.is_struck = True, task.cancelling() > 0
-
-
-class Heard(Exception):  # noqa: N818 - what is to come
-    """Whoever called was told of the cancellation."""
-
-
-_Call: TypeAlias = Callable[[], Awaitable[State]]
-
-
-def _current_task() -> asyncio.Task[Any]:
-    return cast("asyncio.Task[Any]", asyncio.current_task())
-
-
-async def by_task(call: _Call, target: Target) -> State:
-    """Cancel the task that calls."""
-    target.strike = _current_task().cancel
-    try:
-        return await target.called(call())
-    except asyncio.CancelledError:
-        raise Heard from None
-
-
-async def by_timeout(call: _Call, target: Target) -> State:
-    """Let the time of ``asyncio.timeout`` be over."""
-    try:
-        async with asyncio.timeout(None) as limit:
-            target.strike = partial(_expire, limit)
-            return await target.called(call())
-    except TimeoutError:
-        raise Heard from None
-
-
-def _expire(limit: asyncio.Timeout) -> None:
-    if limit.when() is None:
-        limit.reschedule(0)
-
-
-async def by_sibling(call: _Call, target: Target) -> State:
-    """Let another task of its group fail."""
-    failing = asyncio.Event()
-    target.strike = failing.set
-
-    async def fail() -> None:
-        await failing.wait()
-        raise LookupError
-
-    try:
-        async with asyncio.TaskGroup() as group:
-            sibling = group.create_task(fail())
-            final = await target.called(call())
-            sibling.cancel()
-    except BaseExceptionGroup as errors:
-        _, others = errors.split((LookupError, asyncio.CancelledError))
-        if others is not None:
-            raise others.exceptions[0] from None
-        raise Heard from None
-    return final
-
-
-async def by_scope(call: _Call, target: Target) -> State:
-    """Cancel a scope of anyio."""
-    import anyio
-
-    with anyio.CancelScope() as scope:
-        target.strike = scope.cancel
-        return await target.called(call())
-    raise Heard
-
-
-WAYS: dict[str, Callable[[_Call, Target], Awaitable[State]]] = {
-    "task": by_task,
-    "timeout": by_timeout,
-    "group": by_sibling,
-    "shutdown": by_task,  # and nobody waits for it: asyncio.run cancels all tasks at once
-    **({"scope": by_scope} if importlib.util.find_spec("anyio") else {}),
-}
 
 
 # --------------------------------------------------------------------------- what is called
@@ -321,7 +210,7 @@ class Ending:
     problems: list[str] = attrs.field(factory=list)
 
 
-async def _attacked(way: str, call: _Call, target: Target, blow: Blow | None, process: SimulatedProcess) -> Ending:
+async def _attacked(way: str, call: Call, target: Target, blow: Blow | None, process: SimulatedProcess) -> Ending:
     """Make a call and cancel it; return how it ended, which may show only when the event loop is closed."""
     ending, reached, loop = Ending(), asyncio.Event(), asyncio.get_running_loop()
     process.act = lambda _: cast(None, loop.call_soon_threadsafe(reached.set))

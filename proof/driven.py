@@ -9,6 +9,7 @@ import attrs
 
 from stategraph import InterruptNode, MapNode, ParallelNode, RetryPolicy, State, StateGraph
 from stategraph._drivers.sync import Performer
+from stategraph._engine.calling import cancel
 from stategraph._engine.resume import resume_with
 from stategraph._engine.start import execute
 from stategraph._protocol.commands import CommandType, LetGo, Own, RunNode, Show, Sleep, StartNode, Task
@@ -83,6 +84,7 @@ CALLS: dict[str, tuple[str, dict[str, Any]]] = {
     "delete, taking over": ("delete", {"take_over": True}),
     "rollback": ("rollback", {}),
     "rollback, taking over": ("rollback", {"take_over": True}),
+    "cancel": ("cancel", {}),
 }
 """What is done, and how."""
 
@@ -137,12 +139,14 @@ class Call:
         self._go_on(self.task.send, None)
 
     def _task(self, case: Case, how: dict[str, Any]) -> Task[Any]:
-        if self.what in {"execute", "resume"}:
+        if self.what in {"execute", "resume", "cancel"}:
             graph = graph_of(case.kind, self.name, self.store, case.durability)
             self.run = graph._new_run(how)  # type: ignore[arg-type]
             self.run.hand_over = _nothing
             if self.what == "execute":
                 return execute(self.run, State({"items": [1, 2]}, run_id=RUN))
+            if self.what == "cancel":
+                return cancel(self.run, RUN)
             return resume_with(self.run, RUN, answers(self.store), False, None)
         return self._by_hand(how)
 

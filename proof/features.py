@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import io
 import tempfile
-import traceback
 from collections import Counter
 from collections.abc import Mapping
-from contextlib import redirect_stdout
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import attrs
-from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis import given, seed
 from hypothesis import strategies as st
 
 from proof.graphs import builds
 from proof.programs import DEFAULTS, DERIVED, Interpreter, Level, Program, programs, replies
 from proof.report import Report
+from proof.searching import failures_of, searching
 from stategraph import State
 from tests.event_order import misplaced
 from tests.scenarios import RUN
@@ -168,21 +166,8 @@ def prove(share: float, first_seed: int) -> list[Report]:
             raise AssertionError("\n".join(found))
 
     while left > 0 and not report.failures:
-        options = settings(
-            max_examples=min(_BATCH, left),
-            deadline=None,
-            database=None,
-            report_multiple_bugs=False,
-            phases=(Phase.generate, Phase.shrink),
-            suppress_health_check=list(HealthCheck),
-        )
-        printed = io.StringIO()
-        try:
-            with redirect_stdout(printed):
-                seed(round_seed)(options(given(_CASES)(check)))()
-        except Exception as error:  # noqa: BLE001 - whatever it is, the proof fails
-            notes = "\n".join(getattr(error, "__notes__", ()))
-            report.failures.append(f"with seed {round_seed}: {traceback.format_exc(-3)}{notes}{printed.getvalue()}")
+        looking = seed(round_seed)(searching(min(_BATCH, left))(given(_CASES)(check)))
+        report.failures += failures_of(looking, round_seed)
         round_seed, left = round_seed + 1, left - _BATCH
     report.found.update({f"graphs with {kind!r}": count for kind, count in features.items()})
     return [report]

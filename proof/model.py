@@ -9,7 +9,8 @@ import attrs
 
 from stategraph._values.provenance import ParentStep, RunStatus
 from stategraph.state import State, evolve, with_data
-from stategraph.stores.base import Policy
+from stategraph.stores.base import CheckpointStore, Policy
+from stategraph.stores.summaries import Summary
 from stategraph.testing.corpus import is_same
 
 
@@ -39,6 +40,32 @@ class Run:
     def newest(self) -> State:
         """The State where it stands."""
         return self.saved[self.visible[-1]]
+
+
+@attrs.define(eq=False)
+class Story:
+    """What a full history has said of a run, in order: it may only grow.
+
+    Attributes:
+        run_id: The run.
+        said: Each row, and the State that was loaded as that revision.
+    """
+
+    run_id: str
+    said: list[tuple[Summary, State]] = attrs.field(factory=list)
+
+    def check(self, store: CheckpointStore) -> None:
+        """Ask the store again for all of it, and remember what it says besides."""
+        rows = store.history(self.run_id)
+        before = [row for row, _ in self.said]
+        if rows[: len(before)] != before:
+            raise AssertionError(f"{before} was said before, and now {rows}")
+        for row, state in self.said:
+            loaded = store.load(self.run_id, row.step, row.revision)
+            if not is_same_state(loaded, state):
+                raise AssertionError(f"{loaded!r} {dict(loaded)} was {state!r} {dict(state)}")
+        new = rows[len(before) :]
+        self.said += [(row, store.load(self.run_id, row.step, row.revision)) for row in new]
 
 
 class Model:

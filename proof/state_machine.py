@@ -5,23 +5,22 @@
 from __future__ import annotations
 
 import copy
-import io
 import shutil
 import tempfile
-import traceback
 from collections import Counter
-from contextlib import redirect_stdout
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
 import attrs
-from hypothesis import HealthCheck, Phase, seed, settings
+from hypothesis import seed
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
 from proof.edits import ATOMS, EDITS, HANDLES, POLICIES, RUN_IDS, STATUSES, Edits, edited
 from proof.model import Model, differences, is_same_state
 from proof.report import Report
+from proof.searching import failures_of, searching
 from stategraph._values import clock
 from stategraph._values.provenance import ErrorInfo
 from stategraph.errors import CheckpointNotFoundError, RunExistsError, StepConflictError
@@ -34,8 +33,10 @@ from stategraph.stores.sqlite import SqliteStore
 from stategraph.testing.corpus import Order, is_same
 
 RULES = 10_000  # rules that are executed at full length, with each store
-_STEPS = 40  # rules that one example executes at most
-_IN_MEMORY = "/dev/shm"  # noqa: S108 - where there is one; what a sync does is for other proofs
+STEPS = 40  # rules that one example executes at most
+_IN_MEMORY = "/dev/shm"  # noqa: S108 - what a sync does is for other proofs
+FOLDERS = _IN_MEMORY if Path(_IN_MEMORY).is_dir() else None
+"""Where the folders of examples are made."""
 
 
 class StoreMachine(RuleBasedStateMachine):
@@ -48,9 +49,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.folder = Path(
-            tempfile.mkdtemp(prefix="stategraph-proof-", dir=_IN_MEMORY if Path(_IN_MEMORY).is_dir() else None)
-        )
+        self.folder = Path(tempfile.mkdtemp(prefix="stategraph-proof-", dir=FOLDERS))
         self.files = self.folder / "0"
         self.model = Model(learns_at_once=self.is_in_memory)
         self.live: dict[str, State] = {}
@@ -353,31 +352,23 @@ _MACHINES: dict[str, type[StoreMachine]] = {"memory": _MemoryMachine, "disk": _D
 
 def prove(share: float, seed: int) -> list[Report]:
     """Try every store beside the model -> a report for each."""
-    return [_prove(name, machine, max(_STEPS, round(RULES * share)), seed) for name, machine in _MACHINES.items()]
+    title = '"{}" does what the model does, rule by rule'
+    return [
+        prove_machine(title.format(name), machine, max(STEPS, round(RULES * share)), seed)
+        for name, machine in _MACHINES.items()
+    ]
 
 
-def _prove(name: str, machine: type[StoreMachine], rules: int, first_seed: int) -> Report:
-    report = Report(f'"{name}" does what the model does, rule by rule')
+def prove_machine(title: str, machine: Any, rules: int, first_seed: int) -> Report:
+    """Execute so many rules of a machine, which counts them -> the report."""
+    report = Report(title)
     machine.executed, machine.tried, machine.found = Counter(), Counter(), report.found
     round_seed = first_seed
     while not report.failures and machine.executed.total() < rules:
         left = rules - machine.executed.total()
-        given = settings(
-            max_examples=max(1, min(50, left // _STEPS)),
-            stateful_step_count=_STEPS,
-            deadline=None,
-            database=None,
-            print_blob=True,
-            report_multiple_bugs=False,
-            phases=(Phase.generate, Phase.shrink),
-            suppress_health_check=list(HealthCheck),
-        )
-        printed = io.StringIO()
-        try:
-            with redirect_stdout(printed):
-                run_state_machine_as_test(seed(round_seed)(machine), settings=given)
-        except Exception:  # noqa: BLE001 - whatever it is, the proof fails
-            report.failures.append(f"with seed {round_seed}: {traceback.format_exc(-3)}{printed.getvalue()}")
+        how = searching(max(1, min(50, left // STEPS)), stateful_step_count=STEPS, print_blob=True)
+        looking = partial(run_state_machine_as_test, seed(round_seed)(machine), settings=how)
+        report.failures += failures_of(looking, round_seed)
         round_seed += 1
     report.tried.update(machine.executed + machine.tried)
     return report

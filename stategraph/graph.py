@@ -5,34 +5,22 @@ from __future__ import annotations
 import os
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, Unpack, cast
+from typing import TYPE_CHECKING, Any, Unpack
 
-from stategraph._drivers.options import (
-    Call,
-    ExecuteCall,
-    ResumeCall,
-    RunCall,
-    checked,
-    claim_of,
-    restart_of,
-    signal_of,
-    told_of,
-)
+from stategraph._drivers.options import Call, ExecuteCall, ResumeCall, RunCall, asked_of, executed, resumed, signal_of
 from stategraph._drivers.sync import drive, hand_over
 from stategraph._engine.context import RunContext
 from stategraph._engine.io import RunIO
-from stategraph._engine.start import execute
 from stategraph._graph.builder import GraphBuilder
 from stategraph._graph.compiled import CompiledGraph
-from stategraph._protocol.commands import Task
 from stategraph._util.dropped import reaper
-from stategraph._values.events import Listener, listener_problem, wanted_events
+from stategraph._values.events import Listener, wanted_events
 from stategraph.config import GraphConfig
 from stategraph.errors import ConfigError
-from stategraph.observers import get_observer
+from stategraph.observers.registry import checked_observer, get_observer
 from stategraph.state import State
-from stategraph.stores import CheckpointStore, get_checkpoint_store
-from stategraph.stores.base import RetentionPolicy
+from stategraph.stores.base import CheckpointStore, RetentionPolicy
+from stategraph.stores.registry import checked_store, get_checkpoint_store
 
 if TYPE_CHECKING:
     from stategraph._capabilities.sweep import Sweep
@@ -40,7 +28,6 @@ if TYPE_CHECKING:
     from stategraph._drivers.streams import AsyncStream
     from stategraph._engine.calling import Recovered
     from stategraph._protocol.store import Store
-    from stategraph._schema.schema import Schema
     from stategraph.nodes.subgraph import GraphNode, Keys
 
 
@@ -71,12 +58,13 @@ class StateGraph(GraphBuilder):
         store: CheckpointStore | None = None,
         schema: type | None = None,
     ) -> None:
-        _check_arguments(config, observer, store)
-        checkpoint = config.checkpoint
-        super().__init__(config.name, None if schema is None else _schema_of(schema))
+        checkpoint = _checked(config).checkpoint
+        super().__init__(config.name, schema)
         self.config = config
-        self.observer = get_observer(config.observer) if observer is None else observer
-        self.store = get_checkpoint_store(checkpoint.store, **checkpoint.store_options()) if store is None else store
+        self.observer = get_observer(config.observer) if observer is None else checked_observer(observer)
+        if store is None:
+            store = get_checkpoint_store(checkpoint.store, **checkpoint.store_options())
+        self.store = checked_store(store)
         self._plans: dict[bool, CompiledGraph] = {}  # by whether only some keys are saved
 
     def validate(self) -> None:
@@ -122,7 +110,7 @@ class StateGraph(GraphBuilder):
             CheckpointError: the store could not save; the State that was at stake is in it.
             AsyncNodeError: the graph has async nodes and an event loop is running in this thread: use `aexecute`.
         """
-        return drive(_execute(self._sync_run(how, ExecuteCall), state, how), signal_of(how))
+        return drive(executed(self._sync_run(how, ExecuteCall), state, how), signal_of(how))
 
     async def aexecute(self, state: State, **how: Unpack[ExecuteCall]) -> State:
         """Run a State as `execute` does, on the running event loop.
@@ -132,7 +120,7 @@ class StateGraph(GraphBuilder):
         """
         from stategraph._drivers.aio import adrive  # imported when used: asyncio takes 20 ms
 
-        return await adrive(_execute(self._new_run(how, ExecuteCall), state, how), signal_of(how))
+        return await adrive(executed(self._new_run(how, ExecuteCall), state, how), signal_of(how))
 
     def resume(self, run_id: str, updates: Mapping[str, Any] | None = None, **how: Unpack[ResumeCall]) -> State:
         """Go on with a run from its last checkpoint: take the next edge after the node that produced it.
@@ -161,14 +149,14 @@ class StateGraph(GraphBuilder):
             GraphMismatchError: it is a run of another graph, or of this one before it changed; it names the changes.
             And all that `execute` raises.
         """
-        task = _resume(self._sync_run(how, ResumeCall), run_id, updates, how)
+        task = resumed(self._sync_run(how, ResumeCall), run_id, updates, how)
         return drive(task, signal_of(how))
 
     async def aresume(self, run_id: str, updates: Mapping[str, Any] | None = None, **how: Unpack[ResumeCall]) -> State:
         """Go on with a run as `resume` does, on the running event loop; see `aexecute`."""
         from stategraph._drivers.aio import adrive  # imported when used: asyncio takes 20 ms
 
-        task = _resume(self._new_run(how, ResumeCall), run_id, updates, how)
+        task = resumed(self._new_run(how, ResumeCall), run_id, updates, how)
         return await adrive(task, signal_of(how))
 
     # ------------------------------------------------------------------ whatever was before
@@ -232,6 +220,9 @@ class StateGraph(GraphBuilder):
         Args:
             limit: How many runs to go on with at most.
             max_recoveries: How many owners one step of a run may take down; then the run is failed.
+
+        Raises:
+            CheckpointingDisabledError: the graph saves nothing (interval 0).
         """
         return iter(_sweep(self.store, self._name, partial(self._sync_run, {}), limit, max_recoveries))
 
@@ -267,14 +258,14 @@ class StateGraph(GraphBuilder):
         """
         from stategraph._drivers.iteration import Stream  # imported when used
 
-        task = _execute(self._sync_run(how, ExecuteCall, shows=True), state, how)
+        task = executed(self._sync_run(how, ExecuteCall, shows=True), state, how)
         return Stream(task, signal_of(how), self.store)
 
     def stream_resume(self, run_id: str, updates: Mapping[str, Any] | None = None, **how: Unpack[ResumeCall]) -> Stream:
         """Go on with a run as `resume` does, yielding as `stream` does."""
         from stategraph._drivers.iteration import Stream  # imported when used
 
-        task = _resume(self._sync_run(how, ResumeCall, shows=True), run_id, updates, how)
+        task = resumed(self._sync_run(how, ResumeCall, shows=True), run_id, updates, how)
         return Stream(task, signal_of(how), self.store)
 
     def astream(self, state: State, **how: Unpack[ExecuteCall]) -> AsyncStream:
@@ -285,7 +276,7 @@ class StateGraph(GraphBuilder):
         """
         from stategraph._drivers.streams import AsyncStream  # imported when used: asyncio takes 20 ms
 
-        task = _execute(self._new_run(how, ExecuteCall, shows=True), state, how)
+        task = executed(self._new_run(how, ExecuteCall, shows=True), state, how)
         return AsyncStream(task, signal_of(how), self.store)
 
     def astream_resume(
@@ -294,7 +285,7 @@ class StateGraph(GraphBuilder):
         """Go on with a run as `resume` does, yielding as `astream` does."""
         from stategraph._drivers.streams import AsyncStream  # imported when used: asyncio takes 20 ms
 
-        task = _resume(self._new_run(how, ResumeCall, shows=True), run_id, updates, how)
+        task = resumed(self._new_run(how, ResumeCall, shows=True), run_id, updates, how)
         return AsyncStream(task, signal_of(how), self.store)
 
     # ------------------------------------------------------------------ nested
@@ -315,8 +306,7 @@ class StateGraph(GraphBuilder):
     # ------------------------------------------------------------------ inside
 
     def _new_run(self, how: Call, kind: type = Call, *, shows: bool = False) -> RunContext:
-        checked(how, kind)
-        patience, takes_over = claim_of(how)
+        asked = asked_of(how, kind)
         plan, checkpoint = self._runnable(), self.config.checkpoint
         store: Store = self.store
         if plan.write_behind:
@@ -326,8 +316,7 @@ class StateGraph(GraphBuilder):
         policy = RetentionPolicy(checkpoint.retention, checkpoint.window, checkpoint.ttl)
         services = RunIO(store, self.observer, self._name, policy, plan.persist, partial(reaper.settle, self.store))
         dropped = partial(hand_over, self.store, os.getpid())
-        owning = (dropped, patience, takes_over, signal_of(how) if how else None)
-        return RunContext(plan, services, wanted_events(self.observer), shows, *owning, *told_of(how))
+        return RunContext(plan, services, wanted_events(self.observer), shows, dropped, *asked)
 
     def _sync_run(self, how: Call, kind: type = Call, *, shows: bool = False) -> RunContext:
         run = self._new_run(how, kind, shows=shows)
@@ -362,28 +351,20 @@ class StateGraph(GraphBuilder):
         handled = any(policies.on_error is not None for policies in self._policies.values())
         persist = None if keys is None else frozenset([*keys, "error"] if handled else keys)  # none could make it again
         keeps = checkpoint.interval > 0 and self.store.keeps_parts
-        stages = self._stages(persist)
-        plan = CompiledGraph(
-            graph=self.name,
-            structure=self.structure,
-            entry=cast(str, self._entry),
-            stages=stages,
+        plan = self._compiled(
+            persist,
             interval=0 if checkpoint.durability == "exit" else checkpoint.interval,
             saves=checkpoint.interval > 0,
             write_behind=checkpoint.durability == "async",
-            loads_parts=keeps and any(stage.node.has_parts for stage in stages.values()),
+            loads_parts=keeps,
             keeps_parts=keeps and checkpoint.durability != "exit",
             preserve=checkpoint.preserve,
             forgets=not checkpoint.preserve,
             max_iterations=self.config.max_iterations,
             store=str(self.store),
             digest=_digest_of,
-            defaults=self._defaults.copy(),
-            schema=self._schema,
-            persist=persist,
-            async_node=next((name for name, stage in stages.items() if stage.node.is_async), None),
         )
-        if all(stage.is_plain for stage in stages.values()):
+        if all(stage.is_plain for stage in plan.stages.values()):
             return plan
         from stategraph._capabilities.equip import equipped  # imported when used: by graphs that need more than calls
 
@@ -396,39 +377,16 @@ class StateGraph(GraphBuilder):
         return f"StateGraph({self.name!r}, {len(self._nodes)} nodes, {len(self._edges)} edges, {self.store})"
 
 
-def _schema_of(cls: type) -> Schema:
-    from stategraph._schema.schema import schema_of  # imported when used: few graphs have one
-
-    return schema_of(cls)
-
-
-def _check_arguments(config: object, observer: object, store: object) -> None:
-    if not isinstance(config, GraphConfig):
-        allowed = "a GraphConfig; GraphConfig.from_dict makes one of a mapping"
-        raise ConfigError("config", config, allowed, is_shown=False)
-    problem = "" if observer is None else listener_problem(observer)
-    if problem:
-        raise ConfigError("observer", observer, f"{problem} (names go into GraphConfig(observer=...))")
-    if store is not None and not isinstance(store, CheckpointStore):
-        raise ConfigError(
-            "store", store, "a CheckpointStore; names go into CheckpointConfig(store=...), classes derive from it"
-        )
+def _checked(config: object) -> GraphConfig:
+    if isinstance(config, GraphConfig):
+        return config
+    raise ConfigError("config", config, "a GraphConfig; GraphConfig.from_dict makes one of a mapping", is_shown=False)
 
 
 def _sweep(*about: Any) -> Sweep:
     from stategraph._capabilities.sweep import Sweep  # imported when used
 
     return Sweep(*about)
-
-
-def _execute(run: RunContext, state: State, how: ExecuteCall) -> Task[State]:
-    return execute(run, state, restart=restart_of(how) if how else False)
-
-
-def _resume(run: RunContext, run_id: str, updates: Mapping[str, Any] | None, how: ResumeCall) -> Task[State]:
-    from stategraph._engine.resume import resume_with  # imported when used: most processes begin runs
-
-    return resume_with(run, run_id, updates, how.get("allow_changed", False), how.get("migrate"), how.get("pause"))
 
 
 def _digest_of(*parts: Mapping[str, Any]) -> str:

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, ItemsView, Iterator, KeysView, Mapping, ValuesView
-from datetime import datetime, timedelta
-from itertools import chain
+from datetime import datetime
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeVar, overload
 
 import attrs
 
 from stategraph._text.shown import shorten
-from stategraph._util.validators import LONGEST_WAIT
 from stategraph._values import clock
+from stategraph._values import state_fields as fields
 from stategraph._values.events import EventType, Listener, listener_problem, notify, wants
-from stategraph._values.frozen import are_settled, check_mapping, freeze, freeze_at, freeze_items, lay_over, plain_key
+from stategraph._values.frozen import are_settled, check_mapping, freeze_at, freeze_items, lay_over, plain_key
 from stategraph._values.ids import check_run_id, is_nested_id, outer_id, step_of
 from stategraph._values.provenance import (
     ErrorInfo,
@@ -40,40 +39,9 @@ class _Saves(Protocol):
     def save(self, state: State, /) -> None: ...
 
 
-class _Draft:
-    """A State that is being filled in.
-
-    State adds no slots to these, so a draft becomes a State by a change of its class. That takes half the time of
-    setting the fields of a frozen object one by one, and a run does it once or twice a step.
-    """
-
-    __slots__ = (
-        *("__weakref__", "_data", "run_id", "checkpoint_node", "_time_ns", "step", "status"),
-        *("graph", "structure", "error", "pause", "progress", "parent", "generation", "observer"),
-        *("facts", "_took_ns", "labels"),
-    )
-    _data: dict[str, Any]
-    run_id: str
-    checkpoint_node: str
-    _time_ns: int
-    step: int
-    status: RunStatus
-    graph: str | None
-    structure: GraphStructure | None
-    error: ErrorInfo | None
-    pause: Pause | None
-    progress: Progress | None
-    parent: ParentStep | None
-    generation: int
-    observer: Listener | None
-    facts: Facts | None
-    _took_ns: int | None
-    labels: Mapping[str, str]
-
-
-def _draft_of(state: State) -> _Draft:
+def _draft_of(state: State) -> fields.Draft:
     """Return a draft with the fields of a State."""
-    draft = _new(_Draft)
+    draft = _new(fields.Draft)
     draft._data = state._data
     draft.run_id = state.run_id
     draft.checkpoint_node = state.checkpoint_node
@@ -97,64 +65,8 @@ def _draft_of(state: State) -> _Draft:
 _new = object.__new__
 
 
-def _to_ns(value: datetime | int) -> int:
-    if type(value) is int and 0 <= value < _LATEST_NS:  # how attrs.evolve hands it on, and stores give it back
-        return value
-    if not isinstance(value, datetime) or value.tzinfo is None:
-        raise ValueError(f"timestamp: {shorten(value)} is not allowed; a datetime with a time zone is")
-    return clock.to_ns(value)
-
-
-_LATEST_NS = 253_402_300_800 * 10**9  # the year 10000
-
-
-def _to_us(ns: int) -> int:
-    """Return what of a time is compared: no more than `State.timestamp` shows."""
-    return ns // 1000
-
-
-def _new_run_id() -> str:
-    return clock.new_run_id()  # looked up when called: it may have been replaced
-
-
-def _now_ns() -> int:
-    return clock.now_ns()
-
-
-def _is_optional(cls: type) -> Any:
-    return attrs.validators.optional(attrs.validators.instance_of(cls))
-
-
-def _is_optional_progress(name: str) -> Any:
-    """Return a validator for None or a value of this class, which is imported where there is one: by few runs."""
-
-    def validate(instance: object, attribute: Any, value: object) -> None:
-        if value is not None:
-            from stategraph._values import progress
-
-            attrs.validators.instance_of(getattr(progress, name))(instance, attribute, value)
-
-    return validate
-
-
-def _to_status(value: str) -> RunStatus:
-    return RunStatus(value)
-
-
-NO_LABELS: Mapping[str, str] = freeze({})
-
-
-def checked_labels(labels: Mapping[str, str]) -> Mapping[str, str]:
-    """Return the labels of a run. Raises ValueError unless they are a mapping of str to str."""
-    if isinstance(labels, Mapping) and not labels:
-        return NO_LABELS
-    if not isinstance(labels, Mapping) or not all(isinstance(text, str) for text in chain(labels, labels.values())):
-        raise ValueError(f"labels: {shorten(labels)} are not allowed; a mapping of str to str is")
-    return cast(Mapping[str, str], freeze(dict(labels)))
-
-
 @attrs.frozen(repr=False)
-class State(_Draft, Mapping[str, Any]):
+class State(fields.Draft, Mapping[str, Any]):
     """An immutable mapping of application data that knows its run; saved, it is a checkpoint.
 
     Values are read with ``state["key"]``; every change gives a new State that shares all values it did not change.
@@ -186,24 +98,32 @@ class State(_Draft, Mapping[str, Any]):
     """
 
     _data: dict[str, Any] = attrs.field(factory=dict, converter=freeze_items)
-    run_id: str = attrs.field(factory=_new_run_id, converter=check_run_id, kw_only=True)
+    run_id: str = attrs.field(factory=fields.new_run_id, converter=check_run_id, kw_only=True)
     checkpoint_node: str = attrs.field(default="", validator=attrs.validators.instance_of(str), kw_only=True)
-    _time_ns: int = attrs.field(alias="timestamp", factory=_now_ns, converter=_to_ns, eq=_to_us, kw_only=True)
+    _time_ns: int = attrs.field(
+        alias="timestamp", factory=fields.now_ns, converter=fields.to_ns, eq=fields.to_us, kw_only=True
+    )
     step: int = attrs.field(default=0, converter=check_step, kw_only=True)
-    status: RunStatus = attrs.field(default=RunStatus.ACTIVE, converter=_to_status, kw_only=True)
-    graph: str | None = attrs.field(default=None, kw_only=True, validator=_is_optional(str))
-    structure: GraphStructure | None = attrs.field(default=None, kw_only=True, validator=_is_optional(GraphStructure))
-    error: ErrorInfo | None = attrs.field(default=None, kw_only=True, validator=_is_optional(ErrorInfo))
-    pause: Pause | None = attrs.field(default=None, kw_only=True, validator=_is_optional_progress("Pause"))
-    progress: Progress | None = attrs.field(default=None, kw_only=True, validator=_is_optional_progress("Progress"))
-    parent: ParentStep | None = attrs.field(default=None, kw_only=True, validator=_is_optional(ParentStep))
+    status: RunStatus = attrs.field(default=RunStatus.ACTIVE, converter=fields.to_status, kw_only=True)
+    graph: str | None = attrs.field(default=None, kw_only=True, validator=fields.is_optional(str))
+    structure: GraphStructure | None = attrs.field(
+        default=None, kw_only=True, validator=fields.is_optional(GraphStructure)
+    )
+    error: ErrorInfo | None = attrs.field(default=None, kw_only=True, validator=fields.is_optional(ErrorInfo))
+    pause: Pause | None = attrs.field(default=None, kw_only=True, validator=fields.is_optional_progress("Pause"))
+    progress: Progress | None = attrs.field(
+        default=None, kw_only=True, validator=fields.is_optional_progress("Progress")
+    )
+    parent: ParentStep | None = attrs.field(default=None, kw_only=True, validator=fields.is_optional(ParentStep))
     generation: int = attrs.field(default=0, converter=check_step, kw_only=True)
     observer: Listener | None = attrs.field(default=None, kw_only=True, eq=False)
-    facts: Facts | None = attrs.field(default=None, kw_only=True, eq=False, validator=_is_optional(Facts))
+    facts: Facts | None = attrs.field(default=None, kw_only=True, eq=False, validator=fields.is_optional(Facts))
     _took_ns: int | None = attrs.field(
-        alias="took_ns", default=None, kw_only=True, eq=False, validator=_is_optional(int)
+        alias="took_ns", default=None, kw_only=True, eq=False, validator=fields.is_optional(int)
     )
-    labels: Mapping[str, str] = attrs.field(default=NO_LABELS, converter=checked_labels, kw_only=True, eq=False)
+    labels: Mapping[str, str] = attrs.field(
+        default=fields.NO_LABELS, converter=fields.checked_labels, kw_only=True, eq=False
+    )
 
     def __attrs_post_init__(self) -> None:
         if is_nested_id(self.run_id):
@@ -371,11 +291,10 @@ class State(_Draft, Mapping[str, Any]):
         Raises:
             ValueError: the deadline is none: a datetime without a time zone, or no number of seconds.
         """
-        from stategraph._values.progress import Pause
+        from stategraph._values.progress import Pause, deadline_of
 
         now = clock.to_datetime(clock.now_ns())
-        until = deadline if deadline is None or isinstance(deadline, datetime) else _deadline(now, deadline)
-        return evolve(self, pause=Pause(reason, "", value, response_param, now, until))
+        return evolve(self, pause=Pause(reason, "", value, response_param, now, deadline_of(now, deadline)))
 
     def checkpoint(self, store: _Saves) -> None:
         """Save this State: ``store.save(state)``."""
@@ -397,13 +316,6 @@ class State(_Draft, Mapping[str, Any]):
         return with_data(self, freeze_items(copy.deepcopy(self._data, memo)))
 
 
-def _deadline(now: datetime, seconds: float) -> datetime:
-    if type(seconds) not in (int, float) or not abs(seconds) <= LONGEST_WAIT:
-        allowed = f"a number of seconds up to {LONGEST_WAIT:,}, or a datetime with a time zone, is"
-        raise ValueError(f"deadline: {shorten(seconds)} is not allowed; {allowed}")
-    return now + timedelta(seconds=seconds)
-
-
 # What the engine and the stores make new States with: data that is frozen already, provenance taken as it is.
 
 
@@ -417,7 +329,7 @@ def with_data(state: State, data: dict[str, Any]) -> State:
 
 def completed_by(node: str, state: State, data: dict[str, Any], took_ns: int | None = None) -> State:
     """Return the State after `node`: with its data, the next step number and the time. It neither failed nor waits."""
-    draft = _new(_Draft)  # not _draft_of: this is done at every step, and writes each field once
+    draft = _new(fields.Draft)  # not _draft_of: this is done at every step, and writes each field once
     draft._data = data
     draft.run_id = state.run_id
     draft.checkpoint_node = node

@@ -27,9 +27,21 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 def pytest_collection_finish() -> None:
     """Keep the modules and the tests themselves out of garbage collections, of which some tests ask for many."""
+    keep_out_of_collections()
+    gc.set_threshold(700, 10, 20)  # else full collections come the more often, the less they have to look at
+
+
+def keep_out_of_collections() -> None:
+    """Have collections look no more at what there is, once what nobody has any more is gone."""
     gc.collect()
     gc.freeze()
-    gc.set_threshold(700, 10, 20)  # else full collections come the more often, the less they have to look at
+
+
+@pytest.fixture(autouse=True, scope="module")
+def few_to_collect() -> Iterator[None]:
+    """Keep out what is there after each file: what is noted of its tests."""
+    yield
+    keep_out_of_collections()
 
 
 @pytest.fixture(autouse=True)

@@ -269,6 +269,17 @@ class TestRecover:
         with pytest.raises(RunExistsError):
             graph.submit(State({"x": 1}, run_id=RUN))
 
+    def test_labels_stay(self, any_play: Scene) -> None:
+        """However often the run is submitted or begun, unless others are given."""
+        graph = chat(any_play)
+        graph.submit(State(run_id=RUN), labels={"team": "news"})
+        graph.submit(State(run_id=RUN))
+        assert [run.labels for run in any_play.store.runs(labels={"team": "news"})] == [{"team": "news"}]
+
+        assert any_play.execute(graph).labels == {"team": "news"}
+        graph.submit(State(run_id="other"), labels={"team": "news"})
+        assert any_play.execute(graph, State(run_id="other"), labels={"team": "ads"}).labels == {"team": "ads"}
+
     def test_executing_what_was_submitted(self, any_play: Scene) -> None:
         """By `run`, or by `execute` with the same State."""
         graph = chat(any_play)
@@ -338,6 +349,11 @@ class TestRecover:
             (done,) = recovered(any_play, changed, max_recoveries=1)
             assert isinstance(done.error, GraphMismatchError)
         assert recovered(any_play, chat(any_play), max_recoveries=1)[0].error is None
+
+    def test_a_graph_that_saves_nothing(self, memory_play: Scene) -> None:
+        """It would find nothing to go on with, and nobody would know why."""
+        with pytest.raises(CheckpointingDisabledError, match="interval"):
+            chat(memory_play, interval=0).recover()
 
     def test_how_many(self, any_play: Scene) -> None:
         """At most the limit, beginning with the oldest."""
@@ -776,6 +792,7 @@ def test_the_stores_can_be_imported() -> None:
     """From where they are spoken of."""
     for name in ("MemoryStore", "SqliteStore", "DiskStore"):
         assert issubclass(getattr(stores, name), CheckpointStore)
+    assert stores.Kind("input") is stores.Kind.INPUT
 
 
 def test_a_node_behind_a_predicate_is_named(play: Scene) -> None:

@@ -47,6 +47,9 @@ class World:
     def own(self, about: tuple[Hold, bool]) -> None:
         """Nobody else is there."""
 
+    def stop_if_cancelled(self, state: State) -> None:
+        """Nobody cancels it."""
+
     def save_with_next(self, state: State) -> None:
         """Only what is newest counts here."""
 

@@ -23,6 +23,7 @@ from stategraph import (
     CheckpointError,
     CheckpointNotFoundError,
     CheckpointStore,
+    GraphMismatchError,
     RunBusyError,
     RunLostError,
     State,
@@ -36,7 +37,7 @@ from stategraph.stores.memory import MemoryStore
 from stategraph.stores.sqlite import SqliteStore
 from tests.conftest import make_store
 from tests.postgres_server import dsn, postgres_at, schema_of
-from tests.scenarios import RUN, Scene, make_graph, trace, traces
+from tests.scenarios import RUN, FourMethodStore, Scene, make_graph, trace, traces
 
 pytestmark = pytest.mark.timeout(60)
 FILES: dict[str, Callable[..., CheckpointStore]] = {
@@ -108,6 +109,35 @@ def test_waiting_is_stopped_as_a_run_is(scene: Scene) -> None:
         return {"found": len(found)}
 
     assert scene.execute(scene.graph({"a": meanwhile}))["found"] == 1
+
+
+class TestTakingOver:
+    """A run is only taken from its owner by who can go on with it."""
+
+    def test_a_run_without_a_checkpoint(self, scene: Scene) -> None:
+        """Its owner has saved nothing yet, and goes on."""
+        refused: list[BaseException] = []
+
+        def node(state: State) -> dict[str, Any]:
+            try:
+                make_graph(traces("a"), store=scene.store).resume(RUN, take_over=True)
+            except CheckpointNotFoundError as error:
+                refused.append(error)
+            return {}
+
+        assert scene.execute(scene.graph({"a": node}, preserve=True)).step == 1
+        assert len(refused) == 1
+
+    def test_a_run_of_another_graph(self, scene: Scene) -> None:
+        """It cannot be resumed here, whoever owns it."""
+        other = make_graph(traces("xy"), store=scene.store, name="other")
+        graph = make_graph(traces("abc"), store=scene.store)
+        with graph.stream(State(run_id=RUN)) as states:
+            next(states)
+            with pytest.raises(GraphMismatchError):
+                scene.resume(other, take_over=True)
+
+            assert [*states][-1]["trace"] == [*"abc"]
 
 
 class TestStreams:
@@ -298,6 +328,19 @@ class TestProcesses:
         assert busy.value.owner.pid == other.process.pid
         assert busy.value.owner.since is not None
 
+    def test_it_is_refused_at_once_however_often_it_is_asked_for(
+        self, graph: Any, start: Callable[..., Process], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Nobody waits for it as for one who writes by hand."""
+        start()
+        slept: list[float] = []
+        monkeypatch.setattr(time, "sleep", slept.append)
+
+        for _ in range(3):
+            with pytest.raises(RunBusyError):
+                graph.resume(RUN, allow_changed=True)
+        assert not slept
+
     def test_an_owner_that_is_killed(self, graph: Any, start: Callable[..., Process]) -> None:
         """Its run is free at once."""
         other = start()
@@ -344,6 +387,19 @@ class TestProcesses:
             assert graph.store.owner(RUN).pid == os.getpid()
 
 
+def forked(work: Callable[[], object]) -> int:
+    """-> how a forked child ends that does this: 0 if nothing was raised."""
+    child = os.fork()
+    if not child:  # pragma: no cover
+        code = 1
+        try:
+            work()
+            code = 0
+        finally:
+            os._exit(code)
+    return os.waitpid(child, 0)[1]
+
+
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 class TestForks:
     """A child owns nothing, and lets go of nothing."""
@@ -355,24 +411,15 @@ class TestForks:
         graph = make_graph(traces("abc"), store=store)
         stream = graph.stream(State(run_id=RUN))
         next(stream)
-        child = os.fork()
-        if not child:  # pragma: no cover
-            code = 1
-            try:
-                try:
-                    next(stream)
-                except RunLostError:
-                    code = 0
-                if kind != "memory":
-                    try:
-                        graph.resume(RUN)
-                        code = 2
-                    except RunBusyError:
-                        pass
-            finally:
-                os._exit(code)
 
-        assert os.waitpid(child, 0)[1] == 0
+        def child() -> None:
+            with pytest.raises(RunLostError):
+                next(stream)
+            if kind != "memory":
+                with pytest.raises(RunBusyError):
+                    graph.resume(RUN)
+
+        assert forked(child) == 0
         assert store.owner(RUN) is not None
         assert [*stream][-1]["trace"] == [*"abc"]
         store.close()
@@ -487,16 +534,12 @@ class TestFilesOfLocks:
             graph = make_graph(traces("ab"), store=store)
             stream = graph.stream(State(run_id=RUN))
             next(stream)
-            child = os.fork()
-            if not child:  # pragma: no cover
-                code = 1
-                try:
+
+            def child() -> None:
+                with pytest.raises(RunBusyError):
                     graph.resume(RUN)
-                except RunBusyError:
-                    code = 0
-                finally:
-                    os._exit(code)
-            assert os.waitpid(child, 0)[1] == 0
+
+            assert forked(child) == 0
             stream.close()
             assert store.owner(RUN) is None
             assert graph.resume(RUN)["trace"] == ["a", "b"]
@@ -508,7 +551,7 @@ class TestFilesOfLocks:
         (file,) = tmp_path.rglob("*owners")
         file.chmod(0o666)
 
-        with open_store() as store, pytest.raises(CheckpointError, match="chmod"):
+        with open_store() as store, pytest.raises(CheckpointError, match=r"chmod.*this user's own"):
             store.save(State(run_id=RUN, step=1))
 
     def test_a_file_that_was_removed(self, open_store: Callable[[], CheckpointStore], tmp_path: Path) -> None:
@@ -528,28 +571,7 @@ class TestFilesOfLocks:
 # --------------------------------------------------------------------------- how it is let go of
 
 
-class Kept(CheckpointStore):
-    """Keeps States in a dict: as small as a store can be."""
-
-    def __init__(self) -> None:
-        self.states: dict[str, State] = {}
-
-    def save(self, state: State) -> None:
-        self.states[state.run_id] = state
-
-    def load(self, run_id: str, step: int | None = None, revision: int | None = None) -> State:
-        if run_id not in self.states:
-            raise CheckpointNotFoundError(run_id)
-        return self.states[run_id]
-
-    def delete(self, run_id: str) -> None:
-        self.states.pop(run_id, None)
-
-    def list(self) -> list[str]:
-        return sorted(self.states)
-
-
-class RollsBack(Kept):
+class RollsBack(FourMethodStore):
     """Rolls back in a way of its own."""
 
     def rollback(self, run_id: str, step: int) -> State:  # type: ignore[override]
@@ -561,7 +583,7 @@ class TestStoresOfOthers:
 
     def test_a_method_is_called_with_names(self) -> None:
         """As before it was guarded."""
-        store = Kept()
+        store = FourMethodStore()
         store.save(state=State(run_id=RUN))
         store.delete(run_id=RUN)
 
@@ -581,12 +603,29 @@ class TestStoresOfOthers:
             with pytest.raises(RunBusyError):
                 getattr(store, method)(*arguments.get(method, [RUN]))
 
+    @pytest.mark.inside
+    def test_what_was_cancelled_and_deleted(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Is not remembered for ever; what is there or at work is."""
+        monkeypatch.setattr(holds, "_MANY_CANCELLED", 4)
+        store = FourMethodStore()
+        store.save(State(run_id="kept"))
+        hold = holds.Hold("working")
+        holds.own(store, hold)
+
+        for number in range(50):
+            for run_id in ("kept", "working", f"gone-{number}"):
+                store._cancel(run_id)
+
+        assert {"kept", "working"} < store._holds._cancelled
+        assert len(store._holds._cancelled) < 10
+        holds.let_go(hold)
+
     def test_methods_of_a_class_that_is_no_store(self) -> None:
         """Are guarded where they become those of a store."""
 
         class Plain:
-            save, load, delete, list = (vars(Kept)[name].__wrapped__ if name in ("save", "delete") else vars(Kept)[name]
-                                        for name in ("save", "load", "delete", "list"))  # fmt: skip
+            save, delete = (vars(FourMethodStore)[name].__wrapped__ for name in ("save", "delete"))
+            load, list = FourMethodStore.load, FourMethodStore.list
 
         class Mixed(Plain, CheckpointStore):
             states: dict[str, State] = {}

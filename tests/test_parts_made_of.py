@@ -19,6 +19,7 @@ from stategraph import (
 )
 from stategraph._values.progress import Part
 from stategraph._values.sameness import is_same
+from stategraph.nodes.base import Node
 from stategraph.stores._codec.digest import digest_of
 from stategraph.testing.corpus import KEPT_VALUES
 from tests.scenarios import RUN, Killed, MortalStore, Scene, make_graph, reopened, trace
@@ -36,6 +37,11 @@ class Order:
     total: float = 0.0
 
 
+def in_the_middle(name: str, node: Node, store: CheckpointStore, **options: Any) -> StateGraph:
+    """-> a graph with this node between two others."""
+    return make_graph({"before": trace("before"), name: node, "end": trace("end")}, store=store, **options)
+
+
 class Items:
     """A MapNode that logs its items and, while it is broken, fails at the last one."""
 
@@ -43,10 +49,13 @@ class Items:
         self.log: list[Any] = []
         self.is_broken = True
 
-    def graph(self, store: CheckpointStore, **options: Any) -> StateGraph:
+    def graph(self, store: CheckpointStore, over: str = "items", **options: Any) -> StateGraph:
         """-> a graph with the node in the middle."""
-        node = MapNode(self.item, over="items", into="results", max_workers=1)
-        return make_graph({"before": trace("before"), "map": node, "end": trace("end")}, store=store, **options)
+        return in_the_middle("map", self.node(over), store, **options)
+
+    def node(self, over: str = "items") -> MapNode:
+        """-> the node."""
+        return MapNode(self.item, over=over, into="results", max_workers=1)
 
     def fail(self, play: Scene, items: list[Any], **options: Any) -> None:
         """Run until the last item has failed; then it is mended."""
@@ -106,9 +115,7 @@ class TestItems:
         """The node is pointed at another key, in a graph that has changed."""
         items = Items()
         items.fail(play, ["a", "b", "last"], **HOW[how])
-        node = MapNode(items.item, over="others", into="results", max_workers=1)
-        nodes = {"before": trace("before"), "map": node, "end": trace("end")}
-        graph = make_graph(nodes, store=reopened(play.store), **HOW[how])
+        graph = items.graph(reopened(play.store), over="others", **HOW[how])
 
         final = play.resume(graph, {"others": ["b", "b"]})
 
@@ -143,8 +150,7 @@ class TestItems:
         items = Items()
 
         def graph(store: CheckpointStore) -> StateGraph:
-            node = MapNode(items.item, over="items", into="results", max_workers=1)
-            nodes = {"before": trace("before"), "map": node, "around": trace("around"), "end": trace("end")}
+            nodes = {"before": trace("before"), "map": items.node(), "around": trace("around"), "end": trace("end")}
             edges = [
                 ("before", "around", lambda state: "skip" in state),
                 ("before", "map"),
@@ -223,8 +229,7 @@ class Branches:
 
     def graph(self, store: CheckpointStore, **options: Any) -> StateGraph:
         """-> a graph with the node in the middle."""
-        node = ParallelNode({"a": self._a, "b": self._b}, 1)
-        return make_graph({"before": trace("before"), "work": node, "end": trace("end")}, store=store, **options)
+        return in_the_middle("work", ParallelNode({"a": self._a, "b": self._b}, 1), store, **options)
 
     def fail(self, play: Scene, **options: Any) -> None:
         """Run until the second has failed; then it is mended."""

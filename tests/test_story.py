@@ -6,7 +6,16 @@ from typing import Any
 
 import pytest
 
-from stategraph import ExecutionError, InterruptNode, RetryPolicy, RunStatus, State, StateGraph
+from stategraph import (
+    AnswerError,
+    ExecutionError,
+    InterruptNode,
+    RetryPolicy,
+    RunCancelledError,
+    RunStatus,
+    State,
+    StateGraph,
+)
 from stategraph.stores import CheckpointStore
 from tests.scenarios import RUN, Scene, make_graph, raises
 
@@ -77,6 +86,98 @@ def test_failures_and_updates_are_told(play: Scene) -> None:
     assert rows[1].error.message == "no"
     assert "scenarios.py" in rows[1].error.traceback
     assert play.store.load(RUN, 0, revision=0).status is RunStatus.ACTIVE
+
+
+def test_going_on_without_updates_adds_nothing(play: Scene) -> None:
+    """A resume makes no step and gives no input: only what comes of it is told."""
+    left = [ValueError("first"), ValueError("second")]
+
+    def flaky(state: State) -> dict[str, int]:
+        if left:
+            raise left.pop()
+        return {"n": 1}
+
+    graph = make_graph({"a": lambda state: {}, "b": flaky}, store=play.store, **FULL)
+    with pytest.raises(ExecutionError):
+        play.execute(graph)
+    with pytest.raises(ExecutionError):
+        play.resume(graph, by="bob")
+    play.resume(graph, by="bob")
+    play.store.rollback(RUN, 2, revision=0)
+    play.resume(graph)
+
+    assert kinds(play.store) == [*("input", "step", "failure", "failure", "step", "end"), "rollback", "end"]
+
+
+@pytest.mark.parametrize("durability", ["sync", "async"])
+@pytest.mark.parametrize("is_nested", [False, True])
+def test_a_step_is_told_once_though_the_run_is_cancelled(play: Scene, is_nested: bool, durability: str) -> None:
+    """Of a nested run, too."""
+
+    def cancelling(state: State) -> dict[str, int]:
+        outer.cancel(RUN)
+        return {"n": 1}
+
+    options = {"store": play.store, "durability": durability, **FULL}
+    nodes = {"c": cancelling, "d": lambda state: {"m": 1}}
+    outer = make_graph({"a": make_graph(nodes, **options).as_node()} if is_nested else nodes, **options)
+    with pytest.raises(RunCancelledError):
+        play.execute(outer)
+
+    if is_nested:
+        (run,) = play.store.runs(parent=RUN)
+        assert kinds(play.store, run.run_id) == ["input", "step"]
+    assert kinds(play.store) == (["input", "cancel"] if is_nested else ["input", "step", "cancel"])
+    play.resume(outer)
+    assert kinds(play.store)[-2:] == ["step", "end"]
+
+
+def test_what_a_nested_graph_still_asks_is_told_in_order(play: Scene) -> None:
+    """A resume that finds the question open tells it again, and not as of a time before."""
+    options = {"store": play.store, **FULL}
+    nested = make_graph({"ask": InterruptNode(None, "ok"), "c": lambda state: {}}, **options)
+    outer = make_graph({"a": lambda state: {}, "b": nested.as_node(), "d": lambda state: {}}, **options)
+    play.execute(outer)
+    play.store.rollback(RUN, 1)
+    play.resume(outer)
+    outer.cancel(RUN)
+    play.store.rollback(RUN, 1, revision=1)
+    for updates in ({}, {"more": 1}):
+        try:
+            play.resume(outer, updates)
+        except AnswerError:
+            continue
+
+    times = [row.timestamp for row in play.store.history(RUN)]
+    assert times == sorted(times)
+
+
+def test_what_is_no_name(play: Scene) -> None:
+    """Of who takes a run back: it stays as it is."""
+    graph = review(play.store)
+    play.execute(graph, State({"topic": "tea"}, run_id=RUN))
+
+    with pytest.raises(TypeError, match="by is a str that says who, not 5"):
+        play.store.rollback(RUN, 0, by=5)  # type: ignore[arg-type]
+
+    assert kinds(play.store) == ["input", "step", "pause"]
+
+
+@pytest.mark.parametrize("how", ["fails", "pauses", "is cancelled"])
+def test_the_input_is_told_once(play: Scene, how: str) -> None:
+    """Also of a run that never gets beyond its first node."""
+    first = InterruptNode(None, "x") if how == "pauses" else raises(ValueError())
+    graph = make_graph({"a": first, "b": lambda state: {}}, store=play.store, **FULL)
+    graph.submit(State(run_id=RUN))
+    if how == "is cancelled":
+        graph.cancel(RUN)
+    for _ in range(2):
+        try:
+            play.resume(graph)
+        except (ExecutionError, AnswerError):
+            continue
+
+    assert kinds(play.store).count("input") == 1
 
 
 def test_a_step_tells_how_long_it_took(play: Scene) -> None:

@@ -261,8 +261,8 @@ MUTANTS = (
     Mutant(
         "updates of a resume are not durable before the next node",
         "_engine/resume.py",
-        "    if updates or not is_same:\n",
-        "    if False:\n",
+        "    if is_same and not updates:\n",
+        "    if True:\n",
         ("tests/test_resume.py",),
     ),
     Mutant(
@@ -772,6 +772,34 @@ MUTANTS = (
         ("tests/test_owners.py -k open_and_close",),
     ),
     Mutant(
+        "a call that is refused marks the owner as one who writes by hand",
+        "_owners/file_holds.py",
+        "            hold.byte = 0  # nobody unlocks what is another's\n",
+        "",
+        ("tests/test_owners.py -k refused_at_once",),
+    ),
+    Mutant(
+        "the revision before a lost one passes for the newest",
+        "stores/_rows/run_log.py",
+        "            self._check_followed(run, rows[-1])\n",
+        "            pass\n",
+        ("tests/stores/test_damage.py -k LostRows",),
+    ),
+    Mutant(
+        "a fork that is rolled back is none any more",
+        "stores/_rows/store.py",
+        "rolled_back(state, run.parent, by)",
+        "rolled_back(state, state.parent, by)",
+        ("tests/stores/test_stores.py -k rolled_back",),
+    ),
+    Mutant(
+        "an owner does not hear that its run was cancelled",
+        "_engine/io.py",
+        "return self.hold is not None and (self.hold.is_cancelled",
+        "return self.hold is None and (self.hold.is_cancelled",
+        ("tests/test_calls.py -k cancelling",),
+    ),
+    Mutant(
         "the fence is not compared with that of the owner",
         "stores/_rows/sqlite_table.py",
         "        return hold.is_lost or number != hold.fence\n\n    def fence",
@@ -795,8 +823,8 @@ MUTANTS = (
     Mutant(
         "a second owner is let in where a run is resumed",
         "_engine/resume.py",
-        "    return owning(run, Hold(run_id, is_shown=run.shows), task, then_runs=True)",
-        "    run.takes_over = True\n    return owning(run, Hold(run_id, is_shown=run.shows), task, then_runs=True)",
+        "    owned = owning(run, Hold(run_id, is_shown=run.shows), task, then_runs=True)",
+        "    run.takes_over = True\n    owned = owning(run, Hold(run_id, is_shown=run.shows), task, then_runs=True)",
         (f"{STORES} -k second_call_is_refused",),
     ),
     Mutant(

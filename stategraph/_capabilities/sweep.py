@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 import attrs
 
 from stategraph._drivers.sync import drive
-from stategraph._engine.calling import Recovered, recover
+from stategraph._engine.calling import Recovered, check_saves, recover
 from stategraph._engine.context import RunContext
 from stategraph._protocol.commands import Load, Task
 from stategraph._util.validators import is_count
@@ -31,6 +31,7 @@ class Sweep:
 
     Raises:
         ConfigError: a number is not allowed.
+        CheckpointingDisabledError: the graph saves nothing.
     """
 
     store: CheckpointStore
@@ -44,6 +45,7 @@ class Sweep:
             raise ConfigError("limit", self.limit, "how many runs to go on with, from 1 on, or None for all")
         if not is_count(self.max_recoveries, at_least=1):
             raise ConfigError("max_recoveries", self.max_recoveries, "how many owners a step may take down, from 1 on")
+        check_saves(self.new_run().plan)  # now, not with the first run: there would be none
 
     def __iter__(self) -> Iterator[Recovered]:
         left = self.limit

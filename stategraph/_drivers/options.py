@@ -1,4 +1,4 @@
-"""What may be said of a call that runs or resumes a graph, besides what it works on."""
+"""What may be said of a call that runs or resumes a graph, besides what it works on, and what becomes of it."""
 
 from __future__ import annotations
 
@@ -6,9 +6,13 @@ import threading
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, TypedDict, cast
 
+from stategraph._engine.context import RunContext
+from stategraph._engine.start import execute
+from stategraph._protocol.commands import Task
 from stategraph._util.validators import is_duration
+from stategraph._values.state_fields import NO_LABELS, checked_labels
 from stategraph.errors import ConfigError
-from stategraph.state import NO_LABELS, checked_labels
+from stategraph.state import State
 
 if TYPE_CHECKING:
     from stategraph._drivers.limits import StopSignal
@@ -69,52 +73,55 @@ class ResumeCall(Call, total=False):
     pause: Pause | str | None
 
 
-def checked(how: Mapping[str, Any], kind: type = Call) -> None:
-    """Raise TypeError if something is said that a call does not take, as Python does."""
-    if not kind.__annotations__.keys() >= how.keys():
-        unknown = next(iter(how.keys() - kind.__annotations__.keys()))
-        raise TypeError(f"{unknown!r} is no argument here; {', '.join(kind.__annotations__)} are")
-
-
-def claim_of(how: Call) -> tuple[float, bool]:
-    """Return for how many seconds to wait for the run, and whether to take it over.
+def asked_of(how: Call, kind: type = Call) -> tuple[float, bool, StopSignal | None, str | None, Mapping[str, str]]:
+    """Return what a call asks of its run: for how many seconds to wait for it, whether to take it over, what may stop
+    it, who makes the call, and what the run is to be labelled with.
 
     Raises:
+        TypeError: something is said that a call does not take, as Python does.
         ConfigError: one of them is not what it should be.
     """
     if not how:  # most calls
-        return 0.0, False
-    wait, take_over = how.get("wait"), how.get("take_over", False)
+        return 0.0, False, None, None, NO_LABELS
+    if not kind.__annotations__.keys() >= how.keys():
+        unknown = next(iter(how.keys() - kind.__annotations__.keys()))
+        raise TypeError(f"{unknown!r} is no argument here; {', '.join(kind.__annotations__)} are")
+    wait, take_over, by = how.get("wait"), how.get("take_over", False), how.get("by")
     if wait is not None and not is_duration(wait):
         raise ConfigError("wait", wait, "a number of seconds from 0 on")
     if type(take_over) is not bool:
         raise ConfigError("take_over", take_over, "True or False")
-    return wait or 0.0, take_over
+    if by is not None and not isinstance(by, str):
+        raise ConfigError("by", by, "a str that says who")
+    return wait or 0.0, take_over, signal_of(how), by, _labels_of(how)
 
 
-def restart_of(how: ExecuteCall) -> bool:
+def _labels_of(how: Call) -> Mapping[str, str]:
+    labels = cast(RunCall, how).get("labels")
+    try:
+        return NO_LABELS if labels is None else checked_labels(labels)
+    except ValueError as error:
+        raise ConfigError("labels", labels, "a mapping of str to str") from error
+
+
+def executed(run: RunContext, state: State, how: ExecuteCall) -> Task[State]:
+    """Return the task of a call that executes a State."""
+    return execute(run, state, restart=_restart_of(how) if how else False)
+
+
+def resumed(run: RunContext, run_id: str, updates: Mapping[str, Any] | None, how: ResumeCall) -> Task[State]:
+    """Return the task of a call that resumes a run."""
+    from stategraph._engine.resume import resume_with  # imported when used: most processes begin runs
+
+    return resume_with(run, run_id, updates, how.get("allow_changed", False), how.get("migrate"), how.get("pause"))
+
+
+def _restart_of(how: ExecuteCall) -> bool:
     """Return whether a run that is not complete is to begin again. Raises ConfigError if that is neither yes nor no."""
     restart = how.get("restart", False)
     if type(restart) is not bool:
         raise ConfigError("restart", restart, "True or False")
     return restart
-
-
-def told_of(how: Call) -> tuple[str | None, Mapping[str, str]]:
-    """Return who makes a call, and what the run is to be labelled with.
-
-    Raises:
-        ConfigError: one of them is not what it should be.
-    """
-    if not how:  # most calls
-        return None, NO_LABELS
-    by, labels = how.get("by"), cast(RunCall, how).get("labels")
-    if by is not None and not isinstance(by, str):
-        raise ConfigError("by", by, "a str that says who")
-    try:
-        return by, NO_LABELS if labels is None else checked_labels(labels)
-    except ValueError as error:
-        raise ConfigError("labels", labels, "a mapping of str to str") from error
 
 
 def signal_of(how: Call) -> StopSignal | None:

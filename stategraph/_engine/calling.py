@@ -83,7 +83,7 @@ def turn(run: RunContext, run_id: str, given: Mapping[str, Any]) -> Task[State]:
     """Execute a run with new input, once the turn before is finished; begin the run if there is none."""
     if not isinstance(given, Mapping):
         raise TypeError(f"the input of a turn is a mapping, not {type(given).__name__}")
-    _check_saves(run.plan)
+    check_saves(run.plan)
     return owning(run, Hold(check_given_id(run_id)), _turn(run, run_id, given))
 
 
@@ -110,7 +110,7 @@ def _another(run: RunContext) -> RunContext:
 
 def submit(run: RunContext, state: State) -> Task[State]:
     """Save a State as one that is to run; return it as it is saved."""
-    _check_saves(run.plan)
+    check_saves(run.plan)
     return owning(run, Hold(id_of(state), is_brief=True), _submit(run, state))
 
 
@@ -125,7 +125,7 @@ def _submit(run: RunContext, state: State) -> Task[State]:
 
 def cancel(run: RunContext, run_id: str) -> Task[None]:
     """Cancel a run: at once if nobody is at work on it, else have its owner told."""
-    _check_saves(run.plan)
+    check_saves(run.plan)
     check_given_id(run_id)
     try:
         yield from owning(run, Hold(run_id, is_brief=True), _cancel(run, run_id))
@@ -155,7 +155,8 @@ def _save_cancelled(run: RunContext, saved: State) -> Task[State]:
     return state
 
 
-def _check_saves(plan: CompiledGraph) -> None:
+def check_saves(plan: CompiledGraph) -> None:
+    """Raise CheckpointingDisabledError if a graph saves nothing."""
     if not plan.saves:
         raise CheckpointingDisabledError(plan.graph)
 
@@ -165,7 +166,7 @@ def _check_saves(plan: CompiledGraph) -> None:
 
 def recover(run: RunContext, run_id: str, max_recoveries: int) -> Task[Recovered | None]:
     """Go on with a run, if it is one that was left unfinished and that nobody owns."""
-    _check_saves(run.plan)
+    check_saves(run.plan)
     hold = Hold(run_id)
     try:
         recovered: Recovered | None = yield from owning(run, hold, _recover(run, hold, max_recoveries), takes_up=False)

@@ -51,6 +51,7 @@ class RunContext:
         wanted: The types of events that the observer wants.
         state: The last completed State of the run.
         saved: The last State that the store has acknowledged.
+        found: The State that it goes on from, if that differs from the one that was loaded in nothing but its status.
         shows: Whether the caller iterates over the run.
         hand_over: Takes what is left to do of a run whose driver is gone. It is called in finalisers.
         patience: Seconds to wait for whoever owns the run.
@@ -84,6 +85,7 @@ class RunContext:
     waits_since: datetime | None = attrs.field(default=None, init=False)
     state: State = attrs.field(init=False)
     saved: State | None = attrs.field(default=None, init=False)
+    found: State | None = attrs.field(default=None, init=False)
     path: deque[str] = attrs.field(factory=partial(deque, maxlen=PATH_LENGTH), init=False)
     completed: set[str] = attrs.field(factory=set, init=False)
     nested_path: str = attrs.field(default="", init=False)

@@ -7,7 +7,7 @@ from typing import Any, TypeVar, cast
 import attrs
 
 from stategraph._engine.context import PATH_LENGTH, RunContext, fitting
-from stategraph._engine.saving import emit, flush, save, take_up, tell
+from stategraph._engine.saving import emit, flush, save, save_with_next, take_up, tell
 from stategraph._graph.compiled import CompiledNode
 from stategraph._owners.holds import Hold
 from stategraph._protocol.commands import CannotAwait, Escaped, Load, Parts, Save, Stopped, StoreFailed, Task
@@ -35,6 +35,9 @@ def end_early(run: RunContext, error: BaseException) -> Task[None]:
     An exception that only drivers and steps know is replaced by the public one that it stands for.
     """
     run.services.heeds_cancel = False
+    if run.services.kept is run.state is not run.saved:
+        run.saved = run.state
+        yield from emit(run, EventType.CHECKPOINT_SAVE, run.state)
     if run.services.is_cancelled and run.outer_step is None and isinstance(error, Stopped | ExecutionError):
         yield from _end_cancelled(run, error)
     if isinstance(error, Stopped):
@@ -54,8 +57,7 @@ def end_early(run: RunContext, error: BaseException) -> Task[None]:
 def _end_cancelled(run: RunContext, error: BaseException) -> Task[None]:
     """Save a run as cancelled, then raise. A node that fails may have done that because it was told."""
     is_failure = isinstance(error, ExecutionError)
-    if run.state is not run.saved:
-        run.services.save_with_next(run.state)
+    save_with_next(run, run.state)
     run.state = evolve(told(run.state), status=RunStatus.CANCELLED)
     stop = with_notes(RunCancelledError(run.state, "it was cancelled" if is_failure else str(error)), error)
     yield from rescue(run, stop)
@@ -159,8 +161,8 @@ def _save_unsaved(run: RunContext, error: BaseException, state: State) -> Task[N
 
 def _save_last(run: RunContext, state: State) -> Task[None]:
     """Save the State with which the run ends."""
-    if run.state is not run.saved and run.state is not state:
-        run.services.save_with_next(run.state)
+    if run.state is not state:
+        save_with_next(run, run.state)
     try:
         yield from save(run, (Save, run.services.save, state), state)
         yield from flush(run, state)
@@ -171,8 +173,7 @@ def _save_last(run: RunContext, state: State) -> Task[None]:
         kept = yield (Load, run.services.load, state.run_id)
         if kept.step != state.step:
             raise
-        state = evolve(told(kept), status=state.status, error=state.error)
-        yield from save(run, (Save, run.services.save, state), state)
+        yield from _save_ended(run, kept, state)
     except NotSerializableError:
         yield from _keep_what_can_be(run, state)
         raise
@@ -180,17 +181,13 @@ def _save_last(run: RunContext, state: State) -> Task[None]:
 
 def _keep_what_can_be(run: RunContext, last: State) -> Task[None]:
     """Keep as many of the last steps as can be, and how the run ended, if the last State itself cannot be kept."""
-    ends = {"status": last.status, "error": last.error}
-    bare = evolve(
-        last, pause=None, progress=last.progress and last.progress.changed(partial=None)
-    )  # it may be these that cannot be
+    # Without the pause and what was emitted: it may be these that cannot be.
+    bare = evolve(last, pause=None, progress=last.progress and last.progress.changed(partial=None))
     tried = [*run.recent, bare]
     run.recent.clear()
     while tried:
-        state = evolve(told(tried.pop()), **ends)
         try:
-            yield from save(run, (Save, run.services.save, state), state)
-            yield from flush(run, state)
+            yield from _save_ended(run, tried.pop(), last)
         except NotSerializableError:
             continue
         return
@@ -199,8 +196,14 @@ def _keep_what_can_be(run: RunContext, last: State) -> Task[None]:
     except CheckpointNotFoundError:
         return
     if kept.step <= last.step:
-        state = evolve(told(kept), **ends)
-        yield from save(run, (Save, run.services.save, state), state)
+        yield from _save_ended(run, kept, last)
+
+
+def _save_ended(run: RunContext, state: State, last: State) -> Task[None]:
+    """Save a State as the one with which the run ends, in the way in which it ended with another one."""
+    state = evolve(told(state), status=last.status, error=last.error)
+    yield from save(run, (Save, run.services.save, state), state)
+    yield from flush(run, state)
 
 
 _Error = TypeVar("_Error", bound=BaseException)

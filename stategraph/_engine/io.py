@@ -56,11 +56,12 @@ class RunIO:
         self.store = store if persist is None else _selective(store, persist)
         self.hold: Hold | None = None
         self.heeds_cancel = False
+        self.kept: State | None = None  # what was saved right before it was found out that the run is cancelled
         self.observer = observer
         self._source = source
         self._policy = policy
         self._is_told = False
-        self._before: list[State] = []  # what is to be saved with the next State
+        self._before: dict[int, State] = {}  # what is to be saved with the next State, by its identity
 
     @property
     def is_cancelled(self) -> bool:
@@ -97,6 +98,7 @@ class RunIO:
         finally:
             acting.hold = before
         if self.heeds_cancel and self.hold is not None and self.hold.is_cancelled:
+            self.kept = state
             self.stop_if_cancelled(state)
 
     def stop_if_cancelled(self, state: State) -> None:
@@ -124,15 +126,17 @@ class RunIO:
         So its story tells of the input and of the last step, at no further sync.
         """
         if self._policy is not None and self._policy.keeps_all:
-            self._before = [*(one for one in self._before if one is not state), state]
+            self._before.pop(id(state), None)
+            self._before[id(state)] = state
 
     def _save_story(self, state: State) -> None:
         """Save a State, and what is to be saved with it, once the store knows what it is to keep."""
         if not self._is_told:
             self._tell_policy(state.run_id)
-        before, self._before = [one for one in self._before if one is not state], []
+        before, self._before = self._before, {}
+        before.pop(id(state), None)
         if before:
-            self.store.save_many((*before, state))
+            self.store.save_many((*before.values(), state))
         else:
             self.store.save(state)
 

@@ -14,7 +14,16 @@ from typing import TYPE_CHECKING, Any, cast
 
 from stategraph._engine.context import RunContext
 from stategraph._engine.failures import end_dropped, end_early, handle, no_way_on, too_many_nodes
-from stategraph._engine.saving import LOOK_AGAIN, drop_joined_parts, emit, flush, heed_cancel, save, show
+from stategraph._engine.saving import (
+    LOOK_AGAIN,
+    drop_joined_parts,
+    emit,
+    flush,
+    heed_cancel,
+    save,
+    save_with_next,
+    show,
+)
 from stategraph._graph.compiled import CompiledNode
 from stategraph._protocol.commands import Await, Delete, Save, Task
 from stategraph._values import clock
@@ -143,8 +152,7 @@ def _complete(run: RunContext) -> Task[None]:
     step, run.state = run.state, evolve(told(run.state), status=RunStatus.COMPLETED)
     state = run.state
     if run.plan.saves and run.plan.preserve:
-        if step is not run.saved:
-            run.services.save_with_next(step)
+        save_with_next(run, step)
         yield from save(run, (Save, run.services.save, state), state)
         if run.has_joined_parts:
             yield from drop_joined_parts(run)

@@ -9,7 +9,7 @@ import attrs
 
 from stategraph._engine.context import RunContext, fitting
 from stategraph._engine.failures import failure_at, handled_data, rescue
-from stategraph._engine.saving import emit, flush, save
+from stategraph._engine.saving import emit, flush, save, save_with_next
 from stategraph._engine.step import StepExecution
 from stategraph._graph.compiled import CompiledNode
 from stategraph._progress.answers import awaited, awake, is_overdue
@@ -22,7 +22,7 @@ from stategraph._values.provenance import RunStatus
 from stategraph.errors import AnswerError, ExecutionError
 from stategraph.nodes.base import NOTHING
 from stategraph.nodes.step import Question
-from stategraph.state import State, completed_by, evolve, told
+from stategraph.state import State, completed_by, evolve, time_ns_of, told
 
 
 def take_answer(run: RunContext, saved: State, updates: Mapping[str, Any]) -> Task[tuple[State, Mapping[str, Any]]]:
@@ -112,10 +112,9 @@ def pause_at(run: RunContext, stage: CompiledNode, pause: Pause) -> Task[None]:
     if schema is not None and key is not None and key not in schema.fields:
         why = f"the answer is to come under {key!r}, which is no field of {schema.name}"
         raise failure_at(run, stage.name, f"cannot pause: {why}")
-    if run.state is not run.saved:
-        run.services.save_with_next(run.state)
+    save_with_next(run, run.state)
     pause = _identified(run, attrs.evolve(pause, node=stage.name))
-    at = clock.to_ns(pause.at)
+    at = max(clock.to_ns(pause.at), time_ns_of(run.state))  # of a nested graph, it may have been asked before
     run.state = state = evolve(told(run.state), status=RunStatus.PAUSED, pause=pause, _time_ns=at)
     about = {"pause_node": pause.node, "reason": pause.reason, "response_param": pause.response_param}
     yield from save(run, (Save, run.services.save, state), state)

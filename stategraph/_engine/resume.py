@@ -71,7 +71,17 @@ def resume(
     if not run.plan.saves:
         raise CheckpointingDisabledError(run.plan.graph)
     task = _revived(run, run_id, updates, allow_changed, migrate, pause_id)
-    return owning(run, Hold(run_id, is_shown=run.shows), task, then_runs=True)
+    owned = owning(run, Hold(run_id, is_shown=run.shows), task, then_runs=True)
+    return _taking_over(run, run_id, allow_changed, migrate, owned) if run.takes_over else owned
+
+
+def _taking_over(
+    run: RunContext, run_id: str, allow_changed: bool, migrate: Mapping[str, str], task: Task[State]
+) -> Task[State]:
+    """Do a task that takes a run from its owner, if the run can go on here: else its owner is to keep it."""
+    saved = yield (Load, run.services.load, run_id)
+    check_compatible(run.plan, renamed(run, saved, migrate), allow_changed)
+    return (yield from task)
 
 
 def resume_owned(run: RunContext, run_id: str) -> Task[State]:
@@ -142,11 +152,13 @@ def revive(
     state = with_origins(run, stamped(run, with_data(all_keys, data)), all_keys, changes.keys())
     run.state = _noting_replaced(run, state, data_of(all_keys)) if changes else state
     run.has_joined_parts = run.plan.loads_parts  # perhaps: whoever made this State may not have come to drop them
-    if updates or not is_same:
-        amends = saved.step == step
-        if amends:
-            is_answer = asked is not None and (asked is pause or asked.response_param in updates)
-            run.state = told(run.state, Kind.ANSWER if is_answer else Kind.UPDATE, run.by)
+    amends = saved.step == step
+    if amends:
+        is_answer = asked is not None and (asked is pause or asked.response_param in updates)
+        run.state = told(run.state, Kind.ANSWER if is_answer else Kind.UPDATE, run.by)
+    if is_same and not updates:
+        run.found = run.state
+    else:
         command = (Amend, run.services.amend, run.state) if amends else (Save, run.services.save, run.state)
         yield from save(run, command, run.state)
     yield from emit(run, EventType.CHECKPOINT_RESUME, run.state)

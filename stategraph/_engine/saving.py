@@ -41,6 +41,12 @@ def save(run: RunContext, command: Command, state: State) -> Task[None]:
     yield from emit(run, EventType.CHECKPOINT_SAVE, state)
 
 
+def save_with_next(run: RunContext, state: State) -> None:
+    """Have a State that is not saved yet saved with the one after it, for the story, which tells what was loaded."""
+    if state is not run.saved and state is not run.found:
+        run.services.save_with_next(state)
+
+
 def flush(run: RunContext, state: State) -> Task[None]:
     """Wait until all that was saved is durable, if saves are done later."""
     if run.plan.write_behind:

@@ -63,7 +63,9 @@ def admit(run: RunContext, state: State, *, restart: bool = False) -> Task[State
     if not run.plan.saves:
         return started
     if is_new:
-        yield from _check_new(run, state, started)
+        saved = yield from _check_new(run, state, started)
+        if saved is not None and not run.labels:  # as submitted
+            started = evolve(started, labels=saved.labels)
         run.services.save_with_next(started)
     else:
         from stategraph._engine.past import replace_newest
@@ -78,15 +80,19 @@ def with_defaults(run: RunContext, data: dict[str, Any]) -> dict[str, Any]:
     return data if defaults.keys() <= data.keys() else lay_over(dict(defaults), data)
 
 
-def _check_new(run: RunContext, state: State, started: State) -> Task[None]:
-    """Raise RunExistsError if the store holds another State of a run that is to begin: as given, or as submitted."""
+def _check_new(run: RunContext, state: State, started: State) -> Task[State | None]:
+    """Return the State that the store holds of a run that is to begin: as given, or as submitted.
+
+    Raises RunExistsError if it holds another one.
+    """
     try:
-        saved = yield (Load, run.services.load, state.run_id)
+        saved: State = yield (Load, run.services.load, state.run_id)
     except CheckpointNotFoundError:
-        return
+        return None
     from stategraph._engine.past import check_same  # imported when used: a run seldom begins twice
 
     check_same(run, saved, state if saved.graph is None else evolve(started, _time_ns=time_ns_of(saved)))
+    return saved
 
 
 def stamped(run: RunContext, state: State) -> State:

@@ -146,12 +146,7 @@ class StepExecution:
         return evolve(after, progress=self.progress_after(after, is_failed=is_failed))
 
     def progress_after(self, after: State, *, is_failed: bool) -> Progress | None:
-        """Return the progress of the run after this step.
-
-        Args:
-            after: The State after it.
-            is_failed: Whether the node has failed, and another one handles that.
-        """
+        """Return the progress of the run after this step; see `completed`."""
         progress, persist = after.progress, self.run.plan.persist
         if self._answered:
             answered = progress.answered if progress else frozenset[str]()

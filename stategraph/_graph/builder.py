@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
-from stategraph._graph.compiled import CompiledNode, NodePolicies
+from stategraph._graph.compiled import CompiledGraph, CompiledNode, NodePolicies
 from stategraph._protocol.commands import RunNode, StartNode
 from stategraph._text.shown import shorten
 from stategraph._util.validators import is_name
@@ -32,12 +31,12 @@ class GraphBuilder:
 
     Args:
         name: The name of the graph.
-        schema: What keys its States may have, and what their values are; None for any.
+        schema: The class whose fields are the keys that its States may have; None for any.
     """
 
-    def __init__(self, name: str, schema: Schema | None = None) -> None:
+    def __init__(self, name: str, schema: type | None = None) -> None:
         self._name = name
-        self._schema = schema
+        self._schema = None if schema is None else _schema_of(schema)
         self._lock = threading.Lock()
         self._nodes: dict[str, Node] = {}
         self._policies: dict[str, NodePolicies] = {}
@@ -202,11 +201,13 @@ class GraphBuilder:
 
     # ------------------------------------------------------------------ inside
 
-    def _stages(self, persist: AbstractSet[str] | None = None) -> dict[str, CompiledNode]:
-        """Return the compiled nodes.
+    def _compiled(self, persist: frozenset[str] | None, *, loads_parts: bool, **how: Any) -> CompiledGraph:
+        """Return the graph as it is now, compiled.
 
         Args:
             persist: The only keys that are saved; None for all.
+            loads_parts: Whether parts are loaded, if there are any.
+            how: All else that is to be said of how it runs.
 
         Raises:
             GraphError: runs cannot work; it lists all problems.
@@ -235,7 +236,19 @@ class GraphBuilder:
             raise GraphError(self._name, tuple(problems))
         # A schema checks what nodes return; where only some keys are saved, what they read is noted.
         is_watched = self._schema is not None or persist is not None
-        return {name: self._stage(name, is_watched=is_watched) for name in self._nodes}
+        stages = {name: self._stage(name, is_watched=is_watched) for name in self._nodes}
+        return CompiledGraph(
+            graph=self._name,
+            structure=self.structure,
+            entry=self._entry,
+            stages=stages,
+            loads_parts=loads_parts and any(stage.node.has_parts for stage in stages.values()),
+            defaults=self._defaults.copy(),
+            schema=self._schema,
+            persist=persist,
+            async_node=next((name for name, stage in stages.items() if stage.node.is_async), None),
+            **how,
+        )
 
     def _stage(self, name: str, *, is_watched: bool) -> CompiledNode:
         """Return the compiled form of a node; one is not plain if what it reads or returns is watched."""
@@ -274,6 +287,12 @@ class GraphBuilder:
 
     def _error(self, problem: str) -> GraphError:
         return GraphError(self.name, (problem,))
+
+
+def _schema_of(cls: type) -> Schema:
+    from stategraph._schema.schema import schema_of  # imported when used: few graphs have one
+
+    return schema_of(cls)
 
 
 def _is_annotated(node: Node) -> bool:

@@ -17,7 +17,7 @@ from functools import cache
 from hashlib import blake2b
 from pathlib import Path
 
-from stategraph._owners.holds import host_name
+from stategraph._owners.holds import LONGEST_WRITE, host_name
 from stategraph._values import clock
 from stategraph._values.provenance import Owner
 
@@ -30,6 +30,7 @@ _FIRST_BYTE = 1 << 40  # of those that are locked: far behind what is written
 _FLOCK = struct.Struct("hhqqi4x")  # struct flock of Linux on 64-bit machines
 _OF_FILE = sys.platform == "linux" and struct.calcsize("P") == 8
 _NOTES, _NOTE = 4096, struct.Struct("<QqI?107s")  # who has locked a byte; one may take the place of another
+_UNTIL_NOTED = 0.1  # seconds from the lock to the note, on a busy machine
 _IS_BRIEF = struct.calcsize("<QqI")  # where a note says that it is for a moment only
 
 
@@ -104,14 +105,15 @@ class LockFile:
             return None
         return self.noted(byte)[0]
 
-    def noted(self, byte: int) -> tuple[Owner, bool]:
-        """Return who has locked a byte last, as far as that can be told, and whether for a moment only."""
+    def noted(self, byte: int) -> tuple[Owner, float]:
+        """Return who has locked a byte last, as far as that can be told, and for how many seconds at most; 0 if nobody
+        knows."""
         kept = os.pread(self._fd, _NOTE.size, byte % _NOTES * _NOTE.size)
         found = _NOTE.unpack(kept) if len(kept) == _NOTE.size else (None, 0, 0, False, b"")
         if found[0] != byte:  # it is not noted yet, or that of another byte stands in its place
-            return Owner(host_name(), None), True
+            return Owner(host_name(), None), _UNTIL_NOTED
         host = found[4].rstrip(b"\0").decode(errors="backslashreplace")
-        return Owner(host, found[2], clock.to_datetime(found[1])), found[3]
+        return Owner(host, found[2], clock.to_datetime(found[1])), LONGEST_WRITE if found[3] else 0.0
 
 
 @cache

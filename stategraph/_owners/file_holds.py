@@ -97,7 +97,10 @@ class FileHolds(SharedHolds[Fences]):
         except OSError as error:
             self.release(hold)
             reason = f"nobody can tell who owns it: {self._path} cannot be locked ({error.strerror})"
-            raise CheckpointError(hold.run_id, f"{reason}; take a store on a local disk") from error
+            way_out = "take a store on a local disk"
+            if isinstance(error, PermissionError):
+                way_out = "make it this user's own, so that nobody else can write to it"
+            raise CheckpointError(hold.run_id, f"{reason}; {way_out}") from error
         except BaseException:
             self.release(hold)
             raise
@@ -113,8 +116,7 @@ class FileHolds(SharedHolds[Fences]):
             if is_locked:
                 self._opened().unlock(hold.byte)
         if not (is_locked or take_over):
-            owner, is_brief = self._opened().noted(hold.byte)
-            raise busy(hold.run_id, owner, is_brief=is_brief)
+            raise busy(hold.run_id, *self._opened().noted(_byte(hold.run_id, fence)))
         return is_locked
 
     def _lock_byte(self, hold: Hold, fence: int) -> bool:
@@ -122,8 +124,12 @@ class FileHolds(SharedHolds[Fences]):
         locks = self._opened()
         with self._lock:  # whoever lets go of the run meanwhile has done so, or finds the byte
             hold.check()
-            hold.fence, hold.byte = fence, byte_of(f"{hold.run_id}\n{fence}")
-            return locks.lock(hold.byte, is_brief=hold.is_brief)
+            hold.fence = fence
+            hold.byte = _byte(hold.run_id, fence)
+            if locks.lock(hold.byte, is_brief=hold.is_brief):
+                return True
+            hold.byte = 0  # nobody unlocks what is another's
+            return False
 
     def release(self, hold: Hold) -> None:
         with self._lock:  # until both are done, or another thread would find one of them undone
@@ -142,7 +148,7 @@ class FileHolds(SharedHolds[Fences]):
             hold = self.get(run_id)
         if hold is not None:
             return hold.owner
-        return self._opened().owner(byte_of(f"{run_id}\n{table.fence(run_id)[0]}"))
+        return self._opened().owner(_byte(run_id, table.fence(run_id)[0]))
 
     def _opened(self) -> LockFile:
         """Return the file with the locks. One that was removed holds nobody off: another takes its place."""
@@ -157,6 +163,11 @@ class FileHolds(SharedHolds[Fences]):
                         locks.lock(hold.byte)
                 self._locks = locks
             return self._locks
+
+
+def _byte(run_id: str, fence: int) -> int:
+    """Return the number of the byte of a run that was taken over so often."""
+    return byte_of(f"{run_id}\n{fence}")
 
 
 def _place(path: Path) -> tuple[int, int, str] | None:

@@ -11,7 +11,7 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from functools import cache, wraps
 from typing import Any, Protocol, cast
@@ -22,7 +22,10 @@ from stategraph._values.ids import given_id
 from stategraph._values.provenance import Owner
 from stategraph.errors import RunBusyError, RunLostError
 
-_LONGEST_WRITE, _LOOK_AGAIN = 5.0, 0.0005  # seconds that a write by hand may take, and after which it is looked at
+_MANY_CANCELLED = 1000  # of these, it is looked up which runs are still there
+_LOOK_AGAIN = 0.0005  # seconds after which a write by hand is looked at again
+LONGEST_WRITE = 5.0
+"""Seconds that a write by hand may take."""
 
 
 class Hold:
@@ -92,6 +95,7 @@ class Holds:
     def __init__(self) -> None:
         self._by_run: dict[str, Hold] = {}
         self._cancelled: set[str] = set()
+        self._most_cancelled = _MANY_CANCELLED
         self.renew()
         _all.add(self)
 
@@ -121,7 +125,7 @@ class Holds:
         with self._lock:
             other = self._by_run.get(hold.run_id)
             if other is not None and not take_over:
-                raise busy(hold.run_id, other.owner, is_brief=other.is_brief)
+                raise busy(hold.run_id, other.owner, LONGEST_WRITE if other.is_brief else 0.0)
             hold.holds = self  # first: whoever lets go now waits for the lock, or was seen by the next line
             hold.check()
             if other is not None:
@@ -133,13 +137,29 @@ class Holds:
                 pass
         return other
 
-    def cancel(self, run_id: str) -> None:
-        """Tell whoever owns a run, or does so next, that it is cancelled."""
+    def cancel(self, run_id: str, kept: Callable[[], Iterable[str]]) -> None:
+        """Tell whoever owns a run, or does so next, that it is cancelled.
+
+        Args:
+            run_id: The run.
+            kept: Returns the ids of all runs that the store has. That a run was cancelled is forgotten with the run.
+        """
+        if len(self._cancelled) >= self._most_cancelled:
+            self._forget_gone(kept)
         with self._lock:
             self._cancelled.add(run_id)
             hold = self._by_run.get(run_id)
             if hold is not None:
                 hold.is_cancelled = True
+
+    def _forget_gone(self, kept: Callable[[], Iterable[str]]) -> None:
+        """Forget which runs were cancelled, of those that nobody owns and that are not there any more."""
+        with self._lock:
+            gone = self._cancelled - self._by_run.keys()
+        gone.difference_update(kept())
+        with self._lock:
+            self._cancelled -= gone
+            self._most_cancelled = max(_MANY_CANCELLED, 2 * len(self._cancelled))
 
     def take_up(self, hold: Hold) -> None:
         """Forget that a run was cancelled, for its owner goes on with it."""
@@ -195,7 +215,18 @@ def held(store: Owning, run_id: str, *, take_over: bool = False) -> Iterator[Hol
         let_go(hold)
 
 
-def guarded(method: Callable[..., Any]) -> Callable[..., Any]:
+_WRITES = ("save", "save_many", "amend", "delete", "_discard", "rollback", "save_parts", "drop_parts")
+
+
+def guard_writes(store: type, contract: type) -> None:
+    """Guard all methods by which a class of stores writes to runs, except those that it has from the contract."""
+    for name in _WRITES:
+        method = getattr(store, name)
+        if method is not vars(contract)[name] and not hasattr(method, "is_guarded"):
+            setattr(store, name, _guarded(method))
+
+
+def _guarded(method: Callable[..., Any]) -> Callable[..., Any]:
     """Return a method of a store that writes to a run as one for its owner only. A State of it, or several, or its id
     is the first argument."""
 
@@ -220,26 +251,31 @@ def own(store: Owning, hold: Hold, *, take_over: bool = False) -> None:
     Raises:
         RunBusyError: somebody else owns it, and it is not to be taken over.
     """
-    waited = 0.0
+    began = time.monotonic()
     while True:
         try:
             store._own(hold, take_over=take_over)
         except _BrieflyBusyError as error:
-            if waited >= _LONGEST_WRITE:
+            if time.monotonic() - began >= error.longest:
                 raise RunBusyError(error.run_id, error.owner) from None
             time.sleep(_LOOK_AGAIN)
-            waited += _LOOK_AGAIN
         else:
             return
 
 
 class _BrieflyBusyError(RunBusyError):
-    """Somebody writes to the run by hand."""
+    """Somebody writes to the run by hand, or may do so; `longest` says for how many seconds that may last."""
+
+    longest = LONGEST_WRITE
 
 
-def busy(run_id: str, owner: Owner, *, is_brief: bool) -> RunBusyError:
-    """Return the error for a run that somebody owns."""
-    return (_BrieflyBusyError if is_brief else RunBusyError)(run_id, owner)
+def busy(run_id: str, owner: Owner, longest: float) -> RunBusyError:
+    """Return the error for a run that somebody owns, for so many seconds at most; 0 if nobody knows."""
+    if not longest:
+        return RunBusyError(run_id, owner)
+    error = _BrieflyBusyError(run_id, owner)
+    error.longest = longest
+    return error
 
 
 def let_go(hold: Hold) -> None:

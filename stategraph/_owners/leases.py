@@ -179,7 +179,7 @@ class LeaseHolds(SharedHolds[Leases]):
         while (cancelled := self._leases.acquire(run_id, worker, fence, instead)) is None:
             other = self._leases.lease(run_id)
             if other is not None and other.is_held and not take_over:
-                raise busy(run_id, other.owner, is_brief=False)
+                raise busy(run_id, other.owner, 0.0)
             instead = 0 if other is None else other.fence
         return cancelled
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import attrs
 
 from stategraph._text.shown import shorten
+from stategraph._util.validators import LONGEST_WAIT
 from stategraph._values.frozen import freeze, freeze_at
 from stategraph._values.provenance import check_step
 
@@ -202,3 +203,13 @@ _OF_ONE_STEP: dict[str, Any] = {
 """The fields that are about the step that is being made, as they are once it is made."""
 
 _EMPTY = Progress()
+
+
+def deadline_of(now: datetime, given: datetime | float | None) -> datetime | None:
+    """Return a deadline that may be given in seconds from now. Raises ValueError if it is no number of these."""
+    if given is None or isinstance(given, datetime):
+        return given
+    if type(given) not in (int, float) or not abs(given) <= LONGEST_WAIT:
+        allowed = f"a number of seconds up to {LONGEST_WAIT:,}, or a datetime with a time zone, is"
+        raise ValueError(f"deadline: {shorten(given)} is not allowed; {allowed}")
+    return now + timedelta(seconds=given)

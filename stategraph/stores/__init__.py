@@ -8,6 +8,7 @@ from stategraph.stores.base import CheckpointStore, Policy, RetentionPolicy
 from stategraph.stores.registry import get_checkpoint_store, register_checkpoint_store
 
 if TYPE_CHECKING:
+    from stategraph._values.provenance import Kind
     from stategraph.stores.disk import DiskStore
     from stategraph.stores.memory import MemoryStore
     from stategraph.stores.postgres import PostgresStore
@@ -19,6 +20,7 @@ __all__ = [
     "CheckpointStore",
     "Difference",
     "DiskStore",
+    "Kind",
     "MemoryStore",
     "Policy",
     "PostgresStore",
@@ -35,7 +37,7 @@ __all__ = [
 
 _LAZY = {"DiskStore": "disk", "MemoryStore": "memory", "PostgresStore": "postgres", "SqliteStore": "sqlite"}
 _LAZY |= dict.fromkeys(("Serializer", "register_serializer"), "serializers")
-_LAZY |= dict.fromkeys(("Difference", "Pruned", "Summary"), "summaries")
+_LAZY |= dict.fromkeys(("Difference", "Kind", "Pruned", "Summary"), "summaries")
 
 
 def __getattr__(name: str) -> Any:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypedDict
 
 import attrs
 
 from stategraph._text.shown import shorten
 from stategraph._values.ids import is_nested_id, is_parts_id
 from stategraph._values.provenance import RunStatus
+from stategraph._values.state_fields import checked_labels
 from stategraph.errors import StepConflictError
-from stategraph.state import State, checked_labels
+from stategraph.state import State
 
 if TYPE_CHECKING:
     from stategraph.stores.summaries import Summary
@@ -54,6 +55,23 @@ def check_number(step: object, name: str = "step") -> None:
     """Raise ValueError unless it is the number of a step; `name` is that of the argument."""
     if type(step) is not int or step < 0:
         raise ValueError(f"{name}: {shorten(step)} is not allowed; a whole number from 0 on is")
+
+
+class Narrower(TypedDict, total=False):
+    """Which runs are asked for, besides their status and graph; see `stategraph.stores.base.CheckpointStore.runs`."""
+
+    prefix: str | None
+    parent: str | None
+    labels: Mapping[str, str] | None
+    since: datetime | None
+    owned: bool | None
+
+
+class Which(Narrower, total=False):
+    """Which runs are asked for."""
+
+    status: str | None
+    graph: str | None
 
 
 @attrs.frozen

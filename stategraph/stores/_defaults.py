@@ -6,6 +6,7 @@ import itertools
 from typing import Any
 
 from stategraph._progress.answers import asking_again, gives_back, waiting_anew
+from stategraph._text.shown import shorten
 from stategraph._values.ids import check_given_id
 from stategraph._values.provenance import Kind, ParentStep, RunStatus
 from stategraph.errors import CheckpointNotFoundError, RunExistsError
@@ -46,7 +47,7 @@ def fork(store: Any, run_id: str, new_run_id: str, step: int | None, revision: i
 
 def rollback(store: Any, run_id: str, step: int, revision: int | None, by: str | None) -> State:
     """Put the State of a step in place of the newest one."""
-    state = rolled_back(_loaded(store, run_id, step, revision), by)
+    state = rolled_back(_loaded(store, run_id, step, revision), store.load(run_id).parent, by)
     store.amend(state)
     return state
 
@@ -83,8 +84,11 @@ def keeps_nested(source: State) -> bool:
     return source.pause is not None or not gives_back(source)
 
 
-def rolled_back(state: State, by: str | None = None) -> State:
-    """Return the State of a run that is taken back to it. One that waited asks anew: it is another pause then."""
+def rolled_back(state: State, parent: ParentStep | None, by: str | None = None) -> State:
+    """Return the State of a run with this parent that is taken back to it. One that waited asks anew: it is another
+    pause then."""
+    if by is not None and not isinstance(by, str):
+        raise TypeError(f"by is a str that says who, not {shorten(by)}")
     back = asking_again(state)
     back = back if back.pause is None else waiting_anew(back, back.pause)
-    return told(evolve(back, generation=state.generation + 1), Kind.ROLLBACK, by)
+    return told(evolve(back, generation=state.generation + 1, parent=parent), Kind.ROLLBACK, by)

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import builtins
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from datetime import datetime
+from collections.abc import Callable, Iterator, Sequence
 from threading import RLock
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, TypeAlias, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, TypeAlias, Unpack
 
 import attrs
 
-from stategraph._owners.holds import Hold, Holds, guarded, held
-from stategraph._values.ids import given_id
+from stategraph._owners.holds import Hold, Holds, guard_writes, held
+from stategraph._values.ids import check_run_id, given_id
 from stategraph._values.provenance import RunStatus
 from stategraph.errors import StepConflictError
 
@@ -20,28 +19,11 @@ if TYPE_CHECKING:
     from stategraph._values.progress import KeptParts, Part
     from stategraph._values.provenance import Owner
     from stategraph.state import State
-    from stategraph.stores._checks import RunFilter
+    from stategraph.stores._checks import Narrower, RunFilter, Which
     from stategraph.stores.summaries import Difference, Pruned, Summary
 
 SigningKey: TypeAlias = Callable[[], bytes]
 """Gives a key that rows are signed with."""
-
-
-class Narrower(TypedDict, total=False):
-    """Which runs are asked for, besides their status and graph; see `CheckpointStore.runs`."""
-
-    prefix: str | None
-    parent: str | None
-    labels: Mapping[str, str] | None
-    since: datetime | None
-    owned: bool | None
-
-
-class Which(Narrower, total=False):
-    """Which runs are asked for."""
-
-    status: str | None
-    graph: str | None
 
 
 class _OfStep(Protocol):
@@ -94,8 +76,6 @@ class RetentionPolicy:
                 return place
         return 0
 
-
-_WRITES = ("save", "save_many", "amend", "delete", "_discard", "rollback", "save_parts", "drop_parts")
 
 Policy = RetentionPolicy
 """The name by which `stategraph.stores` exports it."""
@@ -301,13 +281,7 @@ class CheckpointStore(ABC):
         return _defaults.fork(self, run_id, new_run_id, step, revision)
 
     def rollback(
-        self,
-        run_id: str,
-        step: int,
-        revision: int | None = None,
-        *,
-        take_over: bool = False,
-        by: str | None = None,
+        self, run_id: str, step: int, revision: int | None = None, *, take_over: bool = False, by: str | None = None
     ) -> State:
         """Take a run back to a step and forget later ones; return the State of that step, of the next generation.
 
@@ -364,7 +338,7 @@ class CheckpointStore(ABC):
         A store that has no more than the four methods knows of calls in this process. What a store knows beyond that,
         its class says.
         """
-        hold = self._holds.get(given_id(run_id))
+        hold = self._holds.get(given_id(check_run_id(run_id)))
         return None if hold is None else hold.owner
 
     @property
@@ -384,7 +358,7 @@ class CheckpointStore(ABC):
 
     def _cancel(self, run_id: str) -> None:
         """Tell whoever owns a run, or does so next, that it is cancelled."""
-        self._holds.cancel(run_id)
+        self._holds.cancel(run_id, self.list)
 
     def _is_cancelled(self, hold: Hold) -> bool:
         """Return whether a run was cancelled, and not taken up since."""
@@ -397,10 +371,7 @@ class CheckpointStore(ABC):
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         if not cls.compares_holds:
-            for name in _WRITES:
-                method = getattr(cls, name)
-                if method is not vars(CheckpointStore)[name] and not hasattr(method, "is_guarded"):
-                    setattr(cls, name, guarded(method))
+            guard_writes(cls, CheckpointStore)
 
     compares_holds: ClassVar[bool] = False
     """Whether the store itself refuses what is written by others than the owner of a run. If not, whatever writes is

@@ -191,13 +191,7 @@ class MemoryStore(CheckpointStore):
         return runs(self._settled(), which, limit, after, self.owner)
 
     def rollback(
-        self,
-        run_id: str,
-        step: int,
-        revision: int | None = None,
-        *,
-        take_over: bool = False,
-        by: str | None = None,
+        self, run_id: str, step: int, revision: int | None = None, *, take_over: bool = False, by: str | None = None
     ) -> State:
         from stategraph.stores._checks import check_number
         from stategraph.stores._memory.history import found, roll_back

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 from stategraph._util.registry import Registry
+from stategraph.errors import ConfigError
 from stategraph.stores.base import CheckpointStore, SigningKey
 
 
@@ -106,3 +107,11 @@ def get_checkpoint_store(name: str, **options: Any) -> CheckpointStore:
         ConfigError: The store does not take these options.
     """
     return _stores.get(name, options)
+
+
+def checked_store(store: object) -> CheckpointStore:
+    """Return a store that was given in place of a name. Raises ConfigError if it is none."""
+    if isinstance(store, CheckpointStore):
+        return store
+    allowed = "a CheckpointStore; names go into CheckpointConfig(store=...), classes derive from it"
+    raise ConfigError("store", store, allowed)

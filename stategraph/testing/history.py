@@ -234,6 +234,12 @@ class HistoryContract:
         assert is_same(dict(long_run.load("a")), {"other": "way"})
         assert long_run.load("a", 20) == state
 
+    def test_a_fork_that_is_rolled_back(self, long_run: CheckpointStore) -> None:
+        """It is the fork that it was, also where it goes back behind the step where it was forked off."""
+        parent = long_run.fork("a", "b", 30).parent
+
+        assert long_run.rollback("b", 20).parent == long_run.load("b").parent == parent
+
     def test_rollback_forgets_what_is_not_to_be_kept(self, full: CheckpointStore) -> None:
         """With a window, later steps are gone."""
         full.retain("a", RetentionPolicy("windowed", window=50))

@@ -11,7 +11,7 @@ import attrs
 import pytest
 
 from stategraph.config import CheckpointConfig, GraphConfig
-from stategraph.errors import CheckpointNotFoundError, RunBusyError, RunCancelledError, RunLostError
+from stategraph.errors import CheckpointNotFoundError, InvalidRunIdError, RunBusyError, RunCancelledError, RunLostError
 from stategraph.graph import StateGraph
 from stategraph.state import State
 from stategraph.stores.base import CheckpointStore
@@ -81,6 +81,12 @@ class OwningContract:
         assert meanwhile.host
         assert meanwhile.since.tzinfo is not None
 
+    def test_who_owns_what_is_no_run(self, store: CheckpointStore) -> None:
+        """It is an error, not a run that nobody is at work on."""
+        for wrong in ("../x", 5):
+            with pytest.raises(InvalidRunIdError):
+                store.owner(wrong)  # type: ignore[arg-type]
+
     @pytest.mark.parametrize("durability", ["sync", "async", "exit"])
     @pytest.mark.parametrize("how", ["execute", "resume"])
     def test_a_second_call_is_refused(self, store: CheckpointStore, how: str, durability: Any) -> None:
@@ -124,6 +130,30 @@ class OwningContract:
         _graph(store, lambda: store.fork(_RUN, "copy")).execute(State(run_id=_RUN))
 
         assert store.load("copy")["made"] == ["a"]
+
+    def test_a_run_that_goes_on_meanwhile_can_be_forked(self, store: CheckpointStore) -> None:
+        """However fast it is: what it had done by then is copied."""
+        stop = threading.Event()
+        checkpoint = CheckpointConfig(interval=1, preserve=True, retention="full")
+        config = GraphConfig("orders", observer="noop", checkpoint=checkpoint, max_iterations=1_000_000)
+        graph = StateGraph(config, store=store)
+        graph.add_node("a", lambda state: {"made": state.step})
+        graph.add_node("b", lambda state: {})
+        graph.add_edge("a", "b", lambda state: stop.is_set())
+        graph.add_edge("a", "a")
+        graph.set_entry_point("a")
+        graph.set_exit_point("b")
+        working = threading.Thread(target=graph.execute, args=(State(run_id=_RUN),))
+        working.start()
+        try:
+            while not store.list():
+                pass
+            copies = [store.fork(_RUN, f"copy-{number}") for number in range(5)]
+        finally:
+            stop.set()
+            working.join()
+
+        assert [store.load(copy.run_id) for copy in copies] == copies
 
     def test_a_run_is_waited_for(self, store: CheckpointStore) -> None:
         """Until its owner has let go of it."""

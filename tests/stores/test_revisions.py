@@ -17,18 +17,22 @@ from stategraph.stores.memory import MemoryStore
 from stategraph.stores.sqlite import SqliteStore
 from stategraph.stores.summaries import Summary
 from tests.postgres_server import postgres_at
+from tests.scenarios import HANDLES
 
 _FULL = Policy("full")
 _KINDS = {"failed": "failure", "completed": "end", "paused": "pause"}
 
 
 def opened(kind: str, folder: Path) -> CheckpointStore:
-    return {
+    """-> a store, which is closed with the test."""
+    kinds = {
         "memory": MemoryStore,
         "sqlite": lambda: SqliteStore(folder / "runs.db"),
         "disk": lambda: DiskStore(folder / "runs"),
         "postgres": lambda: postgres_at(folder),
-    }[kind]()
+    }
+    HANDLES.append(kinds[kind]())
+    return HANDLES[-1]
 
 
 class Story:

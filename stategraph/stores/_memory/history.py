@@ -89,7 +89,7 @@ def _newest(run: HeldRun) -> Summary:
 def roll_back(held: HeldRuns, run_id: str, place: int, by: str | None) -> State:
     """Take a run back to one of its checkpoints."""
     run = held.runs[run_id]
-    state = rolled_back(state_of(run.kept[place]), by)
+    state = rolled_back(state_of(run.kept[place]), state_of(run.kept[-1]).parent, by)
     run.kept[len(run.kept) if run.policy.keeps_all else place :] = [as_kept(state)]  # in one go: others may read it
     run.parts.clear()
     if not run.policy.keeps_all:

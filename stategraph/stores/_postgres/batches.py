@@ -8,15 +8,8 @@ from typing import Any, TypeAlias
 from stategraph._owners.holds import Hold
 from stategraph._values.ids import given_id, nested_range
 from stategraph.stores._postgres.statements import Cut, Guard, Put, save
-from stategraph.stores._rows.records import (
-    MAX_STEP,
-    CheckpointRecord,
-    WriteBatch,
-    lasting_values,
-    row_values,
-    run_values,
-    step_values,
-)
+from stategraph.stores._rows.records import MAX_STEP, WriteBatch
+from stategraph.stores._rows.sql_columns import lasting_values, row_values, run_values, step_values
 
 Asked: TypeAlias = tuple[str, Sequence[Any]]
 """A statement and its values."""
@@ -32,7 +25,9 @@ def asked(schema: str, batch: WriteBatch) -> Asked:
         put, columns = Put.STEP, step_values(run)
     else:
         put, columns = Put.RUN, run_values(run)
-    rows = [_columns(row) for row in batch.put if row.sequence >= batch.cut_below]  # a statement sees no rows it puts
+    # A statement sees no rows that it puts.
+    put_rows = (row for row in batch.put if row.sequence >= batch.cut_below)
+    rows = [row_values(row.sequence, row, json_as_text=False) for row in put_rows]
     values: list[Any] = [run.run_id, old and old.version, fence, given_id(run.run_id), batch.outer, *columns]
     if len(rows) == 1:
         values += rows[0]
@@ -59,7 +54,3 @@ def _cut_of(batch: WriteBatch) -> Cut:
     if batch.cut_parts:
         return Cut.PARTS
     return Cut.ROWS if batch.cut_below or batch.cut_above is not None else Cut.NOTHING
-
-
-def _columns(row: CheckpointRecord) -> tuple[Any, ...]:
-    return row.sequence, *row_values(row, row.payload)

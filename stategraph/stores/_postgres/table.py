@@ -32,7 +32,7 @@ from stategraph.stores._postgres.leasing import Leasing
 from stategraph.stores._postgres.schema import prepare, quoted
 from stategraph.stores._rows.access import StalledError, used_below
 from stategraph.stores._rows.records import MAX_STEP, CheckpointRecord, RunRecord, Unreadable, WriteBatch
-from stategraph.stores._rows.sql_columns import SQL_COLUMNS, run_of, run_or_unreadable
+from stategraph.stores._rows.sql_columns import COLUMNS, run_of, run_or_unreadable
 from stategraph.stores._rows.table import Identify, Table, closed_error
 
 _Result = TypeVar("_Result")
@@ -268,7 +268,7 @@ class PostgresTable(Leasing, Table):
         if last > MAX_STEP or last < 0:
             return []
         found = self.query(run_id, sql.chain(self._schema), (run_id, last))
-        rows = [SQL_COLUMNS.row(run_id, columns) for _, _, *columns in found]
+        rows = [COLUMNS.row(run_id, columns) for _, _, *columns in found]
         if sequence is None and rows and found[0][0] != rows[-1].sequence:
             raise CheckpointCorruptError(run_id, f"its newest step {found[0][1]} is missing")
         return rows if rows and sequence in (None, rows[-1].sequence) else []
@@ -280,7 +280,7 @@ class PostgresTable(Leasing, Table):
         return int(found[0][0]) if found else None
 
     def index(self, run_id: str) -> list[CheckpointRecord]:
-        return [SQL_COLUMNS.row(run_id, found) for found in self.query(run_id, sql.index(self._schema), (run_id,))]
+        return [COLUMNS.row(run_id, found) for found in self.query(run_id, sql.index(self._schema), (run_id,))]
 
 
 def _is_kept(value: object) -> bool:

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable
 from functools import partial
 from itertools import product
-from operator import attrgetter
 from types import NoneType
 from typing import Any, NamedTuple, TypeAlias
 
@@ -245,45 +242,3 @@ ABOUT = list(CheckpointRecord.__annotations__).index("payload")
 
 About: TypeAlias = tuple[Any, ...]
 """The fields of a row before its payload, in their order."""
-
-
-# --------------------------------------------------------------------------- columns of SQL databases
-
-
-def row_values(row: CheckpointRecord, payload: str | bytes) -> tuple[Any, ...]:
-    """Return the columns of a row, but for what it is found by."""
-    error = None if row.error is None else _error_text(row.error)
-    return (
-        *(row.base, row.step, row.revision, row.kind._value_, row.node, row.time_ns),
-        *(row.status._value_, error, row.by, row.took_ns, row.attempts, row.owner),
-        *(row.format, row.encoding, payload, row.seal, row.pause),
-    )
-
-
-lasting_values: Callable[[RunRecord], tuple[Any, ...]] = attrgetter(
-    *("revision", "kind", "status", "error", "by", "graph", "parent", "policy", "labels", "pause")
-)
-"""Returns what seldom changes of a run."""
-
-step_values: Callable[[RunRecord], tuple[Any, ...]] = attrgetter(
-    *("version", "sequence", "step", "node", "time_ns", "tip", "seal")
-)
-"""Returns the columns of a run that change at every step."""
-
-
-def run_values(run: RunRecord) -> tuple[Any, ...]:
-    """Return the columns of a run."""
-    error = None if run.error is None else _error_text(run.error)
-    parent = None if run.parent is None else f"{run.parent.run_id}@{run.parent.step}"
-    labels = json.dumps([text for pair in run.labels for text in pair])
-    about = run.revision, run.kind._value_, run.status._value_, error, run.by, run.graph, parent
-    return *step_values(run), *about, _policy_text(run.policy), labels, run.pause, run.created_ns, run.incarnation
-
-
-def _error_text(error: ErrorInfo) -> str:
-    return json.dumps(error.parts)
-
-
-def _policy_text(policy: RetentionPolicy) -> str:
-    parts = (policy.retention, policy.window, policy.ttl)
-    return " ".join("-" if part is None else str(part) for part in parts)

@@ -146,16 +146,20 @@ class RunLog:
         if state.step > at.step:
             # Steps that are made again after a rollback have been made before.
             ahead = at.sequence - at.step if state.generation else 0
-            before = self._newest_revision(state.run_id, state.step, ahead) if ahead else -1
+            before = self._newest_revision(at, state, ahead) if ahead else -1
             return at.sequence + state.step - at.step, before + 1
         if state.step == at.step:
             return at.sequence + 1, at.revision + 1
-        return at.sequence + 1, self._newest_revision(state.run_id, state.step, at.sequence - at.step) + 1
+        return at.sequence + 1, self._newest_revision(at, state, at.sequence - at.step) + 1
 
-    def _newest_revision(self, run_id: str, step: int, ahead: int) -> int:
-        """Return the newest revision of a step; -1 if it was never made."""
-        at = self.table.find(run_id, step, step + ahead, None)
+    def _newest_revision(self, newest: RunRecord | CheckpointRecord, state: State, ahead: int) -> int:
+        """Return the newest revision of the step of a State; -1 if it was never made."""
+        run_id, known = state.run_id, self.known.get(state.run_id)
+        at = self.table.find(run_id, state.step, state.step + ahead, None)
         chain = [] if at is None else self.table.chain(run_id, at)
+        run = newest if isinstance(newest, RunRecord) else known and known[0]
+        if run:
+            self.encoder.check(run_id, chain, run.incarnation)
         return chain[-1].revision if chain else -1
 
     def history(self, run_id: str) -> list[Summary]:
@@ -209,8 +213,12 @@ class RunLog:
         after = next((row.sequence for row in rows if row.sequence > last), last)
         # What builds on it shows that it was there, and what has its number may be what became of it.
         shown = [row for row in rows if at <= row.sequence <= after and (row.base < last or row.sequence <= last)]
+        found = set[int]()
         for chain in self.holding(run, shown):
             self.encoder.check(run.run_id, chain, run.incarnation)
+            found.update(row.sequence for row in chain)
+        if not found.issuperset(row.sequence for row in shown):  # one of them says that it builds on another row
+            raise CheckpointCorruptError(run.run_id, "its checkpoints do not build on those that they name")
 
     def _check_followed(self, run: RunRecord, row: CheckpointRecord) -> None:
         """Raise CheckpointCorruptError if a newer revision of a step than this one was lost."""

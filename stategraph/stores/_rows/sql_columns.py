@@ -1,8 +1,10 @@
-"""Records from the columns in which SQL databases hold them (`stategraph.stores._rows.records` makes those)."""
+"""What stands in the columns of the tables of SQL databases."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from operator import attrgetter
 from typing import Any
 
 from stategraph._values.ids import check_stored_id
@@ -10,8 +12,39 @@ from stategraph._values.provenance import ErrorInfo, ParentStep
 from stategraph.errors import CheckpointCorruptError, InvalidRunIdError
 from stategraph.stores._codec.nesting import check_json
 from stategraph.stores._rows.columns import Columns, Labels, labels_of, no_run
-from stategraph.stores._rows.records import RunRecord, Unreadable
+from stategraph.stores._rows.records import CheckpointRecord, RunRecord, Unreadable
 from stategraph.stores.base import RetentionPolicy
+
+
+def row_values(key: int, row: CheckpointRecord, *, json_as_text: bool) -> tuple[Any, ...]:
+    """Return the columns of a row, the first of which is its key."""
+    error = None if row.error is None else _error_text(row.error)
+    payload = row.payload.decode() if json_as_text and row.encoding == "json" else row.payload
+    return (
+        *(key, row.base, row.step, row.revision, row.kind._value_, row.node, row.time_ns),
+        *(row.status._value_, error, row.by, row.took_ns, row.attempts, row.owner),
+        *(row.format, row.encoding, payload, row.seal, row.pause),
+    )
+
+
+lasting_values: Callable[[RunRecord], tuple[Any, ...]] = attrgetter(
+    *("revision", "kind", "status", "error", "by", "graph", "parent", "policy", "labels", "pause")
+)
+"""Returns what seldom changes of a run."""
+
+step_values: Callable[[RunRecord], tuple[Any, ...]] = attrgetter(
+    *("version", "sequence", "step", "node", "time_ns", "tip", "seal")
+)
+"""Returns the columns of a run that change at every step."""
+
+
+def run_values(run: RunRecord) -> tuple[Any, ...]:
+    """Return the columns of a run."""
+    error = None if run.error is None else _error_text(run.error)
+    parent = None if run.parent is None else f"{run.parent.run_id}@{run.parent.step}"
+    labels = json.dumps([text for pair in run.labels for text in pair])
+    about = run.revision, run.kind._value_, run.status._value_, error, run.by, run.graph, parent
+    return *step_values(run), *about, _policy_text(run.policy), labels, run.pause, run.created_ns, run.incarnation
 
 
 def run_of(found: tuple[Any, ...], store: object) -> RunRecord:
@@ -21,7 +54,7 @@ def run_of(found: tuple[Any, ...], store: object) -> RunRecord:
         check_stored_id(run_id)
     except InvalidRunIdError as error:
         raise no_run(run_id, f"its column {error}", store) from error
-    return SQL_COLUMNS.run(run_id, found[1:], store)
+    return COLUMNS.run(run_id, found[1:], store)
 
 
 def run_or_unreadable(found: tuple[Any, ...], store: object) -> RunRecord | Unreadable:
@@ -37,9 +70,18 @@ def _parent_of(text: str) -> ParentStep:
     return ParentStep(run_id, int(step))
 
 
+def _error_text(error: ErrorInfo) -> str:
+    return json.dumps(error.parts)
+
+
 def _error_of(text: str) -> ErrorInfo:
     check_json(text.encode(), levels=1)
     return ErrorInfo(*json.loads(text))
+
+
+def _policy_text(policy: RetentionPolicy) -> str:
+    parts = (policy.retention, policy.window, policy.ttl)
+    return " ".join("-" if part is None else str(part) for part in parts)
 
 
 def _policy_of(text: str) -> RetentionPolicy:
@@ -53,4 +95,5 @@ def _labels_of(text: str) -> Labels:
     return labels_of(json.loads(text))
 
 
-SQL_COLUMNS = Columns(error=_error_of, parent=_parent_of, policy=_policy_of, labels=_labels_of)
+COLUMNS = Columns(error=_error_of, parent=_parent_of, policy=_policy_of, labels=_labels_of)
+"""Makes records of what stands in them."""

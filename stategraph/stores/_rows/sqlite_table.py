@@ -7,6 +7,7 @@ import sqlite3
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
+from itertools import chain as chained
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
@@ -29,17 +30,16 @@ from stategraph.stores._files.sqlite_files import (
 )
 from stategraph.stores._rows import sql_schema as sql
 from stategraph.stores._rows.access import Access
-from stategraph.stores._rows.records import (
-    CheckpointRecord,
-    RunRecord,
-    Unreadable,
-    WriteBatch,
+from stategraph.stores._rows.records import CheckpointRecord, RunRecord, Unreadable, WriteBatch
+from stategraph.stores._rows.sql_columns import (
+    COLUMNS,
     lasting_values,
     row_values,
+    run_of,
+    run_or_unreadable,
     run_values,
     step_values,
 )
-from stategraph.stores._rows.sql_columns import SQL_COLUMNS, run_of, run_or_unreadable
 from stategraph.stores._rows.sql_schema import LAST_SEQUENCE, SEQUENCE_BITS
 from stategraph.stores._rows.table import Identify, Table, closed_error
 
@@ -261,13 +261,13 @@ class SqliteTable(Table):
         """Insert rows, many in a statement: sqlite3 releases the GIL at each, and a busy thread keeps it for 5 ms."""
         execute = self.connection.execute
         if len(rows) == 1:
-            execute(sql.PUT_ROWS[1], _row_values(first, rows[0]))
+            execute(sql.PUT_ROWS[1], row_values(first | rows[0].sequence, rows[0], json_as_text=True))
             return
         start = 0
         for together in sql.TOGETHER:
             while len(rows) - start >= together:
-                values = [value for row in rows[start : start + together] for value in _row_values(first, row)]
-                execute(sql.PUT_ROWS[together], values)
+                part = [row_values(first | row.sequence, row, json_as_text=True) for row in rows[start:][:together]]
+                execute(sql.PUT_ROWS[together], [*chained.from_iterable(part)])
                 start += together
 
     # ------------------------------------------------------------------ owners
@@ -360,7 +360,7 @@ class SqliteTable(Table):
         if last > LAST_SEQUENCE or last < 0:
             return []
         found = self.query(run_id, sql.CHAIN, {"run_id": run_id, "last": last})
-        rows = [SQL_COLUMNS.row(run_id, columns) for _, _, *columns in found]
+        rows = [COLUMNS.row(run_id, columns) for _, _, *columns in found]
         if sequence is None and rows and found[0][0] != rows[-1].sequence:
             raise CheckpointCorruptError(run_id, f"its newest step {found[0][1]} is missing")
         return rows if rows and sequence in (None, rows[-1].sequence) else []
@@ -373,10 +373,4 @@ class SqliteTable(Table):
         return int(found[0][0]) if found else None
 
     def index(self, run_id: str) -> list[CheckpointRecord]:
-        return [SQL_COLUMNS.row(run_id, found) for found in self.query(run_id, sql.INDEX, {"run_id": run_id})]
-
-
-def _row_values(first: int, row: CheckpointRecord) -> tuple[Any, ...]:
-    """Return the columns of a row of the run whose rows begin at `first`. JSON is kept as text."""
-    payload = row.payload.decode() if row.encoding == "json" else row.payload
-    return first | row.sequence, *row_values(row, payload)
+        return [COLUMNS.row(run_id, found) for found in self.query(run_id, sql.INDEX, {"run_id": run_id})]

@@ -12,7 +12,7 @@ from stategraph._owners.holds import Hold, acting, held
 from stategraph._values.ids import check_given_id, check_run_id, given_id
 from stategraph._values.progress import KeptParts, Part
 from stategraph._values.provenance import Owner
-from stategraph.errors import CheckpointError, InvalidRunIdError
+from stategraph.errors import CheckpointError, InvalidRunIdError, StepConflictError
 from stategraph.state import State
 from stategraph.stores._checks import RunFilter, check_number, check_numbers, check_state
 from stategraph.stores._defaults import forked_from, keeps_nested, rolled_back
@@ -28,6 +28,7 @@ from stategraph.stores._rows.table import Identify, Table
 from stategraph.stores.base import CheckpointStore, RetentionPolicy, SigningKey
 from stategraph.stores.summaries import Pruned, Summary
 
+_FORKS = 9  # of a run that is at work, before one is the last
 _LOOKED_AT = 10  # runs that are looked at when a store is opened, to find out whether they are signed
 
 
@@ -151,7 +152,8 @@ class RowStore(CheckpointStore):
         self._log.known.retain(check_run_id(run_id), policy)
 
     def load(self, run_id: str, step: int | None = None, revision: int | None = None) -> State:
-        check_numbers(step, revision)
+        if step is not None or revision is not None:
+            check_numbers(step, revision)
         return self._log.load(check_run_id(run_id), step, revision)
 
     def history(self, run_id: str) -> builtins.list[Summary]:
@@ -181,13 +183,7 @@ class RowStore(CheckpointStore):
     # ------------------------------------------------------------------ time travel, and forgetting
 
     def rollback(
-        self,
-        run_id: str,
-        step: int,
-        revision: int | None = None,
-        *,
-        take_over: bool = False,
-        by: str | None = None,
+        self, run_id: str, step: int, revision: int | None = None, *, take_over: bool = False, by: str | None = None
     ) -> State:
         check_number(step)
         check_numbers(revision=revision)
@@ -196,7 +192,7 @@ class RowStore(CheckpointStore):
 
     def _rolled_back(self, run_id: str, step: int, revision: int | None, by: str | None) -> State:
         run, to, state = self._log.load_with_run(check_run_id(run_id), step, revision)
-        state = rolled_back(state, by)
+        state = rolled_back(state, run.parent, by)
         keeps_all = self._log.keeps_all(run)
         if keeps_all:
             place, cut_above = self._log.next_place(run, state), None
@@ -214,12 +210,18 @@ class RowStore(CheckpointStore):
     def fork(self, run_id: str, new_run_id: str, step: int | None = None, revision: int | None = None) -> State:
         check_given_id(new_run_id)
         check_numbers(step, revision)
+        with held(self, new_run_id):
+            for _ in range(_FORKS):
+                with suppress(StepConflictError):  # its owner has gone on meanwhile
+                    return self._forked(run_id, new_run_id, step, revision)
+            return self._forked(run_id, new_run_id, step, revision)
+
+    def _forked(self, run_id: str, new_run_id: str, step: int | None, revision: int | None) -> State:
         run, row, source = self._log.load_with_run(check_run_id(run_id), step, revision)
         forked = forked_from(source, new_run_id)
-        with held(self, new_run_id):
-            # What is nested in a step that was completed is the story of this run, and done again in the copy.
-            with_nested = keeps_nested(source) and source.step == run.step
-            copy_run(self._log, run, forked, (row.sequence, row.revision), with_nested=with_nested)
+        # What is nested in a step that was completed is the story of this run, and done again in the copy.
+        with_nested = keeps_nested(source) and source.step == run.step
+        copy_run(self._log, run, forked, (row.sequence, row.revision), with_nested=with_nested)
         return forked
 
     def delete(self, run_id: str, *, take_over: bool = False) -> None:
