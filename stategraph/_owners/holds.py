@@ -34,7 +34,8 @@ class Hold:
     Args:
         run_id: The run, the outermost one.
         is_shown: Whether the caller iterates over the run, and may have left it to the garbage collection.
-        is_brief: Whether it is for a single write by hand: whoever comes meanwhile waits for its end.
+        is_brief: Whether it is for a single write: whoever comes meanwhile waits for its end.
+        is_by_hand: Whether that is a write to the store, and none of a run.
 
     Attributes:
         store: The store that has given it out.
@@ -49,12 +50,14 @@ class Hold:
     """
 
     __slots__ = (
-        *("byte", "fence", "holds", "is_brief", "is_cancelled", "is_lost", "is_settled", "is_shown", "lock"),
-        *("run_id", "since_ns", "store"),
+        *("byte", "fence", "holds", "is_brief", "is_by_hand", "is_cancelled", "is_lost", "is_settled", "is_shown"),
+        *("lock", "run_id", "since_ns", "store"),
     )
 
-    def __init__(self, run_id: str, *, is_shown: bool = False, is_brief: bool = False) -> None:
-        self.run_id, self.is_shown, self.is_brief = run_id, is_shown, is_brief
+    def __init__(
+        self, run_id: str, *, is_shown: bool = False, is_brief: bool = False, is_by_hand: bool = False
+    ) -> None:
+        self.run_id, self.is_shown, self.is_brief, self.is_by_hand = run_id, is_shown, is_brief, is_by_hand
         self.since_ns = clock.now_ns()
         self.store: object = None
         self.holds: Holds | None = None
@@ -202,7 +205,7 @@ def held(store: Owning, run_id: str, *, take_over: bool = False) -> Iterator[Hol
     if is_acting(store, run_id):
         yield cast(Hold, acting.hold)
         return
-    hold = Hold(given_id(run_id), is_brief=True)
+    hold = Hold(given_id(run_id), is_brief=True, is_by_hand=True)
     grip = Grip(hold)  # noqa: F841 - let go of with this frame
     try:
         own(store, hold, take_over=take_over)
