@@ -15,6 +15,7 @@ from typing import Any
 
 import uvicorn
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
@@ -69,14 +70,14 @@ def application(graph: StateGraph) -> Starlette:
     """Return the web application."""
 
     async def begin(request: Request) -> Response:
-        given = await request.json()
+        given = await _given(request, "amount")
         return shown(await graph.arun(State({"amount": given["amount"]}, run_id=_run_id(request)), wait=PATIENCE))
 
     async def look(request: Request) -> Response:
         return shown(graph.store.load(_run_id(request)))
 
     async def answer(request: Request) -> Response:
-        given = await request.json()
+        given = await _given(request, "pause", "decision")
         updates = {"decision": given["decision"]}
         return shown(await graph.aresume(_run_id(request), updates, pause=given["pause"], wait=PATIENCE))
 
@@ -86,7 +87,7 @@ def application(graph: StateGraph) -> Starlette:
             Route("/refunds/{run_id}", look, methods=["GET"]),
             Route("/refunds/{run_id}/answer", answer, methods=["POST"]),
         ],
-        exception_handlers={StateGraphError: refused},
+        exception_handlers={StateGraphError: refused, HTTPException: misread},
     )
 
 
@@ -95,6 +96,23 @@ async def refused(_: Request, error: Exception) -> Response:
     return JSONResponse(
         {"error": str(error)}, next((code for kind, code in STATUS.items() if isinstance(error, kind)), 500)
     )
+
+
+async def misread(_: Request, error: Exception) -> Response:
+    """Say what a request lacks."""
+    assert isinstance(error, HTTPException)
+    return JSONResponse({"error": error.detail}, error.status_code)
+
+
+async def _given(request: Request, *names: str) -> dict[str, Any]:
+    """Return what a request says, all of these names among it."""
+    try:
+        given = await request.json()
+    except ValueError:
+        given = None
+    if not isinstance(given, dict) or not given.keys() >= set(names):
+        raise HTTPException(400, f"send a JSON object with {' and '.join(names)}")
+    return given
 
 
 def _run_id(request: Request) -> str:

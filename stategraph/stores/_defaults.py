@@ -30,7 +30,7 @@ def runs(store: Any, which: RunFilter, limit: int, after: int | None) -> list[Su
     return list(itertools.islice((run for run in found if which.takes(run, store.owner)), limit))
 
 
-def _loaded(store: Any, run_id: str, step: int | None, revision: int | None) -> State:
+def loaded(store: Any, run_id: str, step: int | None, revision: int | None) -> State:
     """Load a State of a run. Only a store that keeps revisions is asked for one."""
     state: State = store.load(run_id, step) if revision is None else store.load(run_id, step, revision)
     return state
@@ -38,7 +38,7 @@ def _loaded(store: Any, run_id: str, step: int | None, revision: int | None) -> 
 
 def fork(store: Any, run_id: str, new_run_id: str, step: int | None, revision: int | None) -> State:
     """Save a State of a run as the newest of another one."""
-    forked = forked_from(_loaded(store, run_id, step, revision), new_run_id)
+    forked = forked_from(loaded(store, run_id, step, revision), new_run_id)
     if new_run_id in store.list():
         raise RunExistsError(new_run_id, str(store))
     store.save(forked)
@@ -47,7 +47,7 @@ def fork(store: Any, run_id: str, new_run_id: str, step: int | None, revision: i
 
 def rollback(store: Any, run_id: str, step: int, revision: int | None, by: str | None) -> State:
     """Put the State of a step in place of the newest one."""
-    state = rolled_back(_loaded(store, run_id, step, revision), store.load(run_id).parent, by)
+    state = rolled_back(loaded(store, run_id, step, revision), store.load(run_id).parent, by)
     store.amend(state)
     return state
 

@@ -301,6 +301,8 @@ class CheckpointStore(ABC):
         """
         from stategraph.stores import _defaults
 
+        if take_over:  # nobody loses a run to a step that is not there
+            _defaults.loaded(self, run_id, step, revision)
         with held(self, run_id, take_over=take_over):
             return _defaults.rollback(self, run_id, step, revision, by)
 

@@ -197,6 +197,8 @@ class MemoryStore(CheckpointStore):
         from stategraph.stores._memory.history import found, roll_back
 
         check_number(step)
+        if take_over:  # nobody loses a run to a step that is not there
+            self.load(run_id, step, revision)
         # From the look to the change: whoever deletes the run meanwhile waits.
         with held(self, check_run_id(run_id), take_over=take_over) as hold, self._alone:
             hold.check()

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from stategraph._util.registry import Registry
 from stategraph.errors import ConfigError
-from stategraph.stores.base import CheckpointStore, SigningKey
+from stategraph.stores.base import CheckpointStore
 
 
 def _memory() -> CheckpointStore:
@@ -17,58 +16,10 @@ def _memory() -> CheckpointStore:
     return MemoryStore()
 
 
-def _disk(
-    path: str,
-    sign_with: SigningKey | str | None = None,
-    verify_with: Sequence[SigningKey | str] = (),
-    serializer: str = "msgpack",
-    compress: bool = False,
-) -> CheckpointStore:
-    from stategraph.stores.disk import DiskStore  # imported when used: diskcache takes 60 ms
+def _bundled() -> Mapping[str, tuple[Any, Any]]:
+    from stategraph.stores._bundled import BUNDLED
 
-    return DiskStore(path, sign_with=sign_with, verify_with=verify_with, serializer=serializer, compress=compress)
-
-
-def _with_absolute_path(what: str, options: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return options that mean the same in every working directory."""
-    from stategraph.stores._files.config_paths import absolute_path  # imported when used: the memory store has no path
-
-    return {**options, "path": absolute_path(options["path"], "checkpoint.options.path", what)}
-
-
-def _sqlite(
-    path: str,
-    read_only: bool = False,
-    sign_with: SigningKey | str | None = None,
-    verify_with: Sequence[SigningKey | str] = (),
-    serializer: str = "msgpack",
-    compress: bool = False,
-) -> CheckpointStore:
-    from stategraph.stores.sqlite import SqliteStore
-
-    keys = {"sign_with": sign_with, "verify_with": verify_with}
-    return SqliteStore(path, read_only=read_only, serializer=serializer, compress=compress, **keys)
-
-
-def _postgres(  # noqa: PLR0913 - its options are checked against its signature
-    dsn: str,
-    *,
-    schema: str = "stategraph",
-    pool: int = 4,
-    patience: float = 60,
-    prepare: bool = True,
-    migrate: bool = True,
-    lease: float = 30,
-    sign_with: SigningKey | str | None = None,
-    verify_with: Sequence[SigningKey | str] = (),
-    serializer: str = "msgpack",
-    compress: bool = False,
-) -> CheckpointStore:
-    from stategraph.stores.postgres import PostgresStore  # imported when used: psycopg takes 60 ms
-
-    of_rows: Any = {"sign_with": sign_with, "verify_with": verify_with, "serializer": serializer, "compress": compress}
-    of_server: Any = {"schema": schema, "pool": pool, "patience": patience, "prepare": prepare, "migrate": migrate}
-    return PostgresStore(dsn, lease=lease, **of_server, **of_rows)
+    return BUNDLED
 
 
 _stores: Registry[CheckpointStore] = Registry(
@@ -76,11 +27,9 @@ _stores: Registry[CheckpointStore] = Registry(
     "stategraph.stores",
     is_instance=lambda entry: isinstance(entry, CheckpointStore),
     is_usable=lambda store: not store.closed,
+    bundled=_bundled,
 )
 _stores.register("memory", _memory)
-_stores.register("disk", _disk, partial(_with_absolute_path, "a folder"))
-_stores.register("sqlite", _sqlite, partial(_with_absolute_path, "a file"))
-_stores.register("postgres", _postgres)
 
 
 def register_checkpoint_store(name: str, store: CheckpointStore | Callable[..., CheckpointStore]) -> None:

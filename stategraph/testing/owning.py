@@ -204,6 +204,15 @@ class OwningContract:
             with pytest.raises(CheckpointNotFoundError):
                 store.load(_RUN)
 
+    def test_nobody_loses_a_run_to_a_step_that_is_not_there(self, store: CheckpointStore) -> None:
+        """A rollback that cannot be made takes nothing over."""
+
+        def mistaken() -> None:
+            with pytest.raises(CheckpointNotFoundError):
+                store.rollback(_RUN, 77, take_over=True)
+
+        assert _graph(store, mistaken).execute(State(run_id=_RUN)).status == "completed"
+
     def test_a_failure_after_the_run_was_lost_is_not_saved(self, store: CheckpointStore) -> None:
         """It is raised, and nothing else happens."""
 

@@ -104,3 +104,4 @@ def test_what_cannot_be_done_is_told(servers: list[Server]) -> None:
     status, told = servers[1].ask("/refunds/r-8/answer", {"pause": "another", "decision": "yes"})
     assert status == 409
     assert "pause" in told["error"]
+    assert servers[0].ask("/refunds/r-9", {"sum": 10}) == (400, {"error": "send a JSON object with amount"})

@@ -215,6 +215,7 @@ class TestByHand:
 class TestFences:
     """Each write of an owner carries one."""
 
+    @pytest.mark.inside
     def test_a_refused_one_is_not_tried_again(self, opened: Callable[..., PostgresStore]) -> None:
         """Who has lost the run is told by one statement, and why by another."""
         proxy = Proxy(folder_of(dsn()))
@@ -233,6 +234,7 @@ class TestFences:
         store.close()
         proxy.close()
 
+    @pytest.mark.inside
     def test_what_is_nested_in_a_run(self, opened: Callable[..., PostgresStore]) -> None:
         """Is fenced with it: its parts, its nested runs, those that are there and those that would be new."""
         store, other = opened(), opened()
@@ -274,6 +276,7 @@ class TestFences:
 class TestRenewal:
     """A process says that it is there, for all of its runs."""
 
+    @pytest.mark.inside
     def test_once_for_all_runs(self, opened: Callable[..., PostgresStore], monkeypatch: pytest.MonkeyPatch) -> None:
         """And each third of the lease; nothing is said once nothing is owned."""
         renewed: list[float] = []
@@ -331,6 +334,7 @@ class TestRenewal:
             monkeypatch.undo()
             assert [*states][-1]["trace"] == [*"abc"]
 
+    @pytest.mark.inside
     def test_all_is_let_go_of_at_the_end(self, opened: Callable[..., PostgresStore], schema: str) -> None:
         """Of a run: its lease; of a store or a process: all that it has."""
         store, other = opened(), opened()

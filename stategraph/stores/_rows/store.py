@@ -187,6 +187,8 @@ class RowStore(CheckpointStore):
     ) -> State:
         check_number(step)
         check_numbers(revision=revision)
+        if take_over:  # nobody loses a run to a step that is not there
+            self.load(run_id, step, revision)
         with held(self, check_run_id(run_id), take_over=take_over):
             return self._rolled_back(run_id, step, revision, by)
 
