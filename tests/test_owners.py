@@ -614,9 +614,9 @@ class TestStoresOfOthers:
 
         for number in range(50):
             for run_id in ("kept", "working", f"gone-{number}"):
-                store._cancel(run_id)
+                store._cancel(run_id, None)
 
-        assert {"kept", "working"} < store._holds._cancelled
+        assert {"kept", "working"} < store._holds._cancelled.keys()
         assert len(store._holds._cancelled) < 10
         holds.let_go(hold)
 

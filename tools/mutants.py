@@ -218,7 +218,7 @@ MUTANTS = (
     ),
     Mutant(
         "the last completed State is not saved when a node raises",
-        "_engine/failures.py",
+        "_engine/rescue.py",
         "    if run.plan.saves and state is not run.saved and not isinstance(error, _SAVE_ERRORS):\n",
         "    if False:\n",
         ("tests/test_engine.py",),

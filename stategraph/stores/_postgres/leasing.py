@@ -41,12 +41,14 @@ _RENEW = (
 )
 _END = "DELETE FROM {s}.worker WHERE id = $1::text RETURNING 1"
 _CANCEL = (
-    "INSERT INTO {s}.lease (run_id, worker, fence, since_ns, cancelled) VALUES ($1::text, NULL, 0, 0, true) "
-    "ON CONFLICT (run_id) DO UPDATE SET cancelled = true RETURNING 1"
+    "INSERT INTO {s}.lease AS l (run_id, worker, fence, since_ns, cancelled, by_whom) "
+    "VALUES ($1::text, NULL, 0, 0, true, $2::text) ON CONFLICT (run_id) DO UPDATE SET cancelled = true, "
+    "by_whom = CASE WHEN l.cancelled THEN l.by_whom ELSE excluded.by_whom END RETURNING 1"
 )
+_CANCELLED_BY = "SELECT by_whom FROM {s}.lease WHERE run_id = $1::text"
 _TAKE_UP = (
     "WITH gone AS (DELETE FROM {s}.lease WHERE run_id = $1::text AND worker IS NULL) "
-    "UPDATE {s}.lease SET cancelled = false WHERE run_id = $1 AND worker IS NOT NULL RETURNING 1"
+    "UPDATE {s}.lease SET cancelled = false, by_whom = NULL WHERE run_id = $1 AND worker IS NOT NULL RETURNING 1"
 )
 
 _SHORT = 5.0  # seconds: of what is said again soon, or at the end of a process
@@ -71,9 +73,17 @@ class Leasing(ABC):
         found = self.query(run_id, self._of_schema(_FENCE), (run_id,))
         return (int(found[0][0]), bool(found[0][1])) if found else (0, False)
 
-    def set_cancelled(self, run_id: str, is_cancelled: bool) -> None:
+    def set_cancelled(self, run_id: str, is_cancelled: bool, by: str | None = None) -> None:
         """Note that a run is cancelled or not, durably."""
-        self.change(run_id, self._of_schema(_CANCEL if is_cancelled else _TAKE_UP), (run_id,))
+        if is_cancelled:
+            self.change(run_id, self._of_schema(_CANCEL), (run_id, by))
+        else:
+            self.change(run_id, self._of_schema(_TAKE_UP), (run_id,))
+
+    def cancelled_by(self, run_id: str) -> str | None:
+        """Return who has cancelled a run, if that was said."""
+        found = self.query(run_id, self._of_schema(_CANCELLED_BY), (run_id,))
+        return found[0][0] if found else None
 
     def acquire(self, run_id: str, worker: Worker, fence: int, instead: int) -> bool | None:
         """Lease a run, as `Leases.acquire`."""

@@ -290,9 +290,13 @@ class SqliteTable(Table):
         number, cancelled = self.connection.execute(sql.RAISE_FENCE, (run_id,)).fetchone()
         return number, bool(cancelled)
 
-    def set_cancelled(self, run_id: str, is_cancelled: bool) -> None:
-        values = run_id, int(is_cancelled)
+    def set_cancelled(self, run_id: str, is_cancelled: bool, by: str | None = None) -> None:
+        values = run_id, int(is_cancelled), by
         self.in_transaction(run_id, lambda: self.connection.execute(sql.SET_CANCELLED, values))
+
+    def cancelled_by(self, run_id: str) -> str | None:
+        ((by,),) = self.query(run_id, sql.CANCELLED_BY, (run_id,)) or [(None,)]
+        return None if by is None else str(by)
 
     # ------------------------------------------------------------------ removing
 

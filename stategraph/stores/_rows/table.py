@@ -122,8 +122,18 @@ class Table(ABC):
         """Return what changes whenever a run is taken from its owner, and whether the run is cancelled."""
 
     @abstractmethod
-    def set_cancelled(self, run_id: str, is_cancelled: bool) -> None:
-        """Note that a run is cancelled or not, durably. Its owner is told with the next batch that it writes."""
+    def set_cancelled(self, run_id: str, is_cancelled: bool, by: str | None = None) -> None:
+        """Note that a run is cancelled or not, durably. Its owner is told with the next batch that it writes.
+
+        Args:
+            run_id: The run.
+            is_cancelled: Whether it is.
+            by: Who cancels it, if that is said. It is the first one who has.
+        """
+
+    @abstractmethod
+    def cancelled_by(self, run_id: str) -> str | None:
+        """Return who has cancelled a run, if that was said."""
 
     # ------------------------------------------------------------------ threads and processes
 
