@@ -65,15 +65,16 @@ def _run_once(run: RunContext, hold: Hold, state: State) -> Task[State]:
         if hold.is_cancelled:  # a former run of this id was
             yield from take_up(run, hold)
         return (yield from begin(run, state))
-    _check_graph(run, saved)
+    check_graph(run, saved)
     if hold.is_cancelled and saved.status is RunStatus.ACTIVE:
-        saved = yield from _save_cancelled(run, saved)
+        saved = yield from save_cancelled(run, saved)
     if saved.status is RunStatus.COMPLETED or saved.status in _WAITS:
         return saved
     return (yield from resume_owned(run, state.run_id))
 
 
-def _check_graph(run: RunContext, saved: State) -> None:
+def check_graph(run: RunContext, saved: State) -> None:
+    """Raise GraphMismatchError if a run is one of another graph."""
     if saved.graph != run.plan.graph:
         change = f"it is a run of graph {saved.graph!r}, not of {run.plan.graph!r}"
         raise GraphMismatchError(saved.run_id, (change,), "Run the State under a run_id of its own.")
@@ -145,10 +146,11 @@ def _cancel(run: RunContext, run_id: str) -> Task[None]:
     if saved.status is RunStatus.COMPLETED:
         raise RunCompleteError(run_id, saved.checkpoint_node)
     if saved.status is not RunStatus.CANCELLED:
-        yield from _save_cancelled(run, saved)
+        yield from save_cancelled(run, saved)
 
 
-def _save_cancelled(run: RunContext, saved: State) -> Task[State]:
+def save_cancelled(run: RunContext, saved: State) -> Task[State]:
+    """Save a run as cancelled; return its State."""
     state = evolve(told(saved, by=run.by), status=RunStatus.CANCELLED)
     yield from save(run, (Save, run.services.save, state), state)
     yield from flush(run, state)
@@ -169,7 +171,7 @@ def recover(run: RunContext, run_id: str, max_recoveries: int) -> Task[Recovered
     check_saves(run.plan)
     hold = Hold(run_id)
     try:
-        recovered: Recovered | None = yield from owning(run, hold, _recover(run, hold, max_recoveries), takes_up=False)
+        recovered: Recovered | None = yield from owning(run, hold, go_on(run, hold, max_recoveries), takes_up=False)
     except RunBusyError:
         return None
     except Exception as error:
@@ -177,12 +179,13 @@ def recover(run: RunContext, run_id: str, max_recoveries: int) -> Task[Recovered
     return recovered
 
 
-def _recover(run: RunContext, hold: Hold, max_recoveries: int) -> Task[Recovered | None]:
+def go_on(run: RunContext, hold: Hold, max_recoveries: int) -> Task[Recovered | None]:
+    """Go on with a run whose owner was lost, and count that; return None if it is not one that goes on by itself."""
     saved = yield from newest_of(run, hold.run_id)
     if saved is None or saved.status is not RunStatus.ACTIVE or saved.graph != run.plan.graph:
         return None
     if hold.is_cancelled:
-        yield from _save_cancelled(run, saved)
+        yield from save_cancelled(run, saved)
         return None
     check_compatible(run.plan, saved, False)
     recoveries = saved.progress.recoveries if saved.progress else 0
