@@ -65,15 +65,16 @@ def _run_once(run: RunContext, hold: Hold, state: State) -> Task[State]:
         if hold.is_cancelled:  # a former run of this id was
             yield from take_up(run, hold)
         return (yield from begin(run, state))
-    _check_graph(run, saved)
+    check_graph(run, saved)
     if hold.is_cancelled and saved.status is RunStatus.ACTIVE:
-        saved = yield from _heed_cancel(run, saved)
+        saved = yield from heed_cancel(run, saved)
     if saved.status is RunStatus.COMPLETED or saved.status in _WAITS:
         return saved
     return (yield from resume_owned(run, state.run_id))
 
 
-def _check_graph(run: RunContext, saved: State) -> None:
+def check_graph(run: RunContext, saved: State) -> None:
+    """Raise GraphMismatchError if a run is one of another graph."""
     if saved.graph != run.plan.graph:
         change = f"it is a run of graph {saved.graph!r}, not of {run.plan.graph!r}"
         raise GraphMismatchError(saved.run_id, (change,), "Run the State under a run_id of its own.")
@@ -148,7 +149,7 @@ def _cancel(run: RunContext, run_id: str) -> Task[None]:
         yield from _save_cancelled(run, saved, run.by)
 
 
-def _heed_cancel(run: RunContext, saved: State) -> Task[State]:
+def heed_cancel(run: RunContext, saved: State) -> Task[State]:
     """Save a run as cancelled by whoever has told so an owner that is gone."""
     by = yield (Load, run.services.cancelled_by, saved.run_id)
     return (yield from _save_cancelled(run, saved, by))
@@ -175,7 +176,7 @@ def recover(run: RunContext, run_id: str, max_recoveries: int) -> Task[Recovered
     check_saves(run.plan)
     hold = Hold(run_id)
     try:
-        recovered: Recovered | None = yield from owning(run, hold, _recover(run, hold, max_recoveries), takes_up=False)
+        recovered: Recovered | None = yield from owning(run, hold, go_on(run, hold, max_recoveries), takes_up=False)
     except RunBusyError:
         return None
     except Exception as error:
@@ -183,12 +184,13 @@ def recover(run: RunContext, run_id: str, max_recoveries: int) -> Task[Recovered
     return recovered
 
 
-def _recover(run: RunContext, hold: Hold, max_recoveries: int) -> Task[Recovered | None]:
+def go_on(run: RunContext, hold: Hold, max_recoveries: int) -> Task[Recovered | None]:
+    """Go on with a run whose owner was lost, and count that; return None if it is not one that goes on by itself."""
     saved = yield from newest_of(run, hold.run_id)
     if saved is None or saved.status is not RunStatus.ACTIVE or saved.graph != run.plan.graph:
         return None
     if hold.is_cancelled:
-        yield from _heed_cancel(run, saved)
+        yield from heed_cancel(run, saved)
         return None
     check_compatible(run.plan, saved, False)
     recoveries = saved.progress.recoveries if saved.progress else 0

@@ -196,6 +196,7 @@ def _progress_parts(progress: Progress) -> dict[str, Any]:
         "replaced": _old_values("replaced", progress.replaced),
         "kept_names": dict(progress.kept_names),
         "recoveries": progress.recoveries,
+        "turn": progress.turn,
     }
     return {name: part for name, part in parts.items() if part}
 
