@@ -786,6 +786,14 @@ MUTANTS = (
         ("tests/stores/test_damage.py -k LostRows",),
     ),
     Mutant(
+        "the revision before the newest passes for it, where that was lost",
+        "stores/_rows/run_log.py",
+        "        if after is None:  # the newest is none of the index\n"
+        '            raise CheckpointCorruptError(run.run_id, f"its newest step {run.step} is missing")\n',
+        "        if after is None:\n            return\n",
+        ("tests/stores/test_damage.py -k newest_revision",),
+    ),
+    Mutant(
         "a fork that is rolled back is none any more",
         "stores/_rows/store.py",
         "rolled_back(state, run.parent, by)",

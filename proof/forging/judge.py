@@ -20,6 +20,8 @@ import attrs
 
 from proof.forging.calls import LOGGED, Foreign, Missing, Question, Raised, Refused
 from proof.forging.play import Call, Played, Player, deletion
+from proof.forging.scene import RUNS
+from proof.forging.tables import outermost, places
 from proof.model import is_same_state
 from stategraph import State
 from stategraph.stores.summaries import Pruned, Summary
@@ -57,6 +59,7 @@ class Judge:
         self.unread = 0
         self._known: dict[tuple[Call, frozenset[str]], Played] = {}
         self._saved: dict[str, list[State]] = {}
+        self._there = frozenset(place.run for place in places(player.scene.rows).values() if place.is_head)
         for question, seen in player.genuine.items():
             if isinstance(seen, State):
                 self._saved.setdefault(question[1], []).append(seen)
@@ -68,7 +71,7 @@ class Judge:
         worlds = [self._world(call, frozenset())]
         if played.changed.gone:
             worlds.append(self._world(call, played.changed.gone))
-        case = _Case(call, played, worlds)
+        case = _Case(call, played, worlds, self._there)
         wrong = list(self._wrong_outcome(case)) if call.name else []
         if case.is_cut_off or call.name == "prune" or played.changed.hides:  # it may have done nothing
             case.before = [self._world(Call("", ""), gone) for gone in (frozenset[str](), played.changed.gone)]
@@ -114,7 +117,7 @@ class Judge:
         if same and not any(case.has_effects_of(world) for world in same):
             yield Wrong(call.kind, f"its functions did {case.played.effects}, not {same[0].effects}")
         if not same and not (case.touches_call() and case.is_due(outcome, call.run)):
-            yield Wrong(call.kind, f"{call.run}: gives {_shown(outcome)} instead of {_shown(expected)}")
+            yield Wrong(call.kind, f"{call.run}: gives {_instead(outcome, expected)}")
 
     # ------------------------------------------------------------------ what is read
 
@@ -131,7 +134,7 @@ class Judge:
         if question[0] in _LISTS:
             return _wrong_list(seen, expected, case, by_page=question[0] == "runs, page by page")
         run = question[1]
-        instead = f"{_shown(seen)} instead of {_shown(expected[0]) if expected else 'nothing'}"
+        instead = _instead(seen, expected[0]) if expected else f"{_shown(seen)} instead of nothing"
         if not case.touches(run):
             return f"{instead}, though it is unharmed"
         if case.may_be_refused(seen, run) or (not expected and isinstance(seen, Missing)):
@@ -153,9 +156,9 @@ class Judge:
             made = case.parts(run, *question[2:])
             return any(isinstance(one, dict) and seen.items() <= {**made, **one}.items() for one in expected)
         if isinstance(seen, list):
-            known = [*map(Summary.of, saved), *(one for told in expected if isinstance(told, list) for one in told)]
-            places = [(item.step, item.revision) for item in seen]
-            return len(places) == len(set(places)) and all(item in known for item in seen)
+            known = [one for told in expected if isinstance(told, list) for one in told]
+            places, saved = [(item.step, item.revision) for item in seen], case.saved(run)
+            return len(places) == len(set(places)) and all(item in known or _is_of(item, saved) for item in seen)
         return False
 
 
@@ -164,12 +167,14 @@ class _Case:
     """A call, what came of it, and what comes of it where nobody has changed anything: each of `worlds`.
 
     Attributes:
+        there: The runs, also nested ones, that there were before.
         before: What may be read as well, because the call may have done nothing.
     """
 
     call: Call
     played: Played
     worlds: list[Played]
+    there: frozenset[str]
     before: list[Played] = attrs.field(factory=list)
 
     @property
@@ -202,7 +207,12 @@ class _Case:
     def touches(self, run: str) -> bool:
         """Return whether anything of a run is changed; one that is begun may meet all that is."""
         changed = self.played.changed
-        return changed.touches(run) or (run in self.call.begins and bool(changed.touched))
+        return changed.touches(run) or (self._is_begun(run) and bool(changed.touched))
+
+    def _is_begun(self, run: str) -> bool:
+        """Return whether the call may begin a run, also one that is nested in a run that it is about."""
+        is_within = outermost(run, RUNS) in {self.call.run, *self.call.begins}
+        return run in self.call.begins or (is_within and run not in self.there)
 
     def touches_call(self) -> bool:
         """Return whether the call may meet what is changed."""
@@ -298,6 +308,31 @@ def _is_same(a: Any, b: Any) -> bool:
     if isinstance(a, Raised) and isinstance(b, Raised):
         return a.error == b.error and _is_same(a.at, b.at)
     return type(a) is type(b) and bool(a == b)
+
+
+def _instead(seen: Any, expected: Any) -> str:
+    """Return what is given instead of what, and in what they differ where what is shown of them does not tell."""
+    one, other = _shown(seen), _shown(expected)
+    return f"{one} instead of {other}{f', which differs in {_difference(seen, expected)}' if one == other else ''}"
+
+
+def _difference(a: Any, b: Any) -> str:
+    """Return the names of what differs in two values of a kind."""
+    if isinstance(a, list) and isinstance(b, list):
+        pairs = enumerate(zip(a, b, strict=False))
+        told = (f"item {number}: {_difference(*pair)}" for number, pair in pairs if pair[0] != pair[1])
+        return next(told, "length")
+    one, other = _fields(a), _fields(b)
+    return ", ".join(str(name) for name in {**one, **other} if repr(one.get(name)) != repr(other.get(name))) or "type"
+
+
+def _fields(value: Any) -> dict[Any, Any]:
+    """Return the parts of a value that has any, by their names."""
+    if isinstance(value, State):
+        return {**value, **attrs.asdict(Summary.of(value), recurse=False), "generation": value.generation}
+    if isinstance(value, Summary | Raised):
+        return attrs.asdict(value, recurse=False)
+    return value if isinstance(value, dict) else {"value": value}
 
 
 def _asked(question: Question) -> str:

@@ -29,7 +29,7 @@ from stategraph.stores._checks import RunFilter
 from stategraph.stores._files.safe_diskcache import SafeCache, check_database
 from stategraph.stores._files.sqlite_files import BUSY_TIMEOUT, fetch_damaged_text, is_busy
 from stategraph.stores._rows.columns import no_run, pack_row, pack_run, unpack_row, unpack_run
-from stategraph.stores._rows.records import CheckpointRecord, RunRecord, Unreadable, WriteBatch
+from stategraph.stores._rows.records import MAX_STEP, CheckpointRecord, RunRecord, Unreadable, WriteBatch
 from stategraph.stores._rows.table import Identify, Table, closed_error
 
 
@@ -103,40 +103,41 @@ class DiskTable(Table):
         newest = old.sequence if old else None
         highest = batch.cut_above
         if highest is not None:
-            newest = self._cut_rows(run_id, newest, lambda sequence: sequence > highest)
+            newest = self._cut_rows(run_id, lambda sequence: sequence > highest)
         for row in batch.put:
             kept = self.cache.get(_row_key(run_id, row.sequence))
             previous = newest if kept is None else _unpacked(run_id, row.sequence, kept)[1]
             self.cache.set(_row_key(run_id, row.sequence), pack_row(row, previous))
             newest = row.sequence
         if batch.cut_below:
-            self._cut_rows(run_id, newest, lambda sequence: sequence < batch.cut_below)
+            self._cut_rows(run_id, lambda sequence: sequence < batch.cut_below)
         if batch.cut_nested:
             self.cache.connection.execute(_DELETE_NESTED, _nested_bounds(run_id))
         elif batch.cut_parts:
             self.cache.connection.execute(_DELETE_PARTS, (*_nested_bounds(run_id), PARTS))
         return True
 
-    def _cut_rows(self, run_id: str, newest: int | None, is_over: Callable[[int], bool]) -> int | None:
+    def _cut_rows(self, run_id: str, is_over: Callable[[int], bool]) -> int | None:
         """Delete some of the rows of a run; return the sequence number of the newest that is left."""
-        sequences = [row.sequence for row in self._rows(run_id, newest)]
+        sequences = self._sequences(run_id)
         for sequence in filter(is_over, sequences):
             self.cache.delete(_row_key(run_id, sequence))
-        return next((sequence for sequence in sequences if not is_over(sequence)), None)
+        return next((sequence for sequence in reversed(sequences) if not is_over(sequence)), None)
 
     def _next_number(self) -> int:
         number = int(self.cache.get(_NUMBER_KEY, b"0")) + 1
         self.cache.set(_NUMBER_KEY, b"%d" % number)
         return number
 
-    def _rows(self, run_id: str, newest: int | None) -> Iterator[CheckpointRecord]:
-        """Yield the rows of a run, from the newest back."""
-        while newest is not None:
-            kept = self.cache.get(_row_key(run_id, newest))
-            if kept is None:
-                return
-            row, newest = _unpacked(run_id, newest, kept)
-            yield row
+    def _sequences(self, run_id: str, last: int = MAX_STEP) -> list[int]:
+        """Return the sequence numbers of the rows of a run up to the last, in order.
+
+        By their keys: where a row is lost, those before it are still there, and show that it was.
+        """
+        select = "SELECT substr(key, ?) FROM Cache WHERE key > ? AND key < ? AND raw = 1"
+        prefix = _row_key(run_id, "")
+        found = fetch_damaged_text(self.cache.connection, select, (len(prefix) + 1, *_range(prefix)))
+        return sorted(int(sequence) for (sequence,) in found if sequence.isdecimal() and int(sequence) <= last)
 
     # ------------------------------------------------------------------ owners
 
@@ -291,17 +292,15 @@ class DiskTable(Table):
     def index(self, run_id: str) -> list[CheckpointRecord]:
         with self._explained(run_id), self.cache.snapshot(self.store):
             run = self._read_run(run_id)
-            rows = list(self._rows(run_id, run.sequence)) if run else []
-        rows.reverse()
-        return rows
+            sequences = self._sequences(run_id, run.sequence) if run else []
+            return [_unpacked(run_id, at, self.cache.get(_row_key(run_id, at)))[0] for at in sequences]
 
     def find(self, run_id: str, step: int, last: int, revision: int | None) -> int | None:
         with self._explained(run_id), self.cache.snapshot(self.store):
             if last - step < _MOST_TRIED:
                 sequences: Iterable[int] = range(last, step - 1, -1)
             else:  # the run was taken back a long way
-                run = self._read_run(run_id)
-                sequences = (row.sequence for row in self._rows(run_id, run and run.sequence))
+                sequences = reversed(self._sequences(run_id, last))
             for sequence in sequences:
                 kept = self.cache.get(_row_key(run_id, sequence))
                 row = None if kept is None else _unpacked(run_id, sequence, kept)[0]

@@ -227,9 +227,10 @@ class RunLog:
     def _check_followed(self, run: RunRecord, row: CheckpointRecord) -> None:
         """Raise CheckpointCorruptError if a newer revision of a step than this one was lost."""
         after = next((one for one in self.table.index(run.run_id) if one.sequence > row.sequence), None)
-        if after is not None:
-            self.encoder.check(run.run_id, self.table.chain(run.run_id, after.sequence), run.incarnation)
-            _check_gapless(run, (row, after))
+        if after is None:  # the newest is none of the index
+            raise CheckpointCorruptError(run.run_id, f"its newest step {run.step} is missing")
+        self.encoder.check(run.run_id, self.table.chain(run.run_id, after.sequence), run.incarnation)
+        _check_gapless(run, (row, after))
 
     def _is_visible(self, run: RunRecord, at: int) -> bool:
         """Return whether retention keeps a checkpoint."""
