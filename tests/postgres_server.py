@@ -7,6 +7,7 @@ import os
 import tempfile
 import uuid
 import warnings
+import weakref
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -35,9 +36,22 @@ def new_schema() -> str:
     return f"test_{uuid.uuid4().hex}"
 
 
+def stop() -> None:
+    """End the server, if there is one: at the exit of the process it would take longer than pytest-xdist waits."""
+    if server.cache_info().currsize:
+        for store in list(_OPENED):
+            store.close()
+        server().cleanup()
+
+
+_OPENED: weakref.WeakSet[PostgresStore] = weakref.WeakSet()
+
+
 def open_postgres(schema: str | None = None, **options: Any) -> PostgresStore:
     """-> a store on it; in a schema of its own if none is named."""
-    return PostgresStore(options.pop("dsn", None) or dsn(), schema=schema or new_schema(), **options)
+    store = PostgresStore(options.pop("dsn", None) or dsn(), schema=schema or new_schema(), **options)
+    _OPENED.add(store)
+    return store
 
 
 def schema_of(path: Path) -> str:

@@ -166,6 +166,7 @@ def made_again(structure):
     return structure_of(list(structure.nodes), edges, drawing_parts(structure))
 
 
+@pytest.mark.inside
 def test_what_is_nested_in_many_places_is_kept_once():
     """Or 16 levels would be 65,536 structures."""
     structure = nested_twice(16)
@@ -193,12 +194,14 @@ def structures(nested):
     return some.builds(GraphStructure, NODES, EDGES, some.none() | NAMES, NODES, outlines)
 
 
+@pytest.mark.inside
 @given(structures(some.none() | structures(some.none() | structures(some.none()))))
 def test_it_comes_back_as_it_was(structure):
     """Whatever the names are."""
     assert drawn(made_again(structure)) == drawn(structure)
 
 
+@pytest.mark.inside
 @pytest.mark.parametrize(
     "drawing",
     [
