@@ -20,6 +20,8 @@ import attrs
 
 from proof.forging.calls import LOGGED, Foreign, Missing, Question, Raised, Refused
 from proof.forging.play import Call, Played, Player, deletion
+from proof.forging.scene import RUNS
+from proof.forging.tables import outermost, places
 from proof.model import is_same_state
 from stategraph import State
 from stategraph.stores.summaries import Pruned, Summary
@@ -57,6 +59,7 @@ class Judge:
         self.unread = 0
         self._known: dict[tuple[Call, frozenset[str]], Played] = {}
         self._saved: dict[str, list[State]] = {}
+        self._there = frozenset(place.run for place in places(player.scene.rows).values() if place.is_head)
         for question, seen in player.genuine.items():
             if isinstance(seen, State):
                 self._saved.setdefault(question[1], []).append(seen)
@@ -68,7 +71,7 @@ class Judge:
         worlds = [self._world(call, frozenset())]
         if played.changed.gone:
             worlds.append(self._world(call, played.changed.gone))
-        case = _Case(call, played, worlds)
+        case = _Case(call, played, worlds, self._there)
         wrong = list(self._wrong_outcome(case)) if call.name else []
         if case.is_cut_off or call.name == "prune" or played.changed.hides:  # it may have done nothing
             case.before = [self._world(Call("", ""), gone) for gone in (frozenset[str](), played.changed.gone)]
@@ -164,12 +167,14 @@ class _Case:
     """A call, what came of it, and what comes of it where nobody has changed anything: each of `worlds`.
 
     Attributes:
+        there: The runs, also nested ones, that there were before.
         before: What may be read as well, because the call may have done nothing.
     """
 
     call: Call
     played: Played
     worlds: list[Played]
+    there: frozenset[str]
     before: list[Played] = attrs.field(factory=list)
 
     @property
@@ -202,7 +207,12 @@ class _Case:
     def touches(self, run: str) -> bool:
         """Return whether anything of a run is changed; one that is begun may meet all that is."""
         changed = self.played.changed
-        return changed.touches(run) or (run in self.call.begins and bool(changed.touched))
+        return changed.touches(run) or (self._is_begun(run) and bool(changed.touched))
+
+    def _is_begun(self, run: str) -> bool:
+        """Return whether the call may begin a run, also one that is nested in a run that it is about."""
+        is_within = outermost(run, RUNS) in {self.call.run, *self.call.begins}
+        return run in self.call.begins or (is_within and run not in self.there)
 
     def touches_call(self) -> bool:
         """Return whether the call may meet what is changed."""
