@@ -850,6 +850,27 @@ MUTANTS = (
         ("tests/test_owners.py -k taken_over_and_done",),
     ),
     Mutant(
+        "a sweeper waits for a run that another one claims",
+        "stores/_postgres/leasing.py",
+        " FOR UPDATE OF r SKIP LOCKED",
+        " FOR UPDATE OF r",
+        ("tests/stores/test_leases.py -k nobody_waits",),
+    ),
+    Mutant(
+        "a save waits for its server although others may have the run",
+        "stores/_postgres/table.py",
+        "            yield min(self._patience, *map(owners.patience, run_ids))\n",
+        "            yield self._patience\n",
+        ("tests/stores/test_leases.py -k before_others",),
+    ),
+    Mutant(
+        "a process that was frozen goes on with a run that others have taken",
+        "_owners/leases.py",
+        "                            self.drop_lost(hold.run_id, self._leases)\n",
+        "                            pass\n",
+        ("tests/stores/test_leases.py -k others_have_taken",),
+    ),
+    Mutant(
         "who has let go of a run still writes",
         "_owners/holds.py",
         "    hold.is_lost = True\n    if acting.hold is hold:",

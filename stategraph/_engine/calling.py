@@ -171,16 +171,15 @@ def check_saves(plan: CompiledGraph) -> None:
 # --------------------------------------------------------------------------- recover
 
 
-def recover(run: RunContext, run_id: str, max_recoveries: int) -> Task[Recovered | None]:
+def recover(run: RunContext, hold: Hold, max_recoveries: int) -> Task[Recovered | None]:
     """Go on with a run, if it is one that was left unfinished and that nobody owns."""
     check_saves(run.plan)
-    hold = Hold(run_id)
     try:
         recovered: Recovered | None = yield from owning(run, hold, go_on(run, hold, max_recoveries), takes_up=False)
     except RunBusyError:
         return None
     except Exception as error:
-        return Recovered(run_id, getattr(error, "state", None), error)
+        return Recovered(hold.run_id, getattr(error, "state", None), error)
     return recovered
 
 

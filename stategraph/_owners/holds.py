@@ -46,12 +46,13 @@ class Hold:
         is_lost: Whether the run is not its owner's any more: somebody else has taken it, or the owner has let go of it.
         is_cancelled: Whether somebody has cancelled the run, and nobody has taken it up since.
         holds: What it is released from.
+        tell: Tells whoever listens to the run that it may be lost soon, if anybody does.
         lock: Held while a store that cannot look at the hold itself is written to.
     """
 
     __slots__ = (
         *("byte", "fence", "holds", "is_brief", "is_by_hand", "is_cancelled", "is_lost", "is_settled", "is_shown"),
-        *("lock", "run_id", "since_ns", "store"),
+        *("lock", "run_id", "since_ns", "store", "tell"),
     )
 
     def __init__(
@@ -64,6 +65,7 @@ class Hold:
         self.fence = self.byte = 0
         self.is_lost = self.is_settled = self.is_cancelled = False
         self.lock: threading.RLock | None = None
+        self.tell: Callable[[dict[str, object]], None] | None = None
 
     def check(self) -> None:
         """Raise RunLostError if the run was taken away."""

@@ -337,8 +337,7 @@ class CheckpointStore(ABC):
     def owner(self, run_id: str) -> Owner | None:
         """Return who owns a run: the call that is at work on it. None if nobody is.
 
-        A store that has no more than the four methods knows of calls in this process. What a store knows beyond that,
-        its class says.
+        A store knows of calls in this process at least. What it knows beyond that, its class says.
         """
         hold = self._holds.get(given_id(check_run_id(run_id)))
         return None if hold is None else hold.owner
@@ -382,8 +381,7 @@ class CheckpointStore(ABC):
             guard_writes(cls, CheckpointStore)
 
     compares_holds: ClassVar[bool] = False
-    """Whether the store itself refuses what is written by others than the owner of a run. If not, whatever writes is
-    guarded by this class."""
+    """Whether the store itself refuses what others than the owner of a run write. If not, this class guards it."""
 
     def close(self) -> None:  # noqa: B027
         """Close files and connections. A closed store is not used again."""

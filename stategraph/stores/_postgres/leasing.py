@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
+from stategraph._owners.claims import Claim
 from stategraph._owners.file_holds import Fence
 from stategraph._owners.leases import Lease, Worker
 from stategraph._values import clock
@@ -29,6 +30,29 @@ _LEASE = (
     "FROM {s}.lease AS l LEFT JOIN {s}.worker AS w ON w.id = l.worker WHERE l.run_id = $1::text "
     "AND l.worker IS NOT NULL"
 )
+_CLAIM = (
+    "WITH now AS MATERIALIZED (SELECT clock_timestamp() AS at), "
+    # A run that another sweeper claims right now is locked by it, and left to it.
+    "pick AS MATERIALIZED (SELECT r.number, r.run_id, l.fence FROM {s}.run AS r LEFT JOIN {s}.lease AS l "
+    "ON l.run_id = r.run_id AND l.worker IS NOT NULL WHERE r.status = 'active' AND r.graph = $1::text "
+    "AND r.number > $4::bigint AND strpos(r.run_id, '/#') = 0 AND NOT EXISTS "
+    "(SELECT FROM {s}.worker AS w, now WHERE w.id = l.worker AND w.until > now.at) "
+    "ORDER BY r.number LIMIT 1 FOR UPDATE OF r SKIP LOCKED), "
+    # One that was claimed a moment ago has another fence by now than the one that this statement began with.
+    "got AS (INSERT INTO {s}.lease AS l (run_id, worker, fence, since_ns, cancelled) "
+    f"SELECT run_id, $2::text, $3::bigint, {_NOW_NS}, false FROM pick ON CONFLICT (run_id) DO UPDATE "
+    "SET worker = excluded.worker, fence = excluded.fence, since_ns = excluded.since_ns "
+    "WHERE l.worker IS NULL OR l.fence = (SELECT fence FROM pick) RETURNING l.run_id, l.fence, l.cancelled), "
+    "own AS (UPDATE {s}.run AS r SET fence = got.fence FROM got WHERE r.run_id = got.run_id), "
+    "nested AS (UPDATE {s}.run AS r SET fence = got.fence FROM got "
+    "WHERE r.run_id > got.run_id || '/#' AND r.run_id < got.run_id || '/$') "
+    "SELECT pick.number, got.run_id, coalesce(got.cancelled, false) FROM pick LEFT JOIN got USING (run_id)"
+)
+_WORKERS_AT = "SELECT id, host, pid, place FROM {s}.worker WHERE starts_with(place, $1::text)"
+_FREE_CLAIMED = (
+    "WITH gone AS (DELETE FROM {s}.lease WHERE fence = $1::bigint AND NOT cancelled) "
+    "UPDATE {s}.lease SET worker = NULL WHERE fence = $1 AND cancelled RETURNING 1"
+)
 _FREE = (
     "WITH gone AS (DELETE FROM {s}.lease WHERE run_id = $1::text AND fence = $2::bigint AND NOT cancelled) "
     "UPDATE {s}.lease SET worker = NULL WHERE run_id = $1 AND fence = $2 AND cancelled RETURNING 1"
@@ -51,7 +75,8 @@ _TAKE_UP = (
     "UPDATE {s}.lease SET cancelled = false, by_whom = NULL WHERE run_id = $1 AND worker IS NOT NULL RETURNING 1"
 )
 
-_SHORT = 5.0  # seconds: of what is said again soon, or at the end of a process
+_SHORT = 5.0  # seconds: of what is said again later, or at the end of a process
+_SHORTEST = 1.0  # seconds that a server may take in any case
 
 
 class Leasing(ABC):
@@ -101,14 +126,27 @@ class Leasing(ABC):
         until = None if until_ns is None else clock.to_datetime(until_ns)
         return Lease(fence, worker, clock.to_datetime(since_ns), until, is_running)
 
+    def claim(self, graph: str, worker: Worker, fence: int, after: int) -> Claim | None:
+        """Lease the oldest run that was left unfinished, as `Claims.claim`."""
+        found = self.change("", self._of_schema(_CLAIM), (graph, worker.id, fence, after))
+        return Claim(*found[0]) if found else None
+
+    def workers_at(self, machine: str) -> list[Worker]:
+        """Return the processes of a machine that have said that they are there."""
+        return [Worker(*found) for found in self.query("", self._of_schema(_WORKERS_AT), (f"{machine}/",))]
+
     def free(self, run_id: str, fence: int) -> None:
-        """Let go of a run, if this is still its fence."""
-        self.change(run_id, self._of_schema(_FREE), (run_id, fence))
+        """Let go of a run, if this is still its fence; also of one whose id is not known, as its claim was cut off."""
+        patience = min(self._patience, _SHORT)
+        if run_id:
+            self.change(run_id, self._of_schema(_FREE), (run_id, fence), patience)
+        else:
+            self.change(run_id, self._of_schema(_FREE_CLAIMED), (fence,), patience)
 
     def renew_worker(self, worker: Worker, seconds: float) -> None:
         """Say that a process is there, and will be for so long."""
         values = worker.id, worker.host, worker.pid, worker.place, float(seconds)
-        self.change("", self._of_schema(_RENEW), values, min(self._patience, max(_SHORT, seconds / 3)))
+        self.change("", self._of_schema(_RENEW), values, min(self._patience, max(_SHORTEST, seconds / 3)))
 
     def end_worker(self, worker: Worker) -> None:
         """Say that a process has ended: all that it has is free."""

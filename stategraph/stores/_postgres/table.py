@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from typing import Any, TypeVar
 
 from psycopg.errors import LockNotAvailable
 
+from stategraph._owners.claims import claimed
 from stategraph._owners.holds import acting, lost
-from stategraph._owners.leases import LeaseHolds
+from stategraph._owners.leases import LAST_TRY, LeaseHolds
 from stategraph._util.dropped import reaper
 from stategraph._values import clock
 from stategraph._values.ids import given_id, nested_range
@@ -64,7 +66,7 @@ class PostgresTable(Leasing, Table):
         self.closed = False
         self._pid = os.getpid()
         self._connections = Connections(self._connect, pool)
-        self.owners: LeaseHolds | None = LeaseHolds(self, lease)
+        self.owners: LeaseHolds | None = LeaseHolds(self, lease, partial(claimed, self))
 
     def open(self, schema: str, identify: Identify, *, migrates: bool) -> None:
         """Connect to the server, make the tables if they are not there, and find the id of the store.
@@ -119,7 +121,12 @@ class PostgresTable(Leasing, Table):
     def query(self, run_id: str, statement: str, values: Sequence[Any]) -> list[Any]:
         """Return all that a statement finds."""
         reaper.settle(self.store)
-        return self._ask(run_id, lambda server: server.execute(statement, values, binary=True).fetchall())
+
+        def found(server: Server) -> list[Any]:
+            return server.execute(statement, values, binary=True).fetchall()
+
+        with self._while_sure((run_id,)) as patience:
+            return self._ask(run_id, found, patience=patience)
 
     def change(self, run_id: str, statement: str, values: Sequence[Any], patience: float | None = None) -> list[Any]:
         """Return what a statement finds that writes, and may be made twice."""
@@ -164,7 +171,8 @@ class PostgresTable(Leasing, Table):
                 reason = str(explained(error, "", self.store, CheckpointSaveError).reason)
                 raise StalledError(reason, lambda batch: self._applied([batch], waits=True)[0]) from error
             for place, is_written in zip(inside, found, strict=True):
-                written[place] = is_written
+                hold = holds[place]
+                written[place] = is_written and not (hold is not None and hold.is_lost)
         return written
 
     def _applied(self, batches: Sequence[WriteBatch], *, waits: bool) -> list[bool]:
@@ -184,8 +192,29 @@ class PostgresTable(Leasing, Table):
                 for batch, rows in zip(batches, found, strict=True)
             ]
 
-        run_id = batches[0].run.run_id if len(batches) == 1 else ""
-        return self._ask(run_id, write, CheckpointSaveError, waits=waits)
+        run_ids = [batch.run.run_id for batch in batches]
+        with self._while_sure(run_ids) as patience:
+            return self._ask(run_ids[0] if len(run_ids) == 1 else "", write, CheckpointSaveError, patience, waits)
+
+    @contextmanager
+    def _while_sure(self, run_ids: Sequence[str]) -> Iterator[float]:
+        """Ask for runs for so many seconds, and no longer than this process surely has those of them that it owns.
+
+        Raises:
+            CheckpointError: others may have taken them.
+        """
+        owners = self.owners
+        if owners is None:
+            yield self._patience
+            return
+        try:
+            yield min(self._patience, *map(owners.patience, run_ids))
+            if not owners.is_sure():
+                owners.make_sure()
+        except CheckpointError as error:
+            if min(map(owners.patience, run_ids)) > LAST_TRY:
+                raise
+            raise owners.in_doubt(error) from error.__cause__
 
     def _is_there(self, server: Server, batch: WriteBatch) -> bool:
         """Return whether a run is as a batch makes it: its seal covers all that it is, its version too."""

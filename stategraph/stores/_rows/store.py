@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import builtins
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -117,6 +117,7 @@ class RowStore(CheckpointStore):
 
     def _is_cancelled(self, hold: Hold) -> bool:
         hold.is_cancelled = hold.is_cancelled or self._log.table.fence(hold.run_id)[1]
+        hold.check()
         return hold.is_cancelled
 
     def _cancelled_by(self, run_id: str) -> str | None:
@@ -125,6 +126,10 @@ class RowStore(CheckpointStore):
     def _take_up(self, hold: Hold) -> None:
         self._log.table.set_cancelled(hold.run_id, False)
         hold.is_cancelled = False
+
+    def _orphans(self, graph: str) -> Iterator[Hold] | None:
+        owners = self._log.table.owners
+        return None if owners is None else owners.orphans(graph)
 
     def owner(self, run_id: str) -> Owner | None:
         owners = self._log.table.owners
