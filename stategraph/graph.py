@@ -238,7 +238,7 @@ class StateGraph(GraphBuilder):
 
         Args:
             run_id: The run.
-            by: Who cancels it, for the history of a run that nobody is at work on.
+            by: Who cancels it, for the history: the first of several who do so while it is at work.
 
         Raises:
             CheckpointNotFoundError: there is no such run.

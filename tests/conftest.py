@@ -100,6 +100,10 @@ def make_store(kind: str, folder: Path) -> CheckpointStore:
             return SqliteStore(folder / "runs.db")
         case "disk":
             return DiskStore(folder / "runs")
+        case "postgres":
+            from tests.postgres_server import postgres_at  # its server is started when it is asked for
+
+            return postgres_at(folder)
         case _:
             return FourMethodStore()
 

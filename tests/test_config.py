@@ -30,6 +30,7 @@ FULL: dict[str, Any] = {
         "persist": ("topic", "draft"),
         "serializer": "json",
         "options": {"path": "runs", "nested": {"a": [1]}},
+        "lease": 12.5,
     },
 }
 CONFIG = GraphConfig(
@@ -47,6 +48,7 @@ CONFIG = GraphConfig(
         persist=("topic", "draft"),
         serializer="json",
         options={"path": "runs", "nested": {"a": [1]}},
+        lease=12.5,
     ),
 )
 TOML = """
@@ -63,6 +65,7 @@ retention = "windowed"
 window = 3
 ttl = 60.5
 persist = ["topic", "draft"]
+lease = 12.5
 serializer = "json"
 options = { path = "runs", nested = { a = [1] } }
 """

@@ -19,14 +19,17 @@ from tests.pages import (
     shown,
     text_of,
 )
+from tests.postgres_server import dsn
 
 PAGES = sorted(f"docs/{page.name}" for page in (ROOT / "docs").glob("*.md"))
 INDEX = "docs/README.md"
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_its_blocks_run_in_order_and_print_what_it_shows(page, tmp_path):
+def test_its_blocks_run_in_order_and_print_what_it_shows(page, tmp_path, monkeypatch):
     """Pasted in order into one program, they print the text after them, and what comments say."""
+    if "RUNS_DSN" in text_of(page):
+        monkeypatch.setenv("RUNS_DSN", dsn())
     save_files(page, tmp_path)
     (tmp_path / "page.py").write_text(program_of(page), encoding="utf-8")
 

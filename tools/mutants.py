@@ -218,7 +218,7 @@ MUTANTS = (
     ),
     Mutant(
         "the last completed State is not saved when a node raises",
-        "_engine/failures.py",
+        "_engine/rescue.py",
         "    if run.plan.saves and state is not run.saved and not isinstance(error, _SAVE_ERRORS):\n",
         "    if False:\n",
         ("tests/test_engine.py",),
@@ -837,8 +837,8 @@ MUTANTS = (
     Mutant(
         "a run that another process has taken over stays owned by who has lost it",
         "_owners/file_holds.py",
-        "        if hold.run_id in self._by_run:\n            self._drop_lost",
-        "        if False:\n            self._drop_lost",
+        "        if hold.run_id in self._by_run:\n            self.drop_lost",
+        "        if False:\n            self.drop_lost",
         ("tests/test_owners.py -k taken_over_and_done",),
     ),
     Mutant(
@@ -847,6 +847,55 @@ MUTANTS = (
         "    hold.is_lost = True\n    if acting.hold is hold:",
         "    if acting.hold is hold:",
         ("tests/test_owners.py -k owns_nothing_afterwards", "tests/proof -k ownership"),
+    ),
+    Mutant(
+        "a save in PostgreSQL that was made before its answer was lost is called a conflict",
+        "stores/_postgres/table.py",
+        "bool(rows) or (was_again and self._is_there(server, batch))",
+        "bool(rows)",
+        ("tests/stores/test_postgres.py -k shared_commit_whose",),
+    ),
+    Mutant(
+        "batches are written to PostgreSQL in the order in which they came",
+        "stores/_postgres/table.py",
+        "order = sorted(range(len(batches)), key=lambda place: batches[place].run.run_id)",
+        "order = list(range(len(batches)))",
+        ("tests/stores/test_postgres.py -k opposite_order",),
+    ),
+    Mutant(
+        "a save in PostgreSQL does not compare the fence of its owner",
+        "stores/_postgres/statements.py",
+        '{Guard.OWNED: ["fence = $3"], Guard',
+        "{Guard",
+        ("tests/stores/test_leases.py -k nested_in_a_run",),
+    ),
+    Mutant(
+        "a write by hand does not look whether somebody has leased the run",
+        "stores/_postgres/batches.py",
+        "return (Guard.OWNED, hold.fence) if hold.fence else (Guard.BY_HAND, 0)",
+        "return (Guard.OWNED, hold.fence) if hold.fence else (Guard.NONE, 0)",
+        ("tests/stores/test_leases.py -k somebody_owns",),
+    ),
+    Mutant(
+        "a number of another size makes a statement of its own",
+        "stores/_postgres/connections.py",
+        "        connection.adapters.register_dumper(int, _Int8Dumper)\n",
+        "",
+        ("tests/stores/test_postgres.py -k any_size",),
+    ),
+    Mutant(
+        "a forked child lets go of what its parent has leased",
+        "_owners/leases.py",
+        "            hold.fence = 0  # a forked",
+        "            pass  # a forked",
+        ("tests/test_owners.py -k child_of_an_owner",),
+    ),
+    Mutant(
+        "a lease that has run out is held for ever",
+        "_owners/leases.py",
+        "return self.is_running and not",
+        "return not",
+        ("tests/stores/test_leases.py -k another_machine",),
     ),
 )
 

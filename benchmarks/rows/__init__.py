@@ -12,6 +12,7 @@ from benchmarks.rows import (
     one_step,
     owned_runs,
     saved_behind,
+    saved_on_postgres,
     saved_steps,
 )
 
@@ -24,6 +25,7 @@ ROWS: tuple[Row, ...] = (
     *large_state.ROWS,
     *growing_list.ROWS,
     saved_steps.THREADS,
+    *saved_on_postgres.ROWS,
     mapped_items.ROW,
     imports.ROW,
     *calls.ROWS,

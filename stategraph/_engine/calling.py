@@ -67,7 +67,7 @@ def _run_once(run: RunContext, hold: Hold, state: State) -> Task[State]:
         return (yield from begin(run, state))
     check_graph(run, saved)
     if hold.is_cancelled and saved.status is RunStatus.ACTIVE:
-        saved = yield from save_cancelled(run, saved)
+        saved = yield from cancel_as_told(run, saved)
     if saved.status is RunStatus.COMPLETED or saved.status in _WAITS:
         return saved
     return (yield from resume_owned(run, state.run_id))
@@ -131,7 +131,7 @@ def cancel(run: RunContext, run_id: str) -> Task[None]:
     try:
         yield from owning(run, Hold(run_id, is_brief=True), _cancel(run, run_id))
     except RunBusyError:
-        yield (Amend, run.services.cancel, run_id)
+        yield (Amend, run.services.cancel, (run_id, run.by))
     else:
         return
     try:  # once more: its owner may have let go of it before it could be told
@@ -146,12 +146,17 @@ def _cancel(run: RunContext, run_id: str) -> Task[None]:
     if saved.status is RunStatus.COMPLETED:
         raise RunCompleteError(run_id, saved.checkpoint_node)
     if saved.status is not RunStatus.CANCELLED:
-        yield from save_cancelled(run, saved)
+        yield from _save_cancelled(run, saved, run.by)
 
 
-def save_cancelled(run: RunContext, saved: State) -> Task[State]:
-    """Save a run as cancelled; return its State."""
-    state = evolve(told(saved, by=run.by), status=RunStatus.CANCELLED)
+def cancel_as_told(run: RunContext, saved: State) -> Task[State]:
+    """Save a run as cancelled by whoever has told so an owner that is gone."""
+    by = yield (Load, run.services.cancelled_by, saved.run_id)
+    return (yield from _save_cancelled(run, saved, by))
+
+
+def _save_cancelled(run: RunContext, saved: State, by: str | None) -> Task[State]:
+    state = evolve(told(saved, by=by), status=RunStatus.CANCELLED)
     yield from save(run, (Save, run.services.save, state), state)
     yield from flush(run, state)
     return state
@@ -185,7 +190,7 @@ def go_on(run: RunContext, hold: Hold, max_recoveries: int) -> Task[Recovered | 
     if saved is None or saved.status is not RunStatus.ACTIVE or saved.graph != run.plan.graph:
         return None
     if hold.is_cancelled:
-        yield from save_cancelled(run, saved)
+        yield from cancel_as_told(run, saved)
         return None
     check_compatible(run.plan, saved, False)
     recoveries = saved.progress.recoveries if saved.progress else 0

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from stategraph._engine.context import RunContext
-from stategraph._engine.failures import noting, rescue
 from stategraph._engine.loop import run_from
+from stategraph._engine.rescue import noting, rescue
 from stategraph._engine.saving import take_up
 from stategraph._owners.holds import Hold, let_go
 from stategraph._protocol.commands import LetGo, Own, Sleep, Stopped, Task

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Protocol, TypeAlias
 
 from stategraph._owners.byte_locks import CAN_LOCK, LockFile, byte_of
-from stategraph._owners.holds import Hold, Holds, busy
+from stategraph._owners.holds import Hold, busy
+from stategraph._owners.shared import SharedHolds
 from stategraph._values.provenance import Owner
 from stategraph.errors import CheckpointError
 
@@ -32,7 +33,7 @@ class Fences(Protocol):
         """Count once more, in a transaction of its own; return the same."""
 
 
-class FileHolds(Holds):
+class FileHolds(SharedHolds[Fences]):
     """The runs that are owned in this process, with locks that keep other processes out.
 
     Args:
@@ -69,7 +70,7 @@ class FileHolds(Holds):
 
     # ------------------------------------------------------------------ owning
 
-    def own(self, hold: Hold, fences: Fences, *, take_over: bool) -> None:
+    def own(self, hold: Hold, table: Fences, *, take_over: bool) -> None:
         """Make this the hold on its run.
 
         Raises:
@@ -77,16 +78,16 @@ class FileHolds(Holds):
             CheckpointError: it cannot be locked here.
         """
         if hold.run_id in self._by_run:
-            self._drop_lost(hold.run_id, fences)
+            self.drop_lost(hold.run_id, table)
         loser = self.take(hold, take_over=take_over)
         hold.fence, hold.byte = 0, 0
         if not CAN_LOCK:
-            _, hold.is_cancelled = fences.fence(hold.run_id)
+            _, hold.is_cancelled = table.fence(hold.run_id)
             return
         try:
-            is_taken = loser is not None or not self._is_locked(hold, fences, take_over)
+            is_taken = loser is not None or not self._is_locked(hold, table, take_over)
             while is_taken:  # until no other process has locked it between the two
-                number, hold.is_cancelled = fences.raise_fence(hold.run_id)
+                number, hold.is_cancelled = table.raise_fence(hold.run_id)
                 is_taken = not self._lock_byte(hold, number)
             if loser is not None and loser.byte:
                 self._opened().unlock(loser.byte)
@@ -103,13 +104,6 @@ class FileHolds(Holds):
         except BaseException:
             self.release(hold)
             raise
-
-    def _drop_lost(self, run_id: str, fences: Fences) -> None:
-        """Forget the hold on a run that another process has taken over."""
-        other = self._by_run.get(run_id)
-        if other is not None and other.is_settled and fences.fence(run_id)[0] != other.fence:
-            other.is_lost = True
-            self.release(other)
 
     def _is_locked(self, hold: Hold, fences: Fences, take_over: bool) -> bool:
         """Lock the byte of a run; return False if another process has it, and it is to be taken over."""
@@ -144,17 +138,17 @@ class FileHolds(Holds):
                     self._locks.unlock(hold.byte)
                 del self._by_run[hold.run_id]
 
-    def owner(self, run_id: str, fences: Fences) -> Owner | None:
+    def owner(self, run_id: str, table: Fences) -> Owner | None:
         """Return who owns a run, here or in another process."""
         hold = self.get(run_id)
         if not CAN_LOCK:
             return None if hold is None else hold.owner
         if hold is not None:
-            self._drop_lost(run_id, fences)
+            self.drop_lost(run_id, table)
             hold = self.get(run_id)
         if hold is not None:
             return hold.owner
-        return self._opened().owner(_byte(run_id, fences.fence(run_id)[0]))
+        return self._opened().owner(_byte(run_id, table.fence(run_id)[0]))
 
     def _opened(self) -> LockFile:
         """Return the file with the locks. One that was removed holds nobody off: another takes its place."""

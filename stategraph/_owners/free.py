@@ -12,7 +12,7 @@ from stategraph.errors import RunBusyError
 @contextmanager
 def held_if_free(store: Owning, run_id: str) -> Iterator[Hold | None]:
     """Own a run for a single write by hand, if nobody does."""
-    hold = Hold(run_id, is_brief=True)
+    hold = Hold(run_id, is_brief=True, is_by_hand=True)
     grip = Grip(hold)  # noqa: F841 - let go of with this frame
     try:
         try:

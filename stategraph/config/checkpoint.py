@@ -63,10 +63,15 @@ _ALLOWED: Allowed = {
         "the seconds after its completion when prune removes a run; more than 0",
         lambda value: value is None or is_seconds(value),
     ),
+    "lease": ("the seconds after which a process that is not heard of has lost its runs; more than 0", is_seconds),
     "persist": ("a list of different keys: no others are saved", _are_keys),
     "serializer": ('"msgpack", "json", or the name of a registered serializer', is_name),
     "options": ("a mapping of option names to values", _is_options),
 }
+
+
+_LEASE = 30.0
+_ON_ONE_MACHINE = ("memory", "disk", "sqlite")  # where nobody has to be heard of: locks tell who is there
 
 
 def _usual_interval(config: CheckpointConfig) -> int:
@@ -90,6 +95,8 @@ class CheckpointConfig:
         ttl: Seconds after its completion when `CheckpointStore.prune` removes a preserved run; None for never.
         persist: The only keys of the State that are saved; None for all. When a run is resumed, the nodes that wrote
             the other keys run again first (docs/selective-persistence.md). Without effect where nothing is saved.
+        lease: Where runs live on a server: seconds after which a process that is not heard of has lost its runs, by the
+            clock of the server. It says that it is there each third of it. Without effect on one machine.
         serializer: How the store turns values into bytes: "msgpack", the fastest; "json", which other tools read; or
             one that was registered. A store has rows of several, and reads them all.
         options: What the store is made with, such as ``{"path": "runs"}`` for "disk".
@@ -108,11 +115,14 @@ class CheckpointConfig:
     persist: tuple[str, ...] | None = attrs.field(default=None, converter=_to_keys)
     serializer: str = "msgpack"
     options: Mapping[str, Any] = attrs.field(factory=dict, repr=_shown_options)
+    lease: float = _LEASE
 
     def store_options(self) -> dict[str, Any]:
-        """Return what the store is made with: the options, and the serializer if it is not the default."""
+        """Return what the store is made with: the options, and the serializer and the lease if they are not the
+        default."""
         serializer = {} if self.serializer == "msgpack" else {"serializer": self.serializer}
-        return {**self.options, **serializer}
+        lease = {} if self.lease == _LEASE or self.store in _ON_ONE_MACHINE else {"lease": self.lease}
+        return {**self.options, **serializer, **lease}
 
     def __attrs_post_init__(self) -> None:
         if cast(object, self.interval) is None:

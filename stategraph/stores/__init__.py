@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from stategraph._values.provenance import Kind
     from stategraph.stores.disk import DiskStore
     from stategraph.stores.memory import MemoryStore
+    from stategraph.stores.postgres import PostgresStore
     from stategraph.stores.serializers import Serializer, register_serializer
     from stategraph.stores.sqlite import SqliteStore
     from stategraph.stores.summaries import Difference, Pruned, Summary
@@ -22,6 +23,7 @@ __all__ = [
     "Kind",
     "MemoryStore",
     "Policy",
+    "PostgresStore",
     "Pruned",
     "RetentionPolicy",
     "Serializer",
@@ -33,7 +35,7 @@ __all__ = [
 ]
 
 
-_LAZY = {"DiskStore": "disk", "MemoryStore": "memory", "SqliteStore": "sqlite"}
+_LAZY = {"DiskStore": "disk", "MemoryStore": "memory", "PostgresStore": "postgres", "SqliteStore": "sqlite"}
 _LAZY |= dict.fromkeys(("Serializer", "register_serializer"), "serializers")
 _LAZY |= dict.fromkeys(("Difference", "Kind", "Pruned", "Summary"), "summaries")
 

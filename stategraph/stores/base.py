@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, TypeAlias, Unpa
 
 import attrs
 
-from stategraph._owners.holds import Hold, Holds, guard_writes, held
+from stategraph._owners.holds import Hold, Holds, held
 from stategraph._values.ids import check_run_id, given_id
 from stategraph._values.provenance import RunStatus
 from stategraph.errors import StepConflictError
@@ -356,13 +356,17 @@ class CheckpointStore(ABC):
         """Return whether a run was taken from its owner."""
         return hold.is_lost
 
-    def _cancel(self, run_id: str) -> None:
+    def _cancel(self, run_id: str, by: str | None) -> None:
         """Tell whoever owns a run, or does so next, that it is cancelled."""
-        self._holds.cancel(run_id, self.list)
+        self._holds.cancel(run_id, by, self.list)
 
     def _is_cancelled(self, hold: Hold) -> bool:
         """Return whether a run was cancelled, and not taken up since."""
         return hold.is_cancelled
+
+    def _cancelled_by(self, run_id: str) -> str | None:
+        """Return who has cancelled a run that was at work, if that was said."""
+        return self._holds.cancelled_by(run_id)
 
     def _take_up(self, hold: Hold) -> None:
         """Forget that a run was cancelled, for its owner goes on with it."""
@@ -371,6 +375,8 @@ class CheckpointStore(ABC):
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         if not cls.compares_holds:
+            from stategraph._owners.guarded import guard_writes  # imported when used: few stores need it
+
             guard_writes(cls, CheckpointStore)
 
     compares_holds: ClassVar[bool] = False

@@ -224,13 +224,17 @@ class WriteBehindStore:
         """Return whether a run was taken from its owner."""
         return self._store._has_lost(hold)
 
-    def _cancel(self, run_id: str) -> None:
+    def _cancel(self, run_id: str, by: str | None) -> None:
         """Tell whoever owns a run of the store that it is cancelled."""
-        self._store._cancel(run_id)
+        self._store._cancel(run_id, by)
 
     def _is_cancelled(self, hold: Hold) -> bool:
         """Return whether a run was cancelled."""
         return self._store._is_cancelled(hold)
+
+    def _cancelled_by(self, run_id: str) -> str | None:
+        """Return who has cancelled a run."""
+        return self._store._cancelled_by(run_id)
 
     def _take_up(self, hold: Hold) -> None:
         """Forget that a run was cancelled."""

@@ -5,13 +5,17 @@ import signal
 import threading
 import time
 import warnings
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from stategraph import State
+from stategraph.stores import CheckpointStore
 from stategraph.stores.disk import DiskStore
 from stategraph.stores.memory import MemoryStore
 from stategraph.stores.sqlite import SqliteStore
+from tests.postgres_server import postgres_at
 from tests.stores.inside import table_of
 
 pytestmark = [
@@ -19,10 +23,11 @@ pytestmark = [
     pytest.mark.unmeasured,  # coverage has a lock that a fork leaves locked
 ]
 
-MAKE = {
+MAKE: dict[str, Callable[[Path], CheckpointStore]] = {
     "sqlite": lambda folder: SqliteStore(folder / "runs.db"),
     "disk": lambda folder: DiskStore(folder / "runs"),
     "memory": lambda folder: MemoryStore(),
+    "postgres": postgres_at,
 }
 
 

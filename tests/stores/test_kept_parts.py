@@ -1,7 +1,9 @@
 """What is within the steps of a run: kept beyond the process, found damaged, found out of date."""
 
 import sqlite3
+from collections.abc import Callable
 from contextlib import closing
+from pathlib import Path
 
 import pytest
 
@@ -18,9 +20,11 @@ from stategraph import (
 )
 from stategraph._values.progress import Part
 from stategraph._values.provenance import ParentStep
+from stategraph.stores import CheckpointStore
 from stategraph.stores.disk import DiskStore
 from stategraph.stores.memory import MemoryStore
 from stategraph.stores.sqlite import SqliteStore
+from tests.postgres_server import postgres_at
 
 OPENERS = {"sqlite": lambda folder: SqliteStore(folder / "runs.db"), "disk": lambda folder: DiskStore(folder / "runs")}
 DATABASES = {"sqlite": "runs.db", "disk": "runs/cache.db"}
@@ -165,9 +169,14 @@ class TestDamage:
             store.load("a")
 
 
-@pytest.fixture(params=["memory", *OPENERS])
+@pytest.fixture(params=["memory", "postgres", *OPENERS])
 def store(request, tmp_path):
-    with MemoryStore() if request.param == "memory" else OPENERS[request.param](tmp_path) as store:
+    openers: dict[str, Callable[[Path], CheckpointStore]] = {
+        "memory": lambda folder: MemoryStore(),
+        "postgres": postgres_at,
+        **OPENERS,
+    }
+    with openers[request.param](tmp_path) as store:
         yield store
 
 

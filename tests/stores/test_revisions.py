@@ -16,6 +16,7 @@ from stategraph.stores.disk import DiskStore
 from stategraph.stores.memory import MemoryStore
 from stategraph.stores.sqlite import SqliteStore
 from stategraph.stores.summaries import Summary
+from tests.postgres_server import postgres_at
 from tests.scenarios import HANDLES
 
 _FULL = Policy("full")
@@ -28,6 +29,7 @@ def opened(kind: str, folder: Path) -> CheckpointStore:
         "memory": MemoryStore,
         "sqlite": lambda: SqliteStore(folder / "runs.db"),
         "disk": lambda: DiskStore(folder / "runs"),
+        "postgres": lambda: postgres_at(folder),
     }
     HANDLES.append(kinds[kind]())
     return HANDLES[-1]
@@ -126,7 +128,7 @@ class Story:
             assert self.store.load(run_id) == self.store.load(run_id, newest.step) == newest
 
 
-@pytest.mark.parametrize("kind", ["memory", "sqlite", "disk"])
+@pytest.mark.parametrize("kind", ["memory", "sqlite", "disk", "postgres"])
 @pytest.mark.parametrize("seed", range(6))
 def test_what_was_said_is_still_said(kind: str, seed: int, tmp_path: Path) -> None:
     """Whatever is saved, amended, failed, taken back, forked and refused, and by another handle as well."""
@@ -139,7 +141,7 @@ def test_what_was_said_is_still_said(kind: str, seed: int, tmp_path: Path) -> No
     story.store.close()
 
 
-@pytest.mark.parametrize("kind", ["memory", "sqlite", "disk"])
+@pytest.mark.parametrize("kind", ["memory", "sqlite", "disk", "postgres"])
 class TestRevisions:
     def test_the_newest_is_loaded_unless_another_is_asked_for(self, kind: str, tmp_path: Path) -> None:
         """Each can be; one that is not there is named."""

@@ -12,6 +12,7 @@ from stategraph.stores.disk import DiskStore
 from stategraph.stores.memory import MemoryStore
 from stategraph.stores.sqlite import SqliteStore
 from stategraph.testing import CheckpointStoreContract
+from tests.postgres_server import open_postgres
 
 
 class TestMemoryStore(CheckpointStoreContract):
@@ -32,6 +33,21 @@ class TestSqliteStore(CheckpointStoreContract):
     @pytest.fixture
     def store(self, tmp_path):
         store = SqliteStore(tmp_path / "runs.db")
+        yield store
+        store.close()
+
+
+POSTGRES: dict[str, dict[str, Any]] = {
+    "usual": {},
+    "behind a pooler": {"prepare": False, "pool": 1},
+    "signed, as JSON": {"sign_with": lambda: b"a key of the tests", "serializer": "json"},
+}
+
+
+class TestPostgresStore(CheckpointStoreContract):
+    @pytest.fixture(params=POSTGRES)
+    def store(self, request):
+        store = open_postgres(**POSTGRES[request.param])
         yield store
         store.close()
 

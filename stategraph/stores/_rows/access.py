@@ -103,6 +103,19 @@ class _Caller:
     outcome: bool | BaseException | None = None
 
 
+class StalledError(CheckpointSaveError):
+    """Somebody else keeps one of several writes from being made: none is, and each goes on alone, in its own thread.
+
+    Args:
+        reason: What is in the way.
+        alone: Makes one of them, and waits for that as long as it may.
+    """
+
+    def __init__(self, reason: str, alone: Callable[[WriteBatch], bool]) -> None:
+        super().__init__("", reason)
+        self.alone = alone
+
+
 class SharedCommits:
     """Commits writes together.
 
@@ -132,7 +145,10 @@ class SharedCommits:
         if committing._is_owned() or self._is_inside():  # type: ignore[attr-defined]  # as threading.Condition asks
             raise used_below("store", kind=CheckpointSaveError)
         with committing:
-            return self._commit(write)
+            try:
+                return self._commit(write)
+            except StalledError as stalled:
+                return stalled.alone(write)
 
     def _commit(self, write: WriteBatch) -> bool:
         caller = _Caller(write)
@@ -174,6 +190,8 @@ class SharedCommits:
         except Exception as error:  # noqa: BLE001 - each caller raises it
             if len(writes) == 1:
                 return [error]
+            if isinstance(error, StalledError):
+                return [StalledError(error.reason, error.alone) for _ in writes]
             if _is_about_all(error):
                 return [_copy(error) for _ in writes]
             return [outcome for write in writes for outcome in self._outcomes([write])]

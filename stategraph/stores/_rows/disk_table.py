@@ -148,11 +148,13 @@ class DiskTable(Table):
         return hold.is_lost or number != hold.fence
 
     def _read_fence(self, run_id: str) -> Fence:
-        number, _, cancelled = self.cache.get(f"{_FENCE_PREFIX}{run_id}", b"0").partition(b" ")
+        number, _, cancelled = self._fence_entry(run_id).partition(b" ")
         return int(number), bool(cancelled)
 
-    def _set_fence(self, run_id: str, number: int, is_cancelled: bool) -> None:
-        self.cache.set(f"{_FENCE_PREFIX}{run_id}", b"%d%s" % (number, b" cancelled" if is_cancelled else b""))
+    def _fence_entry(self, run_id: str) -> bytes:
+        """Return the number of the fence of a run, and of one that is cancelled also that, and by whom."""
+        entry: bytes = self.cache.get(f"{_FENCE_PREFIX}{run_id}", b"0")
+        return entry
 
     def fence(self, run_id: str) -> Fence:
         with self._explained(run_id), self.cache.reading(self.store):
@@ -160,13 +162,23 @@ class DiskTable(Table):
 
     def raise_fence(self, run_id: str) -> Fence:
         with self._explained(run_id), self.cache.transaction(self.store):
-            number, is_cancelled = self._read_fence(run_id)
-            self._set_fence(run_id, number + 1, is_cancelled)
-            return number + 1, is_cancelled
+            number, *cancelled = self._fence_entry(run_id).split(b" ", 1)
+            self.cache.set(f"{_FENCE_PREFIX}{run_id}", b" ".join((b"%d" % (int(number) + 1), *cancelled)))
+            return int(number) + 1, bool(cancelled)
 
-    def set_cancelled(self, run_id: str, is_cancelled: bool) -> None:
+    def set_cancelled(self, run_id: str, is_cancelled: bool, by: str | None = None) -> None:
         with self._explained(run_id), self.cache.transaction(self.store):
-            self._set_fence(run_id, self._read_fence(run_id)[0], is_cancelled)
+            number, was_cancelled = self._read_fence(run_id)
+            if not (was_cancelled and is_cancelled):
+                entry = b"%d" % number
+                if is_cancelled:
+                    entry += b" cancelled" if by is None else b" cancelled " + by.encode()
+                self.cache.set(f"{_FENCE_PREFIX}{run_id}", entry)
+
+    def cancelled_by(self, run_id: str) -> str | None:
+        with self._explained(run_id), self.cache.reading(self.store):
+            _, _, *by = self._fence_entry(run_id).split(b" ", 2)
+        return by[0].decode() if by else None
 
     # ------------------------------------------------------------------ removing
 

@@ -7,7 +7,7 @@ from typing import cast
 from stategraph._owners.free import held_if_free
 from stategraph._owners.holds import Owning
 from stategraph._values import clock
-from stategraph.errors import CheckpointCorruptError, FormatError, RunLostError
+from stategraph.errors import CheckpointCorruptError, FormatError, RunBusyError, RunLostError
 from stategraph.stores._rows.records import RunRecord, WriteBatch
 from stategraph.stores._rows.run_log import RunLog
 from stategraph.stores.summaries import Pruned
@@ -55,7 +55,7 @@ def _is_removed(log: RunLog, run: RunRecord) -> bool:
     with held_if_free(cast(Owning, log.table.store), run.run_id) as hold:
         try:
             return hold is not None and log.remove(run.run_id, run.version)
-        except RunLostError:
+        except (RunBusyError, RunLostError):
             return False
 
 

@@ -319,14 +319,23 @@ class RunLog:
         Raises:
             RunLostError: it is written on behalf of somebody who does not own the run any more.
         """
+        batch = self.runs.guarded(batch) if is_nested_id(batch.run.run_id) else batch
         try:
-            is_written = self.commits.commit(self.runs.guarded(batch) if is_nested_id(batch.run.run_id) else batch)
+            is_written = self.commits.commit(batch) or (self.is_settled(batch.hold) and self.commits.commit(batch))
         except CheckpointError as error:
             error.run_id = error.run_id or batch.run.run_id
             raise
         if not is_written and batch.hold is not None and self.has_lost(batch.hold):
             raise lost(batch.hold.run_id)
         return is_written
+
+    def is_settled(self, hold: Hold | None) -> bool:
+        """Own a run for good that is only held for a write by hand; return whether there was anything to do.
+
+        Raises:
+            RunBusyError: somebody else owns it.
+        """
+        return hold is not None and self.table.owners is not None and self.table.owners.settle(hold)
 
     def has_lost(self, hold: Hold) -> bool:
         """Return whether a run was taken from its owner."""

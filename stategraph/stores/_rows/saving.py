@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TypeAlias
 
+from stategraph._owners.holds import acting
 from stategraph._values.ids import is_nested_id
 from stategraph.errors import CheckpointCorruptError, CheckpointNotFoundError, NotSerializableError, StepConflictError
 from stategraph.state import State
@@ -34,6 +35,7 @@ def save(log: RunLog, state: State, *, may_change_data: bool = False) -> None:
             error.run_id = state.run_id
             raise
         except StepConflictError:
+            log.is_settled(acting.hold)  # somebody else who owns the run is the better answer
             if known is None or not log.is_stale(known[0]):
                 raise
             log.known.forget(state.run_id)

@@ -1,4 +1,4 @@
-"""What stands in the columns of the tables of a "sqlite" store."""
+"""What stands in the columns of the tables of SQL databases."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from stategraph.stores._rows.records import CheckpointRecord, RunRecord, Unreada
 from stategraph.stores.base import RetentionPolicy
 
 
-def row_values(first: int, row: CheckpointRecord) -> tuple[Any, ...]:
-    """Return the columns of a row of the run whose rows begin at `first`."""
+def row_values(key: int, row: CheckpointRecord, *, json_as_text: bool) -> tuple[Any, ...]:
+    """Return the columns of a row, the first of which is its key."""
     error = None if row.error is None else _error_text(row.error)
+    payload = row.payload.decode() if json_as_text and row.encoding == "json" else row.payload
     return (
-        *(first | row.sequence, row.base, row.step, row.revision, row.kind._value_, row.node, row.time_ns),
+        *(key, row.base, row.step, row.revision, row.kind._value_, row.node, row.time_ns),
         *(row.status._value_, error, row.by, row.took_ns, row.attempts, row.owner),
-        *(row.format, row.encoding, row.payload.decode() if row.encoding == "json" else row.payload, row.seal),
-        row.pause,
+        *(row.format, row.encoding, payload, row.seal, row.pause),
     )
 
 

@@ -7,6 +7,7 @@ import sqlite3
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
+from itertools import chain as chained
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
@@ -260,13 +261,13 @@ class SqliteTable(Table):
         """Insert rows, many in a statement: sqlite3 releases the GIL at each, and a busy thread keeps it for 5 ms."""
         execute = self.connection.execute
         if len(rows) == 1:
-            execute(sql.PUT_ROWS[1], row_values(first, rows[0]))
+            execute(sql.PUT_ROWS[1], row_values(first | rows[0].sequence, rows[0], json_as_text=True))
             return
         start = 0
         for together in sql.TOGETHER:
             while len(rows) - start >= together:
-                values = [value for row in rows[start : start + together] for value in row_values(first, row)]
-                execute(sql.PUT_ROWS[together], values)
+                part = [row_values(first | row.sequence, row, json_as_text=True) for row in rows[start:][:together]]
+                execute(sql.PUT_ROWS[together], [*chained.from_iterable(part)])
                 start += together
 
     # ------------------------------------------------------------------ owners
@@ -289,9 +290,13 @@ class SqliteTable(Table):
         number, cancelled = self.connection.execute(sql.RAISE_FENCE, (run_id,)).fetchone()
         return number, bool(cancelled)
 
-    def set_cancelled(self, run_id: str, is_cancelled: bool) -> None:
-        values = run_id, int(is_cancelled)
+    def set_cancelled(self, run_id: str, is_cancelled: bool, by: str | None = None) -> None:
+        values = run_id, int(is_cancelled), by
         self.in_transaction(run_id, lambda: self.connection.execute(sql.SET_CANCELLED, values))
+
+    def cancelled_by(self, run_id: str) -> str | None:
+        ((by,),) = self.query(run_id, sql.CANCELLED_BY, (run_id,)) or [(None,)]
+        return None if by is None else str(by)
 
     # ------------------------------------------------------------------ removing
 

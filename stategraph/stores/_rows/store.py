@@ -108,8 +108,8 @@ class RowStore(CheckpointStore):
     def _has_lost(self, hold: Hold) -> bool:
         return self._log.has_lost(hold)
 
-    def _cancel(self, run_id: str) -> None:
-        self._log.table.set_cancelled(run_id, True)
+    def _cancel(self, run_id: str, by: str | None) -> None:
+        self._log.table.set_cancelled(run_id, True, by)
         owners = self._log.table.owners
         hold = None if owners is None else owners.get(run_id)
         if hold is not None:
@@ -118,6 +118,9 @@ class RowStore(CheckpointStore):
     def _is_cancelled(self, hold: Hold) -> bool:
         hold.is_cancelled = hold.is_cancelled or self._log.table.fence(hold.run_id)[1]
         return hold.is_cancelled
+
+    def _cancelled_by(self, run_id: str) -> str | None:
+        return self._log.table.cancelled_by(run_id)
 
     def _take_up(self, hold: Hold) -> None:
         self._log.table.set_cancelled(hold.run_id, False)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
-from stategraph._owners.file_holds import Fence, FileHolds
+from stategraph._owners.file_holds import Fence
+from stategraph._owners.shared import SharedHolds
 from stategraph.errors import CheckpointError
 from stategraph.stores._checks import RunFilter
 from stategraph.stores._rows.records import CheckpointRecord, RunRecord, Unreadable, WriteBatch
@@ -39,7 +40,8 @@ class Table(ABC):
         """Write batches in one transaction; return which of them were written.
 
         A batch is written if its hold is not lost (the fence is still the one that is in it), and if its run has the
-        version, and the outer run the incarnation, that it expects. It is durable when this returns.
+        version, and the outer run the incarnation, that it expects. It is durable when this returns. A table whose
+        answers may be lost asks again, and tells what was written before by its version and its seal.
 
         Raises:
             CheckpointSaveError: none is written, and none would be without the others either.
@@ -111,21 +113,27 @@ class Table(ABC):
 
     # ------------------------------------------------------------------ owners
 
-    owners: FileHolds | None = None
+    owners: SharedHolds[Any] | None = None
     """Who owns which run, where processes that share the table know that of each other; None in one that is only read.
     """
 
     @abstractmethod
     def fence(self, run_id: str) -> Fence:
-        """Return how often a run was taken from its owners, and whether it is cancelled."""
+        """Return what changes whenever a run is taken from its owner, and whether the run is cancelled."""
 
     @abstractmethod
-    def raise_fence(self, run_id: str) -> Fence:
-        """Count that a run is taken from its owner, in a transaction of its own; return the same."""
+    def set_cancelled(self, run_id: str, is_cancelled: bool, by: str | None = None) -> None:
+        """Note that a run is cancelled or not, durably. Its owner is told with the next batch that it writes.
+
+        Args:
+            run_id: The run.
+            is_cancelled: Whether it is.
+            by: Who cancels it, if that is said. It is the first one who has.
+        """
 
     @abstractmethod
-    def set_cancelled(self, run_id: str, is_cancelled: bool) -> None:
-        """Note that a run is cancelled or not, durably. Its owner is told with the next batch that it writes."""
+    def cancelled_by(self, run_id: str) -> str | None:
+        """Return who has cancelled a run, if that was said."""
 
     # ------------------------------------------------------------------ threads and processes
 

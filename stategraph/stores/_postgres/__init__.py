@@ -1,0 +1,1 @@
+"""What the "postgres" store is made of: connections, tables and statements."""

@@ -1,0 +1,154 @@
+"""The schema of a PostgreSQL database: what makes it, and who may."""
+
+from __future__ import annotations
+
+from psycopg import errors, sql
+
+from stategraph.errors import FormatError
+from stategraph.stores._postgres.connections import Server
+
+_OLDEST = 16_00_00  # pg_input_is_valid, for the view
+
+_FIRST = """
+CREATE SCHEMA IF NOT EXISTS {schema};
+CREATE TABLE {schema}.store (id bytea NOT NULL, version integer NOT NULL);
+INSERT INTO {schema}.store VALUES (uuid_send(gen_random_uuid()), 0);
+CREATE TABLE {schema}.run (
+    number bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    run_id text COLLATE "C" NOT NULL UNIQUE,
+    version bigint NOT NULL,
+    sequence bigint NOT NULL,
+    step bigint NOT NULL,
+    revision bigint NOT NULL,
+    kind text NOT NULL,
+    checkpoint_node text NOT NULL,
+    timestamp_ns bigint NOT NULL,
+    status text NOT NULL,
+    by_whom text,
+    graph text,
+    error text,
+    parent text COLLATE "C",
+    policy text NOT NULL,
+    created_ns bigint NOT NULL,
+    labels text NOT NULL,
+    pause text,
+    incarnation bytea NOT NULL,
+    tip bytea NOT NULL,
+    seal bytea NOT NULL,
+    fence bigint NOT NULL
+) WITH (fillfactor = 70);
+CREATE INDEX run_by_status ON {schema}.run (status, number);
+CREATE INDEX run_by_graph ON {schema}.run (graph, number);
+CREATE TABLE {schema}.checkpoint (
+    number bigint NOT NULL,
+    sequence bigint NOT NULL,
+    base bigint NOT NULL,
+    step bigint NOT NULL,
+    revision bigint NOT NULL,
+    kind text NOT NULL,
+    checkpoint_node text NOT NULL,
+    timestamp_ns bigint NOT NULL,
+    status text NOT NULL,
+    error text,
+    by_whom text,
+    took_ns bigint,
+    attempts bigint NOT NULL,
+    owner text,
+    format bigint NOT NULL,
+    encoding text NOT NULL,
+    payload bytea NOT NULL,
+    seal bytea NOT NULL,
+    pause text,
+    PRIMARY KEY (number, sequence)
+);
+ALTER TABLE {schema}.checkpoint ALTER payload SET STORAGE EXTERNAL;
+CREATE TABLE {schema}.worker (
+    id text COLLATE "C" PRIMARY KEY,
+    host text NOT NULL,
+    pid bigint NOT NULL,
+    place text NOT NULL,
+    until timestamptz NOT NULL
+) WITH (fillfactor = 50);
+CREATE TABLE {schema}.lease (
+    run_id text COLLATE "C" PRIMARY KEY,
+    worker text COLLATE "C",
+    fence bigint NOT NULL,
+    since_ns bigint NOT NULL,
+    cancelled boolean NOT NULL,
+    by_whom text
+) WITH (fillfactor = 70);
+CREATE VIEW {schema}.checkpoints AS
+SELECT run.run_id, c.step, c.revision, c.kind, c.checkpoint_node, c.status,
+    to_timestamp(c.timestamp_ns / 1e9) AS "timestamp", c.by_whom, c.error, c.pause, c.took_ns / 1e9 AS took, c.attempts,
+    c.owner, c.sequence, c.base, octet_length(c.payload) AS bytes, c.encoding,
+    CASE WHEN c.encoding = 'json' AND pg_input_is_valid(convert_from(c.payload, 'UTF8'), 'jsonb')
+        THEN convert_from(c.payload, 'UTF8')::jsonb END AS json
+FROM {schema}.checkpoint AS c JOIN {schema}.run USING (number);
+"""
+_MIGRATIONS = tuple(tuple(part for part in script.strip().split(";\n") if part) for script in (_FIRST,))
+"""What makes each version of the schema of the one before, as statements."""
+SCHEMA_VERSION = len(_MIGRATIONS)
+
+
+def quoted(schema: str) -> str:
+    """Return the name of a schema as statements have it."""
+    return sql.Identifier(schema).as_string(None)
+
+
+def _statements(schema: str, version: int) -> list[str]:
+    """Return what makes the newest version of this one."""
+    name = quoted(schema)
+    made = [statement.rstrip(";").format(schema=name) for script in _MIGRATIONS[version:] for statement in script]
+    return [*made, f"UPDATE {name}.store SET version = {SCHEMA_VERSION}"]
+
+
+def prepare(server: Server, schema: str, store: object, *, migrates: bool) -> bytes:
+    """Make the tables if they are not there or of an older version; return the id of the store.
+
+    Raises:
+        FormatError: they are of a newer version, or of an older one and may not be changed.
+    """
+    if server.info.server_version < _OLDEST:
+        raise FormatError(
+            "", f"the {store} takes PostgreSQL 16 or newer; this is {server.info.server_version // 10_000}"
+        )
+    version, store_id = _found(server, schema, store)
+    if version < SCHEMA_VERSION and not migrates:
+        raise FormatError("", _to_do(schema, version, store))
+    if version < SCHEMA_VERSION:
+        try:
+            with server.transaction():
+                lock = "SELECT pg_advisory_xact_lock(hashtextextended($1, 0))"
+                server.execute(lock, (f"stategraph migrates {schema}",))
+                version, _ = _found(server, schema, store)  # somebody may have been faster
+                for statement in _statements(schema, version) if version < SCHEMA_VERSION else ():
+                    server.execute(statement)
+        except errors.InsufficientPrivilege as error:
+            raise FormatError("", _to_do(schema, version, store)) from error
+        version, store_id = _found(server, schema, store)
+    return store_id
+
+
+def _to_do(schema: str, version: int, store: object) -> str:
+    todo = ";\n".join(_statements(schema, version))
+    return f"the {store} has schema {version} and needs {SCHEMA_VERSION}: an administrator has to run\n{todo};"
+
+
+def _found(server: Server, schema: str, store: object) -> tuple[int, bytes]:
+    """Return the version of the schema, 0 if there is none, and the id of the store.
+
+    Raises:
+        FormatError: this version of stategraph is too old for it, or the id is missing or not the only one.
+    """
+    name = quoted(schema)
+    exists = "SELECT count(*) FROM pg_tables WHERE schemaname = $1 AND tablename = 'store'"
+    if server.execute(exists, (schema,)).fetchone() == (0,):
+        return 0, b""
+    found = server.execute(f"SELECT version, id FROM {name}.store LIMIT 2", binary=True).fetchall()
+    if len(found) != 1:
+        raise FormatError("", f"the {store} is damaged: its table store does not have one id")
+    version, store_id = found[0]
+    if version > SCHEMA_VERSION:
+        reads = f"this version of stategraph reads up to {SCHEMA_VERSION}; update it"
+        raise FormatError("", f"the {store} has schema {version} and {reads}")
+    return int(version), bytes(store_id)

@@ -1,0 +1,294 @@
+"""The records of a "postgres" store: its statements, and what becomes of those that are not answered."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, TypeVar
+
+from psycopg.errors import LockNotAvailable
+
+from stategraph._owners.holds import acting, lost
+from stategraph._owners.leases import LeaseHolds
+from stategraph._util.dropped import reaper
+from stategraph._values import clock
+from stategraph._values.ids import given_id, nested_range
+from stategraph.errors import CheckpointCorruptError, CheckpointError, CheckpointSaveError
+from stategraph.stores._checks import RunFilter
+from stategraph.stores._postgres import statements as sql
+from stategraph.stores._postgres.batches import Asked, asked, fence_of
+from stategraph.stores._postgres.connections import Connection, Connections, Server, connected, of_transaction, set_here
+from stategraph.stores._postgres.failures import (
+    FAILURES,
+    cause_of,
+    explained,
+    is_passing,
+    is_refused_connection,
+    is_stalled,
+)
+from stategraph.stores._postgres.leasing import Leasing
+from stategraph.stores._postgres.schema import prepare, quoted
+from stategraph.stores._rows.access import StalledError, used_below
+from stategraph.stores._rows.records import MAX_STEP, CheckpointRecord, RunRecord, Unreadable, WriteBatch
+from stategraph.stores._rows.sql_columns import COLUMNS, run_of, run_or_unreadable
+from stategraph.stores._rows.table import Identify, Table, closed_error
+
+_Result = TypeVar("_Result")
+
+_PAGE = 1000  # runs that are asked for at a time, however many there are
+_AGAIN = 0.05  # seconds after which a server that was not there is asked once more
+
+
+class PostgresTable(Leasing, Table):
+    """Records in a schema of a PostgreSQL database.
+
+    A statement whose answer is lost is sent once more: what it writes tells whether it was done before.
+
+    Args:
+        store: The store, as errors name it.
+        dsn: Where the database is.
+        schema: The schema.
+        pool: How many threads use a connection at the same time.
+        patience: How many seconds anything may take.
+        prepares: Whether the server knows a session from one transaction to the next.
+        lease: How many seconds a run stays with a process that is not heard of.
+    """
+
+    def __init__(
+        self, store: object, dsn: str, schema: str, *, pool: int, patience: float, prepares: bool, lease: float
+    ) -> None:
+        self.store, self._dsn, self._schema = store, dsn, quoted(schema)
+        self._patience, self._prepares = patience, prepares
+        self.closed = False
+        self._pid = os.getpid()
+        self._connections = Connections(self._connect, pool)
+        self.owners: LeaseHolds | None = LeaseHolds(self, lease)
+
+    def open(self, schema: str, identify: Identify, *, migrates: bool) -> None:
+        """Connect to the server, make the tables if they are not there, and find the id of the store.
+
+        Raises:
+            FormatError: the tables are of another version.
+            CheckpointError: the server cannot be asked.
+        """
+        identify(self._ask("", lambda server: prepare(server, schema, self.store, migrates=migrates)))
+
+    def _connect(self, give_up: float) -> Connection:
+        return connected(self._dsn, self._patience, give_up, prepares=self._prepares)
+
+    def close(self) -> None:
+        reaper.settle(self.store)
+        if self.owners is not None:
+            self.owners.leave()
+        self.closed = True
+        self.owners = None
+        self._connections.close()
+
+    # ------------------------------------------------------------------ asking
+
+    def _ask(
+        self,
+        run_id: str,
+        work: Callable[[Server], _Result],
+        kind: type[CheckpointError] = CheckpointError,
+        patience: float | None = None,
+        waits: bool = True,
+    ) -> _Result:
+        """Return the result of some work with a connection, which is done again where it may go well then.
+
+        Raises:
+            LockNotAvailable: somebody else has locked a row, and that is not to be waited for.
+            CheckpointError: `kind`, unless the tables are damaged.
+        """
+        give_up = time.monotonic() + (self._patience if patience is None else patience)
+        while True:
+            if self.closed:
+                raise closed_error(self.store, run_id)
+            try:
+                with self._connections.use(give_up) as server:
+                    return work(server)
+            except FAILURES as error:
+                if not waits and is_stalled(error):
+                    raise
+                if not is_passing(error) or is_refused_connection(error) or time.monotonic() + _AGAIN > give_up:
+                    raise explained(error, run_id, self.store, kind) from cause_of(error)
+            time.sleep(_AGAIN)
+
+    def query(self, run_id: str, statement: str, values: Sequence[Any]) -> list[Any]:
+        """Return all that a statement finds."""
+        reaper.settle(self.store)
+        return self._ask(run_id, lambda server: server.execute(statement, values, binary=True).fetchall())
+
+    def change(self, run_id: str, statement: str, values: Sequence[Any], patience: float | None = None) -> list[Any]:
+        """Return what a statement finds that writes, and may be made twice."""
+        return self._ask(run_id, lambda server: self._written(server, [(statement, values)])[0], patience=patience)
+
+    def _written(self, server: Server, several: Sequence[Asked]) -> list[list[Any]]:
+        """Return what each of several statements finds, which are made in one transaction and one round trip."""
+        if len(several) == 1 and self._prepares:
+            return [server.execute(*several[0], binary=True).fetchall()]
+        settings: list[Asked] = []
+        if not self._prepares:  # behind a pooler, the next transaction may be in another session
+            settings += (set_here(*one) for one in of_transaction(self._patience))
+        with server.pipeline():  # which is one transaction, up to its end
+            for one in settings:
+                server.execute(*one)
+            cursors = [server.execute(*one, binary=True) for one in several]
+        return [cursor.fetchall() for cursor in cursors]
+
+    # ------------------------------------------------------------------ threads and processes
+
+    def is_in_use(self) -> bool:
+        return self._connections.is_in_use_here()
+
+    def at_rest(self) -> AbstractContextManager[object]:
+        return nullcontext()  # a child has no use for the connections of its parent
+
+    def renew(self) -> None:
+        self._connections.renew()
+
+    # ------------------------------------------------------------------ writing
+
+    def apply(self, batches: Sequence[WriteBatch]) -> Sequence[bool]:
+        """Write batches in one transaction, as `Table.apply`, in the order of their runs: others do so, too."""
+        order = sorted(range(len(batches)), key=lambda place: batches[place].run.run_id)
+        holds = [batch.hold for batch in batches]
+        inside = [place for place in order if (hold := holds[place]) is None or not hold.is_lost]
+        written = [False] * len(batches)
+        if inside:
+            try:
+                found = self._applied([batches[place] for place in inside], waits=False)
+            except LockNotAvailable as error:
+                reason = str(explained(error, "", self.store, CheckpointSaveError).reason)
+                raise StalledError(reason, lambda batch: self._applied([batch], waits=True)[0]) from error
+            for place, is_written in zip(inside, found, strict=True):
+                written[place] = is_written
+        return written
+
+    def _applied(self, batches: Sequence[WriteBatch], *, waits: bool) -> list[bool]:
+        several = [asked(self._schema, batch) for batch in batches]
+        is_again = False
+
+        def write(server: Server) -> list[bool]:
+            nonlocal is_again
+            was_again, is_again = is_again, True
+            found = self._written(server, several)
+            for batch, rows in zip(batches, found, strict=True):
+                if batch.hold is not None and rows and rows[0][1]:
+                    batch.hold.is_cancelled = True
+            # What was not written now may have been before, when the answer was lost.
+            return [
+                bool(rows) or (was_again and self._is_there(server, batch))
+                for batch, rows in zip(batches, found, strict=True)
+            ]
+
+        run_id = batches[0].run.run_id if len(batches) == 1 else ""
+        return self._ask(run_id, write, CheckpointSaveError, waits=waits)
+
+    def _is_there(self, server: Server, batch: WriteBatch) -> bool:
+        """Return whether a run is as a batch makes it: its seal covers all that it is, its version too."""
+        select = f"SELECT seal FROM {self._schema}.run WHERE run_id = $1::text"
+        return server.execute(select, (batch.run.run_id,), binary=True).fetchone() == (batch.run.seal,)
+
+    # ------------------------------------------------------------------ removing
+
+    def remove(self, run_id: str, version: int | None = None) -> bool:
+        if self.is_in_use():
+            raise used_below(self.store, run_id)
+        reaper.settle(self.store)
+        hold = acting.hold
+        if hold is not None and self.owners is not None:
+            self.owners.settle(hold)
+            hold.check()
+        guard, fence = fence_of(hold)
+        values = run_id, version, *nested_range(run_id), given_id(run_id), fence
+        is_again = False
+
+        def removed(server: Server) -> tuple[bool, bool]:
+            nonlocal is_again
+            was_again, is_again = is_again, True
+            ((is_removed, is_held),) = self._written(server, [(sql.remove(self._schema, guard), values)])[0]
+            return is_removed or (was_again and is_held), is_held
+
+        is_removed, is_held = self._ask(run_id, removed)
+        if guard is sql.Guard.OWNED and not is_held:
+            raise lost(given_id(run_id))
+        return is_removed
+
+    def remove_damaged(self, run_id: str) -> bool:
+        if not _is_kept(run_id):
+            return False
+        values = run_id, None, *nested_range(run_id), run_id, 0
+        return bool(self.change(run_id, sql.remove(self._schema, sql.Guard.NONE), values)[0][0])
+
+    def erase(self) -> None:
+        """Leave what was removed to the server, whose vacuum overwrites it."""
+
+    # ------------------------------------------------------------------ reading
+
+    def run(self, run_id: str) -> RunRecord | None:
+        found = self.query(run_id, f"SELECT {sql.RUN} FROM {self._schema}.run WHERE run_id = $1::text", (run_id,))
+        return run_of(found[0], self) if found else None
+
+    def runs(self, which: RunFilter, limit: int, before: int | None) -> list[RunRecord | Unreadable]:
+        found: list[RunRecord | Unreadable] = []
+        while True:
+            most = _PAGE if limit < 0 else min(limit - len(found), _PAGE)
+            page = self._page(which, most, before)
+            found += (run_or_unreadable(row, self) for row in page)
+            if len(page) < most or len(found) == limit:
+                return found
+            before = page[-1][1]
+
+    def _page(self, which: RunFilter, limit: int, before: int | None) -> list[Any]:
+        parent, since = which.parent, None if which.since is None else clock.to_ns(which.since)
+        conditions = [
+            *(("status = ${}::text", which.status), ("graph = ${}::text", which.graph)),
+            *(("number < ${}::bigint", before), ("created_ns >= ${}::bigint", since)),
+            ('run_id COLLATE "C" >= ${}::text', which.prefix),
+            *(("parent > ${}::text", parent and f"{parent}@"), ("parent < ${}::text", parent and f"{parent}A")),
+        ]
+        asked_for = [(condition, value) for condition, value in conditions if value is not None]
+        if not all(_is_kept(value) for _, value in asked_for):
+            return []
+        where = [condition.format(place) for place, (condition, _) in enumerate(asked_for, 1)]
+        where.append("strpos(run_id, '/#') = 0" if parent is None else "true")
+        select = f"SELECT {sql.RUN} FROM {self._schema}.run WHERE {' AND '.join(where)}"
+        values = [*(value for _, value in asked_for), limit]
+        return self.query("", f"{select} ORDER BY number DESC LIMIT ${len(values)}::bigint", values)
+
+    def nested_ids(self, run_id: str) -> list[str]:
+        select = f"SELECT run_id FROM {self._schema}.run WHERE run_id > $1::text AND run_id < $2::text ORDER BY run_id"
+        return [str(nested_id) for (nested_id,) in self.query(run_id, select, nested_range(run_id))]
+
+    def chain(self, run_id: str, sequence: int | None) -> list[CheckpointRecord]:
+        last = MAX_STEP if sequence is None else sequence
+        if last > MAX_STEP or last < 0:
+            return []
+        found = self.query(run_id, sql.chain(self._schema), (run_id, last))
+        rows = [COLUMNS.row(run_id, columns) for _, _, *columns in found]
+        if sequence is None and rows and found[0][0] != rows[-1].sequence:
+            raise CheckpointCorruptError(run_id, f"its newest step {found[0][1]} is missing")
+        return rows if rows and sequence in (None, rows[-1].sequence) else []
+
+    def find(self, run_id: str, step: int, last: int, revision: int | None) -> int | None:
+        if step > MAX_STEP or (revision or 0) > MAX_STEP:
+            return None
+        found = self.query(run_id, sql.find(self._schema), (run_id, step, min(last, MAX_STEP), revision))
+        return int(found[0][0]) if found else None
+
+    def index(self, run_id: str) -> list[CheckpointRecord]:
+        return [COLUMNS.row(run_id, found) for found in self.query(run_id, sql.index(self._schema), (run_id,))]
+
+
+def _is_kept(value: object) -> bool:
+    """Return whether a text can stand in a column: all but those that no text of PostgreSQL has in it."""
+    if not isinstance(value, str):
+        return True
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return "\0" not in value

@@ -1,0 +1,383 @@
+"""One owner of a run among machines: leases that a server keeps, by its own clock."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import psycopg
+import pytest
+
+from stategraph import CheckpointConfig, GraphConfig, RunBusyError, RunLostError, State, StateGraph
+from stategraph._owners import holds, leases
+from stategraph._values import clock
+from stategraph._values.progress import Part
+from stategraph._values.provenance import ParentStep
+from stategraph.stores import PostgresStore
+from tests.postgres_proxy import Proxy, folder_of
+from tests.postgres_server import dsn, new_schema, open_postgres
+from tests.scenarios import RUN, make_graph, traces
+
+pytestmark = pytest.mark.timeout(60)
+
+OWNER = """
+import json, sys, time
+from stategraph import CheckpointConfig, GraphConfig, State, StateGraph
+from stategraph.errors import RunLostError
+from stategraph._owners import leases
+
+leases._machine = lambda: "elsewhere"  # as seen from any other machine
+checkpoint = CheckpointConfig(interval=1, preserve=True, lease=1.0, **json.loads(sys.argv[1]))
+graph = StateGraph(GraphConfig("chain", observer="noop", checkpoint=checkpoint))
+
+def node(state):
+    print("at work", flush=True)
+    time.sleep(0.05)
+    return {"by": "the first"}
+
+graph.add_node("a", node)
+graph.add_edge("a", "a", lambda state: state.step < 200)
+graph.add_node("b", lambda state: {})
+graph.add_edge("a", "b")
+graph.set_entry_point("a")
+graph.set_exit_point("b")
+try:
+    graph.execute(State(run_id="run"))
+except RunLostError:
+    print("lost", flush=True)
+"""
+
+
+@pytest.fixture
+def schema() -> str:
+    return new_schema()
+
+
+@pytest.fixture
+def opened(schema: str) -> Iterator[Callable[..., PostgresStore]]:
+    """-> opens a store in the schema, once more each time: each is as a process of its own to the others."""
+    stores: list[PostgresStore] = []
+
+    def open_one(**options: Any) -> PostgresStore:
+        stores.append(open_postgres(schema, **options))
+        return stores[-1]
+
+    yield open_one
+    for store in stores:
+        store.close()
+
+
+@pytest.fixture
+def elsewhere(schema: str) -> Iterator[Callable[[], subprocess.Popen[str]]]:
+    """-> starts an owner of the run on another machine, with a lease of one second."""
+    started: list[subprocess.Popen[str]] = []
+
+    def start() -> subprocess.Popen[str]:
+        options = json.dumps({"store": "postgres", "options": {"dsn": dsn(), "schema": schema}})
+        process = subprocess.Popen([sys.executable, "-c", OWNER, options], stdout=subprocess.PIPE, text=True)
+        started.append(process)
+        assert process.stdout is not None
+        for _ in range(3):
+            assert process.stdout.readline() == "at work\n"
+        return process
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def rows_of(schema: str, table: str) -> list[Any]:
+    """-> what a table holds."""
+    with psycopg.connect(dsn()) as connection:
+        return connection.execute(f"SELECT * FROM {schema}.{table}").fetchall()
+
+
+def nested(name: str, step: int) -> State:
+    """-> the State of a run that is nested in the second step of the run."""
+    return State(run_id=f"{RUN}/#2/{name}", step=step, parent=ParentStep(RUN, 1))
+
+
+def going_on(store: PostgresStore) -> StateGraph:
+    """-> the graph of the owner elsewhere, whose node is done at once here."""
+    config = GraphConfig("chain", observer="noop", checkpoint=CheckpointConfig(interval=1, preserve=True))
+    graph = StateGraph(config, store=store)
+    graph.add_node("a", lambda state: {"by": "the second"})
+    graph.add_edge("a", "a", lambda state: False)
+    graph.add_node("b", lambda state: {})
+    graph.add_edge("a", "b")
+    graph.set_entry_point("a")
+    graph.set_exit_point("b")
+    return graph
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "frozen"])
+def test_an_owner_on_another_machine(
+    elsewhere: Callable[[], subprocess.Popen[str]], opened: Callable[..., PostgresStore], how: signal.Signals
+) -> None:
+    """Keeps its run until the lease runs out, and then it is anybody's; who wakes up has lost it."""
+    process, store = elsewhere(), opened()
+    owner = store.owner(RUN)
+    assert owner is not None
+    assert owner.pid == process.pid
+    assert owner.since is not None
+    assert owner.until is not None
+    process.send_signal(how)
+    began = time.monotonic()
+    with pytest.raises(RunBusyError):
+        going_on(store).resume(RUN, allow_changed=True)
+
+    state = going_on(store).resume(RUN, allow_changed=True, wait=10)
+
+    assert 0.3 < time.monotonic() - began < 1 + 2
+    assert state.checkpoint_node == "b"
+    if how is signal.SIGSTOP:
+        process.send_signal(signal.SIGCONT)
+        assert process.stdout is not None
+        assert process.stdout.read().split("\n")[-2] == "lost"
+    assert store.load(RUN) == state
+
+
+def test_an_owner_that_lives_keeps_its_run(
+    elsewhere: Callable[[], subprocess.Popen[str]], opened: Callable[..., PostgresStore]
+) -> None:
+    """For longer than the lease; whoever wants it waits, or takes it."""
+    process, store = elsewhere(), opened()
+    with pytest.raises(RunBusyError):
+        going_on(store).resume(RUN, allow_changed=True, wait=2)
+
+    state = going_on(store).resume(RUN, allow_changed=True, take_over=True)
+
+    assert process.stdout is not None
+    assert process.stdout.read().split("\n")[-2] == "lost"
+    assert store.load(RUN) == state
+
+
+class TestByHand:
+    """Writes to the store that are none of a run."""
+
+    def test_of_a_run_that_somebody_owns(self, opened: Callable[..., PostgresStore]) -> None:
+        """They are refused, whatever they are."""
+        store, other = opened(), opened()
+        with make_graph(traces("abc"), store=store).stream(State(run_id=RUN)) as states:
+            state = next(states)
+            for write in (
+                lambda: other.save(State(run_id=RUN, step=9)),
+                lambda: other.save(state.set("n", 1)),
+                lambda: other.save(state),
+                lambda: other.amend(state.set("n", 1)),
+                lambda: other.save_many([State(run_id=RUN, step=7), State(run_id=RUN, step=8)]),
+                lambda: other.save_parts(RUN, [Part(9, "map", "x", 1)]),
+                lambda: other.delete(RUN),
+                lambda: other.rollback(RUN, 1),
+            ):
+                with pytest.raises(RunBusyError):
+                    write()
+            assert other.prune().runs == ()
+            assert [*states][-1]["trace"] == [*"abc"]
+
+    def test_they_take_no_lease(self, opened: Callable[..., PostgresStore], schema: str) -> None:
+        """The statement that writes looks whether somebody has one."""
+        store = opened()
+        for step in (1, 2):
+            store.save(State(run_id=RUN, step=step))
+        assert rows_of(schema, "lease") == rows_of(schema, "worker") == []
+
+    @pytest.mark.parametrize("what", ["save", "delete", "rollback"])
+    def test_of_a_run_whose_owner_is_gone(self, opened: Callable[..., PostgresStore], schema: str, what: str) -> None:
+        """They are made, and whoever had it has lost it."""
+        store, other = opened(), opened()
+        stream = make_graph(traces("abc"), store=store).stream(State(run_id=RUN))
+        next(stream)
+        with psycopg.connect(dsn()) as connection:
+            connection.execute(f"UPDATE {schema}.worker SET until = clock_timestamp()")
+        match what:
+            case "save":
+                other.save(State(run_id=RUN, step=5))
+            case "delete":
+                other.delete(RUN)
+            case _:
+                other.rollback(RUN, 1)
+        with pytest.raises(RunLostError):
+            next(stream)
+        assert other.owner(RUN) is None
+
+
+class TestFences:
+    """Each write of an owner carries one."""
+
+    def test_a_refused_one_is_not_tried_again(self, opened: Callable[..., PostgresStore]) -> None:
+        """Who has lost the run is told by one statement, and why by another."""
+        proxy = Proxy(folder_of(dsn()))
+        store, other = opened(dsn=proxy.dsn), opened()
+        stream = make_graph(traces("abc"), store=store).stream(State(run_id=RUN))
+        next(stream)
+        hold = holds.Hold(RUN)
+        holds.own(other, hold, take_over=True)
+        proxy.answers = 0
+        with pytest.raises(RunLostError):
+            next(stream)
+
+        assert proxy.answers <= 3  # the last is to let go of what it had
+        assert other.load(RUN).step == 1
+        holds.let_go(hold)
+        store.close()
+        proxy.close()
+
+    def test_what_is_nested_in_a_run(self, opened: Callable[..., PostgresStore]) -> None:
+        """Is fenced with it: its parts, its nested runs, those that are there and those that would be new."""
+        store, other = opened(), opened()
+        first = holds.Hold(RUN)
+        holds.own(store, first)
+        with holds.on_behalf_of(first):
+            store.save(State(run_id=RUN, step=1))
+            store.save(nested("child", 1))
+            store.save_parts(RUN, [Part(2, "map", "x", 1)])
+        second = holds.Hold(RUN)
+        holds.own(other, second, take_over=True)
+        with holds.on_behalf_of(first):
+            for write in (
+                lambda: store.save(nested("child", 2)),
+                lambda: store.save(nested("new", 1)),
+                lambda: store.save_parts(RUN, [Part(2, "map", "y", 1)]),
+                lambda: store.save_parts(RUN, [Part(2, "other", "y", 1)]),
+                lambda: store.drop_parts(RUN, 2),
+            ):
+                first.is_lost = False  # as in a process that has not found out
+                with pytest.raises(RunLostError):
+                    write()
+        holds.let_go(second)
+        assert other.load_parts(RUN, 2, "map") == {"x": 1}
+        assert other.load(f"{RUN}/#2/child").step == 1
+
+    def test_a_run_that_was_deleted_and_begun_anew(self, opened: Callable[..., PostgresStore]) -> None:
+        """Is none of its former owner's."""
+        store, other = opened(), opened()
+        stream = make_graph(traces("abc"), store=store).stream(State(run_id=RUN))
+        next(stream)
+        other.delete(RUN, take_over=True)
+        state = make_graph(traces("abc"), store=other, preserve=True).execute(State(run_id=RUN))
+        with pytest.raises(RunLostError):
+            next(stream)
+        assert other.load(RUN) == state
+
+
+class TestRenewal:
+    """A process says that it is there, for all of its runs."""
+
+    def test_once_for_all_runs(self, opened: Callable[..., PostgresStore], monkeypatch: pytest.MonkeyPatch) -> None:
+        """And each third of the lease; nothing is said once nothing is owned."""
+        renewed: list[float] = []
+        renew = leases.LeaseHolds._renew
+
+        def counted(self: leases.LeaseHolds) -> None:
+            renewed.append(time.monotonic())
+            renew(self)
+
+        monkeypatch.setattr(leases.LeaseHolds, "_renew", counted)
+        store = opened(lease=0.6)
+        held = [holds.Hold(f"run-{number}") for number in range(20)]
+        for hold in held:
+            holds.own(store, hold)
+        time.sleep(1.1)
+        assert 3 <= len(renewed) <= 8
+        assert opened().owner("run-7") is not None
+        for hold in held:
+            holds.let_go(hold)
+        time.sleep(1)
+        count = len(renewed)
+        time.sleep(0.5)
+        assert len(renewed) == count
+        assert not any(thread.name == "stategraph-leases" for thread in threading.enumerate())
+
+    def test_one_that_fails_is_told(
+        self, opened: Callable[..., PostgresStore], caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """And the next one is made; the run goes on, as nobody has taken it."""
+        proxy = Proxy(folder_of(dsn()))
+        store = opened(dsn=proxy.dsn, lease=0.9, patience=1)
+        stream = make_graph(traces("abc"), store=store).stream(State(run_id=RUN))
+        with caplog.at_level(logging.WARNING, logger="stategraph"):
+            next(stream)
+            proxy.mode = "hole"
+            time.sleep(1.8)
+            proxy.mode = "pass"
+            time.sleep(0.5)
+        assert "were not renewed" in caplog.text
+        assert "others may take them" in caplog.text
+        assert [*stream][-1]["trace"] == [*"abc"]
+        store.close()
+        proxy.close()
+
+    def test_clocks_of_clients(self, opened: Callable[..., PostgresStore], monkeypatch: pytest.MonkeyPatch) -> None:
+        """Do not matter: that of the server says what has run out."""
+        store, other = opened(), opened()
+        with make_graph(traces("abc"), store=store).stream(State(run_id=RUN)) as states:
+            next(states)
+            real = clock.now_ns
+            for hours in (-1, 1):
+                monkeypatch.setattr(clock, "now_ns", lambda hours=hours: real() + hours * 3_600_000_000_000)
+                with pytest.raises(RunBusyError):
+                    make_graph(traces("abc"), store=other).resume(RUN)
+            monkeypatch.undo()
+            assert [*states][-1]["trace"] == [*"abc"]
+
+    def test_all_is_let_go_of_at_the_end(self, opened: Callable[..., PostgresStore], schema: str) -> None:
+        """Of a run: its lease; of a store or a process: all that it has."""
+        store, other = opened(), opened()
+        make_graph(traces("ab"), store=store, preserve=True).execute(State(run_id=RUN))
+        assert rows_of(schema, "lease") == []
+        hold = holds.Hold("another")
+        holds.own(store, hold)
+        assert other.owner("another") is not None
+        store.close()
+        assert rows_of(schema, "worker") == []
+        assert other.owner("another") is None
+
+    def test_a_process_that_ends(self, schema: str) -> None:
+        """In order: it leaves nothing, though nobody has closed the store."""
+        open_postgres(schema).close()
+        script = OWNER.partition("def node")[0]
+        script += "from stategraph._owners import holds\nholds.own(graph.store, holds.Hold('run'))"
+        options = json.dumps({"store": "postgres", "options": {"dsn": dsn(), "schema": schema}})
+        subprocess.run([sys.executable, "-c", script, options], check=True, timeout=30)
+
+        assert rows_of(schema, "worker") == []
+
+
+def test_sweepers_against_each_other(opened: Callable[..., PostgresStore]) -> None:
+    """Each run that was left unfinished is gone on with once."""
+    graph = {"a": lambda state: {}, "b": lambda state: {"pid": os.getpid()}}
+    first = opened()
+    for number in range(60):
+        with make_graph(graph, store=first, preserve=True).stream(State(run_id=f"run-{number}")) as states:
+            next(states)
+    recovered: Counter[str] = Counter()
+
+    def sweep() -> None:
+        sweeper = make_graph(graph, store=opened(pool=1), preserve=True)
+        recovered.update(one.run_id for one in sweeper.recover() if one.error is None)
+
+    threads = [threading.Thread(target=sweep) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert recovered == Counter(f"run-{number}" for number in range(60))
+    assert first.count(status="active") == 0
+
+
+def test_the_lease_of_a_config() -> None:
+    """Goes to stores on servers; on one machine nobody needs it."""
+    assert CheckpointConfig(store="postgres", lease=5, options={"dsn": "X"}).store_options() == {"dsn": "X", "lease": 5}
+    assert CheckpointConfig(store="sqlite", lease=5, options={"path": "x"}).store_options() == {"path": "x"}

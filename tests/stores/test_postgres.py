@@ -1,0 +1,692 @@
+"""The "postgres" store: what only a server can do to a run, and what the statements of it must not."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from stategraph import (
+    CheckpointConfig,
+    CheckpointError,
+    ConfigError,
+    GraphConfig,
+    RunStatus,
+    State,
+    StateGraph,
+    get_checkpoint_store,
+)
+from stategraph.errors import CheckpointSaveError, FormatError
+from stategraph.stores import Policy, PostgresStore
+from stategraph.stores._rows.records import WriteBatch
+from tests.postgres_proxy import Proxy, folder_of
+from tests.postgres_server import dsn, new_schema, open_postgres, server
+
+pytestmark = pytest.mark.timeout(60)
+
+
+@pytest.fixture
+def schema() -> str:
+    """-> the name of a schema that is not there yet."""
+    return new_schema()
+
+
+@pytest.fixture
+def admin() -> Iterator[Any]:
+    """-> a connection of an administrator."""
+    with psycopg.connect(dsn(), autocommit=True) as connection:
+        yield connection
+
+
+@pytest.fixture
+def opened(schema: str) -> Iterator[Callable[..., PostgresStore]]:
+    """-> opens a store in the schema, once more each time."""
+    stores: list[PostgresStore] = []
+
+    def open_one(**options: Any) -> PostgresStore:
+        stores.append(open_postgres(schema, **options))
+        return stores[-1]
+
+    yield open_one
+    for store in stores:
+        store.close()
+
+
+@pytest.fixture
+def store(opened: Callable[..., PostgresStore]) -> PostgresStore:
+    """-> an empty store."""
+    return opened()
+
+
+@pytest.fixture
+def proxy() -> Iterator[Proxy]:
+    """-> a network that can fail."""
+    made = Proxy(folder_of(dsn()))
+    yield made
+    made.close()
+
+
+def numbered(run_id: str, step: int, **data: Any) -> State:
+    """-> the State of a run at a step."""
+    return State({"n": step, **data}, run_id=run_id, step=step)
+
+
+def in_threads(*works: Callable[[], Any]) -> list[BaseException]:
+    """Do all of this at the same time; -> what was raised."""
+    raised: list[BaseException] = []
+
+    def do(work: Callable[[], Any]) -> None:
+        try:
+            work()
+        except BaseException as error:
+            raised.append(error)
+
+    threads = [threading.Thread(target=do, args=(work,)) for work in works]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return raised
+
+
+# --------------------------------------------------------------------------- statements
+
+
+class TestStatements:
+    """How many, and how they are prepared."""
+
+    def test_a_save_is_one_round_trip(self, proxy: Proxy, opened: Callable[..., PostgresStore]) -> None:
+        """The first of a run, those that follow, and those that change more than a step does."""
+        store = opened(dsn=proxy.dsn)
+        trips = []
+        for step in range(1, 8):
+            proxy.answers = 0
+            store.save(numbered("a", step))
+            trips.append(proxy.answers)
+
+        # Whether there is such a run is asked once, and a statement that comes again is prepared once.
+        assert trips == [2, 1, 1, 2, 1, 1, 1]
+        proxy.answers = 0
+        store.amend(numbered("a", 7, other=1))
+        assert proxy.answers == 1
+
+    def test_a_run_owns_its_run_with_two_more(self, proxy: Proxy, opened: Callable[..., PostgresStore]) -> None:
+        """To lease it and to free it; between them, a step that is saved is one."""
+        store = opened(dsn=proxy.dsn)
+
+        def trips(steps: int) -> int:
+            graph = chain_of(steps, store)
+            for _ in range(4):
+                graph.execute(State())
+            proxy.answers = 0
+            graph.execute(State())
+            return proxy.answers
+
+        assert trips(12) - trips(2) == 10
+
+    def test_saves_that_wait_share_a_round_trip(self, proxy: Proxy, opened: Callable[..., PostgresStore]) -> None:
+        """Those that came while another was under way."""
+        store = opened(dsn=proxy.dsn)
+        runs = [f"run-{number}" for number in range(20)]
+        for run_id in runs:
+            store.save(numbered(run_id, 1))
+        batches = [batch_of(store, numbered(run_id, 2)) for run_id in runs]
+        proxy.answers = 0
+
+        assert store._log.table.apply(batches) == [True] * 20
+        assert proxy.answers == 1
+
+    def test_numbers_of_any_size_are_one_statement(self, store: PostgresStore) -> None:
+        """They are all of one type; of statements that differ in it, each would be prepared anew."""
+        for step in (1, 2, 3, 40_000, 70_000, 3_000_000_000):
+            store.save(numbered("a", step))
+        with store._log.table._connections.use(time.monotonic() + 5) as connection:  # type: ignore[attr-defined]
+            (saves,) = connection.execute(
+                "SELECT count(*) FROM pg_prepared_statements WHERE statement LIKE '%moved AS (UPDATE%'"
+            ).fetchone()
+
+        assert saves == 1
+
+    def test_a_save_sees_what_it_has_put(self, store: PostgresStore) -> None:
+        """Rows that go with the same statement that would put them are not left over, and others go."""
+        store.retain("a", Policy("windowed", window=2))
+        store.save(numbered("a", 1))
+        large = {"text": "x" * 5000}
+        store.save_many([numbered("a", step, **{f"key-{step}": large}) for step in range(2, 40)])
+
+        rows = store._log.table.index("a")
+        assert [row.step for row in store.history("a")] == [38, 39]
+        assert dict(store.load("a")) == {"n": 39, "key-39": large}
+        assert rows[0].is_snapshot
+
+    def test_batches_in_opposite_order(self, opened: Callable[..., PostgresStore]) -> None:
+        """Two stores that write the same runs, one from each end, do not wait for each other for ever."""
+        first, second = opened(), opened()
+        runs = [f"run-{number}" for number in range(20)]
+        for run_id in runs:
+            first.save(numbered(run_id, 1))
+
+        def write(store: PostgresStore, order: list[str]) -> None:
+            for _ in range(15):
+                store._log.table.apply([again(store, run_id) for run_id in order])
+
+        began = time.monotonic()
+        raised = in_threads(lambda: write(first, runs), lambda: write(second, runs[::-1]))
+
+        assert raised == []
+        assert time.monotonic() - began < 15
+        assert deadlocks() == 0
+
+
+def chain_of(steps: int, store: PostgresStore, node: Callable[[State], Any] = lambda state: {}) -> StateGraph:
+    """-> a graph of so many steps."""
+    config = GraphConfig("chain", observer="noop", checkpoint=CheckpointConfig(interval=1, preserve=True))
+    graph = StateGraph(config, store=store)
+    names = [f"node-{number}" for number in range(steps)]
+    for name in names:
+        graph.add_node(name, node)
+    for one, after in pairwise(names):
+        graph.add_edge(one, after)
+    graph.set_entry_point(names[0])
+    graph.set_exit_point(names[-1])
+    return graph
+
+
+def batch_of(store: PostgresStore, state: State) -> WriteBatch:
+    """-> what the store writes for a State, of a run that it has saved."""
+    known = store._log.known.get(state.run_id)
+    assert known is not None
+    run, base = known
+    row, new = store._log.encoder.following(base, state, store._log.next_place(run, state))
+    return WriteBatch(store._log.next_run(run, row, new), run, (row,))
+
+
+def again(store: PostgresStore, run_id: str) -> WriteBatch:
+    """-> what the store writes for one more step of a run."""
+    return batch_of(store, numbered(run_id, store.load(run_id).step + 1))
+
+
+def deadlocks() -> int:
+    """-> how many there were."""
+    with psycopg.connect(dsn()) as connection:
+        found = connection.execute("SELECT deadlocks FROM pg_stat_database WHERE datname = 'postgres'").fetchone()
+    return int(found[0]) if found else 0
+
+
+# --------------------------------------------------------------------------- values
+
+
+class TestValues:
+    """What PostgreSQL has no place for, or sorts in another way."""
+
+    @pytest.mark.parametrize("serializer", ["msgpack", "json"])
+    def test_nul_in_data(self, schema: str, serializer: str, admin: Any) -> None:
+        """It is kept; the view leaves out as JSON what jsonb cannot hold, and shows all else."""
+        store = open_postgres(schema, serializer=serializer)
+        store.save(State({"t": "a\0b"}, run_id="nul", step=1))
+        store.save(State({"city": "Graz", "list": [1, 2]}, run_id="plain", step=1))
+
+        assert store.load("nul")["t"] == "a\0b"
+        view = f'SELECT run_id, step, bytes > 0, json IS NULL FROM "{schema}".checkpoints ORDER BY run_id'
+        plain = serializer != "json"
+        assert admin.execute(view).fetchall() == [("nul", 1, True, True), ("plain", 1, True, plain)]
+        store.close()
+
+    def test_the_view_has_jsonb(self, opened: Callable[..., PostgresStore], schema: str, admin: Any) -> None:
+        """Which psql looks into."""
+        opened(serializer="json").save(State({"city": "Graz"}, run_id="a", step=1))
+        (found,) = admin.execute(f'SELECT json::text FROM "{schema}".checkpoints').fetchone()
+
+        assert "Graz" in found
+
+    @pytest.mark.parametrize("wrong_by", [{"node": "a\0b"}, {"time_ns": 2**63}], ids=["NUL", "a number"])
+    def test_what_no_column_can_hold(self, store: PostgresStore, wrong_by: dict[str, Any]) -> None:
+        """It is refused for what it is, and other runs are not hindered, though they share the transaction."""
+        good = [numbered(f"good-{number}", 1) for number in range(3)]
+        for state in (*good, State(run_id="bad", step=1)):
+            store.save(state)
+        commits = store._log.commits
+        batches = [again(store, state.run_id) for state in good]
+        wrong = again(store, "bad")
+        wrong = WriteBatch(wrong.run._replace(**wrong_by), wrong.old, wrong.put)
+        outcomes = commits._outcomes([batches[0], wrong, *batches[1:]])
+
+        assert [outcome for outcome in outcomes if not isinstance(outcome, Exception)] == [True] * 3
+        assert isinstance(outcomes[1], CheckpointSaveError)
+
+    def test_ids_are_in_the_order_of_their_characters(self, store: PostgresStore, schema: str, admin: Any) -> None:
+        """Whatever the database sorts by: in the order of people, texts with - and / are elsewhere."""
+        for run_id in ("a", "a-b", "a/b", "A", "a.b"):
+            store.save(numbered(run_id, 1))
+        store.save_parts("a", [part(2, "map", "x", 1)])
+        store.save_parts("a/b", [part(2, "map", "y", 1)])
+
+        assert store._log.table.nested_ids("a") == ["a/#2#map"]
+        store.delete("a")
+        assert store.list() == ["A", "a-b", "a.b", "a/b"]
+        assert store._log.table.nested_ids("a/b") == ["a/b/#2#map"]
+        compared = f"""
+            SELECT DISTINCT collname FROM pg_attribute JOIN pg_collation AS c ON c.oid = attcollation
+            WHERE attrelid IN ('{schema}.run'::regclass, '{schema}.lease'::regclass) AND attname IN ('run_id', 'parent')
+        """
+        assert admin.execute(compared).fetchall() == [("C",)]
+
+    def test_a_list_of_all_runs_comes_in_pages(
+        self, store: PostgresStore, admin: Any, schema: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Also for `list` and `prune`, which ask for all: a page is never more than so many."""
+        asked: list[int] = []
+        page = type(store._log.table)._page  # type: ignore[attr-defined]
+
+        def paged(table: Any, which: Any, limit: int, before: Any) -> Any:
+            asked.append(limit)
+            return page(table, which, limit, before)
+
+        monkeypatch.setattr("stategraph.stores._postgres.table._PAGE", 10)
+        monkeypatch.setattr("stategraph.stores._postgres.table.PostgresTable._page", paged)
+        for number in range(25):
+            store.retain(f"{number:03}", Policy("latest", ttl=0.001))
+            store.save(State(run_id=f"{number:03}", step=1, status=RunStatus.COMPLETED))
+        time.sleep(0.01)
+
+        assert store.list() == [f"{number:03}" for number in range(25)]
+        assert asked == [10, 10, 10]
+        assert len(store.prune().runs) == 25
+        assert max(asked) == 10
+
+
+def part(step: int, node: str, label: str, value: Any) -> Any:
+    """-> a finished part of a step."""
+    from stategraph._values.progress import Part
+
+    return Part(step, node, label, value)
+
+
+# --------------------------------------------------------------------------- the server
+
+
+class TestOpening:
+    """What a store asks of its server, and what it tells of it."""
+
+    def test_by_name(self, schema: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        """With the connection string, or the environment variable that holds it."""
+        monkeypatch.setenv("RUNS_DSN", dsn())
+        with get_checkpoint_store("postgres", dsn="RUNS_DSN", schema=schema) as store:
+            store.save(numbered("a", 1))
+            assert str(store) == f"postgres store in schema {schema}"
+        with get_checkpoint_store("postgres", dsn=dsn(), schema=schema) as store:
+            assert store.list() == ["a"]
+
+    @pytest.mark.parametrize(
+        ("options", "key"),
+        [
+            ({"dsn": ""}, "dsn"),
+            ({"dsn": 5}, "dsn"),
+            ({"dsn": "NO_SUCH_VARIABLE"}, "dsn"),
+            ({"dsn": "postgresql://host/db?wrong=geheim"}, "dsn"),
+            ({"schema": ""}, "schema"),
+            ({"schema": "pg_runs"}, "schema"),
+            ({"schema": "x" * 64}, "schema"),
+            ({"pool": 0}, "pool"),
+            ({"patience": 0}, "patience"),
+            ({"lease": -1}, "lease"),
+            ({"prepare": "no"}, "prepare"),
+            ({"migrate": 1}, "migrate"),
+        ],
+        ids=repr,
+    )
+    def test_options_that_are_not_allowed(self, options: dict[str, Any], key: str) -> None:
+        """The error names the option; no connection string is in it."""
+        with pytest.raises(ConfigError, match=rf"checkpoint\.options\.{key}") as caught:
+            PostgresStore(**{"dsn": "postgresql://nobody@/x", **options})
+        assert "geheim" not in shown(caught.value)
+
+    def test_without_psycopg(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The error says which extra brings it."""
+        for name in [name for name in sys.modules if name.split(".")[0] == "psycopg"]:
+            monkeypatch.setitem(sys.modules, name, None)
+        with pytest.raises(ConfigError, match=r"stategraph\[postgres\]"):
+            PostgresStore("postgresql://host/database")
+
+    def test_threads_that_wait_for_a_connection(self, opened: Callable[..., PostgresStore]) -> None:
+        """They give up as all else does, and are told what there are too few of."""
+        store = opened(pool=1, patience=1)
+        with store._log.table._connections.use(time.monotonic() + 5):  # type: ignore[attr-defined]
+            raised = in_threads(store.list)
+        assert [type(error) for error in raised] == [CheckpointError]
+        assert "option pool" in str(raised[0])
+        assert store.list() == []
+
+    def test_the_password_is_nowhere(self, schema: str) -> None:
+        """Neither where the server refuses it, nor where nobody answers, nor in what shows a store or its config."""
+        secret = "geheim-1234"
+        where = [f"postgresql://nobody:{secret}@/nowhere?host={folder_of(dsn())}"]
+        where.append(f"postgresql://app:{secret}@127.0.0.1:1/x")
+        for one in where:
+            with pytest.raises(CheckpointError) as caught:
+                PostgresStore(one, schema=schema, patience=1)
+            assert secret not in shown(caught.value)
+        config = CheckpointConfig(store="postgres", options={"dsn": where[0]})
+        assert secret not in repr(config)
+
+    def test_a_server_that_keeps_nothing(self, schema: str, admin: Any) -> None:
+        """With fsync off it may lose what it has acknowledged."""
+        admin.execute("ALTER SYSTEM SET fsync = off")
+        admin.execute("SELECT pg_reload_conf()")
+        try:
+            wait_until(lambda: admin.execute("SHOW fsync").fetchone() == ("off",))
+            with pytest.raises(ConfigError, match="fsync = off"):
+                open_postgres(schema)
+        finally:
+            admin.execute("ALTER SYSTEM RESET fsync")
+            admin.execute("SELECT pg_reload_conf()")
+            wait_until(lambda: admin.execute("SHOW fsync").fetchone() == ("on",))
+
+    @pytest.mark.parametrize("value", ["off", "local", "remote_apply"])
+    def test_commits_that_would_not_be_durable(self, schema: str, value: str) -> None:
+        """synchronous_commit is raised where it is weaker than on, and left where it is stronger."""
+        with (
+            open_postgres(schema, dsn=f"{dsn()}&options=-csynchronous_commit%3D{value}") as store,
+            store._log.table._connections.use(time.monotonic() + 5) as connection,  # type: ignore[attr-defined]
+        ):
+            found = connection.execute("SHOW synchronous_commit").fetchone()
+        assert found == ("remote_apply" if value == "remote_apply" else "on",)
+
+    @pytest.mark.parametrize("schema", ["runs", 'Odd "name"', "größe", "a b;--"])
+    def test_other_schemas(self, schema: str, admin: Any) -> None:
+        """Whatever they are called."""
+        with open_postgres(schema) as store:
+            store.save(numbered("a", 1))
+            assert open_and_list(schema) == ["a"]
+        admin.execute(psycopg.sql.SQL("DROP SCHEMA {} CASCADE").format(psycopg.sql.Identifier(schema)))
+
+    def test_migrations_that_race(self, schema: str) -> None:
+        """One makes the tables, the others find them."""
+        assert in_threads(*[lambda: open_postgres(schema).close()] * 6) == []
+
+    def test_an_administrator_makes_the_tables(self, schema: str, admin: Any) -> None:
+        """The error has the statements that are to be run; then it is as if the store had made them."""
+        with pytest.raises(FormatError) as caught:
+            open_postgres(schema, migrate=False)
+        statements = str(caught.value).partition("an administrator has to run\n")[2]
+        assert statements.startswith("CREATE SCHEMA")
+        admin.execute(statements)
+
+        with open_postgres(schema, migrate=False) as store:
+            store.save(numbered("a", 1))
+            assert store.list() == ["a"]
+
+    def test_rights_for_data_only(self, schema: str, admin: Any) -> None:
+        """Are all that a store needs, once its tables are there; without them, the error says who can help."""
+        role = f"app_{schema}"
+        admin.execute(f"CREATE ROLE {role} LOGIN")
+        as_app = dsn().replace("postgres:@", f"{role}@")
+        with pytest.raises(FormatError, match="CREATE SCHEMA"):
+            open_postgres(schema, dsn=as_app)
+        open_postgres(schema).close()
+        with pytest.raises(CheckpointError, match="GRANT"):
+            open_postgres(schema, dsn=as_app)
+        admin.execute(f"GRANT USAGE ON SCHEMA {schema} TO {role}")
+        admin.execute(f"GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA {schema} TO {role}")
+
+        with open_postgres(schema, dsn=as_app) as store:
+            assert chain_of(3, store).execute(State(run_id="a")).step == 3
+            store.delete("a")
+            assert store.list() == []
+
+    def test_tables_of_a_newer_version(self, schema: str, admin: Any) -> None:
+        """They are left alone."""
+        open_postgres(schema).close()
+        admin.execute(f"UPDATE {schema}.store SET version = 99")
+        with pytest.raises(FormatError, match="update it"):
+            open_postgres(schema)
+
+    def test_behind_a_pooler(self, opened: Callable[..., PostgresStore], admin: Any, schema: str) -> None:
+        """With prepare=False nothing is left in a session: no statement, no setting."""
+        store = opened(prepare=False, dsn=f"{dsn()}&options=-csynchronous_commit%3Doff")
+        assert chain_of(4, store).execute(State(run_id="a")).step == 4
+        with store._log.table._connections.use(time.monotonic() + 5) as connection:  # type: ignore[attr-defined]
+            assert connection.execute("SELECT count(*) FROM pg_prepared_statements").fetchone() == (0,)
+            assert connection.execute("SHOW synchronous_commit").fetchone() == ("off",)
+            within = store._log.table._written(  # type: ignore[attr-defined]
+                connection, [("SELECT current_setting('synchronous_commit'), current_setting('lock_timeout')", ())]
+            )
+        assert within == [[("on", "1s")]]
+
+    def test_a_closed_store(self, store: PostgresStore) -> None:
+        """Says so, for reading and for writing."""
+        store.close()
+        assert store.closed
+        for ask in (store.list, lambda: store.save(numbered("a", 1)), lambda: store.load("a")):
+            with pytest.raises(CheckpointError, match="closed"):
+                ask()
+
+    def test_a_forked_child(self, store: PostgresStore) -> None:
+        """Has connections of its own; those of its parent work on."""
+        store.save(numbered("a", 1))
+        child = os.fork()
+        if child == 0:
+            code = 1
+            with contextlib.suppress(BaseException):
+                store.save(numbered("a", 2))
+                store.save(numbered("b", 1))
+                code = 0
+            os._exit(code)
+        _, status = os.waitpid(child, 0)
+
+        assert status == 0
+        assert store.load("a").step == 2
+        store.save(numbered("a", 3))
+        assert store.list() == ["a", "b"]
+
+    def test_a_store_that_is_dropped(self, schema: str, admin: Any) -> None:
+        """Its connections go with it."""
+        store = open_postgres(schema, dsn=f"{dsn()}&application_name=dropped")
+        chain_of(2, store).execute(State())
+        del store
+        gc.collect()
+
+        count = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'dropped'"
+        wait_until(lambda: admin.execute(count).fetchone() == (0,))
+
+
+def open_and_list(schema: str) -> list[str]:
+    """-> the runs that a store finds which is opened anew."""
+    with open_postgres(schema) as store:
+        return store.list()
+
+
+def shown(error: BaseException | None) -> str:
+    """-> all that may be shown of an error."""
+    texts: list[str] = []
+    while error is not None:
+        texts += str(error), repr(error), repr(error.args)
+        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    return "\n".join(texts)
+
+
+def wait_until(is_so: Callable[[], bool], seconds: float = 10) -> None:
+    """Wait until something is so."""
+    give_up = time.monotonic() + seconds
+    while not is_so():
+        assert time.monotonic() < give_up
+        time.sleep(0.01)
+
+
+# --------------------------------------------------------------------------- faults
+
+
+class TestFaults:
+    """A save is never reported wrongly, never made twice, and nobody waits longer than patience says."""
+
+    @pytest.mark.parametrize("when", ["cut before", "cut after"])
+    @pytest.mark.parametrize("first", [True, False])
+    def test_a_connection_that_is_cut(
+        self, proxy: Proxy, opened: Callable[..., PostgresStore], when: str, first: bool
+    ) -> None:
+        """Before the commit or after it: what is written is found out, and once more is not twice."""
+        store = opened(dsn=proxy.dsn)
+        store.retain("a", Policy("full"))
+        if not first:
+            store.save(numbered("a", 1))
+        proxy.mode = when
+        store.save(numbered("a", 2))
+
+        assert [row.step for row in store.history("a")] == ([2] if first else [1, 2])
+        assert [row.revision for row in store.history("a")][-1] == 0
+        store.save(numbered("a", 3))
+        assert (store.load("a").step, store.load("a")["n"]) == (3, 3)
+
+    def test_a_shared_commit_whose_answer_is_lost(self, proxy: Proxy, opened: Callable[..., PostgresStore]) -> None:
+        """Each of its saves is found out."""
+        store = opened(dsn=proxy.dsn)
+        for number in range(5):
+            store.save(numbered(f"{number}", 1))
+        batches = [again(store, f"{number}") for number in range(5)]
+        proxy.mode = "cut after"
+
+        assert store._log.table.apply(batches) == [True] * 5
+        assert [store._log.table.run(f"{number}") for number in range(5)] == [
+            one.run._replace(number=number) for number, one in enumerate(batches, 1)
+        ]
+
+    def test_a_deletion_whose_answer_is_lost(self, proxy: Proxy, opened: Callable[..., PostgresStore]) -> None:
+        """It is done, and is no error."""
+        store = opened(dsn=proxy.dsn)
+        store.save(numbered("a", 1))
+        proxy.mode = "cut after"
+        store.delete("a")
+
+        assert store.list() == []
+
+    @pytest.mark.parametrize("mode", ["hole", "deaf"])
+    def test_a_network_that_swallows_all(self, proxy: Proxy, opened: Callable[..., PostgresStore], mode: str) -> None:
+        """The save fails once patience is at its end; the same State may be saved again, whatever became of it."""
+        store = opened(dsn=proxy.dsn, patience=2)
+        store.save(numbered("a", 1))
+        proxy.mode = mode
+        began = time.monotonic()
+        with pytest.raises(CheckpointSaveError):
+            store.save(numbered("a", 2))
+        assert time.monotonic() - began < 6
+
+        proxy.mode = "pass"
+        store.save(numbered("a", 2))
+        assert (store.load("a").step, store.load("a")["n"]) == (2, 2)
+        store.save(numbered("a", 3))
+
+    def test_reading_from_a_server_that_is_silent(self, proxy: Proxy, opened: Callable[..., PostgresStore]) -> None:
+        """Ends with patience, too."""
+        store = opened(dsn=proxy.dsn, patience=1)
+        proxy.mode = "hole"
+        began = time.monotonic()
+        with pytest.raises(CheckpointError, match="in time"):
+            store.list()
+        assert time.monotonic() - began < 5
+
+    def test_a_server_that_is_killed(self, schema: str) -> None:
+        """And started again under load: each save that was acknowledged is there, and nobody is told of it."""
+        store = open_postgres(schema, patience=30)
+        kept: dict[str, int] = {}
+        stop = threading.Event()
+
+        def work(run_id: str) -> None:
+            step = 0
+            while not stop.is_set():
+                step += 1
+                store.save(numbered(run_id, step))
+                kept[run_id] = step
+
+        def kill() -> None:
+            try:
+                for _ in range(2):
+                    time.sleep(0.3)
+                    restart(signal.SIGKILL)
+            finally:
+                time.sleep(0.2)
+                stop.set()
+
+        raised = in_threads(kill, *[lambda name=f"run-{number}": work(name) for number in range(4)])
+        assert raised == []
+        assert {run_id: store.load(run_id).step for run_id in kept} == kept
+        store.close()
+
+    def test_a_row_that_a_stranger_has_locked(self, opened: Callable[..., PostgresStore], schema: str) -> None:
+        """Its run waits, and fails in the end; those that share a transaction with it do not."""
+        store = opened(patience=4)
+        runs = [f"run-{number}" for number in range(6)]
+        for run_id in runs:
+            store.save(numbered(run_id, 1))
+        done: dict[str, float] = {}
+        began = time.monotonic()
+
+        def save(run_id: str) -> None:
+            store.save(numbered(run_id, 2))
+            done[run_id] = time.monotonic() - began
+
+        with psycopg.connect(dsn()) as stranger:
+            stranger.execute(f"SELECT 1 FROM {schema}.run WHERE run_id = 'run-3' FOR UPDATE")
+            raised = in_threads(*[lambda run_id=run_id: save(run_id) for run_id in runs])
+
+        assert [type(error) for error in raised] == [CheckpointSaveError]
+        assert sorted(done) == [run_id for run_id in runs if run_id != "run-3"]
+        assert max(done.values()) < 3
+        store.save(numbered("run-3", 2))
+
+    def test_a_lock_that_is_let_go_of(self, opened: Callable[..., PostgresStore], schema: str) -> None:
+        """Before patience is at its end: the save is made, and others have not waited for its thread."""
+        store = opened(patience=20)
+        store.save(numbered("a", 1))
+        store.save(numbered("b", 1))
+        with psycopg.connect(dsn()) as stranger:
+            stranger.execute(f"SELECT 1 FROM {schema}.run WHERE run_id = 'a' FOR UPDATE")
+            thread = threading.Thread(target=store.save, args=(numbered("a", 2),))
+            thread.start()
+            time.sleep(0.1)
+            began = time.monotonic()
+            store.save(numbered("b", 2))
+            assert time.monotonic() - began < 2
+            time.sleep(1)
+        thread.join()
+
+        assert store.load("a").step == 2
+
+    def test_a_primary_that_cannot_be_written_to(self, opened: Callable[..., PostgresStore], schema: str) -> None:
+        """As while another is promoted: a save waits for it as long as patience lasts."""
+        opened()
+        store = opened(patience=1, dsn=f"{dsn()}&options=-cdefault_transaction_read_only%3Don")
+        with pytest.raises(CheckpointSaveError, match="read-only"):
+            store.save(numbered("a", 1))
+
+
+def restart(how: signal.Signals) -> None:
+    """End the server, and start it again."""
+    pid = server().get_pid()
+    os.kill(pid, how)
+    wait_until(lambda: not is_running(pid))
+    (server().pgdata / "postmaster.pid").unlink(missing_ok=True)  # of one that nobody has waited for yet
+    for _ in range(20):
+        with contextlib.suppress(Exception):
+            server().ensure_postgres_running()
+            return
+        time.sleep(0.3)
+    server().ensure_postgres_running()
+
+
+def is_running(pid: int) -> bool:
+    """-> whether a process is."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
