@@ -113,7 +113,7 @@ class DBOSRunner:
         return self._process.close(patience)
 
     def __enter__(self) -> Self:
-        return self.launch()
+        return self if self._process.is_launched else self.launch()
 
     def __exit__(self, *exception: object) -> None:
         self.close()

@@ -1,6 +1,7 @@
 """What the tests of DBOSRunner work with: graphs whose nodes note what they do, over either pair of databases.
 
-As a program it is a worker: ``python -m tests.dbos_worker FOLDER KIND [HABIT]``. It ends when its input does.
+As a program it is a worker: ``python -m tests.dbos_worker FOLDER DSN TURNS``. It ends when its input does, or dies once
+it has done so many turns.
 """
 
 from __future__ import annotations
@@ -9,8 +10,10 @@ import asyncio
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +29,8 @@ from stategraph import (
     State,
     StateGraph,
 )
+from stategraph._dbos import process
+from stategraph._dbos.worker import Worker
 from stategraph.dbos import DBOSRunner, Queue
 from stategraph.stores import PostgresStore, SqliteStore
 
@@ -116,7 +121,7 @@ class Scene:
         names = ["a", *(["ask"] if question else []), "b", last]
         for node in names:
             graph.add_node(node, InterruptNode("a", "decision") if node == "ask" else self.step)
-        for pair in zip(names, names[1:], strict=False):
+        for pair in pairwise(names):
             graph.add_edge(*pair)
         graph.set_entry_point("a")
         graph.set_exit_point(last)
@@ -134,7 +139,7 @@ class Scene:
         graph.add_node("processes", MapNode(square, over="squares", into="fourth", max_workers=1, processes=True))
         graph.add_node("nested", self.chain("inside").as_node())
         names = list(graph.nodes)
-        for pair in zip(names, names[1:], strict=False):
+        for pair in pairwise(names):
             graph.add_edge(*pair)
         graph.set_entry_point(names[0])
         graph.set_exit_point(names[-1])
@@ -185,26 +190,25 @@ def wait_until(is_so: Any, what: str) -> None:
 # --------------------------------------------------------------------------- as a program
 
 
-def die_after(scene: Scene) -> None:
-    """Have this process die once a run is complete, before DBOS can know of it."""
-    from stategraph._dbos.worker import Worker
+def die_when_done(turns: int) -> None:
+    """Have this process die once so many turns are done, before DBOS can know of it."""
+    done = threading.Barrier(turns)
 
     class Dying(Worker):
         def take_turn(self, id: str, kept: bytes) -> dict[str, Any]:
             super().take_turn(id, kept)
+            done.wait()
             os.kill(os.getpid(), signal.SIGKILL)
             return {}
-
-    import stategraph._dbos.process as process
 
     process.Worker = Dying  # type: ignore[misc]
 
 
-def main(folder: str, dsn: str, habit: str = "") -> None:
+def main(folder: str, dsn: str, habit: str) -> None:
     """Work until the input ends."""
     scene = Scene(Path(folder), dsn or None)
-    if habit == "dies":
-        die_after(scene)
+    if habit:
+        die_when_done(int(habit))
     with scene.runner():
         print("ready", flush=True)
         sys.stdin.read()

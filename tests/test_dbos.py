@@ -481,7 +481,7 @@ def test_a_runner_that_is_not_launched_says_so(scene):
         lambda: idle.answer("a", {}),
         lambda: idle.cancel("a"),
         lambda: idle.resume("a"),
-        lambda: idle.runs(),
+        idle.runs,
         lambda: idle.handle("a"),
     ):
         with pytest.raises(RuntimeError, match="launch"):
