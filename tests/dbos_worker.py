@@ -12,7 +12,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -37,7 +37,7 @@ from stategraph.stores import PostgresStore, SqliteStore
 LAPSE = 2.0  # seconds; on SQLite, DBOS may tell time in whole seconds
 QUEUES = {
     "one": Queue(concurrency=1),
-    "two": Queue(per_worker=2),
+    "ten": Queue(per_worker=10),
     "few": Queue(rate=(2, 3600.0)),
     "late": Queue(concurrency=1),
 }
@@ -53,11 +53,13 @@ class Scene:
 
     def __init__(self, folder: Path, dsn: str | None = None) -> None:
         self.folder, self.dsn = folder, dsn
+        self.orders: dict[str, Callable[[], object]] = {}  # what the node "b" of a run does besides
         self.store: CheckpointStore
         if dsn is None:
             self.store = SqliteStore(folder / "runs.db")
         else:
             self.store = PostgresStore(dsn, schema=f"runs_{folder.name.replace('-', '_')}")
+        self.started: DBOSRunner  # where the tests share one
         self.work = self.chain("work")
         self.brief = self.chain("brief", preserve=False)
         self.asks = self.chain("asks", question=True)
@@ -66,10 +68,11 @@ class Scene:
 
     def runner(self, *more: StateGraph, **options: Any) -> DBOSRunner:
         """Return a runner for all of the graphs."""
+        config: dict[str, Any] = {"notification_listener_polling_interval_sec": 0.05}  # how long closing it may take
         if self.dsn is not None:
             options["url"] = self.dsn
-            options["config"] = {"dbos_system_schema": f"dbos_{self.folder.name.replace('-', '_')}"}
-        options = {"queues": QUEUES, "poll": 0.05, "lapse": LAPSE, **options}
+            config["dbos_system_schema"] = f"dbos_{self.folder.name.replace('-', '_')}"
+        options = {"config": config, "queues": QUEUES, "poll": 0.05, "lapse": LAPSE, **options}
         return DBOSRunner(self.work, self.brief, self.asks, self.rich, self.loop, *more, **options)
 
     # ------------------------------------------------------------------ notes
@@ -105,6 +108,8 @@ class Scene:
     def step(self, state: State, context: NodeContext) -> dict[str, Any]:
         """Do what the State says that this node is to do."""
         self.note(f"{context.run_id} {context.node}")
+        if context.node == "b":
+            self.orders.get(context.run_id, bool)()
         if context.node == state.get("fails"):
             raise ValueError("as told")
         while context.node == "b" and (self.folder / f"hold-{context.run_id}").exists():
@@ -201,7 +206,7 @@ def die_when_done(turns: int) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
             return {}
 
-    process.Worker = Dying  # type: ignore[misc]
+    vars(process)["Worker"] = Dying
 
 
 def main(folder: str, dsn: str, habit: str) -> None:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import base64
 import sqlite3
+import subprocess
+import sys
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from datetime import UTC, datetime
 from decimal import Decimal
 from itertools import count
+from typing import Any
 
 import pytest
 
@@ -152,6 +155,17 @@ def test_waiting_has_a_limit(scene, runner, run_id):
     runner.cancel(run_id)
 
 
+def test_a_node_orders_another_run(scene, runner, run_id):
+    """It is out of the context of DBOS: what it orders is no part of the turn."""
+    graph = scene.chain("work")
+    other = State(run_id=f"{run_id}-other")
+    scene.orders[run_id] = lambda: runner.start(graph, other)
+
+    runner.start(scene.work, State(run_id=run_id)).result(LONG)
+
+    assert runner.handle(other.run_id).result(LONG)["c"] == 1
+
+
 # --------------------------------------------------------------------------- answers
 
 
@@ -220,12 +234,12 @@ def test_a_run_that_is_not_there_is_answered_by_nobody(scene, runner, run_id):
 
 
 def test_paused_runs_hold_no_slot(scene, runner):
-    """A hundred of them wait on a queue for two, and others go by."""
+    """A hundred of them wait that came through a queue for ten, and others go by."""
     ids = [f"many-{number}" for number in range(100)]
-    handles = [runner.start(scene.asks, State(run_id=run_id), queue="two") for run_id in ids]
+    handles = [runner.start(scene.asks, State(run_id=run_id), queue="ten") for run_id in ids]
     assert {handle.result(LONG).status for handle in handles} == {RunStatus.PAUSED}
 
-    assert runner.start(scene.work, State(run_id="goes-by"), queue="two").result(LONG).status is RunStatus.COMPLETED
+    assert runner.start(scene.work, State(run_id="goes-by"), queue="ten").result(LONG).status is RunStatus.COMPLETED
 
     assert len(runner.runs("paused", scene.asks, limit=1000)) >= 100
 
@@ -427,7 +441,7 @@ def test_a_longer_run_asks_dbos_no_more(scene, runner):
 
     import sqlalchemy
 
-    counted = Counter()
+    counted: Counter[tuple[bool, str]] = Counter()
 
     def note(connection, cursor, statement, *rest):
         counted[threading.current_thread().name.startswith("dbos-executor"), current[0]] += 1
@@ -451,18 +465,21 @@ def test_a_longer_run_asks_dbos_no_more(scene, runner):
 def test_what_a_runner_is_made_with_is_checked(scene):
     """At once, not in a worker."""
     nothing_saved = StateGraph(GraphConfig("none", observer="noop", checkpoint=CheckpointConfig(interval=0)))
-    for error, graphs, options in [
+    wrongs: list[tuple[type[Exception], Any, dict[str, Any]]] = [
         (ConfigError, (), {}),
         (ConfigError, ("work",), {}),
         (ConfigError, (scene.work, scene.chain("work")), {}),
         (CheckpointingDisabledError, (nothing_saved,), {}),
+        (ConfigError, (scene.work,), {"url": "here.db"}),
         (ConfigError, (scene.work,), {"lapse": 0}),
         (ConfigError, (scene.work,), {"poll": -1}),
         (ConfigError, (scene.work,), {"max_recoveries": 0}),
-    ]:
+    ]
+    for error, graphs, options in wrongs:
         with pytest.raises(error):
             DBOSRunner(*graphs, **{"url": "sqlite:///never.db", **options})
-    for wrong in ({"concurrency": 0}, {"per_worker": 1.5}, {"rate": (1, 0)}, {"rate": 5}):
+    limits: list[dict[str, Any]] = [{"concurrency": 0}, {"per_worker": 1.5}, {"rate": (1, 0)}, {"rate": 5}]
+    for wrong in limits:
         with pytest.raises(ConfigError):
             Queue(**wrong)
 
@@ -487,3 +504,11 @@ def test_a_runner_that_is_not_launched_says_so(scene):
         with pytest.raises(RuntimeError, match="launch"):
             call()
     assert idle.close() is True
+
+
+def test_without_dbos_the_error_says_what_to_install():
+    """Nothing else of stategraph needs it."""
+    program = "import sys; sys.modules['dbos'] = None; import stategraph.turns; import stategraph.dbos"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+
+    assert 'pip install "stategraph[dbos]"' in done.stderr.splitlines()[-1]
