@@ -12,11 +12,10 @@ from contextlib import suppress
 from typing import Any, Self
 
 import attrs
-from dbos import DBOS
 
 from stategraph._dbos.handle import TurnHandle
 from stategraph._dbos.listing import RunView, list_runs
-from stategraph._dbos.orders import WAITING, Ordered, apart, enqueue, order_of, turn_id, turns_of
+from stategraph._dbos.orders import WAITING, Ordered, apart, enqueue, order_of, turn_id, turns_of, withdraw
 from stategraph._dbos.process import DEFAULT_QUEUE, Process, Queue
 from stategraph._dbos.schedules import MakeState, Schedule, Schedules
 from stategraph._dbos.standing import Standing
@@ -50,7 +49,7 @@ class DBOSRunner:
         graphs: The graphs. Each saves its runs, in a store that all workers share.
         url: The database of DBOS: ``postgresql://...`` for many machines, ``sqlite:///...`` for one. By default a file
             beside the store of the first graph that is a file itself.
-        name: The name of the application. Others may share the database.
+        name: The name of the application. Others may share the database, and with it the ids of runs.
         queues: More queues than "stategraph", by their names, or another `Queue` for that.
         lapse: Seconds without a sign of life after which a worker is dead, by the clock of the database. Its turns are
             performed by others then.
@@ -107,13 +106,13 @@ class DBOSRunner:
             patience: Seconds to wait for nodes that are running.
 
         Returns:
-            Whether all turns have stopped. What a node returns that is still running is not saved once another worker
-            has taken its turn up.
+            Whether all turns have stopped. Those that have not are given back all the same: who gets them waits until
+            the node returns that is running.
         """
         return self._process.close(patience)
 
     def __enter__(self) -> Self:
-        return self.launch()
+        return self if self._process.is_launched else self.launch()
 
     def __exit__(self, *exception: object) -> None:
         self.close()
@@ -247,7 +246,7 @@ class DBOSRunner:
         standing = Standing.of(run_id, self._graphs)
         for turn in standing.turns:
             if turn.status in WAITING:
-                apart(DBOS.cancel_workflow, turn.id)
+                withdraw(turn.id)
         graph = standing.graph
         if graph is None:  # it has not begun: it is kept as one that is to begin
             order = standing.next_order()
@@ -333,7 +332,6 @@ class DBOSRunner:
         """Begin no more runs by a schedule, in any process. Those that have begun go on."""
         self._check_launched()
         self._schedules.remove(name)
-        DBOS.delete_schedule(name)
 
     # ------------------------------------------------------------------ inside
 
@@ -342,9 +340,7 @@ class DBOSRunner:
         return apart(enqueue, order, queue, priority, delay)
 
     def _check_queue(self, queue: str) -> None:
-        if queue in self._process.queues:
-            return
-        if not self._process.is_launched or apart(DBOS.retrieve_queue, queue) is None:
+        if not self._process.has_queue(queue):
             raise UnknownNameError("queue", queue, tuple(self._process.queues))
 
     def _check_launched(self) -> None:

@@ -53,13 +53,15 @@ class Keeper:
     """Watches over the workers of one DBOS, in a thread of its own.
 
     Args:
+        application: The name that its workers share.
         name: The name of this worker.
         lapse: Seconds without a beat after which a worker is dead.
         recover: Gives a turn back to its queue if DBOS has it down as that of one of these workers.
     """
 
-    def __init__(self, name: str, lapse: float, recover: Callable[[str, list[str]], object]) -> None:
+    def __init__(self, application: str, name: str, lapse: float, recover: Callable[[str, list[str]], object]) -> None:
         self.name, self.lapse = name, lapse
+        self._asked: dict[str, Any] = {"application_name": application, "load_input": False, "load_output": False}
         self._recover = recover
         self._id = f"{WORKER}:{name}"
         self._about = {"host": host_name(), "pid": os.getpid()}
@@ -117,8 +119,7 @@ class Keeper:
 
     def _give_back(self, beats: Mapping[str, Beat], living: set[str], now: Beat) -> None:
         """Give back the turns of workers that are dead, and those of nobody, which a worker leaves that has ended."""
-        pending: dict[str, Any] = {"status": "PENDING", "name": [TURN, TICK], "load_input": False, "load_output": False}
-        for found in apart(DBOS.list_workflows, **pending):
+        for found in apart(DBOS.list_workflows, status="PENDING", name=[TURN, TICK], **self._asked):
             owner = found.executor_id or ""
             is_old = (found.updated_at or 0) < now.at_ms - self.lapse * 1000
             if owner not in living and (owner in beats or is_old):
@@ -138,7 +139,7 @@ class Keeper:
         return beat.at_ms < now.at_ms - self.lapse * 1000
 
     def _beats(self) -> dict[str, Beat]:
-        found = apart(DBOS.list_workflows, name=WORKER, load_input=False, load_output=False)
+        found = apart(DBOS.list_workflows, name=WORKER, **self._asked)
         return {beat.worker: beat for beat in map(Beat.of, found)}
 
     def _join(self) -> None:

@@ -141,3 +141,8 @@ def enqueue(order: Order, queue: str, priority: int | None, delay: float | None)
     except dbos_error.DBOSWorkflowIDInUseError:
         return False
     return True
+
+
+def withdraw(id: str) -> None:
+    """Have a turn performed by nobody that waits for a worker."""
+    apart(DBOS.cancel_workflow, id)

@@ -17,6 +17,7 @@ from sqlalchemy import make_url
 
 from stategraph._dbos.codec import Codec
 from stategraph._dbos.keeper import Keeper
+from stategraph._dbos.orders import apart
 from stategraph._dbos.worker import Worker, register
 from stategraph._owners.holds import host_name
 from stategraph._util.validators import is_count, is_seconds
@@ -82,6 +83,8 @@ class Process:
     ) -> None:
         self.worker_name = f"{host_name()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
         self.queues = {DEFAULT_QUEUE: Queue(per_worker=8), **queues}
+        if not isinstance(url, str) or "://" not in url:
+            raise ConfigError("url", url, "postgresql://... or sqlite:///...", is_shown=False)
         self._name, self._url, self._poll, self._lapse, self._config = name, url, poll, lapse, config
         self._dbos: DBOS | None = None
         self._keeper: Keeper | None = None
@@ -91,6 +94,10 @@ class Process:
     def is_launched(self) -> bool:
         """Whether it is there."""
         return self._dbos is not None
+
+    def has_queue(self, name: str) -> bool:
+        """Return whether there is a queue of this name, declared here or by others."""
+        return name in self.queues or (self.is_launched and apart(DBOS.retrieve_queue, name) is not None)
 
     def launch(
         self, graphs: Mapping[str, StateGraph], max_recoveries: int, register_more: Callable[[], object], *, work: bool
@@ -110,7 +117,7 @@ class Process:
         }
         self._dbos = dbos = DBOS(config=DBOSConfig(**config))  # type: ignore[typeddict-item]
         try:
-            self._keeper = keeper = Keeper(self.worker_name, self._lapse, self._recover)
+            self._keeper = keeper = Keeper(self._name, self.worker_name, self._lapse, self._recover)
             self._worker = Worker(self.worker_name, graphs, max_recoveries, keeper.is_dead, self._give_back)
             register(self._worker)
             register_more()
@@ -128,8 +135,8 @@ class Process:
     def close(self, patience: float) -> bool:
         """Perform no more turns, give back those that are not done, and leave DBOS.
 
-        Returns whether all turns have stopped within so many seconds. Those that have not are given back all the same,
-        and nothing more of them is saved once another worker has taken them up.
+        Returns whether all turns have stopped within so many seconds. Those that have not are given back all the same:
+        who gets them waits until the node returns that is running.
         """
         if self._dbos is None:
             return True
@@ -139,6 +146,8 @@ class Process:
         try:
             if self._worker is not None:
                 has_stopped = self._worker.stop(patience)
+                for turn in self._worker.active:
+                    self._give_back(turn)
                 self._worker.settle(patience)
             if self._keeper is not None:
                 self._keeper.stop()

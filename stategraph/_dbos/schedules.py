@@ -67,8 +67,9 @@ class Schedules:
         self._known[name] = schedule
 
     def remove(self, name: str) -> None:
-        """Know a schedule no more."""
+        """Know a schedule no more, here and in DBOS."""
         self._known.pop(name, None)
+        DBOS.delete_schedule(name)
 
     def apply(self) -> None:
         """Have DBOS keep those that are known."""

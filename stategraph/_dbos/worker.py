@@ -55,6 +55,11 @@ class Worker:
         self._done: dict[str, Order] = {}
         self._idle = threading.Condition()
 
+    @property
+    def active(self) -> list[str]:
+        """The ids of the turns that are being performed."""
+        return list(self._active)
+
     # ------------------------------------------------------------------ a turn
 
     def take_turn(self, id: str, kept: bytes) -> dict[str, Any]:

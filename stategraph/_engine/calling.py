@@ -67,7 +67,7 @@ def _run_once(run: RunContext, hold: Hold, state: State) -> Task[State]:
         return (yield from begin(run, state))
     check_graph(run, saved)
     if hold.is_cancelled and saved.status is RunStatus.ACTIVE:
-        saved = yield from heed_cancel(run, saved)
+        saved = yield from cancel_as_told(run, saved)
     if saved.status is RunStatus.COMPLETED or saved.status in _WAITS:
         return saved
     return (yield from resume_owned(run, state.run_id))
@@ -149,7 +149,7 @@ def _cancel(run: RunContext, run_id: str) -> Task[None]:
         yield from _save_cancelled(run, saved, run.by)
 
 
-def heed_cancel(run: RunContext, saved: State) -> Task[State]:
+def cancel_as_told(run: RunContext, saved: State) -> Task[State]:
     """Save a run as cancelled by whoever has told so an owner that is gone."""
     by = yield (Load, run.services.cancelled_by, saved.run_id)
     return (yield from _save_cancelled(run, saved, by))
@@ -189,7 +189,7 @@ def go_on(run: RunContext, hold: Hold, max_recoveries: int) -> Task[Recovered | 
     if saved is None or saved.status is not RunStatus.ACTIVE or saved.graph != run.plan.graph:
         return None
     if hold.is_cancelled:
-        yield from heed_cancel(run, saved)
+        yield from cancel_as_told(run, saved)
         return None
     check_compatible(run.plan, saved, False)
     recoveries = saved.progress.recoveries if saved.progress else 0

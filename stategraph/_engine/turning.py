@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 import attrs
 
-from stategraph._engine.calling import check_graph, check_saves, go_on, heed_cancel
+from stategraph._engine.calling import cancel_as_told, check_graph, check_saves, go_on
 from stategraph._engine.context import RunContext
 from stategraph._engine.loop import run_from
 from stategraph._engine.owning import owning
@@ -74,7 +74,7 @@ def _take_turn(run: RunContext, hold: Hold, turn: Turn, max_recoveries: int) -> 
     if taken > turn.number or saved.status is not RunStatus.ACTIVE:  # it has come to its end, and was not told of
         return saved
     if hold.is_cancelled:
-        return (yield from heed_cancel(run, saved))
+        return (yield from cancel_as_told(run, saved))
     recovered = yield from go_on(run, hold, max_recoveries)
     return saved if recovered is None or recovered.state is None else recovered.state
 
