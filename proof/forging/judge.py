@@ -3,6 +3,7 @@
 What signing cannot promise, and what is no failure here:
 
 - A run, or all of the store, is as it once was, head and rows together; what it had since may still be there.
+- A revision has the number of one that was taken out, or overwritten, where the call saved it: see docs/signing.md.
 - Lists tell of a run as it once was, where only its head was put back; to load it is refused.
 - A run is not there, or rows of it are not, where they were taken out. It may then be begun anew.
 - One that begins meets what was put where its rows will be, and is refused.
@@ -142,6 +143,8 @@ class Judge:
         if question[0].startswith("load of a") and _is_hidden(seen, expected):
             saved = self._player.scene.saved.get(run, {}).get(seen.step)
             return "" if _is_same(seen, saved) else instead
+        if question[0] == "load of a revision" and case.is_renumbered(seen, *question[1:3]):
+            return ""
         return "" if expected and self._was_saved(question, seen, expected, case) else instead
 
     def _was_saved(self, question: Question, seen: Any, expected: Sequence[Any], case: _Case) -> bool:
@@ -198,6 +201,14 @@ class _Case:
     def saved(self, run: str) -> list[State]:
         """Return what the call saves of a run on its way."""
         return [state for world in self.worlds for state in world.saved if state.run_id == run]
+
+    def is_renumbered(self, seen: Any, run: str, step: int) -> bool:
+        """Return whether the call saves this State as one of a step: where rows of the run are changed, the number of
+        one that is not there any more, or tells of another step, is given again."""
+        changed = self.played.changed
+        if not isinstance(seen, State) or seen.step != step or not (changed.is_general or run in changed.touched):
+            return False
+        return any(is_same_state(seen, state) for state in self.saved(run))
 
     def parts(self, run: str, step: int, node: str) -> dict[str, Any]:
         """Return the parts that the call finishes of a step on its way, by their labels."""
