@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sqlite3
+import threading
+import time
 from contextlib import closing
 from datetime import UTC, datetime
 
@@ -71,6 +73,28 @@ def test_a_turn_of_nobody_is_performed_again(scene):
         assert handle.result(LONG).status is RunStatus.COMPLETED
 
     assert len(scene.notes("run")) == 3
+
+
+def test_a_worker_that_is_not_known_yet_keeps_what_it_has(scene):
+    """It has taken a turn before it could say that it lives: nobody else is to have that at once."""
+    query = "SELECT status, executor_id FROM workflow_status WHERE workflow_uuid = ?"
+    with scene.runner(lapse=0.3) as runner:
+        keeper = runner._process._keeper
+        scene.hold("run")
+        handle = runner.start(scene.work, State(run_id="run"))
+        scene.wait_for("run b")
+        now = int(time.time() * 1000) + 3_600_000
+        change(
+            scene,
+            "UPDATE workflow_status SET executor_id = 'new', updated_at = ? WHERE workflow_uuid = ?",
+            now,
+            handle.id,
+        )
+
+        keeper.keep(runner._process._worker)
+
+        assert kept(scene, query, handle.id) == [("PENDING", "new")]
+        scene.let_go("run")
 
 
 def test_a_run_that_was_to_be_deleted_is_deleted_by_the_next_worker(scene, monkeypatch):
@@ -145,8 +169,6 @@ def test_a_turn_that_is_cancelled_in_dbos_stops(scene):
 
 def test_a_run_at_work_by_hand_is_waited_for(scene):
     """The turn does what is left, once whoever works on it by hand lets go."""
-    import threading
-
     with scene.runner() as runner:
         scene.hold("run")
         by_hand = threading.Thread(target=scene.work.execute, args=[State(run_id="run")])
