@@ -926,6 +926,62 @@ MUTANTS = (
         "return not",
         ("tests/stores/test_leases.py -k another_machine",),
     ),
+    Mutant(
+        "a turn is taken up twice",
+        "_engine/turning.py",
+        "if taken < turn.number:",
+        "if taken <= turn.number:",
+        ("tests/test_turns.py",),
+    ),
+    Mutant(
+        "the number of a turn is not saved",
+        "_engine/resume.py",
+        "progress=evolved(saved.progress, turn=turn)",
+        "progress=saved.progress",
+        ("tests/test_turns.py",),
+    ),
+    Mutant(
+        "a run is deleted before anybody noted that its turn is done",
+        "_engine/turning.py",
+        "attrs.evolve(run.plan, preserve=True, forgets=False)",
+        "run.plan",
+        ("tests/test_turns.py",),
+    ),
+    Mutant(
+        "what came of a turn is deleted with its run",
+        "_dbos/worker.py",
+        "state_to_bytes(state) if goes else None",
+        "None",
+        ("tests/test_dbos.py -k not_preserved",),
+    ),
+    Mutant(
+        "an answer that is on its way does not count yet",
+        "_dbos/standing.py",
+        "newest.number > turn_of(self.saved) or ",
+        "",
+        ("tests/test_dbos.py -k answer",),
+    ),
+    Mutant(
+        "of turns that are ordered at the same time all seem new",
+        "_dbos/orders.py",
+        '"workflow_id_reuse_policy": "reject"',
+        '"workflow_id_reuse_policy": "return-existing"',
+        ("tests/test_dbos.py -k ordered_again",),
+    ),
+    Mutant(
+        "a worker takes runs from whoever works on them by hand",
+        "_dbos/worker.py",
+        "take_over = self._is_dead(busy.owner)",
+        "take_over = True",
+        ("tests/test_dbos_keeping.py -k by_hand",),
+    ),
+    Mutant(
+        "a turn of a worker that nobody remembers is given back at once",
+        "_dbos/keeper.py",
+        "(owner in beats or is_old)",
+        "True",
+        ("tests/test_dbos_keeping.py -k not_known_yet",),
+    ),
 )
 
 
