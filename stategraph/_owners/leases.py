@@ -93,7 +93,7 @@ class Leases(Protocol):
         """Return the fence of a run, 0 if nobody has it, and whether the run is cancelled."""
 
     def acquire(self, run_id: str, worker: Worker, fence: int, instead: int) -> bool | None:
-        """Lease a run that is free, that this worker has, or whose fence is `instead`; return whether it is cancelled.
+        """Lease a run that is free, or whose fence is `instead`; return whether it is cancelled.
 
         None if another has it. To be asked once more with the same fence does no harm.
         """
@@ -173,26 +173,30 @@ class LeaseHolds(SharedHolds[Leases]):
         """
         if not hold.is_by_hand or hold.fence or hold.is_lost:
             return False
+        hold.is_settled = False  # its fence is not that of the run before this is over
         self._lease(hold, take_over=False)
+        hold.is_settled = True
         return True
 
     def _lease(self, hold: Hold, *, take_over: bool) -> None:
         worker = self.present()
         hold.fence = new_fence()  # first: whatever comes, it is let go of by this number
         try:
-            hold.is_cancelled = self._acquired(hold.run_id, worker, hold.fence, take_over=take_over)
+            hold.is_cancelled = self._acquired(hold, worker, take_over=take_over)
         except RunBusyError:
             hold.fence = 0
             raise
         hold.check()
 
-    def _acquired(self, run_id: str, worker: Worker, fence: int, *, take_over: bool) -> bool:
+    def _acquired(self, hold: Hold, worker: Worker, *, take_over: bool) -> bool:
         """Lease a run; return whether it is cancelled."""
         instead = 0
-        while (cancelled := self._leases.acquire(run_id, worker, fence, instead)) is None:
-            other = self._leases.lease(run_id)
-            if other is not None and other.is_held and not take_over:
-                raise busy(run_id, other.owner, 0.0)
+        while (cancelled := self._leases.acquire(hold.run_id, worker, hold.fence, instead)) is None:
+            other = self._leases.lease(hold.run_id)
+            hold.check()  # or it would take the run from who has taken it from this one
+            # A lease of this process is of somebody here who has lost the run, and may be about to come.
+            if other is not None and other.worker.id != worker.id and other.is_held and not take_over:
+                raise busy(hold.run_id, other.owner, 0.0)
             instead = 0 if other is None else other.fence
         return cancelled
 

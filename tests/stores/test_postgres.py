@@ -5,13 +5,11 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
-import signal
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -31,7 +29,7 @@ from stategraph.errors import CheckpointSaveError, FormatError
 from stategraph.stores import Policy, PostgresStore
 from stategraph.stores._rows.records import WriteBatch
 from tests.postgres_proxy import Proxy, folder_of
-from tests.postgres_server import dsn, new_schema, open_postgres, server
+from tests.postgres_server import crash, dsn, new_schema, open_postgres
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -623,7 +621,7 @@ class TestFaults:
             try:
                 for _ in range(2):
                     time.sleep(0.3)
-                    restart(signal.SIGKILL)
+                    crash()
             finally:
                 time.sleep(0.2)
                 stop.set()
@@ -679,25 +677,3 @@ class TestFaults:
         store = opened(patience=1, dsn=f"{dsn()}&options=-cdefault_transaction_read_only%3Don")
         with pytest.raises(CheckpointSaveError, match="read-only"):
             store.save(numbered("a", 1))
-
-
-def restart(how: signal.Signals) -> None:
-    """End the server, and start it again."""
-    pid = server().get_pid()
-    os.kill(pid, how)
-    wait_until(lambda: not is_running(pid))
-    (server().pgdata / "postmaster.pid").unlink(missing_ok=True)  # of one that nobody has waited for yet
-    for _ in range(20):
-        with contextlib.suppress(Exception):
-            server().ensure_postgres_running()
-            return
-        time.sleep(0.3)
-    server().ensure_postgres_running()
-
-
-def is_running(pid: int) -> bool:
-    """-> whether a process is."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False

@@ -18,7 +18,7 @@ _ACQUIRE = (
     "WITH got AS (INSERT INTO {s}.lease AS l (run_id, worker, fence, since_ns, cancelled) "
     f"VALUES ($1::text, $2::text, $3::bigint, {_NOW_NS}, false) ON CONFLICT (run_id) DO UPDATE "
     "SET worker = excluded.worker, fence = excluded.fence, since_ns = excluded.since_ns "
-    "WHERE l.worker IS NULL OR l.worker = $2 OR l.fence = $4::bigint RETURNING l.run_id, l.fence, l.cancelled), "
+    "WHERE l.worker IS NULL OR l.fence IN ($3, $4::bigint) RETURNING l.run_id, l.fence, l.cancelled), "
     # In the rows of the run, too: whoever is about to write one of them is waited for, or finds another fence.
     "own AS (UPDATE {s}.run AS r SET fence = got.fence FROM got WHERE r.run_id = $1), "
     "nested AS (UPDATE {s}.run AS r SET fence = got.fence FROM got WHERE r.run_id > $5::text AND r.run_id < $6::text) "
