@@ -71,6 +71,27 @@ def _postgres(  # noqa: PLR0913 - its options are checked against its signature
     return PostgresStore(dsn, lease=lease, **of_server, **of_rows)
 
 
+def _redis(  # noqa: PLR0913 - its options are checked against its signature
+    url: str,
+    *,
+    prefix: str = "stategraph",
+    partitions: int = 16,
+    replicas: int = 0,
+    durable: bool = True,
+    patience: float = 60,
+    lease: float = 30,
+    sign_with: SigningKey | str | None = None,
+    verify_with: Sequence[SigningKey | str] = (),
+    serializer: str = "msgpack",
+    compress: bool = False,
+) -> CheckpointStore:
+    from stategraph.stores.redis import RedisStore  # imported when used: redis-py takes 100 ms
+
+    of_rows: Any = {"sign_with": sign_with, "verify_with": verify_with, "serializer": serializer, "compress": compress}
+    of_server: Any = {"prefix": prefix, "partitions": partitions, "replicas": replicas, "durable": durable}
+    return RedisStore(url, patience=patience, lease=lease, **of_server, **of_rows)
+
+
 _stores: Registry[CheckpointStore] = Registry(
     "checkpoint store",
     "stategraph.stores",
@@ -81,6 +102,7 @@ _stores.register("memory", _memory)
 _stores.register("disk", _disk, partial(_with_absolute_path, "a folder"))
 _stores.register("sqlite", _sqlite, partial(_with_absolute_path, "a file"))
 _stores.register("postgres", _postgres)
+_stores.register("redis", _redis)
 
 
 def register_checkpoint_store(name: str, store: CheckpointStore | Callable[..., CheckpointStore]) -> None:
