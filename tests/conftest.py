@@ -111,6 +111,10 @@ def make_store(kind: str, folder: Path) -> CheckpointStore:
             from tests.postgres_server import postgres_at  # its server is started when it is asked for
 
             return postgres_at(folder)
+        case "redis":
+            from tests.redis_server import redis_at
+
+            return redis_at(folder)
         case _:
             return FourMethodStore()
 

@@ -26,8 +26,8 @@ STRANGERS = {
 
 PUBLIC = """
     __init__ config dbos edges errors graph nodes observers policies state testing turns
-    stores.__init__ stores.base stores.disk stores.memory stores.postgres stores.registry stores.serializers
-    stores.sqlite stores.summaries stores.toolkit stores.write_behind
+    stores.__init__ stores.base stores.disk stores.memory stores.postgres stores.redis stores.registry
+    stores.serializers stores.sqlite stores.summaries stores.toolkit stores.write_behind
 """.split()
 """Modules that users may import, and packages whose modules they may. All others are private by their names."""
 

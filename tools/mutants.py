@@ -900,7 +900,7 @@ MUTANTS = (
     ),
     Mutant(
         "a write by hand does not look whether somebody has leased the run",
-        "stores/_postgres/batches.py",
+        "stores/_servers/guards.py",
         "return (Guard.OWNED, hold.fence) if hold.fence else (Guard.BY_HAND, 0)",
         "return (Guard.OWNED, hold.fence) if hold.fence else (Guard.NONE, 0)",
         ("tests/stores/test_leases.py -k somebody_owns",),

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from stategraph.stores.disk import DiskStore
     from stategraph.stores.memory import MemoryStore
     from stategraph.stores.postgres import PostgresStore
+    from stategraph.stores.redis import RedisStore
     from stategraph.stores.serializers import Serializer, register_serializer
     from stategraph.stores.sqlite import SqliteStore
     from stategraph.stores.summaries import Difference, Pruned, Summary
@@ -25,6 +26,7 @@ __all__ = [
     "Policy",
     "PostgresStore",
     "Pruned",
+    "RedisStore",
     "RetentionPolicy",
     "Serializer",
     "SqliteStore",
@@ -35,7 +37,8 @@ __all__ = [
 ]
 
 
-_LAZY = {"DiskStore": "disk", "MemoryStore": "memory", "PostgresStore": "postgres", "SqliteStore": "sqlite"}
+_LAZY = {"DiskStore": "disk", "MemoryStore": "memory", "SqliteStore": "sqlite"}
+_LAZY |= {"PostgresStore": "postgres", "RedisStore": "redis"}
 _LAZY |= dict.fromkeys(("Serializer", "register_serializer"), "serializers")
 _LAZY |= dict.fromkeys(("Difference", "Kind", "Pruned", "Summary"), "summaries")
 

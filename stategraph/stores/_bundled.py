@@ -60,6 +60,27 @@ def _postgres(  # noqa: PLR0913 - its options are checked against its signature
     return PostgresStore(dsn, lease=lease, **of_server, **of_rows)
 
 
+def _redis(  # noqa: PLR0913 - its options are checked against its signature
+    url: str,
+    *,
+    prefix: str = "stategraph",
+    partitions: int = 16,
+    replicas: int = 0,
+    durable: bool = True,
+    patience: float = 60,
+    lease: float = 30,
+    sign_with: SigningKey | str | None = None,
+    verify_with: Sequence[SigningKey | str] = (),
+    serializer: str = "msgpack",
+    compress: bool = False,
+) -> CheckpointStore:
+    from stategraph.stores.redis import RedisStore  # imported when used: redis-py takes 100 ms
+
+    of_rows: Any = {"sign_with": sign_with, "verify_with": verify_with, "serializer": serializer, "compress": compress}
+    of_server: Any = {"prefix": prefix, "partitions": partitions, "replicas": replicas, "durable": durable}
+    return RedisStore(url, patience=patience, lease=lease, **of_server, **of_rows)
+
+
 def _with_absolute_path(what: str, options: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return options that mean the same in every working directory."""
     return {**options, "path": absolute_path(options["path"], "checkpoint.options.path", what)}
@@ -69,5 +90,6 @@ BUNDLED: dict[str, tuple[Callable[..., CheckpointStore], Callable[[Mapping[str, 
     "disk": (_disk, partial(_with_absolute_path, "a folder")),
     "sqlite": (_sqlite, partial(_with_absolute_path, "a file")),
     "postgres": (_postgres, dict),
+    "redis": (_redis, dict),
 }
 """Each with what brings options that mean the same into the same form."""

@@ -27,10 +27,11 @@ from stategraph.stores.sqlite import SqliteStore
 from stategraph.stores.summaries import Pruned
 from stategraph.testing.corpus import Order
 from tests.postgres_server import postgres_at
+from tests.redis_server import redis_at
 from tests.stores.inside import log_of, table_of
 
 
-@pytest.fixture(params=[SqliteStore, DiskStore, postgres_at])
+@pytest.fixture(params=[SqliteStore, DiskStore, postgres_at, redis_at])
 def opened(request, tmp_path):
     stores = []
 

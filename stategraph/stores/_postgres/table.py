@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
@@ -12,7 +11,7 @@ from typing import Any, TypeVar
 from psycopg.errors import LockNotAvailable
 
 from stategraph._owners.claims import claimed
-from stategraph._owners.holds import acting, lost
+from stategraph._owners.holds import lost
 from stategraph._owners.leases import LAST_TRY, LeaseHolds
 from stategraph._util.dropped import reaper
 from stategraph._values import clock
@@ -20,8 +19,15 @@ from stategraph._values.ids import given_id, nested_range
 from stategraph.errors import CheckpointCorruptError, CheckpointError, CheckpointSaveError
 from stategraph.stores._checks import RunFilter
 from stategraph.stores._postgres import statements as sql
-from stategraph.stores._postgres.batches import Asked, asked, fence_of
-from stategraph.stores._postgres.connections import Connection, Connections, Server, connected, of_transaction, set_here
+from stategraph.stores._postgres.batches import Asked, asked
+from stategraph.stores._postgres.connections import (
+    Connection,
+    Server,
+    SilentServerError,
+    connected,
+    of_transaction,
+    set_here,
+)
 from stategraph.stores._postgres.failures import (
     FAILURES,
     cause_of,
@@ -32,15 +38,17 @@ from stategraph.stores._postgres.failures import (
 )
 from stategraph.stores._postgres.leasing import Leasing
 from stategraph.stores._postgres.schema import prepare, quoted
-from stategraph.stores._rows.access import StalledError, used_below
+from stategraph.stores._rows.access import StalledError
 from stategraph.stores._rows.records import MAX_STEP, CheckpointRecord, RunRecord, Unreadable, WriteBatch
 from stategraph.stores._rows.sql_columns import COLUMNS, run_of, run_or_unreadable
 from stategraph.stores._rows.table import Identify, Table, closed_error
+from stategraph.stores._servers.asking import until_answered
+from stategraph.stores._servers.connections import Connections
+from stategraph.stores._servers.guards import Guard, fence_of, hold_to_remove, is_kept_from, tell
 
 _Result = TypeVar("_Result")
 
 _PAGE = 1000  # runs that are asked for at a time, however many there are
-_AGAIN = 0.05  # seconds after which a server that was not there is asked once more
 
 
 class PostgresTable(Leasing, Table):
@@ -65,7 +73,7 @@ class PostgresTable(Leasing, Table):
         self._patience, self._prepares = patience, prepares
         self.closed = False
         self._pid = os.getpid()
-        self._connections = Connections(self._connect, pool)
+        self._connections = Connections(self._connect, pool, _all_in_use)
         self.owners: LeaseHolds | None = LeaseHolds(self, lease, partial(claimed, self))
 
     def open(self, schema: str, identify: Identify, *, migrates: bool) -> None:
@@ -104,19 +112,24 @@ class PostgresTable(Leasing, Table):
             LockNotAvailable: somebody else has locked a row, and that is not to be waited for.
             CheckpointError: `kind`, unless the tables are damaged.
         """
-        give_up = time.monotonic() + (self._patience if patience is None else patience)
-        while True:
+        if self.closed:
+            raise closed_error(self.store, run_id)
+
+        def once(give_up: float) -> _Result:
+            with self._connections.use(give_up) as server:
+                return work(server)
+
+        def may_pass(error: Exception) -> bool:
             if self.closed:
                 raise closed_error(self.store, run_id)
-            try:
-                with self._connections.use(give_up) as server:
-                    return work(server)
-            except FAILURES as error:
-                if not waits and is_stalled(error):
-                    raise
-                if not is_passing(error) or is_refused_connection(error) or time.monotonic() + _AGAIN > give_up:
-                    raise explained(error, run_id, self.store, kind) from cause_of(error)
-            time.sleep(_AGAIN)
+            return is_passing(error) and not is_refused_connection(error) and (waits or not is_stalled(error))
+
+        try:
+            return until_answered(once, self._patience if patience is None else patience, may_pass)
+        except FAILURES as error:
+            if not waits and is_stalled(error):
+                raise
+            raise explained(error, run_id, self.store, kind) from cause_of(error)
 
     def query(self, run_id: str, statement: str, values: Sequence[Any]) -> list[Any]:
         """Return all that a statement finds."""
@@ -161,8 +174,7 @@ class PostgresTable(Leasing, Table):
     def apply(self, batches: Sequence[WriteBatch]) -> Sequence[bool]:
         """Write batches in one transaction, as `Table.apply`, in the order of their runs: others do so, too."""
         order = sorted(range(len(batches)), key=lambda place: batches[place].run.run_id)
-        holds = [batch.hold for batch in batches]
-        inside = [place for place in order if (hold := holds[place]) is None or not hold.is_lost]
+        inside = [place for place in order if not is_kept_from(batches[place])]
         written = [False] * len(batches)
         if inside:
             try:
@@ -171,7 +183,7 @@ class PostgresTable(Leasing, Table):
                 reason = str(explained(error, "", self.store, CheckpointSaveError).reason)
                 raise StalledError(reason, lambda batch: self._applied([batch], waits=True)[0]) from error
             for place, is_written in zip(inside, found, strict=True):
-                hold = holds[place]
+                hold = batches[place].hold
                 written[place] = is_written and not (hold is not None and hold.is_lost)
         return written
 
@@ -183,9 +195,7 @@ class PostgresTable(Leasing, Table):
             nonlocal is_again
             was_again, is_again = is_again, True
             found = self._written(server, several)
-            for batch, rows in zip(batches, found, strict=True):
-                if batch.hold is not None and rows and rows[0][1]:
-                    batch.hold.is_cancelled = True
+            tell(batches, [bool(rows) and rows[0][1] for rows in found])
             # What was not written now may have been before, when the answer was lost.
             return [
                 bool(rows) or (was_again and self._is_there(server, batch))
@@ -224,14 +234,7 @@ class PostgresTable(Leasing, Table):
     # ------------------------------------------------------------------ removing
 
     def remove(self, run_id: str, version: int | None = None) -> bool:
-        if self.is_in_use():
-            raise used_below(self.store, run_id)
-        reaper.settle(self.store)
-        hold = acting.hold
-        if hold is not None and self.owners is not None:
-            self.owners.settle(hold)
-            hold.check()
-        guard, fence = fence_of(hold)
+        guard, fence = fence_of(hold_to_remove(self, run_id))
         values = run_id, version, *nested_range(run_id), given_id(run_id), fence
         is_again = False
 
@@ -242,7 +245,7 @@ class PostgresTable(Leasing, Table):
             return is_removed or (was_again and is_held), is_held
 
         is_removed, is_held = self._ask(run_id, removed)
-        if guard is sql.Guard.OWNED and not is_held:
+        if guard is Guard.OWNED and not is_held:
             raise lost(given_id(run_id))
         return is_removed
 
@@ -250,7 +253,7 @@ class PostgresTable(Leasing, Table):
         if not _is_kept(run_id):
             return False
         values = run_id, None, *nested_range(run_id), run_id, 0
-        return bool(self.change(run_id, sql.remove(self._schema, sql.Guard.NONE), values)[0][0])
+        return bool(self.change(run_id, sql.remove(self._schema, Guard.NONE), values)[0][0])
 
     def erase(self) -> None:
         """Leave what was removed to the server, whose vacuum overwrites it."""
@@ -310,6 +313,10 @@ class PostgresTable(Leasing, Table):
 
     def index(self, run_id: str) -> list[CheckpointRecord]:
         return [COLUMNS.row(run_id, found) for found in self.query(run_id, sql.index(self._schema), (run_id,))]
+
+
+def _all_in_use(reason: str) -> SilentServerError:
+    return SilentServerError(f"{reason}; more of them take the option pool")
 
 
 def _is_kept(value: object) -> bool:

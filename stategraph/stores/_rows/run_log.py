@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from itertools import pairwise
 from typing import TypeVar
 
@@ -78,19 +78,20 @@ class RunLog:
         Raises:
             CheckpointNotFoundError: there is no such run.
         """
-        for _ in range(_READS):
-            run = self.runs.find(run_id)  # first: a write before the rows are read makes its version an old one
-            if run is None:
-                self.known.forget_removed(run_id)
-                raise CheckpointNotFoundError(run_id, str(self.table.store), step)
-            try:
-                found = read(run)
-            except CheckpointCorruptError:
-                if not self.is_stale(run):
-                    raise
-            else:
-                if found is not None:
-                    return found
+        for tries in range(_READS):
+            with self.table.at_one_time(run_id) if tries else nullcontext():
+                run = self.runs.find(run_id)  # first: a write before the rows are read makes its version an old one
+                if run is None:
+                    self.known.forget_removed(run_id)
+                    raise CheckpointNotFoundError(run_id, str(self.table.store), step)
+                try:
+                    found = read(run)
+                except CheckpointCorruptError:
+                    if not self.is_stale(run):
+                        raise
+                else:
+                    if found is not None:
+                        return found
         raise CheckpointError(run_id, f"it was not read from the {self.table.store}: others keep writing to it")
 
     def load(self, run_id: str, step: int | None = None, revision: int | None = None) -> State:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeAlias
 
 from stategraph._owners.file_holds import Fence
@@ -36,8 +36,11 @@ class Table(ABC):
     # ------------------------------------------------------------------ records
 
     @abstractmethod
-    def apply(self, batches: Sequence[WriteBatch]) -> Sequence[bool]:
+    def apply(self, batches: Sequence[WriteBatch]) -> Sequence[bool | BaseException]:
         """Write batches in one transaction; return which of them were written.
+
+        A table that has no transaction over several runs writes each as a whole, and of several may return an error in
+        the place of one of which it is not known.
 
         A batch is written if its hold is not lost (the fence is still the one that is in it), and if its run has the
         version, and the outer run the incarnation, that it expects. It is durable when this returns. A table whose
@@ -91,6 +94,11 @@ class Table(ABC):
     @abstractmethod
     def index(self, run_id: str) -> list[CheckpointRecord]:
         """Return all checkpoints of a run, in order. Their payloads may be left out."""
+
+    def at_one_time(self, run_id: str) -> AbstractContextManager[object]:
+        """Read the record of a run, its newest checkpoint and its index as they were at one time, if that takes more
+        than reading them one after the other: others write to the run."""
+        return nullcontext()
 
     @abstractmethod
     def remove(self, run_id: str, version: int | None = None) -> bool:
