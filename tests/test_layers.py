@@ -13,7 +13,7 @@ PACKAGE = Path(stategraph.__file__).parent
 
 ROOMS = """
     _text errors _util _values _owners state _progress edges policies _protocol _schema nodes _graph _engine _drivers
-    config observers stores _capabilities graph __init__ testing
+    config observers stores picture _capabilities graph __init__ testing
 """.split()
 """From the bottom to the top. A room imports rooms before it, and itself."""
 
@@ -25,7 +25,7 @@ STRANGERS = {
 """Rooms that come before, and are none of their business all the same."""
 
 PUBLIC = """
-    __init__ config edges errors graph nodes observers policies state testing
+    __init__ config edges errors graph nodes observers picture policies state testing
     stores.__init__ stores.base stores.disk stores.memory stores.postgres stores.registry stores.serializers
     stores.sqlite stores.summaries stores.toolkit stores.write_behind
 """.split()
