@@ -2,6 +2,7 @@
 
 import base64
 import re
+import runpy
 from html.parser import HTMLParser
 from itertools import combinations, pairwise
 from random import Random
@@ -17,6 +18,8 @@ from stategraph import (
     GraphConfig,
     GraphMismatchError,
     InterruptNode,
+    MapNode,
+    ParallelNode,
     RetryPolicy,
     RunStatus,
     State,
@@ -518,6 +521,34 @@ def test_nested_runs_are_drawn_in_their_boxes():
     assert statuses(drawn_run(graph, "r").node("sub").graphs[0])["last"] == ""
 
 
+def test_finished_branches_and_items_are_drawn():
+    """All of them where the node is done, else those that a resume need not repeat."""
+
+    def fails(state):
+        raise ValueError("no")
+
+    sides = ParallelNode({"left": nothing, "right": nothing, "lost": fails}, max_workers=1, on_failure="finish")
+    each = MapNode(lambda item: 1 // item, "items", "done", max_workers=1)
+
+    def first(state):
+        return {"items": [1, 2, 0]}
+
+    graph = chain(
+        graph_named("g"), ("a", first), ("both", ParallelNode({"x": nothing, "y": nothing})), ("sides", sides)
+    )
+    with pytest.raises(ExecutionError):
+        graph.execute(State(run_id="r"))
+    drawn = drawn_run(graph, "r")
+    mapped = chain(graph_named("g"), ("a", first), ("each", each))
+    with pytest.raises(ExecutionError):
+        mapped.execute(State(run_id="r"))
+
+    assert statuses(drawn.node("both").graphs[0]) == {"x": "done", "y": "done"}
+    assert statuses(drawn.node("sides").graphs[0]) == {"left": "done", "right": "done", "lost": ""}
+    assert drawn.node("sides").texts[1] == "2 parts done"
+    assert drawn_run(mapped, "r").node("each").texts[2] == "2 parts done"
+
+
 def test_turns_of_a_conversation_begin_at_the_entry():
     """No edge leads there."""
     graph = chain(graph_named("g"), ("a", nothing), ("b", nothing))
@@ -594,6 +625,14 @@ def test_older_runs_are_drawn_with_what_is_known_of_them():
 
 
 # --------------------------------------------------------------------------- where it goes
+
+
+def test_the_pictures_of_the_documentation_are_made_by_its_tool():
+    """``python tools/make_pictures.py`` makes them anew where pictures have changed."""
+    made = runpy.run_path(str(ROOT / "tools" / "make_pictures.py"))["pictures"]()
+    images = {path.name: path.read_text(encoding="utf-8") for path in (ROOT / "docs" / "images").glob("*.svg")}
+
+    assert {name: picture.to_svg() for name, picture in made.items()} == images
 
 
 @pytest.mark.parametrize(

@@ -120,6 +120,8 @@ def texts_of(box: Box) -> tuple[str, ...]:
         told.append(in_time(visit.seconds))
     if visit.retries:
         told.append(f"{visit.retries} retr{'y' if visit.retries == 1 else 'ies'}")
+    if visit.parts:
+        told.append(f"{visit.parts} part{'' if visit.parts == 1 else 's'} done")
     is_told = visit.status not in ("", "done")
     status = [f"{visit.status}: {visit.said}" if visit.said else visit.status] if is_told else []
     return (cut(box.name) or "(no name)", *(cut(line) for line in (*box.notes, " · ".join(told), *status) if line))

@@ -11,6 +11,7 @@ import attrs
 
 from stategraph._values.ids import nested_id
 from stategraph._values.provenance import GraphStructure, Kind, RunStatus
+from stategraph.errors import FormatError
 
 if TYPE_CHECKING:
     from stategraph.stores.base import CheckpointStore
@@ -28,6 +29,7 @@ class Visit:
         seconds: How long that took; None if it is not known.
         retries: How many further attempts that took.
         said: What there is to say: an error, the reason of a pause.
+        parts: How many branches or items of the step that is being made are finished.
     """
 
     status: str = ""
@@ -35,6 +37,7 @@ class Visit:
     seconds: float | None = None
     retries: int = 0
     said: str = ""
+    parts: int = 0
 
 
 @attrs.frozen
@@ -72,11 +75,16 @@ def walk_of(structure: GraphStructure, rows: Sequence[Summary], store: Checkpoin
         visits[name] = attrs.evolve(before, status=visit.status, said=visit.said)
         if visit.status != "maybe" and last.checkpoint_node:
             taken[last.checkpoint_node, name] += 1
+    nested = _branches(structure, visits)
     if store is None or not depth:
-        return Walk(visits, taken, {}, _caption(last, path, now))
+        return Walk(visits, taken, nested, _caption(last, path, now))
+    for name in now:
+        finished = _finished(structure, store, last, name)
+        visits[name] = attrs.evolve(visits[name], parts=len(finished))
+        nested[name] = Walk(dict.fromkeys(finished, Visit("done")))
     steps = {row.checkpoint_node: row.step for row in path} | dict.fromkeys(now, last.step + 1)
     turns = sum(row.kind is Kind.ROLLBACK for row in rows)
-    nested = {
+    nested |= {
         name: found
         for name, outline in structure.outlines.items()
         if name in steps and outline.kind == "graph" and outline.nested is not None
@@ -84,6 +92,26 @@ def walk_of(structure: GraphStructure, rows: Sequence[Summary], store: Checkpoin
         if found is not None
     }
     return Walk(visits, taken, nested, _caption(last, path, now))
+
+
+def _branches(structure: GraphStructure, visits: Mapping[str, Visit]) -> dict[str, Walk]:
+    """Return, for nodes that are done, that their branches are."""
+    return {
+        name: Walk(dict.fromkeys(outline.nested.nodes, Visit("done")))
+        for name, outline in structure.outlines.items()
+        if outline.kind == "parallel" and outline.nested and visits.get(name, Visit()).status == "done"
+    }
+
+
+def _finished(structure: GraphStructure, store: CheckpointStore, last: Summary, node: str) -> list[str]:
+    """Return the finished parts of the step that is being made; none where they hold values that are unknown here."""
+    outline = structure.outlines.get(node)
+    if outline is None or outline.kind not in ("map", "parallel") or not store.keeps_parts:
+        return []
+    try:
+        return list(store.load_parts(last.run_id, last.step + 1, node))
+    except FormatError:
+        return []
 
 
 def _nested_ids(run_id: str, step: int, node: str, turns: int) -> list[str]:

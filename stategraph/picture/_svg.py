@@ -96,7 +96,8 @@ def _way(placed: PlacedWay) -> Iterator[str]:
         yield f"<title>{marked_up(f'{way.source} → {way.target}' + (f': {reason}' if reason else ''))}</title>"
     is_loop = way is not None and way.source == way.target
     yield f'<path class="way" d="{_loop(placed.points) if is_loop else _path(placed.points)}"/>'
-    yield f'<path class="tip" d="{_tip(placed.points, is_loop=is_loop)}"/></g>'
+    is_taken = way is not None and way.taken > 0
+    yield f'<path class="tip" d="{_tip(placed.points, 5.5 if is_taken else 4.0, is_loop=is_loop)}"/></g>'
 
 
 def _path(points: Sequence[Point]) -> str:
@@ -117,11 +118,12 @@ def _loop(points: Sequence[Point]) -> str:
     return f"M{x:.1f} {y:.1f}C" + " ".join(f"{to_x:.1f} {to_y:.1f}" for to_x, to_y in others)
 
 
-def _tip(points: Sequence[Point], *, is_loop: bool) -> str:
+def _tip(points: Sequence[Point], half: float, *, is_loop: bool) -> str:
     x, y = points[-1]
     if is_loop:
-        return f"M{x:.1f} {y:.1f}l7-4v8z"
-    return f"M{x:.1f} {y:.1f}" + ("l-4-7h8z" if points[-2][1] < y else "l-4 7h8z")
+        return f"M{x:.1f} {y:.1f}l{half + 3:g}-{half:g}v{2 * half:g}z"
+    up = "-" if points[-2][1] < y else " "
+    return f"M{x:.1f} {y:.1f}l-{half:g}{up}{half + 3:g}h{2 * half:g}z"
 
 
 def _label(placed: PlacedWay) -> Iterator[str]:
