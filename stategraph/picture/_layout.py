@@ -269,9 +269,10 @@ def _label_at(way: Way | None, sign: Item | None) -> Label | None:
 def _loop(way: Way, placed: PlacedBox, place: int, count: int) -> PlacedWay:
     """Return the way of a node to itself, at the right side of its box."""
     right, height = placed.x + placed.width, placed.height / count
-    top, bottom = placed.y + height * (place + 0.22), placed.y + height * (place + 0.78)
+    middle, half = placed.y + height * (place + 0.5), min(height * 0.28, 18.0)
+    top, bottom = middle - half, middle + half
     text = label_of(way)
     far = right + _LOOP - 4.0
-    label = Label(text, far, (top + bottom) / 2 - 9.0, width_of(text, SMALL), 18.0) if text else None
+    label = Label(text, far, middle - 9.0, width_of(text, SMALL), 18.0) if text else None
     points = ((right, top), (far + 4.0, top), (far + 4.0, bottom), (right, bottom))
     return PlacedWay(way, points, label)
