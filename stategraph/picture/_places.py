@@ -10,25 +10,27 @@ from stategraph.picture._ranks import Item, Line
 
 GAP = 26.0
 _SWEEPS = 12
-_PULLS = 16
+_PULLS, _FROM_BOTH = 16, 4
+_MANY = 1_000
 
 _FAR = 1e9
 
-_place = attrgetter("place")
+_place, _wish = attrgetter("place"), attrgetter("wish")
 
 
 def arrange(rows: Sequence[list[Item]], lines: Sequence[Line]) -> None:
-    """Order the items of all rows, and give each its x."""
+    """Order the items of all rows, and place each from left to right."""
     _order(rows)
     _place_apart(rows)
-    items = sum(map(len, rows))
-    for turn in range(_PULLS if items < 2_000 else 6):
-        _pull(rows, is_down=turn % 2 == 0, both=turn > 3)
+    pulled = [[_Pulled(item) for item in row] for row in rows]
+    for turn in range(_PULLS if sum(map(len, rows)) < _MANY else _PULLS // 2):
+        for one in pulled if turn % 2 == 0 else reversed(pulled):
+            _pull(one, turn % 2 if turn < _FROM_BOTH else 2)
     _straighten(rows, lines)
     left = min((item.x for row in rows for item in row), default=0.0)
     for row in rows:
         for item in row:
-            item.x -= left
+            item.middle -= left
 
 
 # --------------------------------------------------------------------------- the order
@@ -39,11 +41,13 @@ def _order(rows: Sequence[list[Item]]) -> None:
     _number(rows)
     best, fewest, failed = [list(row) for row in rows], _crossings(rows), 0
     for sweep in range(_SWEEPS):
-        if not fewest or failed > 2:
+        if not fewest or failed > 1:
             break
         for row in rows[1:] if sweep % 2 == 0 else rows[-2::-1]:
-            wishes = {id(item): _wish(item, item.above if sweep % 2 == 0 else item.below) for item in row}
-            row.sort(key=lambda item, wishes=wishes: wishes[id(item)])  # type: ignore[misc]
+            for item in row:
+                near = item.above if sweep % 2 == 0 else item.below
+                item.wish = sum(map(_place, near)) / len(near) if near else item.place
+            row.sort(key=_wish)
             _number([row])
         crossings = _crossings(rows)
         failed += 1
@@ -60,18 +64,16 @@ def _number(rows: Iterable[list[Item]]) -> None:
             item.place = place
 
 
-def _wish(item: Item, near: Sequence[Item]) -> float:
-    return sum(map(_place, near)) / len(near) if near else item.place
-
-
 def _crossings(rows: Sequence[list[Item]]) -> int:
     """Return how often lines cross."""
     total = 0
     for row in rows:
         ends: list[int] = []
         for item in row:
-            places = sorted(map(_place, item.below))
-            total += sum(len(ends) - bisect_right(ends, place) for place in places)
+            below = item.below
+            places = [below[0].place] if len(below) == 1 else sorted(map(_place, below))
+            for place in places:
+                total += len(ends) - bisect_right(ends, place)
             for place in places:
                 insort(ends, place)
     return total
@@ -84,43 +86,50 @@ def _place_apart(rows: Sequence[list[Item]]) -> None:
     for row in rows:
         x = 0.0
         for item in row:
-            item.x = x
+            item.middle = x + item.left
             x += item.width + GAP
 
 
-def _pull(rows: Sequence[list[Item]], *, is_down: bool, both: bool) -> None:
-    """Move the items of each row as near as they come to what they are joined to, none over another."""
-    for row in rows if is_down else reversed(rows):
-        wishes, weights = [], []
-        for item in row:
-            near = item.above if is_down else item.below
-            near = [*item.above, *item.below] if both or not near else near
-            weight = [8.0 if not (item.is_box or other.is_box) else 1.0 for other in near]
-            total = sum(weight)
-            middle = sum(other.middle * one for other, one in zip(near, weight, strict=True)) / total if near else None
-            wishes.append(item.x if middle is None else middle - item.width / 2 + item.lean)
-            weights.append(total or 0.1)
-        _settle(row, wishes, weights)
+class _Pulled:
+    """An item, and what it is drawn to: from above, from below, and from both; bends of a line most of all.
+
+    Each of the three is the sum of the weights, and the weight of each item that draws.
+    """
+
+    __slots__ = ("item", "left", "near", "step")
+
+    def __init__(self, item: Item) -> None:
+        self.item, self.left, self.step = item, item.left, item.width + GAP
+        above, below = _weighted(item, item.above), _weighted(item, item.below)
+        sides = (above or below, below or above, above + below)
+        self.near = [(sum(weight for _, weight in side) or 0.1, side) for side in sides]
 
 
-def _settle(row: Sequence[Item], wishes: Sequence[float], weights: Sequence[float]) -> None:
-    """Place the items of a row: in their order, apart, and in sum as near to their wishes as can be."""
-    groups: list[list[float]] = []  # of items that touch: the sum of what they wish for, of their weights, their number
-    offsets, offset = [], 0.0
-    for item, wish, weight in zip(row, wishes, weights, strict=True):
-        offsets.append(offset)
-        groups.append([(wish - offset) * weight, weight, 1])
-        offset += item.width + GAP
+def _weighted(item: Item, others: Sequence[Item]) -> list[tuple[Item, float]]:
+    return [(other, 1.0 if item.is_box or other.is_box else 8.0) for other in others]
+
+
+def _pull(row: Sequence[_Pulled], side: int) -> None:
+    """Move the items of a row as near as they come to what draws them: in their order, and none over another."""
+    groups: list[list[float]] = []  # of items that touch: the sum of their wishes, of their weights, and their number
+    offset = 0.0
+    for pulled in row:
+        weight, near = pulled.near[side]
+        wished = sum([other.middle * one for other, one in near]) if near else pulled.item.middle * weight
+        groups.append([wished - (pulled.left + offset) * weight, weight, 1])
+        offset += pulled.step
         while len(groups) > 1 and groups[-2][0] * groups[-1][1] > groups[-1][0] * groups[-2][1]:
-            wished, weighed, number = groups.pop()
-            groups[-1][0] += wished
-            groups[-1][1] += weighed
-            groups[-1][2] += number
-    place = 0
-    for wished, weighed, number in groups:
-        for _ in range(int(number)):
-            row[place].x = wished / weighed + offsets[place]
-            place += 1
+            last, group = groups.pop(), groups[-1]
+            group[0] += last[0]
+            group[1] += last[1]
+            group[2] += last[2]
+    offset, place = 0.0, 0
+    for wished, weight, number in groups:
+        start = wished / weight
+        for pulled in row[place : place + int(number)]:
+            pulled.item.middle = start + offset + pulled.left
+            offset += pulled.step
+        place += int(number)
 
 
 def _straighten(rows: Sequence[list[Item]], lines: Sequence[Line]) -> None:
@@ -144,7 +153,7 @@ def _straighten(rows: Sequence[list[Item]], lines: Sequence[Line]) -> None:
 def _set_upright(run: Sequence[Item], low: float, high: float) -> None:
     middle = min(max(sum(item.middle for item in run) / len(run), low), high)
     for item in run:
-        item.x = middle - item.width / 2
+        item.middle = middle
 
 
 def _limits(rows: Sequence[list[Item]], item: Item) -> tuple[float, float]:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import attrs
 
-MOST_BENDS = 3_000
+MOST_BENDS = 1_500
 """How many items lines may pass through in all; the longest lines beyond that go around the picture."""
 
 
@@ -24,29 +24,36 @@ class Item:
         height: How high.
         row: The row that it stands in.
         place: Its place in the row, from the left.
-        x: Its left edge.
+        middle: Where lines meet it, from the left.
         y: Its upper edge.
+        wish: Where it is drawn to while the rows are put in order.
         above: The items in rows above that a line comes from.
         below: The items in rows below that a line goes to.
         is_box: Whether it is a box.
-        lean: How far its middle, where lines meet it, is from the middle of the room that it takes.
+        lean: How far that is from the middle of the room that it takes.
     """
 
     width: float
     height: float
     row: int = 0
     place: int = 0
-    x: float = 0.0
+    middle: float = 0.0
     y: float = 0.0
+    wish: float = 0.0
     above: list[Item] = attrs.field(factory=list)
     below: list[Item] = attrs.field(factory=list)
     is_box: bool = False
     lean: float = 0.0
 
     @property
-    def middle(self) -> float:
-        """Where lines meet it, from the left."""
-        return self.x + self.width / 2 - self.lean
+    def left(self) -> float:
+        """How much of it is left of its middle."""
+        return self.width / 2 - self.lean
+
+    @property
+    def x(self) -> float:
+        """Its left edge."""
+        return self.middle - self.width / 2 + self.lean
 
 
 @attrs.define(eq=False, slots=True)
