@@ -52,7 +52,7 @@ CAPABILITIES = """
     _util.cancellation _util.code_version _values.progress
     config.reading observers.logging
     nodes._generators nodes._parts nodes.context nodes.interrupt nodes.map nodes.parallel
-    nodes.schema_calls nodes.step nodes.subgraph
+    nodes.schema_calls nodes.step nodes.subgraph picture
     stores._codec stores.disk stores.serializers stores.sqlite stores.summaries stores.toolkit stores.write_behind
 """.split()
 """Rooms and modules that no bare run needs."""

@@ -1,0 +1,680 @@
+"""Pictures of graphs, and of runs on them."""
+
+import base64
+import re
+import runpy
+from html.parser import HTMLParser
+from itertools import combinations, pairwise
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as some
+
+from stategraph import (
+    CheckpointConfig,
+    CheckpointNotFoundError,
+    ExecutionError,
+    GraphConfig,
+    GraphMismatchError,
+    InterruptNode,
+    MapNode,
+    ParallelNode,
+    RetryPolicy,
+    RunStatus,
+    State,
+    StateGraph,
+    UnknownNameError,
+    and_,
+    key_equals,
+    key_exists,
+    not_,
+)
+from stategraph._values.outline import NodeOutline
+from stategraph._values.provenance import EdgeStructure, GraphStructure
+from stategraph.picture import Picture, picture_of_run
+from stategraph.stores.memory import MemoryStore
+from stategraph.stores.sqlite import SqliteStore
+from stategraph.testing import KEPT_VALUES
+from tests.drawings import NEAR, STACK, SVG, elements, read
+from tests.pages import ROOT
+
+# --------------------------------------------------------------------------- laws
+
+
+HOSTILE = [
+    "end", "subgraph", "click", "class", "graph", '"', '"]', "<script>alert(1)</script>", "a-->b", "%%{init:{}}%%",
+    "%% c",
+    "#quot;", "#35;", "&amp;", "]]>", "<!--", "</style>", "`x`", "**b**", "[x](javascript:alert(1))", "http://e.com",
+    "A;B", "a|b", "{{x}}", "\\n", "\n", "\t", "\x00", "\ud800", "\u202eabc", "漢字", "'", "o", "x", "", "  ", "---",
+    "x@{ shape: y }", "1. item", "x" * 300, "url(#a)", "é", "🎉", "$$x$$", "default", "a:::b",
+]  # fmt: skip
+
+NAMES = some.sampled_from("abcdefghij") | some.sampled_from(HOSTILE) | some.text(max_size=8)
+LABELS = some.sampled_from(["always()", "always()", "on_error", "key_equals('a', 1)"]) | NAMES
+KINDS = some.sampled_from(["function", "map", "parallel", "pause", "graph"]) | NAMES
+
+
+def as_seen(name):
+    return "".join(char if char.isprintable() else " " for char in name)
+
+
+@some.composite
+def structures(draw, nested=None):
+    names = draw(some.lists(NAMES, min_size=1, max_size=9, unique_by=as_seen))
+    name = some.sampled_from(names)
+    edges = draw(some.lists(some.builds(EdgeStructure, name, name, LABELS, NAMES | some.just("")), max_size=16))
+    inside = some.none() if nested is None else some.none() | nested
+    notes = some.lists(NAMES, max_size=2)
+    outlines = draw(some.dictionaries(name, some.builds(NodeOutline, KINDS, notes, inside), max_size=4))
+    exits = draw(some.lists(name, max_size=3))
+    return GraphStructure(tuple(names), tuple(edges), draw(some.none() | name), tuple(exits), outlines)
+
+
+STRUCTURES = structures(structures())
+FEW = settings(max_examples=60, deadline=None)
+
+
+def picture_of(structure):
+    from stategraph.picture._run import Walk
+
+    return Picture("<g>&\"'\x00", structure, Walk())
+
+
+def graphs_of(svg):
+    """-> the graph of a picture, and all that are nested in it."""
+    graphs = [read(svg)]
+    for graph in graphs:
+        graphs += [nested for node in graph.nodes for nested in node.graphs]
+    return graphs
+
+
+def outer_of(node):
+    """-> the place of a node, with the sheets under it."""
+    sheet = STACK if node.kind in ("map", "parallel") else 0.0
+    rect = node.rect
+    return type(rect)(rect.left, rect.top, rect.right + sheet, rect.bottom + sheet)
+
+
+@FEW
+@given(STRUCTURES)
+def test_nothing_stands_on_anything_else(structure):
+    """No two boxes, no label on a box, no label on another one; and what is nested is in its box."""
+    svg = picture_of(structure).to_svg()
+    width, height = (float(value) for value in re.findall(r'viewBox="0 0 (\d+) (\d+)"', svg)[0])
+
+    for graph in graphs_of(svg):
+        places = [(node.name, outer_of(node)) for node in graph.nodes] + list(graph.labels)
+        assert [(one, other) for one, other in combinations(places, 2) if one[1].overlaps(other[1])] == []
+        assert all(rect.left >= 0 and rect.top >= 0 for _, rect in places)
+        assert all(rect.right <= width + 1 and rect.bottom <= height + 1 for _, rect in places)
+        for node in graph.nodes:
+            within = [outer_of(other) for nested in node.graphs for other in nested.nodes]
+            assert all(node.rect.has(rect.left, rect.top) and node.rect.has(rect.right, rect.bottom) for rect in within)
+
+
+@FEW
+@given(STRUCTURES)
+def test_every_edge_ends_at_its_boxes(structure):
+    """And passes through no other one."""
+    for graph in graphs_of(picture_of(structure).to_svg()):
+        for edge in graph.edges:
+            if edge.source is None:
+                continue
+            source, target = graph.node(edge.source), graph.node(edge.target)
+            assert any(rect.has_at_border(*edge.points[0]) for rect in (source.rect, outer_of(source)))
+            assert any(rect.has_at_border(*edge.points[-1]) for rect in (target.rect, outer_of(target)))
+            others = [node for node in graph.nodes if node not in (source, target)]
+            assert [node for node in others for point in edge.points if outer_of(node).has(*point, -NEAR)] == []
+
+
+@FEW
+@given(STRUCTURES)
+def test_all_nodes_and_edges_are_there(structure):
+    """Edges of the same ends are one line, but for those of failures."""
+    graph = read(picture_of(structure).to_svg())
+    shown = [(edge.source, edge.target, "failure" in edge.classes) for edge in graph.edges if edge.source is not None]
+
+    assert len(graph.nodes) == len(structure.nodes)
+    ends = {(edge.source, edge.target, edge.label == "on_error") for edge in structure.edges}
+    assert len(shown) == len(ends)
+    assert sum(edge.source is None for edge in graph.edges) == (structure.entry is not None)
+
+
+@FEW
+@given(STRUCTURES)
+def test_the_same_input_gives_the_same_picture(structure):
+    """So that a picture in a repository changes when the graph does."""
+    again = GraphStructure(*(getattr(structure, name) for name in ("nodes", "edges", "entry", "exits", "outlines")))
+
+    assert picture_of(structure).to_svg() == picture_of(again).to_svg()
+    assert picture_of(structure).to_mermaid() == picture_of(again).to_mermaid()
+
+
+TAGS = {"svg", "style", "g", "rect", "path", "polygon", "circle", "text", "title"}
+ATTRIBUTES = set(
+    """
+    class width height viewBox role aria-label x y rx cx cy r d points transform text-anchor
+    data-source data-target data-node data-kind
+    """.split()
+)
+
+
+@FEW
+@given(STRUCTURES)
+def test_there_is_nothing_in_it_that_could_be_run(structure):
+    """Or loaded: whatever the names are, they are text."""
+    svg = picture_of(structure).to_svg()
+
+    for element in elements(svg):
+        assert element.tag.removeprefix(SVG) in TAGS
+        assert set(element.attrib) <= ATTRIBUTES
+    style = "".join(element.text or "" for element in elements(svg) if element.tag == f"{SVG}style")
+    assert "url" not in style
+    assert "import" not in style
+
+
+NODE = r'n\d+(\["T"\]|\(\["T"\]\)|\[\["T"\]\]|\[/"T"/\]|\{\{"T"\}\})'
+LINE = re.compile(
+    "|".join(
+        (
+            *(r"flowchart TB", NODE, r'subgraph n\d+ \["T"\]', "end", r"n\d+\(\( \)\) --> n\d+"),
+            *(r'n\d+ (-->|==>|-\.->)(\|"T"\|)? n\d+', r"classDef [a-z]+ [-a-z0-9#:, ]+", r"class [n\d,]+ [a-z]+"),
+        )
+    ).replace("T", r"(?:\w|[ .,_=+/×·≠✓-]|#\d+;|<br/>)*")
+)
+"""The lines that there are: in quotes, nothing but letters, digits, numbers of other characters and a few signs."""
+
+
+@FEW
+@given(STRUCTURES)
+def test_mermaid_is_made_of_few_lines_that_it_knows(structure):
+    """So that no name is taken for a word of the language; its own parser has read such texts."""
+    lines = picture_of(structure).to_mermaid().splitlines()
+
+    assert [line for line in lines if not LINE.fullmatch(line.strip())] == []
+
+
+class _Page(HTMLParser):
+    def __init__(self):
+        super().__init__()
+        self.tags = []
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+
+
+@FEW
+@given(STRUCTURES)
+def test_a_page_has_no_script(structure):
+    """Nor is one allowed there."""
+    page = _Page()
+    page.feed(picture_of(structure).to_html())
+
+    assert {tag for tag, _ in page.tags} <= TAGS | {"html", "head", "meta", "body"}
+    assert not [name for _, about in page.tags for name in about if name.startswith("on") or name in ("href", "src")]
+    assert any("default-src 'none'" in (about.get("content") or "") for _, about in page.tags)
+
+
+def random_structure(nodes, edges, seed=1):
+    random = Random(seed)
+    names = [f"node-{number}" for number in range(nodes)]
+    ends = [(names[random.randrange(max(0, place - 4), place)], names[place]) for place in range(1, nodes)]
+    ends += [(random.choice(names), random.choice(names)) for _ in range(edges)]
+    labels = [random.choice(["always()", "key_equals('verdict', 'good')"]) for _ in ends]
+    between = tuple(EdgeStructure(*two, label) for two, label in zip(ends, labels, strict=True))
+    return GraphStructure(tuple(names), between, names[0], (names[-1],))
+
+
+@pytest.mark.parametrize(
+    "structure", [random_structure(1_000, 800), random_structure(400, 4_000)], ids=["1000", "dense"]
+)
+def test_large_graphs_are_drawn(structure):
+    """Lines that would pass too many rows go around them all."""
+    graph = read(picture_of(structure).to_svg())
+    boxes = {node.name: node.rect for node in graph.nodes}
+
+    assert len(boxes) == len(structure.nodes)
+    for edge in graph.edges:
+        if edge.source and edge.target and edge.source != edge.target:
+            assert boxes[edge.source].has_at_border(*edge.points[0])
+            assert boxes[edge.target].has_at_border(*edge.points[-1])
+
+
+def test_what_is_nested_in_many_places_is_not_drawn_for_ever():
+    """Some of it is drawn."""
+    structure = GraphStructure(("a",), (), "a", ("a",))
+    for _ in range(10):
+        outlines = {name: NodeOutline("graph", (), structure) for name in "abcdefghij"}
+        structure = GraphStructure(tuple("abcdefghij"), (), "a", ("j",), outlines)
+
+    assert len(picture_of(structure).to_svg()) < 20_000_000
+
+
+# --------------------------------------------------------------------------- a graph
+
+
+def graph_named(name, store=None, **checkpoint):
+    config = CheckpointConfig(**{"interval": 1, "retention": "full", "preserve": True, **checkpoint})
+    return StateGraph(GraphConfig(name, observer="noop", checkpoint=config), store=store or MemoryStore())
+
+
+def chain(graph, *nodes):
+    """Add nodes and edges from each to the next; the first is the entry, the last an exit."""
+    for name, node in nodes:
+        graph.add_node(name, node)
+    for (one, _), (other, _) in pairwise(nodes):
+        graph.add_edge(one, other)
+    graph.set_entry_point(nodes[0][0])
+    graph.set_exit_point(nodes[-1][0])
+    return graph
+
+
+def nothing(state):
+    return {}
+
+
+def test_a_graph_that_is_not_whole_can_be_drawn():
+    """To see what it lacks."""
+    graph = graph_named("begun")
+
+    assert read(graph.picture().to_svg()).nodes == ()
+    graph.add_node("a", nothing)
+    assert [node.name for node in read(graph.picture().to_svg()).nodes] == ["a"]
+
+
+def is_long(state):
+    return len(state["text"]) > 10
+
+
+@pytest.mark.parametrize(
+    ("predicate", "label"),
+    [
+        (None, ""),
+        (key_exists("a"), "a is there"),
+        (key_equals("verdict", "good"), "verdict = 'good'"),
+        (not_(key_exists("a")), "no a"),
+        (not_(key_equals("n", 1)), "n ≠ 1"),
+        (and_(key_exists("a"), key_equals("n", 1)), "and_(a is there, n = 1)"),
+        (is_long, "is_long"),
+        (lambda state: True, "lambda"),
+        (not_(is_long), "not_(is_long)"),
+    ],
+)
+def test_a_predicate_is_shown_in_short(predicate, label):
+    """Where a few words say it."""
+    graph = chain(graph_named("g"), ("a", nothing), ("b", nothing))
+    graph.add_edge("a", "a", predicate)
+
+    labels = [label for label, _ in read(graph.picture().to_svg()).labels]
+    assert labels == [label] * bool(label)
+
+
+def test_names_of_edges_are_shown_in_place_of_predicates():
+    """They were given for that."""
+    graph = chain(graph_named("g"), ("a", nothing), ("b", nothing))
+    graph.add_edge("a", "a", key_exists("a"), name="rework")
+    graph.add_edge("a", "a", key_exists("b"))
+
+    assert [label for label, _ in read(graph.picture().to_svg()).labels] == ["rework or b is there"]
+
+
+def test_failures_go_their_own_way():
+    """A line of dashes."""
+    graph = chain(graph_named("g"), ("a", nothing), ("b", nothing))
+    graph.add_node("risky", nothing, on_error="b", retry=RetryPolicy(max_attempts=2))
+    graph.add_edge("a", "risky")
+    graph.add_edge("risky", "b", key_exists("x"))
+    drawn = read(graph.picture().to_svg())
+
+    assert sorted(label for label, _ in drawn.labels) == ["on error", "x is there"]
+    assert [edge.source for edge in drawn.edges if "failure" in edge.classes] == ["risky"]
+    assert drawn.node("risky").texts == ("risky", "up to 2 attempts")
+
+
+# --------------------------------------------------------------------------- a run
+
+
+def drawn_run(graph, run):
+    return read(graph.picture(run).to_svg())
+
+
+def statuses(drawn):
+    """-> the status of each node, by its name."""
+    known = {"done", "handled", "failed", "waiting", "working", "maybe"}
+    return {node.name: " ".join(node.classes & known) for node in drawn.nodes}
+
+
+def taken(drawn):
+    return {(edge.source, edge.target) for edge in drawn.edges if "taken" in edge.classes}
+
+
+def test_a_run_is_drawn_over_the_graph():
+    """What it has done, and how often."""
+    graph = chain(
+        graph_named("g"),
+        ("draft", lambda state: {"n": state.get("n", 0) + 1}),
+        ("review", nothing),
+        ("publish", nothing),
+    )
+    graph.add_node("reject", nothing)
+    graph.add_edge("draft", "draft", key_equals("n", 99))
+    graph.set_exit_point("reject")
+    graph.add_edge("review", "reject", key_equals("n", -1))
+    graph.execute(State(run_id="r"))
+    drawn = drawn_run(graph, "r")
+
+    assert statuses(drawn) == {"draft": "done", "review": "done", "publish": "done", "reject": ""}
+    assert taken(drawn) == {("draft", "review"), ("review", "publish")}
+    assert "r · completed · 3 steps" in graph.picture("r").to_svg()
+    assert statuses(read(graph.picture().to_svg()))["draft"] == ""
+
+
+def looping(store=None, **checkpoint):
+    graph = graph_named("loop", store, **checkpoint)
+    for name, node in (("draft", lambda state: {"n": state.get("n", 0) + 1}), ("review", nothing), ("end", nothing)):
+        graph.add_node(name, node)
+    graph.add_edge("draft", "review")
+    graph.add_edge("review", "end", key_equals("n", 3))
+    graph.add_edge("review", "draft")
+    graph.set_entry_point("draft")
+    graph.set_exit_point("end")
+    return graph
+
+
+def test_what_was_done_several_times_is_counted():
+    """At nodes and at edges."""
+    graph = looping()
+    graph.execute(State(run_id="r"))
+    drawn = drawn_run(graph, "r")
+
+    assert drawn.node("draft").texts[1].startswith("×3 · ")
+    assert {label for label, _ in drawn.labels} == {"×3", "×2", "n = 3"}
+
+
+def test_where_the_history_is_not_whole_nothing_is_counted():
+    """A number would be wrong."""
+    graph = looping(retention="latest")
+    graph.execute(State(run_id="r"))
+    drawn = drawn_run(graph, "r")
+
+    assert statuses(drawn) == {"draft": "", "review": "", "end": "done"}
+    assert not [node for node in drawn.nodes if "×" in "".join(node.texts)]
+
+
+def test_what_was_taken_back_is_not_drawn():
+    """A rollback takes it out of the picture."""
+    graph = looping()
+    graph.execute(State(run_id="r"))
+    graph.store.rollback("r", 3)
+    drawn = drawn_run(graph, "r")
+
+    assert statuses(drawn) == {"draft": "done", "review": "done", "end": ""}
+    assert drawn.node("draft").texts[1].startswith("×2")
+    assert "unfinished" in graph.picture("r").to_svg()
+
+
+def test_a_failure_is_drawn_at_the_node_that_failed():
+    """With the way there, and the error."""
+
+    def fails(state):
+        raise ValueError("no <topic>")
+
+    graph = chain(graph_named("g"), ("a", nothing), ("b", fails), ("c", nothing))
+    with pytest.raises(ExecutionError):
+        graph.execute(State(run_id="r"))
+    drawn = drawn_run(graph, "r")
+
+    assert statuses(drawn) == {"a": "done", "b": "failed", "c": ""}
+    assert taken(drawn) == {("a", "b")}
+    assert drawn.node("b").texts[-1] == "failed: ValueError: no <topic>"
+    assert statuses(drawn_run(graph, graph.store.load("r"))) == {"a": "done", "b": "failed", "c": ""}
+
+
+def test_a_failure_that_was_handled_is_told_from_what_was_done():
+    """The run went on at its handler."""
+
+    def fails(state):
+        raise ValueError("no")
+
+    graph = graph_named("g")
+    for name, node, handler in (
+        ("a", nothing, None),
+        ("b", fails, "mend"),
+        ("mend", nothing, None),
+        ("c", nothing, None),
+    ):
+        graph.add_node(name, node, on_error=handler)
+    for ends in (("a", "b"), ("b", "c"), ("mend", "c")):
+        graph.add_edge(*ends)
+    graph.set_entry_point("a")
+    graph.set_exit_point("c")
+    graph.execute(State(run_id="r"))
+    drawn = drawn_run(graph, "r")
+
+    assert statuses(drawn) == {"a": "done", "b": "handled", "mend": "done", "c": "done"}
+    assert taken(drawn) == {("a", "b"), ("b", "mend"), ("mend", "c")}
+
+
+def test_a_pause_is_drawn_where_it_waits():
+    """With its reason."""
+    ask = InterruptNode(None, "verdict", reason="approve it")
+    graph = chain(graph_named("g"), ("a", nothing), ("ask", ask), ("c", nothing))
+    paused = graph.execute(State(run_id="r"))
+    drawn = drawn_run(graph, "r")
+
+    assert statuses(drawn) == {"a": "done", "ask": "waiting", "c": ""}
+    assert drawn.node("ask").texts == ("ask", "asks for verdict", "waiting: approve it")
+    assert statuses(drawn_run(graph, paused)) == {"a": "done", "ask": "waiting", "c": ""}
+    graph.resume("r", {"verdict": "yes"})
+    assert statuses(drawn_run(graph, "r")) == {"a": "done", "ask": "done", "c": "done"}
+
+
+def test_what_is_under_way_is_drawn():
+    """If one node comes next, it is that; of several, any may be."""
+    seen = []
+    graph = graph_named("g")
+
+    def looks(state):
+        seen.append(statuses(drawn_run(graph, "r")))
+        return {}
+
+    for name, node in (("a", nothing), ("b", looks), ("c", looks), ("d", looks)):
+        graph.add_node(name, node)
+    graph.add_edge("a", "b")
+    graph.add_edge("b", "c", key_exists("x"))
+    graph.add_edge("b", "d")
+    graph.add_edge("c", "d")
+    graph.set_entry_point("a")
+    graph.set_exit_point("d")
+    graph.execute(State(run_id="r"))
+
+    assert seen == [
+        {"a": "done", "b": "working", "c": "", "d": ""},
+        {"a": "done", "b": "done", "c": "maybe", "d": "maybe"},
+    ]
+
+
+def test_nested_runs_are_drawn_in_their_boxes():
+    """The newest of each."""
+    seen = []
+    ask = InterruptNode(None, "verdict")
+    nested = chain(graph_named("nested"), ("first", nothing), ("ask", ask), ("last", nothing))
+    graph = chain(graph_named("g"), ("a", nothing), ("sub", nested.as_node()), ("c", nothing))
+
+    graph.execute(State(run_id="r"))
+    seen.append(drawn_run(graph, "r"))
+    graph.resume("r", {"verdict": 1})
+    seen.append(drawn_run(graph, "r"))
+
+    assert [statuses(drawn) for drawn in seen] == [
+        {"a": "done", "sub": "waiting", "c": ""},
+        {"a": "done", "sub": "done", "c": "done"},
+    ]
+    assert [statuses(drawn.node("sub").graphs[0]) for drawn in seen] == [
+        {"first": "done", "ask": "waiting", "last": ""},
+        {"first": "done", "ask": "done", "last": "done"},
+    ]
+    graph.store.rollback("r", 1)
+    assert statuses(drawn_run(graph, "r")) == {"a": "done", "sub": "", "c": ""}
+    graph.resume("r")
+    assert statuses(drawn_run(graph, "r").node("sub").graphs[0])["last"] == ""
+
+
+def test_finished_branches_and_items_are_drawn():
+    """All of them where the node is done, else those that a resume need not repeat."""
+
+    def fails(state):
+        raise ValueError("no")
+
+    sides = ParallelNode({"left": nothing, "right": nothing, "lost": fails}, max_workers=1, on_failure="finish")
+    each = MapNode(lambda item: 1 // item, "items", "done", max_workers=1)
+
+    def first(state):
+        return {"items": [1, 2, 0]}
+
+    graph = chain(
+        graph_named("g"), ("a", first), ("both", ParallelNode({"x": nothing, "y": nothing})), ("sides", sides)
+    )
+    with pytest.raises(ExecutionError):
+        graph.execute(State(run_id="r"))
+    drawn = drawn_run(graph, "r")
+    mapped = chain(graph_named("g"), ("a", first), ("each", each))
+    with pytest.raises(ExecutionError):
+        mapped.execute(State(run_id="r"))
+
+    assert statuses(drawn.node("both").graphs[0]) == {"x": "done", "y": "done"}
+    assert statuses(drawn.node("sides").graphs[0]) == {"left": "done", "right": "done", "lost": ""}
+    assert drawn.node("sides").texts[1] == "2 parts done"
+    assert drawn_run(mapped, "r").node("each").texts[2] == "2 parts done"
+
+
+def test_turns_of_a_conversation_begin_at_the_entry():
+    """No edge leads there."""
+    graph = chain(graph_named("g"), ("a", nothing), ("b", nothing))
+    graph.turn("r", {"n": 1})
+    graph.turn("r", {"n": 2})
+    drawn = drawn_run(graph, "r")
+
+    assert drawn.node("a").texts[1].startswith("×2")
+    assert [label for label, _ in drawn.labels] == ["×2"]
+
+
+def test_a_cancelled_run_is_drawn_as_it_stopped():
+    """And says so."""
+    graph = chain(graph_named("g"), ("a", nothing), ("ask", InterruptNode(None, "x")), ("b", nothing))
+    graph.execute(State(run_id="r"))
+    graph.cancel("r")
+
+    assert graph.store.load("r").status is RunStatus.CANCELLED
+    assert statuses(drawn_run(graph, "r"))["a"] == "done"
+    assert "r · cancelled · 1 step" in graph.picture("r").to_svg()
+
+
+def test_what_cannot_be_drawn_is_refused():
+    """With the errors that a resume raises."""
+    graph = chain(graph_named("g", store := MemoryStore()), ("a", nothing))
+    other = chain(graph_named("h", store), ("a", nothing))
+    graph.execute(State(run_id="r"))
+
+    with pytest.raises(CheckpointNotFoundError):
+        graph.picture("nobody")
+    with pytest.raises(GraphMismatchError, match="picture_of_run"):
+        other.picture("r")
+    with pytest.raises(TypeError, match="by its id or as a State, not as int"):
+        graph.picture(5)
+
+
+def test_nodes_that_the_graph_has_lost_are_left_out():
+    """The rest of the run is drawn."""
+    graph = chain(graph_named("g", store := MemoryStore()), ("a", nothing), ("b", nothing), ("c", nothing))
+    graph.execute(State(run_id="r"))
+    edited = chain(graph_named("g", store), ("a", nothing), ("c", nothing))
+
+    assert statuses(drawn_run(edited, "r")) == {"a": "done", "c": "done"}
+
+
+# --------------------------------------------------------------------------- without the graph
+
+
+def test_a_run_can_be_drawn_from_its_store_alone(tmp_path):
+    """As it is drawn where the graph is there."""
+    nested = chain(graph_named("nested"), ("first", nothing), ("last", nothing))
+    with SqliteStore(tmp_path / "runs.db") as store:
+        graph = chain(graph_named("g", store), ("a", nothing), ("sub", nested.as_node()), ("c", nothing))
+        graph.add_edge("a", "c", is_long)
+        graph.execute(State(run_id="r"))
+        svg = graph.picture("r").to_svg()
+
+    with SqliteStore(tmp_path / "runs.db", read_only=True) as store:
+        assert picture_of_run(store, "r").to_svg() == svg
+        with pytest.raises(CheckpointNotFoundError):
+            picture_of_run(store, "nobody")
+
+
+def test_older_runs_are_drawn_with_what_is_known_of_them():
+    """Neither entry nor kinds stand in the golden files; in States made by hand, not even nodes."""
+    assert KEPT_VALUES  # their types are registered where they are
+    with SqliteStore(ROOT / "tests" / "golden" / "format-1.db", read_only=True) as store:
+        drawn = read(picture_of_run(store, "values/json").to_svg())
+    assert statuses(drawn) == {"draft": "", "review": "failed"}
+
+    memory = MemoryStore()
+    memory.save(State(run_id="r", step=2, checkpoint_node="somewhere"))
+    assert statuses(read(picture_of_run(memory, "r").to_svg())) == {"somewhere": "done"}
+
+
+# --------------------------------------------------------------------------- where it goes
+
+
+def test_the_pictures_of_the_documentation_are_made_by_its_tool():
+    """``python tools/make_pictures.py`` makes them anew where pictures have changed."""
+    made = runpy.run_path(str(ROOT / "tools" / "make_pictures.py"))["pictures"]()
+    images = {path.name: path.read_text(encoding="utf-8") for path in (ROOT / "docs" / "images").glob("*.svg")}
+
+    assert {name: picture.to_svg() for name, picture in made.items()} == images
+
+
+@pytest.mark.parametrize(
+    ("name", "begin"),
+    [("g.svg", "<svg "), ("g.html", "<!doctype html>"), ("g.mmd", "flowchart TB"), ("g.MERMAID", "flowchart TB")],
+)
+def test_the_name_of_the_file_tells_the_format(tmp_path, name, begin):
+    """As a path or as a str."""
+    picture = chain(graph_named("g"), ("é", nothing)).picture()
+    picture.save(tmp_path / name)
+    picture.save(str(tmp_path / name))
+
+    text = (tmp_path / name).read_text(encoding="utf-8")
+    assert text.startswith(begin)
+    assert "é" in text
+
+
+def test_another_format_is_refused(tmp_path):
+    """With those that there are."""
+    with pytest.raises(UnknownNameError, match=r"'.png'.*'.html', '.mermaid', '.mmd', '.svg'"):
+        graph_named("g").picture().save(tmp_path / "g.png")
+
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_notebooks_show_it_as_an_image():
+    """SVG itself is hidden in notebooks that are not trusted."""
+    picture = chain(graph_named('<"g">'), ("a", nothing)).picture()
+    shown = re.fullmatch(
+        r'<img alt="graph &lt;&quot;g&quot;&gt;" src="data:image/svg\+xml;base64,(.*)">', picture._repr_html_()
+    )
+
+    assert shown is not None
+    assert base64.b64decode(shown[1]).decode() == picture.to_svg()
+    assert repr(picture) == "<Picture of graph '<\"g\">'>"
+
+
+def test_it_is_for_light_and_dark_pages_and_needs_no_colour():
+    """Each status has a sign."""
+    from stategraph.picture._svg import _MARKS
+
+    svg = graph_named("g").picture().to_svg()
+
+    assert "@media (prefers-color-scheme:dark)" in svg
+    assert len(set(_MARKS.values())) == 6
