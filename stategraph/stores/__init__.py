@@ -9,6 +9,7 @@ from stategraph.stores.registry import get_checkpoint_store, register_checkpoint
 
 if TYPE_CHECKING:
     from stategraph._values.provenance import Kind
+    from stategraph.stores._codec.opaque import Opaque
     from stategraph.stores.disk import DiskStore
     from stategraph.stores.memory import MemoryStore
     from stategraph.stores.postgres import PostgresStore
@@ -22,6 +23,7 @@ __all__ = [
     "DiskStore",
     "Kind",
     "MemoryStore",
+    "Opaque",
     "Policy",
     "PostgresStore",
     "Pruned",
@@ -36,6 +38,7 @@ __all__ = [
 
 
 _LAZY = {"DiskStore": "disk", "MemoryStore": "memory", "PostgresStore": "postgres", "SqliteStore": "sqlite"}
+_LAZY |= {"Opaque": "_codec.opaque"}
 _LAZY |= dict.fromkeys(("Serializer", "register_serializer"), "serializers")
 _LAZY |= dict.fromkeys(("Difference", "Kind", "Pruned", "Summary"), "summaries")
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
+from stategraph._owners.holds import held
 from stategraph._progress.answers import asking_again, gives_back, waiting_anew
 from stategraph._text.shown import shorten
 from stategraph._values.ids import check_given_id
-from stategraph._values.provenance import Kind, ParentStep, RunStatus
-from stategraph.errors import CheckpointNotFoundError, RunExistsError
+from stategraph._values.provenance import Kind, Owner, ParentStep, RunStatus
+from stategraph.errors import CheckpointNotFoundError, RunBusyError, RunCompleteError, RunExistsError
 from stategraph.state import State, evolve, told
 from stategraph.stores._checks import RunFilter, check_number
 from stategraph.stores.summaries import Difference, Summary
@@ -57,6 +58,31 @@ def diff(store: Any, run_id: str, a: int, b: int, other: str | None) -> Differen
     for name, step in (("a", a), ("b", b)):
         check_number(step, name)
     return Difference.between(store.load(run_id, a), store.load(run_id if other is None else other, b))
+
+
+def cancel(store: Any, run_id: str, by: str | None) -> Owner | None:
+    """Save a run as cancelled; have its owner told, if there is one, and return that."""
+    try:
+        _save_cancelled(store, run_id, by)
+    except RunBusyError as busy:
+        store._cancel(run_id)
+        owner: Owner = busy.owner
+    else:
+        return None
+    try:  # once more: its owner may have let go of it before it could be told
+        _save_cancelled(store, run_id, by)
+    except (RunBusyError, CheckpointNotFoundError, RunCompleteError):
+        return owner
+    return None
+
+
+def _save_cancelled(store: Any, run_id: str, by: str | None) -> None:
+    with held(store, check_given_id(run_id)):
+        state: State = store.load(run_id)
+        if state.status is RunStatus.COMPLETED:
+            raise RunCompleteError(run_id, state.checkpoint_node)
+        if state.status is not RunStatus.CANCELLED:
+            store.save(evolve(told(state, by=by), status=RunStatus.CANCELLED))
 
 
 # --------------------------------------------------------------------------- time travel

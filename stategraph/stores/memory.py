@@ -133,7 +133,9 @@ class MemoryStore(CheckpointStore):
             while len(policies) > _MOST_WAITING:
                 del policies[next(iter(policies))]
 
-    def load(self, run_id: str, step: int | None = None, revision: int | None = None) -> State:
+    def load(
+        self, run_id: str, step: int | None = None, revision: int | None = None, *, unknown: str | None = None
+    ) -> State:  # all values are here: none is unknown
         run = self._settled().runs.get(check_run_id(run_id))
         if step is None and revision is None:
             if run is None:

@@ -19,6 +19,7 @@ def _memory() -> CheckpointStore:
 
 def _disk(
     path: str,
+    read_only: bool = False,
     sign_with: SigningKey | str | None = None,
     verify_with: Sequence[SigningKey | str] = (),
     serializer: str = "msgpack",
@@ -26,7 +27,8 @@ def _disk(
 ) -> CheckpointStore:
     from stategraph.stores.disk import DiskStore  # imported when used: diskcache takes 60 ms
 
-    return DiskStore(path, sign_with=sign_with, verify_with=verify_with, serializer=serializer, compress=compress)
+    keys = {"sign_with": sign_with, "verify_with": verify_with}
+    return DiskStore(path, read_only=read_only, serializer=serializer, compress=compress, **keys)
 
 
 def _with_absolute_path(what: str, options: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -56,6 +56,15 @@ def _to_plain(parts: list[Any]) -> list[Any]:
     return [encoder.prepare(part, "", -1) for part in parts]
 
 
+def plain(value: Any) -> Any:
+    """Return the plain form of a value: what the serializer "json" writes.
+
+    Raises:
+        NotSerializableError: A part of it cannot be kept exactly; the error has the path to it.
+    """
+    return _PlainEncoder().prepare(value, "", -1)
+
+
 def _from_plain(plain: Any, depth: int = 0) -> Any:
     """Return the value that has this plain form.
 
@@ -94,6 +103,20 @@ def _key(key: Any) -> str:
     if not key.startswith(_MARK * 2):
         raise DecodeError(f"it holds a dict with the key {shorten(key)}, which is no tag")
     return key[1:]
+
+
+def from_plain(form: Any) -> Any:
+    """Return the value that has this plain form. Its containers are ordinary ones.
+
+    Raises:
+        DecodeError: It is no plain form.
+    """
+    try:
+        return _from_plain(form)
+    except (DecodeError, MemoryError):
+        raise
+    except Exception as error:  # any may be raised while values are made of garbage
+        raise DecodeError(f"it is no plain form: {error}") from error
 
 
 # --------------------------------------------------------------------------- formats
@@ -144,7 +167,7 @@ class Serializer(PayloadFormat):
 
     def decode(self, payload: bytes) -> Any:
         try:
-            return _from_plain(self.loads(payload))
+            return from_plain(self.loads(payload))
         except (DecodeError, MemoryError):
             raise
         except Exception as error:  # any may be raised while values are made of garbage

@@ -114,8 +114,7 @@ class Table(ABC):
     # ------------------------------------------------------------------ owners
 
     owners: SharedHolds[Any] | None = None
-    """Who owns which run, where processes that share the table know that of each other; None in one that is only read.
-    """
+    """Who owns which run, where processes that share the table know that of each other; None once it is closed."""
 
     @abstractmethod
     def fence(self, run_id: str) -> Fence:
@@ -142,6 +141,12 @@ class Table(ABC):
     @abstractmethod
     def close(self) -> None:
         """Close all files."""
+
+
+def read_only_error(store: object, run_id: str, kind: type[CheckpointError]) -> CheckpointError:
+    """Return the error for a write to a store that is only read."""
+    reason = "was opened with read_only=True, to be looked into only; open it without, to change it"
+    return kind(run_id, f"the {store} {reason}")
 
 
 def closed_error(store: object, run_id: str = "") -> CheckpointError:
