@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
-_END_OF_CALL = {"completed": Exit.OK, "paused": Exit.PAUSED, "failed": Exit.FAILED, "cancelled": Exit.FAILED}
+END_OF_CALL = {"completed": Exit.OK, "paused": Exit.PAUSED, "failed": Exit.FAILED, "cancelled": Exit.FAILED}
+"""The exit codes of a run that has ended, or waits."""
 
 
 def sure(function: _Function) -> _Function:
@@ -57,4 +58,4 @@ def ended(screen: Screen, state: State) -> int:
     else:
         why = "" if state.pause is None else f": {state.pause.reason}"
         screen.line((state.run_id, "bold"), "  ", (status, STYLES[status]), f"  step {state.step}{why}")
-    return _END_OF_CALL.get(status, Exit.OK)
+    return END_OF_CALL.get(status, Exit.OK)

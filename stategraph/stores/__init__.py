@@ -15,10 +15,11 @@ if TYPE_CHECKING:
     from stategraph.stores.postgres import PostgresStore
     from stategraph.stores.serializers import Serializer, register_serializer
     from stategraph.stores.sqlite import SqliteStore
-    from stategraph.stores.summaries import Difference, Pruned, Summary
+    from stategraph.stores.summaries import Damage, Difference, Pruned, Summary, Verified
 
 __all__ = [
     "CheckpointStore",
+    "Damage",
     "Difference",
     "DiskStore",
     "Kind",
@@ -31,6 +32,7 @@ __all__ = [
     "Serializer",
     "SqliteStore",
     "Summary",
+    "Verified",
     "get_checkpoint_store",
     "register_checkpoint_store",
     "register_serializer",
@@ -40,7 +42,7 @@ __all__ = [
 _LAZY = {"DiskStore": "disk", "MemoryStore": "memory", "PostgresStore": "postgres", "SqliteStore": "sqlite"}
 _LAZY |= {"Opaque": "_codec.opaque"}
 _LAZY |= dict.fromkeys(("Serializer", "register_serializer"), "serializers")
-_LAZY |= dict.fromkeys(("Difference", "Kind", "Pruned", "Summary"), "summaries")
+_LAZY |= dict.fromkeys(("Damage", "Difference", "Kind", "Pruned", "Summary", "Verified"), "summaries")
 
 
 def __getattr__(name: str) -> Any:

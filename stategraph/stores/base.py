@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from stategraph._values.provenance import Owner
     from stategraph.state import State
     from stategraph.stores._checks import Narrower, RunFilter, Which
-    from stategraph.stores.summaries import Difference, Pruned, Summary
+    from stategraph.stores.summaries import Difference, Pruned, Summary, Verified
 
 __all__ = ["RETENTIONS", "CheckpointStore", "Policy", "RetentionPolicy", "SigningKey"]
 
@@ -288,6 +288,29 @@ class CheckpointStore(ABC):
         from stategraph.stores.summaries import Pruned
 
         return Pruned()
+
+    def verify(self) -> Verified:
+        """Read everything that is kept, and say what of it is damaged. Nothing is changed.
+
+        The default reads what `history` and `load` give.
+        """
+        from stategraph.stores import _defaults
+
+        return _defaults.verify(self)
+
+    def changed_since(self, token: str | None, run_id: str | None = None) -> str | None:
+        """Return another token if runs may have changed since this one was returned, None if nothing has.
+
+        For views that are kept up to date: ask, and look again if there is another token. It costs little in the
+        built-in stores, however many runs there are; the default looks at all of them.
+
+        Args:
+            token: What was returned before; None at first, for which there always is another one.
+            run_id: Only ask about this run, and not about what is nested in it.
+        """
+        from stategraph.stores import _defaults
+
+        return _defaults.changed_since(self, token, run_id)
 
     # ------------------------------------------------------------------ owners
 

@@ -49,6 +49,22 @@ def make(kind="sqlite", path="runs.db"):
 graph = make()
 number = 5
 
+def letters():
+    checkpoint = CheckpointConfig(store="sqlite", retention="full", preserve=True, options={"path": "letters.db"})
+    graph = StateGraph(GraphConfig("letters", observer="noop", checkpoint=checkpoint))
+    def write(state):
+        if state.get("bad"):
+            raise ValueError("no ink")
+        import time
+        time.sleep(state.get("seconds", 0.01))
+        return {"written": True}
+    graph.add_node("write", write)
+    graph.add_node("send", lambda state: {"sent": True})
+    graph.add_edge("write", "send")
+    graph.set_entry_point("write")
+    graph.set_exit_point("send")
+    return graph
+
 def broken():
     raise RuntimeError("no graph today")
 """
@@ -107,6 +123,12 @@ def process(*arguments: str, cwd: Path, given: str = "", **changes: str) -> Resu
     return Result(done.returncode, done.stdout, done.stderr)
 
 
+def started(*arguments: str, cwd: Path) -> subprocess.Popen[str]:
+    """Start the command as a process; its output is in pipes."""
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command(*arguments), cwd=cwd, env=environment(), stdout=pipe, stderr=pipe, text=True)
+
+
 def at_terminal(*arguments: str, cwd: Path, typed: str = "", width: int = 80, **changes: str) -> Result:
     """Call the command at a pseudo terminal, at which this is typed once something stands there."""
     leader, follower = pty.openpty()
@@ -134,6 +156,7 @@ def at_terminal(*arguments: str, cwd: Path, typed: str = "", width: int = 80, **
             break
         seen += read
         if typed:
+            time.sleep(0.3)  # until it waits: Python misses an interrupt that comes right before it reads
             os.write(leader, typed.encode())
             typed = ""
     os.close(leader)

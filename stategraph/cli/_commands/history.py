@@ -9,7 +9,7 @@ import click
 from stategraph.cli._asked import Asked, asked, common
 from stategraph.cli._looking import story
 from stategraph.cli._options import run_argument
-from stategraph.cli._screen import STYLES, Cell, Screen
+from stategraph.cli._screen import STYLES, Screen
 from stategraph.cli._shapes import summary_shape
 from stategraph.cli._text import ago, cut, span
 
@@ -45,7 +45,7 @@ def command(request: Asked, run_id: str, last: int | None) -> None:
     request.screen.table(COLUMNS, [history_row(request.screen, row) for row in rows])
 
 
-def history_row(screen: Screen, row: Summary) -> tuple[Cell, ...]:
+def history_row(screen: Screen, row: Summary) -> tuple[str, tuple[str, str], str, str, str, tuple[str, str]]:
     """Return what is shown of a checkpoint."""
     number = f"{row.step}.{row.revision}" if row.revision else str(row.step)
     style = STYLES.get(str(row.status), "")

@@ -76,6 +76,12 @@ class ReadCache:
                 finally:
                     self.connection.rollback()
 
+    def change_token(self, store: object) -> str:
+        """Return what differs whenever somebody has committed something since."""
+        with self.reading(store):
+            (version,) = self.connection.execute("PRAGMA data_version").fetchone()
+            return f"{self._database.opened}-{version}"
+
     def get(self, key: str, default: bytes | None = None) -> Any:
         """Return what is kept under a key, within `reading` or `snapshot`."""
         select = "SELECT mode, filename, value FROM Cache WHERE key = ? AND raw = 1"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
@@ -25,6 +26,7 @@ class ReadFile:
 
     Attributes:
         connection: The connection, as it was used last.
+        opened: Differs each time that the file is opened.
     """
 
     def __init__(self, file: Path, prepare: Callable[[sqlite3.Connection], None]) -> None:
@@ -56,6 +58,7 @@ class ReadFile:
             connection.close()
             raise
         self.connection, self._files, self.is_fixed = connection, files, is_fixed
+        self.opened = os.urandom(4).hex()
 
     def close(self) -> None:
         """Close the connection."""

@@ -79,12 +79,14 @@ class Connection(sqlite3.Connection):
     Attributes:
         access: Of the thread that uses it: no other one forks the process meanwhile.
         snapshot: Held while that thread reads everything as it was at one time.
+        opened: Differs for each connection.
     """
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self.access = Access()
         self.snapshot = threading.Lock()
+        self.opened = os.urandom(4).hex()
 
     def __del__(self) -> None:
         # Nothing is lost where it was never opened, or the interpreter is so far gone that modules are, too.
@@ -92,6 +94,13 @@ class Connection(sqlite3.Connection):
             self.close()
         except Exception:  # noqa: BLE001, S110
             pass
+
+
+class _Watcher(threading.Thread):
+    """Stands for all who ask whether something has changed. Their connection is given to no other thread."""
+
+    def is_alive(self) -> bool:
+        return True
 
 
 class SafeCache(diskcache.Cache):  # type: ignore[misc]
@@ -102,6 +111,7 @@ class SafeCache(diskcache.Cache):  # type: ignore[misc]
 
     def __init__(self, folder: str) -> None:
         self._opened: dict[threading.Thread, Connection] = {}
+        self._watcher = _Watcher()
         self._lock = reaper.known_lock()  # a finaliser may come while it is held, and use the cache
         self._pid = os.getpid()
         self._is_shut = False
@@ -150,6 +160,15 @@ class SafeCache(diskcache.Cache):  # type: ignore[misc]
             execute_patiently(connection, f"PRAGMA {pragma}")
         execute_patiently(connection, "SELECT count(*) FROM sqlite_master")  # which opens the log
         return connection
+
+    def change_token(self, store: object) -> str:
+        """Return what differs whenever somebody has committed something since: a connection of its own hears of all."""
+        self.renew()
+        with self._lock:
+            connection = self._opened.get(self._watcher) or self._connection_for(self._watcher)
+        with connection.access.to_read(store):
+            (version,) = connection.execute("PRAGMA data_version").fetchone()
+        return f"{connection.opened}-{version}"
 
     def find(self, store: object, key: str) -> bytes | None:
         """Return what is kept under a key, expired or not; None if there is nothing."""

@@ -270,6 +270,15 @@ class DiskTable(Table):
         except InvalidRunIdError as error:
             raise no_run(run_id, f"its key {error}", self) from error
 
+    def problems(self) -> list[str]:
+        with self._explained(""), self.cache.reading(self.store):
+            found = [str(text) for (text,) in self.cache.connection.execute("PRAGMA integrity_check(10)")]
+        return [] if found == ["ok"] else found
+
+    def change_token(self) -> str:
+        with self._explained(""):
+            return str(self.cache.change_token(self.store))
+
     def nested_ids(self, run_id: str) -> list[str]:
         first, last = nested_range(run_id)
         return [row[0] for row in self._found_runs(f"{_RUN_PREFIX}{first}", f"{_RUN_PREFIX}{last}")]

@@ -94,6 +94,7 @@ class SqliteTable(Table):
             connection.close()
             raise
         self.connection, self._pid, self.files = connection, os.getpid(), files
+        self._opened = os.urandom(4).hex()  # no number of one connection says anything to another
 
     def _prepare(self, connection: sqlite3.Connection) -> None:
         sql.check(connection, self._path)
@@ -344,6 +345,15 @@ class SqliteTable(Table):
         select = f"SELECT {sql.RUN} FROM run {where} ORDER BY number DESC LIMIT ?"
         found = self.query("", select, values, fetch_damaged_text)
         return [run_or_unreadable(row, self) for row in found]
+
+    def problems(self) -> list[str]:
+        found = [str(text) for (text,) in self.query("", "PRAGMA integrity_check(10)", ())]
+        return [] if found == ["ok"] else found
+
+    def change_token(self) -> str:
+        ((version,),) = self.query("", "PRAGMA data_version", ())  # of what others have written
+        opened = self._reader.opened if self._reader else self._opened
+        return f"{opened}-{version}-{self.connection.total_changes}"
 
     def nested_ids(self, run_id: str) -> list[str]:
         return [str(nested_id) for (nested_id,) in self.query(run_id, sql.NESTED, nested_range(run_id))]

@@ -27,8 +27,9 @@ from stategraph.stores._rows.run_log import RunLog
 from stategraph.stores._rows.saving import save, save_many
 from stategraph.stores._rows.table import Identify, Table
 from stategraph.stores._rows.transfer import exported, imported
+from stategraph.stores._rows.verifying import verify
 from stategraph.stores.base import CheckpointStore, RetentionPolicy, SigningKey
-from stategraph.stores.summaries import Pruned, Summary
+from stategraph.stores.summaries import Pruned, Summary, Verified
 
 _FORKS = 9  # of a run that is at work, before one is the last
 _LOOKED_AT = 10  # runs that are looked at when a store is opened, to find out whether they are signed
@@ -171,6 +172,17 @@ class RowStore(CheckpointStore):
 
     def _runs(self, which: RunFilter, limit: int, after: int | None) -> builtins.list[Summary]:
         return self._log.runs.listing(RunRecord.summary, which, limit, after, self.owner).found
+
+    def verify(self) -> Verified:
+        return verify(self._log)
+
+    def changed_since(self, token: str | None, run_id: str | None = None) -> str | None:
+        if run_id is None:
+            now = self._log.table.change_token()
+        else:
+            run = self._log.table.run(check_run_id(run_id))
+            now = "" if run is None else f"{run.incarnation.hex()}-{run.version}"
+        return None if now == token else now
 
     # ------------------------------------------------------------------ lines of JSON
 
