@@ -21,6 +21,7 @@ from stategraph._values.frozen import MAX_DEPTH
 from stategraph.errors import ConfigError
 from stategraph.stores._codec import msgpack
 from stategraph.stores._codec.nesting import check_json
+from stategraph.stores._codec.opaque import unknown_shown
 from stategraph.stores._codec.type_codecs import DecodeError, TypeCodec, find_codec
 from stategraph.stores._codec.value_encoder import EncodedValue, ValueEncoder
 
@@ -43,7 +44,8 @@ class _PlainEncoder(ValueEncoder):
         return {_MARK + key if key.startswith(_MARK) else key: item for key, item in items.items()}
 
     def encoded(self, value: EncodedValue) -> Any:
-        return self.prepared(msgpack.decode(value.data), 0)
+        with unknown_shown():  # what was loaded by whoever only looks is written as it was
+            return self.prepared(msgpack.decode(value.data), 0)
 
 
 def _to_plain(parts: list[Any]) -> list[Any]:
