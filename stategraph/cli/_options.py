@@ -8,8 +8,10 @@ from typing import Any, TypeVar
 
 import click
 
+from stategraph.cli._asked import Asked
 from stategraph.cli._exits import Exit, Failure
 
+_MOST_COMPLETED = 50
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
@@ -37,7 +39,19 @@ def parsed_value(text: str) -> Any:
         return text
 
 
-run_argument = click.argument("run_id", metavar="RUN")
+def _run_ids(context: click.Context, parameter: click.Parameter, beginning: str) -> list[str]:
+    """Return the ids of the newest runs that begin so, for the shell to complete; none where there is no store."""
+    asked = context.ensure_object(Asked)
+    try:
+        from stategraph.cli._opening import find
+
+        with find(asked.store, asked.config).open(to_change=False) as store:
+            return [run.run_id for run in store.runs(prefix=beginning or None, limit=_MOST_COMPLETED)]
+    except Exception:  # noqa: BLE001 - nobody reads an error in the middle of a word
+        return []
+
+
+run_argument = click.argument("run_id", metavar="RUN", shell_complete=_run_ids)
 """The run that a command is about."""
 
 graph_option = click.option(

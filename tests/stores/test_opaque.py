@@ -4,6 +4,7 @@ import enum
 import sqlite3
 import uuid
 from datetime import datetime
+from typing import Any
 from zoneinfo import ZoneInfo
 
 import attrs
@@ -24,6 +25,11 @@ STORES = {
 pytestmark = pytest.mark.inside  # a class that was registered is unknown again only in another process
 
 
+def make_enum(members) -> Any:
+    """Return an enum."""
+    return enum.Enum("Colour", members)
+
+
 @pytest.fixture(params=STORES)
 def store(request, tmp_path):
     """Return a durable store."""
@@ -36,7 +42,7 @@ def strange(monkeypatch):
     """Return values of classes, and a function after which this process does not know them."""
     order, colour = f"order-{uuid.uuid4()}", f"colour-{uuid.uuid4()}"
     cls = register_type(attrs.make_class("Order", ["number", "note"], frozen=True), name=order)
-    hue = register_type(enum.Enum("Colour", {"RED": 1}), name=colour)
+    hue = register_type(make_enum({"RED": 1}), name=colour)
 
     def forget():
         monkeypatch.delitem(types._by_name, order)
