@@ -3,6 +3,7 @@
 from benchmarks.measure import Row
 from benchmarks.rows import (
     calls,
+    command_line,
     growing_list,
     growth,
     imports,
@@ -28,6 +29,7 @@ ROWS: tuple[Row, ...] = (
     *saved_on_postgres.ROWS,
     mapped_items.ROW,
     imports.ROW,
+    command_line.ROW,
     *calls.ROWS,
     saved_steps.PYTHON_CALLS,
     saved_steps.SYNCS,
