@@ -3,6 +3,7 @@
 from benchmarks.measure import Row
 from benchmarks.rows import (
     calls,
+    command_line,
     growing_list,
     growth,
     imports,
@@ -30,6 +31,7 @@ ROWS: tuple[Row, ...] = (
     mapped_items.ROW,
     imports.ROW,
     *pictures.ROWS,
+    command_line.ROW,
     *calls.ROWS,
     saved_steps.PYTHON_CALLS,
     saved_steps.SYNCS,

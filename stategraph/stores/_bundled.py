@@ -15,6 +15,7 @@ from stategraph.stores.base import CheckpointStore, SigningKey
 
 def _disk(
     path: str,
+    read_only: bool = False,
     sign_with: SigningKey | str | None = None,
     verify_with: Sequence[SigningKey | str] = (),
     serializer: str = "msgpack",
@@ -22,7 +23,8 @@ def _disk(
 ) -> CheckpointStore:
     from stategraph.stores.disk import DiskStore  # imported when used: diskcache takes 60 ms
 
-    return DiskStore(path, sign_with=sign_with, verify_with=verify_with, serializer=serializer, compress=compress)
+    keys = {"sign_with": sign_with, "verify_with": verify_with}
+    return DiskStore(path, read_only=read_only, serializer=serializer, compress=compress, **keys)
 
 
 def _sqlite(

@@ -284,3 +284,15 @@ class OwningContract:
 
         assert store.owner(_RUN) is None
         assert _graph(store).resume(_RUN)["made"] == ["a", "b"]
+
+    def test_the_store_cancels_a_run_that_somebody_is_at_work_on(self, store: CheckpointStore) -> None:
+        """Whoever cancels it is told who owns it; the owner stops before the next node."""
+        owners: list[Any] = []
+        graph = _graph(store, lambda: owners.append(store.cancel(_RUN)), has_third=True)
+
+        with pytest.raises(RunCancelledError):
+            graph.execute(State(run_id=_RUN))
+
+        assert owners[0].pid > 0
+        assert store.load(_RUN).status == "cancelled"
+        assert store.owner(_RUN) is None

@@ -291,6 +291,10 @@ class PostgresTable(Leasing, Table):
         values = [*(value for _, value in asked_for), limit]
         return self.query("", f"{select} ORDER BY number DESC LIMIT ${len(values)}::bigint", values)
 
+    def change_token(self) -> str:
+        # It is the same as long as nobody, in any database of the server, has committed anything.
+        return str(self.query("", "SELECT pg_current_snapshot()::text", ())[0][0])
+
     def nested_ids(self, run_id: str) -> list[str]:
         select = f"SELECT run_id FROM {self._schema}.run WHERE run_id > $1::text AND run_id < $2::text ORDER BY run_id"
         return [str(nested_id) for (nested_id,) in self.query(run_id, select, nested_range(run_id))]

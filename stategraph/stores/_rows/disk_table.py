@@ -10,12 +10,12 @@ import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import diskcache
 from diskcache.core import DBNAME
 
-from stategraph._owners.file_holds import Fence, FileHolds
+from stategraph._owners.file_holds import Fence, FileHolds, SeenHolds
 from stategraph._owners.holds import Hold, acting, lost
 from stategraph._values.ids import PARTS, check_stored_id, given_id, is_nested_id, nested_range
 from stategraph.errors import (
@@ -26,11 +26,12 @@ from stategraph.errors import (
     InvalidRunIdError,
 )
 from stategraph.stores._checks import RunFilter
+from stategraph.stores._files.read_cache import ReadCache
 from stategraph.stores._files.safe_diskcache import SafeCache, check_database
 from stategraph.stores._files.sqlite_files import BUSY_TIMEOUT, fetch_damaged_text, is_busy
 from stategraph.stores._rows.columns import no_run, pack_row, pack_run, unpack_row, unpack_run
 from stategraph.stores._rows.records import MAX_STEP, CheckpointRecord, RunRecord, Unreadable, WriteBatch
-from stategraph.stores._rows.table import Identify, Table, closed_error
+from stategraph.stores._rows.table import Identify, Table, closed_error, read_only_error
 
 
 class DiskTable(Table):
@@ -40,24 +41,30 @@ class DiskTable(Table):
         store: The store, as errors name it.
         path: The folder of the cache.
         identify: Called with the id of the store.
+        read_only: Whether nothing may be written.
 
     Attributes:
         cache: The cache.
     """
 
-    def __init__(self, store: object, path: Path, identify: Identify) -> None:
-        self.store = store
+    def __init__(self, store: object, path: Path, identify: Identify, *, read_only: bool = False) -> None:
+        self.store, self._read_only = store, read_only
         self.closed = False
-        check_database(path / DBNAME)
+        if not read_only:
+            check_database(path / DBNAME)
         with self._explained("", damaged=FormatError):
-            self.cache = SafeCache(str(path))
-            identify(self._store_id())
-        self.owners = FileHolds.at(path / "owners")
+            # One that is only read has what reading takes; nothing else is asked of it.
+            self.cache = cast(SafeCache, ReadCache(path / DBNAME)) if read_only else SafeCache(str(path))
+            identify(self._store_id(path))
+        self.owners = SeenHolds(path / "owners") if read_only else FileHolds.at(path / "owners")
 
-    def _store_id(self) -> bytes:
+    def _store_id(self, path: Path) -> bytes:
         """Return what tells this store from all others; a new store gets it here."""
-        self.cache.add(_ID_KEY, os.urandom(16))
-        found: bytes = self.cache.get(_ID_KEY)
+        if not self._read_only:
+            self.cache.add(_ID_KEY, os.urandom(16))
+        found: bytes | None = self.cache.get(_ID_KEY)
+        if found is None:
+            raise FormatError("", f"{path} is empty: no store was made in it yet; one that is not read-only makes it")
         return found
 
     def close(self) -> None:
@@ -77,11 +84,19 @@ class DiskTable(Table):
     def renew(self) -> None:
         self.cache.renew()
 
+    @contextmanager
+    def _writing(self, run_id: str, failed: type[CheckpointError] = CheckpointError) -> Iterator[None]:
+        """Do what follows in a transaction; raise `failed` if that fails."""
+        if self._read_only:
+            raise read_only_error(self.store, run_id, failed)
+        with self._explained(run_id, failed), self.cache.transaction(self.store):
+            yield
+
     # ------------------------------------------------------------------ rows
 
     def apply(self, batches: Sequence[WriteBatch]) -> Sequence[bool]:
         run_id = batches[0].run.run_id
-        with self._explained(run_id, CheckpointSaveError), self.cache.transaction(self.store):
+        with self._writing(run_id, CheckpointSaveError):
             written = [self.write(batch) for batch in batches]
         self.cache.files.check()
         return written
@@ -162,13 +177,13 @@ class DiskTable(Table):
             return self._read_fence(run_id)
 
     def raise_fence(self, run_id: str) -> Fence:
-        with self._explained(run_id), self.cache.transaction(self.store):
+        with self._writing(run_id):
             number, *cancelled = self._fence_entry(run_id).split(b" ", 1)
             self.cache.set(f"{_FENCE_PREFIX}{run_id}", b" ".join((b"%d" % (int(number) + 1), *cancelled)))
             return int(number) + 1, bool(cancelled)
 
     def set_cancelled(self, run_id: str, is_cancelled: bool, by: str | None = None) -> None:
-        with self._explained(run_id), self.cache.transaction(self.store):
+        with self._writing(run_id):
             number, was_cancelled = self._read_fence(run_id)
             if not (was_cancelled and is_cancelled):
                 entry = b"%d" % number
@@ -185,7 +200,7 @@ class DiskTable(Table):
 
     def remove(self, run_id: str, version: int | None = None) -> bool:
         # By their keys: this is the way out when what stands in the rows is damaged.
-        with self._explained(run_id), self.cache.transaction(self.store):
+        with self._writing(run_id):
             if acting.hold is not None and self._is_lost(acting.hold):
                 raise lost(given_id(run_id))
             if version is not None:
@@ -202,7 +217,7 @@ class DiskTable(Table):
             told, rows = (text.encode(errors="surrogateescape") for text in (run_id, _row_key(run_id, "")))
         except UnicodeEncodeError:  # it is not what `runs` reports of a text that is no UTF-8
             return False
-        with self._explained(run_id), self.cache.transaction(self.store):
+        with self._writing(run_id):
             delete = "DELETE FROM Cache WHERE key > ? AND key < ? AND CAST(substr(key, ?) AS BLOB) = ?"
             bounds = (*_range(_RUN_PREFIX), len(_RUN_PREFIX) + 1)
             found = self.cache.connection.execute(delete, (*bounds, told)).rowcount
@@ -212,8 +227,9 @@ class DiskTable(Table):
             return found > 0
 
     def erase(self) -> None:
-        with self._explained(""):
-            self.cache.erase(self.store)
+        if not self._read_only:
+            with self._explained(""):
+                self.cache.erase(self.store)
 
     def run(self, run_id: str) -> RunRecord | None:
         with self._explained(run_id), self.cache.reading(self.store):
@@ -266,6 +282,15 @@ class DiskTable(Table):
             check_stored_id(run_id)
         except InvalidRunIdError as error:
             raise no_run(run_id, f"its key {error}", self) from error
+
+    def problems(self) -> list[str]:
+        with self._explained(""), self.cache.reading(self.store):
+            found = [str(text) for (text,) in self.cache.connection.execute("PRAGMA integrity_check(10)")]
+        return [] if found == ["ok"] else found
+
+    def change_token(self) -> str:
+        with self._explained(""):
+            return str(self.cache.change_token(self.store))
 
     def nested_ids(self, run_id: str) -> list[str]:
         first, last = nested_range(run_id)

@@ -170,11 +170,12 @@ class RunLog:
     def history(self, run_id: str) -> list[Summary]:
         """Return the checkpoints of a run without their data; none for a run that does not exist."""
         try:
-            return self.read(run_id, self._summaries)
+            return self.read(run_id, self.summaries)
         except CheckpointNotFoundError:
             return []
 
-    def _summaries(self, run: RunRecord) -> list[Summary]:
+    def summaries(self, run: RunRecord) -> list[Summary]:
+        """Return the checkpoints of a run that retention keeps, without their data."""
         rows = self.visible(run)
         if run.policy.keeps_all:
             _check_gapless(run, rows)
