@@ -348,13 +348,7 @@ class DiskTable(Table):
         except CheckpointError as error:
             error.run_id = error.run_id or run_id
             raise
-        except (
-            sqlite3.Error,
-            OSError,
-            ValueError,
-            TypeError,
-            diskcache.Timeout,
-        ) as error:  # of what others have written
+        except _FAILURES as error:
             cause = error.__context__ if isinstance(error, diskcache.Timeout) and error.__context__ else error
             if self.closed:
                 raise closed_error(self.store, run_id) from cause
@@ -364,6 +358,7 @@ class DiskTable(Table):
             raise kind(run_id, f"the {self} failed: {cause}") from cause
 
 
+_FAILURES = (sqlite3.Error, OSError, ValueError, TypeError, diskcache.Timeout)  # also of what others have written
 _MOST_TRIED = 1_000  # keys that are looked for without knowing whether there is such a row
 _RUN_PREFIX = "run:"
 _ROW_PREFIX = "row:"
