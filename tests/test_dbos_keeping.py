@@ -176,7 +176,12 @@ def test_a_run_at_work_by_hand_is_waited_for(scene):
         scene.wait_for("run b")
         worker = runner._process._worker
         asked, is_dead = [], worker._is_dead
-        worker._is_dead = lambda owner: asked.append(owner) or is_dead(owner)
+
+        def note(owner):
+            asked.append(owner)
+            return is_dead(owner)
+
+        worker._is_dead = note
         handle = runner.start(scene.work, State(run_id="run"))
         wait_until(lambda: len(asked) > 1, "it is delivered, and looks again and again who owns the run")
         scene.let_go("run")
