@@ -174,8 +174,16 @@ def test_a_run_at_work_by_hand_is_waited_for(scene):
         by_hand = threading.Thread(target=scene.work.execute, args=[State(run_id="run")])
         by_hand.start()
         scene.wait_for("run b")
+        worker = runner._process._worker
+        asked, is_dead = [], worker._is_dead
+
+        def note(owner):
+            asked.append(owner)
+            return is_dead(owner)
+
+        worker._is_dead = note
         handle = runner.start(scene.work, State(run_id="run"))
-        wait_until(lambda: handle.status == "PENDING", "it is delivered")
+        wait_until(lambda: len(asked) > 1, "it is delivered, and looks again and again who owns the run")
         scene.let_go("run")
         by_hand.join()
 

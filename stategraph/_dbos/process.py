@@ -25,6 +25,7 @@ from stategraph.errors import ConfigError
 from stategraph.graph import StateGraph
 
 DEFAULT_QUEUE = "stategraph"
+_PATIENCE = 30.0  # seconds to wait for whoever writes to a file of SQLite, as DBOS does
 _RECOVERED = "_dbos_internal_queue"  # where DBOS puts what it recovers, if that was on no queue
 
 
@@ -175,5 +176,5 @@ def _share(url: str) -> None:
         return
     path = Path(parts.database)
     path.touch(mode=0o600)
-    with closing(sqlite3.connect(path)) as connection:
+    with closing(sqlite3.connect(path, timeout=_PATIENCE)) as connection:
         connection.execute("PRAGMA journal_mode=WAL")
