@@ -21,6 +21,7 @@ import redis
 
 from stategraph.stores.redis import RedisStore
 
+_MEMORY = Path("/dev/shm")  # where a sync takes no time
 KEEPS = ("--appendonly", "yes", "--appendfsync", "always", "--save", "")
 
 
@@ -33,7 +34,7 @@ class Server:
     """
 
     def __init__(self, *options: str) -> None:
-        self.folder = Path(tempfile.mkdtemp(prefix="stategraph-redis-"))
+        self.folder = Path(tempfile.mkdtemp(prefix="stategraph-redis-", dir=_MEMORY if _MEMORY.is_dir() else None))
         self.options, self.port = options or KEEPS, _free_port()
         self.start()
         atexit.register(self.end)

@@ -96,6 +96,7 @@ def outer_of(node):
     return type(rect)(rect.left, rect.top, rect.right + sheet, rect.bottom + sheet)
 
 
+@pytest.mark.inside
 @FEW
 @given(STRUCTURES)
 def test_nothing_stands_on_anything_else(structure):
@@ -113,6 +114,7 @@ def test_nothing_stands_on_anything_else(structure):
             assert all(node.rect.has(rect.left, rect.top) and node.rect.has(rect.right, rect.bottom) for rect in within)
 
 
+@pytest.mark.inside
 @FEW
 @given(STRUCTURES)
 def test_every_edge_ends_at_its_boxes(structure):
@@ -128,6 +130,7 @@ def test_every_edge_ends_at_its_boxes(structure):
             assert [node for node in others for point in edge.points if outer_of(node).has(*point, -NEAR)] == []
 
 
+@pytest.mark.inside
 @FEW
 @given(STRUCTURES)
 def test_all_nodes_and_edges_are_there(structure):
@@ -141,6 +144,7 @@ def test_all_nodes_and_edges_are_there(structure):
     assert sum(edge.source is None for edge in graph.edges) == (structure.entry is not None)
 
 
+@pytest.mark.inside
 @FEW
 @given(STRUCTURES)
 def test_the_same_input_gives_the_same_picture(structure):
@@ -160,6 +164,7 @@ ATTRIBUTES = set(
 )
 
 
+@pytest.mark.inside
 @FEW
 @given(STRUCTURES)
 def test_there_is_nothing_in_it_that_could_be_run(structure):
@@ -186,6 +191,7 @@ LINE = re.compile(
 """The lines that there are: in quotes, nothing but letters, digits, numbers of other characters and a few signs."""
 
 
+@pytest.mark.inside
 @FEW
 @given(STRUCTURES)
 def test_mermaid_is_made_of_few_lines_that_it_knows(structure):
@@ -204,6 +210,7 @@ class _Page(HTMLParser):
         self.tags.append((tag, dict(attrs)))
 
 
+@pytest.mark.inside
 @FEW
 @given(STRUCTURES)
 def test_a_page_has_no_script(structure):
@@ -226,6 +233,7 @@ def random_structure(nodes, edges, seed=1):
     return GraphStructure(tuple(names), between, names[0], (names[-1],))
 
 
+@pytest.mark.inside
 @pytest.mark.parametrize(
     "structure", [random_structure(1_000, 800), random_structure(400, 4_000)], ids=["1000", "dense"]
 )
@@ -241,6 +249,7 @@ def test_large_graphs_are_drawn(structure):
             assert boxes[edge.target].has_at_border(*edge.points[-1])
 
 
+@pytest.mark.inside
 def test_what_is_nested_in_many_places_is_not_drawn_for_ever():
     """Some of it is drawn."""
     structure = GraphStructure(("a",), (), "a", ("a",))
@@ -658,6 +667,7 @@ def test_another_format_is_refused(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.inside
 def test_notebooks_show_it_as_an_image():
     """SVG itself is hidden in notebooks that are not trusted."""
     picture = chain(graph_named('<"g">'), ("a", nothing)).picture()
@@ -670,6 +680,7 @@ def test_notebooks_show_it_as_an_image():
     assert repr(picture) == "<Picture of graph '<\"g\">'>"
 
 
+@pytest.mark.inside
 def test_it_is_for_light_and_dark_pages_and_needs_no_colour():
     """Each status has a sign."""
     from stategraph.picture._svg import _MARKS

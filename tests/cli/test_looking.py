@@ -446,6 +446,7 @@ def test_without_the_extra_it_says_what_to_install(tmp_path):
     assert done.stderr == "stategraph: the command line needs click and rich: pip install 'stategraph[cli]'\n"
 
 
+@pytest.mark.inside
 def test_help_has_examples(shop):
     """For the command, and for each of its commands."""
     from stategraph.cli._app import COMMANDS

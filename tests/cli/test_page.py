@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import click
+import pytest
 
 from stategraph.cli._app import COMMANDS, stategraph
 from tests.cli.shop import environment, process
@@ -35,6 +36,7 @@ def test_its_shell_blocks_run_and_print_what_it_shows(tmp_path):
             assert re.fullmatch(pattern, output), output
 
 
+@pytest.mark.inside
 def test_it_lists_every_command_with_its_options():
     """And no others."""
     table = text_of(PAGE).partition("## Which store")[0]

@@ -12,31 +12,20 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, TypeAlias
 
-import psycopg
 import pytest
 
-from stategraph import (
-    CheckpointConfig,
-    CheckpointError,
-    Event,
-    EventType,
-    GraphConfig,
-    RunBusyError,
-    RunLostError,
-    State,
-    StateGraph,
-)
+from stategraph import CheckpointConfig, GraphConfig, RunBusyError, RunLostError, State, StateGraph
 from stategraph._owners import holds, leases
 from stategraph._values import clock
 from stategraph._values.progress import Part
 from stategraph._values.provenance import ParentStep
-from stategraph.stores import PostgresStore
-from stategraph.stores._postgres.table import PostgresTable
-from tests.postgres_proxy import Proxy, folder_of
-from tests.postgres_server import dsn, new_schema, open_postgres
+from stategraph.stores import PostgresStore, RedisStore
 from tests.scenarios import RUN, make_graph, traces
+from tests.stores.lease_servers import SERVERS, LeaseServer
+
+Store: TypeAlias = PostgresStore | RedisStore
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -68,18 +57,25 @@ except RunLostError:
 """
 
 
-@pytest.fixture
-def schema() -> str:
-    return new_schema()
+@pytest.fixture(params=SERVERS)
+def server(request: pytest.FixtureRequest) -> LeaseServer:
+    """-> a server of each kind."""
+    return SERVERS[request.param]
 
 
 @pytest.fixture
-def opened(schema: str) -> Iterator[Callable[..., PostgresStore]]:
-    """-> opens a store in the schema, once more each time: each is as a process of its own to the others."""
-    stores: list[PostgresStore] = []
+def place(server: LeaseServer) -> str:
+    """-> a place on it where nothing is."""
+    return server.new_place()
 
-    def open_one(**options: Any) -> PostgresStore:
-        stores.append(open_postgres(schema, **options))
+
+@pytest.fixture
+def opened(server: LeaseServer, place: str) -> Iterator[Callable[..., Store]]:
+    """-> opens a store in the place, once more each time: each is as a process of its own to the others."""
+    stores: list[Store] = []
+
+    def open_one(**options: Any) -> Store:
+        stores.append(server.open(place, **options))
         return stores[-1]
 
     yield open_one
@@ -88,12 +84,12 @@ def opened(schema: str) -> Iterator[Callable[..., PostgresStore]]:
 
 
 @pytest.fixture
-def elsewhere(schema: str) -> Iterator[Callable[[], subprocess.Popen[str]]]:
+def elsewhere(server: LeaseServer, place: str) -> Iterator[Callable[[], subprocess.Popen[str]]]:
     """-> starts an owner of the run on another machine, with a lease of one second."""
     started: list[subprocess.Popen[str]] = []
 
     def start() -> subprocess.Popen[str]:
-        options = json.dumps({"store": "postgres", "options": {"dsn": dsn(), "schema": schema}})
+        options = json.dumps(server.config(place))
         process = subprocess.Popen([sys.executable, "-c", OWNER, options], stdout=subprocess.PIPE, text=True)
         started.append(process)
         assert process.stdout is not None
@@ -107,18 +103,12 @@ def elsewhere(schema: str) -> Iterator[Callable[[], subprocess.Popen[str]]]:
         process.communicate()
 
 
-def rows_of(schema: str, table: str) -> list[Any]:
-    """-> what a table holds."""
-    with psycopg.connect(dsn()) as connection:
-        return connection.execute(f"SELECT * FROM {schema}.{table}").fetchall()
-
-
 def nested(name: str, step: int) -> State:
     """-> the State of a run that is nested in the second step of the run."""
     return State(run_id=f"{RUN}/#2/{name}", step=step, parent=ParentStep(RUN, 1))
 
 
-def going_on(store: PostgresStore) -> StateGraph:
+def going_on(store: Store) -> StateGraph:
     """-> the graph of the owner elsewhere, whose node is done at once here."""
     config = GraphConfig("chain", observer="noop", checkpoint=CheckpointConfig(interval=1, preserve=True))
     graph = StateGraph(config, store=store)
@@ -133,7 +123,7 @@ def going_on(store: PostgresStore) -> StateGraph:
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "frozen"])
 def test_an_owner_on_another_machine(
-    elsewhere: Callable[[], subprocess.Popen[str]], opened: Callable[..., PostgresStore], how: signal.Signals
+    elsewhere: Callable[[], subprocess.Popen[str]], opened: Callable[..., Store], how: signal.Signals
 ) -> None:
     """Keeps its run until the lease runs out, and then it is anybody's; who wakes up has lost it."""
     process, store = elsewhere(), opened()
@@ -159,7 +149,7 @@ def test_an_owner_on_another_machine(
 
 
 def test_an_owner_that_lives_keeps_its_run(
-    elsewhere: Callable[[], subprocess.Popen[str]], opened: Callable[..., PostgresStore]
+    elsewhere: Callable[[], subprocess.Popen[str]], opened: Callable[..., Store]
 ) -> None:
     """For longer than the lease; whoever wants it waits, or takes it."""
     process, store = elsewhere(), opened()
@@ -176,7 +166,7 @@ def test_an_owner_that_lives_keeps_its_run(
 class TestByHand:
     """Writes to the store that are none of a run."""
 
-    def test_of_a_run_that_somebody_owns(self, opened: Callable[..., PostgresStore]) -> None:
+    def test_of_a_run_that_somebody_owns(self, opened: Callable[..., Store]) -> None:
         """They are refused, whatever they are."""
         store, other = opened(), opened()
         with make_graph(traces("abc"), store=store).stream(State(run_id=RUN)) as states:
@@ -196,21 +186,22 @@ class TestByHand:
             assert other.prune().runs == ()
             assert [*states][-1]["trace"] == [*"abc"]
 
-    def test_they_take_no_lease(self, opened: Callable[..., PostgresStore], schema: str) -> None:
+    def test_they_take_no_lease(self, server: LeaseServer, opened: Callable[..., Store], place: str) -> None:
         """The statement that writes looks whether somebody has one."""
         store = opened()
         for step in (1, 2):
             store.save(State(run_id=RUN, step=step))
-        assert rows_of(schema, "lease") == rows_of(schema, "worker") == []
+        assert server.count(place, "lease") == server.count(place, "worker") == 0
 
     @pytest.mark.parametrize("what", ["save", "delete", "rollback"])
-    def test_of_a_run_whose_owner_is_gone(self, opened: Callable[..., PostgresStore], schema: str, what: str) -> None:
+    def test_of_a_run_whose_owner_is_gone(
+        self, server: LeaseServer, opened: Callable[..., Store], place: str, what: str
+    ) -> None:
         """They are made, and whoever had it has lost it."""
         store, other = opened(), opened()
         stream = make_graph(traces("abc"), store=store).stream(State(run_id=RUN))
         next(stream)
-        with psycopg.connect(dsn()) as connection:
-            connection.execute(f"UPDATE {schema}.worker SET until = clock_timestamp()")
+        server.expire(place)
         match what:
             case "save":
                 other.save(State(run_id=RUN, step=5))
@@ -227,10 +218,10 @@ class TestFences:
     """Each write of an owner carries one."""
 
     @pytest.mark.inside
-    def test_a_refused_one_is_not_tried_again(self, opened: Callable[..., PostgresStore]) -> None:
+    def test_a_refused_one_is_not_tried_again(self, server: LeaseServer, opened: Callable[..., Store]) -> None:
         """Who has lost the run is told by one statement, and why by another."""
-        proxy = Proxy(folder_of(dsn()))
-        store, other = opened(dsn=proxy.dsn), opened()
+        proxy = server.proxy()
+        store, other = opened(**server.through(proxy)), opened()
         stream = make_graph(traces("abc"), store=store).stream(State(run_id=RUN))
         next(stream)
         hold = holds.Hold(RUN)
@@ -246,7 +237,7 @@ class TestFences:
         proxy.close()
 
     @pytest.mark.inside
-    def test_what_is_nested_in_a_run(self, opened: Callable[..., PostgresStore]) -> None:
+    def test_what_is_nested_in_a_run(self, opened: Callable[..., Store]) -> None:
         """Is fenced with it: its parts, its nested runs, those that are there and those that would be new."""
         store, other = opened(), opened()
         first = holds.Hold(RUN)
@@ -272,7 +263,7 @@ class TestFences:
         assert other.load_parts(RUN, 2, "map") == {"x": 1}
         assert other.load(f"{RUN}/#2/child").step == 1
 
-    def test_a_run_that_was_deleted_and_begun_anew(self, opened: Callable[..., PostgresStore]) -> None:
+    def test_a_run_that_was_deleted_and_begun_anew(self, opened: Callable[..., Store]) -> None:
         """Is none of its former owner's."""
         store, other = opened(), opened()
         stream = make_graph(traces("abc"), store=store).stream(State(run_id=RUN))
@@ -288,7 +279,7 @@ class TestRenewal:
     """A process says that it is there, for all of its runs."""
 
     @pytest.mark.inside
-    def test_once_for_all_runs(self, opened: Callable[..., PostgresStore], monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_once_for_all_runs(self, opened: Callable[..., Store], monkeypatch: pytest.MonkeyPatch) -> None:
         """And each third of the lease; nothing is said once nothing is owned."""
         renewed: list[float] = []
         renew = leases.LeaseHolds._renew
@@ -314,11 +305,11 @@ class TestRenewal:
         assert not any(thread.name == "stategraph-leases" for thread in threading.enumerate())
 
     def test_one_that_fails_is_told(
-        self, opened: Callable[..., PostgresStore], caplog: pytest.LogCaptureFixture
+        self, server: LeaseServer, opened: Callable[..., Store], caplog: pytest.LogCaptureFixture
     ) -> None:
         """And the next one is made; the run goes on, as nobody has taken it."""
-        proxy = Proxy(folder_of(dsn()))
-        store = opened(dsn=proxy.dsn, lease=0.9, patience=1)
+        proxy = server.proxy()
+        store = opened(**server.through(proxy), lease=0.9, patience=1)
         stream = make_graph(traces("abc"), store=store).stream(State(run_id=RUN))
         with caplog.at_level(logging.WARNING, logger="stategraph"):
             next(stream)
@@ -332,7 +323,7 @@ class TestRenewal:
         store.close()
         proxy.close()
 
-    def test_clocks_of_clients(self, opened: Callable[..., PostgresStore], monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_clocks_of_clients(self, opened: Callable[..., Store], monkeypatch: pytest.MonkeyPatch) -> None:
         """Do not matter: that of the server says what has run out."""
         store, other = opened(), opened()
         with make_graph(traces("abc"), store=store).stream(State(run_id=RUN)) as states:
@@ -346,304 +337,50 @@ class TestRenewal:
             assert [*states][-1]["trace"] == [*"abc"]
 
     @pytest.mark.inside
-    def test_all_is_let_go_of_at_the_end(self, opened: Callable[..., PostgresStore], schema: str) -> None:
+    def test_all_is_let_go_of_at_the_end(self, server: LeaseServer, opened: Callable[..., Store], place: str) -> None:
         """Of a run: its lease; of a store or a process: all that it has."""
         store, other = opened(), opened()
         make_graph(traces("ab"), store=store, preserve=True).execute(State(run_id=RUN))
-        assert rows_of(schema, "lease") == []
+        assert server.count(place, "lease") == 0
         hold = holds.Hold("another")
         holds.own(store, hold)
         assert other.owner("another") is not None
         store.close()
-        assert rows_of(schema, "worker") == []
+        assert server.count(place, "worker") == 0
         assert other.owner("another") is None
 
-    def test_a_process_that_ends(self, schema: str) -> None:
+    def test_a_process_that_ends(self, server: LeaseServer, place: str) -> None:
         """In order: it leaves nothing, though nobody has closed the store."""
-        open_postgres(schema).close()
+        server.open(place).close()
         script = OWNER.partition("def node")[0]
         script += "from stategraph._owners import holds\nholds.own(graph.store, holds.Hold('run'))"
-        options = json.dumps({"store": "postgres", "options": {"dsn": dsn(), "schema": schema}})
+        options = json.dumps(server.config(place))
         subprocess.run([sys.executable, "-c", script, options], check=True, timeout=30)
 
-        assert rows_of(schema, "worker") == []
+        assert server.count(place, "worker") == 0
 
 
-class TestNothingIsSure:
-    """A process that could not say that it is there may have lost its runs: it begins nothing more in them."""
-
-    @pytest.mark.parametrize("durability", ["sync", "async", "exit"])
-    def test_the_run_stops_before_others_can_have_it(
-        self, opened: Callable[..., PostgresStore], durability: str
-    ) -> None:
-        """However long the store would wait for its server, and however often it saves."""
-        proxy = Proxy(folder_of(dsn()))
-        store, made = opened(dsn=proxy.dsn, lease=1.5, patience=60), list[str]()
-
-        def cut_off(state: State) -> dict[str, Any]:
-            made.append("a")
-            proxy.mode = "hole"
-            time.sleep(0 if durability == "sync" else 1.6)
-            return {}
-
-        graph = make_graph({"a": cut_off, "b": lambda state: made.append("b")}, store=store, durability=durability)
-        began = time.monotonic()
-        with pytest.raises(CheckpointError, match="this call stops: once the server answers, resume goes on"):
-            graph.execute(State(run_id=RUN))
-
-        assert time.monotonic() - began < 7  # and not 60; to connect once more takes 2 s at least
-        assert made == ["a"]
-        proxy.mode = "pass"
-        wait_for(lambda: store.owner(RUN) is None)  # the lease was let go of once the server could be told
-        store.close()
-        proxy.close()
-
-    @pytest.mark.parametrize("durability", ["sync", "async", "exit"])
-    def test_others_have_taken_it(
-        self, opened: Callable[..., PostgresStore], monkeypatch: pytest.MonkeyPatch, durability: str
-    ) -> None:
-        """The next node is not called."""
-        store, other, made = opened(lease=0.5), opened(), list[str]()
-
-        def hangs(state: State) -> dict[str, Any]:
-            made.append("a")
-            with monkeypatch.context() as patch:
-                patch.setattr(leases.LeaseHolds, "go_on", lambda self: 0.05)
-                wait_for(lambda: not store._log.table.owners.is_sure())  # type: ignore[union-attr]
-                time.sleep(0.1)
-                hold = holds.Hold(RUN)
-                holds.own(other, hold)
-                holds.let_go(hold)
-            return {}
-
-        graph = make_graph({"a": hangs, "b": lambda state: made.append("b")}, store=store, durability=durability)
-        with pytest.raises(RunLostError):
-            graph.execute(State(run_id=RUN))
-
-        assert made == ["a"]
-
-    @pytest.mark.parametrize("durability", ["sync", "async", "exit"])
-    def test_nobody_has_taken_it(
-        self, opened: Callable[..., PostgresStore], monkeypatch: pytest.MonkeyPatch, durability: str
-    ) -> None:
-        """Then it is made sure of before the next node."""
-        store, other = opened(lease=0.5), opened()
-
-        def hangs(state: State) -> dict[str, Any]:
-            monkeypatch.setattr(leases.LeaseHolds, "go_on", lambda self: 0.05)
-            time.sleep(0.7)
-            assert other.owner(RUN) is None
-            return {}
-
-        graph = make_graph(
-            {"a": hangs, "b": lambda state: {"is_owned": other.owner(RUN) is not None}},
-            store=store,
-            durability=durability,
-        )
-        assert graph.execute(State(run_id=RUN))["is_owned"]
-
-    def test_observers_are_told(self, opened: Callable[..., PostgresStore]) -> None:
-        """Each that listens to a run of the process, unless it does not want to."""
-        proxy = Proxy(folder_of(dsn()))
-        store, heard, gate = opened(dsn=proxy.dsn, lease=0.9, patience=2), list[Event](), threading.Event()
-
-        class Hears:
-            def __init__(self, wanted: bool) -> None:
-                self.wanted = wanted
-
-            def wants(self, type: EventType) -> bool:
-                return self.wanted and type is EventType.LEASE_LATE
-
-            def on_event(self, event: Event) -> None:
-                heard.append(event)
-                if event.data["left"] == 0:
-                    gate.set()
-
-        def cut_off(state: State) -> dict[str, Any]:
-            proxy.mode = "hole"
-            assert gate.wait(20)
-            proxy.mode = "pass"
-            return {}
-
-        streams = [
-            make_graph(traces("a"), store=store, observer=Hears(number < 2)).stream(State(run_id=f"run-{number}"))
-            for number in range(3)
-        ]
-        for stream in streams:
-            next(stream)
-        make_graph({"a": cut_off}, store=store).execute(State(run_id=RUN))
-
-        assert {event.data["run_id"] for event in heard} == {"run-0", "run-1"}
-        assert {event.type for event in heard} == {"lease.late"}
-        assert all("answer" in event.data["error"] for event in heard)
-        for stream in streams:
-            stream.close()
-        store.close()
-        proxy.close()
-
-
-SWEEPER = """
-import json, sys
-from stategraph import CheckpointConfig, GraphConfig, StateGraph
-graph = StateGraph(GraphConfig("flow", observer="noop", checkpoint=CheckpointConfig(
-    interval=1, preserve=True, **json.loads(sys.argv[1]))))
-graph.add_node("a", lambda state: {})
-graph.add_node("b", lambda state: {"done": True})
-graph.add_edge("a", "b")
-graph.set_entry_point("a")
-graph.set_exit_point("b")
-print("ready", flush=True)
-sys.stdin.readline()
-for one in graph.recover():
-    print(one.run_id, one.error, flush=True)
-"""
-WORK = {"a": lambda state: {}, "b": lambda state: {"pid": os.getpid()}}
-
-
-def leave_unfinished(store: PostgresStore, many: int) -> list[str]:
-    """Begin runs and end none; -> their ids, the oldest first."""
-    run_ids = [f"run-{number}" for number in range(many)]
-    for run_id in run_ids:
-        with make_graph(WORK, store=store, preserve=True).stream(State(run_id=run_id)) as states:
+def test_sweepers_against_each_other(opened: Callable[..., Store]) -> None:
+    """Each run that was left unfinished is gone on with once."""
+    graph = {"a": lambda state: {}, "b": lambda state: {"pid": os.getpid()}}
+    first = opened()
+    for number in range(60):
+        with make_graph(graph, store=first, preserve=True).stream(State(run_id=f"run-{number}")) as states:
             next(states)
-    return run_ids
+    recovered: Counter[str] = Counter()
 
+    def sweep() -> None:
+        sweeper = make_graph(graph, store=opened(pool=1), preserve=True)
+        recovered.update(one.run_id for one in sweeper.recover() if one.error is None)
 
-class TestSweepers:
-    """Going on with what was left unfinished, many at the same time."""
+    threads = [threading.Thread(target=sweep) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
 
-    def test_in_processes(self, opened: Callable[..., PostgresStore], schema: str) -> None:
-        """Each run is gone on with once."""
-        store = opened()
-        run_ids = leave_unfinished(store, 60)
-        options = json.dumps({"store": "postgres", "options": {"dsn": dsn(), "schema": schema}})
-        pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-        processes = [subprocess.Popen([sys.executable, "-c", SWEEPER, options], **pipes) for _ in range(6)]
-        for process in processes:
-            assert process.stdout is not None
-            assert process.stdout.readline() == "ready\n"
-        said = []
-        for process in processes:
-            assert process.stdin is not None
-            process.stdin.write("\n")
-            process.stdin.flush()
-        for process in processes:
-            said += process.communicate(timeout=50)[0].splitlines()
-
-        assert sorted(said) == sorted(f"{run_id} None" for run_id in run_ids)
-        assert store.count(status="active") == 0
-
-    def test_nobody_tries_what_others_have(
-        self, opened: Callable[..., PostgresStore], monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """Each claim but the last comes to a run."""
-        run_ids = leave_unfinished(opened(), 60)
-        recovered, claimed, tried = Counter[str](), list[Any](), list[str]()
-        claim = PostgresTable.claim
-
-        def counted(*arguments: Any) -> Any:
-            claimed.append(claim(*arguments))
-            return claimed[-1]
-
-        monkeypatch.setattr(PostgresTable, "claim", counted)
-        monkeypatch.setattr(leases, "busy", lambda run_id, *_: tried.append(run_id))
-
-        def sweep() -> None:
-            sweeper = make_graph(WORK, store=opened(pool=1), preserve=True)
-            recovered.update(one.run_id for one in sweeper.recover() if one.error is None)
-
-        threads = [threading.Thread(target=sweep) for _ in range(6)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-
-        assert recovered == Counter(run_ids)
-        assert tried == []
-        assert len(claimed) <= 60 + 6 + 10  # a few come between the look of another sweeper and its lock
-
-    def test_nobody_waits(self, opened: Callable[..., PostgresStore], schema: str) -> None:
-        """A run that is being claimed is left to whoever does so."""
-        store = opened()
-        run_ids = leave_unfinished(store, 3)
-        with psycopg.connect(dsn()) as connection:
-            connection.execute(f"SELECT 1 FROM {schema}.run WHERE run_id = 'run-0' FOR UPDATE")
-            began = time.monotonic()
-            swept = [one.run_id for one in make_graph(WORK, store=store, preserve=True).recover()]
-            assert time.monotonic() - began < 1
-        assert swept == run_ids[1:]
-
-    def test_the_oldest_first_and_no_more_than_are_wanted(self, opened: Callable[..., PostgresStore]) -> None:
-        """What is not gone on with is owned by nobody."""
-        store = opened()
-        run_ids = leave_unfinished(store, 4)
-        graph = make_graph(WORK, store=store, preserve=True)
-        with graph.stream(State(run_id="at-work")) as states:
-            next(states)
-            assert [one.run_id for one in graph.recover(limit=2)] == run_ids[:2]
-            sweep = iter(graph.recover())
-            assert next(sweep).run_id == run_ids[2]
-            del sweep
-        assert store.owner(run_ids[3]) is None
-        assert sorted(one.run_id for one in graph.recover()) == ["at-work", run_ids[3]]
-
-    @pytest.mark.parametrize("how", ["killed", "expired"])
-    def test_runs_of_those_who_are_gone(
-        self, opened: Callable[..., PostgresStore], schema: str, how: str, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """Of processes of this machine they are there at once, of others when the lease has run out."""
-        store = opened()
-        leave_unfinished(store, 1)
-        stream = make_graph(WORK, store=store, preserve=True).stream(State(run_id=RUN))
-        next(stream)
-        graph = make_graph(WORK, store=opened(), preserve=True)
-        with psycopg.connect(dsn()) as connection:
-            if how == "expired":
-                connection.execute(f"UPDATE {schema}.worker SET until = clock_timestamp()")
-            else:
-                connection.execute(f"UPDATE {schema}.worker SET place = place || '0'")  # one that began at another time
-
-        assert [one.run_id for one in graph.recover()] == ["run-0", RUN]
-        with pytest.raises(RunLostError):
-            next(stream)
-
-    def test_a_run_that_was_cancelled(self, opened: Callable[..., PostgresStore], schema: str) -> None:
-        """While somebody was at work on it who is gone: that is written by whoever comes to it."""
-        store, other = opened(), opened()
-        graph = make_graph(WORK, store=other, preserve=True, retention="full")
-        stream = make_graph(WORK, store=store, preserve=True, retention="full").stream(State(run_id=RUN))
-        next(stream)
-        graph.cancel(RUN, by="ada")
-        with psycopg.connect(dsn()) as connection:
-            connection.execute(f"UPDATE {schema}.worker SET until = clock_timestamp()")
-
-        assert [*graph.recover()] == []
-        told = other.history(RUN)[-1]
-        assert (told.kind, told.by) == ("cancel", "ada")
-
-    def test_a_claim_that_is_cut_off(self, opened: Callable[..., PostgresStore], schema: str) -> None:
-        """Is let go of, though nobody knows what it came to."""
-        store = opened()
-        leave_unfinished(store, 1)
-        claim = PostgresTable.claim
-
-        def cut_off(*arguments: Any) -> Any:
-            claim(*arguments)
-            raise KeyboardInterrupt
-
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(PostgresTable, "claim", cut_off)
-            with pytest.raises(KeyboardInterrupt):
-                list(make_graph(WORK, store=store).recover())
-        assert rows_of(schema, "lease") == []
-
-
-def wait_for(is_so: Callable[[], bool]) -> None:
-    """Wait until something is so, for ten seconds at most."""
-    until = time.monotonic() + 10
-    while not is_so():
-        assert time.monotonic() < until
-        time.sleep(0.01)
+    assert recovered == Counter(f"run-{number}" for number in range(60))
+    assert first.count(status="active") == 0
 
 
 def test_the_lease_of_a_config() -> None:

@@ -325,6 +325,7 @@ class RunLog:
 
         Raises:
             RunLostError: it is written on behalf of somebody who does not own the run any more.
+            StepConflictError: the store has lost what it had of the run.
         """
         batch = self.runs.guarded(batch) if is_nested_id(batch.run.run_id) else batch
         try:
@@ -334,7 +335,20 @@ class RunLog:
             raise
         if not is_written and batch.hold is not None and self.has_lost(batch.hold):
             raise lost(batch.hold.run_id)
+        if not is_written and batch.old is not None:
+            self._check_kept(batch.old)
         return is_written
+
+    def _check_kept(self, run: RunRecord) -> None:
+        """Raise StepConflictError if the store has lost what it had of a run, which others have not deleted."""
+        now = self.table.run(run.run_id)
+        if now is not None and now.incarnation == run.incarnation and now.version < run.version:
+            self.known.forget(run.run_id)
+            reason = (
+                f"the {self.table.store} has lost what was saved: step {run.step} was, and its newest is {now.step} "
+                "now; another server has taken over, or a copy was put back; load the run to go on from there"
+            )
+            raise StepConflictError(run.run_id, reason)
 
     def is_settled(self, hold: Hold | None) -> bool:
         """Own a run for good that is only held for a write by hand; return whether there was anything to do.
