@@ -86,7 +86,7 @@ def test_modules_of_the_root_can_be_reached_from_it() -> None:
     assert {"errors", "StateGraph", "__version__"} <= set(dir(stategraph))
 
 
-@pytest.mark.parametrize("package", ["stores", "config", "observers", "picture", "testing"])
+@pytest.mark.parametrize("package", ["stores", "config", "observers", "picture", "testing", "cli"])
 def test_each_package_lists_its_names(package: str) -> None:
     """And all that it lists is there."""
     module = importlib.import_module(f"stategraph.{package}")

@@ -6,6 +6,7 @@ import json
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from io import TextIOWrapper
 
 import click
 
@@ -49,7 +50,7 @@ Exit codes: 0 ok, 1 failed, 2 usage, 3 not found, 4 paused, 5 busy or conflict, 
 
 
 @click.command(cls=_Commands, epilog=_EXAMPLES, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(package_name="stategraph", message="%(version)s")
+@click.version_option(import_module("stategraph").__version__, message="%(version)s")
 @common
 def stategraph() -> None:
     """See the runs of a store, and take hold of them.
@@ -61,6 +62,9 @@ def stategraph() -> None:
 def run(arguments: Sequence[str] | None) -> int:
     """Run the command; return its exit code. Errors are told on stderr, in JSON if that is what was asked for."""
     asked = Asked()
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # whatever it is that a terminal cannot show
     try:
         result = stategraph.main(arguments, prog_name="stategraph", standalone_mode=False, obj=asked)
         sys.stdout.flush()

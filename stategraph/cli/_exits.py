@@ -52,6 +52,7 @@ _EXITS: tuple[tuple[type[Exception] | tuple[type[Exception], ...], Exit], ...] =
     ((errors.CheckpointCorruptError, errors.FormatError), Exit.DAMAGED),
     ((errors.ConfigError, errors.InvalidRunIdError, errors.SchemaError, errors.UnknownNameError), Exit.USAGE),
     (errors.StateGraphError, Exit.FAILED),
+    (ValueError, Exit.USAGE),  # of an argument: what nodes raise is an ExecutionError
 )
 
 

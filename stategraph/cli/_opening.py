@@ -21,6 +21,8 @@ _URLS = {
 }
 """The stores that an URL of a scheme is of, and their options for it."""
 
+_PATIENCE = 10  # seconds that somebody waits for a server who has not said for how long
+
 _WHICH = "which store? Give --store runs.db, set STATEGRAPH_STORE, or have a graph.toml here that names one"
 
 
@@ -52,7 +54,7 @@ class Where:
                 raise Failure(Exit.NOT_FOUND, f"there is no {self.kind} store at {path}")
             options = {**options, "read_only": not to_change}
         elif self.kind == "postgres":
-            options = {"migrate": False, **options}
+            options = {"migrate": False, "patience": _PATIENCE, **options}
         return get_checkpoint_store(self.kind, **options)
 
 

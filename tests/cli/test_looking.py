@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from stategraph import ErrorInfo, State
-from stategraph.stores import DiskStore, RetentionPolicy, SqliteStore
+from stategraph.stores import DiskStore, PostgresStore, RetentionPolicy, SqliteStore
 from tests.cli.shop import TOML, at_terminal, call, environment, listing, process
+from tests.postgres_server import dsn
 
 LOOKS = [
     ["runs"],
@@ -211,6 +212,27 @@ def test_a_store_in_memory_is_of_no_use(shop):
     assert "does not outlive its process" in call("runs").err
 
 
+def test_a_store_on_a_server(shop, monkeypatch):
+    """By a configuration that names the variable with its address; by an URL, in the schema that is the default."""
+    monkeypatch.setenv("RUNS_DSN", dsn())
+    toml = TOML.replace("sqlite", "postgres").replace('path = "runs.db"', 'dsn = "RUNS_DSN"\nschema = "of_cli"')
+    (shop / "graph.toml").write_text(toml, encoding="utf-8")
+    assert call("runs").code == 6  # no table is made by whoever looks
+    with PostgresStore(dsn(), schema="of_cli") as server:
+        server.import_runs(call("--store", "runs.db", "export", "waiting").out.splitlines())
+
+    assert call("runs").out.startswith("waiting\tpaused")
+    assert "shop.Order(id=7" in call("show", "waiting").out
+    assert call("cancel", "waiting").out == "waiting: cancelled\n"
+    assert json.loads(call("doctor", "--json").out)["runs"] == {"cancelled": 1}
+    assert call("delete", "waiting", "--yes").code == 0
+    monkeypatch.setenv("RUNS_DSN", "postgresql://nobody:hush@127.0.0.1:1/none")
+    (shop / "graph.toml").write_text(f"{toml}\npatience = 0.5\n", encoding="utf-8")
+    nobody = call("runs")
+    assert nobody.code == 1
+    assert "hush" not in nobody.err
+
+
 @pytest.mark.parametrize("url", ["mysql://host/runs", "http://host"])
 def test_an_url_of_no_store(shop, url):
     """It is said which there are."""
@@ -294,7 +316,7 @@ def test_what_a_killed_writer_left_is_seen(shop):
         (["nothing"], 2, "usage"),
         (["runs", "--limit", "0"], 2, "usage"),
         (["runs", "--label", "customer"], 2, "usage"),
-        (["runs", "--after", "x"], 1, "failed"),
+        (["runs", "--after", "x"], 2, "usage"),
     ],
     ids=str,
 )
@@ -444,6 +466,24 @@ def test_without_the_extra_it_says_what_to_install(tmp_path):
 
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == "stategraph: the command line needs click and rich: pip install 'stategraph[cli]'\n"
+
+
+def test_a_terminal_that_has_no_such_letters(shop):
+    """They are escaped; nothing fails."""
+    with SqliteStore("runs.db") as opened:
+        opened.save(State({"naïve": "→"}, run_id="letters", step=1))
+
+    shown = process("--store", "runs.db", "show", "letters", cwd=shop, PYTHONIOENCODING="ascii")
+
+    assert (shown.code, shown.err) == (0, "")
+    assert "na\\xefve = '\\u2192'" in shown.out
+
+
+def test_it_tells_its_version():
+    """That of the package."""
+    import stategraph
+
+    assert call("--version").out == f"{stategraph.__version__}\n"
 
 
 @pytest.mark.inside

@@ -40,6 +40,8 @@ def command(request: Asked, /, run_id: str, value: str | None, graph: str, pause
     if asking is None:
         raise Failure(Exit.CONFLICT, f"{run_id} waits for no answer: it is {state.status}")
     if asking.response_param is None:
+        if value is not None:
+            raise click.UsageError(f"{run_id} waits for no value: leave out VALUE", click.get_current_context())
         updates = None
     elif value is None:
         raise click.UsageError(f"{run_id} waits for {asking.response_param!r}: give VALUE", click.get_current_context())

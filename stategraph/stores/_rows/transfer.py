@@ -173,8 +173,10 @@ def _batch(log: RunLog, told: _Told, incarnation: bytes) -> WriteBatch:
         ]
         run = _run(told.run, rows[-1], incarnation)
         batch = WriteBatch(log.sealer.sealed_run(run), None, tuple(rows))
-    except (FormatError, CheckpointCorruptError):
+    except FormatError:
         raise
+    except CheckpointCorruptError as error:
+        raise FormatError(run_id, f"its lines hold no run as a whole: {error.reason}") from error
     except _NOT_READ as error:
         raise FormatError(run_id, f"its lines hold no run: {type(error).__name__}: {error}") from error
     if any(row.sequence >= after.sequence for row, after in pairwise(rows)):
