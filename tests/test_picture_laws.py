@@ -32,7 +32,7 @@ KINDS = some.sampled_from(["function", "map", "parallel", "pause", "graph"]) | N
 
 
 def as_seen(name):
-    return "".join(char if char.isprintable() else " " for char in name)
+    return "".join(char if char.isprintable() else "?" for char in " ".join(name.split()))
 
 
 @some.composite

@@ -201,7 +201,7 @@ def test_a_failure_is_drawn_at_the_node_that_failed():
     """With the way there, and the error."""
 
     def fails(state):
-        raise ValueError("no <topic>")
+        raise ValueError("no\n<topic>")
 
     graph = chain(graph_named("g"), ("a", nothing), ("b", fails), ("c", nothing))
     with pytest.raises(ExecutionError):
@@ -212,6 +212,26 @@ def test_a_failure_is_drawn_at_the_node_that_failed():
     assert taken(drawn) == {("a", "b")}
     assert drawn.node("b").texts[-1] == "failed: ValueError: no <topic>"
     assert statuses(drawn_run(graph, graph.store.load("r"))) == {"a": "done", "b": "failed", "c": ""}
+
+
+def test_a_predicate_that_fails_is_told_at_the_node_it_follows():
+    """The way from there to itself was not taken."""
+
+    def fails(state):
+        raise KeyError("verdict")
+
+    graph = graph_named("g")
+    for name in "ab":
+        graph.add_node(name, nothing)
+    graph.add_edge("a", "a", fails)
+    graph.add_edge("a", "b")
+    graph.set_entry_point("a")
+    graph.set_exit_point("b")
+    with pytest.raises(ExecutionError):
+        graph.execute(State(run_id="r"))
+
+    assert statuses(drawn_run(graph, "r")) == {"a": "failed", "b": ""}
+    assert taken(drawn_run(graph, "r")) == set()
 
 
 def test_a_failure_that_was_handled_is_told_from_what_was_done():
