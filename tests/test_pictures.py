@@ -481,7 +481,8 @@ def test_notebooks_show_it_as_an_image():
     """SVG itself is hidden in notebooks that are not trusted."""
     picture = chain(graph_named('<"g">'), ("a", nothing)).picture()
     shown = re.fullmatch(
-        r'<img alt="graph &lt;&quot;g&quot;&gt;" src="data:image/svg\+xml;base64,(.*)">', picture._repr_html_()
+        r'<img alt="graph &lt;&quot;g&quot;&gt;" style="max-width:100%" src="data:image/svg\+xml;base64,(.*)">',
+        picture._repr_html_(),
     )
 
     assert shown is not None
