@@ -981,6 +981,25 @@ MUTANTS = (
         "(owner in beats or is_old)",
         "True",
         ("tests/test_dbos_keeping.py -k not_known_yet",),
+        "names stand in pictures as they are",
+        "picture/_text.py",
+        "    return escape(plain(text))\n",
+        "    return plain(text)\n",
+        ("tests/test_picture_laws.py",),
+    ),
+    Mutant(
+        "boxes may stand on others",
+        "picture/_places.py",
+        "while len(groups) > 1 and groups[-2][0]",
+        "while len(groups) > 9 and groups[-2][0]",
+        ("tests/test_picture_laws.py",),
+    ),
+    Mutant(
+        "what a picture needs is compared",
+        "_values/provenance.py",
+        "for part in attrs.astuple(edge)[:3])",
+        "for part in attrs.astuple(edge))",
+        ("tests/stores/test_structures.py",),
     ),
 )
 

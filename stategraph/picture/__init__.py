@@ -81,7 +81,8 @@ class Picture:
         from base64 import b64encode  # imported when used
 
         image = b64encode(self.to_svg().encode()).decode()
-        return f'<img alt="{marked_up(f"graph {self._name}")}" src="data:image/svg+xml;base64,{image}">'
+        about = marked_up(f"graph {self._name}" + (f": {self._caption}" if self._caption else ""))
+        return f'<img alt="{about}" style="max-width:100%" src="data:image/svg+xml;base64,{image}">'
 
     def __repr__(self) -> str:
         run = f", {self._caption!r}" if self._caption else ""

@@ -73,7 +73,7 @@ def walk_of(structure: GraphStructure, rows: Sequence[Summary], store: Checkpoin
     for name, visit in now.items():
         before = visits.get(name, Visit())
         visits[name] = attrs.evolve(before, status=visit.status, said=visit.said)
-        if visit.status != "maybe" and last.checkpoint_node:
+        if visit.status != "maybe" and last.checkpoint_node not in ("", name):  # else a predicate may have failed
             taken[last.checkpoint_node, name] += 1
     nested = _branches(structure, visits)
     if store is None or not depth:

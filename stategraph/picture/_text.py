@@ -13,8 +13,9 @@ _WIDE = frozenset("mwMW@%—…→")
 
 
 def plain(text: str) -> str:
-    """Return a text without what is no character to be seen: controls, half surrogates, changes of direction."""
-    return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text[:_LONGEST_WHOLE])
+    """Return a text in one line, without what is not to be seen: controls, half surrogates, changes of direction."""
+    line = " ".join(text[:_LONGEST_WHOLE].split())
+    return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in line)
 
 
 def cut(text: str, limit: int = LONGEST) -> str:

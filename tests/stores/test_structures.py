@@ -104,11 +104,13 @@ def test_a_store_keeps_what_a_picture_needs(store, options, tmp_path):
 
 def test_it_is_no_part_of_the_fingerprint():
     """A node that becomes a map is still the node that a saved State goes on at."""
-    structure = graph_of_all_kinds().structure
-    bare = GraphStructure(structure.nodes, tuple(EdgeStructure(e.source, e.target, e.label) for e in structure.edges))
+    outer = graph_of_all_kinds().structure
+    for structure in (outer, outer.outlines["nested"].nested):
+        edges = (EdgeStructure(edge.source, edge.target, edge.label) for edge in structure.edges)
+        bare = GraphStructure(structure.nodes, tuple(edges))
 
-    assert bare == structure
-    assert bare.fingerprint == structure.fingerprint
+        assert bare == structure
+        assert bare.fingerprint == structure.fingerprint
 
 
 def rows_of(path):
@@ -173,6 +175,15 @@ def test_what_is_nested_in_many_places_is_kept_once():
 
     assert len(drawing_parts(structure)[-1]) == 16
     assert drawing_parts(made_again(structure)) == drawing_parts(structure)
+
+
+@pytest.mark.inside
+def test_no_depth_is_too_much():
+    """Graphs are nested 16 deep at most, but what was damaged may hold anything."""
+    tables = [[["a"], [], "a", ["a"], {"a": ["graph", [], place - 1]} if place else {}, []] for place in range(5_000)]
+    drawing = ["a", ["a"], {"a": ["graph", [], 4_999]}, [], tables]
+
+    assert drawing_parts(structure_of(["a"], [], drawing)) == drawing
 
 
 def test_a_graph_that_contains_itself_has_a_structure():
