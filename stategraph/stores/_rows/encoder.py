@@ -20,7 +20,7 @@ from stategraph.errors import (
     StateGraphError,
     UnknownNameError,
 )
-from stategraph.state import State, time_ns_of, took_ns_of
+from stategraph.state import State, data_of, time_ns_of, took_ns_of
 from stategraph.stores._codec.compression import (
     ALLOWANCE,
     RATIO,
@@ -206,7 +206,8 @@ class CheckpointEncoder:
         self._sealer.check(state.run_id, [saved], previous.incarnation, previous.before)
         place, kept = (saved.sequence, saved.revision), (saved.encoding, saved.payload)
         row = self._sealed(state, place, saved.base, kept, previous.before, previous.incarnation)
-        return row, attrs.evolve(previous, state=state, base=row.base, seal=row.seal)
+        encoded = previous.encoded if data_of(state) is data_of(previous.state) else encode_unsettled(state)
+        return row, attrs.evolve(previous, state=state, base=row.base, seal=row.seal, encoded=encoded)
 
     def copied(
         self, source: RunRecord, run_id: str, incarnation: bytes, rows: Sequence[CheckpointRecord]
