@@ -2,6 +2,7 @@
 
 from benchmarks.measure import Row
 from benchmarks.rows import (
+    awaited,
     calls,
     growing_list,
     growth,
@@ -19,6 +20,7 @@ from benchmarks.rows import (
 ROWS: tuple[Row, ...] = (
     one_step.ROW,
     memory_store.ROW,
+    *awaited.ROWS,
     saved_steps.SYNC,
     saved_behind.ASYNC,
     *owned_runs.ROWS,

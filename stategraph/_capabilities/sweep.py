@@ -62,7 +62,7 @@ class Sweep:
 
         left = self.limit
         for run_id in await adrive(self._listing(), None):
-            recovered = await adrive(self._taking_up(run_id), None)
+            recovered = await adrive(self._taking_up(run_id), None, self.store)
             if recovered is not None:
                 yield recovered
                 left = left and left - 1
