@@ -145,7 +145,8 @@ class StateGraph(GraphBuilder):
         """
         from stategraph._drivers.aio import adrive  # imported when used: asyncio takes 20 ms
 
-        return await adrive(executed(self._new_run(how, ExecuteCall), state, how), signal_of(how))
+        run = self._new_run(how, ExecuteCall)
+        return await adrive(executed(run, state, how), signal_of(how), run.services.store)
 
     def resume(self, run_id: str, updates: Mapping[str, Any] | None = None, **how: Unpack[ResumeCall]) -> State:
         """Go on with a run from its last checkpoint: take the next edge after the node that produced it.
@@ -181,8 +182,8 @@ class StateGraph(GraphBuilder):
         """Go on with a run as `resume` does, on the running event loop; see `aexecute`."""
         from stategraph._drivers.aio import adrive  # imported when used: asyncio takes 20 ms
 
-        task = resumed(self._new_run(how, ResumeCall), run_id, updates, how)
-        return await adrive(task, signal_of(how))
+        run = self._new_run(how, ResumeCall)
+        return await adrive(resumed(run, run_id, updates, how), signal_of(how), run.services.store)
 
     # ------------------------------------------------------------------ whatever was before
 
@@ -203,7 +204,8 @@ class StateGraph(GraphBuilder):
         from stategraph._drivers.aio import adrive  # imported when used: asyncio takes 20 ms
         from stategraph._engine.calling import run_once  # imported when used
 
-        return await adrive(run_once(self._new_run(how, RunCall), state), signal_of(how))
+        run = self._new_run(how, RunCall)
+        return await adrive(run_once(run, state), signal_of(how), run.services.store)
 
     def turn(self, run_id: str, input: Mapping[str, Any], **how: Unpack[Call]) -> State:
         """Go on with a conversation: finish the turn before, then execute the run with this input.
@@ -223,7 +225,8 @@ class StateGraph(GraphBuilder):
         from stategraph._drivers.aio import adrive  # imported when used: asyncio takes 20 ms
         from stategraph._engine.calling import turn  # imported when used
 
-        return await adrive(turn(self._new_run(how), run_id, input), signal_of(how))
+        run = self._new_run(how)
+        return await adrive(turn(run, run_id, input), signal_of(how), run.services.store)
 
     def submit(self, state: State, *, labels: Mapping[str, str] | None = None) -> State:
         """Save a State as a run that is to begin, and that nobody is at work on: `recover` goes on with it.

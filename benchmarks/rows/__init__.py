@@ -2,6 +2,7 @@
 
 from benchmarks.measure import Row
 from benchmarks.rows import (
+    awaited,
     calls,
     command_line,
     growing_list,
@@ -21,6 +22,7 @@ from benchmarks.rows import (
 ROWS: tuple[Row, ...] = (
     one_step.ROW,
     memory_store.ROW,
+    *awaited.ROWS,
     saved_steps.SYNC,
     saved_behind.ASYNC,
     *owned_runs.ROWS,

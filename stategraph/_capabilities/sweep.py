@@ -74,7 +74,7 @@ class Sweep:
         left = self.limit
         holds = self._holds()
         while hold := await adrive(self._next(holds), None):
-            recovered = await adrive(self._taking_up(hold), None)
+            recovered = await adrive(self._taking_up(hold), None, self.store)
             if recovered is not None:
                 yield recovered
                 left = left and left - 1

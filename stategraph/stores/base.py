@@ -362,8 +362,11 @@ class CheckpointStore(ABC):
 
             guard_writes(cls, CheckpointStore)
 
+    never_waits: ClassVar[bool] = False
+    """Whether no call waits for a disk, a network or anything else that is slow: an event loop may make it."""
+
     compares_holds: ClassVar[bool] = False
-    """Whether the store itself refuses what others than the owner of a run write. If not, this class guards it."""
+    """Whether the store itself refuses what others than the owner of a run write; if not, this class guards it."""
 
     def close(self) -> None:  # noqa: B027
         """Close files and connections. A closed store is not used again."""

@@ -29,6 +29,7 @@ class MemoryStore(CheckpointStore):
     """Keeps States as they are, for they are immutable: saving one takes the same short time whatever its size."""
 
     keeps_parts = True
+    never_waits = True
     compares_holds = True
 
     def __init__(self) -> None:
