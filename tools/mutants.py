@@ -1030,6 +1030,8 @@ MUTANTS = (
         "(owner in beats or is_old)",
         "True",
         ("tests/test_dbos_keeping.py -k not_known_yet",),
+    ),
+    Mutant(
         "names stand in pictures as they are",
         "picture/_text.py",
         "    return escape(plain(text))\n",
