@@ -73,7 +73,7 @@ def cancel(store: Any, run_id: str, by: str | None) -> Owner | None:
     try:
         _save_cancelled(store, run_id, by)
     except RunBusyError as busy:
-        store._cancel(run_id)
+        store._cancel(run_id, by)
         owner: Owner = busy.owner
     else:
         return None
