@@ -33,7 +33,8 @@ def watched(shop, make_it_go_on):
         assert watcher.stdout is not None
         rows = [json.loads(watcher.stdout.readline())]
         make_it_go_on()
-        rows += map(json.loads, watcher.communicate(timeout=60)[0].splitlines())
+        rows += map(json.loads, watcher.stdout)  # and not by communicate, which would not know what is buffered
+        watcher.wait(60)
     finally:
         watcher.kill()
         watcher.communicate()
