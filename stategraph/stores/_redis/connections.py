@@ -11,7 +11,7 @@ from zlib import crc32
 import redis
 from redis.backoff import NoBackoff
 from redis.connection import parse_url
-from redis.exceptions import AskError, MovedError, NoScriptError
+from redis.exceptions import AskError, BusyLoadingError, MovedError, NoScriptError
 from redis.retry import Retry
 
 from stategraph._values.ids import given_id
@@ -249,6 +249,8 @@ def _check(link: Link, give_up: float, *, durable: bool) -> None:
     if isinstance(found, redis.ResponseError):
         raise found
     info = dict(line.split(":", 1) for line in found.decode(errors="replace").splitlines() if ":" in line)
+    if info.get("loading", "0") != "0":  # until it has read its log, it says that it has none
+        raise BusyLoadingError("it is still reading what it has")
     version = info.get("redis_version", "0")
     if tuple(int(part) for part in version.split(".")[:2] if part.isdecimal()) < _OLDEST:
         raise UnfitServerError(f"it is Redis {version}; take 6.2 or newer")
