@@ -13,6 +13,7 @@ from benchmarks.rows import (
     owned_runs,
     saved_behind,
     saved_on_postgres,
+    saved_on_redis,
     saved_steps,
 )
 
@@ -26,6 +27,7 @@ ROWS: tuple[Row, ...] = (
     *growing_list.ROWS,
     saved_steps.THREADS,
     *saved_on_postgres.ROWS,
+    *saved_on_redis.ROWS,
     mapped_items.ROW,
     imports.ROW,
     *calls.ROWS,

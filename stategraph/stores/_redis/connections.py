@@ -97,9 +97,9 @@ class Link:
         self.connection = connection
 
     def send(self, commands: Sequence[Sequence[Any]], give_up: float) -> None:
-        """Send commands, in one go."""
+        """Send commands, in one piece: the server syncs after each piece that it reads."""
         self._limit(give_up)
-        self.connection.send_packed_command(self.connection.pack_commands(commands), check_health=False)
+        self.connection.send_packed_command([b"".join(self.connection.pack_commands(commands))], check_health=False)
 
     def read(self, give_up: float) -> Any:
         """Return the next answer, or the error that it is."""
