@@ -126,7 +126,7 @@ def _left(give_up: float) -> float:
     return max(_SHORTEST, min(give_up - time.monotonic(), threading.TIMEOUT_MAX))
 
 
-class Session:
+class Links:
     """Connections for one thread at a time: to the server, or to each node of a cluster that it has to do with.
 
     Attributes:
