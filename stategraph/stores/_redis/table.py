@@ -54,7 +54,6 @@ class RedisTable(Leasing, Table):
         self.store, self._nodes = store, nodes
         self._replicas, self._patience = replicas, patience
         self.closed, self._is_open = False, False
-        self._unconfirmed: set[int] = set()  # partitions in which something may be that not all replicas have
         self._whole = _Whole()
         self._connections = Connections(lambda give_up: Links(nodes, give_up), _MOST, all_in_use)
         self.owners: LeaseHolds | None = LeaseHolds(self, lease)
@@ -120,31 +119,21 @@ class RedisTable(Leasing, Table):
                 raise unfit(error) from None
             raise explained(error, run_id, self.store, kind) from error
 
-    def _answers(self, run_id: str, several: Sequence[Asked], patience: float | None = None) -> list[Any]:
-        return self._ask(run_id, lambda links: _checked(links.ask(several)), patience=patience)
+    def _answers(
+        self, run_id: str, several: Sequence[Asked], patience: float | None = None, replicas: int = 0
+    ) -> list[Any]:
+        return self._ask(run_id, lambda links: _checked(links.ask(several, replicas)), patience=patience)
 
     def query(self, run_id: str, *several: Asked) -> list[Any]:
-        """Return all that is asked for, once the replicas have it that must."""
+        """Return all that is asked for."""
         reaper.settle(self.store)
-        if not (self._unconfirmed and self._unconfirmed.intersection(one.partition for one in several)):
-            return self._answers(run_id, several)
-        return self._ask(run_id, lambda links: _checked(self._confirmed(links, several)))
+        return self._answers(run_id, several)
 
     def change(self, run_id: str, asked: Asked, patience: float | None = None, *, confirms: bool = True) -> Any:
-        """Return the answer to what writes, and may be asked twice."""
-        if confirms and self._replicas:
-            return self._ask(run_id, lambda links: _checked(self._confirmed(links, [asked]))[0], patience=patience)
-        return self._answers(run_id, [asked], patience)[0]
-
-    def _confirmed(self, links: Links, several: Sequence[Asked]) -> list[Any]:
-        """Return the answers to all of this, errors among them, once as many replicas have it as must."""
-        if not self._replicas:
-            return links.ask(several)
-        partitions = {one.partition for one in several}
-        self._unconfirmed |= partitions
-        found = links.ask(several, self._replicas)
-        self._unconfirmed -= partitions
-        return found
+        """Return the answer to what writes, and may be asked twice; once the replicas have it, unless that is for
+        somebody who will ask again."""
+        replicas = self._replicas if confirms else 0
+        return self._answers(run_id, [asked], patience, replicas)[0]
 
     # ------------------------------------------------------------------ threads and processes
 
@@ -184,7 +173,7 @@ class RedisTable(Leasing, Table):
         def write(links: Links) -> list[bool | BaseException]:
             nonlocal is_again
             was_again, is_again = is_again, True
-            found = self._confirmed(links, several)
+            found = links.ask(several, self._replicas)
             if len(found) == 1 or any(isinstance(answer, Exception) and is_passing(answer) for answer in found):
                 _checked(found)
             answers = [answer if isinstance(answer, list) else (answer, False) for answer in found]
@@ -212,7 +201,7 @@ class RedisTable(Leasing, Table):
         def removed(links: Links) -> tuple[bool, bool]:
             nonlocal is_again
             was_again, is_again = is_again, True
-            ((is_removed, is_held),) = _checked(self._confirmed(links, asked_for))
+            ((is_removed, is_held),) = _checked(links.ask(asked_for, self._replicas))
             return bool(is_removed or (was_again and is_held)), bool(is_held)
 
         is_removed, is_held = self._ask(run_id, removed)
