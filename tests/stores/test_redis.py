@@ -717,7 +717,7 @@ def test_a_failover_that_loses_writes(servers: Callable[..., Server], prefix: st
 def test_replicas_that_must_have_it(servers: Callable[..., Server], prefix: str) -> None:
     """A save returns once they do; where they do not in time, it fails, and is not called made before they do."""
     primary, replica = replicated(servers)
-    with open_redis(prefix, url=primary.url, replicas=1, patience=2) as store:
+    with open_redis(prefix, url=primary.url, replicas=1, patience=1) as store:
         store.save(numbered("a", 1))
         replica.signal(signal.SIGSTOP)
         for _ in range(2):

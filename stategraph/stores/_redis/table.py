@@ -194,7 +194,7 @@ class RedisTable(Leasing, Table):
 
     def remove(self, run_id: str, version: int | None = None) -> bool:
         guard, fence = fence_of(hold_to_remove(self, run_id))
-        values = run_id, "" if version is None else version, *nested_range(run_id), given_id(run_id), int(guard), fence
+        values = run_id, "" if version is None else version, given_id(run_id), int(guard), fence
         asked_for = [Asked(self._nodes.partition_of(run_id), REMOVE, values)]
         is_again = False
 
@@ -211,11 +211,10 @@ class RedisTable(Leasing, Table):
 
     def remove_damaged(self, run_id: str) -> bool:
         try:
-            first, last = (bound.encode(errors="surrogateescape") for bound in nested_range(run_id))
             key = run_id.encode(errors="surrogateescape")
         except UnicodeEncodeError:  # it is not what `runs` reports of a text that is no UTF-8
             return False
-        values = key, "", first, last, key, 0, 0
+        values = key, "", "", 0, 0
         several = [Asked(partition, REMOVE, values) for partition in range(self._nodes.count)]
         return any(is_removed for is_removed, _ in self._answers(run_id, several))
 
