@@ -60,6 +60,7 @@ class Proxy:
                 server.connect(self.server)
             except OSError:
                 client.close()
+                server.close()
                 continue
             self._sockets += client, server
             self._start(self._hand_on, client, server)

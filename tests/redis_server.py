@@ -6,6 +6,7 @@ import atexit
 import contextlib
 import hashlib
 import os
+import random
 import shutil
 import signal
 import socket
@@ -78,9 +79,11 @@ class Server:
 
 
 def _free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
+    while True:
+        port = random.SystemRandom().randrange(12_000, 32_000)  # below those that connections get
+        with socket.socket() as one, contextlib.suppress(OSError):
+            one.bind(("127.0.0.1", port))
+            return port
 
 
 @cache

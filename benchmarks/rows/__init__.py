@@ -16,6 +16,7 @@ from benchmarks.rows import (
     pictures,
     saved_behind,
     saved_on_postgres,
+    saved_on_redis,
     saved_steps,
 )
 
@@ -30,6 +31,7 @@ ROWS: tuple[Row, ...] = (
     *growing_list.ROWS,
     saved_steps.THREADS,
     *saved_on_postgres.ROWS,
+    *saved_on_redis.ROWS,
     mapped_items.ROW,
     imports.ROW,
     *pictures.ROWS,

@@ -11,7 +11,7 @@ from zlib import crc32
 import redis
 from redis.backoff import NoBackoff
 from redis.connection import parse_url
-from redis.exceptions import AskError, MovedError, NoScriptError
+from redis.exceptions import AskError, BusyLoadingError, MovedError, NoScriptError
 from redis.retry import Retry
 
 from stategraph._values.ids import given_id
@@ -97,9 +97,9 @@ class Link:
         self.connection = connection
 
     def send(self, commands: Sequence[Sequence[Any]], give_up: float) -> None:
-        """Send commands, in one go."""
+        """Send commands, in one piece: the server syncs after each piece that it reads."""
         self._limit(give_up)
-        self.connection.send_packed_command(self.connection.pack_commands(commands), check_health=False)
+        self.connection.send_packed_command([b"".join(self.connection.pack_commands(commands))], check_health=False)
 
     def read(self, give_up: float) -> Any:
         """Return the next answer, or the error that it is."""
@@ -126,7 +126,7 @@ def _left(give_up: float) -> float:
     return max(_SHORTEST, min(give_up - time.monotonic(), threading.TIMEOUT_MAX))
 
 
-class Session:
+class Links:
     """Connections for one thread at a time: to the server, or to each node of a cluster that it has to do with.
 
     Attributes:
@@ -249,6 +249,8 @@ def _check(link: Link, give_up: float, *, durable: bool) -> None:
     if isinstance(found, redis.ResponseError):
         raise found
     info = dict(line.split(":", 1) for line in found.decode(errors="replace").splitlines() if ":" in line)
+    if info.get("loading", "0") != "0":  # until it has read its log, it says that it has none
+        raise BusyLoadingError("it is still reading what it has")
     version = info.get("redis_version", "0")
     if tuple(int(part) for part in version.split(".")[:2] if part.isdecimal()) < _OLDEST:
         raise UnfitServerError(f"it is Redis {version}; take 6.2 or newer")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from stategraph._values.ids import given_id, nested_range
+from stategraph._values.ids import given_id
 from stategraph.errors import CheckpointCorruptError, CheckpointSaveError
 from stategraph.stores._redis.connections import Asked, Nodes
 from stategraph.stores._redis.scripts import SAVE
@@ -40,7 +40,7 @@ def _values(batch: WriteBatch, nodes: Nodes) -> list[Any]:
         *(b"" if old is None else _version_of(old), _version_of(run), pack_run(run), run.incarnation),
         *(run.status._value_, run.graph or "", run.parent.run_id if run.parent else ""),
         *(nodes.count, nodes.partition_of(run_id), batch.cut_below),
-        *("" if batch.cut_above is None else batch.cut_above, nested, *nested_range(run_id)),
+        *("" if batch.cut_above is None else batch.cut_above, nested),
     ]
     for row in batch.put:
         if len(row.payload) > _LARGEST:

@@ -48,9 +48,9 @@ local function drop(id)
   if type(status) == 'string' then redis.call('ZREM', t..':status:'..status, id) end
   return known + redis.call('UNLINK', t..':run:'..id, t..':rows:'..id)
 end
-local function drop_nested(low, high, parts)
-  for _, id in ipairs(redis.call('ZRANGEBYLEX', t..':nested', '('..low, '('..high)) do
-    if parts ~= 'parts' or id:find('[^/]#') then drop(id) end
+local function drop_nested(parts)
+  for _, nested in ipairs(redis.call('ZRANGEBYLEX', t..':nested', '('..id..'/#', '('..id..'/$')) do
+    if parts ~= 'parts' or nested:find('[^/]#') then drop(nested) end
   end
 end
 """
@@ -92,7 +92,7 @@ else
     redis.call('ZADD', t..':status:'..ARGV[10], number, id)
   end
 end
-for i = 20, #ARGV, 3 do
+for i = 18, #ARGV, 3 do
   redis.call('HSET', run, ARGV[i], ARGV[i + 2])
   redis.call('ZREMRANGEBYSCORE', rows, ARGV[i], ARGV[i])
   redis.call('ZADD', rows, ARGV[i], ARGV[i + 1])
@@ -105,7 +105,7 @@ local function cut(low, high)
 end
 if ARGV[15] ~= '0' then cut('-inf', '('..ARGV[15]) end
 if ARGV[16] ~= '' then cut('('..ARGV[16], '+inf') end
-if ARGV[17] ~= '' then drop_nested(ARGV[18], ARGV[19], ARGV[17]) end
+if ARGV[17] ~= '' then drop_nested(ARGV[17]) end
 return {1, cancelled}
 """,
     writes=True,
@@ -114,8 +114,8 @@ return {1, cancelled}
 
 Its values: the run, the outermost run, the guard and the fence, the incarnation that the outermost run must have; the
 version before and the one to be; the record, its incarnation, status, graph and parent; how many partitions there are,
-and which this is; the bounds of the rows that go; what goes of that which is nested, and its bounds; of each row its
-number, all but its payload, and its payload.
+and which this is; the bounds of the rows that go; what goes of that which is nested; of each row its number, all but
+its payload, and its payload.
 """
 
 REMOVE = Script(
@@ -124,17 +124,17 @@ local t, id = KEYS[1], ARGV[1]
 """
     + _DROP
     + """
-local lease = redis.call('HMGET', t..':lease:'..ARGV[5], 'worker', 'fence')
-if ARGV[6] == '1' and not (lease[1] and lease[2] == ARGV[7]) then return {0, 0} end
+local lease = redis.call('HMGET', t..':lease:'..ARGV[3], 'worker', 'fence')
+if ARGV[4] == '1' and not (lease[1] and lease[2] == ARGV[5]) then return {0, 0} end
 if ARGV[2] ~= '' and (redis.call('HGET', t..':run:'..id, 'v') or ''):match('^%d+') ~= ARGV[2] then return {0, 1} end
-drop_nested(ARGV[3], ARGV[4])
+drop_nested()
 return {drop(id) > 0 and 1 or 0, 1}
 """,
     writes=True,
 )
 """Removes a run and all that is nested in it. Answers whether it was there, and whether it is held.
 
-Its values: the run, its version or nothing, the bounds of what is nested, the outermost run, the guard and the fence.
+Its values: the run, its version or nothing, the outermost run, the guard and the fence.
 """
 
 CHAIN = Script(

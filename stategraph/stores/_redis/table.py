@@ -18,7 +18,7 @@ from stategraph._values.ids import given_id, nested_range
 from stategraph.errors import CheckpointCorruptError, CheckpointError, CheckpointSaveError, ConfigError, FormatError
 from stategraph.stores._checks import RunFilter
 from stategraph.stores._redis import listing
-from stategraph.stores._redis.connections import Asked, Nodes, Session, all_in_use, unfit
+from stategraph.stores._redis.connections import Asked, Links, Nodes, all_in_use, unfit
 from stategraph.stores._redis.failures import UnfitServerError, explained, is_passing
 from stategraph.stores._redis.leasing import Leasing
 from stategraph.stores._redis.packing import asked, newest_of, row_of
@@ -54,9 +54,8 @@ class RedisTable(Leasing, Table):
         self.store, self._nodes = store, nodes
         self._replicas, self._patience = replicas, patience
         self.closed, self._is_open = False, False
-        self._unconfirmed: set[int] = set()  # partitions in which something may be that not all replicas have
         self._whole = _Whole()
-        self._connections = Connections(lambda give_up: Session(nodes, give_up), _MOST, all_in_use)
+        self._connections = Connections(lambda give_up: Links(nodes, give_up), _MOST, all_in_use)
         self.owners: LeaseHolds | None = LeaseHolds(self, lease)
 
     def open(self, identify: Identify) -> None:
@@ -94,7 +93,7 @@ class RedisTable(Leasing, Table):
     def _ask(
         self,
         run_id: str,
-        work: Callable[[Session], _Result],
+        work: Callable[[Links], _Result],
         kind: type[CheckpointError] = CheckpointError,
         patience: float | None = None,
     ) -> _Result:
@@ -107,8 +106,8 @@ class RedisTable(Leasing, Table):
         def once(give_up: float) -> _Result:
             if self.closed:
                 raise closed_error(self.store, run_id)
-            with self._connections.use(give_up) as session:
-                return work(session)
+            with self._connections.use(give_up) as links:
+                return work(links)
 
         def may_pass(error: Exception) -> bool:  # as in a failover; a store is not opened on a replica
             return is_passing(error) and (self._is_open or not isinstance(error, UnfitServerError))
@@ -120,31 +119,21 @@ class RedisTable(Leasing, Table):
                 raise unfit(error) from None
             raise explained(error, run_id, self.store, kind) from error
 
-    def _answers(self, run_id: str, several: Sequence[Asked], patience: float | None = None) -> list[Any]:
-        return self._ask(run_id, lambda session: _checked(session.ask(several)), patience=patience)
+    def _answers(
+        self, run_id: str, several: Sequence[Asked], patience: float | None = None, replicas: int = 0
+    ) -> list[Any]:
+        return self._ask(run_id, lambda links: _checked(links.ask(several, replicas)), patience=patience)
 
     def query(self, run_id: str, *several: Asked) -> list[Any]:
-        """Return all that is asked for, once the replicas have it that must."""
+        """Return all that is asked for."""
         reaper.settle(self.store)
-        if not (self._unconfirmed and self._unconfirmed.intersection(one.partition for one in several)):
-            return self._answers(run_id, several)
-        return self._ask(run_id, lambda session: _checked(self._confirmed(session, several)))
+        return self._answers(run_id, several)
 
     def change(self, run_id: str, asked: Asked, patience: float | None = None, *, confirms: bool = True) -> Any:
-        """Return the answer to what writes, and may be asked twice."""
-        if confirms and self._replicas:
-            return self._ask(run_id, lambda session: _checked(self._confirmed(session, [asked]))[0], patience=patience)
-        return self._answers(run_id, [asked], patience)[0]
-
-    def _confirmed(self, session: Session, several: Sequence[Asked]) -> list[Any]:
-        """Return the answers to all of this, errors among them, once as many replicas have it as must."""
-        if not self._replicas:
-            return session.ask(several)
-        partitions = {one.partition for one in several}
-        self._unconfirmed |= partitions
-        found = session.ask(several, self._replicas)
-        self._unconfirmed -= partitions
-        return found
+        """Return the answer to what writes, and may be asked twice; once the replicas have it, unless that is for
+        somebody who will ask again."""
+        replicas = self._replicas if confirms else 0
+        return self._answers(run_id, [asked], patience, replicas)[0]
 
     # ------------------------------------------------------------------ threads and processes
 
@@ -181,10 +170,10 @@ class RedisTable(Leasing, Table):
         run_id = batches[0].run.run_id if len(batches) == 1 else ""
         is_again = False
 
-        def write(session: Session) -> list[bool | BaseException]:
+        def write(links: Links) -> list[bool | BaseException]:
             nonlocal is_again
             was_again, is_again = is_again, True
-            found = self._confirmed(session, several)
+            found = links.ask(several, self._replicas)
             if len(found) == 1 or any(isinstance(answer, Exception) and is_passing(answer) for answer in found):
                 _checked(found)
             answers = [answer if isinstance(answer, list) else (answer, False) for answer in found]
@@ -205,14 +194,14 @@ class RedisTable(Leasing, Table):
 
     def remove(self, run_id: str, version: int | None = None) -> bool:
         guard, fence = fence_of(hold_to_remove(self, run_id))
-        values = run_id, "" if version is None else version, *nested_range(run_id), given_id(run_id), int(guard), fence
+        values = run_id, "" if version is None else version, given_id(run_id), int(guard), fence
         asked_for = [Asked(self._nodes.partition_of(run_id), REMOVE, values)]
         is_again = False
 
-        def removed(session: Session) -> tuple[bool, bool]:
+        def removed(links: Links) -> tuple[bool, bool]:
             nonlocal is_again
             was_again, is_again = is_again, True
-            ((is_removed, is_held),) = _checked(self._confirmed(session, asked_for))
+            ((is_removed, is_held),) = _checked(links.ask(asked_for, self._replicas))
             return bool(is_removed or (was_again and is_held)), bool(is_held)
 
         is_removed, is_held = self._ask(run_id, removed)
@@ -222,11 +211,10 @@ class RedisTable(Leasing, Table):
 
     def remove_damaged(self, run_id: str) -> bool:
         try:
-            first, last = (bound.encode(errors="surrogateescape") for bound in nested_range(run_id))
             key = run_id.encode(errors="surrogateescape")
         except UnicodeEncodeError:  # it is not what `runs` reports of a text that is no UTF-8
             return False
-        values = key, "", first, last, key, 0, 0
+        values = key, "", "", 0, 0
         several = [Asked(partition, REMOVE, values) for partition in range(self._nodes.count)]
         return any(is_removed for is_removed, _ in self._answers(run_id, several))
 
