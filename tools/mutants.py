@@ -900,7 +900,7 @@ MUTANTS = (
     Mutant(
         "a number of another size makes a statement of its own",
         "stores/_postgres/connections.py",
-        "        connection.adapters.register_dumper(int, _Int8Dumper)\n",
+        "        connection.adapters.register_dumper(int, Int8Dumper)\n",
         "",
         ("tests/stores/test_postgres.py -k any_size",),
     ),

@@ -16,12 +16,13 @@ from psycopg.types.numeric import Int8Dumper
 
 from stategraph._util.dropped import reaper
 from stategraph.errors import ConfigError
+from stategraph.stores._postgres.prepared import Prepared
 
 _SOONEST_TO_CONNECT = 2  # seconds: no client of PostgreSQL gives up sooner
 _STALLED = 1.0  # seconds that a statement waits for a row that somebody else has locked; then it is made again
 _WEAK = ("off", "local")  # values of synchronous_commit with which what was acknowledged may be lost
 
-Server: TypeAlias = "psycopg.Connection[Any]"
+Server: TypeAlias = "Connection"
 
 
 class SilentServerError(psycopg.OperationalError):
@@ -33,9 +34,11 @@ class Connection(psycopg.Connection[Any]):
 
     Attributes:
         give_up: When to give up, by the monotonic clock.
+        prepared: The statements that are prepared in the session, if it is known to be the same the next time.
     """
 
     give_up = float("inf")
+    prepared: Prepared | None = None
 
     def wait(self, gen: Any, interval: float = 0.1, timeout: float | None = None) -> Any:
         """Carry on until the server has answered."""
@@ -139,6 +142,20 @@ class Connections:
                 self._turns.give()
 
     @contextmanager
+    def alone(self, seconds: float) -> Iterator[None]:
+        """Have a turn for whatever is asked within, if one comes in so many seconds: where they are few, the others
+        wait."""
+        depth = getattr(self._inside, "depth", 0)
+        has_turn = not depth and self._turns.take(seconds)
+        try:
+            self._inside.depth = depth + has_turn
+            yield
+        finally:
+            self._inside.depth = depth
+            if has_turn:
+                self._turns.give()
+
+    @contextmanager
     def _lent(self, give_up: float) -> Iterator[Connection]:
         connection = self._pop() or self._connect(give_up)
         connection.give_up = give_up
@@ -172,10 +189,6 @@ class Connections:
 # --------------------------------------------------------------------------- sessions
 
 
-class _Int8Dumper(Int8Dumper):
-    """Gives every int the same type: else a statement would be prepared anew for every size of a number."""
-
-
 Setting: TypeAlias = tuple[str, str]
 
 
@@ -204,10 +217,12 @@ def connected(dsn: str, patience: float, give_up: float, *, prepares: bool) -> C
     )
     try:
         connection.give_up = max(give_up, time.monotonic() + 1)
-        connection.adapters.register_dumper(int, _Int8Dumper)
+        # Every int has the same type: else a statement would be prepared anew for every size of a number.
+        connection.adapters.register_dumper(int, Int8Dumper)
         _check(connection)
         if prepares:
             _set(connection, patience)
+            connection.prepared = Prepared(connection)
     except BaseException:
         connection.pgconn.finish()
         connection.close()

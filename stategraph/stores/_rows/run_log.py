@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from itertools import pairwise
 from typing import TypeVar
 
@@ -19,9 +19,9 @@ from stategraph.errors import (
 )
 from stategraph.state import State
 from stategraph.stores._files.fork_safety import protect_at_fork
-from stategraph.stores._rows.access import SharedCommits
 from stategraph.stores._rows.encoder import CheckpointEncoder, DeltaBase, Place
 from stategraph.stores._rows.integrity import Sealer
+from stategraph.stores._rows.lanes import commits_of
 from stategraph.stores._rows.records import CheckpointRecord, RunRecord, WriteBatch
 from stategraph.stores._rows.runs import KnownRuns, Runs
 from stategraph.stores._rows.table import Table
@@ -29,6 +29,8 @@ from stategraph.stores.summaries import Summary
 
 _NOWHERE = -1  # the sequence number of a checkpoint that is not there
 _READS = 100  # of a run that others write to: reading is over long before the next save is
+
+_DISTURBED = 3  # times that others may write meanwhile before it is read undisturbed
 
 _Read = TypeVar("_Read")
 
@@ -51,7 +53,7 @@ class RunLog:
         self.table, self.sealer, self.encoder = table, sealer, encoder
         self.known = KnownRuns()
         self.runs = Runs(table, sealer, self.known)
-        self.commits = SharedCommits(table.apply, table.is_in_use)
+        self.commits = commits_of(table)
         protect_at_fork(self)
 
     def at_rest(self) -> AbstractContextManager[object]:
@@ -60,7 +62,7 @@ class RunLog:
 
     def renew(self) -> None:
         """Take locks of its own, in a forked child. Threads that committed in the parent are not here."""
-        self.commits = SharedCommits(self.table.apply, self.table.is_in_use)
+        self.commits = commits_of(self.table)
         self.known.renew()
         self.table.renew()
 
@@ -78,19 +80,20 @@ class RunLog:
         Raises:
             CheckpointNotFoundError: there is no such run.
         """
-        for _ in range(_READS):
-            run = self.runs.find(run_id)  # first: a write before the rows are read makes its version an old one
-            if run is None:
-                self.known.forget_removed(run_id)
-                raise CheckpointNotFoundError(run_id, str(self.table.store), step)
-            try:
-                found = read(run)
-            except CheckpointCorruptError:
-                if not self.is_stale(run):
-                    raise
-            else:
-                if found is not None:
-                    return found
+        for again in range(_READS):
+            with self.table.undisturbed() if again > _DISTURBED else nullcontext():
+                run = self.runs.find(run_id)  # first: a write before the rows are read makes its version an old one
+                if run is None:
+                    self.known.forget_removed(run_id)
+                    raise CheckpointNotFoundError(run_id, str(self.table.store), step)
+                try:
+                    found = read(run)
+                except CheckpointCorruptError:
+                    if not self.is_stale(run):
+                        raise
+                else:
+                    if found is not None:
+                        return found
         raise CheckpointError(run_id, f"it was not read from the {self.table.store}: others keep writing to it")
 
     def load(self, run_id: str, step: int | None = None, revision: int | None = None) -> State:

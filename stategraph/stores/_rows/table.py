@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeAlias
 
 from stategraph._owners.file_holds import Fence
@@ -25,10 +25,12 @@ class Table(ABC):
     Attributes:
         store: The store whose records these are; errors name it, and runs that were dropped know it.
         closed: Whether it was closed.
+        lanes: How many transactions it makes at a time.
     """
 
     store: object
     closed: bool
+    lanes: int = 1
 
     def __str__(self) -> str:
         return str(self.store)
@@ -144,6 +146,10 @@ class Table(ABC):
     @abstractmethod
     def at_rest(self) -> AbstractContextManager[object]:
         """Keep other threads out while the process is forked (see `stategraph.stores._files.fork_safety`)."""
+
+    def undisturbed(self) -> AbstractContextManager[object]:
+        """Keep out other threads that write faster than this one reads, as far as the table can."""
+        return nullcontext()
 
     @abstractmethod
     def renew(self) -> None:
