@@ -920,6 +920,34 @@ MUTANTS = (
         ("tests/stores/test_leases.py -k others_have_taken",),
     ),
     Mutant(
+        "a thread that has lost a run takes it from the one that has taken it",
+        "_owners/leases.py",
+        "            hold.check()  # or it would take",
+        "            pass  # or it would take",
+        ("tests/stores/test_leases.py -k comes_late",),
+    ),
+    Mutant(
+        "a write by hand that leases its run is taken for one that has lost it",
+        "_owners/leases.py",
+        "        hold.is_settled = False  # its fence",
+        "        pass  # its fence",
+        ("tests/stores/test_leases.py -k looked_at_while",),
+    ),
+    Mutant(
+        "saves to a server wait for each other",
+        "stores/_rows/lanes.py",
+        "            if lane.waiting < 0:\n",
+        "            if True:\n",
+        ("tests/stores/test_commit.py -k while_there_are_lanes",),
+    ),
+    Mutant(
+        "nobody is told who has cancelled a run",
+        "_engine/cancelled.py",
+        "        by = yield (Load, run.services.cancelled_by, run.state.run_id)\n",
+        "        yield (Load, run.services.cancelled_by, run.state.run_id)\n",
+        ("tests/stores/test_stores.py -k who_has_cancelled",),
+    ),
+    Mutant(
         "who has let go of a run still writes",
         "_owners/holds.py",
         "    hold.is_lost = True\n    if acting.hold is hold:",
@@ -957,7 +985,7 @@ MUTANTS = (
     Mutant(
         "a number of another size makes a statement of its own",
         "stores/_postgres/connections.py",
-        "        connection.adapters.register_dumper(int, _Int8Dumper)\n",
+        "        connection.adapters.register_dumper(int, Int8Dumper)\n",
         "",
         ("tests/stores/test_postgres.py -k any_size",),
     ),

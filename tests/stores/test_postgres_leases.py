@@ -20,6 +20,7 @@ from stategraph import (
     CheckpointError,
     Event,
     EventType,
+    RunBusyError,
     RunLostError,
     State,
 )
@@ -56,6 +57,54 @@ def rows_of(schema: str, table: str) -> list[Any]:
     """-> what a table holds."""
     with psycopg.connect(dsn()) as connection:
         return connection.execute(f"SELECT * FROM {schema}.{table}").fetchall()
+
+
+class TestThreadsOfOneProcess:
+    """Who has taken a run from another thread keeps it, whenever the lease of that one comes."""
+
+    @pytest.mark.inside
+    def test_the_lease_of_one_who_has_lost_it_comes_late(
+        self, opened: Callable[..., PostgresStore], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Then it comes to nothing."""
+        store, acquire = opened(), PostgresTable.acquire
+        first, second = holds.Hold(RUN), holds.Hold(RUN)
+
+        def late(*arguments: Any) -> Any:
+            monkeypatch.undo()
+            holds.own(store, second, take_over=True)
+            return acquire(*arguments)
+
+        monkeypatch.setattr(PostgresTable, "acquire", late)
+        with pytest.raises(RunLostError):
+            holds.own(store, first)
+        with holds.on_behalf_of(second):
+            store.save(State(run_id=RUN, step=1))
+
+        assert store.load(RUN).step == 1
+        holds.let_go(second)
+
+    @pytest.mark.inside
+    def test_one_that_is_looked_at_while_it_is_leased(
+        self, opened: Callable[..., PostgresStore], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """For a write by hand that has found the run leased: it has not lost it."""
+        store, acquire = opened(), PostgresTable.acquire
+        hold = holds.Hold(RUN, is_by_hand=True)
+        holds.own(store, hold)
+
+        def looked_at(*arguments: Any) -> Any:
+            monkeypatch.undo()
+            with pytest.raises(RunBusyError):
+                store._own(holds.Hold(RUN))
+            return acquire(*arguments)
+
+        monkeypatch.setattr(PostgresTable, "acquire", looked_at)
+        owners = store._log.table.owners
+        assert owners is not None
+        assert owners.settle(hold)
+        assert not hold.is_lost
+        holds.let_go(hold)
 
 
 class TestNothingIsSure:

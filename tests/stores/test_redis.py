@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import logging
+import os
+import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -13,19 +18,25 @@ import pytest
 from redis.crc import key_slot
 
 from stategraph import (
+    CheckpointConfig,
     CheckpointError,
+    ConfigError,
+    RunLostError,
     RunStatus,
     State,
+    StepConflictError,
+    get_checkpoint_store,
 )
 from stategraph._owners import holds
 from stategraph._values.progress import Part
-from stategraph.errors import CheckpointCorruptError, CheckpointSaveError
+from stategraph.errors import CheckpointCorruptError, CheckpointSaveError, FormatError
 from stategraph.stores import Policy, RedisStore
 from stategraph.stores._checks import RunFilter
+from stategraph.stores._rows.access import SharedCommits
 from stategraph.stores._rows.records import WriteBatch
 from tests.redis_proxy import RedisProxy
-from tests.redis_server import Server, new_prefix, open_redis, server
-from tests.scenarios import make_graph, traces
+from tests.redis_server import KEEPS, Server, new_prefix, open_redis, server, url
+from tests.scenarios import RUN, make_graph, traces
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -259,7 +270,9 @@ class TestValues:
             store.save(numbered(run_id, 1))
         batches = [again(store, run_id) for run_id in ("good", "bad", "fine")]
         batches[1] = WriteBatch(batches[1].run._replace(node=node), batches[1].old, batches[1].put)
-        outcomes = store._log.commits._outcomes(batches)
+        commits = store._log.commits
+        assert isinstance(commits, SharedCommits)
+        outcomes = commits._outcomes(batches)
 
         assert [outcomes[0], outcomes[2]] == [True, True]
         assert isinstance(outcomes[1], CheckpointSaveError)
@@ -399,6 +412,7 @@ class TestOpening:
         with pytest.raises(ConfigError, match=r"stategraph\[redis\]"):
             RedisStore("redis://host")
 
+    @pytest.mark.inside
     def test_the_url_is_nowhere(self, prefix: str, admin: Any, caplog: pytest.LogCaptureFixture) -> None:
         """Neither where the server refuses it, nor where nobody answers, nor in what shows a store or its config."""
         secret = "geheim-1234"
@@ -538,6 +552,7 @@ class TestFaults:
         store.save(numbered("a", 3))
         assert (store.load("a").step, store.load("a")["n"]) == (3, 3)
 
+    @pytest.mark.inside
     def test_a_shared_commit_whose_answer_is_lost(self, proxy: RedisProxy, opened: Callable[..., RedisStore]) -> None:
         """Each of its saves is found out; one that somebody else has made is not called made."""
         store = opened(url=proxy.url)
@@ -559,6 +574,7 @@ class TestFaults:
 
         assert store.list() == []
 
+    @pytest.mark.inside
     def test_a_lease_whose_answer_is_lost(self, proxy: RedisProxy, opened: Callable[..., RedisStore]) -> None:
         """It is had, and let go of."""
         store, other = opened(url=proxy.url), opened()
@@ -648,8 +664,12 @@ class TestFaults:
             assert [store.load(run_id).step for run_id in store.list()] == [1] * count
             with small.client() as client:
                 assert len(client.keys("*}:run:*")) == len(client.keys("*}:rows:*")) == count
-            for number in range(4):
-                store.delete(f"run-{number}")
+                client.config_set("maxmemory", "1mb")
+                with pytest.raises(CheckpointSaveError, match="memory is full"):
+                    store.save(numbered("tiny", 1))
+                for number in range(4):
+                    store.delete(f"run-{number}")
+                client.config_set("maxmemory", "6mb")
             store.save(State({"b": os.urandom(200_000)}, run_id="run-4", step=2))
             assert store.load("run-4").step == 2
 
@@ -747,6 +767,7 @@ def test_a_replica_is_refused(servers: Callable[..., Server], prefix: str) -> No
 # --------------------------------------------------------------------------- clusters
 
 
+@pytest.mark.inside
 def test_a_cluster(servers: Callable[..., Server], prefix: str) -> None:
     """Partitions are where their slots are, also once these are moved, or while they are."""
     nodes = [servers(*KEEPS, "--cluster-enabled", "yes") for _ in range(2)]

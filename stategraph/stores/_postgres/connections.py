@@ -12,12 +12,13 @@ from psycopg.pq import TransactionStatus
 from psycopg.types.numeric import Int8Dumper
 
 from stategraph.errors import ConfigError
+from stategraph.stores._postgres.prepared import Prepared
 
 _SOONEST_TO_CONNECT = 2  # seconds: no client of PostgreSQL gives up sooner
 _STALLED = 1.0  # seconds that a statement waits for a row that somebody else has locked; then it is made again
 _WEAK = ("off", "local")  # values of synchronous_commit with which what was acknowledged may be lost
 
-Server: TypeAlias = "psycopg.Connection[Any]"
+Server: TypeAlias = "Connection"
 
 
 class SilentServerError(psycopg.OperationalError):
@@ -29,9 +30,11 @@ class Connection(psycopg.Connection[Any]):
 
     Attributes:
         give_up: When to give up, by the monotonic clock.
+        prepared: The statements that are prepared in the session, if it is known to be the same the next time.
     """
 
     give_up = float("inf")
+    prepared: Prepared | None = None
 
     def wait(self, gen: Any, interval: float = 0.1, timeout: float | None = None) -> Any:
         """Carry on until the server has answered."""
@@ -57,10 +60,6 @@ class Connection(psycopg.Connection[Any]):
 
 
 # --------------------------------------------------------------------------- sessions
-
-
-class _Int8Dumper(Int8Dumper):
-    """Gives every int the same type: else a statement would be prepared anew for every size of a number."""
 
 
 Setting: TypeAlias = tuple[str, str]
@@ -91,10 +90,12 @@ def connected(dsn: str, patience: float, give_up: float, *, prepares: bool) -> C
     )
     try:
         connection.give_up = max(give_up, time.monotonic() + 1)
-        connection.adapters.register_dumper(int, _Int8Dumper)
+        # Every int has the same type: else a statement would be prepared anew for every size of a number.
+        connection.adapters.register_dumper(int, Int8Dumper)
         _check(connection)
         if prepares:
             _set(connection, patience)
+            connection.prepared = Prepared(connection)
     except BaseException:
         connection.discard()
         raise

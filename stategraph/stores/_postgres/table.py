@@ -71,7 +71,7 @@ class PostgresTable(Leasing, Table):
     ) -> None:
         self.store, self._dsn, self._schema = store, dsn, quoted(schema)
         self._patience, self._prepares = patience, prepares
-        self.closed = False
+        self.closed, self.lanes = False, pool
         self._pid = os.getpid()
         self._connections = Connections(self._connect, pool, _all_in_use)
         self.owners: LeaseHolds | None = LeaseHolds(self, lease, partial(claimed, self))
@@ -147,8 +147,8 @@ class PostgresTable(Leasing, Table):
 
     def _written(self, server: Server, several: Sequence[Asked]) -> list[list[Any]]:
         """Return what each of several statements finds, which are made in one transaction and one round trip."""
-        if len(several) == 1 and self._prepares:
-            return [server.execute(*several[0], binary=True).fetchall()]
+        if len(several) == 1 and server.prepared is not None:
+            return [server.prepared.found(*several[0])]
         settings: list[Asked] = []
         if not self._prepares:  # behind a pooler, the next transaction may be in another session
             settings += (set_here(*one) for one in of_transaction(self._patience))
@@ -165,6 +165,9 @@ class PostgresTable(Leasing, Table):
 
     def at_rest(self) -> AbstractContextManager[object]:
         return nullcontext()  # a child has no use for the connections of its parent
+
+    def at_one_time(self, run_id: str) -> AbstractContextManager[object]:
+        return self._connections.alone(self._patience)
 
     def renew(self) -> None:
         self._connections.renew()

@@ -124,18 +124,25 @@ class SharedCommits:
             others. A CheckpointSaveError that it raises concerns all of them: the store is locked, full or broken.
             After any other error they are written one by one, so that only the culprit fails.
         is_inside: Whether the calling thread is where it cannot apply anything, further down its stack.
+        committing: Which threads commit already, here or in what shares this.
     """
 
     def __init__(
         self,
         apply: Callable[[Sequence[WriteBatch]], Sequence[bool | BaseException]],
         is_inside: Callable[[], bool] = bool,
+        committing: Inside | None = None,
     ) -> None:
         self._apply, self._is_inside = apply, is_inside
-        self._committing = Inside()
+        self._committing = committing or Inside()
         self._lock = threading.Lock()
         self._queue: list[_Caller] = []  # those who wait, and are not told yet
         self._leader: _Caller | None = None  # there is one as long as anybody waits
+
+    @property
+    def waiting(self) -> int:
+        """How many wait for a commit that is under way; -1 if there is none."""
+        return -1 if self._leader is None else len(self._queue)
 
     def commit(self, write: WriteBatch) -> bool:
         """Write a batch; return whether it was written. When this returns it is durable.

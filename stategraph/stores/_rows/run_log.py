@@ -19,9 +19,9 @@ from stategraph.errors import (
 )
 from stategraph.state import State
 from stategraph.stores._files.fork_safety import protect_at_fork
-from stategraph.stores._rows.access import SharedCommits
 from stategraph.stores._rows.encoder import CheckpointEncoder, DeltaBase, Place
 from stategraph.stores._rows.integrity import Sealer
+from stategraph.stores._rows.lanes import commits_of
 from stategraph.stores._rows.records import CheckpointRecord, RunRecord, WriteBatch
 from stategraph.stores._rows.runs import KnownRuns, Runs
 from stategraph.stores._rows.table import Table
@@ -29,6 +29,7 @@ from stategraph.stores.summaries import Summary
 
 _NOWHERE = -1  # the sequence number of a checkpoint that is not there
 _READS = 100  # of a run that others write to: reading is over long before the next save is
+
 
 _Read = TypeVar("_Read")
 
@@ -51,7 +52,7 @@ class RunLog:
         self.table, self.sealer, self.encoder = table, sealer, encoder
         self.known = KnownRuns()
         self.runs = Runs(table, sealer, self.known)
-        self.commits = SharedCommits(table.apply, table.is_in_use)
+        self.commits = commits_of(table)
         protect_at_fork(self)
 
     def at_rest(self) -> AbstractContextManager[object]:
@@ -60,7 +61,7 @@ class RunLog:
 
     def renew(self) -> None:
         """Take locks of its own, in a forked child. Threads that committed in the parent are not here."""
-        self.commits = SharedCommits(self.table.apply, self.table.is_in_use)
+        self.commits = commits_of(self.table)
         self.known.renew()
         self.table.renew()
 

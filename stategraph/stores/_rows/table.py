@@ -25,10 +25,12 @@ class Table(ABC):
     Attributes:
         store: The store whose records these are; errors name it, and runs that were dropped know it.
         closed: Whether it was closed.
+        lanes: How many transactions it makes at a time.
     """
 
     store: object
     closed: bool
+    lanes: int = 1
 
     def __str__(self) -> str:
         return str(self.store)
@@ -96,8 +98,8 @@ class Table(ABC):
         """Return all checkpoints of a run, in order. Their payloads may be left out."""
 
     def at_one_time(self, run_id: str) -> AbstractContextManager[object]:
-        """Read the record of a run, its newest checkpoint and its index as they were at one time, if that takes more
-        than reading them one after the other: others write to the run."""
+        """Read the record of a run, its newest checkpoint and its index as they were at one time, or keep out those who
+        write faster than this thread reads, as far as the table can."""
         return nullcontext()
 
     def problems(self) -> list[str]:

@@ -125,6 +125,20 @@ class Connections(Generic[_Connection]):
                 self._turns.give()
 
     @contextmanager
+    def alone(self, seconds: float) -> Iterator[None]:
+        """Have a turn for whatever is asked within, if one comes in so many seconds: where they are few, the others
+        wait."""
+        depth = getattr(self._inside, "depth", 0)
+        has_turn = not depth and self._turns.take(seconds)
+        try:
+            self._inside.depth = depth + has_turn
+            yield
+        finally:
+            self._inside.depth = depth
+            if has_turn:
+                self._turns.give()
+
+    @contextmanager
     def _lent(self, give_up: float) -> Iterator[_Connection]:
         connection = self._pop() or self._connect(give_up)
         connection.give_up = give_up
