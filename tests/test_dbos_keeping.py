@@ -207,6 +207,21 @@ def test_a_node_that_does_not_end_keeps_nobody_from_closing(scene):
         assert runner.handle("run").result(LONG)["c"] == 1
 
 
+def test_workflows_of_the_user_run_beside_turns(scene):
+    """They are known to every runner that is launched after they were decorated."""
+
+    @DBOS.workflow(name="twice")
+    def twice(number):
+        return 2 * number
+
+    for number in range(2):
+        with scene.runner() as runner:
+            final = runner.start(scene.work, State(run_id=f"run-{number}"))
+            assert DBOS.start_workflow(twice, number).get_result() == 2 * number
+            assert final.result(LONG)["c"] == 1
+    DBOS.destroy(destroy_registry=True)
+
+
 # --------------------------------------------------------------------------- errors
 
 

@@ -14,6 +14,7 @@ from benchmarks.rows import (
     saved_behind,
     saved_on_postgres,
     saved_steps,
+    turns_on_dbos,
 )
 
 ROWS: tuple[Row, ...] = (
@@ -26,6 +27,7 @@ ROWS: tuple[Row, ...] = (
     *growing_list.ROWS,
     saved_steps.THREADS,
     *saved_on_postgres.ROWS,
+    turns_on_dbos.ROW,
     mapped_items.ROW,
     imports.ROW,
     *calls.ROWS,

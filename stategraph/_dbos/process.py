@@ -17,7 +17,7 @@ from sqlalchemy import make_url
 
 from stategraph._dbos.codec import Codec
 from stategraph._dbos.keeper import Keeper
-from stategraph._dbos.orders import apart
+from stategraph._dbos.orders import TICK, TURN, WORKER, apart
 from stategraph._dbos.worker import Worker, register
 from stategraph._owners.holds import host_name
 from stategraph._util.validators import is_count, is_seconds
@@ -153,7 +153,9 @@ class Process:
             if self._keeper is not None:
                 self._keeper.stop()
         finally:
-            DBOS.destroy(destroy_registry=True)
+            for name in (TURN, TICK, WORKER):  # workflows of the user stay known, for a DBOS to come
+                self._dbos._registry.workflow_info_map.pop(name, None)
+            DBOS.destroy()
             self._dbos = self._keeper = self._worker = None
         return has_stopped
 
