@@ -78,7 +78,7 @@ def test_a_turn_of_nobody_is_performed_again(scene):
 def test_a_worker_that_is_not_known_yet_keeps_what_it_has(scene):
     """It has taken a turn before it could say that it lives: nobody else is to have that at once."""
     query = "SELECT status, executor_id FROM workflow_status WHERE workflow_uuid = ?"
-    with scene.runner(lapse=0.3) as runner:
+    with scene.runner(lapse=1.0) as runner:
         keeper = runner._process._keeper
         scene.hold("run")
         handle = runner.start(scene.work, State(run_id="run"))
@@ -112,7 +112,7 @@ def test_a_run_that_was_to_be_deleted_is_deleted_by_the_next_worker(scene, monke
 def test_a_worker_that_is_forgotten_makes_itself_known_again(scene):
     """It was frozen for hours."""
     query = "SELECT workflow_uuid FROM workflow_status WHERE name = 'stategraph.worker'"
-    with scene.runner(lapse=0.3):
+    with scene.runner(lapse=1.0):
         wait_until(lambda: kept(scene, query), "it is known")
         (worker,) = kept(scene, query)
         change(scene, "DELETE FROM workflow_status WHERE workflow_uuid = ?", *worker)
@@ -121,11 +121,34 @@ def test_a_worker_that_is_forgotten_makes_itself_known_again(scene):
     assert kept(scene, query) == []
 
 
+def test_after_the_database_was_away_nobody_is_taken_for_dead_at_once(scene):
+    """Nobody could say that it lives, so that all seem dead: each is given the time to say it."""
+    query = "SELECT status, executor_id FROM workflow_status WHERE workflow_uuid = ?"
+    with scene.runner(lapse=1.0) as runner:
+        keeper, worker = runner._process._keeper, runner._process._worker
+        scene.hold("run")
+        handle = runner.start(scene.work, State(run_id="run"))
+        scene.wait_for("run b")
+        keeper.stop()
+        keeper._join()
+        change(
+            scene, "UPDATE workflow_status SET executor_id = 'other', updated_at = 1 WHERE workflow_uuid = ?", handle.id
+        )
+        keeper._beaten -= 10
+
+        keeper.keep(worker)
+        assert kept(scene, query, handle.id) == [("PENDING", "other")]
+        wait_until(
+            lambda: keeper.keep(worker) or kept(scene, query, handle.id) != [("PENDING", "other")], "it is given back"
+        )
+        scene.let_go("run")
+
+
 def test_workers_that_died_long_ago_are_forgotten(scene):
     """Their rows would only grow."""
     query = "SELECT count(*) FROM workflow_status WHERE name = 'stategraph.worker'"
     columns = "workflow_uuid, status, name, created_at, updated_at, priority, recovery_attempts"
-    with scene.runner(lapse=0.3):
+    with scene.runner(lapse=1.0):
         change(
             scene,
             f"INSERT INTO workflow_status ({columns}, application_name) "
@@ -151,7 +174,7 @@ def test_a_run_that_somebody_takes_away_ends_its_turn(scene):
 
 def test_a_turn_that_is_cancelled_in_dbos_stops(scene):
     """Before its next node; the run stays where it is, and goes on when it is resumed."""
-    with scene.runner(lapse=0.3) as runner:
+    with scene.runner(lapse=1.0) as runner:
         scene.hold("run")
         handle = runner.start(scene.work, State(run_id="run"))
         scene.wait_for("run b")

@@ -85,7 +85,12 @@ class Process:
         self.worker_name = f"{host_name()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
         self.queues = {DEFAULT_QUEUE: Queue(per_worker=8), **queues}
         if not isinstance(url, str) or "://" not in url:
-            raise ConfigError("url", url, "postgresql://... or sqlite:///...", is_shown=False)
+            raise ConfigError(
+                "url",
+                url,
+                "postgresql://..., sqlite:///..., or the name of an environment variable that holds it",
+                is_shown=False,
+            )
         self._name, self._url, self._poll, self._lapse, self._config = name, url, poll, lapse, config
         self._dbos: DBOS | None = None
         self._keeper: Keeper | None = None
