@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from datetime import UTC, datetime
 
@@ -29,6 +30,7 @@ from stategraph import (
 )
 from stategraph._dbos import worker as worker_module
 from stategraph._dbos.codec import Codec
+from stategraph.turns import Order, to_bytes
 from tests.dbos_worker import Scene, wait_until
 
 pytestmark = [pytest.mark.inside, pytest.mark.filterwarnings("default::ResourceWarning")]
@@ -180,7 +182,7 @@ def test_a_turn_that_is_cancelled_in_dbos_stops(scene):
         scene.wait_for("run b")
         DBOS.cancel_workflow(handle.id)
         worker = runner._process._worker
-        wait_until(lambda: all(cancel.is_set() for cancel in worker._active.values()), "the worker is told")
+        wait_until(lambda: all(cancel.is_set() for cancel in worker._active), "the worker is told")
         scene.let_go("run")
         with pytest.raises(RunCancelledError):
             handle.result(LONG)
@@ -213,6 +215,24 @@ def test_a_run_at_work_by_hand_is_waited_for(scene):
         assert handle.result(LONG) == scene.store.load("run")
 
     assert len(scene.notes("run")) == 3
+
+
+def test_a_turn_that_is_delivered_twice_at_the_same_time_is_done_once(scene):
+    """The second delivery waits for the first, in this process as well."""
+    with scene.runner() as runner:
+        scene.hold("run")
+        handle = runner.start(scene.work, State(run_id="run"))
+        scene.wait_for("run b")
+        worker = runner._process._worker
+        order = Order("work", "run", state=State(run_id="run"))
+        with ThreadPoolExecutor(1) as pool:
+            again = pool.submit(worker.take_turn, handle.id, to_bytes(order))
+            wait_until(lambda: worker.active == [handle.id] * 2, "it is there twice")
+            scene.let_go("run")
+            assert again.result(LONG)["status"] == "completed"
+        assert handle.result(LONG)["c"] == 1
+
+    assert (worker.active, len(scene.notes("run"))) == ([], 3)
 
 
 def test_a_node_that_does_not_end_keeps_nobody_from_closing(scene):
