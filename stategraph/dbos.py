@@ -7,6 +7,7 @@ of DBOS is made. See docs/many-workers.md.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, Self
@@ -47,8 +48,8 @@ class DBOSRunner:
 
     Args:
         graphs: The graphs. Each saves its runs, in a store that all workers share.
-        url: The database of DBOS: ``postgresql://...`` for many machines, ``sqlite:///...`` for one. By default a file
-            beside the store of the first graph that is a file itself.
+        url: The database of DBOS: ``postgresql://...`` for many machines, ``sqlite:///...`` for one; or the name of an
+            environment variable that holds it. By default a file beside the first store that is on a disk.
         name: The name of the application. Others may share the database, and with it the ids of runs.
         queues: More queues than "stategraph", by their names, or another `Queue` for that.
         lapse: Seconds without a sign of life after which a worker is dead, by the clock of the database. Its turns are
@@ -81,7 +82,7 @@ class DBOSRunner:
             raise ConfigError("max_recoveries", max_recoveries, "how many workers a step may take down, from 1 on")
         self._max_recoveries = max_recoveries
         self._schedules = Schedules()
-        database = _beside(graphs) if url is None else url
+        database = _beside(graphs) if url is None else os.environ.get(url, url) if isinstance(url, str) else url
         self._process = Process(name, database, queues or {}, poll, lapse, config or {})
 
     # ------------------------------------------------------------------ working

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from datetime import UTC, datetime
 
@@ -29,6 +30,7 @@ from stategraph import (
 )
 from stategraph._dbos import worker as worker_module
 from stategraph._dbos.codec import Codec
+from stategraph.turns import Order, to_bytes
 from tests.dbos_worker import Scene, wait_until
 
 pytestmark = [pytest.mark.inside, pytest.mark.filterwarnings("default::ResourceWarning")]
@@ -78,7 +80,7 @@ def test_a_turn_of_nobody_is_performed_again(scene):
 def test_a_worker_that_is_not_known_yet_keeps_what_it_has(scene):
     """It has taken a turn before it could say that it lives: nobody else is to have that at once."""
     query = "SELECT status, executor_id FROM workflow_status WHERE workflow_uuid = ?"
-    with scene.runner(lapse=0.3) as runner:
+    with scene.runner(lapse=1.0) as runner:
         keeper = runner._process._keeper
         scene.hold("run")
         handle = runner.start(scene.work, State(run_id="run"))
@@ -112,7 +114,7 @@ def test_a_run_that_was_to_be_deleted_is_deleted_by_the_next_worker(scene, monke
 def test_a_worker_that_is_forgotten_makes_itself_known_again(scene):
     """It was frozen for hours."""
     query = "SELECT workflow_uuid FROM workflow_status WHERE name = 'stategraph.worker'"
-    with scene.runner(lapse=0.3):
+    with scene.runner(lapse=1.0):
         wait_until(lambda: kept(scene, query), "it is known")
         (worker,) = kept(scene, query)
         change(scene, "DELETE FROM workflow_status WHERE workflow_uuid = ?", *worker)
@@ -121,11 +123,34 @@ def test_a_worker_that_is_forgotten_makes_itself_known_again(scene):
     assert kept(scene, query) == []
 
 
+def test_after_the_database_was_away_nobody_is_taken_for_dead_at_once(scene):
+    """Nobody could say that it lives, so that all seem dead: each is given the time to say it."""
+    query = "SELECT status, executor_id FROM workflow_status WHERE workflow_uuid = ?"
+    with scene.runner(lapse=1.0) as runner:
+        keeper, worker = runner._process._keeper, runner._process._worker
+        scene.hold("run")
+        handle = runner.start(scene.work, State(run_id="run"))
+        scene.wait_for("run b")
+        keeper.stop()
+        keeper._join()
+        change(
+            scene, "UPDATE workflow_status SET executor_id = 'other', updated_at = 1 WHERE workflow_uuid = ?", handle.id
+        )
+        keeper._beaten -= 10
+
+        keeper.keep(worker)
+        assert kept(scene, query, handle.id) == [("PENDING", "other")]
+        wait_until(
+            lambda: keeper.keep(worker) or kept(scene, query, handle.id) != [("PENDING", "other")], "it is given back"
+        )
+        scene.let_go("run")
+
+
 def test_workers_that_died_long_ago_are_forgotten(scene):
     """Their rows would only grow."""
     query = "SELECT count(*) FROM workflow_status WHERE name = 'stategraph.worker'"
     columns = "workflow_uuid, status, name, created_at, updated_at, priority, recovery_attempts"
-    with scene.runner(lapse=0.3):
+    with scene.runner(lapse=1.0):
         change(
             scene,
             f"INSERT INTO workflow_status ({columns}, application_name) "
@@ -151,13 +176,13 @@ def test_a_run_that_somebody_takes_away_ends_its_turn(scene):
 
 def test_a_turn_that_is_cancelled_in_dbos_stops(scene):
     """Before its next node; the run stays where it is, and goes on when it is resumed."""
-    with scene.runner(lapse=0.3) as runner:
+    with scene.runner(lapse=1.0) as runner:
         scene.hold("run")
         handle = runner.start(scene.work, State(run_id="run"))
         scene.wait_for("run b")
         DBOS.cancel_workflow(handle.id)
         worker = runner._process._worker
-        wait_until(lambda: all(cancel.is_set() for cancel in worker._active.values()), "the worker is told")
+        wait_until(lambda: all(cancel.is_set() for cancel in worker._active), "the worker is told")
         scene.let_go("run")
         with pytest.raises(RunCancelledError):
             handle.result(LONG)
@@ -192,6 +217,24 @@ def test_a_run_at_work_by_hand_is_waited_for(scene):
     assert len(scene.notes("run")) == 3
 
 
+def test_a_turn_that_is_delivered_twice_at_the_same_time_is_done_once(scene):
+    """The second delivery waits for the first, in this process as well."""
+    with scene.runner() as runner:
+        scene.hold("run")
+        handle = runner.start(scene.work, State(run_id="run"))
+        scene.wait_for("run b")
+        worker = runner._process._worker
+        order = Order("work", "run", state=State(run_id="run"))
+        with ThreadPoolExecutor(1) as pool:
+            again = pool.submit(worker.take_turn, handle.id, to_bytes(order))
+            wait_until(lambda: worker.active == [handle.id] * 2, "it is there twice")
+            scene.let_go("run")
+            assert again.result(LONG)["status"] == "completed"
+        assert handle.result(LONG)["c"] == 1
+
+    assert (worker.active, len(scene.notes("run"))) == ([], 3)
+
+
 def test_a_node_that_does_not_end_keeps_nobody_from_closing(scene):
     """Its turn is given back, and waited for by who gets it."""
     runner = scene.runner().launch()
@@ -205,6 +248,21 @@ def test_a_node_that_does_not_end_keeps_nobody_from_closing(scene):
     with scene.runner() as runner:
         scene.let_go("run")
         assert runner.handle("run").result(LONG)["c"] == 1
+
+
+def test_workflows_of_the_user_run_beside_turns(scene):
+    """They are known to every runner that is launched after they were decorated."""
+
+    @DBOS.workflow(name="twice")
+    def twice(number):
+        return 2 * number
+
+    for number in range(2):
+        with scene.runner() as runner:
+            final = runner.start(scene.work, State(run_id=f"run-{number}"))
+            assert DBOS.start_workflow(twice, number).get_result() == 2 * number
+            assert final.result(LONG)["c"] == 1
+    DBOS.destroy(destroy_registry=True)
 
 
 # --------------------------------------------------------------------------- errors

@@ -18,6 +18,7 @@ from benchmarks.rows import (
     saved_on_postgres,
     saved_on_redis,
     saved_steps,
+    turns_on_dbos,
 )
 
 ROWS: tuple[Row, ...] = (
@@ -32,6 +33,7 @@ ROWS: tuple[Row, ...] = (
     saved_steps.THREADS,
     *saved_on_postgres.ROWS,
     *saved_on_redis.ROWS,
+    turns_on_dbos.ROW,
     mapped_items.ROW,
     imports.ROW,
     *pictures.ROWS,

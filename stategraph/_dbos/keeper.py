@@ -67,6 +67,7 @@ class Keeper:
         self._about = {"host": host_name(), "pid": os.getpid()}
         self._alive = DBOS.workflow(name=WORKER)(_live)
         self._seen_dead: set[str] = set()
+        self._beaten = self._judges_from = monotonic()
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -102,7 +103,7 @@ class Keeper:
 
     def keep(self, worker: Worker) -> None:
         """Beat once, drop what is not this worker's any more, and give back what dead ones had."""
-        apart(DBOS.update_workflow_attributes, self._id, self._about)
+        self._beat()
         worker.drop_lost()
         beats = self._beats()
         now = beats.get(self.name)
@@ -110,12 +111,24 @@ class Keeper:
             self._join()
             return
         living = {beat.worker for beat in beats.values() if not self._is_over(beat, now)}
-        if min(living) != self.name:  # one of them is enough
+        if not self._judges or min(living) != self.name:  # one of them is enough
             return
         self._give_back(beats, living, now)
         if beats.keys() - living - self._seen_dead:
             worker.forget_left()
         self._seen_dead = beats.keys() - living
+
+    def _beat(self) -> None:
+        """Say that this worker lives. If it could not for long, others may not have been able to either."""
+        apart(DBOS.update_workflow_attributes, self._id, self._about)
+        before, self._beaten = self._beaten, monotonic()
+        if self._beaten - before > self.lapse:
+            self._judges_from = self._beaten + self.lapse
+
+    @property
+    def _judges(self) -> bool:
+        """Whether it can tell who is dead: nobody can while the database is away."""
+        return self._judges_from <= monotonic() <= self._beaten + self.lapse
 
     def _give_back(self, beats: Mapping[str, Beat], living: set[str], now: Beat) -> None:
         """Give back the turns of workers that are dead, and those of nobody, which a worker leaves that has ended."""
@@ -133,7 +146,7 @@ class Keeper:
         beats = self._beats()
         now = beats.get(self.name)
         found = [beat for beat in beats.values() if (beat.host, beat.pid) == (owner.host, owner.pid)]
-        return now is not None and bool(found) and all(self._is_over(beat, now) for beat in found)
+        return self._judges and now is not None and bool(found) and all(self._is_over(beat, now) for beat in found)
 
     def _is_over(self, beat: Beat, now: Beat) -> bool:
         return beat.at_ms < now.at_ms - self.lapse * 1000
@@ -145,7 +158,7 @@ class Keeper:
     def _join(self) -> None:
         """Make this worker known to the others."""
         apart(self._begin)
-        apart(DBOS.update_workflow_attributes, self._id, self._about)
+        self._beat()
 
     def _begin(self) -> None:
         with SetWorkflowID(self._id):

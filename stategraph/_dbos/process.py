@@ -17,7 +17,7 @@ from sqlalchemy import make_url
 
 from stategraph._dbos.codec import Codec
 from stategraph._dbos.keeper import Keeper
-from stategraph._dbos.orders import apart
+from stategraph._dbos.orders import TICK, TURN, WORKER, apart
 from stategraph._dbos.worker import Worker, register
 from stategraph._owners.holds import host_name
 from stategraph._util.validators import is_count, is_seconds
@@ -85,7 +85,12 @@ class Process:
         self.worker_name = f"{host_name()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
         self.queues = {DEFAULT_QUEUE: Queue(per_worker=8), **queues}
         if not isinstance(url, str) or "://" not in url:
-            raise ConfigError("url", url, "postgresql://... or sqlite:///...", is_shown=False)
+            raise ConfigError(
+                "url",
+                url,
+                "postgresql://..., sqlite:///..., or the name of an environment variable that holds it",
+                is_shown=False,
+            )
         self._name, self._url, self._poll, self._lapse, self._config = name, url, poll, lapse, config
         self._dbos: DBOS | None = None
         self._keeper: Keeper | None = None
@@ -153,7 +158,9 @@ class Process:
             if self._keeper is not None:
                 self._keeper.stop()
         finally:
-            DBOS.destroy(destroy_registry=True)
+            for name in (TURN, TICK, WORKER):  # workflows of the user stay known, for a DBOS to come
+                self._dbos._registry.workflow_info_map.pop(name, None)
+            DBOS.destroy()
             self._dbos = self._keeper = self._worker = None
         return has_stopped
 

@@ -51,14 +51,14 @@ class Worker:
         self.stops = threading.Event()
         self._graphs, self._max_recoveries = graphs, max_recoveries
         self._is_dead, self._give_back = is_dead, give_back
-        self._active: dict[str, threading.Event] = {}
+        self._active: dict[threading.Event, str] = {}  # a turn may be here twice: given back, and delivered once more
         self._done: dict[str, Order] = {}
         self._idle = threading.Condition()
 
     @property
     def active(self) -> list[str]:
         """The ids of the turns that are being performed."""
-        return list(self._active)
+        return list(self._active.values())
 
     # ------------------------------------------------------------------ a turn
 
@@ -66,7 +66,7 @@ class Worker:
         """Perform the turn of an id; return what DBOS is to keep of what came of it."""
         cancel = threading.Event()
         with self._idle:
-            self._active[id] = cancel
+            self._active[cancel] = id
             if self.stops.is_set():
                 cancel.set()
         try:
@@ -82,7 +82,7 @@ class Worker:
             raise GivenUp from None
         finally:
             with self._idle:
-                del self._active[id]
+                del self._active[cancel]
                 self._idle.notify_all()
 
     def _performed(self, order: Order, cancel: threading.Event) -> State:
@@ -118,8 +118,9 @@ class Worker:
         active = dict(self._active)
         if active:
             own = self._own_turns()
-            for turn in active.keys() - own:
-                active[turn].set()
+            for cancel, turn in active.items():
+                if turn not in own:
+                    cancel.set()
 
     def forget_done(self) -> bool:
         """Delete runs that are not to be preserved, once DBOS has noted that they are done; return whether any is left.
@@ -149,7 +150,7 @@ class Worker:
         """Stop all turns before their next nodes; return whether they have stopped within so many seconds."""
         with self._idle:
             self.stops.set()
-            for cancel in self._active.values():
+            for cancel in self._active:
                 cancel.set()
             return self._idle.wait_for(lambda: not self._active, patience)
 
