@@ -435,7 +435,7 @@ def test_a_run_can_be_drawn_from_its_store_alone(tmp_path):
 def test_older_runs_are_drawn_with_what_is_known_of_them(tmp_path):
     """Neither entry nor kinds stand in the golden files; in States made by hand, not even nodes."""
     assert KEPT_VALUES  # their types are registered where they are
-    shutil.copy(ROOT / "tests" / "golden" / "format-1.db", tmp_path)
+    shutil.copyfile(ROOT / "tests" / "golden" / "format-1.db", tmp_path / "format-1.db")
     with SqliteStore(tmp_path / "format-1.db", read_only=True) as store:
         drawn = read(picture_of_run(store, "values/json").to_svg())
     assert statuses(drawn) == {"draft": "", "review": "failed"}
