@@ -87,6 +87,20 @@ def claim(store: MemoryStore) -> StateGraph:
     return graph
 
 
+def review(store: MemoryStore) -> StateGraph:
+    """-> the graph of the README."""
+    graph = StateGraph(_config("document-review"), store=store)
+    graph.add_node("draft", lambda state: {"drafts": state.get("drafts", 0) + 1})
+    graph.add_node("review", lambda state: {"verdict": "good" if state["drafts"] > 1 else "rework"})
+    graph.add_node("publish", _goes_on)
+    graph.add_edge("draft", "review")
+    graph.add_edge("review", "draft", key_equals("verdict", "rework"))
+    graph.add_edge("review", "publish")
+    graph.set_entry_point("draft")
+    graph.set_exit_point("publish")
+    return graph
+
+
 def _pay(state: State) -> dict[str, Any]:
     raise ConnectionError("the bank is closed")
 
@@ -121,6 +135,9 @@ def pictures() -> dict[str, Picture]:
             graph.resume("claim-7", {"verdict": "yes"})
         except ExecutionError:
             made["claim-failed.svg"] = graph.picture("claim-7")
+        graph = review(store)
+        graph.execute(State(run_id="review-42"))
+        made["review.svg"] = graph.picture("review-42")
     return made
 
 

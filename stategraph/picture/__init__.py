@@ -103,14 +103,19 @@ def picture_of(name: str, structure: GraphStructure, store: CheckpointStore, run
     return Picture(name, structure, walk_of(structure, rows, None if isinstance(run, State) else store, DEPTH))
 
 
-def picture_of_run(store: CheckpointStore, run_id: str) -> Picture:
+def picture_of_run(store: CheckpointStore, run: str | State) -> Picture:
     """Return a picture of a run, and of its graph as it was when the run was saved: from what the store keeps alone.
+
+    Args:
+        store: The store.
+        run: The id of the run, or its newest State, if that is loaded already.
 
     Raises:
         CheckpointNotFoundError: there is no such run.
         And all that `CheckpointStore.load` raises.
     """
-    state, rows = store.load(run_id), _history(store, run_id)
+    state = run if isinstance(run, State) else store.load(run)
+    rows = _history(store, state.run_id)
     structure = state.structure or _structure_of(rows)
     return Picture(state.graph or "", structure, walk_of(structure, rows, store, DEPTH))
 

@@ -18,11 +18,11 @@ from stategraph._text.shown import shorten
 from stategraph._util.atoms import ATOMS
 from stategraph._values.frozen import SETTLED, FrozenList, freeze, freeze_items, is_settled
 from stategraph._values.progress import Origin, Partial, Progress
-from stategraph._values.provenance import GraphStructure, ParentStep
+from stategraph._values.provenance import ParentStep
 from stategraph.state import State, data_of, since_of
 from stategraph.stores._codec.limits import is_writable
 from stategraph.stores._codec.msgpack import encode_value
-from stategraph.stores._codec.structures import COMPARED, are_same, drawing_parts, structure_of
+from stategraph.stores._codec.structures import COMPARED, SHOWN, are_same, drawing_parts, structure_of
 from stategraph.stores._codec.type_codecs import DecodeError, expect_list
 from stategraph.stores._codec.value_encoder import EncodedValue
 
@@ -201,7 +201,10 @@ def have_same_provenance(old: State, new: State) -> bool:
 def _provenance_parts(state: State) -> list[Any]:
     structure, parent = state.structure, state.parent
     progress = None if state.progress is None else _progress_parts(state.progress)
-    drawing = _drawing_parts(structure)
+    drawing: list[Any] | None = None
+    if structure is not None and (structure.entry or structure.exits or structure.outlines):
+        is_plain = not structure.outlines and not any(map(SHOWN, structure.edges))  # as of most graphs
+        drawing = [structure.entry, list(structure.exits)] if is_plain else drawing_parts(structure)
     further = [progress, drawing] if drawing else [progress] if progress is not None else []
     return [
         state.graph,
@@ -212,15 +215,6 @@ def _provenance_parts(state: State) -> list[Any]:
         dict(state.labels),
         *further,
     ]
-
-
-def _drawing_parts(structure: GraphStructure | None) -> list[Any] | None:
-    """Return what pictures need of a structure; None if nothing of it is known."""
-    if structure is None or not (structure.entry or structure.exits or structure.outlines):
-        return None
-    if structure.outlines or any(edge.shown for edge in structure.edges):
-        return drawing_parts(structure)
-    return [structure.entry, list(structure.exits)]  # as of most graphs
 
 
 def _progress_parts(progress: Progress) -> dict[str, Any]:

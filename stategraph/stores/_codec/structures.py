@@ -20,6 +20,11 @@ from stategraph.stores._codec.type_codecs import expect_list
 COMPARED: Callable[[EdgeStructure], tuple[str, ...]] = attrgetter("source", "target", "label")
 """Returns what is compared of an edge."""
 
+SHOWN: Callable[[EdgeStructure], str] = attrgetter("shown")
+"""Returns what pictures show of it in place of its label."""
+
+_KNOWN = "_drawing_"
+
 
 def are_same(old: GraphStructure | None, new: GraphStructure | None) -> bool:
     """Return whether two structures are equal in all that is saved of them."""
@@ -31,8 +36,14 @@ def are_same(old: GraphStructure | None, new: GraphStructure | None) -> bool:
 def drawing_parts(structure: GraphStructure) -> list[Any]:
     """Return what only pictures need: entry, exits, outlines, what they show of edges, and the structures nested in it.
 
-    Each of these is listed once, however often it is nested, after those that are nested in it.
+    Each of these is listed once, however often it is nested, after those that are nested in it. The list is made once
+    for a structure, which all States of a graph share, and is not to be changed.
     """
+    known: list[Any] | None = vars(structure).get(_KNOWN)
+    return known or vars(structure).setdefault(_KNOWN, _drawing_parts(structure))
+
+
+def _drawing_parts(structure: GraphStructure) -> list[Any]:
     listed: dict[int, int] = {}
     nested: list[list[Any]] = []
     for one in _inside_out(structure):
