@@ -37,6 +37,12 @@ class _Commands(click.Group):
         return command
 
 
+def _tell_version(context: click.Context, option: click.Parameter, value: bool) -> None:
+    if value:
+        click.echo(import_module("stategraph").__version__)
+        context.exit()
+
+
 _EXAMPLES = """
 \b
 Examples:
@@ -50,7 +56,9 @@ Exit codes: 0 ok, 1 failed, 2 usage, 3 not found, 4 paused, 5 busy or conflict, 
 
 
 @click.command(cls=_Commands, epilog=_EXAMPLES, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(import_module("stategraph").__version__, message="%(version)s")
+@click.option(
+    "--version", is_flag=True, is_eager=True, expose_value=False, callback=_tell_version, help="Tell the version."
+)
 @common
 def stategraph() -> None:
     """See the runs of a store, and take hold of them.

@@ -26,7 +26,7 @@ Examples:
 @common
 @asked
 def command(request: Asked, run_id: str, take_over: bool, yes: bool) -> None:
-    """Forget a run, with its history and all that is nested in it."""
+    """Forget a run, and all that is nested in it."""
     store: Any = request.open(to_change=True)
     rows = story(store, run_id)
     confirm(f"forget {run_id} ({rows[-1].status}, step {rows[-1].step})?", yes)

@@ -31,9 +31,9 @@ Examples:
 @common
 @asked
 def command(request: Asked, run_id: str, output: IO[str]) -> None:
-    """Write a run as lines of JSON, with its history and all that is nested in it.
+    """Write a run as lines of JSON.
 
-    With --json it is one list of what would stand on the lines.
+    They tell its history, and all that is nested in it. With --json it is one list of what would stand on the lines.
     """
     lines = row_store(request.open()).export_run(run_id)
     if request.is_json:
