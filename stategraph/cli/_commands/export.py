@@ -24,7 +24,7 @@ Examples:
 @click.option(
     "-o",
     "--output",
-    type=click.File("w", encoding="utf-8", lazy=False),
+    type=click.File("w", encoding="utf-8", lazy=True),
     default="-",
     help="A file; stdout if not given.",
 )
