@@ -11,7 +11,7 @@ import pytest
 
 from stategraph import CheckpointConfig, ErrorInfo, GraphConfig, State, StateGraph
 from stategraph.stores import DiskStore, PostgresStore, RetentionPolicy, SqliteStore
-from tests.cli.shop import TOML, at_terminal, call, environment, listing, process
+from tests.cli.shop import TOML, at_terminal, call, commands, environment, listing, process
 from tests.postgres_server import dsn
 
 LOOKS = [
@@ -522,12 +522,10 @@ def test_it_tells_its_version():
 
 def test_help_has_examples(shop):
     """For the command, and for each of its commands."""
-    from stategraph.cli._app import COMMANDS
-
     assert "Exit codes: 0 ok" in call("--help").out
-    for name in COMMANDS:
+    assert len(commands()) > 10
+    for name in commands():
         assert "Examples:" in call(name, "--help").out, name
-        assert f"  {name} " in call("--help").out
 
 
 def test_what_is_not_used_is_not_imported(shop):
