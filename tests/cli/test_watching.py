@@ -34,11 +34,12 @@ def watched(shop, make_it_go_on):
         assert watcher.stdout is not None
         rows = [json.loads(watcher.stdout.readline())]
         make_it_go_on()
-        rows += map(json.loads, watcher.communicate(timeout=60)[0].splitlines())
+        rows += map(json.loads, watcher.stdout)
+        code = watcher.wait(60)
     finally:
         watcher.kill()
         watcher.communicate()
-    return watcher.returncode, [row["kind"] for row in rows]
+    return code, [row["kind"] for row in rows]
 
 
 def test_a_run_is_watched_until_it_pauses_and_until_it_ends(shop):
