@@ -37,12 +37,6 @@ class _Commands(click.Group):
         return command
 
 
-def _tell_version(context: click.Context, option: click.Parameter, value: bool) -> None:
-    if value:
-        click.echo(import_module("stategraph").__version__)
-        context.exit()
-
-
 _EXAMPLES = """
 \b
 Examples:
@@ -55,9 +49,15 @@ Exit codes: 0 ok, 1 failed, 2 usage, 3 not found, 4 paused, 5 busy or conflict, 
 """
 
 
+def _tell_version(context: click.Context, _: click.Parameter, is_asked: bool) -> None:
+    if is_asked:
+        click.echo(import_module("stategraph").__version__)
+        context.exit()
+
+
 @click.command(cls=_Commands, epilog=_EXAMPLES, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option(
-    "--version", is_flag=True, is_eager=True, expose_value=False, callback=_tell_version, help="Tell the version."
+    "--version", is_flag=True, is_eager=True, expose_value=False, callback=_tell_version, help="Show the version."
 )
 @common
 def stategraph() -> None:

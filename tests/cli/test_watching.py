@@ -34,12 +34,12 @@ def watched(shop, make_it_go_on):
         assert watcher.stdout is not None
         rows = [json.loads(watcher.stdout.readline())]
         make_it_go_on()
-        rows += map(json.loads, watcher.stdout)
-        code = watcher.wait(60)
+        rows += map(json.loads, watcher.stdout)  # and not by communicate, which would not know what is buffered
+        watcher.wait(60)
     finally:
         watcher.kill()
         watcher.communicate()
-    return code, [row["kind"] for row in rows]
+    return watcher.returncode, [row["kind"] for row in rows]
 
 
 def test_a_run_is_watched_until_it_pauses_and_until_it_ends(shop):
