@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from stategraph.errors import CheckpointNotFoundError
+from stategraph.errors import CheckpointCorruptError, CheckpointNotFoundError, FormatError, InvalidRunIdError
 
 if TYPE_CHECKING:
     from stategraph.state import State
@@ -27,3 +27,16 @@ def story(store: CheckpointStore, run_id: str) -> list[Summary]:
     if not rows:
         raise CheckpointNotFoundError(run_id, str(store))
     return rows
+
+
+def standing(store: CheckpointStore, run_id: str) -> str:
+    """Say how a run stands that somebody is about to change. A damaged one may be changed, too: that is the way out.
+
+    Raises:
+        CheckpointNotFoundError: there is no such run.
+    """
+    try:
+        newest = story(store, run_id)[-1]
+    except (CheckpointCorruptError, FormatError, InvalidRunIdError):  # ids are damaged as well
+        return "damaged"
+    return f"{newest.status}, step {newest.step}"

@@ -21,7 +21,11 @@ _URLS = {
 }
 """The stores that an URL of a scheme is of, and their options for it."""
 
-_PATIENCE = 10  # seconds that somebody waits for a server who has not said for how long
+_ON_SERVERS: dict[str, dict[str, Any]] = {
+    "postgres": {"migrate": False, "patience": 10},
+    "redis": {"patience": 10},
+}
+"""Options where nothing else is said: whoever types a command does not wait for a minute."""
 
 _WHICH = "which store? Give --store runs.db, set STATEGRAPH_STORE, or have a graph.toml here that names one"
 
@@ -46,15 +50,13 @@ class Where:
         """
         from stategraph.stores.registry import get_checkpoint_store
 
-        options = self.options
+        options = {**_ON_SERVERS.get(self.kind, {}), **self.options}
         if self.kind in ("sqlite", "disk"):
             path = Path(options["path"]).expanduser()
             file = path / "cache.db" if self.kind == "disk" else path
             if not file.is_file():
                 raise Failure(Exit.NOT_FOUND, f"there is no {self.kind} store at {path}")
             options = {**options, "read_only": not to_change}
-        elif self.kind == "postgres":
-            options = {"migrate": False, "patience": _PATIENCE, **options}
         return get_checkpoint_store(self.kind, **options)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import threading
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
@@ -33,6 +34,7 @@ class Screen:
     def __init__(self, is_json: bool) -> None:
         self.is_json = is_json
         self.is_terminal = sys.stdout.isatty()
+        self._lock = threading.Lock()  # each line stays whole, whichever threads write
 
     def document(self, value: Any) -> None:
         """Write a JSON document: on one line, unless a person looks at it. It is ASCII: no text in it can act."""
@@ -40,16 +42,18 @@ class Screen:
 
     def record(self, value: Any) -> None:
         """Write one line of JSON, at once."""
-        print(json.dumps(value), flush=True)
+        with self._lock:
+            print(json.dumps(value), flush=True)
 
     def line(self, *cells: Cell) -> None:
-        """Write a line."""
-        if not self.is_terminal:
-            print("".join(clean(_text_of(cell)) for cell in cells), flush=True)
-            return
-        from rich.text import Text  # imported when used, here and below: rich takes 60 ms
+        """Write a line, at once."""
+        with self._lock:
+            if not self.is_terminal:
+                print("".join(clean(_text_of(cell)) for cell in cells), flush=True)
+                return
+            from rich.text import Text  # imported when used, here and below: rich takes 60 ms
 
-        self._console().print(Text.assemble(*map(_styled, cells)), soft_wrap=True)
+            self._console().print(Text.assemble(*map(_styled, cells)), soft_wrap=True)
 
     def table(self, columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -> None:
         """Write a table. The first column is cut last; the last one takes what is left.

@@ -97,6 +97,8 @@ def ago(when: datetime, now: datetime | None = None) -> str:
 
 def span(seconds: float) -> str:
     """Return how long something takes, to two or three digits."""
+    if seconds < 0.001:
+        return "<1 ms"
     if seconds < 1:
         return f"{seconds * 1000:.0f} ms"
     if seconds < 10:

@@ -43,6 +43,7 @@ class Worker:
     max_recoveries: int
     _is_over: threading.Event = attrs.field(factory=threading.Event, init=False)
     _has_failed: bool = attrs.field(default=False, init=False)
+    _refused: dict[str, str] = attrs.field(factory=dict, init=False)
 
     def work(self, concurrency: int) -> int:
         """Work in so many threads until it is stopped; return the exit code."""
@@ -73,11 +74,21 @@ class Worker:
         """Go on with the runs that there are; return whether there was one."""
         has_found = False
         for recovered in self.graph.recover(max_recoveries=self.max_recoveries):
-            has_found = True
-            self._tell(recovered)
+            if self._is_news(recovered):
+                has_found = True
+                self._tell(recovered)
             if self._is_over.is_set():
                 break
         return has_found
+
+    def _is_news(self, recovered: Recovered) -> bool:
+        """Return whether this is the first time: a run that does not fit the graph is met by each sweep."""
+        message = "" if recovered.error is None else describe_exception(recovered.error)
+        if not message:
+            return True
+        is_known = self._refused.get(recovered.run_id) == message
+        self._refused[recovered.run_id] = message
+        return not is_known
 
     def _tell(self, recovered: Recovered) -> None:
         error, state = recovered.error, recovered.state

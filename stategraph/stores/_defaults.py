@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 from stategraph._owners.holds import held
@@ -68,12 +69,12 @@ def diff(store: Any, run_id: str, a: int, b: int, other: str | None) -> Differen
     return Difference.between(store.load(run_id, a), store.load(run_id if other is None else other, b))
 
 
-def cancel(store: Any, run_id: str, by: str | None) -> Owner | None:
-    """Save a run as cancelled; have its owner told, if there is one, and return that."""
+def cancel(store: Any, run_id: str, by: str | None, tell: Callable[[str, str | None], None]) -> Owner | None:
+    """Save a run as cancelled; if it has an owner, tell that, and return it."""
     try:
         _save_cancelled(store, run_id, by)
     except RunBusyError as busy:
-        store._cancel(run_id, by)
+        tell(run_id, by)
         owner: Owner = busy.owner
     else:
         return None

@@ -263,7 +263,7 @@ class CheckpointStore(ABC):
         """
         from stategraph.stores import _defaults
 
-        return _defaults.cancel(self, run_id, by)
+        return _defaults.cancel(self, run_id, by, self._cancel)
 
     def diff(self, run_id: str, a: int, b: int, other: str | None = None) -> Difference:
         """Return how the data of step `b` of a run, or of another run, differ from those of step `a`.

@@ -97,6 +97,12 @@ def call(*arguments: str) -> Result:
     return Result(int(code or 0), out.getvalue(), err.getvalue())
 
 
+def commands() -> list[str]:
+    """Return the names of all commands, in the order in which the help lists them."""
+    listed = call("--help").out.partition("Commands:\n")[2].partition("\n\n")[0]
+    return [line.split()[0] for line in listed.splitlines()]
+
+
 def environment(**changes: str) -> dict[str, str]:
     """Return the environment of a process that finds stategraph, and what is in its working directory."""
     kept = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "FORCE_COLOR", "COLUMNS")}

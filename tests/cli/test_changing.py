@@ -1,6 +1,7 @@
 """The commands that change something: what they do, whom they ask, and how they end."""
 
 import json
+import sqlite3
 import subprocess
 import sys
 
@@ -136,6 +137,24 @@ def test_a_run_is_forgotten(store):
     assert call("show", "done").code == 0
     assert json.loads(call("delete", "done", "--yes", "--json").out) == {"run_id": "done", "deleted": True}
     assert (call("show", "done").code, call("delete", "done", "--yes").code) == (3, 3)
+
+
+def test_a_damaged_run_is_forgotten(shop):
+    """That is the way out; what is damaged may be its id as well."""
+    database = sqlite3.connect("runs.db")
+    with database:
+        database.execute("UPDATE run SET status = 'completed' WHERE run_id = 'waiting'")
+        database.execute("UPDATE run SET run_id = 'a b' WHERE run_id = 'burnt'")
+    database.close()
+    assert json.loads(call("--store", "runs.db", "doctor", "--json").out)["runs"]["damaged"] == 1
+    assert call("--store", "runs.db", "show", "waiting").code == 6
+
+    for run_id in ("waiting", "a b"):
+        assert call("--store", "runs.db", "delete", run_id, "--yes").code == 0
+        assert call("--store", "runs.db", "delete", run_id, "--yes").code in (2, 3)
+
+    told = json.loads(call("--store", "runs.db", "doctor", "--json").out)
+    assert (told["damaged"], told["runs"]) == ([], {"active": 1, "completed": 1})
 
 
 def test_what_is_not_kept_is_pruned(store):

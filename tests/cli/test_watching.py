@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 
+import attrs
 import pytest
 
 from stategraph.stores import SqliteStore
@@ -149,6 +150,24 @@ def test_work_says_at_once_that_a_graph_saves_nothing(shop):
 
     assert result.code == 1
     assert "has no entry point" in result.err or "checkpoint" in result.err
+
+
+def test_a_run_that_does_not_fit_the_graph_is_told_once(shop):
+    """It stays as it is, and nobody is kept busy by it."""
+    submitted({}, {})
+    app = (shop / "app.py").read_text(encoding="utf-8")
+    other = app.replace('graph.add_node("write", write)', 'graph.add_node("type", write)')
+    other = other.replace('"write"', '"type"')
+    (shop / "app.py").write_text(other, encoding="utf-8")
+    with SqliteStore("letters.db") as opened:
+        state = opened.load("letter-0")
+        opened.save(attrs.evolve(state, step=1, checkpoint_node="write"))
+
+    done = process("work", "app:letters", "--once", cwd=shop)
+
+    assert done.code == 1
+    assert min(line.split()[:2] for line in done.out.splitlines()) == ["letter-0", "failed"]
+    assert len([line for line in done.out.splitlines() if line.startswith("letter-0")]) == 1
 
 
 # --------------------------------------------------------------------------- doctor

@@ -8,7 +8,7 @@ import click
 
 from stategraph.cli._asked import Asked, asked, common
 from stategraph.cli._changing import confirm, done, sure
-from stategraph.cli._looking import story
+from stategraph.cli._looking import standing
 from stategraph.cli._options import run_argument, take_over_option
 
 _EXAMPLES = """
@@ -26,9 +26,8 @@ Examples:
 @common
 @asked
 def command(request: Asked, run_id: str, take_over: bool, yes: bool) -> None:
-    """Forget a run, with its history and all that is nested in it."""
+    """Forget a run, and all that is nested in it."""
     store: Any = request.open(to_change=True)
-    rows = story(store, run_id)
-    confirm(f"forget {run_id} ({rows[-1].status}, step {rows[-1].step})?", yes)
+    confirm(f"forget {run_id} ({standing(store, run_id)})?", yes)
     store.delete(run_id, **({"take_over": True} if take_over else {}))
     done(request.screen, {"run_id": run_id, "deleted": True}, f"{run_id}: forgotten")

@@ -24,16 +24,16 @@ Examples:
 @click.option(
     "-o",
     "--output",
-    type=click.File("w", encoding="utf-8", lazy=False),
+    type=click.File("w", encoding="utf-8", lazy=True),
     default="-",
     help="A file; stdout if not given.",
 )
 @common
 @asked
 def command(request: Asked, run_id: str, output: IO[str]) -> None:
-    """Write a run as lines of JSON, with its history and all that is nested in it.
+    """Write a run as lines of JSON.
 
-    With --json it is one list of what would stand on the lines.
+    They tell its history, and all that is nested in it. With --json it is one list of what would stand on the lines.
     """
     lines = row_store(request.open()).export_run(run_id)
     if request.is_json:

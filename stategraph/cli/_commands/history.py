@@ -36,7 +36,7 @@ COLUMNS = ("step", "kind", "node", "took", "when", "")
 @common
 @asked
 def command(request: Asked, run_id: str, last: int | None) -> None:
-    """Tell what became of a run: its inputs, steps, pauses, answers, failures."""
+    """Tell what became of a run, a row for each checkpoint."""
     rows = story(request.open(), run_id)
     rows = rows[-last:] if last else rows
     if request.is_json:

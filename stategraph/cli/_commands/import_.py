@@ -22,7 +22,10 @@ Examples:
 @common
 @asked
 def command(request: Asked, file: IO[str]) -> None:
-    """Begin the runs that the lines of an export tell; each as a whole, or not at all."""
+    """Begin the runs of an export.
+
+    Each begins as a whole, or not at all.
+    """
     found = row_store(request.open(to_change=True)).import_runs(file)
     if request.is_json:
         request.screen.document({"runs": found})

@@ -21,7 +21,10 @@ Examples:
 @common
 @asked
 def command(request: Asked, yes: bool) -> None:
-    """Remove what the retention of runs does not keep: completed runs whose time is over, and old checkpoints."""
+    """Remove what retention does not keep.
+
+    That is completed runs whose time is over, and old checkpoints.
+    """
     store = request.open(to_change=True)
     confirm(f"remove from the {store} what the retention of its runs does not keep?", yes)
     pruned = store.prune()

@@ -32,6 +32,9 @@ The store is that of the graph.
 @common
 @asked
 def command(request: Asked, /, run_id: str, graph: str, updates: tuple[str, ...], **how: Any) -> int:
-    """Go on with a run from its last checkpoint, in this process, until it ends or pauses."""
+    """Go on with a run from its last checkpoint.
+
+    That is done in this process, until the run ends or pauses.
+    """
     request.refuse_store()
     return ended(request.screen, load_graph(graph).resume(run_id, parsed_pairs(updates) or None, **how))

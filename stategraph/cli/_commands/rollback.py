@@ -6,7 +6,7 @@ import click
 
 from stategraph.cli._asked import Asked, asked, common
 from stategraph.cli._changing import confirm, done, sure
-from stategraph.cli._looking import story
+from stategraph.cli._looking import standing
 from stategraph.cli._options import at_step, by_option, run_argument, take_over_option
 from stategraph.cli._shapes import state_shape
 
@@ -35,7 +35,6 @@ def command(  # noqa: PLR0917 - its options
     if step is None:
         raise click.UsageError("to which step? Give --step", click.get_current_context())
     store = request.open(to_change=True)
-    newest = story(store, run_id)[-1]
-    confirm(f"take {run_id} back from step {newest.step} to step {step}?", yes)
+    confirm(f"take {run_id} ({standing(store, run_id)}) back to step {step}?", yes)
     state = store.rollback(run_id, step, revision, take_over=take_over, by=by)
     done(request.screen, state_shape(state, None, ()), f"{run_id}: back at step {state.step}, {state.status}")

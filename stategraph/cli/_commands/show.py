@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import click
@@ -12,7 +13,7 @@ from stategraph.cli._looking import look
 from stategraph.cli._options import at_step, run_argument
 from stategraph.cli._screen import STYLES, Cell, Screen
 from stategraph.cli._shapes import state_shape
-from stategraph.cli._text import SHORT, ago, cut, value_text
+from stategraph.cli._text import SHORT, ago, cut, span, value_text
 
 if TYPE_CHECKING:
     from stategraph._values.provenance import Owner
@@ -85,7 +86,8 @@ def _show_pause(screen: Screen, state: State) -> None:
     if pause is None:
         return
     deadline = "" if pause.deadline is None else f", until {ago(pause.deadline)}"
-    screen.line((f"waits at {cut(pause.node)} since {ago(pause.at)}{deadline}: {cut(pause.reason)}", "yellow"))
+    waited = span((datetime.now(UTC) - pause.at).total_seconds())
+    screen.line((f"waits at {cut(pause.node)} for {waited}{deadline}: {cut(pause.reason)}", "yellow"))
     screen.line(("asks: ", "dim"), value_text(pause.value))
     param = "" if pause.response_param is None else " VALUE"
     screen.line(("answer: ", "dim"), f"stategraph answer {state.run_id}{param} --graph MODULE:NAME")

@@ -27,7 +27,10 @@ on are done; once more stops it at once, and other workers go on with them.
 @common
 @asked
 def command(request: Asked, graph: str, concurrency: int, every: float, once: bool, max_recoveries: int) -> int:
-    """Go on with runs of a graph that nobody is at work on, as they come."""
+    """Go on with runs as they come.
+
+    They are those of a graph that nobody is at work on.
+    """
     from stategraph.cli._worker import Worker
 
     request.refuse_store()

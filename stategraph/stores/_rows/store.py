@@ -105,7 +105,7 @@ class RowStore(CheckpointStore):
     def _own(self, hold: Hold, *, take_over: bool = False) -> None:
         hold.store = self
         owners = self._log.table.owners
-        if owners is not None:  # a store that is only read has none
+        if owners is not None:  # it is not closed
             owners.own(hold, self._log.table, take_over=take_over)
 
     def _has_lost(self, hold: Hold) -> bool:
