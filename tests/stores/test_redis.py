@@ -651,8 +651,12 @@ class TestFaults:
             assert [store.load(run_id).step for run_id in store.list()] == [1] * count
             with small.client() as client:
                 assert len(client.keys("*}:run:*")) == len(client.keys("*}:rows:*")) == count
-            for number in range(4):
-                store.delete(f"run-{number}")
+                client.config_set("maxmemory", "1mb")
+                with pytest.raises(CheckpointSaveError, match="memory is full"):
+                    store.save(numbered("tiny", 1))
+                for number in range(4):
+                    store.delete(f"run-{number}")
+                client.config_set("maxmemory", "6mb")
             store.save(State({"b": os.urandom(200_000)}, run_id="run-4", step=2))
             assert store.load("run-4").step == 2
 
