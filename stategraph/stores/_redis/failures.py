@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 import redis
-from redis.exceptions import AuthorizationError
+from redis.exceptions import (
+    AuthorizationError,
+    ClusterDownError,
+    MasterDownError,
+    OutOfMemoryError,
+    ReadOnlyError,
+    TryAgainError,
+)
 
 from stategraph.errors import CheckpointCorruptError, CheckpointError
 
@@ -30,7 +37,10 @@ class TooFewReplicasError(redis.RedisError):
 
 
 _PASSING = ("LOADING", "READONLY", "BUSY ", "TRYAGAIN", "CLUSTERDOWN", "MASTERDOWN")
-"""A server that starts, is a replica by now, runs a long script; a cluster that moves keys, or is incomplete."""
+_PASSING_KINDS = (ReadOnlyError, TryAgainError, ClusterDownError, MasterDownError)
+"""A server that starts, is a replica by now, runs a long script; a cluster that moves keys, or is incomplete. Servers
+before Redis 7 have it somewhere in the text when it comes from a script; of others redis-py makes an error of its own.
+"""
 
 
 def is_passing(error: Exception) -> bool:
@@ -38,14 +48,14 @@ def is_passing(error: Exception) -> bool:
     if isinstance(error, UnfitServerError):
         return error.is_replica
     if isinstance(error, redis.ResponseError):
-        return any(word in str(error) for word in _PASSING)
+        return isinstance(error, _PASSING_KINDS) or any(word in str(error) for word in _PASSING)
     is_refused = isinstance(error, redis.AuthenticationError | AuthorizationError)
     return isinstance(error, redis.ConnectionError | redis.TimeoutError | SilentServerError) and not is_refused
 
 
 def is_demoted(error: Exception) -> bool:
     """Return whether the server does not take writes any more: a new connection may lead to one that does."""
-    return "READONLY" in str(error)
+    return isinstance(error, ReadOnlyError) or "READONLY" in str(error)
 
 
 def explained(error: Exception, run_id: str, store: object, kind: type[CheckpointError]) -> CheckpointError:
@@ -53,7 +63,7 @@ def explained(error: Exception, run_id: str, store: object, kind: type[Checkpoin
     text = " ".join(str(error).split()) or type(error).__name__
     if "WRONGTYPE" in text:
         return CheckpointCorruptError(run_id, f"the {store} is damaged: {text}; put back a copy of it")
-    if "OOM " in text:
+    if isinstance(error, OutOfMemoryError) or "OOM " in text:
         reason = "its memory is full, and nothing was written; raise maxmemory, or make room with prune and delete"
         return kind(run_id, f"the {store} failed: {reason} ({text})")
     return kind(run_id, f"the {store} failed: {text}")

@@ -1,7 +1,7 @@
 """The scripts of a Redis store. Whatever a write has to compare stands in the script that writes it.
 
 Redis runs a script as a whole, but takes nothing back of one that fails. So the first write of each script that needs
-memory is one that Redis refuses where there is none left.
+much memory is one that Redis refuses where there is none left.
 
 All that a script touches is in one partition, whose keys begin with its tag::
 
@@ -217,8 +217,13 @@ an =, or nothing, and what their ids begin with.
 
 # --------------------------------------------------------------------------- leases
 
+_ALWAYS = "redis.call('DEL', KEYS[1]..':none')"
+"""Comes first in what is to be written though the memory is full: Redis lets a script go on that has written. Without
+a lease nothing could be removed then, and who has one would lose it."""
+
 ACQUIRE = Script(
-    """
+    _ALWAYS
+    + """
 local lease = KEYS[1]..':lease:'..ARGV[1]
 local now = redis.call('HMGET', lease, 'worker', 'fence', 'cancelled')
 if now[1] and now[1] ~= ARGV[2] and now[2] ~= ARGV[4] then return false end
@@ -239,7 +244,8 @@ return redis.call('DEL', lease)
     writes=True,
 )
 RENEW = Script(
-    """
+    _ALWAYS
+    + """
 local worker, time = KEYS[1]..':worker:'..ARGV[1], redis.call('TIME')
 local us = time[1] * 1000000 + time[2] + tonumber(ARGV[5])
 redis.call('HSET', worker, 'host', ARGV[2], 'pid', ARGV[3], 'place', ARGV[4], 'until', string.format('%.0f', us))
@@ -249,7 +255,8 @@ return redis.call('PEXPIRE', worker, string.format('%.0f', tonumber(ARGV[5]) / 1
 )
 """Says that a process is there for so many microseconds; who it was is known for a day longer."""
 CANCEL = Script(
-    """
+    _ALWAYS
+    + """
 local lease = KEYS[1]..':lease:'..ARGV[1]
 if redis.call('HSETNX', lease, 'cancelled', '1') == 1 and ARGV[2] ~= '' then
   redis.call('HSET', lease, 'by', ARGV[2]:sub(2))
