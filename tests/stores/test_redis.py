@@ -511,9 +511,12 @@ class TestOpening:
         make_graph(traces("ab"), store=store).execute(State(run_id=RUN))
         assert any(client["name"] == "dropped" for client in admin.client_list())
         del store
-        gc.collect()
 
-        wait_until(lambda: not any(client["name"] == "dropped" for client in admin.client_list()))
+        def is_gone() -> bool:
+            gc.collect()
+            return not any(client["name"] == "dropped" for client in admin.client_list())
+
+        wait_until(is_gone)
 
 
 # --------------------------------------------------------------------------- faults
