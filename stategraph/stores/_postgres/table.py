@@ -166,7 +166,7 @@ class PostgresTable(Leasing, Table):
     def at_rest(self) -> AbstractContextManager[object]:
         return nullcontext()  # a child has no use for the connections of its parent
 
-    def at_one_time(self, run_id: str) -> AbstractContextManager[object]:
+    def undisturbed(self, run_id: str) -> AbstractContextManager[object]:
         return self._connections.alone(self._patience)
 
     def renew(self) -> None:

@@ -285,7 +285,7 @@ class RedisTable(Leasing, Table):
         return [row_of(run_id, member, b"") for member in found]
 
     @contextmanager
-    def at_one_time(self, run_id: str) -> Iterator[None]:
+    def undisturbed(self, run_id: str) -> Iterator[None]:
         (whole,) = self.query(run_id, Asked(self._nodes.partition_of(run_id), RUN, (run_id,)))
         self._whole.run = run_id, whole
         try:

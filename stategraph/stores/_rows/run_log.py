@@ -30,6 +30,7 @@ from stategraph.stores.summaries import Summary
 _NOWHERE = -1  # the sequence number of a checkpoint that is not there
 _READS = 100  # of a run that others write to: reading is over long before the next save is
 
+_DISTURBED = 3  # times that others may write meanwhile before it is read undisturbed
 
 _Read = TypeVar("_Read")
 
@@ -79,8 +80,8 @@ class RunLog:
         Raises:
             CheckpointNotFoundError: there is no such run.
         """
-        for tries in range(_READS):
-            with self.table.at_one_time(run_id) if tries else nullcontext():
+        for again in range(_READS):
+            with self.table.undisturbed(run_id) if again > _DISTURBED else nullcontext():
                 run = self.runs.find(run_id)  # first: a write before the rows are read makes its version an old one
                 if run is None:
                     self.known.forget_removed(run_id)

@@ -97,7 +97,7 @@ class Table(ABC):
     def index(self, run_id: str) -> list[CheckpointRecord]:
         """Return all checkpoints of a run, in order. Their payloads may be left out."""
 
-    def at_one_time(self, run_id: str) -> AbstractContextManager[object]:
+    def undisturbed(self, run_id: str) -> AbstractContextManager[object]:
         """Read the record of a run, its newest checkpoint and its index as they were at one time, or keep out those who
         write faster than this thread reads, as far as the table can."""
         return nullcontext()
