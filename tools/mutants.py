@@ -991,9 +991,9 @@ MUTANTS = (
     ),
     Mutant(
         "a save waits for its server although others may have the run",
-        "stores/_postgres/table.py",
-        "            yield min(self._patience, *map(owners.patience, run_ids))\n",
-        "            yield self._patience\n",
+        "stores/_servers/asking.py",
+        "        yield min(patience, *map(owners.patience, run_ids))\n",
+        "        yield patience\n",
         ("tests/stores/test_leases.py -k before_others",),
     ),
     Mutant(

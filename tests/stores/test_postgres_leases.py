@@ -17,10 +17,8 @@ import pytest
 
 from stategraph import (
     CheckpointConfig,
-    CheckpointError,
     Event,
     EventType,
-    RunBusyError,
     RunLostError,
     State,
 )
@@ -30,6 +28,7 @@ from stategraph.stores._postgres.table import PostgresTable
 from tests.postgres_proxy import Proxy, folder_of
 from tests.postgres_server import dsn, new_schema, open_postgres
 from tests.scenarios import RUN, make_graph, traces
+from tests.stores.test_leases import wait_for
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -59,82 +58,8 @@ def rows_of(schema: str, table: str) -> list[Any]:
         return connection.execute(f"SELECT * FROM {schema}.{table}").fetchall()
 
 
-class TestThreadsOfOneProcess:
-    """Who has taken a run from another thread keeps it, whenever the lease of that one comes."""
-
-    @pytest.mark.inside
-    def test_the_lease_of_one_who_has_lost_it_comes_late(
-        self, opened: Callable[..., PostgresStore], monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """Then it comes to nothing."""
-        store, acquire = opened(), PostgresTable.acquire
-        first, second = holds.Hold(RUN), holds.Hold(RUN)
-
-        def late(*arguments: Any) -> Any:
-            monkeypatch.undo()
-            holds.own(store, second, take_over=True)
-            return acquire(*arguments)
-
-        monkeypatch.setattr(PostgresTable, "acquire", late)
-        with pytest.raises(RunLostError):
-            holds.own(store, first)
-        with holds.on_behalf_of(second):
-            store.save(State(run_id=RUN, step=1))
-
-        assert store.load(RUN).step == 1
-        holds.let_go(second)
-
-    @pytest.mark.inside
-    def test_one_that_is_looked_at_while_it_is_leased(
-        self, opened: Callable[..., PostgresStore], monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """For a write by hand that has found the run leased: it has not lost it."""
-        store, acquire = opened(), PostgresTable.acquire
-        hold = holds.Hold(RUN, is_by_hand=True)
-        holds.own(store, hold)
-
-        def looked_at(*arguments: Any) -> Any:
-            monkeypatch.undo()
-            with pytest.raises(RunBusyError):
-                store._own(holds.Hold(RUN))
-            return acquire(*arguments)
-
-        monkeypatch.setattr(PostgresTable, "acquire", looked_at)
-        owners = store._log.table.owners
-        assert owners is not None
-        assert owners.settle(hold)
-        assert not hold.is_lost
-        holds.let_go(hold)
-
-
 class TestNothingIsSure:
     """A process that could not say that it is there may have lost its runs: it begins nothing more in them."""
-
-    @pytest.mark.parametrize("durability", ["sync", "async", "exit"])
-    def test_the_run_stops_before_others_can_have_it(
-        self, opened: Callable[..., PostgresStore], durability: str
-    ) -> None:
-        """However long the store would wait for its server, and however often it saves."""
-        proxy = Proxy(folder_of(dsn()))
-        store, made = opened(dsn=proxy.dsn, lease=1.5, patience=60), list[str]()
-
-        def cut_off(state: State) -> dict[str, Any]:
-            made.append("a")
-            proxy.mode = "hole"
-            time.sleep(0 if durability == "sync" else 1.6)
-            return {}
-
-        graph = make_graph({"a": cut_off, "b": lambda state: made.append("b")}, store=store, durability=durability)
-        began = time.monotonic()
-        with pytest.raises(CheckpointError, match="this call stops: once the server answers, resume goes on"):
-            graph.execute(State(run_id=RUN))
-
-        assert time.monotonic() - began < 7  # and not 60; to connect once more takes 2 s at least
-        assert made == ["a"]
-        proxy.mode = "pass"
-        wait_for(lambda: store.owner(RUN) is None)  # the lease was let go of once the server could be told
-        store.close()
-        proxy.close()
 
     @pytest.mark.inside
     @pytest.mark.parametrize("durability", ["sync", "async", "exit"])
@@ -378,14 +303,6 @@ class TestSweepers:
             with pytest.raises(KeyboardInterrupt):
                 list(make_graph(WORK, store=store).recover())
         assert rows_of(schema, "lease") == []
-
-
-def wait_for(is_so: Callable[[], bool]) -> None:
-    """Wait until something is so, for ten seconds at most."""
-    until = time.monotonic() + 10
-    while not is_so():
-        assert time.monotonic() < until
-        time.sleep(0.01)
 
 
 def test_the_lease_of_a_config() -> None:

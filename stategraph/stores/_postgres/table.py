@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any, TypeVar
 
@@ -12,7 +12,7 @@ from psycopg.errors import LockNotAvailable
 
 from stategraph._owners.claims import claimed
 from stategraph._owners.holds import lost
-from stategraph._owners.leases import LAST_TRY, LeaseHolds
+from stategraph._owners.leases import LeaseHolds
 from stategraph._util.dropped import reaper
 from stategraph._values import clock
 from stategraph._values.ids import given_id, nested_range
@@ -42,7 +42,7 @@ from stategraph.stores._rows.access import StalledError
 from stategraph.stores._rows.records import MAX_STEP, CheckpointRecord, RunRecord, Unreadable, WriteBatch
 from stategraph.stores._rows.sql_columns import COLUMNS, run_of, run_or_unreadable
 from stategraph.stores._rows.table import Identify, Table, closed_error
-from stategraph.stores._servers.asking import until_answered
+from stategraph.stores._servers.asking import until_answered, while_sure
 from stategraph.stores._servers.connections import Connections
 from stategraph.stores._servers.guards import Guard, fence_of, hold_to_remove, is_kept_from, tell
 
@@ -138,7 +138,7 @@ class PostgresTable(Leasing, Table):
         def found(server: Server) -> list[Any]:
             return server.execute(statement, values, binary=True).fetchall()
 
-        with self._while_sure((run_id,)) as patience:
+        with while_sure(self.owners, self._patience, (run_id,)) as patience:
             return self._ask(run_id, found, patience=patience)
 
     def change(self, run_id: str, statement: str, values: Sequence[Any], patience: float | None = None) -> list[Any]:
@@ -206,28 +206,8 @@ class PostgresTable(Leasing, Table):
             ]
 
         run_ids = [batch.run.run_id for batch in batches]
-        with self._while_sure(run_ids) as patience:
+        with while_sure(self.owners, self._patience, run_ids) as patience:
             return self._ask(run_ids[0] if len(run_ids) == 1 else "", write, CheckpointSaveError, patience, waits)
-
-    @contextmanager
-    def _while_sure(self, run_ids: Sequence[str]) -> Iterator[float]:
-        """Ask for runs for so many seconds, and no longer than this process surely has those of them that it owns.
-
-        Raises:
-            CheckpointError: others may have taken them.
-        """
-        owners = self.owners
-        if owners is None:
-            yield self._patience
-            return
-        try:
-            yield min(self._patience, *map(owners.patience, run_ids))
-            if not owners.is_sure():
-                owners.make_sure()
-        except CheckpointError as error:
-            if min(map(owners.patience, run_ids)) > LAST_TRY:
-                raise
-            raise owners.in_doubt(error) from error.__cause__
 
     def _is_there(self, server: Server, batch: WriteBatch) -> bool:
         """Return whether a run is as a batch makes it: its seal covers all that it is, its version too."""

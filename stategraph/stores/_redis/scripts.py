@@ -226,7 +226,7 @@ ACQUIRE = Script(
     + """
 local lease = KEYS[1]..':lease:'..ARGV[1]
 local now = redis.call('HMGET', lease, 'worker', 'fence', 'cancelled')
-if now[1] and now[1] ~= ARGV[2] and now[2] ~= ARGV[4] then return false end
+if now[1] and now[2] ~= ARGV[3] and now[2] ~= ARGV[4] then return false end
 local time = redis.call('TIME')
 redis.call('HSET', lease, 'worker', ARGV[2], 'fence', ARGV[3], 'since', time[1]..string.format('%06d', time[2]))
 return now[3] and 1 or 0

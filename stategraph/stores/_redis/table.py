@@ -25,7 +25,7 @@ from stategraph.stores._redis.packing import asked, newest_of, row_of
 from stategraph.stores._redis.scripts import CHAIN, FIND, REMOVE, RUN
 from stategraph.stores._rows.records import MAX_STEP, CheckpointRecord, RunRecord, Unreadable, WriteBatch
 from stategraph.stores._rows.table import Identify, Table, closed_error
-from stategraph.stores._servers.asking import until_answered
+from stategraph.stores._servers.asking import until_answered, while_sure
 from stategraph.stores._servers.connections import Connections
 from stategraph.stores._servers.guards import Guard, fence_of, hold_to_remove, is_kept_from, tell
 
@@ -127,7 +127,8 @@ class RedisTable(Leasing, Table):
     def query(self, run_id: str, *several: Asked) -> list[Any]:
         """Return all that is asked for."""
         reaper.settle(self.store)
-        return self._answers(run_id, several)
+        with while_sure(self.owners, self._patience, (run_id,)) as patience:
+            return self._answers(run_id, several, patience)
 
     def change(self, run_id: str, asked: Asked, patience: float | None = None, *, confirms: bool = True) -> Any:
         """Return the answer to what writes, and may be asked twice; once the replicas have it, unless that is for
@@ -163,11 +164,11 @@ class RedisTable(Leasing, Table):
         if asked_for:
             found = self._applied([batches[place] for place in asked_for], list(asked_for.values()))
             for place, outcome in zip(asked_for, found, strict=True):
-                written[place] = outcome
+                hold = batches[place].hold  # of one who was asked for in time, and was late all the same
+                written[place] = False if hold is not None and hold.is_lost else outcome
         return written
 
     def _applied(self, batches: Sequence[WriteBatch], several: Sequence[Asked]) -> list[bool | BaseException]:
-        run_id = batches[0].run.run_id if len(batches) == 1 else ""
         is_again = False
 
         def write(links: Links) -> list[bool | BaseException]:
@@ -181,7 +182,9 @@ class RedisTable(Leasing, Table):
             # What was not written now may have been before, when the answer was lost.
             return [self._outcome(code, was_again) for code, _ in answers]
 
-        return self._ask(run_id, write, CheckpointSaveError)
+        run_ids = [batch.run.run_id for batch in batches]
+        with while_sure(self.owners, self._patience, run_ids) as patience:
+            return self._ask(run_ids[0] if len(run_ids) == 1 else "", write, CheckpointSaveError, patience)
 
     def _outcome(self, code: Any, was_again: bool) -> bool | BaseException:
         if isinstance(code, Exception):
