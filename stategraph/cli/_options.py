@@ -39,7 +39,7 @@ def parsed_value(text: str) -> Any:
         return text
 
 
-def _run_ids(context: click.Context, parameter: click.Parameter, beginning: str) -> list[str]:
+def run_ids(context: click.Context, parameter: click.Parameter, beginning: str) -> list[str]:
     """Return the ids of the newest runs that begin so, for the shell to complete; none where there is no store."""
     asked = context.ensure_object(Asked)
     try:
@@ -51,7 +51,7 @@ def _run_ids(context: click.Context, parameter: click.Parameter, beginning: str)
         return []
 
 
-run_argument = click.argument("run_id", metavar="RUN", shell_complete=_run_ids)
+run_argument = click.argument("run_id", metavar="RUN", shell_complete=run_ids)
 """The run that a command is about."""
 
 graph_option = click.option(

@@ -21,6 +21,7 @@ LOOKS = [
     ["history", "done"],
     ["diff", "done", "1", "3"],
     ["export", "done"],
+    ["draw", "done"],
 ]
 
 
@@ -373,7 +374,7 @@ def test_a_table_fits_the_terminal_and_has_colours(shop):
         assert shown.code == 0
         assert "\x1b" not in shown.out
         assert max(map(len, shown.out.splitlines())) <= width
-        assert " ago" in shown.out
+        assert " ago" in shown.out or " now " in shown.out
 
     assert "\x1b[31mfailed" in at_terminal("--store", "runs.db", "runs", cwd=shop).out
 
@@ -420,6 +421,36 @@ def test_hostile_values_do_not_reach_the_terminal(shop, asked):
     as_json = call("--store", "hostile.db", *arguments, "--json").out
     assert as_json.isascii()
     json.loads(as_json)
+
+
+# --------------------------------------------------------------------------- pictures
+
+
+def test_a_run_is_drawn_without_its_code(store, shop):
+    """As the store keeps it: a value of a class that is not registered is in nobody's way."""
+    from stategraph.picture import picture_of_run
+
+    with SqliteStore("runs.db") as opened:
+        picture = picture_of_run(opened, opened.load("done", unknown="opaque"))
+    texts = {"mermaid": picture.to_mermaid(), "svg": picture.to_svg(), "html": picture.to_html()}
+    for form, text in texts.items():
+        drawn = call("--store", "runs.db", "draw", "done", "--format", form)
+        assert (drawn.code, drawn.err, drawn.out.rstrip("\n")) == (0, "", text.rstrip("\n"))
+        told = json.loads(call("--store", "runs.db", "draw", "done", "--format", form, "--json").out)
+        assert told == {"format": form, "picture": text}
+    assert call("draw", "waiting").code == 0
+    assert call("draw", "done", "-o", "done.mmd").out == ""
+    assert (shop / "done.mmd").read_text(encoding="utf-8").rstrip("\n") == texts["mermaid"].rstrip("\n")
+
+
+def test_a_graph_is_drawn_without_a_run(shop):
+    """It needs no store. A graph and a run at once are refused."""
+    drawn = process("draw", "--graph", "app:graph", cwd=shop)
+
+    assert (drawn.code, drawn.err) == (0, "")
+    assert "approve" in drawn.out
+    assert process("draw", cwd=shop).code == 2
+    assert process("draw", "done", "--graph", "app:graph", cwd=shop).code == 2
 
 
 # --------------------------------------------------------------------------- lines of JSON
