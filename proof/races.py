@@ -35,13 +35,10 @@ from stategraph.stores.disk import DiskStore
 from stategraph.stores.memory import MemoryStore
 from stategraph.stores.sqlite import SqliteStore
 from tests import postgres_server
-from tests.postgres_server import postgres_at
 from tests.scenarios import FourMethodStore, make_graph
 
-RACES = {"tasks": 4000, "threads": 4000, "processes": 2000}
-"""Races, at full length."""
-LEAST = 40
-"""And with any share of it, of each."""
+RACES = {"tasks": 4000, "threads": 4000, "processes": 2000}  # at full length
+LEAST = 40  # of each, with any share of it
 _BATCH = 500
 _TOP = Path(proof.__file__).parent.parent
 _TOLD = (CheckpointNotFoundError, RunBusyError, RunCompleteError, RunExistsError, StepConflictError)
@@ -51,10 +48,9 @@ STORES: dict[str, Callable[[Path], CheckpointStore]] = {
     "four methods": lambda folder: FourMethodStore(),
     "sqlite": lambda folder: SqliteStore(folder / "runs.db"),
     "disk": lambda folder: DiskStore(folder / "runs"),
-    "postgres": postgres_at,
+    "postgres": postgres_server.postgres_at,
 }
-SHARED = ("sqlite", "disk", "postgres")
-"""Those that several processes can have at the same time."""
+SHARED = ("sqlite", "disk", "postgres")  # which several processes can have at the same time
 _REMOTE = ("postgres",)  # which take long: fewer races are on them
 KINDS: dict[str, tuple[str, ...]] = {
     "start against start": ("execute", "execute", "execute"),
