@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Protocol
 
 import psycopg
 
-from stategraph.stores import CheckpointStore, PostgresStore
-from tests import postgres_server
+from stategraph.stores import CheckpointStore, PostgresStore, RedisStore
+from tests import postgres_server, redis_server
 from tests.postgres_proxy import Proxy, folder_of
+from tests.redis_proxy import RedisProxy
 
 Options = dict[str, Any]
 """What a store is opened with; it can be handed to another process as JSON."""
@@ -99,4 +101,39 @@ class _PostgresNetwork(Proxy):
         self.options = {**options, "dsn": self.dsn}
 
 
-SERVERS: dict[str, Callable[[], Server]] = {"postgres": PostgresServer}
+class RedisServer:
+    """A Redis server of this process."""
+
+    kind = "redis"
+
+    def place(self) -> Options:
+        return {"url": redis_server.url(), "prefix": redis_server.new_prefix()}
+
+    def open(self, options: Options, **more: Any) -> CheckpointStore:
+        more.pop("pool", None)  # it has as many connections as it takes
+        return RedisStore(**{**options, **more})
+
+    def network(self, options: Options) -> Network:
+        return _RedisNetwork(options)
+
+    def crash(self) -> None:
+        redis_server.server().signal(signal.SIGKILL)
+        redis_server.server().start()
+
+    @contextmanager
+    def read_only(self) -> Iterator[None]:
+        with redis_server.server().client() as client:  # a replica would not be read, either: it may be behind
+            client.config_set("min-replicas-to-write", 1)
+            try:
+                yield
+            finally:
+                client.config_set("min-replicas-to-write", 0)
+
+
+class _RedisNetwork(RedisProxy):
+    def __init__(self, options: Options) -> None:
+        super().__init__()
+        self.options = {**options, "url": self.url}
+
+
+SERVERS: dict[str, Callable[[], Server]] = {"postgres": PostgresServer, "redis": RedisServer}

@@ -36,10 +36,11 @@ class TooFewReplicasError(redis.RedisError):
     """The server has written it, and fewer replicas than were asked for have it."""
 
 
-_PASSING = ("LOADING", "READONLY", "BUSY ", "TRYAGAIN", "CLUSTERDOWN", "MASTERDOWN")
+_PASSING = ("LOADING", "READONLY", "BUSY ", "TRYAGAIN", "CLUSTERDOWN", "MASTERDOWN", "NOREPLICAS")
 _PASSING_KINDS = (ReadOnlyError, TryAgainError, ClusterDownError, MasterDownError)
-"""A server that starts, is a replica by now, runs a long script; a cluster that moves keys, or is incomplete. Servers
-before Redis 7 have it somewhere in the text when it comes from a script; of others redis-py makes an error of its own.
+"""A server that starts, is a replica by now, runs a long script, has too few replicas to write; a cluster that moves
+keys, or is incomplete. Servers before Redis 7 have it somewhere in the text when it comes from a script; of others
+redis-py makes an error of its own.
 """
 
 
