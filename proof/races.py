@@ -34,13 +34,12 @@ from stategraph.errors import CheckpointNotFoundError, RunBusyError, RunComplete
 from stategraph.stores.disk import DiskStore
 from stategraph.stores.memory import MemoryStore
 from stategraph.stores.sqlite import SqliteStore
-from tests import postgres_server
+from tests import postgres_server, redis_server
 from tests.scenarios import FourMethodStore, make_graph
 
 RACES = {"tasks": 4000, "threads": 4000, "processes": 2000}  # at full length
 LEAST = 40  # of each, with any share of it
 _BATCH = 500
-_TOP = Path(proof.__file__).parent.parent
 _TOLD = (CheckpointNotFoundError, RunBusyError, RunCompleteError, RunExistsError, StepConflictError)
 
 STORES: dict[str, Callable[[Path], CheckpointStore]] = {
@@ -49,9 +48,10 @@ STORES: dict[str, Callable[[Path], CheckpointStore]] = {
     "sqlite": lambda folder: SqliteStore(folder / "runs.db"),
     "disk": lambda folder: DiskStore(folder / "runs"),
     "postgres": postgres_server.postgres_at,
+    "redis": redis_server.redis_at,
 }
-SHARED = ("sqlite", "disk", "postgres")  # which several processes can have at the same time
-_REMOTE = ("postgres",)  # which take long: fewer races are on them
+_REMOTE = ("postgres", "redis")  # which take long: fewer races are on them
+SHARED = ("sqlite", "disk", *_REMOTE)  # which several processes can have at the same time
 KINDS: dict[str, tuple[str, ...]] = {
     "start against start": ("execute", "execute", "execute"),
     "resume against resume": ("resume", "resume", "resume"),
@@ -141,7 +141,7 @@ def judge(
         store: The store.
         is_killed: Whether the process of one call was killed.
     """
-    allowed = _ALLOWED | (_BY_HAND if race.store == "postgres" and "by hand" in race.kind else set())
+    allowed = _ALLOWED | (_BY_HAND if race.store in _REMOTE and "by hand" in race.kind else set())
     wrong = [f"call {number} ended with {end}" for number, end in enumerate(ends) if end not in allowed]
     done, calls = ends.count("done"), KINDS[race.kind]
     if not race.takes_over and not is_killed:
@@ -252,7 +252,7 @@ class Runner:
     def __init__(self, folder: Path, number: int) -> None:
         command = [sys.executable, "-m", "proof.races", "runner", str(folder), str(number)]
         self.process = subprocess.Popen(  # noqa: S603 - itself
-            command, cwd=_TOP, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            command, cwd=Path(proof.__file__).parent.parent, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
         self._stdin, self._stdout = cast(IO[str], self.process.stdin), cast(IO[str], self.process.stdout)
         self.answer()
@@ -377,7 +377,7 @@ def _batches(share: float) -> Iterator[tuple[str, int, int]]:
 def prove(share: float, seed: int) -> list[Report]:
     """Let calls race."""
     report = Report("of calls that race for one run, one at a time is at work on it, and each that loses it is told")
-    os.environ[postgres_server.SERVER] = postgres_server.dsn()  # for all that is started from here
+    os.environ.update({postgres_server.SERVER: postgres_server.dsn(), redis_server.SERVER: redis_server.url()})
     work_out("races", [(where, seed, first, many) for where, first, many in _batches(share)], report)
     return [report]
 

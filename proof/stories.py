@@ -36,11 +36,12 @@ from stategraph.stores.memory import MemoryStore
 from stategraph.stores.sqlite import SqliteStore
 from stategraph.testing.corpus import is_same
 from tests.postgres_server import postgres_at
+from tests.redis_server import redis_at
 from tests.scenarios import make_graph
 
 RULES = 6_000
 """Rules that are executed at full length, with each store."""
-_FEWER = {"postgres": 3}  # so many times fewer, where each takes long
+_FEWER = {"postgres": 3, "redis": 3}  # so many times fewer, where each takes long
 _LEAST = 10 * STEPS  # the first example is hardly one
 _REFUSED = (
     *(AnswerError, CheckpointNotFoundError, ExecutionError, RunBusyError, RunCompleteError, RunExistsError),
@@ -266,11 +267,17 @@ class _PostgresMachine(StoryMachine):
         return postgres_at(self.folder)
 
 
+class _RedisMachine(StoryMachine):
+    def opened(self) -> CheckpointStore:
+        return redis_at(self.folder)
+
+
 _MACHINES: dict[str, type[StoryMachine]] = {
     "memory": _MemoryMachine,
     "disk": _DiskMachine,
     "sqlite": _SqliteMachine,
     "postgres": _PostgresMachine,
+    "redis": _RedisMachine,
 }
 
 

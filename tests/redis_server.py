@@ -23,6 +23,7 @@ import redis
 from stategraph.stores.redis import RedisStore
 
 _MEMORY = Path("/dev/shm")  # where a sync takes no time
+SERVER = "STATEGRAPH_TEST_REDIS"
 KEEPS = ("--appendonly", "yes", "--appendfsync", "always", "--save", "")
 
 
@@ -93,8 +94,8 @@ def server() -> Server:
 
 
 def url() -> str:
-    """-> where it is."""
-    return server().url
+    """-> where it is, or one that the environment names."""
+    return os.environ.get(SERVER) or server().url
 
 
 def new_prefix() -> str:
