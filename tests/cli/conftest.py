@@ -9,10 +9,10 @@ from tests.cli.shop import APP, environment
 
 _RUNS = """
 import sys
-from app import Order, make
+import app
 from stategraph import ExecutionError, State
 
-graph = make(*sys.argv[1:])
+graph = app.make(*sys.argv[1:])
 for run_id, answer in (("waiting", None), ("done", True), ("burnt", "burn")):
     graph.execute(State({"key": run_id}, run_id=run_id), by="ann", labels={"customer": f"c-{run_id}"})
     try:
@@ -20,7 +20,8 @@ for run_id, answer in (("waiting", None), ("done", True), ("burnt", "burn")):
     except ExecutionError:
         pass
 graph.submit(State({"key": "left"}, run_id="left"))
-graph.store.close()
+for store in {graph.store, app.graph.store}:
+    store.close()
 """
 
 
