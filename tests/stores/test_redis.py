@@ -516,6 +516,7 @@ class TestOpening:
         store.save(numbered("a", 3))
         assert store.list() == ["a", "b"]
 
+    @pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")  # as Python says it of what is not closed
     def test_a_store_that_is_dropped(self, prefix: str, admin: Any) -> None:
         """Its connections go with it."""
         store = open_redis(prefix, url=f"{url()}?client_name=dropped")
