@@ -158,3 +158,16 @@ def check_step(run_id: str, saved_step: int, step: int, same_data: bool) -> None
             "the run, or has; load the newest State"
         )
         raise StepConflictError(run_id, reason)
+
+
+def filtered(status: str | None, graph: str | None, which: Narrower) -> RunFilter:
+    """Return which runs are asked for. Raises TypeError if `runs` takes no such argument."""
+    names = Narrower.__annotations__
+    for name in which:
+        if name not in names:
+            import difflib  # imported when used
+
+            near = difflib.get_close_matches(name, names, n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else f" (it takes: {', '.join(names)})"
+            raise TypeError(f"runs() got an unexpected keyword argument {name!r}{hint}")
+    return RunFilter(status, graph, **which)

@@ -182,9 +182,9 @@ class CheckpointStore(ABC):
         Raises:
             ValueError: an argument is not what it should be.
         """
-        from stategraph.stores._checks import RunFilter, check_limit, from_cursor
+        from stategraph.stores._checks import check_limit, filtered, from_cursor
 
-        return self._runs(RunFilter(status, graph, **which), check_limit(limit), from_cursor(after))
+        return self._runs(filtered(status, graph, which), check_limit(limit), from_cursor(after))
 
     def iter_runs(self, **which: Unpack[Which]) -> Iterator[Summary]:
         """Yield what `runs` returns, page by page, without a limit."""

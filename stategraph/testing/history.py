@@ -129,6 +129,12 @@ class HistoryContract:
         with pytest.raises(ValueError, match=next(iter(arguments))):
             store.runs(**arguments)
 
+    def test_runs_names_an_argument_that_it_does_not_take(self, store: CheckpointStore) -> None:
+        """And the one that was meant."""
+        for ask in (store.runs, store.count):
+            with pytest.raises(TypeError, match=r"^runs\(\) got .* 'lables'; did you mean 'labels'"):
+                ask(lables={"a": "b"})  # type: ignore[call-arg]
+
     @pytest.mark.parametrize("arguments", [{"limit": 0}, {"limit": "5"}, {"after": "x"}, {"after": 5}])
     def test_runs_refuses_what_is_no_page(self, store: CheckpointStore, arguments: dict[str, Any]) -> None:
         """A wrong limit or cursor is an error, not an empty page."""
