@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
+import socket
 import sys
 import threading
 import time
@@ -596,6 +597,24 @@ class TestFaults:
         store.save(numbered("a", 2))
         assert (store.load("a").step, store.load("a")["n"]) == (2, 2)
         store.save(numbered("a", 3))
+
+    def test_several_servers_that_are_silent(self) -> None:
+        """They share the time that there is."""
+        with contextlib.ExitStack() as stack:
+            silent = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(3)]
+            where = ",".join(f"127.0.0.1:{one.getsockname()[1]}" for one in silent)
+            began = time.monotonic()
+            with pytest.raises(CheckpointError, match="timeout"):
+                PostgresStore(f"postgresql://{where}/x", patience=6)
+            assert time.monotonic() - began < 12
+
+    def test_patience_without_an_end(self, opened: Callable[..., PostgresStore]) -> None:
+        """Is as much as the server can count."""
+        for prepare in (True, False):
+            store = opened(patience=1e12, prepare=prepare)
+            store.save(numbered("a", 1))
+            assert store.load("a").step == 1
+            store.close()
 
     def test_reading_from_a_server_that_is_silent(self, proxy: Proxy, opened: Callable[..., PostgresStore]) -> None:
         """Ends with patience, too."""
