@@ -121,7 +121,7 @@ def _url_of(given: object) -> str:
         way_out = "redis-py comes first, as the extra stategraph[redis] brings it"
         raise ConfigError("checkpoint.store", "redis", f"a store that can be used: {way_out}") from error
     try:
-        ConnectionPool.from_url(text)
-    except ValueError:
+        ConnectionPool.from_url(text).make_connection()  # which connects to nothing yet
+    except (ValueError, TypeError):  # TypeError: it has an option that there is not
         raise ConfigError(key, Hidden.of(given), f"{allowed}: this one cannot be read") from None
     return text

@@ -386,6 +386,7 @@ class TestOpening:
             ({"url": "NO_SUCH_VARIABLE"}, "url"),
             ({"url": "http://app:geheim@host"}, "url"),
             ({"url": "redis://app:geheim@host?socket_timeout=long"}, "url"),
+            ({"url": "redis://app:geheim@host?sockettimeout=5"}, "url"),
             ({"prefix": ""}, "prefix"),
             ({"prefix": "a{b}"}, "prefix"),
             ({"prefix": "x" * 101}, "prefix"),
