@@ -244,6 +244,11 @@ class RedisTable(Leasing, Table):
     def _listed(self, several: Sequence[Asked]) -> list[Any]:
         return self.query("", *several)
 
+    def change_token(self) -> str:
+        commands = [("GET", tag + b":changes") for tag in self._nodes.tags]
+        counts = self.query("", *(Asked(partition, None, one) for partition, one in enumerate(commands)))
+        return "-".join((count or b"0").decode() for count in counts)
+
     def nested_ids(self, run_id: str) -> list[str]:
         first, last = nested_range(run_id)
         partition = self._nodes.partition_of(run_id)
