@@ -185,11 +185,7 @@ class DBOSRunner:
         """
         self._check_launched()
         standing = Standing.of(run_id, self._graphs)
-        awaited = standing.answered_by(updates, getattr(pause, "id", pause))
-        order = attrs.evolve(standing.next_order(), updates=updates, pause=awaited, by=by)
-        if not self._enqueue(order, queue, priority, delay):
-            raise AnswerError(run_id, awaited, "somebody else has answered at the same time, and one answer counts")
-        return self._handle(run_id, order.number, order.graph)
+        return self._answer(standing, updates, getattr(pause, "id", pause), (queue, priority, delay), by=by)
 
     def resume(
         self,
@@ -221,17 +217,12 @@ class DBOSRunner:
         """
         self._check_launched()
         standing = Standing.of(run_id, self._graphs)
+        asked: dict[str, Any] = {"allow_changed": allow_changed, "migrate": migrate or {}, "by": by}
         if standing.saved is not None and standing.saved.status is RunStatus.PAUSED:
-            return self.answer(run_id, updates or {}, by=by, queue=queue)
+            return self._answer(standing, updates or {}, None, (queue, None, None), **asked)
         if standing.coming is not None:
             return self._left_alone(standing.coming, updates)
-        asked: dict[str, Any] = {
-            "updates": updates or {},
-            "allow_changed": allow_changed,
-            "migrate": migrate or {},
-            "by": by,
-        }
-        order = attrs.evolve(standing.next_order(), **asked)
+        order = attrs.evolve(standing.next_order(), updates=updates or {}, **asked)
         if not self._enqueue(order, queue, None, None):
             return self._left_alone(turns_of(run_id)[0], updates)
         return self._handle(run_id, order.number, order.graph)
@@ -335,6 +326,22 @@ class DBOSRunner:
         self._schedules.remove(name)
 
     # ------------------------------------------------------------------ inside
+
+    def _answer(
+        self,
+        standing: Standing,
+        updates: Mapping[str, Any],
+        pause_id: Any,
+        where: tuple[str, int | None, float | None],
+        **asked: Any,
+    ) -> TurnHandle:
+        """Order the turn that answers a pause. Raises AnswerError if the run does not wait for that."""
+        awaited = standing.answered_by(updates, pause_id)
+        order = attrs.evolve(standing.next_order(), updates=updates, pause=awaited, **asked)
+        if not self._enqueue(order, *where):
+            problem = "somebody else has answered at the same time, and one answer counts"
+            raise AnswerError(standing.run_id, awaited, problem)
+        return self._handle(standing.run_id, order.number, order.graph)
 
     def _enqueue(self, order: Order, queue: str, priority: int | None, delay: float | None) -> bool:
         self._check_queue(queue)

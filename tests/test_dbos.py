@@ -194,6 +194,16 @@ def test_an_answer_counts_once(scene, runner, run_id):
         runner.answer(run_id, {"decision": "no"})
 
 
+@pytest.mark.parametrize("data", [{}, {"n": 1}])
+def test_a_run_that_began_elsewhere_is_answered(scene, runner, run_id, data):
+    """Also one that has no data yet: an empty State is a State."""
+    scene.bare.execute(State(data, run_id=run_id))
+
+    final = runner.answer(run_id, {"decision": "yes"}).result(LONG)
+
+    assert (final.status, final["decision"]) == (RunStatus.COMPLETED, "yes")
+
+
 def test_of_answers_at_the_same_time_one_counts(scene, runner, run_id):
     """The others are refused, and no node runs for them."""
     paused = runner.start(scene.asks, State(run_id=run_id)).result(LONG)
@@ -373,6 +383,17 @@ def test_a_renamed_node_shows(scene, runner, run_id):
     assert "'old'" in view.error
     assert scene.notes(run_id) == []
     assert runner.resume(run_id, migrate={"old": "c"}).result(LONG).status is RunStatus.COMPLETED
+
+
+def test_a_paused_run_goes_on_under_new_names(scene, runner, run_id):
+    """With its answer: what `resume` was given besides that is not dropped."""
+    paused = scene.chain("asks", question=True, last="old").execute(State(run_id=run_id))
+
+    with pytest.raises(GraphMismatchError, match="'old'"):
+        runner.answer(run_id, {"decision": "yes"}, pause=paused.pause).result(LONG)
+
+    final = runner.resume(run_id, {"decision": "yes"}, migrate={"old": "c"}).result(LONG)
+    assert (final.status, final["decision"]) == (RunStatus.COMPLETED, "yes")
 
 
 # --------------------------------------------------------------------------- schedules
