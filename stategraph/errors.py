@@ -190,8 +190,11 @@ class RunExistsError(StateGraphError):
     run_id: str
     store: str = "store"
     status: str = ""
+    way_out: str = ""
 
     def __str__(self) -> str:
+        if self.way_out:
+            return f"run {self.run_id!r} is already in the {self.store}, {self.way_out}"
         if self.status:
             return (
                 f"run {self.run_id!r} is {self.status}, and to execute its State would begin it again where it is not "
@@ -316,12 +319,13 @@ class CheckpointNotFoundError(CheckpointError, LookupError):
     store: str = "store"
     step: int | None = None
     revision: int | None = None
+    way_out: str = "store.list() names the runs it holds"
     reason: str = attrs.field(default="not found", init=False)
 
     def __str__(self) -> str:
         run_id, step = shorten(self.run_id), self.step
         if step is None:
-            return f"no checkpoint of run {run_id} in the {self.store}; store.list() names the runs it holds"
+            return f"no checkpoint of run {run_id} in the {self.store}; {self.way_out}"
         at = f"step {step}" if self.revision is None else f"step {step}, revision {self.revision},"
         way_out = f"store.history({run_id}) tells of the steps that it holds"
         return f"no checkpoint of run {run_id} at {at} in the {self.store}; {way_out}"
