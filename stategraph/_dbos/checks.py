@@ -54,8 +54,8 @@ def url_of(given: str | None, graphs: tuple[StateGraph, ...]) -> str:
     try:
         backend = make_url(url).get_backend_name()
     except (ArgumentError, ValueError, TypeError):
-        unset = isinstance(given, str) and url is given and given.isidentifier()
-        problem = "no environment variable has this name" if unset else "this one cannot be read"
+        is_unset = isinstance(given, str) and url is given and given.isidentifier()
+        problem = f"no environment variable is named {given}" if is_unset else "this one cannot be read"
         raise ConfigError("url", given, f"{_URLS}: {problem}", is_shown=False) from None
     if backend not in ("postgresql", "postgres", "cockroachdb", "sqlite"):
         raise ConfigError("url", given, f"{_URLS}: this one begins with {backend}://", is_shown=False)
