@@ -30,6 +30,7 @@ from stategraph import (
 )
 from stategraph._dbos import worker as worker_module
 from stategraph._dbos.codec import Codec
+from stategraph._dbos.schedules import Schedules
 from stategraph.turns import Order, to_bytes
 from tests.dbos_worker import Scene, wait_until
 
@@ -304,3 +305,12 @@ def test_other_errors_are_told_in_words(error):
 
     assert type(again) is RuntimeError
     assert str(again).startswith(f"{type(error).__name__}: ")
+
+
+# --------------------------------------------------------------------------- schedules
+
+
+def test_a_worker_that_does_not_know_a_schedule_says_what_it_takes():
+    """Its tick fails, and is lost."""
+    with pytest.raises(UnknownNameError, match=r"runner\.schedule, in every worker\) is named 'nightly'"):
+        Schedules()._begin(datetime.now(UTC), "nightly")
