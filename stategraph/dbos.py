@@ -103,6 +103,7 @@ class DBOSRunner:
 
         Raises:
             RuntimeError: there is a DBOS in this process already.
+            CheckpointError: its database cannot be reached, or refuses the user.
         """
         checks.check_no_loop("runner.launch")
         self._process.launch(self._graphs, self._max_recoveries, self._schedules.register, work=work)

@@ -15,6 +15,7 @@ from dbos import DBOS
 
 from stategraph import (
     AnswerError,
+    CheckpointError,
     CheckpointNotFoundError,
     ExecutionError,
     GraphMismatchError,
@@ -31,6 +32,7 @@ from stategraph import (
 from stategraph._dbos import worker as worker_module
 from stategraph._dbos.codec import Codec
 from stategraph._dbos.schedules import Schedules
+from stategraph.dbos import DBOSRunner
 from stategraph.turns import Order, to_bytes
 from tests.dbos_worker import Scene, wait_until
 
@@ -305,6 +307,17 @@ def test_other_errors_are_told_in_words(error):
 
     assert type(again) is RuntimeError
     assert str(again).startswith(f"{type(error).__name__}: ")
+
+
+def test_a_database_that_is_not_there_is_told_by_the_launch(scene):
+    """As one that DBOS was to have, without the password; the next runner can be launched."""
+    url = "postgresql://ada:hush@127.0.0.1:1/runs"
+    with pytest.raises(CheckpointError, match=r"database of DBOS.*127\.0\.0\.1") as refused:
+        DBOSRunner(scene.work, url=url).launch()
+    assert "hush" not in str(refused.value)
+
+    with scene.runner() as runner:
+        assert runner.runs() == []
 
 
 # --------------------------------------------------------------------------- schedules

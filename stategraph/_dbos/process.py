@@ -14,6 +14,7 @@ import attrs
 import dbos._dbos as inside_dbos
 from dbos import DBOS, DBOSConfig
 from sqlalchemy import make_url
+from sqlalchemy.exc import OperationalError
 
 from stategraph._dbos.codec import Codec
 from stategraph._dbos.keeper import Keeper
@@ -21,7 +22,7 @@ from stategraph._dbos.orders import TICK, TURN, WORKER, apart
 from stategraph._dbos.worker import Worker, register
 from stategraph._owners.holds import host_name
 from stategraph._util.validators import is_count, is_seconds
-from stategraph.errors import ConfigError
+from stategraph.errors import CheckpointError, ConfigError
 from stategraph.graph import StateGraph
 
 DEFAULT_QUEUE = "stategraph"
@@ -144,8 +145,13 @@ class Process:
                 keeper.start(self._worker, dbos.logger)
             for name, queue in self.queues.items():
                 queue.declare(name, self._poll)
-        except BaseException:
+        except BaseException as error:
             self.close(0.0)
+            if isinstance(error, OperationalError):
+                reason = " ".join(str(error.orig).split())
+                raise CheckpointError(
+                    "", f"the database of DBOS, which url names, cannot be used: {reason}"
+                ) from error
             raise
 
     def close(self, patience: float) -> bool:
