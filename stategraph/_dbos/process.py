@@ -149,9 +149,7 @@ class Process:
             self.close(0.0)
             if isinstance(error, OperationalError):
                 reason = " ".join(str(error.orig).split())
-                raise CheckpointError(
-                    "", f"the database of DBOS, which url names, cannot be used: {reason}"
-                ) from error
+                raise CheckpointError("", f"the database of DBOS, which url names, cannot be used: {reason}") from error
             raise
 
     def close(self, patience: float) -> bool:
