@@ -30,7 +30,7 @@ from stategraph.stores._files.safe_diskcache import SafeCache, check_database
 from stategraph.stores._files.sqlite_files import BUSY_TIMEOUT, fetch_damaged_text, is_busy
 from stategraph.stores._rows.columns import no_run, pack_row, pack_run, unpack_row, unpack_run
 from stategraph.stores._rows.records import CheckpointRecord, RunRecord, Unreadable, WriteBatch
-from stategraph.stores._rows.table import Identify, Table, closed_error
+from stategraph.stores._rows.table import Identify, Table, closed_error, while_short
 
 
 class DiskTable(Table):
@@ -175,14 +175,25 @@ class DiskTable(Table):
         with self._explained(run_id), self.cache.transaction(self.store):
             if acting.hold is not None and self._is_lost(acting.hold):
                 raise lost(given_id(run_id))
-            if version is not None:
-                run = self._read_run(run_id)
-                if run is None or run.version != version:
-                    return False
-            delete = "DELETE FROM Cache WHERE key = ? OR (key > ? AND key < ?)"
-            found = self.cache.connection.execute(delete, (_run_key(run_id), *_range(_row_key(run_id, "")))).rowcount
-            self.cache.connection.execute(_DELETE_NESTED, _nested_bounds(run_id))
-            return found > 0
+            return self._is_deleted(run_id, version)
+
+    def remove_all(self, runs: Sequence[tuple[RunRecord, Hold]]) -> Sequence[bool]:
+        def remove(run: RunRecord, hold: Hold) -> bool:
+            return not self._is_lost(hold) and self._is_deleted(run.run_id, run.version)
+
+        with self._explained(""), self.cache.transaction(self.store):
+            return while_short(runs, remove)
+
+    def _is_deleted(self, run_id: str, version: int | None) -> bool:
+        """Delete a run within a transaction; return whether it had this version."""
+        if version is not None:
+            run = self._read_run(run_id)
+            if run is None or run.version != version:
+                return False
+        delete = "DELETE FROM Cache WHERE key = ? OR (key > ? AND key < ?)"
+        found = self.cache.connection.execute(delete, (_run_key(run_id), *_range(_row_key(run_id, "")))).rowcount
+        self.cache.connection.execute(_DELETE_NESTED, _nested_bounds(run_id))
+        return found > 0
 
     def remove_damaged(self, run_id: str) -> bool:
         try:

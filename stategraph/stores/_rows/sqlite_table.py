@@ -41,7 +41,7 @@ from stategraph.stores._rows.sql_columns import (
     step_values,
 )
 from stategraph.stores._rows.sql_schema import LAST_SEQUENCE, SEQUENCE_BITS
-from stategraph.stores._rows.table import Identify, Table, closed_error
+from stategraph.stores._rows.table import Identify, Table, closed_error, while_short
 
 _Result = TypeVar("_Result")
 
@@ -303,6 +303,15 @@ class SqliteTable(Table):
         """Delete a run within a transaction; return whether it had this version."""
         if acting.hold is not None and self._is_lost(acting.hold):
             raise lost(given_id(run_id))
+        return self._is_deleted(run_id, version)
+
+    def remove_all(self, runs: Sequence[tuple[RunRecord, Hold]]) -> Sequence[bool]:
+        def remove(run: RunRecord, hold: Hold) -> bool:
+            return not self._is_lost(hold) and self._is_deleted(run.run_id, run.version)
+
+        return self.in_transaction("", lambda: while_short(runs, remove))
+
+    def _is_deleted(self, run_id: str, version: int | None) -> bool:
         delete = "DELETE FROM run WHERE run_id = ? AND version = coalesce(?, version) RETURNING number"
         found = self.connection.execute(delete, (run_id, version)).fetchall()
         self._delete_rows(found)

@@ -5,11 +5,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from time import monotonic
 from typing import Any, TypeAlias
 
 from stategraph._owners.file_holds import Fence
+from stategraph._owners.holds import Hold, on_behalf_of
 from stategraph._owners.shared import SharedHolds
-from stategraph.errors import CheckpointError
+from stategraph.errors import CheckpointError, RunLostError
 from stategraph.stores._checks import RunFilter
 from stategraph.stores._rows.records import CheckpointRecord, RunRecord, Unreadable, WriteBatch
 
@@ -103,6 +105,20 @@ class Table(ABC):
             RunLostError: this thread acts for somebody who has.
         """
 
+    def remove_all(self, runs: Sequence[tuple[RunRecord, Hold]]) -> Sequence[bool]:
+        """Remove runs as `remove` does, each if it has this version, on behalf of whoever holds it.
+
+        Returns:
+            Whether each was removed. These may be fewer than the runs: the others are left for the next time, for
+            nobody else is to wait for long.
+        """
+        ((run, hold), *_) = runs
+        try:
+            with on_behalf_of(hold):
+                return [self.remove(run.run_id, run.version)]
+        except RunLostError:
+            return [False]
+
     @abstractmethod
     def remove_damaged(self, run_id: str) -> bool:
         """Remove what stands under an id that no run can have, as `runs` reports it; return whether anything did."""
@@ -142,6 +158,21 @@ class Table(ABC):
     @abstractmethod
     def close(self) -> None:
         """Close all files."""
+
+
+LONGEST = 0.025
+"""Seconds after which a transaction that removes many runs ends, for others wait for it."""
+
+
+def while_short(runs: Sequence[tuple[RunRecord, Hold]], remove: Callable[[RunRecord, Hold], bool]) -> list[bool]:
+    """Remove runs one after the other, at least one, until others have waited for long enough."""
+    outcomes: list[bool] = []
+    enough = monotonic() + LONGEST
+    for run, hold in runs:
+        outcomes.append(remove(run, hold))
+        if monotonic() > enough:
+            break
+    return outcomes
 
 
 def closed_error(store: object, run_id: str = "") -> CheckpointError:
