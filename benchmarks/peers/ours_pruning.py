@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import shutil
-import sqlite3
-import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from functools import partial
@@ -15,7 +13,9 @@ from time import perf_counter
 from benchmarks import scratch
 from benchmarks.measure import Run
 from stategraph import RunStatus, State
+from stategraph._owners.holds import Hold
 from stategraph.stores import DiskStore, SqliteStore
+from stategraph.stores._rows.records import RunRecord
 from stategraph.stores._rows.store import RowStore
 from stategraph.stores.base import RetentionPolicy
 
@@ -34,31 +34,25 @@ def pruned_on_disk(steps: int) -> Run:
     return _copy(DiskStore, _disk(steps)).prune
 
 
-def longest_wait(steps: int) -> Callable[[], float]:
-    """-> seconds that another connection waited at most to write, while the runs were removed."""
+def longest_transaction(steps: int) -> Callable[[], float]:
+    """-> seconds that the store was locked for others at most, while the runs were removed; commits included."""
     store = _copy(SqliteStore, _sqlite(steps))
+    table, longest = store._log.table, [0.0]
+    remove_all = table.remove_all
+
+    def noting(runs: Sequence[tuple[RunRecord, Hold]]) -> Sequence[bool]:
+        started = perf_counter()
+        outcomes = remove_all(runs)
+        longest[0] = max(longest[0], perf_counter() - started)
+        return outcomes
+
+    table.remove_all = noting  # type: ignore[method-assign]
 
     def run() -> float:
-        is_over = threading.Event()
-        longest = [0.0]
-        other = threading.Thread(target=_write, args=(store.path, is_over, longest))
-        other.start()
         store.prune()
-        is_over.set()
-        other.join()
         return longest[0]
 
     return run
-
-
-def _write(path: Path, is_over: threading.Event, longest: list[float]) -> None:
-    database = sqlite3.connect(path, isolation_level=None, timeout=60)
-    while not is_over.wait(0.001):
-        started = perf_counter()
-        database.execute("BEGIN IMMEDIATE")
-        longest[0] = max(longest[0], perf_counter() - started)
-        database.execute("ROLLBACK")
-    database.close()
 
 
 def _copy(kind: type[SqliteStore | DiskStore], prepared: Path) -> RowStore:

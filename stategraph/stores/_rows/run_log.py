@@ -182,7 +182,7 @@ class RunLog:
         if self.sealer.signs:  # which covers the payloads: who signs wants to be sure rather than fast
             for chain in self.holding(run, rows):
                 self.encoder.check(run.run_id, chain, run.incarnation)
-        return [run.summary_of(row) for row in rows]
+        return [*run.summaries_of(rows)]
 
     # ------------------------------------------------------------------ checkpoints
 
