@@ -47,6 +47,7 @@ CREATE TABLE run (
 CREATE TABLE fence (run_id TEXT PRIMARY KEY, number INTEGER NOT NULL, cancelled INTEGER NOT NULL);
 CREATE INDEX run_by_status ON run (status, number);
 CREATE INDEX run_by_graph ON run (graph, number);
+CREATE INDEX run_by_parent ON run (parent) WHERE parent IS NOT NULL;
 CREATE TABLE checkpoint (
     id INTEGER PRIMARY KEY,
     base INTEGER NOT NULL,

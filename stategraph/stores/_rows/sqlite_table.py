@@ -13,7 +13,6 @@ from typing import Any, TypeAlias, TypeVar
 
 from stategraph._owners.file_holds import Fence, FileHolds
 from stategraph._owners.holds import Hold, acting, lost
-from stategraph._values import clock
 from stategraph._values.ids import PARTS, given_id, nested_range
 from stategraph.errors import CheckpointCorruptError, CheckpointError, CheckpointSaveError
 from stategraph.stores._checks import RunFilter
@@ -347,17 +346,9 @@ class SqliteTable(Table):
         return run_of(found[0], self) if found else None
 
     def runs(self, which: RunFilter, limit: int, before: int | None) -> list[RunRecord | Unreadable]:
-        parent, since = which.parent, None if which.since is None else clock.to_ns(which.since)
-        conditions = [
-            *(("status = ?", which.status), ("graph = ?", which.graph), ("number < ?", before)),
-            *(("run_id >= ?", which.prefix), ("created_ns >= ?", since)),
-            *(("parent > ?", parent and f"{parent}@"), ("parent < ?", parent and f"{parent}A")),  # A comes after @
-        ]
-        asked = [(condition, value) for condition, value in conditions if value is not None]
-        shown = sql.IS_SHOWN if parent is None else "true"
-        where = f"WHERE {' AND '.join([*(condition for condition, _ in asked), shown])}"
-        values = [*(value for _, value in asked), limit]
-        select = f"SELECT {sql.RUN} FROM run {where} ORDER BY number DESC LIMIT ?"
+        from stategraph.stores._rows.sql_filters import select_runs  # imported when used: a run asks for no list
+
+        select, values = select_runs(which, limit, before, partial(self.query, ""))
         found = self.query("", select, values, fetch_damaged_text)
         return [run_or_unreadable(row, self) for row in found]
 
