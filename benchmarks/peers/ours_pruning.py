@@ -26,7 +26,7 @@ _THREADS = 32
 
 def pruned_on_sqlite(steps: int) -> Run:
     """The runs of a "sqlite" store."""
-    return _copy(SqliteStore, _sqlite(steps)).prune
+    return _copy(SqliteStore, many_runs(steps)).prune
 
 
 def pruned_on_disk(steps: int) -> Run:
@@ -36,7 +36,7 @@ def pruned_on_disk(steps: int) -> Run:
 
 def longest_transaction(steps: int) -> Callable[[], float]:
     """-> seconds that the store was locked for others at most, while the runs were removed; commits included."""
-    store = _copy(SqliteStore, _sqlite(steps))
+    store = _copy(SqliteStore, many_runs(steps))
     table, longest = store._log.table, [0.0]
     remove_all = table.remove_all
 
@@ -76,5 +76,5 @@ def _save(store: RowStore, number: int) -> None:
     store.save(State({"n": number}, run_id=run_id, step=3, status=RunStatus.COMPLETED, timestamp=_LONG_AGO))
 
 
-_sqlite = scratch.prepared(lambda folder, steps: _fill(SqliteStore, folder, steps))
+many_runs = scratch.prepared(lambda folder, steps: _fill(SqliteStore, folder, steps))
 _disk = scratch.prepared(lambda folder, steps: _fill(DiskStore, folder, steps))
