@@ -28,6 +28,12 @@ from tests.test_stopping import Gate
 pytestmark = pytest.mark.timeout(90)
 
 
+class WaitingStore(MemoryStore):
+    """A store that may wait, for all that an event loop knows."""
+
+    never_waits = False
+
+
 def ours() -> list[str]:
     """Return the names of the threads that are there for event loops."""
     return [thread.name for thread in threading.enumerate() if thread.name in {"stategraph node", "stategraph store"}]
@@ -38,7 +44,7 @@ class TestNobodyWaits:
 
     def test_slow_nodes(self) -> None:
         """Nodes and saves of other runs go on, whatever sync nodes and the loop's own executor are at."""
-        gate, store = Gate(), MemoryStore()
+        gate, store = Gate(), WaitingStore()
 
         def slow(state: State) -> dict[str, Any]:
             gate.wait()
@@ -67,7 +73,7 @@ class TestNobodyWaits:
             if method == "save":
                 gate.wait()
 
-        store = WatchedStore(MemoryStore(), before)
+        store = WatchedStore(WaitingStore(), before)
 
         async def main() -> None:
             blocked = make_graph(traces("a"), store=store, preserve=True)
@@ -93,7 +99,7 @@ class TestNobodyWaits:
             return {}
 
         async def main() -> None:
-            graph = make_graph({"a": slow}, store=MemoryStore())
+            graph = make_graph({"a": slow}, store=WaitingStore())
             await asyncio.gather(*(graph.aexecute(State()) for _ in range(20)))
             assert ours().count("stategraph node") == 2
 
@@ -104,7 +110,7 @@ class TestNobodyWaits:
     def test_as_many_slow_nodes_as_there_may_be_threads(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Runs of async nodes are saved all the same."""
         monkeypatch.setattr(threads_of, "NODES", 2)
-        gate, store = Gate(), MemoryStore()
+        gate, store = Gate(), WaitingStore()
 
         def slow(state: State) -> dict[str, Any]:
             gate.wait()
@@ -132,7 +138,7 @@ class TestNobodyWaits:
             start(thread)
 
         async def main() -> list[State]:
-            graph = make_graph(traces("ab"), store=MemoryStore())
+            graph = make_graph(traces("ab"), store=WaitingStore())
             await graph.aexecute(State())
             monkeypatch.setattr(threading.Thread, "start", refuse)
             return await asyncio.gather(*(graph.aexecute(State()) for _ in range(10)))
@@ -149,7 +155,7 @@ class TestLives:
         counts: set[int] = set()
 
         async def main() -> None:
-            graph = make_graph(traces("abc"), store=MemoryStore())
+            graph = make_graph(traces("abc"), store=WaitingStore())
             for _ in range(20):
                 await graph.aexecute(State())
                 counts.add(len(ours()))
@@ -176,21 +182,21 @@ class TestLives:
             return {}
 
         async def main() -> None:
-            graph = make_graph({"a": slow}, store=MemoryStore())
+            graph = make_graph({"a": slow}, store=WaitingStore())
             tasks = [asyncio.create_task(graph.aexecute(State())) for _ in range(10)]
             await asyncio.to_thread(gate.reached.wait, PATIENCE)
-            other = asyncio.create_task(make_graph({"a": until_gone}, store=MemoryStore()).aexecute(State()))
+            other = asyncio.create_task(make_graph({"a": until_gone}, store=WaitingStore()).aexecute(State()))
             gate.opened.set()
             await asyncio.wait(tasks)
             await other
-            await make_graph(traces("a"), store=MemoryStore()).aexecute(State())
+            await make_graph(traces("a"), store=WaitingStore()).aexecute(State())
             await until_gone()
 
         in_time(main)
 
     def test_several_loops(self) -> None:
         """Each has its own, whoever ends first."""
-        graph = make_graph(traces("abc"), store=MemoryStore())
+        graph = make_graph(traces("abc"), store=WaitingStore())
 
         async def main() -> None:
             for _ in range(10):
@@ -219,7 +225,7 @@ class TestLives:
 
         def use() -> weakref.ref[asyncio.AbstractEventLoop]:
             loop = asyncio.new_event_loop()
-            task = loop.create_task(make_graph({"a": slow}, store=MemoryStore()).aexecute(State()))
+            task = loop.create_task(make_graph({"a": slow}, store=WaitingStore()).aexecute(State()))
             loop.run_until_complete(until(task))
             return weakref.ref(loop)
 
@@ -241,7 +247,7 @@ class TestLives:
             return {}
 
         async def main() -> None:
-            graph = make_graph({"a": look}, store=MemoryStore())
+            graph = make_graph({"a": look}, store=WaitingStore())
             for number in range(3):
                 variable.set(number)
                 await graph.aexecute(State())
@@ -260,7 +266,7 @@ class TestLives:
         async def main() -> None:
             thing = Thing()
             held = weakref.ref(thing)
-            graph = make_graph({"a": lambda state: {"n": state["thing"] is not None}}, store=MemoryStore(), interval=0)
+            graph = make_graph({"a": lambda state: {"n": state["thing"] is not None}}, store=WaitingStore(), interval=0)
             await graph.aexecute(State({"thing": thing}))
             del thing
             gc.collect()

@@ -2,7 +2,9 @@
 
 from benchmarks.measure import Row
 from benchmarks.rows import (
+    awaited,
     calls,
+    command_line,
     growing_list,
     growth,
     imports,
@@ -12,15 +14,19 @@ from benchmarks.rows import (
     memory_store,
     one_step,
     owned_runs,
+    pictures,
     pruned_runs,
     saved_behind,
     saved_on_postgres,
+    saved_on_redis,
     saved_steps,
+    turns_on_dbos,
 )
 
 ROWS: tuple[Row, ...] = (
     one_step.ROW,
     memory_store.ROW,
+    *awaited.ROWS,
     saved_steps.SYNC,
     saved_behind.ASYNC,
     *owned_runs.ROWS,
@@ -30,8 +36,12 @@ ROWS: tuple[Row, ...] = (
     *saved_on_postgres.ROWS,
     *pruned_runs.ROWS,
     *long_stories.ROWS,
+    *saved_on_redis.ROWS,
+    turns_on_dbos.ROW,
     mapped_items.ROW,
     imports.ROW,
+    *pictures.ROWS,
+    command_line.ROW,
     *calls.ROWS,
     saved_steps.PYTHON_CALLS,
     saved_steps.SYNCS,

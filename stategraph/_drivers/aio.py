@@ -7,23 +7,34 @@ import sys
 import time
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
+from functools import partial
 from inspect import GEN_CLOSED, getgeneratorstate
+from operator import call
 from typing import Any, NoReturn, TypeAlias, TypeVar, cast
 
 from stategraph._drivers.calls import Outcome, call_apart
 from stategraph._drivers.limits import Limits, MakeError, StopSignal
+from stategraph._drivers.rides import Ridden, Ride
 from stategraph._drivers.threads import LoopThreads, threads_of_loop
 from stategraph._protocol.commands import (
     BLOCKING,
+    WAITING,
+    Amend,
     Await,
     Command,
     CommandType,
     Delete,
     Finish,
+    Flush,
     LetGo,
     Limit,
+    Load,
     Notify,
+    Own,
+    Parts,
+    Perform,
     RunNode,
+    Save,
     Show,
     Sleep,
     StartNode,
@@ -31,30 +42,47 @@ from stategraph._protocol.commands import (
     Unlimit,
     escaped,
 )
+from stategraph._protocol.store import Store
 from stategraph._util.callables import failure_of, is_async_callable
 from stategraph._util.cancellation import outlast
+from stategraph._util.dropped import reaper
 from stategraph.state import State
 
 _Answer = TypeVar("_Answer")
 _POLL = 0.05  # seconds after which a cancel event is looked at: threads set it, and no event loop is told
 _GROUPS_LEAVE_CANCELLATIONS = sys.version_info < (3, 13)  # in the count of their task, when one of theirs failed
+_TURN = 0.001  # seconds for which a run that never waits has the loop for itself
+_LATER, _RIDDEN = object(), object()
+_STORE = (Own, Load, Save, Amend, Flush, Parts)  # what is asked of a store, but for Delete
+_RIDES = frozenset((RunNode, *_STORE))
 _Function: TypeAlias = Callable[[Any], Any]
 _Show: TypeAlias = Callable[[State], Awaitable[None]]
 
 
-async def adrive(task: Task[_Answer], signal: StopSignal | None, show: _Show | None = None) -> _Answer:
-    """Run a task on this event loop, with what blocks in worker threads; return its answer. `show` gets its States."""
+async def adrive(
+    task: Task[_Answer], signal: StopSignal | None, store: Store | None = None, show: _Show | None = None
+) -> _Answer:
+    """Run a task on this event loop, with what blocks in worker threads; return its answer.
+
+    Args:
+        task: The task.
+        signal: May stop the run.
+        store: The store of the run, if it may be asked on the event loop what it answers without waiting.
+        show: Gets the States that the task shows.
+    """
     with threads_of_loop() as threads:
-        workers = _Workers(signal, show, threads)
-        perform = workers.perform
+        workers = _Workers(task, signal, store, show, threads)
+        at_once, perform = workers.at_once, workers.perform
         send: Callable[[Any], Command] = task.send
         go_on, value = send, None
         while True:
             try:
                 kind, function, argument = go_on(value)
                 while True:
-                    value = await perform[kind](function, argument)
-                    kind, function, argument = send(value)
+                    value = at_once[kind](function, argument)
+                    if value is _LATER:
+                        value = await perform[kind](function, argument)
+                    kind, function, argument = send(value) if value is not _RIDDEN else workers.ridden()
             except BaseException as error:
                 if getgeneratorstate(task) == GEN_CLOSED:  # it was the task itself that ended
                     await workers.check_cancelled_at_the_end(error)
@@ -71,7 +99,10 @@ class _Workers:
     effect before the next node: a sync node that has run counts, and no thread is left behind.
     """
 
-    def __init__(self, signal: StopSignal | None, show: _Show | None, threads: LoopThreads) -> None:
+    def __init__(
+        self, task: Task[Any], signal: StopSignal | None, store: Store | None, show: _Show | None, threads: LoopThreads
+    ) -> None:
+        self._run = task
         self._limits = Limits(signal)
         self._show = show
         self._threads = threads
@@ -79,19 +110,66 @@ class _Workers:
         self._cancellations = self._task.cancelling() if self._task else 0
         self._cancelled: asyncio.CancelledError | None = None
         self._deleted: object = None
+        self._others_wait_since = 0.0
+        self._asks_at_once = store is not None and store.never_waits
+        self._rides = self._asks_at_once and show is None
+        self._ridden: Ridden = None, None
+        self._has_room_for: Any = getattr(store, "has_room_for", None)
+        self.at_once: Perform = {
+            **dict.fromkeys((*BLOCKING, *WAITING, Show, Delete), _later),
+            **dict.fromkeys(_STORE if self._asks_at_once else (), self._ask_at_once),
+            **dict.fromkeys((Save,) if self._has_room_for else (), self._save_at_once),
+            **dict.fromkeys((Notify, LetGo), call),
+            StartNode: self._start_at_once,
+            Limit: self._limit,
+            Unlimit: self._unlimit,
+        }
         self.perform: dict[type[CommandType], Callable[[Any, Any], Awaitable[Any]]] = {
             **dict.fromkeys(BLOCKING, self._ask_store),
             RunNode: self._run_node,
             StartNode: self._start_node,
             Await: self._wait_for,
             Finish: self._finish,
-            Limit: self._limit,
-            Unlimit: self._unlimit,
             Sleep: self._sleep,
             Show: self._show_state,
             Delete: self._delete,
-            **dict.fromkeys((Notify, LetGo), self._call),
         }
+
+    # ------------------------------------------------------------------ at once, or _LATER
+
+    def _ask_at_once(self, function: _Function, argument: Any) -> Any:
+        """Ask a store that never waits, unless it would wait for runs that were dropped."""
+        if reaper.has_dropped:
+            return _LATER
+        try:
+            return function(argument)
+        except Exception:
+            raise
+        except BaseException as error:
+            raise escaped(error) from None
+
+    def _save_at_once(self, function: _Function, argument: State) -> Any:
+        """Save a State behind the run, if that is only to queue it."""
+        return self._ask_at_once(function, argument) if self._has_room_for(argument) else _LATER
+
+    def _start_at_once(self, function: _Function, argument: Any) -> Any:
+        limits = self._limits
+        if limits.stack or limits.signal is not None or self._is_cancelled() or self._is_turn_over():
+            return _LATER
+        return function(argument)
+
+    def _is_turn_over(self) -> bool:
+        """Return whether it is time to let others run on the loop: neither nodes nor stores need wait for anything."""
+        return time.monotonic() - self._others_wait_since > _TURN
+
+    # ------------------------------------------------------------------ awaited
+
+    def ridden(self) -> Command:
+        """Return the first command that a ride has not carried out, or raise what the task ended with."""
+        (command, end), self._ridden = self._ridden, (None, None)
+        if end is not None:
+            raise end
+        return cast(Command, command)
 
     async def _ask_store(self, function: _Function, argument: Any) -> Any:
         return await self._outcome(self._threads.store.begin(function, argument))
@@ -113,6 +191,8 @@ class _Workers:
     async def _run_node(self, function: _Function, argument: Any) -> Any:
         await self._check()
         limit = self._limits.of_node()
+        if limit is None and self._rides:
+            return await self._ride((RunNode, function, argument))
         if limit is None:
             return await self._in_thread(function, argument)
         work = _begun_apart(function, argument)
@@ -123,10 +203,27 @@ class _Workers:
             raise limit.passed()
         return await self._outcome(work)
 
+    async def _ride(self, command: Command) -> object:
+        """Have a thread run the node, and go on with the run until something has to be done on the event loop."""
+        ride = Ride(self._run, _RIDES, partial(self._is_to_stop, asyncio.get_running_loop()))
+        try:
+            self._ridden = await self._in_thread(ride.go, command)
+        except BaseException:
+            ride.leave()
+            raise
+        self._others_wait_since = time.monotonic()
+        return _RIDDEN
+
+    def _is_to_stop(self, loop: asyncio.AbstractEventLoop) -> bool:
+        """Return whether a ride is to go no further: the run is to stop, or nobody may be waiting for it any more."""
+        signal = self._limits.signal
+        return self._is_cancelled() or (signal is not None and signal.is_due()) or not loop.is_running()
+
     async def _start_node(self, function: _Function, argument: Any) -> Any:
-        if self._is_cancelled():
-            await self._raise_cancellation()
-        self._limits.check()
+        if self._is_turn_over():
+            await asyncio.sleep(0)
+            self._others_wait_since = time.monotonic()
+        await self._check()
         return function(argument)
 
     async def _wait_for(self, awaitable: Awaitable[Any], node_name: str) -> Any:
@@ -147,10 +244,10 @@ class _Workers:
         await self._outlast(work)
         return work.result()
 
-    async def _limit(self, error: MakeError, seconds: float) -> None:
+    def _limit(self, error: MakeError, seconds: float) -> None:
         self._limits.push(error, seconds)
 
-    async def _unlimit(self, _: None, __: None) -> None:
+    def _unlimit(self, _: None, __: None) -> None:
         self._limits.stack.pop()
 
     async def _sleep(self, _: None, seconds: float) -> None:
@@ -173,11 +270,9 @@ class _Workers:
         """Delete a run that has completed, unless it was cancelled: then its result would be nowhere else."""
         if self._is_cancelled():
             await self._raise_cancellation()
-        await self._ask_store(function, argument)
+        if not self._asks_at_once or self._ask_at_once(function, argument) is _LATER:
+            await self._ask_store(function, argument)
         self._deleted = argument
-
-    async def _call(self, function: _Function, argument: Any) -> None:
-        function(argument)
 
     async def _check(self) -> None:
         if self._is_cancelled():
@@ -229,6 +324,10 @@ class _Workers:
             await self._raise_cancellation()
         except asyncio.CancelledError as cancelled:
             raise cancelled from (None if is_answer else end)
+
+
+def _later(_: object, __: object) -> object:
+    return _LATER
 
 
 def _replaces_cancellation(error: BaseException) -> bool:

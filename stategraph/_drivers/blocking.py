@@ -13,22 +13,12 @@ from typing import TYPE_CHECKING, Any, cast
 
 from stategraph._drivers.calls import Outcome, call_apart
 from stategraph._drivers.limits import Limits, MakeError, StopSignal
-from stategraph._protocol.commands import (
-    Await,
-    CannotAwait,
-    Finish,
-    Limit,
-    Perform,
-    RunNode,
-    Sleep,
-    StartNode,
-    Unlimit,
-)
+from stategraph._protocol.commands import Await, CannotAwait, Finish, Limit, Perform, RunNode, Sleep, StartNode, Unlimit
 from stategraph._util.dropped import reaper
 from stategraph.errors import AsyncNodeError
 
 if TYPE_CHECKING:
-    import asyncio
+    from stategraph._drivers.one_task import OneTask
 
 _ASYNC_STREAMS = "'graph.astream(...)' or 'graph.astream_resume(...)' with 'async for', or 'await graph.aexecute(...)'"
 _TO_END = 1.0  # seconds in which tasks of a run that was dropped may end by themselves
@@ -47,7 +37,7 @@ class Waits:
         self._limits = Limits(signal)
         self._store = store
         self._perform = perform
-        self._runner: asyncio.Runner | None = None
+        self._awaiting: OneTask | None = None
         perform |= {
             Await: self._wait_for,
             Finish: self._finish,
@@ -61,14 +51,14 @@ class Waits:
     def close(self) -> None:
         """Close the event loop."""
         reaper.let_go(self)
-        if self._runner is not None:
-            self._runner.close()
+        if self._awaiting is not None:
+            self._awaiting.close()
 
     def drop(self) -> None:
         """Leave it to others to close the event loop."""
-        if self._runner is not None:
-            reaper.hand_over(self._store, partial(_close, self._runner))
-            self._runner = None
+        if self._awaiting is not None:
+            reaper.hand_over(self._store, partial(_close, self._awaiting))
+            self._awaiting = None
 
     def prolong(self, seconds: float) -> None:
         """Extend the limits of nodes by so many seconds."""
@@ -126,12 +116,12 @@ class Waits:
         return self._run(self._limits.wait_for(awaitable))
 
     def _run(self, awaitable: Any) -> Any:
-        import asyncio  # imported when used: 20 ms
+        if self._awaiting is None:
+            from stategraph._drivers.one_task import OneTask  # imported when used: asyncio takes 20 ms
 
-        if self._runner is None:
-            self._runner = asyncio.Runner()
-            reaper.hold(self, self._runner)
-        return self._runner.run(awaitable)
+            self._awaiting = OneTask()
+            reaper.hold(self, self._awaiting)
+        return self._awaiting.run(awaitable)
 
 
 def check_no_loop(node: str, *, shows: bool) -> None:
@@ -151,9 +141,10 @@ def _is_loop_running() -> bool:
     return asyncio is not None and asyncio.events._get_running_loop() is not None
 
 
-def _close(runner: asyncio.Runner) -> None:
+def _close(awaiting: OneTask) -> None:
     """Close an event loop that was dropped."""
-    with runner:
+    awaiting.retire()
+    with awaiting.runner as runner:
         runner.run(_end_tasks())
 
 

@@ -14,6 +14,7 @@ from stategraph._drivers.aio import adrive, end_of
 from stategraph._drivers.endings import is_plain_stop, left, raised_after
 from stategraph._drivers.limits import StopSignal
 from stategraph._protocol.commands import Task
+from stategraph._protocol.store import Store
 from stategraph._util.cancellation import outlast
 from stategraph._util.dropped import reaper, report
 from stategraph._values.provenance import RunStatus
@@ -89,8 +90,8 @@ class AsyncStream(AsyncGenerator[State, None]):
 
     _run: asyncio.Task[State] | None = None
 
-    def __init__(self, task: Task[State], signal: StopSignal | None, store: object) -> None:
-        self._task, self._signal = task, signal
+    def __init__(self, task: Task[State], signal: StopSignal | None, store: Store) -> None:
+        self._task, self._signal, self._store = task, signal, store
         self._turns = _Turns(store)
         self._is_asked = self._is_over = False
         self._raised_last: list[BaseException] = []  # what is raised when there is no State any more
@@ -169,7 +170,7 @@ class AsyncStream(AsyncGenerator[State, None]):
     def _begun(self) -> asyncio.Task[State]:
         reaper.watch(self)
         reaper.hold(self._turns, self._turns.store)
-        run = asyncio.create_task(adrive(self._task, self._signal, self._turns.show))
+        run = asyncio.create_task(adrive(self._task, self._signal, self._store, self._turns.show))
         run.add_done_callback(self._turns.end)
         # asyncio need not tell that a run which was dropped is found by a collection: it is ended all the same.
         run._log_destroy_pending = False  # type: ignore[attr-defined]

@@ -130,6 +130,11 @@ class Reaper:
                     finally:
                         self._dropped.popleft().tell()
 
+    @property
+    def has_dropped(self) -> bool:
+        """Whether anything is left to do of what was dropped."""
+        return bool(self._dropped)
+
     def settle(self, store: object) -> None:
         """Wait until all runs of a store have ended that were dropped before now.
 

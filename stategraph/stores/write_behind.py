@@ -14,9 +14,9 @@ import attrs
 
 from stategraph._owners.holds import Hold, acting, on_behalf_of
 from stategraph._util.dropped import is_started, reaper
-from stategraph._values.frozen import freeze, is_settled
+from stategraph._values.frozen import are_settled, freeze, is_settled
 from stategraph._values.progress import KeptParts, Part
-from stategraph.state import State
+from stategraph.state import State, data_of
 from stategraph.stores.base import CheckpointStore, RetentionPolicy
 
 QUEUE_BOUND = 1024
@@ -75,6 +75,17 @@ class WriteBehindStore:
         self._thread: threading.Thread | None = None  # any other thread that saves is to end
         self._error: BaseException | None = None
         self._hold = acting.hold  # of the run whose saves these are
+
+    never_waits = False
+
+    def has_room_for(self, state: State) -> bool:
+        """Return whether `save` would do no more than queue the State: neither wait, nor call its values."""
+        return (
+            self._thread is not None
+            and self._queued < QUEUE_BOUND
+            and self._error is None
+            and are_settled(data_of(state).values())
+        )
 
     def save(self, state: State) -> None:
         """Queue a State; wait while `QUEUE_BOUND` saves are queued."""
@@ -224,13 +235,17 @@ class WriteBehindStore:
         """Return whether a run was taken from its owner."""
         return self._store._has_lost(hold)
 
-    def _cancel(self, run_id: str) -> None:
+    def _cancel(self, run_id: str, by: str | None) -> None:
         """Tell whoever owns a run of the store that it is cancelled."""
-        self._store._cancel(run_id)
+        self._store._cancel(run_id, by)
 
     def _is_cancelled(self, hold: Hold) -> bool:
         """Return whether a run was cancelled."""
         return self._store._is_cancelled(hold)
+
+    def _cancelled_by(self, run_id: str) -> str | None:
+        """Return who has cancelled a run."""
+        return self._store._cancelled_by(run_id)
 
     def _take_up(self, hold: Hold) -> None:
         """Forget that a run was cancelled."""

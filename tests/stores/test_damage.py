@@ -129,6 +129,26 @@ class TestLostRows:
             any_store.history("a")
 
     @pytest.mark.inside
+    def test_the_newest_revision(self, any_store):
+        """The one before it does not pass for the newest of its step."""
+        saved(any_store, 1, 2, policy=Policy("full"))
+        saved(any_store, 2, status="paused")
+        lose(any_store, 3)
+
+        with pytest.raises(CheckpointCorruptError, match="step 2 is missing"):
+            any_store.load("a", 2)
+
+    @pytest.mark.inside
+    def test_one_before_a_snapshot(self, any_store):
+        """Nothing builds on it, and the numbers of those around it show that it was there."""
+        saved(any_store, 1, 2, 3, policy=Policy("full"))
+        any_store.rollback("a", 1)
+        lose(any_store, 3)
+
+        with pytest.raises(CheckpointCorruptError, match="is missing"):
+            any_store.history("a")
+
+    @pytest.mark.inside
     def test_one_in_whose_place_another_stands(self, store):
         """It was saved, and is damaged."""
         saved(store, 1, 2, 3, policy=Policy("full"))

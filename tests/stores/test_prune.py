@@ -8,7 +8,7 @@ import pytest
 from stategraph import State
 from stategraph._owners.holds import held
 from stategraph.stores import DiskStore, SqliteStore
-from stategraph.stores._rows import pruning, table
+from stategraph.stores._rows import table
 from stategraph.stores.base import RetentionPolicy
 
 pytestmark = pytest.mark.inside
@@ -28,7 +28,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[SqliteStor
 @pytest.mark.parametrize("together", [1, 4, 25, 1_000])
 def test_all_that_is_due_goes(store, monkeypatch, together):
     """However many go together."""
-    monkeypatch.setattr(pruning, "_TOGETHER", together)
+    monkeypatch.setattr(store._log.table, "removed_together", together)
 
     assert sorted(store.prune().runs) == NAMES
     assert store.list() == []

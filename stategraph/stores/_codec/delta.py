@@ -18,10 +18,11 @@ from stategraph._text.shown import shorten
 from stategraph._util.atoms import ATOMS
 from stategraph._values.frozen import SETTLED, FrozenList, freeze, freeze_items, is_settled
 from stategraph._values.progress import Origin, Partial, Progress
-from stategraph._values.provenance import EdgeStructure, GraphStructure, ParentStep
+from stategraph._values.provenance import ParentStep
 from stategraph.state import State, data_of, since_of
 from stategraph.stores._codec.limits import is_writable
 from stategraph.stores._codec.msgpack import encode_value
+from stategraph.stores._codec.structures import COMPARED, SHOWN, are_same, drawing_parts, structure_of
 from stategraph.stores._codec.type_codecs import DecodeError, expect_list
 from stategraph.stores._codec.value_encoder import EncodedValue
 
@@ -188,7 +189,7 @@ def _has_grown(old: Any, new: Any) -> bool:
 
 def have_same_provenance(old: State, new: State) -> bool:
     """Return whether two States have the same graph, parent, labels and progress."""
-    same_structure = old.structure is new.structure or old.structure == new.structure
+    same_structure = old.structure is new.structure or are_same(old.structure, new.structure)
     same_origin = old.parent == new.parent and old.generation == new.generation and old.labels == new.labels
     same_progress = old.progress is new.progress or old.progress == new.progress
     return same_structure and same_origin and same_progress and old.graph == new.graph
@@ -199,15 +200,20 @@ def have_same_provenance(old: State, new: State) -> bool:
 
 def _provenance_parts(state: State) -> list[Any]:
     structure, parent = state.structure, state.parent
-    progress = () if state.progress is None else (_progress_parts(state.progress),)
+    progress = None if state.progress is None else _progress_parts(state.progress)
+    drawing: list[Any] | None = None
+    if structure is not None and (structure.entry or structure.exits or structure.outlines):
+        is_plain = not structure.outlines and not any(map(SHOWN, structure.edges))  # as of most graphs
+        drawing = [structure.entry, list(structure.exits)] if is_plain else drawing_parts(structure)
+    further = [progress, drawing] if drawing else [progress] if progress is not None else []
     return [
         state.graph,
         None if structure is None else list(structure.nodes),
-        None if structure is None else [[edge.source, edge.target, edge.label] for edge in structure.edges],
+        None if structure is None else list(map(list, map(COMPARED, structure.edges))),
         None if parent is None else [parent.run_id, parent.step],
         state.generation,
         dict(state.labels),
-        *progress,
+        *further,
     ]
 
 
@@ -225,6 +231,7 @@ def _progress_parts(progress: Progress) -> dict[str, Any]:
         "replaced": _old_values("replaced", progress.replaced),
         "kept_names": dict(progress.kept_names),
         "recoveries": progress.recoveries,
+        "turn": progress.turn,
     }
     return {name: part for name, part in parts.items() if part}
 
@@ -278,20 +285,16 @@ def _check_strings(parts: Any) -> None:
         raise TypeError(f"it holds {shorten(parts)} where a list of texts should be")
 
 
-def _structure_of(nodes: Any, edges: Any) -> GraphStructure:
-    made = tuple(EdgeStructure(*expect_list(edge)) for edge in expect_list(edges))
-    return GraphStructure(tuple(expect_list(nodes)), made)
-
-
 def _provenance_of(parts: list[Any] | None) -> dict[str, Any]:
     if parts is None:
         raise DecodeError("its bytes begin with no snapshot")
-    graph, nodes, edges, parent, generation, labels, *progress = expect_list(parts)
+    graph, nodes, edges, parent, generation, labels, *further = expect_list(parts)
+    progress, drawing = [*further, None, None][:2]
     return {
         "graph": graph,
-        "structure": None if nodes is None else _structure_of(nodes, edges),
+        "structure": None if nodes is None else structure_of(nodes, edges, drawing),
         "parent": None if parent is None else ParentStep(*expect_list(parent)),
         "generation": generation,
         "labels": labels,
-        "progress": _progress_of(*progress) if progress else None,
+        "progress": None if progress is None else _progress_of(progress),
     }

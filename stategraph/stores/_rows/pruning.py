@@ -13,8 +13,6 @@ from stategraph.stores._rows.records import RunRecord, WriteBatch
 from stategraph.stores._rows.run_log import RunLog
 from stategraph.stores.summaries import Pruned
 
-_TOGETHER = 1_000  # runs that are removed in one transaction, if that does not take too long
-
 
 def prune(log: RunLog) -> Pruned:
     """Remove what is due of all runs, as `CheckpointStore.prune`."""
@@ -33,7 +31,7 @@ def prune(log: RunLog) -> Pruned:
             if not _went_on(log, run):  # or what was read is not of one time
                 runs.damaged.append(run.run_id)
                 log.runs.report(run.run_id, error)
-        if len(due) == _TOGETHER:
+        if len(due) == log.table.removed_together:
             removed += _removed(log, due)
             due.clear()
     removed += _removed(log, due)

@@ -16,6 +16,7 @@ from stategraph._values import clock
 from stategraph._values.provenance import ErrorInfo, Facts, Kind, ParentStep, RunStatus, kind_of
 from stategraph._values.state_fields import checked_labels
 from stategraph.errors import CheckpointCorruptError
+from stategraph.stores._codec.opaque import unknown_shown
 from stategraph.stores._codec.pauses import pause_from_json
 from stategraph.stores._codec.type_codecs import DecodeError
 from stategraph.stores.base import RETENTIONS, RetentionPolicy
@@ -160,7 +161,8 @@ def _draft(run: RunRecord, at: RunRecord | CheckpointRecord, created: datetime, 
     draft.attempts = 1
     if at.pause is not None:
         try:
-            draft.pause = pause_from_json(at.pause)
+            with unknown_shown():  # whoever looks at runs need not know what they hold
+                draft.pause = pause_from_json(at.pause)
         except DecodeError as error:
             raise CheckpointCorruptError(run.run_id, f"what it waits for cannot be restored: {error}") from error
     return draft
