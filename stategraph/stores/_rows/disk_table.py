@@ -28,7 +28,7 @@ from stategraph.errors import (
 from stategraph.stores._checks import RunFilter
 from stategraph.stores._files.read_cache import ReadCache
 from stategraph.stores._files.safe_diskcache import SafeCache, check_database
-from stategraph.stores._files.sqlite_files import BUSY_TIMEOUT, fetch_damaged_text, is_busy
+from stategraph.stores._files.sqlite_files import BUSY_TIMEOUT, fetch_damaged_text, is_busy, is_damage
 from stategraph.stores._rows.columns import no_run, pack_row, pack_run, unpack_row, unpack_run
 from stategraph.stores._rows.disk_keys import (
     FENCE_PREFIX,
@@ -377,7 +377,7 @@ class DiskTable(Table):
                 raise closed_error(self.store, run_id) from cause
             if is_busy(cause):
                 raise failed(run_id, f"the {self} was locked by another process for {BUSY_TIMEOUT} s") from cause
-            kind = failed if isinstance(cause, sqlite3.OperationalError | OSError) else damaged
+            kind = failed if isinstance(cause, sqlite3.OperationalError | OSError) and not is_damage(cause) else damaged
             raise kind(run_id, f"the {self} failed: {cause}") from cause
 
 
