@@ -55,6 +55,7 @@ CAPABILITIES = """
     nodes._generators nodes._parts nodes.context nodes.interrupt nodes.map nodes.parallel
     nodes.schema_calls nodes.step nodes.subgraph
     stores._codec stores.disk stores.serializers stores.sqlite stores.summaries stores.toolkit stores.write_behind
+    stores.writer
 """.split()
 """Rooms and modules that no bare run needs."""
 

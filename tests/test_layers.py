@@ -27,7 +27,7 @@ STRANGERS = {
 PUBLIC = """
     __init__ config edges errors graph nodes observers policies state testing
     stores.__init__ stores.base stores.disk stores.memory stores.postgres stores.registry stores.serializers
-    stores.sqlite stores.summaries stores.toolkit stores.write_behind
+    stores.sqlite stores.summaries stores.toolkit stores.writer stores.write_behind
 """.split()
 """Modules that users may import, and packages whose modules they may. All others are private by their names."""
 

@@ -128,8 +128,8 @@ MUTANTS = (
     Mutant(
         "several saves go by what is remembered of a policy",
         "stores/_rows/saving.py",
-        "    return following is not None and _is_written(log, following)",
-        "    save(log, newest)\n    return True",
+        "    if following is None or (known is None",
+        "    save(log, newest)\n    return True\n    if following is None or (known is None",
         ("tests/stores/test_two_handles.py",),
     ),
     Mutant(
@@ -170,8 +170,8 @@ MUTANTS = (
     Mutant(
         "an error of the background thread is swallowed",
         "stores/write_behind.py",
-        "                self._error = error\n            with",
-        "                self._error = None\n            with",
+        "the thread of the run\n                self._error = error",
+        "the thread of the run\n                self._error = None",
         ("tests/stores/test_background.py",),
     ),
     Mutant(
@@ -180,6 +180,34 @@ MUTANTS = (
         "        self._save_gathered()\n        with self._lock:\n            self._raise_error()",
         "        with self._lock:\n            self._raise_error()",
         ("tests/stores/test_background.py -k interrupt",),
+    ),
+    Mutant(
+        "a run that is begun by others is saved as if it were new",
+        "stores/_rows/saving.py",
+        " or (known is None and following[0] is not None):",
+        ":",
+        ("tests/stores/test_two_handles.py", "tests/stores/test_writer.py"),
+    ),
+    Mutant(
+        "what comes while its writer saves waits until the run ends",
+        "stores/writer.py",
+        "            if queued.has_queued:  # more has come meanwhile\n                self.call(queued)\n",
+        "",
+        ("tests/stores/test_writer.py",),
+    ),
+    Mutant(
+        "a forked child waits for the threads of its parent",
+        "stores/write_behind.py",
+        "        behind.renew()",
+        "        pass",
+        ("tests/stores/test_writer.py",),
+    ),
+    Mutant(
+        "a run that is too far ahead waits for a writer that is not there",
+        "stores/write_behind.py",
+        "and self._error is None:\n            self._save_gathered()",
+        "and self._error is None:\n            pass",
+        ("tests/stores/test_writer.py",),
     ),
     Mutant(
         "an interrupt at the start of a thread passes for a lack of threads",
