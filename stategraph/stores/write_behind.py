@@ -16,6 +16,7 @@ import attrs
 from stategraph._owners.holds import Hold, acting, on_behalf_of
 from stategraph._values.frozen import are_settled, freeze, is_settled
 from stategraph._values.progress import KeptParts, Part
+from stategraph.errors import CheckpointSaveError
 from stategraph.state import State, data_of
 from stategraph.stores.base import CheckpointStore, RetentionPolicy
 from stategraph.stores.writer import writer_of
@@ -63,12 +64,15 @@ class WriteBehindStore:
 
     Args:
         store: The store to write to.
+
+    Attributes:
+        behind_of: That store.
     """
 
     never_waits = False
 
     def __init__(self, store: CheckpointStore) -> None:
-        self._store = store
+        self._store = self.behind_of = store
         self._queue: deque[_Write] = deque()  # kept until it is saved: an interrupt that cuts off a save loses nothing
         self._queued = 0  # saves in the queue
         self._writer = writer_of(store)
@@ -84,8 +88,7 @@ class WriteBehindStore:
 
     def has_room_for(self, state: State) -> bool:
         """Return whether `save` would do no more than queue the State: neither wait, nor call its values."""
-        has_room = self._queued < QUEUE_BOUND and self._error is None and self._writer.is_at_work
-        return has_room and are_settled(data_of(state).values())
+        return self._queued < QUEUE_BOUND and self._error is None and are_settled(data_of(state).values())
 
     def save(self, state: State) -> None:
         """Queue a State; wait while `QUEUE_BOUND` saves are queued."""
@@ -145,6 +148,34 @@ class WriteBehindStore:
             self._queue.clear()  # later writes build on the one that failed
             self._queued = 0
             raise error
+
+    def begun(self) -> list[State]:
+        """Return what is queued, if it is only States and nobody saves them: `end` is to follow then."""
+        if not self._saving.acquire(blocking=False):
+            return []
+        with self._lock:
+            states = [write for write in self._queue if isinstance(write, State)]
+            if states and len(states) == len(self._queue) and self._error is None:
+                return states
+        self._saving.release()
+        return []
+
+    def save_begun(self, states: Sequence[State]) -> None:
+        """Save States that were begun with, on behalf of the run."""
+        for _, together in groupby(states, lambda state: state.run_id):
+            self._save_group(list(together))
+
+    def end(self, states: Sequence[State], saved: bool | BaseException) -> None:
+        """Go on once it is known whether States are saved, which is False if they have to be saved alone."""
+        if saved is True:
+            self._forget(states)
+        elif type(saved) is CheckpointSaveError:  # nothing can be saved now, of no run
+            self._error = saved
+        self._saving.release()
+
+    def save_all(self) -> None:
+        """Save what is queued of all runs that are saved behind the store."""
+        self._writer.save()
 
     def save_queued(self) -> None:
         """Save what is queued, on behalf of the run. What goes wrong is raised in the thread of the run."""

@@ -7,17 +7,27 @@ import threading
 import time
 import weakref
 from _queue import Empty, SimpleQueue
+from collections.abc import Sequence
 from contextlib import suppress
-from typing import Protocol
+from functools import partial
+from typing import Any, Protocol
 
 from stategraph._util.dropped import is_started, reaper
+from stategraph.state import State
+from stategraph.stores.base import CheckpointStore
 
 _GATHER = 0.002  # seconds for which a save waits for others to save together
 _IDLE = 1.0  # seconds after which the thread ends if nobody calls
 
 
 class Queued(Protocol):
-    """Saves of a run that wait."""
+    """Saves of a run that wait; see `stategraph.stores.write_behind.WriteBehindStore`."""
+
+    behind_of: CheckpointStore
+
+    def begun(self) -> list[State]: ...
+    def save_begun(self, states: Sequence[State], /) -> None: ...
+    def end(self, states: Sequence[State], saved: bool | BaseException, /) -> None: ...
 
     @property
     def has_queued(self) -> bool:
@@ -40,11 +50,6 @@ class Writer:
         self._thread: threading.Thread | None = None
         self._rests = False
         self._wake: SimpleQueue[None] = SimpleQueue()  # no event: an interrupt in one leaves it locked
-
-    @property
-    def is_at_work(self) -> bool:
-        """Whether there is a thread: a call makes none."""
-        return self._thread is not None
 
     def call(self, queued: Queued) -> bool:
         """Have saves made soon; return False if nobody can make them.
@@ -76,7 +81,7 @@ class Writer:
         try:
             while self._is_called():
                 time.sleep(_GATHER)
-                self._save()
+                self.save()
         finally:
             reaper.waited_for.discard(threading.get_ident())
             with self._lock:
@@ -96,14 +101,29 @@ class Writer:
                 self._thread = None  # whoever calls from now on starts another
             return bool(self._waiting)
 
-    def _save(self) -> None:
+    def save(self) -> None:
+        """Save for all runs that have called, in one go as far as the store can do that; any thread may do so."""
         with self._lock:
             waiting, self._waiting = list(self._waiting.values()), {}
+        is_together = len(waiting) > 1 and hasattr(waiting[0].behind_of, "_save_together")
+        saved = _saved_together(waiting[0].behind_of, waiting) if is_together else ()
         for queued in waiting:
-            if queued.has_queued:
+            if queued.has_queued and id(queued) not in saved:
                 queued.save_queued()
             if queued.has_queued:  # more has come meanwhile
                 self.call(queued)
+
+
+def _saved_together(store: Any, waiting: Sequence[Queued]) -> set[int]:
+    """Save in one go what waits; return whose saves are made, by the ids of their objects."""
+    begun = [(queued, states) for queued in waiting if (states := queued.begun())]
+    saved: Sequence[bool | BaseException] = [False] * len(begun)
+    try:
+        saved = store._save_together([partial(queued.save_begun, states) for queued, states in begun])
+    finally:
+        for (queued, states), is_saved in zip(begun, saved, strict=True):
+            queued.end(states, is_saved)
+    return {id(queued) for (queued, _), is_saved in zip(begun, saved, strict=True) if is_saved is True}
 
 
 _writers: weakref.WeakKeyDictionary[object, Writer] = weakref.WeakKeyDictionary()

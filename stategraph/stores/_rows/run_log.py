@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from itertools import pairwise
@@ -33,6 +34,12 @@ _READS = 100  # of a run that others write to: reading is over long before the n
 _Read = TypeVar("_Read")
 
 
+class _Gathering(threading.local):
+    """What this thread is to write together, where it gathers that."""
+
+    batches: list[WriteBatch] | None = None
+
+
 class RunLog:
     """The runs of a store: what its table holds of them, and what is remembered of them here.
 
@@ -45,6 +52,7 @@ class RunLog:
         encoder: Makes records of States, and States of records.
         sealer: Makes and checks the seals of records.
         commits: Writes batches of several threads in one transaction.
+        gathering: Where a thread gathers what it writes, for `together.save_together`.
     """
 
     def __init__(self, table: Table, sealer: Sealer, encoder: CheckpointEncoder) -> None:
@@ -52,6 +60,7 @@ class RunLog:
         self.known = KnownRuns()
         self.runs = Runs(table, sealer, self.known)
         self.commits = SharedCommits(table.apply, table.is_in_use)
+        self.gathering = _Gathering()
         protect_at_fork(self)
 
     def at_rest(self) -> AbstractContextManager[object]:
@@ -324,6 +333,9 @@ class RunLog:
             RunLostError: it is written on behalf of somebody who does not own the run any more.
         """
         batch = self.runs.guarded(batch) if is_nested_id(batch.run.run_id) else batch
+        if self.gathering.batches is not None:
+            self.gathering.batches.append(batch)
+            return True
         try:
             is_written = self.commits.commit(batch) or (self.is_settled(batch.hold) and self.commits.commit(batch))
         except CheckpointError as error:

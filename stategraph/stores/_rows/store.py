@@ -25,6 +25,7 @@ from stategraph.stores._rows.records import RunRecord, WriteBatch
 from stategraph.stores._rows.run_log import RunLog
 from stategraph.stores._rows.saving import save, save_many
 from stategraph.stores._rows.table import Identify, Table
+from stategraph.stores._rows.together import Saved, save_together
 from stategraph.stores.base import CheckpointStore, RetentionPolicy, SigningKey
 from stategraph.stores.summaries import Pruned, Summary
 
@@ -147,6 +148,9 @@ class RowStore(CheckpointStore):
         if states:
             with held(self, states[0].run_id):
                 save_many(self._log, states)
+
+    def _save_together(self, calls: Sequence[Callable[[], object]]) -> builtins.list[Saved]:
+        return save_together(self._log, calls)
 
     def retain(self, run_id: str, policy: RetentionPolicy) -> None:
         self._log.known.retain(check_run_id(run_id), policy)
