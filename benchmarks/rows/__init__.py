@@ -4,6 +4,7 @@ from benchmarks.measure import Row
 from benchmarks.rows import (
     awaited,
     calls,
+    crowds,
     growing_list,
     growth,
     imports,
@@ -23,6 +24,7 @@ ROWS: tuple[Row, ...] = (
     *awaited.ROWS,
     saved_steps.SYNC,
     saved_behind.ASYNC,
+    *crowds.ROWS,
     *owned_runs.ROWS,
     *large_state.ROWS,
     *growing_list.ROWS,
