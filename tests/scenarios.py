@@ -6,6 +6,7 @@ import asyncio
 import builtins
 import functools
 import itertools
+import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NoReturn, TypeAlias
 
@@ -202,6 +203,11 @@ def reopened(store: CheckpointStore) -> CheckpointStore:
 
 
 # --------------------------------------------------------------------------- drivers
+
+
+def live_threads() -> set[threading.Thread]:
+    """-> the threads that are there, without the writers of stores, which stay for a while in case there is more."""
+    return {thread for thread in threading.enumerate() if thread.name != "stategraph writer"}
 
 
 def call_sync(graph: StateGraph, method: str, *args: Any, **options: Any) -> State:
