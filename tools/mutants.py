@@ -206,7 +206,7 @@ MUTANTS = (
         "a run that is too far ahead waits for a writer that is not there",
         "stores/write_behind.py",
         "and self._error is None:\n            self._save_gathered()",
-        "and self._error is None:\n            pass",
+        "and self._error is None:\n            break",
         ("tests/stores/test_writer.py",),
     ),
     Mutant(

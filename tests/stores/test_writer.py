@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import threading
 import time
 import weakref
@@ -151,6 +152,7 @@ class TestWriter:
         assert store.is_saving.wait(20)
         child = os.fork()
         if not child:
+            signal.alarm(10)  # or it waits for ever
             try:
                 store.may_save = threading.Event()
                 store.may_save.set()
