@@ -167,3 +167,21 @@ def test_a_run_that_is_cancelled(store: Any) -> None:
 
     assert isinstance(found[3], RunCancelledError)
     assert sorted(begun) == [n for n in range(RUNS) if n != 3]
+
+
+@pytest.mark.inside
+def test_a_save_that_has_to_be_made_alone(store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is made with all that is to be saved with it: the input, and the step with which a run completes."""
+    log = store._log
+    write = log.write
+
+    def fails(batch: Any) -> bool:
+        if log.gathering.batches is not None and batch.run.run_id in ("run-3", "run-5"):
+            raise ValueError("not together with others")
+        return bool(write(batch))
+
+    monkeypatch.setattr(log, "write", fails)
+    crowd(make_graph(async_traces("abcd"), store=store, preserve=True, retention="full"))
+
+    for n in range(RUNS):
+        assert [one.step for one in store.history(f"run-{n}")] == [0, 1, 2, 3, 4, 4]
