@@ -19,12 +19,12 @@ demo: $(VENV)/package.stamp  ## Kill an audit of the standard library halfway, a
 	@$(BIN)/python examples/audit_stdlib.py demo
 
 test: $(VENV)/test.stamp  ## Run the tests
-	$(BIN)/python -m pytest -n 2 --dist worksteal
+	$(BIN)/python -m pytest -n 4 --dist worksteal
 
 cover: $(VENV)/test.stamp  ## Run the tests and print the branch coverage, which is at least 95 %
 	@$(BIN)/coverage erase
-	$(BIN)/coverage run -m pytest -n 2 --dist worksteal -m 'not unmeasured'
-	$(BIN)/python -m pytest -n 2 --dist worksteal -m unmeasured
+	$(BIN)/coverage run -m pytest -n 4 --dist worksteal -m 'not unmeasured'
+	$(BIN)/python -m pytest -n 4 --dist worksteal -m unmeasured
 	@$(BIN)/coverage combine --quiet
 	@$(BIN)/coverage report
 

@@ -58,6 +58,20 @@ def changed_key(steps: int) -> Run:
     return run
 
 
+def changed_key_of_many(steps: int) -> Run:
+    """A State of many keys, which is copied to change one of them, and a row for the change."""
+    database, unfinished = _opened(), below(steps)
+
+    def run() -> None:
+        state = documents.of_many_keys()
+        database.execute(_PUT, (1, 0, ormsgpack.packb(state)))
+        while unfinished(state):
+            state = {**state, "n": state["n"] + 1}
+            database.execute(_PUT, (1, state["n"], ormsgpack.packb({"n": state["n"]})))
+
+    return run
+
+
 def messages_saved(steps: int) -> Run:
     """A row for each message."""
     database = open_database(scratch.folder(), _MESSAGES)

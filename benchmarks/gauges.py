@@ -9,7 +9,7 @@ from collections import Counter
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
-from time import perf_counter
+from time import perf_counter, process_time
 from types import FrameType
 from typing import cast
 
@@ -34,6 +34,11 @@ def seconds(work: Work, steps: int) -> float:
         return perf_counter() - started
     finally:
         gc.unfreeze()
+
+
+def processor_seconds_per_step(work: Work, steps: int) -> float:
+    """Processor time of this process, all threads of it, that one step more takes: a turn has its own cost, once."""
+    return (_processor_seconds(work, 2 * steps) - _processor_seconds(work, steps)) / steps
 
 
 def python_calls_per_step(work: Work, steps: int) -> float:
@@ -91,6 +96,14 @@ def bytes_written_per_step(work: Work, steps: int) -> float:
         NotHere: the operating system does not count them.
     """
     return (_written(work, 2 * steps) - _written(work, steps)) / steps
+
+
+def _processor_seconds(work: Work, steps: int) -> float:
+    with scratch.sample():
+        run = work(steps)
+        before = process_time()
+        run()
+        return process_time() - before
 
 
 def _size_of_another(work: Work, steps: int) -> float:

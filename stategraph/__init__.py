@@ -35,7 +35,7 @@ _HOMES = {
 """The public names by the modules that define them."""
 
 __all__ = sorted(" ".join(_HOMES.values()).split())  # noqa: PLE0605 - made of what is above
-_ROOMS = ("config", "edges", "errors", "graph", "nodes", "observers", "policies", "state", "stores")
+_ROOMS = ("config", "edges", "errors", "graph", "nodes", "observers", "picture", "policies", "state", "stores", "turns")
 
 
 def __getattr__(name: str) -> object:

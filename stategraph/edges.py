@@ -32,7 +32,8 @@ class Edge:
     def structure(self) -> EdgeStructure:
         """What of this edge can be compared across processes."""
         label = self.name or describe_predicate(self.predicate, lambda _: "own predicate")
-        return EdgeStructure(self.source, self.target, label)
+        shown = self.name or describe_predicate(self.predicate)
+        return EdgeStructure(self.source, self.target, label, "" if shown == label else shown)
 
     def __str__(self) -> str:
         return f"{self.source!r} -> {self.target!r} ({self.name or describe_predicate(self.predicate)})"

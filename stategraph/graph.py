@@ -23,12 +23,12 @@ from stategraph.stores.base import CheckpointStore, RetentionPolicy
 from stategraph.stores.registry import checked_store, get_checkpoint_store
 
 if TYPE_CHECKING:
-    from stategraph._capabilities.sweep import Sweep
     from stategraph._drivers.iteration import Stream
     from stategraph._drivers.streams import AsyncStream
     from stategraph._engine.calling import Recovered
     from stategraph._protocol.store import Store
     from stategraph.nodes.subgraph import GraphNode, Keys
+    from stategraph.picture import Picture
 
 
 class StateGraph(GraphBuilder):
@@ -58,7 +58,9 @@ class StateGraph(GraphBuilder):
         store: CheckpointStore | None = None,
         schema: type | None = None,
     ) -> None:
-        checkpoint = _checked(config).checkpoint
+        if not isinstance(config, GraphConfig):
+            raise ConfigError("config", config, "a GraphConfig, as GraphConfig.from_dict makes it", is_shown=False)
+        checkpoint = config.checkpoint
         super().__init__(config.name, schema)
         self.config = config
         self.observer = get_observer(config.observer) if observer is None else checked_observer(observer)
@@ -74,6 +76,29 @@ class StateGraph(GraphBuilder):
             GraphError: they cannot; it lists all problems at once.
         """
         self._runnable()
+
+    def picture(self, run: str | State | None = None) -> Picture:
+        """Return a picture of the graph and, over it, of a run: its id, or a State of it. See docs/pictures.md.
+
+        Raises:
+            CheckpointNotFoundError, GraphMismatchError: the store has no such run; it is a run of another graph.
+        """
+        from stategraph.picture import picture_of  # imported when used
+
+        return picture_of(self.name, self.structure, self.store, run)
+
+    def as_node(self, inputs: Keys = None, outputs: Keys = None) -> GraphNode:
+        """Return this graph as a node of another, which gives it a run of its own and keeps that in its own store.
+
+        Args:
+            inputs: What the nested run begins with: keys of the outer State; a mapping from nested keys to outer ones;
+                or a function of the outer State. By default the whole State.
+            outputs: What comes out: keys of the final nested State; a mapping from outer keys to nested ones; or a
+                function of the final nested State. By default all that changed.
+        """
+        from stategraph.nodes.subgraph import GraphNode  # imported when used
+
+        return GraphNode(self, partial(self._planned, is_nested=True), inputs, outputs)
 
     # ------------------------------------------------------------------ running
 
@@ -227,11 +252,15 @@ class StateGraph(GraphBuilder):
         Raises:
             CheckpointingDisabledError: the graph saves nothing (interval 0).
         """
-        return iter(_sweep(self.store, self._name, partial(self._sync_run, {}), limit, max_recoveries))
+        from stategraph._capabilities.sweep import Sweep  # imported when used
+
+        return iter(Sweep(self.store, self._name, partial(self._sync_run, {}), limit, max_recoveries))
 
     def arecover(self, *, limit: int | None = None, max_recoveries: int = 10) -> AsyncIterator[Recovered]:
         """Go on with runs as `recover` does, on the running event loop; see `aexecute`."""
-        return aiter(_sweep(self.store, self._name, partial(self._new_run, {}), limit, max_recoveries))
+        from stategraph._capabilities.sweep import Sweep  # imported when used
+
+        return aiter(Sweep(self.store, self._name, partial(self._new_run, {}), limit, max_recoveries))
 
     def cancel(self, run_id: str, *, by: str | None = None) -> None:
         """Cancel a run, whatever process is at work on it; `resume` takes it up again.
@@ -241,7 +270,7 @@ class StateGraph(GraphBuilder):
 
         Args:
             run_id: The run.
-            by: Who cancels it, for the history of a run that nobody is at work on.
+            by: Who cancels it, for the history: the first of several who do so while it is at work.
 
         Raises:
             CheckpointNotFoundError: there is no such run.
@@ -291,21 +320,6 @@ class StateGraph(GraphBuilder):
         task = resumed(self._new_run(how, ResumeCall, shows=True), run_id, updates, how)
         return AsyncStream(task, signal_of(how), self.store)
 
-    # ------------------------------------------------------------------ nested
-
-    def as_node(self, inputs: Keys = None, outputs: Keys = None) -> GraphNode:
-        """Return this graph as a node of another, which gives it a run of its own and keeps that in its own store.
-
-        Args:
-            inputs: What the nested run begins with: keys of the outer State; a mapping from nested keys to outer ones;
-                or a function of the outer State. By default the whole State.
-            outputs: What comes out: keys of the final nested State; a mapping from outer keys to nested ones; or a
-                function of the final nested State. By default all that changed.
-        """
-        from stategraph.nodes.subgraph import GraphNode  # imported when used
-
-        return GraphNode(self, partial(self._planned, is_nested=True), inputs, outputs)
-
     # ------------------------------------------------------------------ inside
 
     def _new_run(self, how: Call, kind: type = Call, *, shows: bool = False) -> RunContext:
@@ -323,8 +337,7 @@ class StateGraph(GraphBuilder):
 
     def _sync_run(self, how: Call, kind: type = Call, *, shows: bool = False) -> RunContext:
         run = self._new_run(how, kind, shows=shows)
-        plan = run.plan
-        node = plan.async_node
+        plan, node = run.plan, run.plan.async_node
         if plan.start_nested is not None:  # nested graphs may have changed since this one was compiled
             node = next((name for name, stage in plan.stages.items() if stage.node.is_async), None)
         if node is not None:
@@ -378,18 +391,6 @@ class StateGraph(GraphBuilder):
 
     def __repr__(self) -> str:
         return f"StateGraph({self.name!r}, {len(self._nodes)} nodes, {len(self._edges)} edges, {self.store})"
-
-
-def _checked(config: object) -> GraphConfig:
-    if isinstance(config, GraphConfig):
-        return config
-    raise ConfigError("config", config, "a GraphConfig; GraphConfig.from_dict makes one of a mapping", is_shown=False)
-
-
-def _sweep(*about: Any) -> Sweep:
-    from stategraph._capabilities.sweep import Sweep  # imported when used
-
-    return Sweep(*about)
 
 
 def _digest_of(*parts: Mapping[str, Any]) -> str:

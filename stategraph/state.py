@@ -59,6 +59,7 @@ def _draft_of(state: State) -> fields.Draft:
     draft.facts = state.facts
     draft._took_ns = state._took_ns
     draft.labels = state.labels
+    draft._since = state._since
     return draft
 
 
@@ -124,6 +125,7 @@ class State(fields.Draft, Mapping[str, Any]):
     labels: Mapping[str, str] = attrs.field(
         default=fields.NO_LABELS, converter=fields.checked_labels, kw_only=True, eq=False
     )
+    _since: fields.Since | None = attrs.field(default=None, init=False, eq=False)
 
     def __attrs_post_init__(self) -> None:
         if is_nested_id(self.run_id):
@@ -323,12 +325,18 @@ def with_data(state: State, data: dict[str, Any]) -> State:
     """Return the State with other data; the dict belongs to it from now on."""
     draft = _draft_of(state)
     draft._data = data
+    draft._since = None
     draft.__class__ = State
     return draft  # type: ignore[return-value]
 
 
-def completed_by(node: str, state: State, data: dict[str, Any], took_ns: int | None = None) -> State:
-    """Return the State after `node`: with its data, the next step number and the time. It neither failed nor waits."""
+def completed_by(
+    node: str, state: State, data: dict[str, Any], took_ns: int | None = None, keys: tuple[str, ...] | None = None
+) -> State:
+    """Return the State after `node`: with its data, the next step number and the time. It neither failed nor waits.
+
+    `keys` are those that were laid over the data of `state`, if that is how its data were made.
+    """
     draft = _new(fields.Draft)  # not _draft_of: this is done at every step, and writes each field once
     draft._data = data
     draft.run_id = state.run_id
@@ -346,6 +354,7 @@ def completed_by(node: str, state: State, data: dict[str, Any], took_ns: int | N
     draft.facts = None
     draft._took_ns = took_ns
     draft.labels = state.labels
+    draft._since = None if keys is None else (state._since and state._since[2], keys, object())
     draft.__class__ = State
     return draft  # type: ignore[return-value]
 
@@ -364,6 +373,9 @@ def told(state: State, kind: Kind | None = None, by: str | None = None) -> State
     facts = None if kind is None and by is None else Facts(kind, by)
     return evolve(state, facts=facts, _took_ns=None, _time_ns=clock.now_ns())
 
+
+since_of: Callable[[State], fields.Since | None] = attrgetter("_since")
+"""Returns how the data of a State were made of those of another one, if that is known."""
 
 took_ns_of: Callable[[State], int | None] = attrgetter("_took_ns")
 """Returns how long the step of a State took, in nanoseconds; None where that is not known."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,12 @@ def pytest_collection_finish() -> None:
     """Keep the modules and the tests themselves out of garbage collections, of which some tests ask for many."""
     keep_out_of_collections()
     gc.set_threshold(700, 10, 20)  # else full collections come the more often, the less they have to look at
+
+
+def pytest_sessionfinish() -> None:
+    """End the server that tests have started."""
+    if "tests.postgres_server" in sys.modules:
+        sys.modules["tests.postgres_server"].stop()
 
 
 def keep_out_of_collections() -> None:
@@ -104,6 +111,10 @@ def make_store(kind: str, folder: Path) -> CheckpointStore:
             from tests.postgres_server import postgres_at  # its server is started when it is asked for
 
             return postgres_at(folder)
+        case "redis":
+            from tests.redis_server import redis_at
+
+            return redis_at(folder)
         case _:
             return FourMethodStore()
 

@@ -13,6 +13,7 @@ class Proxy:
     """Hands on what clients and server say to each other.
 
     Attributes:
+        server: The socket of the server.
         mode: "pass" hands on all, "hole" swallows all, "deaf" swallows what the server says, "cut before" closes a
             connection when the client says something, "cut after" when the server has answered; both do so once, and
             pass from then on.
@@ -20,16 +21,22 @@ class Proxy:
         answers: How often the server was ready for the next question, since that was set to 0: its round trips.
     """
 
+    socket_name = ".s.PGSQL.5432"
+
     def __init__(self, folder: str) -> None:
-        self._server = f"{folder}/.s.PGSQL.5432"
+        self.server = f"{folder}/{self.socket_name}"
         self._own = tempfile.TemporaryDirectory(prefix="stategraph-proxy-")
         self.mode, self.opened, self.answers = "pass", 0, 0
         self._listening = socket.socket(socket.AF_UNIX)
-        self._listening.bind(f"{self._own.name}/.s.PGSQL.5432")
+        self._listening.bind(f"{self._own.name}/{self.socket_name}")
         self._listening.listen(50)
         self._sockets: list[socket.socket] = [self._listening]
         self._threads: list[threading.Thread] = []
         self._start(self._accept)
+
+    def is_trip(self, said: bytes, is_server: bool) -> bool:
+        """-> whether this shows one round trip: the server says that it is ready for the next question."""
+        return is_server and said.endswith(b"Z\0\0\0\5I")
 
     @property
     def dsn(self) -> str:
@@ -45,11 +52,16 @@ class Proxy:
         while True:
             try:
                 client, _ = self._listening.accept()
-            except OSError:
+            except (OSError, ValueError):
                 return
             self.opened += 1
             server = socket.socket(socket.AF_UNIX)
-            server.connect(self._server)
+            try:
+                server.connect(self.server)
+            except OSError:
+                client.close()
+                server.close()
+                continue
             self._sockets += client, server
             self._start(self._hand_on, client, server)
 
@@ -64,8 +76,7 @@ class Proxy:
                     if not said or is_cut:
                         self.mode = "pass" if is_cut else self.mode
                         return
-                    if heard is server:
-                        self.answers += said.endswith(b"Z\0\0\0\5I")
+                    self.answers += self.is_trip(said, heard is server)
                     if self.mode == "hole" or (self.mode == "deaf" and heard is server):
                         continue
                     (server if heard is client else client).sendall(said)

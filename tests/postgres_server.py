@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import os
+import signal
 import tempfile
+import time
 import uuid
 import warnings
+import weakref
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -25,9 +29,13 @@ def server() -> Any:
     return get_server(folder, cleanup_mode="delete")
 
 
+SERVER = "STATEGRAPH_TEST_POSTGRES"
+"""The environment variable that says where the server is, if another process has started it."""
+
+
 def dsn() -> str:
     """-> where it is."""
-    return str(server().get_uri())
+    return os.environ.get(SERVER) or str(server().get_uri())
 
 
 def new_schema() -> str:
@@ -35,9 +43,22 @@ def new_schema() -> str:
     return f"test_{uuid.uuid4().hex}"
 
 
+def stop() -> None:
+    """End the server, if there is one: at the exit of the process it would take longer than pytest-xdist waits."""
+    if server.cache_info().currsize:
+        for store in list(_OPENED):
+            store.close()
+        server().cleanup()
+
+
+_OPENED: weakref.WeakSet[PostgresStore] = weakref.WeakSet()
+
+
 def open_postgres(schema: str | None = None, **options: Any) -> PostgresStore:
     """-> a store on it; in a schema of its own if none is named."""
-    return PostgresStore(options.pop("dsn", None) or dsn(), schema=schema or new_schema(), **options)
+    store = PostgresStore(options.pop("dsn", None) or dsn(), schema=schema or new_schema(), **options)
+    _OPENED.add(store)
+    return store
 
 
 def schema_of(path: Path) -> str:
@@ -48,3 +69,35 @@ def schema_of(path: Path) -> str:
 def postgres_at(path: Path, **options: Any) -> PostgresStore:
     """-> a store in that schema, once more each time."""
     return open_postgres(schema_of(path), **options)
+
+
+def crash() -> None:
+    """Kill the server and all its processes, and start it again."""
+    pid = server().get_pid()
+    doomed = [pid, *_children(pid)]
+    for one in doomed:
+        with suppress(ProcessLookupError):
+            os.kill(one, signal.SIGKILL)
+    while any(map(_is_running, doomed)):
+        time.sleep(0.01)
+    for name in ("postmaster.pid", ".s.PGSQL.5432.lock"):  # of one that nobody has waited for yet
+        (server().pgdata / name).unlink(missing_ok=True)
+    for _ in range(20):
+        with suppress(Exception):
+            server().ensure_postgres_running()
+            return
+        time.sleep(0.3)
+    server().ensure_postgres_running()
+
+
+def _children(pid: int) -> list[int]:
+    found = Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii").split()
+    return [int(child) for child in found]
+
+
+def _is_running(pid: int) -> bool:
+    """-> whether a process is."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False

@@ -206,8 +206,9 @@ def reopened(store: CheckpointStore) -> CheckpointStore:
 
 
 def live_threads() -> set[threading.Thread]:
-    """-> the threads that are there, without the writers of stores, which stay for a while in case there is more."""
-    return {thread for thread in threading.enumerate() if thread.name != "stategraph writer"}
+    """-> the threads that are there, without those of stores, which stay for a while in case there is more to do."""
+    stay = ("stategraph writer", "stategraph-leases")
+    return {thread for thread in threading.enumerate() if thread.name not in stay}
 
 
 def call_sync(graph: StateGraph, method: str, *args: Any, **options: Any) -> State:

@@ -12,8 +12,8 @@ import pytest
 
 from stategraph import RunCancelledError, State
 from stategraph.errors import CheckpointSaveError, NotSerializableError, RunLostError
-from stategraph.stores.disk import DiskStore
 from stategraph.stores.sqlite import SqliteStore
+from tests.conftest import make_store
 from tests.scenarios import HOW, as_async, chain, make_graph, steady, traces
 from tests.test_cancellations import in_time
 
@@ -22,10 +22,10 @@ pytestmark = pytest.mark.timeout(120)
 RUNS = 60
 
 
-@pytest.fixture(params=[SqliteStore, DiskStore])
+@pytest.fixture(params=["sqlite", "disk", "postgres", "redis"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
     """A store that saves for several runs in one go."""
-    with request.param(tmp_path / "runs") as opened:
+    with make_store(request.param, tmp_path) as opened:
         yield opened
 
 
@@ -57,7 +57,8 @@ def failing(store: Any, monkeypatch: pytest.MonkeyPatch, error: Exception, *, mo
             raise left.pop()
         return apply(batches)
 
-    monkeypatch.setattr(store._log.commits, "_apply", fails)
+    for commits in getattr(store._log.commits, "_lanes", [store._log.commits]):
+        monkeypatch.setattr(commits, "_apply", fails)
     return sizes
 
 
@@ -80,12 +81,15 @@ def test_they_end_as_one_by_one(store: Any, how: str, are_async: bool, tmp_path:
 @pytest.mark.inside
 @pytest.mark.parametrize("durability", ["sync", "async"])
 def test_commits_are_shared(store: Any, durability: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """There are far fewer than saves."""
+    """There are far fewer than saves. On servers, a few threads make several at the same time."""
     sizes = failing(store, monkeypatch, ValueError(), most=0)
     crowd(make_graph(async_traces("abcd"), store=store, preserve=True, durability=durability))
 
-    assert len(sizes) < RUNS
-    assert max(sizes) > RUNS // 4
+    if store._is_server and durability == "sync":
+        assert max(sizes) > 1
+    else:
+        assert len(sizes) < RUNS
+        assert max(sizes) > RUNS // 4
 
 
 @pytest.mark.parametrize("durability", ["sync", "async"])

@@ -20,6 +20,7 @@ from tests.pages import (
     text_of,
 )
 from tests.postgres_server import dsn
+from tests.redis_server import url
 
 PAGES = sorted(f"docs/{page.name}" for page in (ROOT / "docs").glob("*.md"))
 INDEX = "docs/README.md"
@@ -30,6 +31,8 @@ def test_its_blocks_run_in_order_and_print_what_it_shows(page, tmp_path, monkeyp
     """Pasted in order into one program, they print the text after them, and what comments say."""
     if "RUNS_DSN" in text_of(page):
         monkeypatch.setenv("RUNS_DSN", dsn())
+    if "RUNS_URL" in text_of(page):
+        monkeypatch.setenv("RUNS_URL", url())
     save_files(page, tmp_path)
     (tmp_path / "page.py").write_text(program_of(page), encoding="utf-8")
 

@@ -47,6 +47,9 @@ class World:
     def own(self, about: tuple[Hold, bool]) -> None:
         """Nobody else is there."""
 
+    def cancelled_by(self, run_id: str) -> None:
+        """Nobody."""
+
     def stop_if_cancelled(self, state: State) -> None:
         """Nobody cancels it."""
 

@@ -403,7 +403,10 @@ class TestStructlog:
             ("debug", set(EventType)),
             (
                 "info",
-                {"graph.start", "graph.pause", "graph.complete", "graph.error", "node.retry", "checkpoint.resume"},
+                {
+                    *("graph.start", "graph.pause", "graph.complete", "graph.error"),
+                    *("node.retry", "checkpoint.resume", "lease.late"),
+                },
             ),
             ("error", {"graph.error"}),
         ],

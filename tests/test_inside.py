@@ -7,8 +7,8 @@ from pathlib import Path
 TESTS = Path(__file__).parent
 VALUES = "stategraph._values."
 """Values are what a store or a node is given, whichever module defines them."""
-NO_PRIVATES = {"_exit", "_replace", "_secret"}
-"""Public names of Python that begin with an underscore, and a field of a class that a test has."""
+NO_PRIVATES = {"_exit", "_replace", "_repr_html_", "_secret"}
+"""Public names of Python, and of notebooks, that begin with an underscore, and a field of a class that a test has."""
 
 
 def imported(tree: ast.Module) -> Iterator[str]:

@@ -13,7 +13,7 @@ PACKAGE = Path(stategraph.__file__).parent
 
 ROOMS = """
     _text errors _util _values _owners state _progress edges policies _protocol _schema nodes _graph _engine _drivers
-    config observers stores _capabilities graph __init__ testing
+    config observers stores picture _capabilities graph turns _dbos dbos __init__ testing cli
 """.split()
 """From the bottom to the top. A room imports rooms before it, and itself."""
 
@@ -25,9 +25,9 @@ STRANGERS = {
 """Rooms that come before, and are none of their business all the same."""
 
 PUBLIC = """
-    __init__ config edges errors graph nodes observers policies state testing
-    stores.__init__ stores.base stores.disk stores.memory stores.postgres stores.registry stores.serializers
-    stores.sqlite stores.summaries stores.toolkit stores.writer stores.write_behind
+    __init__ config dbos edges errors graph nodes observers picture policies state testing turns
+    stores.__init__ stores.base stores.disk stores.memory stores.postgres stores.redis stores.registry
+    stores.serializers stores.sqlite stores.summaries stores.toolkit stores.writer stores.write_behind cli.__init__
 """.split()
 """Modules that users may import, and packages whose modules they may. All others are private by their names."""
 

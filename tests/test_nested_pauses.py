@@ -277,7 +277,7 @@ class _Forgetful(MemoryStore):
 
     is_broken = False
 
-    def load(self, run_id: str, step: int | None = None, revision: int | None = None) -> State:
+    def load(self, run_id: str, step: int | None = None, revision: int | None = None, **how: Any) -> State:
         if self.is_broken and "/" in run_id:
             raise CheckpointError(run_id, "the disk is gone")
         return super().load(run_id, step, revision)

@@ -37,6 +37,7 @@ from stategraph.stores.memory import MemoryStore
 from stategraph.stores.sqlite import SqliteStore
 from tests.conftest import make_store
 from tests.postgres_server import dsn, postgres_at, schema_of
+from tests.redis_server import prefix_of, redis_at, url
 from tests.scenarios import RUN, FourMethodStore, Scene, make_graph, trace, traces
 
 pytestmark = pytest.mark.timeout(60)
@@ -44,10 +45,10 @@ FILES: dict[str, Callable[..., CheckpointStore]] = {
     "sqlite": lambda folder: SqliteStore(folder / "runs.db"),
     "disk": lambda folder: DiskStore(folder / "runs"),
 }
-SHARED: dict[str, Callable[..., CheckpointStore]] = {**FILES, "postgres": postgres_at}
+SHARED: dict[str, Callable[..., CheckpointStore]] = {**FILES, "postgres": postgres_at, "redis": redis_at}
 
 
-@pytest.fixture(params=["memory", "disk", "four methods", "postgres"])
+@pytest.fixture(params=["memory", "disk", "four methods", "postgres", "redis"])
 def any_store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[CheckpointStore]:
     """An empty store of each kind, those on servers as well."""
     with make_store(request.param, tmp_path) as store:
@@ -263,6 +264,8 @@ def options_of(kind: str, folder: Path) -> str:
     """-> the options of the store that stands for a folder, as JSON."""
     if kind == "postgres":
         return json.dumps({"dsn": dsn(), "schema": schema_of(folder)})
+    if kind == "redis":
+        return json.dumps({"url": url(), "prefix": prefix_of(folder)})
     return json.dumps({"path": str(folder / ("runs.db" if kind == "sqlite" else "runs"))})
 
 
@@ -614,9 +617,9 @@ class TestStoresOfOthers:
 
         for number in range(50):
             for run_id in ("kept", "working", f"gone-{number}"):
-                store._cancel(run_id)
+                store._cancel(run_id, None)
 
-        assert {"kept", "working"} < store._holds._cancelled
+        assert {"kept", "working"} < store._holds._cancelled.keys()
         assert len(store._holds._cancelled) < 10
         holds.let_go(hold)
 

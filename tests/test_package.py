@@ -41,7 +41,7 @@ MEMBERS = {
     "StateGraph": """
         name nodes edges fingerprint add_node add_edge set_entry_point set_exit_point validate
         execute resume aexecute aresume run arun turn aturn submit recover arecover cancel
-        stream astream stream_resume astream_resume as_node set_defaults
+        stream astream stream_resume astream_resume as_node set_defaults picture
     """,
     "GraphConfig": "from_dict to_dict from_file merge",
     "CheckpointStore": "save load delete list close",
@@ -86,7 +86,7 @@ def test_modules_of_the_root_can_be_reached_from_it() -> None:
     assert {"errors", "StateGraph", "__version__"} <= set(dir(stategraph))
 
 
-@pytest.mark.parametrize("package", ["stores", "config", "observers", "testing"])
+@pytest.mark.parametrize("package", ["stores", "config", "observers", "picture", "testing", "cli"])
 def test_each_package_lists_its_names(package: str) -> None:
     """And all that it lists is there."""
     module = importlib.import_module(f"stategraph.{package}")

@@ -1,4 +1,4 @@
-"""DBOS on SQLite: a workflow of steps. It keeps what each step returned, and has no State."""
+"""DBOS on SQLite or PostgreSQL: a workflow of steps. It keeps what each step returned, and has no State."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import logging
 from importlib import import_module
 from typing import Any
 
-from benchmarks import scratch
+from benchmarks import postgres, scratch
 from benchmarks.counters import below
 from benchmarks.measure import Run
 
@@ -31,17 +31,24 @@ def count_up(steps: int) -> int:
 
 def saved_steps(steps: int) -> Run:
     """A row for every step."""
-    _launch()
+    _launch(f"sqlite:///{scratch.folder() / 'dbos.db'}")
     return lambda: count_up(steps)
 
 
-def _launch() -> None:
+def steps_saved_on_postgres(steps: int) -> Run:
+    """A row for every step, in a schema of its own."""
+    _launch(postgres.dsn().replace("postgres:@/", "postgres@/"), dbos_system_schema=postgres.new_schema())
+    return lambda: count_up(steps)
+
+
+def _launch(url: str, **more: Any) -> None:
     DBOS(
         config={
             "name": "benchmark",
-            "system_database_url": f"sqlite:///{scratch.folder() / 'dbos.db'}",
+            "system_database_url": url,
             "log_level": "CRITICAL",
             "run_admin_server": False,
+            **more,
         }
     )
     scratch.at_end(DBOS.destroy)

@@ -70,9 +70,9 @@ def steps_saved_at_exit(steps: int) -> Run:
 def saved_steps_of_threads(steps: int) -> Run:
     """Eight threads, of LangGraph too, on one checkpointer, which has one connection."""
     share = max(1, steps // threads.COUNT)
-    graph = _counter(Counters, share).compile(checkpointer=_saver(scratch.folder()))
+    graph = counter(Counters, share).compile(checkpointer=_saver(scratch.folder()))
     return threads.together(
-        [_invocation(graph, counters.START, share, "sync", str(number)) for number in range(threads.COUNT)]
+        [invocation(graph, counters.START, share, "sync", str(number)) for number in range(threads.COUNT)]
     )
 
 
@@ -93,8 +93,8 @@ def items_sent(count: int) -> Run:
 
 def changed_key(steps: int) -> Run:
     """A large state, one small key of which changes."""
-    graph = _counter(Documents, steps).compile(checkpointer=_saver(scratch.folder()))
-    return _invocation(graph, documents.start(), steps, "sync")
+    graph = counter(Documents, steps).compile(checkpointer=_saver(scratch.folder()))
+    return invocation(graph, documents.start(), steps, "sync")
 
 
 def messages_saved(steps: int) -> Run:
@@ -110,11 +110,13 @@ def messages_loaded(steps: int) -> Run:
 
 
 def _counting(steps: int, durability: str) -> Run:
-    graph = _counter(Counters, steps).compile(checkpointer=_saver(scratch.folder()))
-    return _invocation(graph, counters.START, steps, durability)
+    graph = counter(Counters, steps).compile(checkpointer=_saver(scratch.folder()))
+    return invocation(graph, counters.START, steps, durability)
 
 
-def _counter(schema: type, steps: int) -> Any:
+def counter(schema: type, steps: int) -> Any:
+    """The graph whose one node counts, to be compiled."""
+
     def count(state: Counters) -> dict[str, int]:
         return {"n": state["n"] + 1}
 
@@ -139,7 +141,7 @@ def _loop(schema: Any, node: Any, steps: int) -> Any:
 
 def _append_messages(folder: Path, steps: int, durability: str) -> Run:
     graph = _appender(steps).compile(checkpointer=_saver(folder))
-    return _invocation(graph, {"n": 0, "messages": []}, steps, durability)
+    return invocation(graph, {"n": 0, "messages": []}, steps, durability)
 
 
 def _prepare(folder: Path, steps: int) -> None:
@@ -157,6 +159,7 @@ def _saver(folder: Path) -> Any:
     return saver
 
 
-def _invocation(graph: Any, start: Mapping[str, Any], steps: int, durability: str, thread: str = messages.RUN) -> Run:
+def invocation(graph: Any, start: Mapping[str, Any], steps: int, durability: str, thread: str = messages.RUN) -> Run:
+    """A run of a compiled graph."""
     config = {"recursion_limit": steps + 10, "configurable": {"thread_id": thread}}
     return lambda: graph.invoke({**start}, config, durability=durability)

@@ -10,7 +10,7 @@ from typing import Any
 from benchmarks import documents, items, messages, scratch, threads
 from benchmarks.counters import START
 from benchmarks.measure import Run
-from benchmarks.peers.ours import count, execution, loop_graph, quietly
+from benchmarks.peers.ours import Node, count, count_by_setting, execution, loop_graph, quietly
 from stategraph import (
     CheckpointConfig,
     CheckpointStore,
@@ -77,6 +77,16 @@ def changed_key(steps: int) -> Run:
 def changed_key_in_full(steps: int) -> Run:
     """The same with retention "full"."""
     return execution(_graph(steps, retention="full"), State(documents.start()))
+
+
+def changed_key_of_many(steps: int) -> Run:
+    """A State of many keys, one of which changes."""
+    return execution(_graph(steps), State(documents.of_many_keys()))
+
+
+def changed_key_of_many_by_setting(steps: int) -> Run:
+    """The same, by a node that returns a State."""
+    return execution(_graph(steps, node=count_by_setting), State(documents.of_many_keys()))
 
 
 def messages_saved(steps: int) -> Run:
@@ -171,8 +181,8 @@ def _executing(graph: StateGraph, start: Mapping[str, Any]) -> Run:
     return lambda: graph.execute(State(start))
 
 
-def _graph(steps: int, given: CheckpointStore | None = None, **checkpoint: Any) -> StateGraph:
-    graph = loop_graph(count, steps, _kept(scratch.folder(), **checkpoint), given)
+def _graph(steps: int, given: CheckpointStore | None = None, node: Node = count, **checkpoint: Any) -> StateGraph:
+    graph = loop_graph(node, steps, _kept(scratch.folder(), **checkpoint), given)
     scratch.at_end(graph.store.close)
     return graph
 

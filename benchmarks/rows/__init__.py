@@ -4,6 +4,7 @@ from benchmarks.measure import Row
 from benchmarks.rows import (
     awaited,
     calls,
+    command_line,
     crowds,
     growing_list,
     growth,
@@ -13,9 +14,12 @@ from benchmarks.rows import (
     memory_store,
     one_step,
     owned_runs,
+    pictures,
     saved_behind,
     saved_on_postgres,
+    saved_on_redis,
     saved_steps,
+    turns_on_dbos,
 )
 
 ROWS: tuple[Row, ...] = (
@@ -30,8 +34,12 @@ ROWS: tuple[Row, ...] = (
     *growing_list.ROWS,
     saved_steps.THREADS,
     *saved_on_postgres.ROWS,
+    *saved_on_redis.ROWS,
+    turns_on_dbos.ROW,
     mapped_items.ROW,
     imports.ROW,
+    *pictures.ROWS,
+    command_line.ROW,
     *calls.ROWS,
     saved_steps.PYTHON_CALLS,
     saved_steps.SYNCS,

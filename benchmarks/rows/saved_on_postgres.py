@@ -14,6 +14,8 @@ ONE = Row(
     contenders=(
         Contender("stategraph, a save", peer("ours_postgres:saves"), judged=True),
         Contender("stategraph, a run", peer("ours_postgres:saved_steps")),
+        Contender("LangGraph", peer("langgraph_postgres:saved_steps"), steps=100, rounds=3),
+        Contender("DBOS", peer("dbos_durable:steps_saved_on_postgres"), steps=100, rounds=3),
     ),
 )
 
@@ -25,7 +27,10 @@ THREADS = Row(
     floor=peer("ours_postgres:inserts_of_threads"),
     steps=800,
     rounds=7,
-    contenders=(Contender("stategraph, a save", peer("ours_postgres:saves_of_threads"), judged=True),),
+    contenders=(
+        Contender("stategraph, a save", peer("ours_postgres:saves_of_threads"), judged=True),
+        Contender("LangGraph", peer("langgraph_postgres:saved_steps_of_threads"), steps=200, rounds=3),
+    ),
 )
 
 ROWS = (ONE, THREADS)

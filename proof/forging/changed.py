@@ -20,6 +20,7 @@ class Changed:
         gone: Those of them whose heads are not there any more.
         lessened: Those with rows that are not there any more.
         planted: Runs that are new.
+        added: How many rows are where there were none.
         is_general: Rows are others that belong to no run; or the schema, or the files themselves.
         hides: Rows may not be found although they are there.
         after: The rows then; None if SQLite cannot read them.
@@ -29,6 +30,7 @@ class Changed:
     gone: frozenset[str] = frozenset()
     lessened: frozenset[str] = frozenset()
     planted: frozenset[str] = frozenset()
+    added: int = 0
     is_general: bool = False
     hides: bool = False
     after: Rows | None = attrs.field(factory=dict, repr=False)
@@ -58,6 +60,7 @@ def compared(before: Rows, after: Rows | None, *, is_general: bool, hides: bool)
         frozenset(heads - now),
         frozenset(lessened),
         frozenset(now - heads),
+        sum(len(new.get(run, {}).keys() - old.get(run, {}).keys()) for run in touched),
         is_general or any(after.get(key) != before[key] for key in of_all),
         hides,
         after,

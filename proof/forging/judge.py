@@ -3,6 +3,7 @@
 What signing cannot promise, and what is no failure here:
 
 - A run, or all of the store, is as it once was, head and rows together; what it had since may still be there.
+- A revision has the number of one that was taken out, or overwritten, where the call saved it: see docs/signing.md.
 - Lists tell of a run as it once was, where only its head was put back; to load it is refused.
 - A run is not there, or rows of it are not, where they were taken out. It may then be begun anew.
 - One that begins meets what was put where its rows will be, and is refused.
@@ -20,6 +21,8 @@ import attrs
 
 from proof.forging.calls import LOGGED, Foreign, Missing, Question, Raised, Refused
 from proof.forging.play import Call, Played, Player, deletion
+from proof.forging.scene import RUNS
+from proof.forging.tables import outermost, places
 from proof.model import is_same_state
 from stategraph import State
 from stategraph.stores.summaries import Pruned, Summary
@@ -57,6 +60,7 @@ class Judge:
         self.unread = 0
         self._known: dict[tuple[Call, frozenset[str]], Played] = {}
         self._saved: dict[str, list[State]] = {}
+        self._there = frozenset(place.run for place in places(player.scene.rows).values() if place.is_head)
         for question, seen in player.genuine.items():
             if isinstance(seen, State):
                 self._saved.setdefault(question[1], []).append(seen)
@@ -68,7 +72,7 @@ class Judge:
         worlds = [self._world(call, frozenset())]
         if played.changed.gone:
             worlds.append(self._world(call, played.changed.gone))
-        case = _Case(call, played, worlds)
+        case = _Case(call, played, worlds, self._there)
         wrong = list(self._wrong_outcome(case)) if call.name else []
         if case.is_cut_off or call.name == "prune" or played.changed.hides:  # it may have done nothing
             case.before = [self._world(Call("", ""), gone) for gone in (frozenset[str](), played.changed.gone)]
@@ -107,14 +111,15 @@ class Judge:
             return
         expected = case.worlds[-1].outcome
         if isinstance(outcome, Pruned) and isinstance(expected, Pruned):
-            if not set(outcome.runs) <= set(expected.runs) or outcome.checkpoints > expected.checkpoints:
+            most = expected.checkpoints + case.played.changed.added  # what somebody put where nothing is kept goes, too
+            if not set(outcome.runs) <= set(expected.runs) or outcome.checkpoints > most:
                 yield Wrong(call.kind, f"removes {outcome} instead of {expected}")
             return
         same = [world for world in case.worlds if _is_same(outcome, world.outcome)]
         if same and not any(case.has_effects_of(world) for world in same):
             yield Wrong(call.kind, f"its functions did {case.played.effects}, not {same[0].effects}")
         if not same and not (case.touches_call() and case.is_due(outcome, call.run)):
-            yield Wrong(call.kind, f"{call.run}: gives {_shown(outcome)} instead of {_shown(expected)}")
+            yield Wrong(call.kind, f"{call.run}: gives {_instead(outcome, expected)}")
 
     # ------------------------------------------------------------------ what is read
 
@@ -131,7 +136,7 @@ class Judge:
         if question[0] in _LISTS:
             return _wrong_list(seen, expected, case, by_page=question[0] == "runs, page by page")
         run = question[1]
-        instead = f"{_shown(seen)} instead of {_shown(expected[0]) if expected else 'nothing'}"
+        instead = _instead(seen, expected[0]) if expected else f"{_shown(seen)} instead of nothing"
         if not case.touches(run):
             return f"{instead}, though it is unharmed"
         if case.may_be_refused(seen, run) or (not expected and isinstance(seen, Missing)):
@@ -139,6 +144,8 @@ class Judge:
         if question[0].startswith("load of a") and _is_hidden(seen, expected):
             saved = self._player.scene.saved.get(run, {}).get(seen.step)
             return "" if _is_same(seen, saved) else instead
+        if question[0] == "load of a revision" and case.is_renumbered(seen, *question[1:3]):
+            return ""
         return "" if expected and self._was_saved(question, seen, expected, case) else instead
 
     def _was_saved(self, question: Question, seen: Any, expected: Sequence[Any], case: _Case) -> bool:
@@ -153,9 +160,9 @@ class Judge:
             made = case.parts(run, *question[2:])
             return any(isinstance(one, dict) and seen.items() <= {**made, **one}.items() for one in expected)
         if isinstance(seen, list):
-            known = [*map(Summary.of, saved), *(one for told in expected if isinstance(told, list) for one in told)]
-            places = [(item.step, item.revision) for item in seen]
-            return len(places) == len(set(places)) and all(item in known for item in seen)
+            known = [one for told in expected if isinstance(told, list) for one in told]
+            places, saved = [(item.step, item.revision) for item in seen], case.saved(run)
+            return len(places) == len(set(places)) and all(item in known or _is_of(item, saved) for item in seen)
         return False
 
 
@@ -164,12 +171,14 @@ class _Case:
     """A call, what came of it, and what comes of it where nobody has changed anything: each of `worlds`.
 
     Attributes:
+        there: The runs, also nested ones, that there were before.
         before: What may be read as well, because the call may have done nothing.
     """
 
     call: Call
     played: Played
     worlds: list[Played]
+    there: frozenset[str]
     before: list[Played] = attrs.field(factory=list)
 
     @property
@@ -194,6 +203,14 @@ class _Case:
         """Return what the call saves of a run on its way."""
         return [state for world in self.worlds for state in world.saved if state.run_id == run]
 
+    def is_renumbered(self, seen: Any, run: str, step: int) -> bool:
+        """Return whether the call saves this State as one of a step: where rows of the run are changed, the number of
+        one that is not there any more, or tells of another step, is given again."""
+        changed = self.played.changed
+        if not isinstance(seen, State) or seen.step != step or not (changed.is_general or run in changed.touched):
+            return False
+        return any(is_same_state(seen, state) for state in self.saved(run))
+
     def parts(self, run: str, step: int, node: str) -> dict[str, Any]:
         """Return the parts that the call finishes of a step on its way, by their labels."""
         made = [part for world in self.worlds for part in world.parts if run == self.call.run]
@@ -202,7 +219,12 @@ class _Case:
     def touches(self, run: str) -> bool:
         """Return whether anything of a run is changed; one that is begun may meet all that is."""
         changed = self.played.changed
-        return changed.touches(run) or (run in self.call.begins and bool(changed.touched))
+        return changed.touches(run) or (self._is_begun(run) and bool(changed.touched))
+
+    def _is_begun(self, run: str) -> bool:
+        """Return whether the call may begin a run, also one that is nested in a run that it is about."""
+        is_within = outermost(run, RUNS) in {self.call.run, *self.call.begins}
+        return run in self.call.begins or (is_within and run not in self.there)
 
     def touches_call(self) -> bool:
         """Return whether the call may meet what is changed."""
@@ -298,6 +320,31 @@ def _is_same(a: Any, b: Any) -> bool:
     if isinstance(a, Raised) and isinstance(b, Raised):
         return a.error == b.error and _is_same(a.at, b.at)
     return type(a) is type(b) and bool(a == b)
+
+
+def _instead(seen: Any, expected: Any) -> str:
+    """Return what is given instead of what, and in what they differ where what is shown of them does not tell."""
+    one, other = _shown(seen), _shown(expected)
+    return f"{one} instead of {other}{f', which differs in {_difference(seen, expected)}' if one == other else ''}"
+
+
+def _difference(a: Any, b: Any) -> str:
+    """Return the names of what differs in two values of a kind."""
+    if isinstance(a, list) and isinstance(b, list):
+        pairs = enumerate(zip(a, b, strict=False))
+        told = (f"item {number}: {_difference(*pair)}" for number, pair in pairs if pair[0] != pair[1])
+        return next(told, "length")
+    one, other = _fields(a), _fields(b)
+    return ", ".join(str(name) for name in {**one, **other} if repr(one.get(name)) != repr(other.get(name))) or "type"
+
+
+def _fields(value: Any) -> dict[Any, Any]:
+    """Return the parts of a value that has any, by their names."""
+    if isinstance(value, State):
+        return {**value, **attrs.asdict(Summary.of(value), recurse=False), "generation": value.generation}
+    if isinstance(value, Summary | Raised):
+        return attrs.asdict(value, recurse=False)
+    return value if isinstance(value, dict) else {"value": value}
 
 
 def _asked(question: Question) -> str:

@@ -48,6 +48,7 @@ class Forgery:
 
 
 _LOG_SIZE = 4 << 20  # bytes
+_SAVES = ("save", "amend", "save_many", "fork", "rollback")
 
 
 @attrs.frozen
@@ -176,7 +177,7 @@ class Player:
             elif call.when in UNDER_WAY:
                 work.during, work.then = change, call.when
             noting: dict[str, Callable[..., Any]] = {"save_parts": _noting_parts(parts, call.run, store.save_parts)}
-            noting |= {name: _noting(saved, getattr(store, name)) for name in ("save", "amend", "fork", "rollback")}
+            noting |= {name: _noting(saved, getattr(store, name)) for name in _SAVES}
             for name, noted in noting.items():
                 setattr(store, name, noted)
             return answer(lambda: CALLS[call.name](self._session(call, store, work)))
@@ -238,7 +239,8 @@ def deletion(runs: frozenset[str], scene: Scene) -> Forgery:
 
 def _noting(saved: list[State], write: Callable[..., State | None]) -> Callable[..., State | None]:
     def noted(*arguments: Any) -> State | None:
-        saved.extend(one for one in arguments if isinstance(one, State))
+        given = (one for argument in arguments for one in (argument if isinstance(argument, list) else [argument]))
+        saved.extend(one for one in given if isinstance(one, State))
         made = write(*arguments)
         saved.extend([made] if made is not None else [])
         return made

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Protocol, runtime_checkable
 
 import attrs
 
 from stategraph._drivers.sync import drive
 from stategraph._engine.calling import Recovered, check_saves, recover
 from stategraph._engine.context import RunContext
+from stategraph._owners.holds import Hold
 from stategraph._protocol.commands import Load, Task
 from stategraph._util.validators import is_count
 from stategraph._values.provenance import RunStatus
@@ -16,6 +18,14 @@ from stategraph.errors import ConfigError
 from stategraph.stores.base import CheckpointStore
 
 _PAGE = 1000  # runs that the store is asked for at a time
+
+
+@runtime_checkable
+class Claiming(Protocol):
+    """A store that may know how to own runs that were left unfinished."""
+
+    def _orphans(self, graph: str) -> Iterator[Hold] | None:
+        """Own one run of a graph after the other that was left unfinished; None where each has to be tried."""
 
 
 @attrs.frozen
@@ -49,8 +59,9 @@ class Sweep:
 
     def __iter__(self) -> Iterator[Recovered]:
         left = self.limit
-        for run_id in drive(self._listing(), None):
-            recovered = drive(self._taking_up(run_id), None)
+        holds = self._holds()
+        while hold := drive(self._next(holds), None):
+            recovered = drive(self._taking_up(hold), None)
             if recovered is not None:
                 yield recovered
                 left = left and left - 1
@@ -61,20 +72,26 @@ class Sweep:
         from stategraph._drivers.aio import adrive  # imported when used: asyncio takes 20 ms
 
         left = self.limit
-        for run_id in await adrive(self._listing(), None):
-            recovered = await adrive(self._taking_up(run_id), None, self.store)
+        holds = self._holds()
+        while hold := await adrive(self._next(holds), None):
+            recovered = await adrive(self._taking_up(hold), None, self.store)
             if recovered is not None:
                 yield recovered
                 left = left and left - 1
             if left == 0:
                 return
 
-    def _taking_up(self, run_id: str) -> Task[Recovered | None]:
-        return recover(self.new_run(), run_id, self.max_recoveries)
+    def _taking_up(self, hold: Hold) -> Task[Recovered | None]:
+        return recover(self.new_run(), hold, self.max_recoveries)
 
-    def _listing(self) -> Task[list[str]]:
-        found: list[str] = yield (Load, self._unfinished, self.graph)
+    def _next(self, holds: Iterator[Hold]) -> Task[Hold | None]:
+        found: Hold | None = yield (Load, lambda _: next(holds, None), None)
         return found
+
+    def _holds(self) -> Iterator[Hold]:
+        """Yield what the runs are owned by: already, where the store has a way for it, or once each is tried."""
+        claimed = self.store._orphans(self.graph) if isinstance(self.store, Claiming) else None
+        yield from map(Hold, self._unfinished(self.graph)) if claimed is None else claimed
 
     def _unfinished(self, graph: str) -> list[str]:
         """Return the ids of the runs of a graph that are active, the oldest first."""

@@ -13,17 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from stategraph._drivers.calls import Outcome, call_apart
 from stategraph._drivers.limits import Limits, MakeError, StopSignal
-from stategraph._protocol.commands import (
-    Await,
-    CannotAwait,
-    Finish,
-    Limit,
-    Perform,
-    RunNode,
-    Sleep,
-    StartNode,
-    Unlimit,
-)
+from stategraph._protocol.commands import Await, CannotAwait, Finish, Limit, Perform, RunNode, Sleep, StartNode, Unlimit
 from stategraph._util.dropped import reaper
 from stategraph.errors import AsyncNodeError
 

@@ -141,8 +141,9 @@ class LoopThreads:
         self._timer: weakref.ref[asyncio.TimerHandle] | None = None
 
     def of(self, store: object) -> Threads:
-        """Return the threads that ask a store: a single one if that can save for several runs in one go."""
-        if not hasattr(store, "_save_together"):
+        """Return the threads that ask a store: a single one if that can save for several runs in one go, but several
+        if it is a server that they wait for, which answers them at the same time."""
+        if getattr(store, "_is_server", not hasattr(store, "_save_together")):
             return self.store
         threads = self._of_stores.get(store)
         if threads is None:

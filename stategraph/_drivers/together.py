@@ -8,7 +8,6 @@ from typing import Any, cast
 
 from stategraph._drivers.calls import Asked, Outcome, outcome_of
 from stategraph._engine.io import RunIO
-from stategraph.errors import CheckpointSaveError
 from stategraph.state import State
 
 
@@ -75,8 +74,7 @@ def _outcome(
     """Return what the save of a State raises, which is made alone if it could not be made together with others."""
     if is_saved is True:
         return _raised_by(partial(io.heed_cancel, state))
-    if type(is_saved) is CheckpointSaveError:  # which is about all
-        is_saved.run_id = is_saved.run_id or state.run_id
+    if isinstance(is_saved, BaseException):
         return io.unsaved(state, is_saved)
     io.before = before
     return _raised_by(call)

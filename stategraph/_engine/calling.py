@@ -65,15 +65,16 @@ def _run_once(run: RunContext, hold: Hold, state: State) -> Task[State]:
         if hold.is_cancelled:  # a former run of this id was
             yield from take_up(run, hold)
         return (yield from begin(run, state))
-    _check_graph(run, saved)
+    check_graph(run, saved)
     if hold.is_cancelled and saved.status is RunStatus.ACTIVE:
-        saved = yield from _save_cancelled(run, saved)
+        saved = yield from cancel_as_told(run, saved)
     if saved.status is RunStatus.COMPLETED or saved.status in _WAITS:
         return saved
     return (yield from resume_owned(run, state.run_id))
 
 
-def _check_graph(run: RunContext, saved: State) -> None:
+def check_graph(run: RunContext, saved: State) -> None:
+    """Raise GraphMismatchError if a run is one of another graph."""
     if saved.graph != run.plan.graph:
         change = f"it is a run of graph {saved.graph!r}, not of {run.plan.graph!r}"
         raise GraphMismatchError(saved.run_id, (change,), "Run the State under a run_id of its own.")
@@ -130,7 +131,7 @@ def cancel(run: RunContext, run_id: str) -> Task[None]:
     try:
         yield from owning(run, Hold(run_id, is_brief=True), _cancel(run, run_id))
     except RunBusyError:
-        yield (Amend, run.services.cancel, run_id)
+        yield (Amend, run.services.cancel, (run_id, run.by))
     else:
         return
     try:  # once more: its owner may have let go of it before it could be told
@@ -145,11 +146,17 @@ def _cancel(run: RunContext, run_id: str) -> Task[None]:
     if saved.status is RunStatus.COMPLETED:
         raise RunCompleteError(run_id, saved.checkpoint_node)
     if saved.status is not RunStatus.CANCELLED:
-        yield from _save_cancelled(run, saved)
+        yield from _save_cancelled(run, saved, run.by)
 
 
-def _save_cancelled(run: RunContext, saved: State) -> Task[State]:
-    state = evolve(told(saved, by=run.by), status=RunStatus.CANCELLED)
+def cancel_as_told(run: RunContext, saved: State) -> Task[State]:
+    """Save a run as cancelled by whoever has told so an owner that is gone."""
+    by = yield (Load, run.services.cancelled_by, saved.run_id)
+    return (yield from _save_cancelled(run, saved, by))
+
+
+def _save_cancelled(run: RunContext, saved: State, by: str | None) -> Task[State]:
+    state = evolve(told(saved, by=by), status=RunStatus.CANCELLED)
     yield from save(run, (Save, run.services.save, state), state)
     yield from flush(run, state)
     return state
@@ -164,25 +171,25 @@ def check_saves(plan: CompiledGraph) -> None:
 # --------------------------------------------------------------------------- recover
 
 
-def recover(run: RunContext, run_id: str, max_recoveries: int) -> Task[Recovered | None]:
+def recover(run: RunContext, hold: Hold, max_recoveries: int) -> Task[Recovered | None]:
     """Go on with a run, if it is one that was left unfinished and that nobody owns."""
     check_saves(run.plan)
-    hold = Hold(run_id)
     try:
-        recovered: Recovered | None = yield from owning(run, hold, _recover(run, hold, max_recoveries), takes_up=False)
+        recovered: Recovered | None = yield from owning(run, hold, go_on(run, hold, max_recoveries), takes_up=False)
     except RunBusyError:
         return None
     except Exception as error:
-        return Recovered(run_id, getattr(error, "state", None), error)
+        return Recovered(hold.run_id, getattr(error, "state", None), error)
     return recovered
 
 
-def _recover(run: RunContext, hold: Hold, max_recoveries: int) -> Task[Recovered | None]:
+def go_on(run: RunContext, hold: Hold, max_recoveries: int) -> Task[Recovered | None]:
+    """Go on with a run whose owner was lost, and count that; return None if it is not one that goes on by itself."""
     saved = yield from newest_of(run, hold.run_id)
     if saved is None or saved.status is not RunStatus.ACTIVE or saved.graph != run.plan.graph:
         return None
     if hold.is_cancelled:
-        yield from _save_cancelled(run, saved)
+        yield from cancel_as_told(run, saved)
         return None
     check_compatible(run.plan, saved, False)
     recoveries = saved.progress.recoveries if saved.progress else 0

@@ -115,9 +115,13 @@ class RunIO:
         """Return whether the run was cancelled, by whatever process."""
         return self.hold is not None and (self.hold.is_cancelled or self.whole._is_cancelled(self.hold))
 
-    def cancel(self, run_id: str) -> None:
-        """Tell whoever is at work on a run that it is cancelled."""
-        self.whole._cancel(run_id)
+    def cancel(self, about: tuple[str, str | None]) -> None:
+        """Tell whoever is at work on a run that it is cancelled, and by whom."""
+        self.whole._cancel(*about)
+
+    def cancelled_by(self, run_id: str) -> str | None:
+        """Return who has cancelled a run that was at work, if that was said."""
+        return self.whole._cancelled_by(run_id)
 
     def take_up(self, hold: Hold) -> None:
         """Go on with a run that was cancelled."""

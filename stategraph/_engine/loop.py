@@ -28,7 +28,7 @@ from stategraph._graph.compiled import CompiledNode
 from stategraph._protocol.commands import Await, Delete, Save, Task
 from stategraph._values import clock
 from stategraph._values.events import STEP_EVENTS, EventType
-from stategraph._values.frozen import lay_over
+from stategraph._values.frozen import lay_over, plain_key
 from stategraph._values.provenance import RunStatus
 from stategraph.edges import NoWay, choose
 from stategraph.nodes.function import FunctionNode, data_from
@@ -36,6 +36,8 @@ from stategraph.state import State, completed_by, data_of, evolve, told
 
 if TYPE_CHECKING:
     from stategraph._values.progress import Pause
+
+_MANY_KEYS = 500  # of a State: with fewer, to remember which were set takes longer than to look at all of them
 
 
 def run_from(run: RunContext, stage: CompiledNode | None) -> Task[State]:
@@ -90,7 +92,7 @@ def _steps(run: RunContext, stage: CompiledNode | None, name: str) -> Task[tuple
         if not left:
             raise too_many_nodes(run, name)
         left -= 1
-        stage, step, following, began = stages[name], None, "", monotonic_ns()
+        stage, step, keys, following, began = stages[name], None, None, "", monotonic_ns()
         try:
             if stage.execution is None:
                 result = yield (stage.kind, stage.function or _function(run, stage), state)
@@ -98,6 +100,9 @@ def _steps(run: RunContext, stage: CompiledNode | None, name: str) -> Task[tuple
                 step = stage.execution(run, stage, state)
                 result = yield from step.result()
             if type(result) is dict:  # the most frequent case by far
+                if len(data) > _MANY_KEYS:
+                    result = result.copy()  # the node may still have it, and change it
+                    keys = tuple(map(plain_key, result))
                 data = lay_over(data, result)
             else:
                 if type(result) is not State and isawaitable(result):
@@ -106,8 +111,8 @@ def _steps(run: RunContext, stage: CompiledNode | None, name: str) -> Task[tuple
                     return stage, result.pause  # what cannot be saved is no failure of the node
                 data = data_from(result, state)
         except Exception as error:
-            following, data = yield from handle(run, stage, 1 if step is None else step.attempt, error)
-        run.state = state = completed_by(name, state, data, monotonic_ns() - began)
+            keys, (following, data) = None, (yield from handle(run, stage, 1 if step is None else step.attempt, error))
+        run.state = state = completed_by(name, state, data, monotonic_ns() - began, keys)
         if step is not None:
             run.state = state = step.completed(state, is_failed=bool(following))
         if following:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from stategraph._engine.context import RunContext
-from stategraph._engine.failures import noting, rescue
 from stategraph._engine.loop import run_from
+from stategraph._engine.rescue import noting, rescue
 from stategraph._engine.saving import take_up
 from stategraph._owners.holds import Hold, let_go
 from stategraph._protocol.commands import LetGo, Own, Sleep, Stopped, Task
 from stategraph._values import clock
+from stategraph._values.events import EventType, notify
 from stategraph.errors import RunBusyError
 
 _SOONEST, _LATEST = 0.001, 0.05  # seconds after which a run that is at work is looked at again
@@ -75,6 +77,8 @@ def _own(run: RunContext, hold: Hold) -> Task[None]:
             waited += delay
             delay = min(2 * delay, _LATEST)
         else:
+            if EventType.LEASE_LATE in run.wanted:
+                hold.tell = partial(notify, run.services.observer, EventType.LEASE_LATE, run.plan.graph)
             return
 
 

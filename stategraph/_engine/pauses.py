@@ -8,7 +8,8 @@ from typing import Any, cast
 import attrs
 
 from stategraph._engine.context import RunContext, fitting
-from stategraph._engine.failures import failure_at, handled_data, rescue
+from stategraph._engine.failures import failure_at, handled_data
+from stategraph._engine.rescue import rescue
 from stategraph._engine.saving import emit, flush, save, save_with_next
 from stategraph._engine.step import StepExecution
 from stategraph._graph.compiled import CompiledNode

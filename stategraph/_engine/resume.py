@@ -70,7 +70,7 @@ def resume(
     check_given_id(run_id)
     if not run.plan.saves:
         raise CheckpointingDisabledError(run.plan.graph)
-    task = _revived(run, run_id, updates, allow_changed, migrate, pause_id)
+    task = revived(run, run_id, updates, allow_changed, migrate, pause_id)
     owned = owning(run, Hold(run_id, is_shown=run.shows), task, then_runs=True)
     return _taking_over(run, run_id, allow_changed, migrate, owned) if run.takes_over else owned
 
@@ -86,17 +86,30 @@ def _taking_over(
 
 def resume_owned(run: RunContext, run_id: str) -> Task[State]:
     """Do what `resume` does, as the owner of the run."""
-    return (yield from run_from(run, (yield from _revived(run, run_id))))
+    return (yield from run_from(run, (yield from revived(run, run_id))))
 
 
-def _revived(
+def revived(
     run: RunContext,
     run_id: str,
     updates: Mapping[str, Any] = NOTHING_GIVEN,
     allow_changed: bool = False,
     migrate: Mapping[str, str] = NOTHING_GIVEN,
     pause_id: str | None = None,
+    *,
+    turn: int = 0,
 ) -> Task[CompiledNode | None]:
+    """Make the newest saved State of a run the State of the call; return the node that it stands after.
+
+    Args:
+        run: The call.
+        run_id: The run.
+        updates: Laid over its data.
+        allow_changed: Go on even if the graph has changed.
+        migrate: New names of nodes by their old ones.
+        pause_id: The id of the pause that is answered, if that is said.
+        turn: The number of the turn that is taken up, if turns are counted: it is saved with what is changed.
+    """
     loaded = yield (Load, run.services.load, run_id)
     yield from emit(run, EventType.CHECKPOINT_LOAD, loaded)
     if pause_id is not None or (updates and (loaded.pause is not None or loaded.progress is not None)):
@@ -106,7 +119,9 @@ def _revived(
     run.allow_changed = allow_changed
     saved = renamed(run, loaded, migrate)
     check_compatible(run.plan, saved, allow_changed)
-    return (yield from revive(run, saved, updates, is_same=not migrate))
+    if turn:
+        saved = evolve(saved, progress=evolved(saved.progress, turn=turn))
+    return (yield from revive(run, saved, updates, is_same=not migrate and not turn))
 
 
 def renamed(run: RunContext, saved: State, migrate: Mapping[str, str]) -> State:

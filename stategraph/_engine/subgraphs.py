@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from stategraph._engine.context import NOTHING_GIVEN, RunContext, fitting
-from stategraph._engine.failures import with_notes
 from stategraph._engine.loop import run_from
 from stategraph._engine.past import with_all_keys
+from stategraph._engine.rescue import with_notes
 from stategraph._engine.resume import renamed, revive
 from stategraph._engine.saving import save
 from stategraph._engine.start import stamped, with_defaults, with_origins

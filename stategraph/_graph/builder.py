@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar, overload
@@ -21,6 +21,7 @@ from stategraph.nodes.function import FunctionNode, NodeFunction
 
 if TYPE_CHECKING:
     from stategraph._schema.schema import Schema
+    from stategraph._values.outline import Structures
     from stategraph.policies import CachePolicy, RetryPolicy
 
 _Function = TypeVar("_Function", bound=NodeFunction)
@@ -62,13 +63,20 @@ class GraphBuilder:
 
     @property
     def structure(self) -> GraphStructure:
-        """What is saved of the graph with its runs, to tell whether a saved State still fits."""
-        handlers = (
-            EdgeStructure(name, policies.on_error, "on_error")
-            for name, policies in self._policies.items()
-            if policies.on_error is not None
-        )
-        return GraphStructure(tuple(self._nodes), (*(edge.structure for edge in self._edges), *handlers))
+        """What is saved of the graph with its runs, to tell whether a saved State still fits, and for pictures."""
+        return self.structure_in({})
+
+    def structure_in(self, others: Structures) -> GraphStructure:
+        """Return the structure, as one of others that are being made: graphs may be nested in many places."""
+        ways, nodes = self._policies.items(), self._nodes
+        handlers = (EdgeStructure(name, way.on_error, "on_error") for name, way in ways if way.on_error is not None)
+        edges = *(edge.structure for edge in self._edges), *handlers
+        exits, outlines = tuple(name for name in nodes if name in self._exits), {}
+        if any(type(node) is not FunctionNode or self._policies[name].is_at_work for name, node in nodes.items()):
+            from stategraph._graph.outlines import outlines_of  # imported when used: most nodes are plain functions
+
+            outlines = outlines_of(nodes, self._policies, others)
+        return GraphStructure(tuple(nodes), edges, self._entry, exits, outlines)
 
     @property
     def fingerprint(self) -> str:
@@ -212,7 +220,8 @@ class GraphBuilder:
         Raises:
             GraphError: runs cannot work; it lists all problems.
         """
-        problems = _problems_of(list(self._nodes), self._edges, self._handlers(), self._entry, self._exits)
+        structure = self.structure
+        problems = _problems_of(structure, len(self._edges))
         for name, node in self._nodes.items():
             problems += node.problems(name)
         problems += [
@@ -226,9 +235,7 @@ class GraphBuilder:
             or any(map(_is_annotated, self._nodes.values()))
             or any(policies.cache is not None for policies in self._policies.values())
         ):
-            from stategraph._graph.checks import (
-                further_problems,
-            )  # imported when used: by graphs that have any of these
+            from stategraph._graph.checks import further_problems  # imported when used
 
             further = self._schema, self._nodes, self._policies, self._defaults, persist or frozenset()
             problems += list(further_problems(*further, is_sound=not problems))
@@ -239,7 +246,7 @@ class GraphBuilder:
         stages = {name: self._stage(name, is_watched=is_watched) for name in self._nodes}
         return CompiledGraph(
             graph=self._name,
-            structure=self.structure,
+            structure=structure,
             entry=self._entry,
             stages=stages,
             loads_parts=loads_parts and any(stage.node.has_parts for stage in stages.values()),
@@ -263,12 +270,6 @@ class GraphBuilder:
         kind = StartNode if node.is_async else RunNode
         sure_edge = edges[0] if edges and edges[0].predicate is None else None
         return CompiledNode(name, node, policies, edges, name in self._exits, is_plain, kind, function, sure_edge)
-
-    def _handlers(self) -> list[tuple[str, str]]:
-        """Return pairs of a node and the one that handles its failures."""
-        return [
-            (name, policies.on_error) for name, policies in self._policies.items() if policies.on_error in self._nodes
-        ]
 
     @contextmanager
     def _changing(self) -> Iterator[None]:
@@ -303,23 +304,15 @@ def _as_given(node: Node) -> NodeFunction | Node:
     return node.given if isinstance(node, FunctionNode) else node
 
 
-def _problems_of(
-    nodes: Sequence[str],
-    edges: Sequence[Edge],
-    handlers: Sequence[tuple[str, str]],
-    entry: str | None,
-    exits: Collection[str],
-) -> list[str]:
+def _problems_of(structure: GraphStructure, count: int) -> list[str]:
     """Return everything that keeps runs from starting, or from reaching an exit point; empty if nothing does.
 
     Args:
-        nodes: The names of the nodes.
-        edges: The edges.
-        handlers: Pairs of a node and the one that handles its failures.
-        entry: The node where runs start.
-        exits: The nodes where runs complete.
+        structure: The structure of the graph.
+        count: How many of its edges are taken by what their predicates say; the others lead to handlers of failures.
     """
-    problems = []
+    nodes, entry, exits, problems = structure.nodes, structure.entry, structure.exits, []
+    ways = [(edge.source, edge.target) for edge in structure.edges]
     if not nodes:
         problems.append("it has no nodes; add_node adds one")
     if entry is None:
@@ -327,9 +320,9 @@ def _problems_of(
     if not exits:
         problems.append("it has no exit point; set_exit_point sets one")
     # A run completes at an exit point: edges out of one are never taken.
-    taken = [(edge.source, edge.target) for edge in edges if edge.source not in exits]
+    taken = [way for way in ways[:count] if way[0] not in exits]
     sources = {source for source, _ in taken}
-    taken += handlers
+    taken += [way for way in ways[count:] if way[1] in nodes]
     if entry is not None:
         reached = _reachable({entry}, taken)
         problems += [

@@ -127,7 +127,7 @@ def _changes_since(old: GraphStructure, new: GraphStructure) -> tuple[str, ...]:
 
 
 def _renamed(structure: GraphStructure, names: Mapping[str, str]) -> GraphStructure:
-    """Return a structure with other names for its nodes."""
+    """Return a structure with other names for its nodes; without what is drawn, which the graph brings."""
     edges = (
         EdgeStructure(names.get(edge.source, edge.source), names.get(edge.target, edge.target), edge.label)
         for edge in structure.edges

@@ -29,6 +29,8 @@ _BUSY = (errno.EAGAIN, errno.EACCES)
 _FIRST_BYTE = 1 << 40  # of those that are locked: far behind what is written
 _FLOCK = struct.Struct("hhqqi4x")  # struct flock of Linux on 64-bit machines
 _OF_FILE = sys.platform == "linux" and struct.calcsize("P") == 8
+CAN_SEE = _OF_FILE
+"""Whether one can look who has locked what, and close the file, without letting go of what this process has locked."""
 _NOTES, _NOTE = 4096, struct.Struct("<QqI?107s")  # who has locked a byte; one may take the place of another
 _UNTIL_NOTED = 0.1  # seconds from the lock to the note, on a busy machine
 _IS_BRIEF = struct.calcsize("<QqI")  # where a note says that it is for a moment only
@@ -39,13 +41,15 @@ class LockFile:
 
     Args:
         path: The file. It is made, for its owner only, if it is not there.
+        read_only: Only see who has locked something, where `CAN_SEE`. Then it is not made.
 
     Raises:
         OSError: it cannot be used, or other users can write to it.
     """
 
-    def __init__(self, path: Path) -> None:
-        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    def __init__(self, path: Path, *, read_only: bool = False) -> None:
+        mode = os.O_RDONLY if read_only else os.O_RDWR | os.O_CREAT
+        self._fd = os.open(path, mode | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         status = os.fstat(self._fd)
         if not stat.S_ISREG(status.st_mode) or status.st_nlink != 1 or status.st_uid not in (os.geteuid(), 0):
             raise PermissionError(errno.EPERM, f"{path} is not a file of its own, or belongs to somebody else")

@@ -13,7 +13,7 @@ import weakref
 from pathlib import Path
 from typing import Protocol, TypeAlias
 
-from stategraph._owners.byte_locks import CAN_LOCK, LockFile, byte_of
+from stategraph._owners.byte_locks import CAN_LOCK, CAN_SEE, LockFile, byte_of
 from stategraph._owners.holds import Hold, busy
 from stategraph._owners.shared import SharedHolds
 from stategraph._values.provenance import Owner
@@ -163,6 +163,34 @@ class FileHolds(SharedHolds[Fences]):
                         locks.lock(hold.byte)
                 self._locks = locks
             return self._locks
+
+
+class SeenHolds(SharedHolds[Fences]):
+    """Sees who owns which run of a store that is only read. Nothing is owned here, and the file is never made.
+
+    Args:
+        path: The file with the locks.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        super().__init__()
+
+    def own(self, hold: Hold, table: Fences, *, take_over: bool) -> None:
+        """Do nothing: what the hold is for is refused by the store."""
+
+    def owner(self, run_id: str, table: Fences) -> Owner | None:
+        """Return who owns a run; None where that cannot be told without touching the file."""
+        if not CAN_SEE:
+            return None
+        try:
+            locks = LockFile(self._path, read_only=True)
+        except OSError:
+            return None
+        return locks.owner(_byte(run_id, table.fence(run_id)[0]))
+
+    def leave(self) -> None:
+        """Do nothing: the file is open only while it is looked at."""
 
 
 def _byte(run_id: str, fence: int) -> int:

@@ -12,9 +12,9 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, nullcontext
-from functools import cache, wraps
-from typing import Any, Protocol, cast
+from contextlib import contextmanager
+from functools import cache
+from typing import Protocol, cast
 
 from stategraph._util.dropped import reaper
 from stategraph._values import clock
@@ -46,12 +46,13 @@ class Hold:
         is_lost: Whether the run is not its owner's any more: somebody else has taken it, or the owner has let go of it.
         is_cancelled: Whether somebody has cancelled the run, and nobody has taken it up since.
         holds: What it is released from.
+        tell: Tells whoever listens to the run that it may be lost soon, if anybody does.
         lock: Held while a store that cannot look at the hold itself is written to.
     """
 
     __slots__ = (
         *("byte", "fence", "holds", "is_brief", "is_by_hand", "is_cancelled", "is_lost", "is_settled", "is_shown"),
-        *("lock", "run_id", "since_ns", "store"),
+        *("lock", "run_id", "since_ns", "store", "tell"),
     )
 
     def __init__(
@@ -64,6 +65,7 @@ class Hold:
         self.fence = self.byte = 0
         self.is_lost = self.is_settled = self.is_cancelled = False
         self.lock: threading.RLock | None = None
+        self.tell: Callable[[dict[str, object]], None] | None = None
 
     def check(self) -> None:
         """Raise RunLostError if the run was taken away."""
@@ -94,7 +96,7 @@ class Holds:
 
     def __init__(self) -> None:
         self._by_run: dict[str, Hold] = {}
-        self._cancelled: set[str] = set()
+        self._cancelled: dict[str, str | None] = {}
         self._most_cancelled = _MANY_CANCELLED
         self.renew()
         _all.add(self)
@@ -137,17 +139,18 @@ class Holds:
                 pass
         return other
 
-    def cancel(self, run_id: str, kept: Callable[[], Iterable[str]]) -> None:
+    def cancel(self, run_id: str, by: str | None, kept: Callable[[], Iterable[str]]) -> None:
         """Tell whoever owns a run, or does so next, that it is cancelled.
 
         Args:
             run_id: The run.
+            by: Who cancels it, if that is said.
             kept: Returns the ids of all runs that the store has. That a run was cancelled is forgotten with the run.
         """
         if len(self._cancelled) >= self._most_cancelled:
             self._forget_gone(kept)
         with self._lock:
-            self._cancelled.add(run_id)
+            self._cancelled.setdefault(run_id, by)
             hold = self._by_run.get(run_id)
             if hold is not None:
                 hold.is_cancelled = True
@@ -155,16 +158,20 @@ class Holds:
     def _forget_gone(self, kept: Callable[[], Iterable[str]]) -> None:
         """Forget which runs were cancelled, of those that nobody owns and that are not there any more."""
         with self._lock:
-            gone = self._cancelled - self._by_run.keys()
+            gone = self._cancelled.keys() - self._by_run.keys()
         gone.difference_update(kept())
         with self._lock:
-            self._cancelled -= gone
+            self._cancelled = {run_id: by for run_id, by in self._cancelled.items() if run_id not in gone}
             self._most_cancelled = max(_MANY_CANCELLED, 2 * len(self._cancelled))
+
+    def cancelled_by(self, run_id: str) -> str | None:
+        """Return who has cancelled a run, if that was said."""
+        return self._cancelled.get(run_id)
 
     def take_up(self, hold: Hold) -> None:
         """Forget that a run was cancelled, for its owner goes on with it."""
         with self._lock:
-            self._cancelled.discard(hold.run_id)
+            self._cancelled.pop(hold.run_id, None)
             hold.is_cancelled = False
 
     def release(self, hold: Hold) -> None:
@@ -213,36 +220,6 @@ def held(store: Owning, run_id: str, *, take_over: bool = False) -> Iterator[Hol
             yield hold
     finally:
         let_go(hold)
-
-
-_WRITES = ("save", "save_many", "amend", "delete", "_discard", "rollback", "save_parts", "drop_parts")
-
-
-def guard_writes(store: type, contract: type) -> None:
-    """Guard all methods by which a class of stores writes to runs, except those that it has from the contract."""
-    for name in _WRITES:
-        method = getattr(store, name)
-        if method is not vars(contract)[name] and not hasattr(method, "is_guarded"):
-            setattr(store, name, _guarded(method))
-
-
-def _guarded(method: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a method of a store that writes to a run as one for its owner only. A State of it, or several, or its id
-    is the first argument."""
-
-    @wraps(method)
-    def write(store: Any, *arguments: Any, take_over: bool = False, **named: Any) -> Any:
-        about = next(iter((*arguments, *named.values())), None)
-        first = about[0] if isinstance(about, list | tuple) and about else about  # of several States
-        run_id = first if isinstance(first, str) else getattr(first, "run_id", None)
-        if not isinstance(run_id, str):
-            return method(store, *arguments, **named)  # which says what is wrong with it
-        with held(store, run_id, take_over=take_over) as hold, hold.lock or nullcontext():
-            hold.check()
-            return method(store, *arguments, **named)
-
-    write.is_guarded = True  # type: ignore[attr-defined]
-    return write
 
 
 def own(store: Owning, hold: Hold, *, take_over: bool = False) -> None:
@@ -331,17 +308,11 @@ def this_process() -> str:
     return f"{host_name()}:{os.getpid()}"
 
 
+@cache
 def host_name() -> str:
     """Return the name of this machine."""
-    global _host  # noqa: PLW0603 - asked for once
-    if not _host:
-        if hasattr(os, "uname"):
-            _host = os.uname().nodename
-        else:
-            import socket  # imported when used: it takes 5 ms
+    if hasattr(os, "uname"):
+        return os.uname().nodename
+    import socket  # imported when used: it takes 5 ms
 
-            _host = socket.gethostname()
-    return _host
-
-
-_host = ""
+    return socket.gethostname()

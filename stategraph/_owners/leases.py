@@ -13,17 +13,19 @@ import os
 import threading
 import time
 import weakref
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from datetime import datetime
 from functools import cache
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 import attrs
 
 from stategraph._owners.holds import Hold, busy, host_name
 from stategraph._owners.shared import SharedHolds
 from stategraph._util.dropped import reaper
+from stategraph._values.ids import given_id
 from stategraph._values.provenance import Owner
 from stategraph.errors import CheckpointError, RunBusyError
 
@@ -32,6 +34,10 @@ LEASE = 30.0
 
 _LONGEST_END = 1.0  # seconds that a renewal may take which is under way when all is let go of
 _PARTS = 3  # of the lease: how often it is renewed
+_SURE = 0.9  # of the lease: how long nobody else takes what it holds, whichever clock is faster
+_AGAIN = 0.1  # of a part: after how long a renewal that has failed is tried again
+LAST_TRY = 1.0
+"""Seconds for what is asked when nothing is sure any more."""
 
 
 @attrs.frozen
@@ -87,7 +93,7 @@ class Leases(Protocol):
         """Return the fence of a run, 0 if nobody has it, and whether the run is cancelled."""
 
     def acquire(self, run_id: str, worker: Worker, fence: int, instead: int) -> bool | None:
-        """Lease a run that is free, that this worker has, or whose fence is `instead`; return whether it is cancelled.
+        """Lease a run that is free, or whose fence is `instead`; return whether it is cancelled.
 
         None if another has it. To be asked once more with the same fence does no harm.
         """
@@ -108,16 +114,20 @@ class Leases(Protocol):
         """Return whether this thread asks the server already, further down its stack."""
 
 
+Claimed: TypeAlias = "Callable[[LeaseHolds, str], Iterator[Hold]]"
+
+
 class LeaseHolds(SharedHolds[Leases]):
     """The runs that are owned in this process, with leases that keep other processes out.
 
     Args:
         leases: Where they are kept.
         seconds: How long they hold without being renewed.
+        claims: Owns one run of a graph after the other that was left unfinished, if the server has a way for it.
     """
 
-    def __init__(self, leases: Leases, seconds: float) -> None:
-        self._leases, self._seconds = leases, seconds
+    def __init__(self, leases: Leases, seconds: float, claims: Claimed | None = None) -> None:
+        self._leases, self._seconds, self._claims = leases, seconds, claims
         super().__init__()
         _all.add(self)
 
@@ -126,10 +136,11 @@ class LeaseHolds(SharedHolds[Leases]):
             hold.fence = 0  # a forked child is another process, and lets go of nothing of its parent's
         super().renew()
         self._worker: Worker | None = None
-        self._renewed = -float("inf")
+        self._renewed = self._sure_until = -float("inf")
         self._to_free: dict[int, str] = {}
         self._wake = threading.Event()
         self._renewing = reaper.known_lock()  # a finaliser may come while it is held
+        self._is_renewing = False
         self._thread: threading.Thread | None = None
 
     # ------------------------------------------------------------------ owning
@@ -141,6 +152,8 @@ class LeaseHolds(SharedHolds[Leases]):
             RunBusyError: somebody else owns it, and it is not to be taken over.
             CheckpointError: the server cannot be asked.
         """
+        if hold.fence and self._by_run.get(hold.run_id) is hold:  # it is claimed
+            return
         self.drop_lost(hold.run_id, table)
         self.take(hold, take_over=take_over)
         hold.fence = 0
@@ -160,26 +173,30 @@ class LeaseHolds(SharedHolds[Leases]):
         """
         if not hold.is_by_hand or hold.fence or hold.is_lost:
             return False
+        hold.is_settled = False  # its fence is not that of the run before this is over
         self._lease(hold, take_over=False)
+        hold.is_settled = True
         return True
 
     def _lease(self, hold: Hold, *, take_over: bool) -> None:
-        worker = self._present()
-        hold.fence = int.from_bytes(os.urandom(7)) + 1  # first: whatever comes, it is let go of by this number
+        worker = self.present()
+        hold.fence = new_fence()  # first: whatever comes, it is let go of by this number
         try:
-            hold.is_cancelled = self._acquired(hold.run_id, worker, hold.fence, take_over=take_over)
+            hold.is_cancelled = self._acquired(hold, worker, take_over=take_over)
         except RunBusyError:
             hold.fence = 0
             raise
         hold.check()
 
-    def _acquired(self, run_id: str, worker: Worker, fence: int, *, take_over: bool) -> bool:
+    def _acquired(self, hold: Hold, worker: Worker, *, take_over: bool) -> bool:
         """Lease a run; return whether it is cancelled."""
         instead = 0
-        while (cancelled := self._leases.acquire(run_id, worker, fence, instead)) is None:
-            other = self._leases.lease(run_id)
-            if other is not None and other.is_held and not take_over:
-                raise busy(run_id, other.owner, 0.0)
+        while (cancelled := self._leases.acquire(hold.run_id, worker, hold.fence, instead)) is None:
+            other = self._leases.lease(hold.run_id)
+            hold.check()  # or it would take the run from who has taken it from this one
+            # A lease of this process is of somebody here who has lost the run, and may be about to come.
+            if other is not None and other.worker.id != worker.id and other.is_held and not take_over:
+                raise busy(hold.run_id, other.owner, 0.0)
             instead = 0 if other is None else other.fence
         return cancelled
 
@@ -191,7 +208,8 @@ class LeaseHolds(SharedHolds[Leases]):
     def _free(self, run_id: str, fence: int) -> None:
         """Let go of a lease; where that cannot be done now, it is tried until it can."""
         self._to_free[fence] = run_id
-        if self._leases.is_in_use():  # a finaliser: it must not wait for what it interrupts
+        is_late = time.monotonic() > self._renewed + 2 * self._seconds / _PARTS  # the server seems not to be there
+        if is_late or self._leases.is_in_use():  # or a finaliser: it must not wait for what it interrupts
             self._wake.set()
         else:
             with suppress(CheckpointError):
@@ -221,56 +239,112 @@ class LeaseHolds(SharedHolds[Leases]):
         with suppress(CheckpointError):
             self._leases.end_worker(worker)
 
+    # ------------------------------------------------------------------ claiming
+
+    def orphans(self, graph: str) -> Iterator[Hold] | None:
+        return None if self._claims is None else self._claims(self, graph)
+
+    def forget_ended(self, workers_at: Callable[[str], Iterable[Worker]]) -> None:
+        """Say that processes of this machine have ended that were killed."""
+        for worker in workers_at(_machine()) if _machine() else ():
+            if _has_ended(worker):
+                self._leases.end_worker(worker)
+
     # ------------------------------------------------------------------ renewing
 
-    def _present(self) -> Worker:
+    def patience(self, run_id: str) -> float:
+        """Return how many seconds an answer is waited for that concerns a run: while nobody else can have it."""
+        hold = self._by_run.get(given_id(run_id))
+        is_leased = hold is not None and hold.fence
+        return max(self._sure_until - time.monotonic(), LAST_TRY) if is_leased else float("inf")
+
+    def is_sure(self) -> bool:
+        """Return whether nobody else can have taken any of these runs since that was last made sure."""
+        return time.monotonic() < self._sure_until or not any(hold.fence for hold in list(self._by_run.values()))
+
+    def make_sure(self) -> None:
+        """Say that this process is there, and find out what it has lost.
+
+        Raises:
+            CheckpointError: the server cannot be asked.
+        """
+        with self._renewing:
+            if not (self._is_renewing or self.is_sure()):
+                self._renew()
+
+    def in_doubt(self, error: CheckpointError) -> CheckpointError:
+        """Return an error for a run that others may have, as the server could not be asked in time."""
+        reason = (
+            f"{error.reason}; this process was not heard of for its lease of {self._seconds:g} s, so others may go on "
+            f"with the run, and this call stops: once the server answers, resume goes on if nobody else has"
+        )
+        return type(error)(error.run_id, reason)
+
+    # ------------------------------------------------------------------ in a thread
+
+    def present(self) -> Worker:
         """Return this process, which has said that it is there, and goes on to say so."""
         with self._renewing:
             if self._worker is None:
                 self._worker = _this_worker()
             if self._renewed < time.monotonic() - self._seconds / _PARTS:
                 self._renew()
-            if self._thread is None or not self._thread.is_alive():
+            if self._thread is None:
                 arguments = weakref.ref(self), self._wake, self._seconds / _PARTS
                 self._thread = threading.Thread(target=_go_on, args=arguments, name="stategraph-leases", daemon=True)
                 self._thread.start()
             return self._worker
 
     def _renew(self) -> None:
-        worker, now = self._worker, time.monotonic()
-        if worker is not None:
-            self._leases.renew_worker(worker, self._seconds)
-            self._renewed = now
+        with self._renewing:
+            worker, now, self._is_renewing = self._worker, time.monotonic(), True
+            try:
+                if worker is not None:
+                    self._leases.renew_worker(worker, self._seconds)
+                    self._renewed = now
+                    if not self.is_sure():  # for a while this process was not there, as far as others know
+                        for hold in [hold for hold in self._by_run.values() if hold.fence]:
+                            self.drop_lost(hold.run_id, self._leases)
+                    self._sure_until = now + _SURE * self._seconds
+            finally:
+                self._is_renewing = False
 
-    def go_on(self) -> bool:
-        """Say once more that this process is there; return False once there is no need to."""
+    def go_on(self) -> float:
+        """Say once more that this process is there; return after how many seconds to do so again, 0 for never."""
         if self._worker is None:
-            return False
+            return 0.0
+        part = self._seconds / _PARTS
         try:
-            self._free_all()
-            if not self._by_run and self._renewed < time.monotonic() - self._seconds:
-                return False
             if self._by_run:
                 self._renew()
+            self._free_all()
         except CheckpointError as error:
-            left = self._seconds - (time.monotonic() - self._renewed)
-            logging.getLogger("stategraph").warning(
-                "the leases of %d runs were not renewed: %s; %s",
-                len(self._by_run),
-                error.reason,
-                f"others may take them in {left:.0f} s" if left > 0 else "others may take them",
-            )
-        return True
+            self._tell(error)
+            return part * _AGAIN
+        with self._renewing:  # who owns a run from now on begins another thread
+            if self._by_run or self._renewed > time.monotonic() - self._seconds:
+                return part
+            self._thread = None
+            return 0.0
+
+    def _tell(self, error: CheckpointError) -> None:
+        """Tell whoever is concerned that this process could not say that it is there."""
+        holds = [hold for hold in list(self._by_run.values()) if hold.fence]
+        left = max(0.0, self._seconds - (time.monotonic() - self._renewed))
+        message = f"the leases of %d runs were not renewed: %s; others may take them in {left:.0f} s"
+        logging.getLogger("stategraph").warning(message, len(holds), error.reason)
+        for hold in holds:
+            if hold.tell is not None:
+                hold.tell({"run_id": hold.run_id, "left": left, "error": str(error.reason)})
 
 
 def _go_on(holds: weakref.ref[LeaseHolds], wake: threading.Event, seconds: float) -> None:
     """Renew what a process has until there is nothing to renew; in a thread."""
-    while True:
+    while seconds:
         wake.wait(seconds)
         wake.clear()
         found = holds()
-        if found is None or not found.go_on():
-            return
+        seconds = 0.0 if found is None else found.go_on()
         del found
 
 
@@ -286,6 +360,11 @@ atexit.register(_leave_all)
 
 
 # --------------------------------------------------------------------------- processes
+
+
+def new_fence() -> int:
+    """Return a number for a lease that no other one has."""
+    return int.from_bytes(os.urandom(7)) + 1
 
 
 def _this_worker() -> Worker:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from typing import Generic, Protocol, TypeVar
 
 from stategraph._owners.holds import Hold, Holds
@@ -37,6 +38,10 @@ class SharedHolds(Holds, ABC, Generic[_Table]):
     def settle(self, hold: Hold) -> bool:
         """Own a run for good that was only held for a write; return whether there was anything to do."""
         return False
+
+    def orphans(self, graph: str) -> Iterator[Hold] | None:
+        """Own one run of a graph after the other that was left unfinished; None where each has to be tried."""
+        return None
 
     def drop_lost(self, run_id: str, table: _Table) -> None:
         """Forget the hold on a run that others have taken over."""

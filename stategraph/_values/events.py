@@ -45,11 +45,10 @@ class EventType(StrEnum):
     CHECKPOINT_LOAD = "checkpoint.load"
     CHECKPOINT_RESUME = "checkpoint.resume"
     CHECKPOINT_DELETE = "checkpoint.delete"
+    LEASE_LATE = "lease.late"
 
 
-STATE_EVENTS = frozenset(
-    {EventType.STATE_CREATE, EventType.STATE_CLONE, EventType.STATE_SET, EventType.STATE_MERGE},
-)
+STATE_EVENTS = frozenset({EventType.STATE_CREATE, EventType.STATE_CLONE, EventType.STATE_SET, EventType.STATE_MERGE})
 """Events of a State; all others are those of a run."""
 
 STEP_EVENTS = frozenset(

@@ -153,7 +153,8 @@ class Progress:
         kept_names: For nodes that were renamed since the last step, the names under which their parts are kept.
         answer: The keys of answers that were given since the last step, with what they replaced, as in `replaced`. The
             last one is that of the pause that began at `woken`.
-        recoveries: How often `StateGraph.recover` has gone on with the run since the last step.
+        recoveries: How often the run was gone on with after its owner was lost, since the last step.
+        turn: The number of the turn that was taken up last, where turns are counted; see `stategraph.turns`.
     """
 
     next_node: str = ""
@@ -165,6 +166,7 @@ class Progress:
     kept_names: Mapping[str, str] = attrs.field(factory=dict)
     answer: Mapping[str, tuple[Any, ...]] = attrs.field(factory=dict, converter=freeze)
     recoveries: int = attrs.field(default=0, converter=check_step)
+    turn: int = attrs.field(default=0, converter=check_step)
 
     def after_step(self) -> Progress | None:
         """Return what is left of it once a node has completed."""

@@ -5,6 +5,7 @@ What few runs have, such as a pause, is in `stategraph._values.progress`.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime
 from enum import StrEnum
 from functools import cached_property
@@ -159,11 +160,17 @@ class Owner:
 
 @attrs.frozen(order=True)
 class EdgeStructure:
-    """An edge, as far as it can be compared across processes: `label` is its name, or what its predicate is made of."""
+    """An edge, as far as it can be compared across processes: `label` is its name, or what its predicate is made of.
+
+    Attributes:
+        shown: What a picture shows in place of the label, such as the names of own functions; empty for the label
+            itself. It is not compared.
+    """
 
     source: str = attrs.field(validator=attrs.validators.instance_of(str))
     target: str = attrs.field(validator=attrs.validators.instance_of(str))
     label: str = attrs.field(validator=attrs.validators.instance_of(str))
+    shown: str = attrs.field(default="", eq=False, order=False, validator=attrs.validators.instance_of(str))
 
     def __str__(self) -> str:
         return f"{self.source!r} -> {self.target!r} ({self.label})"
@@ -179,17 +186,27 @@ class GraphStructure:
 
     Node names, and edges in the order in which they are tried. The code of nodes and predicates is not part of it: a
     run must survive the fix of the bug that stopped it.
+
+    Attributes:
+        nodes: The names of the nodes.
+        edges: The edges; ways of failure stand last, labelled "on_error".
+        entry: Where runs start, for pictures, as all that follows; it is not compared. None if that is not known.
+        exits: Where they complete.
+        outlines: Of nodes that are more than a function that is called once, what they are: a NodeOutline of each.
     """
 
     nodes: tuple[str, ...] = attrs.field(validator=_all_are(str))
     edges: tuple[EdgeStructure, ...] = attrs.field(validator=_all_are(EdgeStructure))
+    entry: str | None = attrs.field(default=None, eq=False)
+    exits: tuple[str, ...] = attrs.field(default=(), eq=False, validator=_all_are(str))
+    outlines: Mapping[str, Any] = attrs.field(factory=dict, eq=False)
 
     @cached_property
     def fingerprint(self) -> str:
         """32 hexadecimal digits, the same for the same structure in every process."""
         import hashlib  # imported when used: OpenSSL takes 4 ms
 
-        parts = [*sorted(self.nodes), "", *(part for edge in self._by_source() for part in attrs.astuple(edge))]
+        parts = [*sorted(self.nodes), "", *(part for edge in self._by_source() for part in attrs.astuple(edge)[:3])]
         return hashlib.sha256("\n".join(map(repr, parts)).encode()).hexdigest()[:32]
 
     def _by_source(self) -> list[EdgeStructure]:

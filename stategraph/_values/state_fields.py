@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import datetime
 from itertools import chain
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import attrs
 
@@ -29,7 +29,7 @@ class Draft:
     __slots__ = (
         *("__weakref__", "_data", "run_id", "checkpoint_node", "_time_ns", "step", "status"),
         *("graph", "structure", "error", "pause", "progress", "parent", "generation", "observer"),
-        *("facts", "_took_ns", "labels"),
+        *("facts", "_took_ns", "labels", "_since"),
     )
     _data: dict[str, Any]
     run_id: str
@@ -48,6 +48,15 @@ class Draft:
     facts: Facts | None
     _took_ns: int | None
     labels: Mapping[str, str]
+    _since: Since | None
+
+
+Since: TypeAlias = tuple[object, tuple[str, ...], object]
+"""How the data of a State were made of those of another one: the mark of those, the keys that were set, its own mark.
+
+A mark is an object that is nothing but itself. So whoever compares the two States need not look through all keys, and
+neither of them keeps the data of the other in memory.
+"""
 
 
 def to_ns(value: datetime | int) -> int:

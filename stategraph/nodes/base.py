@@ -9,6 +9,7 @@ from stategraph._protocol.commands import Task
 
 if TYPE_CHECKING:
     from stategraph._schema.schema import Schema  # imported when used: cattrs
+    from stategraph._values.outline import NodeOutline, Structures
     from stategraph.nodes.step import Question, StepContext
 
 
@@ -78,6 +79,10 @@ class Node:
 
     def made_of(self) -> tuple[Any, ...] | None:
         """Return the functions and settings that decide what it returns; None if other things do, too."""
+        return None
+
+    def outline(self, others: Structures) -> NodeOutline | None:
+        """Return what a picture shows of it besides its name; None for a function."""
         return None
 
     def problems(self, name: str) -> Iterator[str]:

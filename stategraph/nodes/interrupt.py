@@ -11,6 +11,7 @@ from stategraph._protocol.commands import Task
 from stategraph._text.shown import describe_exception, shorten
 from stategraph._util.callables import answered, problem_of
 from stategraph._util.validators import LONGEST_WAIT, is_seconds
+from stategraph._values.outline import NodeOutline, Structures
 from stategraph.nodes.base import NOTHING, Node
 from stategraph.nodes.step import StepContext
 
@@ -88,6 +89,9 @@ class InterruptNode(Node):
     def asks_for(self) -> frozenset[str]:
         """The key of the answer."""
         return self.writes
+
+    def outline(self, others: Structures) -> NodeOutline:
+        return NodeOutline("pause", (f"asks for {self.response_param}",))
 
     def execute(self, step: StepContext) -> Task[Any]:
         """Take the answer that is there, or pause."""

@@ -8,6 +8,7 @@ from typing import Any
 
 from stategraph._protocol.commands import Task
 from stategraph._text.shown import shorten
+from stategraph._values.outline import NodeOutline, Structures
 from stategraph._values.provenance import ErrorInfo
 from stategraph.nodes._parts.pools import Job
 from stategraph.nodes._parts.run import Workers, do_parts
@@ -82,6 +83,9 @@ class MapNode(Node):
 
     def made_of(self) -> tuple[Any, ...]:
         return self.function, self.over, self.into, self.on_error
+
+    def outline(self, others: Structures) -> NodeOutline:
+        return NodeOutline("map", (f"each of {self.over}",))
 
     def execute(self, step: StepContext) -> Task[Any]:
         """Do the items, and list what they return."""

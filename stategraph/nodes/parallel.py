@@ -12,6 +12,8 @@ from stategraph._protocol.commands import Task
 from stategraph._text.shown import shorten
 from stategraph._util.callables import answered, problem_of
 from stategraph._util.validators import is_name
+from stategraph._values.outline import NodeOutline, Structures
+from stategraph._values.provenance import GraphStructure
 from stategraph.nodes._parts.pools import Job
 from stategraph.nodes._parts.run import Workers, do_parts
 from stategraph.nodes.base import Node
@@ -80,6 +82,9 @@ class ParallelNode(Node):
 
     def made_of(self) -> tuple[Any, ...]:
         return *self.branches.items(), *self._reducers.items()
+
+    def outline(self, others: Structures) -> NodeOutline:
+        return NodeOutline("parallel", nested=GraphStructure(tuple(self._branches), ()))
 
     def part_writes(self, value: Any) -> Collection[str]:
         """Return the keys that a branch has changed."""

@@ -12,7 +12,8 @@ from stategraph._progress.answers import awaited
 from stategraph._protocol.commands import Task
 from stategraph._text.shown import shorten
 from stategraph._util.callables import answered, problem_of
-from stategraph._values.provenance import RunStatus
+from stategraph._values.outline import NodeOutline, Structures
+from stategraph._values.provenance import GraphStructure, RunStatus
 from stategraph._values.sameness import differing_items
 from stategraph.errors import GraphError
 from stategraph.nodes.base import Node
@@ -51,6 +52,9 @@ class Nestable(Protocol):
     @property
     def nodes(self) -> Mapping[str, Any]:
         """Its nodes by their names."""
+
+    def structure_in(self, others: Structures) -> GraphStructure:
+        """Return its structure, as one of others that are being made."""
 
 
 class GraphNode(Node):
@@ -140,6 +144,13 @@ class GraphNode(Node):
             return question
         fit = functools.partial(_fitting, schema, pause.response_param, nested.state)
         return attrs.evolve(question, fits=(*question.fits, fit))
+
+    def outline(self, others: Structures) -> NodeOutline:
+        key, depth = id(self.graph), [*others.values()].count(None)
+        if key not in others and depth < MAX_DEPTH:
+            others[key] = None
+            others[key] = self.graph.structure_in(others)
+        return NodeOutline("graph", (f"graph {self.graph.name}",), others.get(key))
 
     def problems(self, name: str) -> Iterator[str]:
         """Yield what keeps it from working: a name that cannot be part of a run id, cycles, depth, its own problems."""

@@ -19,11 +19,12 @@ _LEVELS = {
     EventType.GRAPH_ERROR: logging.ERROR,
     EventType.NODE_RETRY: logging.WARNING,
     EventType.CHECKPOINT_RESUME: logging.INFO,
+    EventType.LEASE_LATE: logging.WARNING,
 }  # everything else is for debugging
 
 
 class StructlogObserver(Observer):
-    """Logs the life of a run at level info, retries at warning, failures at error, and all else at debug.
+    """Logs the life of a run at info, retries and late leases at warning, failures at error, and all else at debug.
 
     Lines go where structlog is configured to send them; if it is not configured, to stderr, so that a program's output
     stays its own.

@@ -9,35 +9,43 @@ from stategraph.stores.registry import get_checkpoint_store, register_checkpoint
 
 if TYPE_CHECKING:
     from stategraph._values.provenance import Kind
+    from stategraph.stores._codec.opaque import Opaque
     from stategraph.stores.disk import DiskStore
     from stategraph.stores.memory import MemoryStore
     from stategraph.stores.postgres import PostgresStore
+    from stategraph.stores.redis import RedisStore
     from stategraph.stores.serializers import Serializer, register_serializer
     from stategraph.stores.sqlite import SqliteStore
-    from stategraph.stores.summaries import Difference, Pruned, Summary
+    from stategraph.stores.summaries import Damage, Difference, Pruned, Summary, Verified
 
 __all__ = [
     "CheckpointStore",
+    "Damage",
     "Difference",
     "DiskStore",
     "Kind",
     "MemoryStore",
+    "Opaque",
     "Policy",
     "PostgresStore",
     "Pruned",
+    "RedisStore",
     "RetentionPolicy",
     "Serializer",
     "SqliteStore",
     "Summary",
+    "Verified",
     "get_checkpoint_store",
     "register_checkpoint_store",
     "register_serializer",
 ]
 
 
-_LAZY = {"DiskStore": "disk", "MemoryStore": "memory", "PostgresStore": "postgres", "SqliteStore": "sqlite"}
+_LAZY = {"DiskStore": "disk", "MemoryStore": "memory", "SqliteStore": "sqlite"}
+_LAZY |= {"PostgresStore": "postgres", "RedisStore": "redis"}
+_LAZY |= {"Opaque": "_codec.opaque"}
 _LAZY |= dict.fromkeys(("Serializer", "register_serializer"), "serializers")
-_LAZY |= dict.fromkeys(("Difference", "Kind", "Pruned", "Summary"), "summaries")
+_LAZY |= dict.fromkeys(("Damage", "Difference", "Kind", "Pruned", "Summary", "Verified"), "summaries")
 
 
 def __getattr__(name: str) -> Any:

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from importlib import import_module
+from inspect import Parameter, Signature, signature
 from typing import Any
 
 from stategraph.stores._files.config_paths import absolute_path
@@ -15,6 +17,7 @@ from stategraph.stores.base import CheckpointStore, SigningKey
 
 def _disk(
     path: str,
+    read_only: bool = False,
     sign_with: SigningKey | str | None = None,
     verify_with: Sequence[SigningKey | str] = (),
     serializer: str = "msgpack",
@@ -22,7 +25,8 @@ def _disk(
 ) -> CheckpointStore:
     from stategraph.stores.disk import DiskStore  # imported when used: diskcache takes 60 ms
 
-    return DiskStore(path, sign_with=sign_with, verify_with=verify_with, serializer=serializer, compress=compress)
+    keys = {"sign_with": sign_with, "verify_with": verify_with}
+    return DiskStore(path, read_only=read_only, serializer=serializer, compress=compress, **keys)
 
 
 def _sqlite(
@@ -39,25 +43,30 @@ def _sqlite(
     return SqliteStore(path, read_only=read_only, serializer=serializer, compress=compress, **keys)
 
 
-def _postgres(  # noqa: PLR0913 - its options are checked against its signature
-    dsn: str,
-    *,
-    schema: str = "stategraph",
-    pool: int = 4,
-    patience: float = 60,
-    prepare: bool = True,
-    migrate: bool = True,
-    lease: float = 30,
-    sign_with: SigningKey | str | None = None,
-    verify_with: Sequence[SigningKey | str] = (),
-    serializer: str = "msgpack",
-    compress: bool = False,
-) -> CheckpointStore:
-    from stategraph.stores.postgres import PostgresStore  # imported when used: psycopg takes 60 ms
+class _OnServer:
+    """Makes stores of a class that is imported when it is used: clients of servers take 60 ms and more.
 
-    of_rows: Any = {"sign_with": sign_with, "verify_with": verify_with, "serializer": serializer, "compress": compress}
-    of_server: Any = {"schema": schema, "pool": pool, "patience": patience, "prepare": prepare, "migrate": migrate}
-    return PostgresStore(dsn, lease=lease, **of_server, **of_rows)
+    Args:
+        name: The name of the module.
+        kind: The name of the class.
+    """
+
+    def __init__(self, name: str, kind: str) -> None:
+        self._name, self._kind = name, kind
+
+    def __call__(self, **options: Any) -> CheckpointStore:
+        return self._class()(**options)  # type: ignore[no-any-return]
+
+    def _class(self) -> Any:
+        return getattr(import_module(f"stategraph.stores.{self._name}"), self._kind)
+
+    @property
+    def __signature__(self) -> Signature:
+        """The options of the class, and those of all durable stores."""
+        kind = self._class()
+        given = [*signature(kind).parameters.values(), *signature(kind.__base__).parameters.values()]
+        named = [one for one in given if one.kind is Parameter.KEYWORD_ONLY]
+        return Signature([given[0], *named])
 
 
 def _with_absolute_path(what: str, options: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -68,6 +77,7 @@ def _with_absolute_path(what: str, options: Mapping[str, Any]) -> Mapping[str, A
 BUNDLED: dict[str, tuple[Callable[..., CheckpointStore], Callable[[Mapping[str, Any]], Mapping[str, Any]]]] = {
     "disk": (_disk, partial(_with_absolute_path, "a folder")),
     "sqlite": (_sqlite, partial(_with_absolute_path, "a file")),
-    "postgres": (_postgres, dict),
+    "postgres": (_OnServer("postgres", "PostgresStore"), dict),
+    "redis": (_OnServer("redis", "RedisStore"), dict),
 }
 """Each with what brings options that mean the same into the same form."""

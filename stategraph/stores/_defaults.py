@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
+from stategraph._owners.holds import held
 from stategraph._progress.answers import asking_again, gives_back, waiting_anew
 from stategraph._text.shown import shorten
 from stategraph._values.ids import check_given_id
-from stategraph._values.provenance import Kind, ParentStep, RunStatus
-from stategraph.errors import CheckpointNotFoundError, RunExistsError
+from stategraph._values.provenance import Kind, Owner, ParentStep, RunStatus
+from stategraph.errors import (
+    CheckpointError,
+    CheckpointNotFoundError,
+    FormatError,
+    RunBusyError,
+    RunCompleteError,
+    RunExistsError,
+)
 from stategraph.state import State, evolve, told
 from stategraph.stores._checks import RunFilter, check_number
-from stategraph.stores.summaries import Difference, Summary
+from stategraph.stores.summaries import Damage, Difference, Summary, Verified
 
 
 def history(store: Any, run_id: str) -> list[Summary]:
@@ -57,6 +67,67 @@ def diff(store: Any, run_id: str, a: int, b: int, other: str | None) -> Differen
     for name, step in (("a", a), ("b", b)):
         check_number(step, name)
     return Difference.between(store.load(run_id, a), store.load(run_id if other is None else other, b))
+
+
+def cancel(store: Any, run_id: str, by: str | None, tell: Callable[[str, str | None], None]) -> Owner | None:
+    """Save a run as cancelled; if it has an owner, tell that, and return it."""
+    try:
+        _save_cancelled(store, run_id, by)
+    except RunBusyError as busy:
+        tell(run_id, by)
+        owner: Owner = busy.owner
+    else:
+        return None
+    try:  # once more: its owner may have let go of it before it could be told
+        _save_cancelled(store, run_id, by)
+    except (RunBusyError, CheckpointNotFoundError, RunCompleteError):
+        return owner
+    return None
+
+
+def _save_cancelled(store: Any, run_id: str, by: str | None) -> None:
+    with held(store, check_given_id(run_id)):
+        state: State = store.load(run_id)
+        if state.status is RunStatus.COMPLETED:
+            raise RunCompleteError(run_id, state.checkpoint_node)
+        if state.status is not RunStatus.CANCELLED:
+            store.save(evolve(told(state, by=by), status=RunStatus.CANCELLED))
+
+
+# --------------------------------------------------------------------------- looking
+
+
+def verify(store: Any) -> Verified:
+    """Load every checkpoint of every run."""
+    statuses: Counter[str] = Counter()
+    checkpoints = 0
+    damaged: list[Damage] = []
+    unreadable: list[Damage] = []
+    for run_id in store.list():
+        status = "damaged"
+        try:
+            rows = store.history(run_id)
+            for row in rows:
+                status = row.status.value
+                loaded(store, run_id, row.step, row.revision if len(rows) > 1 else None)
+                checkpoints += 1
+        except CheckpointNotFoundError:  # it was deleted meanwhile
+            continue
+        except FormatError as error:
+            unreadable.append(Damage(run_id, error.reason))
+        except CheckpointError as error:
+            damaged.append(Damage(run_id, error.reason))
+        statuses[status] += 1
+    return Verified(dict(sorted(statuses.items())), 0, checkpoints, tuple(damaged), tuple(unreadable))
+
+
+def changed_since(store: Any, token: str | None, run_id: str | None) -> str | None:
+    """Compare what is told of all runs, or of one."""
+    from hashlib import sha256  # imported when used: OpenSSL takes 4 ms
+
+    told = store.iter_runs() if run_id is None else store.history(run_id)[-1:]
+    now = sha256("\n".join(map(repr, told)).encode(errors="backslashreplace")).hexdigest()
+    return None if now == token else now
 
 
 # --------------------------------------------------------------------------- time travel

@@ -1,4 +1,4 @@
-"""CheckpointStore: what every store promises. RetentionPolicy: what it keeps of a run."""
+"""CheckpointStore: what every store promises."""
 
 from __future__ import annotations
 
@@ -6,79 +6,24 @@ import builtins
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from threading import RLock
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, TypeAlias, Unpack
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeAlias, Unpack
 
-import attrs
-
-from stategraph._owners.holds import Hold, Holds, guard_writes, held
+from stategraph._owners.holds import Hold, Holds, held
 from stategraph._values.ids import check_run_id, given_id
-from stategraph._values.provenance import RunStatus
 from stategraph.errors import StepConflictError
+from stategraph.stores._retention import RETENTIONS, Policy, RetentionPolicy
 
 if TYPE_CHECKING:
     from stategraph._values.progress import KeptParts, Part
     from stategraph._values.provenance import Owner
     from stategraph.state import State
     from stategraph.stores._checks import Narrower, RunFilter, Which
-    from stategraph.stores.summaries import Difference, Pruned, Summary
+    from stategraph.stores.summaries import Difference, Pruned, Summary, Verified
+
+__all__ = ["RETENTIONS", "CheckpointStore", "Policy", "RetentionPolicy", "SigningKey"]
 
 SigningKey: TypeAlias = Callable[[], bytes]
 """Gives a key that rows are signed with."""
-
-
-class _OfStep(Protocol):
-    """A checkpoint, as far as retention looks at it."""
-
-    @property
-    def step(self) -> int: ...
-
-
-RETENTIONS = ("latest", "full", "windowed")
-
-
-@attrs.frozen
-class RetentionPolicy:
-    """What is kept of a run.
-
-    Attributes:
-        retention: Which of its checkpoints: "latest", "full" (all), or "windowed".
-        window: How many of the newest ones, if it is "windowed".
-        ttl: For how many seconds after its completion the run is kept; None for ever.
-    """
-
-    retention: str = "latest"
-    window: int | None = None
-    ttl: float | None = None
-
-    def is_over(self, status: RunStatus, time_ns: int, now_ns: int) -> bool:
-        """Return whether a run whose newest checkpoint has this status and time is not to be kept any longer."""
-        return status is RunStatus.COMPLETED and self.ttl is not None and time_ns + self.ttl * 1e9 <= now_ns
-
-    @property
-    def max_checkpoints(self) -> int | None:
-        """How many of the newest steps are kept; None for all."""
-        return 1 if self.retention == "latest" else self.window
-
-    @property
-    def keeps_all(self) -> bool:
-        """Whether nothing that was saved is ever replaced."""
-        return self.retention == "full"
-
-    def first_kept(self, checkpoints: Sequence[_OfStep]) -> int:
-        """Return the place of the first of these checkpoints of a run, in order, that is kept."""
-        most = self.max_checkpoints
-        if most is None:
-            return 0
-        steps: set[int] = set()
-        for place in range(len(checkpoints), 0, -1):
-            steps.add(checkpoints[place - 1].step)
-            if len(steps) > most:
-                return place
-        return 0
-
-
-Policy = RetentionPolicy
-"""The name by which `stategraph.stores` exports it."""
 
 
 class CheckpointStore(ABC):
@@ -108,7 +53,8 @@ class CheckpointStore(ABC):
         """Return the newest State of a run, or that of a step. It equals what was saved, in values and in types.
 
         A store that keeps several checkpoints of a step gives the newest of them, or with `revision`, from 0, that one.
-        A store of four methods need not take a revision: nobody asks it for one.
+        A store of four methods need not take a revision: nobody asks it for one. Built-in stores take
+        ``unknown="opaque"`` as well: what this process cannot make is an `Opaque` then, for those who only look.
 
         Raises:
             ValueError: the step or the revision is not a non-negative int.
@@ -306,6 +252,19 @@ class CheckpointStore(ABC):
         with held(self, run_id, take_over=take_over):
             return _defaults.rollback(self, run_id, step, revision, by)
 
+    def cancel(self, run_id: str, *, by: str | None = None) -> Owner | None:
+        """Cancel a run: at once, or, if somebody is at work on it, with the next save of its owner, who is returned.
+
+        It takes no graph; `StateGraph.cancel` does the same for a run of its own.
+
+        Raises:
+            CheckpointNotFoundError: there is no such run.
+            RunCompleteError: it is complete.
+        """
+        from stategraph.stores import _defaults
+
+        return _defaults.cancel(self, run_id, by, self._cancel)
+
     def diff(self, run_id: str, a: int, b: int, other: str | None = None) -> Difference:
         """Return how the data of step `b` of a run, or of another run, differ from those of step `a`.
 
@@ -332,13 +291,35 @@ class CheckpointStore(ABC):
 
         return Pruned()
 
+    def verify(self) -> Verified:
+        """Read everything that is kept, and say what of it is damaged. Nothing is changed.
+
+        The default reads what `history` and `load` give.
+        """
+        from stategraph.stores import _defaults
+
+        return _defaults.verify(self)
+
+    def changed_since(self, token: str | None, run_id: str | None = None) -> str | None:
+        """Return another token if runs may have changed since this one was returned, None if nothing has.
+
+        For views that are kept up to date: ask, and look again if there is another token. It costs little in the
+        built-in stores, however many runs there are; the default looks at all of them.
+
+        Args:
+            token: What was returned before; None at first, for which there always is another one.
+            run_id: Only ask about this run, and not about what is nested in it.
+        """
+        from stategraph.stores import _defaults
+
+        return _defaults.changed_since(self, token, run_id)
+
     # ------------------------------------------------------------------ owners
 
     def owner(self, run_id: str) -> Owner | None:
         """Return who owns a run: the call that is at work on it. None if nobody is.
 
-        A store that has no more than the four methods knows of calls in this process. What a store knows beyond that,
-        its class says.
+        A store knows of calls in this process at least. What it knows beyond that, its class says.
         """
         hold = self._holds.get(given_id(check_run_id(run_id)))
         return None if hold is None else hold.owner
@@ -358,13 +339,17 @@ class CheckpointStore(ABC):
         """Return whether a run was taken from its owner."""
         return hold.is_lost
 
-    def _cancel(self, run_id: str) -> None:
+    def _cancel(self, run_id: str, by: str | None) -> None:
         """Tell whoever owns a run, or does so next, that it is cancelled."""
-        self._holds.cancel(run_id, self.list)
+        self._holds.cancel(run_id, by, self.list)
 
     def _is_cancelled(self, hold: Hold) -> bool:
         """Return whether a run was cancelled, and not taken up since."""
         return hold.is_cancelled
+
+    def _cancelled_by(self, run_id: str) -> str | None:
+        """Return who has cancelled a run that was at work, if that was said."""
+        return self._holds.cancelled_by(run_id)
 
     def _take_up(self, hold: Hold) -> None:
         """Forget that a run was cancelled, for its owner goes on with it."""
@@ -373,6 +358,8 @@ class CheckpointStore(ABC):
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         if not cls.compares_holds:
+            from stategraph._owners.guarded import guard_writes  # imported when used: few stores need it
+
             guard_writes(cls, CheckpointStore)
 
     never_waits: ClassVar[bool] = False

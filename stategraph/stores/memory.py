@@ -99,6 +99,7 @@ class MemoryStore(CheckpointStore):
             with self._lock:
                 if hold.is_lost:
                     raise lost(run_id)
+                self._held.changes = next(self._held.counter)
                 run = self._held.runs.get(run_id)
                 if run is None:
                     policy = self._held.policies.get(run_id) or RetentionPolicy()
@@ -134,7 +135,9 @@ class MemoryStore(CheckpointStore):
             while len(policies) > _MOST_WAITING:
                 del policies[next(iter(policies))]
 
-    def load(self, run_id: str, step: int | None = None, revision: int | None = None) -> State:
+    def load(
+        self, run_id: str, step: int | None = None, revision: int | None = None, *, unknown: str | None = None
+    ) -> State:  # all values are here: none is unknown
         run = self._settled().runs.get(check_run_id(run_id))
         if step is None and revision is None:
             if run is None:
@@ -147,6 +150,7 @@ class MemoryStore(CheckpointStore):
     def delete(self, run_id: str, *, take_over: bool = False) -> None:
         with held(self, check_run_id(run_id), take_over=take_over) as hold, self._alone:
             hold.check()
+            self._held.changes = next(self._held.counter)
             self._held.drop(run_id)
             self._held.policies.pop(run_id, None)
 
@@ -203,6 +207,7 @@ class MemoryStore(CheckpointStore):
         # From the look to the change: whoever deletes the run meanwhile waits.
         with held(self, check_run_id(run_id), take_over=take_over) as hold, self._alone:
             hold.check()
+            self._held.changes = next(self._held.counter)
             place, _ = found(self._held.runs.get(run_id), run_id, step, revision, self)
             return roll_back(self._held, run_id, place, by)
 
@@ -211,6 +216,7 @@ class MemoryStore(CheckpointStore):
 
         with held(self, check_given_id(new_run_id)) as hold, self._alone:
             hold.check()
+            self._held.changes = next(self._held.counter)
             place, _ = found(self._held.runs.get(check_run_id(run_id)), run_id, step, revision, self)
             return fork(self._held, run_id, place, new_run_id, self)
 
@@ -218,7 +224,13 @@ class MemoryStore(CheckpointStore):
         from stategraph.stores._memory.history import prune
 
         with self._alone:
+            self._held.changes = next(self._held.counter)
             return prune(self._held, self)
+
+    def changed_since(self, token: str | None, run_id: str | None = None) -> str | None:
+        with self._alone:
+            now = str(self._held.changes)
+        return None if now == token else now
 
 
 def _have_same_data(kept: Kept, state: State) -> bool:

@@ -21,6 +21,7 @@ from stategraph._values.frozen import MAX_DEPTH
 from stategraph.errors import ConfigError
 from stategraph.stores._codec import msgpack
 from stategraph.stores._codec.nesting import check_json
+from stategraph.stores._codec.opaque import unknown_shown
 from stategraph.stores._codec.type_codecs import DecodeError, TypeCodec, find_codec
 from stategraph.stores._codec.value_encoder import EncodedValue, ValueEncoder
 
@@ -43,7 +44,8 @@ class _PlainEncoder(ValueEncoder):
         return {_MARK + key if key.startswith(_MARK) else key: item for key, item in items.items()}
 
     def encoded(self, value: EncodedValue) -> Any:
-        return self.prepared(msgpack.decode(value.data), 0)
+        with unknown_shown():  # what was loaded by whoever only looks is written as it was
+            return self.prepared(msgpack.decode(value.data), 0)
 
 
 def _to_plain(parts: list[Any]) -> list[Any]:
@@ -54,6 +56,15 @@ def _to_plain(parts: list[Any]) -> list[Any]:
     """
     encoder = _PlainEncoder()
     return [encoder.prepare(part, "", -1) for part in parts]
+
+
+def plain(value: Any) -> Any:
+    """Return the plain form of a value: what the serializer "json" writes.
+
+    Raises:
+        NotSerializableError: A part of it cannot be kept exactly; the error has the path to it.
+    """
+    return _PlainEncoder().prepare(value, "", -1)
 
 
 def _from_plain(plain: Any, depth: int = 0) -> Any:
@@ -94,6 +105,20 @@ def _key(key: Any) -> str:
     if not key.startswith(_MARK * 2):
         raise DecodeError(f"it holds a dict with the key {shorten(key)}, which is no tag")
     return key[1:]
+
+
+def from_plain(form: Any) -> Any:
+    """Return the value that has this plain form. Its containers are ordinary ones.
+
+    Raises:
+        DecodeError: It is no plain form.
+    """
+    try:
+        return _from_plain(form)
+    except (DecodeError, MemoryError):
+        raise
+    except Exception as error:  # any may be raised while values are made of garbage
+        raise DecodeError(f"it is no plain form: {error}") from error
 
 
 # --------------------------------------------------------------------------- formats
@@ -144,7 +169,7 @@ class Serializer(PayloadFormat):
 
     def decode(self, payload: bytes) -> Any:
         try:
-            return _from_plain(self.loads(payload))
+            return from_plain(self.loads(payload))
         except (DecodeError, MemoryError):
             raise
         except Exception as error:  # any may be raised while values are made of garbage

@@ -10,9 +10,8 @@ import os
 from pathlib import Path
 from typing import Any
 
-from stategraph.errors import ConfigError
 from stategraph.stores._files.config_paths import absolute_path
-from stategraph.stores._files.sqlite_files import check_version
+from stategraph.stores._files.sqlite_files import check_read_only, check_version
 from stategraph.stores._rows.sqlite_table import SqliteTable
 from stategraph.stores._rows.store import RowStore
 from stategraph.stores._rows.table import Identify
@@ -26,7 +25,8 @@ class SqliteStore(RowStore):
 
     Args:
         path: The file, with ``~`` for the user's home. It is made if it is not there, for its owner only.
-        read_only: Look into a database that others write to, and change nothing; it may be of an older version.
+        read_only: Look into a database that others write to, and change nothing; it may be of an older version. No
+            file is made for that, unless what was saved last stands in a log whose index is missing.
         options: As for RowStore.
 
     Raises:
@@ -38,8 +38,7 @@ class SqliteStore(RowStore):
 
     def __init__(self, path: str | os.PathLike[str], *, read_only: bool = False, **options: Any) -> None:
         check_version("checkpoint.store", "sqlite", _OLDEST)
-        if type(read_only) is not bool:
-            raise ConfigError("checkpoint.options.read_only", read_only, "true opens it to be read only; false is")
+        check_read_only(read_only)
 
         def open_table(store: object, identify: Identify) -> SqliteTable:
             self.path = Path(absolute_path(path, "checkpoint.options.path", "a file"))

@@ -129,6 +129,39 @@ def _is_same(one: Any, other: Any) -> bool:
 
 
 @attrs.frozen
+class Damage:
+    """What is wrong with a run.
+
+    Attributes:
+        run_id: The run; empty if it is the store as a whole.
+        reason: What is wrong.
+    """
+
+    run_id: str
+    reason: str
+
+
+@attrs.frozen
+class Verified:
+    """What `CheckpointStore.verify` has read.
+
+    Attributes:
+        runs: How many runs of each status there are.
+        nested: How many runs are nested in these, or hold finished parts of their steps.
+        checkpoints: How many checkpoints of all of them were read.
+        damaged: What is damaged.
+        unreadable: What cannot be read here, and is not damaged: a newer version wrote it, or it takes a serializer or
+            a package that this process does not have.
+    """
+
+    runs: Mapping[str, int] = attrs.field(factory=dict)
+    nested: int = 0
+    checkpoints: int = 0
+    damaged: tuple[Damage, ...] = ()
+    unreadable: tuple[Damage, ...] = ()
+
+
+@attrs.frozen
 class Pruned:
     """What `CheckpointStore.prune` removed.
 

@@ -16,7 +16,6 @@ import attrs
 from stategraph._owners.holds import Hold, acting, on_behalf_of
 from stategraph._values.frozen import are_settled, freeze, is_settled
 from stategraph._values.progress import KeptParts, Part
-from stategraph.errors import CheckpointSaveError
 from stategraph.state import State, data_of
 from stategraph.stores.base import CheckpointStore, RetentionPolicy
 from stategraph.stores.writer import writer_of
@@ -169,7 +168,7 @@ class WriteBehindStore:
         """Go on once it is known whether States are saved, which is False if they have to be saved alone."""
         if saved is True:
             self._forget(states)
-        elif type(saved) is CheckpointSaveError:  # nothing can be saved now, of no run
+        elif isinstance(saved, BaseException):
             self._error = saved
         self._saving.release()
 
@@ -229,13 +228,17 @@ class WriteBehindStore:
         """Return whether a run was taken from its owner."""
         return self._store._has_lost(hold)
 
-    def _cancel(self, run_id: str) -> None:
+    def _cancel(self, run_id: str, by: str | None) -> None:
         """Tell whoever owns a run of the store that it is cancelled."""
-        self._store._cancel(run_id)
+        self._store._cancel(run_id, by)
 
     def _is_cancelled(self, hold: Hold) -> bool:
         """Return whether a run was cancelled."""
         return self._store._is_cancelled(hold)
+
+    def _cancelled_by(self, run_id: str) -> str | None:
+        """Return who has cancelled a run."""
+        return self._store._cancelled_by(run_id)
 
     def _take_up(self, hold: Hold) -> None:
         """Forget that a run was cancelled."""

@@ -16,13 +16,16 @@ from stategraph.state import State
 from stategraph.stores import CheckpointStore
 from stategraph.testing.corpus import HOSTILE_RUN_IDS, KEPT_VALUES, RUN_IDS
 from stategraph.testing.history import HistoryContract
+from stategraph.testing.looking import LookingContract
 from stategraph.testing.owning import OwningContract
 from stategraph.testing.parts import PartsContract
 from stategraph.testing.values import ValuesContract, check_each
 from stategraph.testing.waiting import WaitingContract
 
 
-class CheckpointStoreContract(ValuesContract, HistoryContract, WaitingContract, PartsContract, OwningContract):
+class CheckpointStoreContract(
+    ValuesContract, HistoryContract, LookingContract, WaitingContract, PartsContract, OwningContract
+):
     """Inherit from this and give it a fixture named ``store`` that makes an empty store.
 
     Set `keeps_history` to False for a store that keeps the newest State of a run only. What is said of finished parts

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import attrs
 import pytest
@@ -67,6 +67,8 @@ _HANDS: dict[str, Callable[[CheckpointStore], Any]] = {
 
 class OwningContract:
     """Part of `CheckpointStoreContract`."""
+
+    keeps_history: ClassVar[bool] = True
 
     def test_a_run_is_owned_while_a_call_works_on_it(self, store: CheckpointStore) -> None:
         """And by nobody before and afterwards."""
@@ -242,6 +244,22 @@ class OwningContract:
         assert list(_graph(store, has_third=True).recover()) == []
         assert _graph(store, has_third=True).resume(_RUN).step == 3
 
+    @pytest.mark.parametrize("by", ["Zoë, the 2nd", None])
+    def test_who_has_cancelled_a_run_at_work(self, store: CheckpointStore, by: str | None) -> None:
+        """The history of the run tells, of a store that has one."""
+
+        def cancelled() -> None:
+            for name in (by, "one who came too late"):
+                _graph(store).cancel(_RUN, by=name)
+
+        with pytest.raises(RunCancelledError):
+            _graph(store, cancelled, has_third=True, retention="full").execute(State(run_id=_RUN))
+
+        told = store.history(_RUN)[-1]
+        assert told.status == "cancelled"
+        if self.keeps_history:
+            assert (told.kind, told.by) == ("cancel", by)
+
     def test_a_run_that_nobody_is_at_work_on(self, store: CheckpointStore) -> None:
         """It is taken up by one sweep and no other, or cancelled at once."""
         graph = _graph(store)
@@ -266,3 +284,15 @@ class OwningContract:
 
         assert store.owner(_RUN) is None
         assert _graph(store).resume(_RUN)["made"] == ["a", "b"]
+
+    def test_the_store_cancels_a_run_that_somebody_is_at_work_on(self, store: CheckpointStore) -> None:
+        """Whoever cancels it is told who owns it; the owner stops before the next node."""
+        owners: list[Any] = []
+        graph = _graph(store, lambda: owners.append(store.cancel(_RUN)), has_third=True)
+
+        with pytest.raises(RunCancelledError):
+            graph.execute(State(run_id=_RUN))
+
+        assert owners[0].pid > 0
+        assert store.load(_RUN).status == "cancelled"
+        assert store.owner(_RUN) is None

@@ -29,6 +29,7 @@ PROGRESSES: dict[str, Progress] = {
     "no chunks yet": Progress(partial=Partial("write")),
     "origins": Progress(origins={"index": Origin("build", 3, _keys("a", "b")), "n": Origin("", 0, _keys())}),
     "recoveries": Progress(recoveries=3),
+    "the turn": Progress(turn=2),
     "other names": Progress(kept_names={"write": "draft", "draft": "write"}),
     "what was replaced": Progress(replaced={"n": (), "orders": ([{"id": (1, None)}],), "note": ("\0",)}),
     "all of it": Progress(

@@ -134,3 +134,17 @@ def test_a_stream_grows_on_a_terminal(tmp_path: Path) -> None:
     assert code == 0, text
     assert re.search(r"answer: Because clocks\s", text)
     assert "24 words" in text
+
+
+class TestKilledWorker:
+    def test_the_other_worker_does_what_is_left(self, tmp_path: Path) -> None:
+        """All runs finish; what was done twice was at work when the worker was killed, and nothing else."""
+        code, output = run(tmp_path, "killed_worker")
+
+        assert (code, "30 of 30 runs are complete" in output) == (0, True), output
+        saved = int(re.findall(r"(\d+) of 90 steps were saved by worker", output)[0])
+        killed = re.findall(r"worker (\d+) is killed", output)[0]
+        twice = re.findall(r"twice: \w+ of [\w-]+, which (\d+) was running when it was killed", output)
+        assert saved > 0
+        assert set(twice) <= {killed}
+        assert len(twice) <= 4  # as many turns as it had at the same time

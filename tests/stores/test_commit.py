@@ -4,9 +4,11 @@ import linecache
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from queue import SimpleQueue
+from typing import cast
 
 import pytest
 
@@ -14,6 +16,7 @@ from stategraph import State
 from stategraph.errors import CheckpointCorruptError, CheckpointError, CheckpointSaveError
 from stategraph.stores._rows import access as commit
 from stategraph.stores._rows.access import SharedCommits
+from stategraph.stores._rows.lanes import CommitLanes
 from stategraph.stores._rows.records import WriteBatch
 from stategraph.stores._rows.sqlite_table import SqliteTable
 from stategraph.stores.disk import DiskStore
@@ -404,3 +407,43 @@ class TestWithAStore:
         store.close()
 
         assert wrong == []
+
+
+class TestLanes:
+    """Of a store that makes several transactions at a time."""
+
+    def test_each_is_made_at_once_while_there_are_lanes(self) -> None:
+        """What comes after that shares the next."""
+        gate, applied, entered = threading.Event(), list[int](), threading.Semaphore(0)
+
+        def apply(writes: Sequence[WriteBatch]) -> list[bool]:
+            applied.append(len(writes))
+            entered.release()
+            gate.wait(10)
+            return [True] * len(writes)
+
+        lanes = CommitLanes(apply, bool, 2)
+        threads = [threading.Thread(target=lanes.commit, args=(cast("WriteBatch", number),)) for number in range(5)]
+        for thread in threads[:2]:
+            thread.start()
+            assert entered.acquire(timeout=10)
+        for thread in threads[2:]:
+            thread.start()
+        while sum(max(0, lane.waiting) for lane in lanes._lanes) < 3:
+            time.sleep(0.001)
+        gate.set()
+        for thread in threads:
+            thread.join(10)
+
+        assert sorted(applied) == [1, 1, 3]
+
+    def test_who_lanes_in_one_is_refused_in_all(self) -> None:
+        """It would wait for itself, further down its stack."""
+
+        def apply(writes: Sequence[WriteBatch]) -> list[bool]:
+            with pytest.raises(CheckpointSaveError):
+                lanes.commit(cast("WriteBatch", 2))
+            return [True]
+
+        lanes = CommitLanes(apply, bool, 2)
+        assert lanes.commit(cast("WriteBatch", 1))

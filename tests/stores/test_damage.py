@@ -129,6 +129,26 @@ class TestLostRows:
             any_store.history("a")
 
     @pytest.mark.inside
+    def test_the_newest_revision(self, any_store):
+        """The one before it does not pass for the newest of its step."""
+        saved(any_store, 1, 2, policy=Policy("full"))
+        saved(any_store, 2, status="paused")
+        lose(any_store, 3)
+
+        with pytest.raises(CheckpointCorruptError, match="step 2 is missing"):
+            any_store.load("a", 2)
+
+    @pytest.mark.inside
+    def test_one_before_a_snapshot(self, any_store):
+        """Nothing builds on it, and the numbers of those around it show that it was there."""
+        saved(any_store, 1, 2, 3, policy=Policy("full"))
+        any_store.rollback("a", 1)
+        lose(any_store, 3)
+
+        with pytest.raises(CheckpointCorruptError, match="is missing"):
+            any_store.history("a")
+
+    @pytest.mark.inside
     def test_one_in_whose_place_another_stands(self, store):
         """It was saved, and is damaged."""
         saved(store, 1, 2, 3, policy=Policy("full"))
@@ -496,6 +516,16 @@ def test_an_id_that_no_run_can_have(tmp_path, run_id):
         assert store.list() == []
         assert store.runs() == []
         assert store.prune().damaged == (str(run_id),)
+
+
+def test_a_row_that_is_no_text_is_damaged(tmp_path):
+    """Bytes whose type was flipped to text: the file is damaged, and not only not to be had at the moment."""
+    with DiskStore(tmp_path / "runs") as store:
+        saved(store, 1)
+        sql(store.path / "cache.db", "UPDATE Cache SET value = CAST(x'ff' AS TEXT) WHERE key LIKE 'row:a@%'")
+
+        with pytest.raises(CheckpointCorruptError, match="UTF-8"):
+            store.load("a")
 
 
 class TestTheWayOut:

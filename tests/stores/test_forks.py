@@ -16,6 +16,7 @@ from stategraph.stores.disk import DiskStore
 from stategraph.stores.memory import MemoryStore
 from stategraph.stores.sqlite import SqliteStore
 from tests.postgres_server import postgres_at
+from tests.redis_server import redis_at
 from tests.stores.inside import table_of
 
 pytestmark = [
@@ -28,6 +29,7 @@ MAKE: dict[str, Callable[[Path], CheckpointStore]] = {
     "disk": lambda folder: DiskStore(folder / "runs"),
     "memory": lambda folder: MemoryStore(),
     "postgres": postgres_at,
+    "redis": redis_at,
 }
 
 

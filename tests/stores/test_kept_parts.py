@@ -25,6 +25,7 @@ from stategraph.stores.disk import DiskStore
 from stategraph.stores.memory import MemoryStore
 from stategraph.stores.sqlite import SqliteStore
 from tests.postgres_server import postgres_at
+from tests.redis_server import redis_at
 
 OPENERS = {"sqlite": lambda folder: SqliteStore(folder / "runs.db"), "disk": lambda folder: DiskStore(folder / "runs")}
 DATABASES = {"sqlite": "runs.db", "disk": "runs/cache.db"}
@@ -169,11 +170,12 @@ class TestDamage:
             store.load("a")
 
 
-@pytest.fixture(params=["memory", "postgres", *OPENERS])
+@pytest.fixture(params=["memory", "postgres", "redis", *OPENERS])
 def store(request, tmp_path):
     openers: dict[str, Callable[[Path], CheckpointStore]] = {
         "memory": lambda folder: MemoryStore(),
         "postgres": postgres_at,
+        "redis": redis_at,
         **OPENERS,
     }
     with openers[request.param](tmp_path) as store:

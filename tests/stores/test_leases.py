@@ -12,26 +12,26 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, TypeAlias
 
-import psycopg
 import pytest
 
-from stategraph import CheckpointConfig, GraphConfig, RunBusyError, RunLostError, State, StateGraph
+from stategraph import CheckpointConfig, CheckpointError, GraphConfig, RunBusyError, RunLostError, State, StateGraph
 from stategraph._owners import holds, leases
 from stategraph._values import clock
 from stategraph._values.progress import Part
 from stategraph._values.provenance import ParentStep
-from stategraph.stores import PostgresStore
-from tests.postgres_proxy import Proxy, folder_of
-from tests.postgres_server import dsn, new_schema, open_postgres
+from stategraph.stores import PostgresStore, RedisStore
 from tests.scenarios import RUN, make_graph, traces
+from tests.stores.lease_servers import SERVERS, LeaseServer
+
+Store: TypeAlias = PostgresStore | RedisStore
 
 pytestmark = pytest.mark.timeout(60)
 
 OWNER = """
 import json, sys, time
-from stategraph import CheckpointConfig, GraphConfig, State, StateGraph
+from stategraph import CheckpointConfig, CheckpointError, GraphConfig, State, StateGraph
 from stategraph.errors import RunLostError
 from stategraph._owners import leases
 
@@ -57,18 +57,25 @@ except RunLostError:
 """
 
 
-@pytest.fixture
-def schema() -> str:
-    return new_schema()
+@pytest.fixture(params=SERVERS)
+def server(request: pytest.FixtureRequest) -> LeaseServer:
+    """-> a server of each kind."""
+    return SERVERS[request.param]
 
 
 @pytest.fixture
-def opened(schema: str) -> Iterator[Callable[..., PostgresStore]]:
-    """-> opens a store in the schema, once more each time: each is as a process of its own to the others."""
-    stores: list[PostgresStore] = []
+def place(server: LeaseServer) -> str:
+    """-> a place on it where nothing is."""
+    return server.new_place()
 
-    def open_one(**options: Any) -> PostgresStore:
-        stores.append(open_postgres(schema, **options))
+
+@pytest.fixture
+def opened(server: LeaseServer, place: str) -> Iterator[Callable[..., Store]]:
+    """-> opens a store in the place, once more each time: each is as a process of its own to the others."""
+    stores: list[Store] = []
+
+    def open_one(**options: Any) -> Store:
+        stores.append(server.open(place, **options))
         return stores[-1]
 
     yield open_one
@@ -77,12 +84,12 @@ def opened(schema: str) -> Iterator[Callable[..., PostgresStore]]:
 
 
 @pytest.fixture
-def elsewhere(schema: str) -> Iterator[Callable[[], subprocess.Popen[str]]]:
+def elsewhere(server: LeaseServer, place: str) -> Iterator[Callable[[], subprocess.Popen[str]]]:
     """-> starts an owner of the run on another machine, with a lease of one second."""
     started: list[subprocess.Popen[str]] = []
 
     def start() -> subprocess.Popen[str]:
-        options = json.dumps({"store": "postgres", "options": {"dsn": dsn(), "schema": schema}})
+        options = json.dumps(server.config(place))
         process = subprocess.Popen([sys.executable, "-c", OWNER, options], stdout=subprocess.PIPE, text=True)
         started.append(process)
         assert process.stdout is not None
@@ -96,18 +103,12 @@ def elsewhere(schema: str) -> Iterator[Callable[[], subprocess.Popen[str]]]:
         process.communicate()
 
 
-def rows_of(schema: str, table: str) -> list[Any]:
-    """-> what a table holds."""
-    with psycopg.connect(dsn()) as connection:
-        return connection.execute(f"SELECT * FROM {schema}.{table}").fetchall()
-
-
 def nested(name: str, step: int) -> State:
     """-> the State of a run that is nested in the second step of the run."""
     return State(run_id=f"{RUN}/#2/{name}", step=step, parent=ParentStep(RUN, 1))
 
 
-def going_on(store: PostgresStore) -> StateGraph:
+def going_on(store: Store) -> StateGraph:
     """-> the graph of the owner elsewhere, whose node is done at once here."""
     config = GraphConfig("chain", observer="noop", checkpoint=CheckpointConfig(interval=1, preserve=True))
     graph = StateGraph(config, store=store)
@@ -122,7 +123,7 @@ def going_on(store: PostgresStore) -> StateGraph:
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "frozen"])
 def test_an_owner_on_another_machine(
-    elsewhere: Callable[[], subprocess.Popen[str]], opened: Callable[..., PostgresStore], how: signal.Signals
+    elsewhere: Callable[[], subprocess.Popen[str]], opened: Callable[..., Store], how: signal.Signals
 ) -> None:
     """Keeps its run until the lease runs out, and then it is anybody's; who wakes up has lost it."""
     process, store = elsewhere(), opened()
@@ -148,7 +149,7 @@ def test_an_owner_on_another_machine(
 
 
 def test_an_owner_that_lives_keeps_its_run(
-    elsewhere: Callable[[], subprocess.Popen[str]], opened: Callable[..., PostgresStore]
+    elsewhere: Callable[[], subprocess.Popen[str]], opened: Callable[..., Store]
 ) -> None:
     """For longer than the lease; whoever wants it waits, or takes it."""
     process, store = elsewhere(), opened()
@@ -165,7 +166,7 @@ def test_an_owner_that_lives_keeps_its_run(
 class TestByHand:
     """Writes to the store that are none of a run."""
 
-    def test_of_a_run_that_somebody_owns(self, opened: Callable[..., PostgresStore]) -> None:
+    def test_of_a_run_that_somebody_owns(self, opened: Callable[..., Store]) -> None:
         """They are refused, whatever they are."""
         store, other = opened(), opened()
         with make_graph(traces("abc"), store=store).stream(State(run_id=RUN)) as states:
@@ -185,21 +186,22 @@ class TestByHand:
             assert other.prune().runs == ()
             assert [*states][-1]["trace"] == [*"abc"]
 
-    def test_they_take_no_lease(self, opened: Callable[..., PostgresStore], schema: str) -> None:
+    def test_they_take_no_lease(self, server: LeaseServer, opened: Callable[..., Store], place: str) -> None:
         """The statement that writes looks whether somebody has one."""
         store = opened()
         for step in (1, 2):
             store.save(State(run_id=RUN, step=step))
-        assert rows_of(schema, "lease") == rows_of(schema, "worker") == []
+        assert server.count(place, "lease") == server.count(place, "worker") == 0
 
     @pytest.mark.parametrize("what", ["save", "delete", "rollback"])
-    def test_of_a_run_whose_owner_is_gone(self, opened: Callable[..., PostgresStore], schema: str, what: str) -> None:
+    def test_of_a_run_whose_owner_is_gone(
+        self, server: LeaseServer, opened: Callable[..., Store], place: str, what: str
+    ) -> None:
         """They are made, and whoever had it has lost it."""
         store, other = opened(), opened()
         stream = make_graph(traces("abc"), store=store).stream(State(run_id=RUN))
         next(stream)
-        with psycopg.connect(dsn()) as connection:
-            connection.execute(f"UPDATE {schema}.worker SET until = clock_timestamp()")
+        server.expire(place)
         match what:
             case "save":
                 other.save(State(run_id=RUN, step=5))
@@ -216,10 +218,10 @@ class TestFences:
     """Each write of an owner carries one."""
 
     @pytest.mark.inside
-    def test_a_refused_one_is_not_tried_again(self, opened: Callable[..., PostgresStore]) -> None:
+    def test_a_refused_one_is_not_tried_again(self, server: LeaseServer, opened: Callable[..., Store]) -> None:
         """Who has lost the run is told by one statement, and why by another."""
-        proxy = Proxy(folder_of(dsn()))
-        store, other = opened(dsn=proxy.dsn), opened()
+        proxy = server.proxy()
+        store, other = opened(**server.through(proxy)), opened()
         stream = make_graph(traces("abc"), store=store).stream(State(run_id=RUN))
         next(stream)
         hold = holds.Hold(RUN)
@@ -228,14 +230,15 @@ class TestFences:
         with pytest.raises(RunLostError):
             next(stream)
 
-        assert proxy.answers <= 3  # the last is to let go of what it had
+        # One is to let go of what it had, and Redis may have to be told the script of that first.
+        assert proxy.answers <= 4
         assert other.load(RUN).step == 1
         holds.let_go(hold)
         store.close()
         proxy.close()
 
     @pytest.mark.inside
-    def test_what_is_nested_in_a_run(self, opened: Callable[..., PostgresStore]) -> None:
+    def test_what_is_nested_in_a_run(self, opened: Callable[..., Store]) -> None:
         """Is fenced with it: its parts, its nested runs, those that are there and those that would be new."""
         store, other = opened(), opened()
         first = holds.Hold(RUN)
@@ -261,7 +264,7 @@ class TestFences:
         assert other.load_parts(RUN, 2, "map") == {"x": 1}
         assert other.load(f"{RUN}/#2/child").step == 1
 
-    def test_a_run_that_was_deleted_and_begun_anew(self, opened: Callable[..., PostgresStore]) -> None:
+    def test_a_run_that_was_deleted_and_begun_anew(self, opened: Callable[..., Store]) -> None:
         """Is none of its former owner's."""
         store, other = opened(), opened()
         stream = make_graph(traces("abc"), store=store).stream(State(run_id=RUN))
@@ -273,11 +276,93 @@ class TestFences:
         assert other.load(RUN) == state
 
 
+class TestNothingIsSure:
+    """A process that could not say that it is there may have lost its runs: it begins nothing more in them."""
+
+    @pytest.mark.parametrize("durability", ["sync", "async", "exit"])
+    def test_the_run_stops_before_others_can_have_it(
+        self, server: LeaseServer, opened: Callable[..., Store], durability: str
+    ) -> None:
+        """However long the store would wait for its server, and however often it saves."""
+        proxy = server.proxy()
+        store, made = opened(**server.through(proxy), lease=1.5, patience=60), list[str]()
+
+        def cut_off(state: State) -> dict[str, Any]:
+            made.append("a")
+            proxy.mode = "hole"
+            time.sleep(0 if durability == "sync" else 1.6)
+            return {}
+
+        graph = make_graph({"a": cut_off, "b": lambda state: made.append("b")}, store=store, durability=durability)
+        began = time.monotonic()
+        with pytest.raises(CheckpointError, match="this call stops: once the server answers, resume goes on"):
+            graph.execute(State(run_id=RUN))
+
+        assert time.monotonic() - began < 7  # and not 60; to connect once more takes 2 s at least
+        assert made == ["a"]
+        proxy.mode = "pass"
+        wait_for(lambda: store.owner(RUN) is None)  # the lease was let go of once the server could be told
+        store.close()
+        proxy.close()
+
+
+class TestThreadsOfOneProcess:
+    """Who has taken a run from another thread keeps it, whenever the lease of that one comes."""
+
+    @pytest.mark.inside
+    def test_the_lease_of_one_who_has_lost_it_comes_late(
+        self, opened: Callable[..., Store], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Then it comes to nothing."""
+        store = opened()
+        table: Any = type(store._log.table)
+        acquire = table.acquire
+        first, second = holds.Hold(RUN), holds.Hold(RUN)
+
+        def late(*arguments: Any) -> Any:
+            monkeypatch.undo()
+            holds.own(store, second, take_over=True)
+            return acquire(*arguments)
+
+        monkeypatch.setattr(table, "acquire", late)
+        with pytest.raises(RunLostError):
+            holds.own(store, first)
+        with holds.on_behalf_of(second):
+            store.save(State(run_id=RUN, step=1))
+
+        assert store.load(RUN).step == 1
+        holds.let_go(second)
+
+    @pytest.mark.inside
+    def test_one_that_is_looked_at_while_it_is_leased(
+        self, opened: Callable[..., Store], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """For a write by hand that has found the run leased: it has not lost it."""
+        store = opened()
+        table: Any = type(store._log.table)
+        acquire = table.acquire
+        hold = holds.Hold(RUN, is_by_hand=True)
+        holds.own(store, hold)
+
+        def looked_at(*arguments: Any) -> Any:
+            monkeypatch.undo()
+            with pytest.raises(RunBusyError):
+                store._own(holds.Hold(RUN))
+            return acquire(*arguments)
+
+        monkeypatch.setattr(table, "acquire", looked_at)
+        owners = store._log.table.owners
+        assert owners is not None
+        assert owners.settle(hold)
+        assert not hold.is_lost
+        holds.let_go(hold)
+
+
 class TestRenewal:
     """A process says that it is there, for all of its runs."""
 
     @pytest.mark.inside
-    def test_once_for_all_runs(self, opened: Callable[..., PostgresStore], monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_once_for_all_runs(self, opened: Callable[..., Store], monkeypatch: pytest.MonkeyPatch) -> None:
         """And each third of the lease; nothing is said once nothing is owned."""
         renewed: list[float] = []
         renew = leases.LeaseHolds._renew
@@ -303,11 +388,11 @@ class TestRenewal:
         assert not any(thread.name == "stategraph-leases" for thread in threading.enumerate())
 
     def test_one_that_fails_is_told(
-        self, opened: Callable[..., PostgresStore], caplog: pytest.LogCaptureFixture
+        self, server: LeaseServer, opened: Callable[..., Store], caplog: pytest.LogCaptureFixture
     ) -> None:
         """And the next one is made; the run goes on, as nobody has taken it."""
-        proxy = Proxy(folder_of(dsn()))
-        store = opened(dsn=proxy.dsn, lease=0.9, patience=1)
+        proxy = server.proxy()
+        store = opened(**server.through(proxy), lease=0.9, patience=1)
         stream = make_graph(traces("abc"), store=store).stream(State(run_id=RUN))
         with caplog.at_level(logging.WARNING, logger="stategraph"):
             next(stream)
@@ -321,7 +406,7 @@ class TestRenewal:
         store.close()
         proxy.close()
 
-    def test_clocks_of_clients(self, opened: Callable[..., PostgresStore], monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_clocks_of_clients(self, opened: Callable[..., Store], monkeypatch: pytest.MonkeyPatch) -> None:
         """Do not matter: that of the server says what has run out."""
         store, other = opened(), opened()
         with make_graph(traces("abc"), store=store).stream(State(run_id=RUN)) as states:
@@ -335,30 +420,30 @@ class TestRenewal:
             assert [*states][-1]["trace"] == [*"abc"]
 
     @pytest.mark.inside
-    def test_all_is_let_go_of_at_the_end(self, opened: Callable[..., PostgresStore], schema: str) -> None:
+    def test_all_is_let_go_of_at_the_end(self, server: LeaseServer, opened: Callable[..., Store], place: str) -> None:
         """Of a run: its lease; of a store or a process: all that it has."""
         store, other = opened(), opened()
         make_graph(traces("ab"), store=store, preserve=True).execute(State(run_id=RUN))
-        assert rows_of(schema, "lease") == []
+        assert server.count(place, "lease") == 0
         hold = holds.Hold("another")
         holds.own(store, hold)
         assert other.owner("another") is not None
         store.close()
-        assert rows_of(schema, "worker") == []
+        assert server.count(place, "worker") == 0
         assert other.owner("another") is None
 
-    def test_a_process_that_ends(self, schema: str) -> None:
+    def test_a_process_that_ends(self, server: LeaseServer, place: str) -> None:
         """In order: it leaves nothing, though nobody has closed the store."""
-        open_postgres(schema).close()
+        server.open(place).close()
         script = OWNER.partition("def node")[0]
         script += "from stategraph._owners import holds\nholds.own(graph.store, holds.Hold('run'))"
-        options = json.dumps({"store": "postgres", "options": {"dsn": dsn(), "schema": schema}})
+        options = json.dumps(server.config(place))
         subprocess.run([sys.executable, "-c", script, options], check=True, timeout=30)
 
-        assert rows_of(schema, "worker") == []
+        assert server.count(place, "worker") == 0
 
 
-def test_sweepers_against_each_other(opened: Callable[..., PostgresStore]) -> None:
+def test_sweepers_against_each_other(opened: Callable[..., Store]) -> None:
     """Each run that was left unfinished is gone on with once."""
     graph = {"a": lambda state: {}, "b": lambda state: {"pid": os.getpid()}}
     first = opened()
@@ -385,3 +470,11 @@ def test_the_lease_of_a_config() -> None:
     """Goes to stores on servers; on one machine nobody needs it."""
     assert CheckpointConfig(store="postgres", lease=5, options={"dsn": "X"}).store_options() == {"dsn": "X", "lease": 5}
     assert CheckpointConfig(store="sqlite", lease=5, options={"path": "x"}).store_options() == {"path": "x"}
+
+
+def wait_for(is_so: Callable[[], bool]) -> None:
+    """Wait until something is so, for ten seconds at most."""
+    until = time.monotonic() + 10
+    while not is_so():
+        assert time.monotonic() < until
+        time.sleep(0.01)

@@ -230,7 +230,7 @@ class Curious:
 class TestWhatAValueDoes:
     """When it is compared, encoded or restored."""
 
-    @pytest.mark.parametrize("kind", ["memory", "sqlite", "disk", "postgres"])
+    @pytest.mark.parametrize("kind", ["memory", "sqlite", "disk", "postgres", "redis"])
     @pytest.mark.parametrize("name", ["save another run", "load", "list", "delete another run"])
     @pytest.mark.parametrize("during", ["save", "save again", "load", "rollback", "fork"])
     def test_it_works_or_is_refused(self, tmp_path: Path, kind: str, name: str, during: str) -> None:
@@ -376,7 +376,7 @@ def test_results(tmp_path: Path) -> None:
     results._opened().shut()
 
 
-@pytest.mark.parametrize("kind", ["memory", "sqlite", "disk", "postgres"])
+@pytest.mark.parametrize("kind", ["memory", "sqlite", "disk", "postgres", "redis"])
 def test_collections_everywhere(tmp_path: Path, kind: str) -> None:
     """Finalisers that use the store come at any line of other calls, on several threads: none waits."""
     with make_store(kind, tmp_path) as store:

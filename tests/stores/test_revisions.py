@@ -17,6 +17,7 @@ from stategraph.stores.memory import MemoryStore
 from stategraph.stores.sqlite import SqliteStore
 from stategraph.stores.summaries import Summary
 from tests.postgres_server import postgres_at
+from tests.redis_server import redis_at
 from tests.scenarios import HANDLES
 
 _FULL = Policy("full")
@@ -30,6 +31,7 @@ def opened(kind: str, folder: Path) -> CheckpointStore:
         "sqlite": lambda: SqliteStore(folder / "runs.db"),
         "disk": lambda: DiskStore(folder / "runs"),
         "postgres": lambda: postgres_at(folder),
+        "redis": lambda: redis_at(folder),
     }
     HANDLES.append(kinds[kind]())
     return HANDLES[-1]
@@ -128,7 +130,7 @@ class Story:
             assert self.store.load(run_id) == self.store.load(run_id, newest.step) == newest
 
 
-@pytest.mark.parametrize("kind", ["memory", "sqlite", "disk", "postgres"])
+@pytest.mark.parametrize("kind", ["memory", "sqlite", "disk", "postgres", "redis"])
 @pytest.mark.parametrize("seed", range(6))
 def test_what_was_said_is_still_said(kind: str, seed: int, tmp_path: Path) -> None:
     """Whatever is saved, amended, failed, taken back, forked and refused, and by another handle as well."""
@@ -141,7 +143,7 @@ def test_what_was_said_is_still_said(kind: str, seed: int, tmp_path: Path) -> No
     story.store.close()
 
 
-@pytest.mark.parametrize("kind", ["memory", "sqlite", "disk", "postgres"])
+@pytest.mark.parametrize("kind", ["memory", "sqlite", "disk", "postgres", "redis"])
 class TestRevisions:
     def test_the_newest_is_loaded_unless_another_is_asked_for(self, kind: str, tmp_path: Path) -> None:
         """Each can be; one that is not there is named."""

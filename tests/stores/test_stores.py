@@ -13,6 +13,7 @@ from stategraph.stores.memory import MemoryStore
 from stategraph.stores.sqlite import SqliteStore
 from stategraph.testing import CheckpointStoreContract
 from tests.postgres_server import open_postgres
+from tests.redis_server import open_redis
 
 
 class TestMemoryStore(CheckpointStoreContract):
@@ -48,6 +49,24 @@ class TestPostgresStore(CheckpointStoreContract):
     @pytest.fixture(params=POSTGRES)
     def store(self, request):
         store = open_postgres(**POSTGRES[request.param])
+        yield store
+        store.close()
+
+
+REDIS: dict[str, dict[str, Any]] = {
+    "usual": {},
+    "signed, as JSON, in one partition": {
+        "sign_with": lambda: b"a key of the tests",
+        "serializer": "json",
+        "partitions": 1,
+    },
+}
+
+
+class TestRedisStore(CheckpointStoreContract):
+    @pytest.fixture(params=REDIS)
+    def store(self, request):
+        store = open_redis(**REDIS[request.param])
         yield store
         store.close()
 

@@ -7,8 +7,9 @@ little time to write and to read. Values that are not settled are encoded at eve
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from operator import eq, is_
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain, compress, islice
+from operator import eq, is_, is_not
 from typing import Any
 
 import attrs
@@ -17,10 +18,11 @@ from stategraph._text.shown import shorten
 from stategraph._util.atoms import ATOMS
 from stategraph._values.frozen import SETTLED, FrozenList, freeze, freeze_items, is_settled
 from stategraph._values.progress import Origin, Partial, Progress
-from stategraph._values.provenance import EdgeStructure, GraphStructure, ParentStep
-from stategraph.state import State, data_of
+from stategraph._values.provenance import ParentStep
+from stategraph.state import State, data_of, since_of
 from stategraph.stores._codec.limits import is_writable
 from stategraph.stores._codec.msgpack import encode_value
+from stategraph.stores._codec.structures import COMPARED, SHOWN, are_same, drawing_parts, structure_of
 from stategraph.stores._codec.type_codecs import DecodeError, expect_list
 from stategraph.stores._codec.value_encoder import EncodedValue
 
@@ -59,9 +61,15 @@ class Delta:
         """
         delta = cls({}, {}, [], None, {})
         before, after = {} if old is None else data_of(old), data_of(new)
-        if old is not None and not _is_order_kept(before, after):
-            delta.removed, before, encoded = [*before], {}, {}
-        for key, value in after.items():
+        keys = after if old is None else _keys_to_compare(old, new, encoded)
+        if keys is None:
+            keys = after
+            if _is_order_kept(before, after):
+                delta.removed = [key for key in before if key not in after]
+            else:
+                delta.removed, before, encoded = [*before], {}, {}
+        for key in keys:
+            value = after[key]
             previous = before.get(key, _ABSENT)
             if type(value) not in SETTLED and not is_settled(value):
                 delta._add_unsettled(key, value, encoded.get(key))
@@ -71,8 +79,6 @@ class Delta:
                 delta.appended[key] = freeze(value[len(previous) :])  # settled again: then msgpack takes it as it is
             else:
                 delta.changed[key] = value
-        if not before.keys() <= after.keys():
-            delta.removed += [key for key in before if key not in after]
         if old is None or not have_same_provenance(old, new):
             delta.provenance = _provenance_parts(new)
         return delta
@@ -139,10 +145,34 @@ def _assembled(deltas: Sequence[Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     return freeze_items(data), _provenance_of(provenance)
 
 
+def _keys_to_compare(old: State, new: State, encoded: Iterable[str]) -> Iterable[str] | None:
+    """Return the keys whose values may differ; None if keys were removed or moved, as they are in few steps.
+
+    Of the others the values are the same objects as before, and those of `encoded` alone are not settled.
+    """
+    keys: Iterable[str] | None = keys_set_since(old, new) if since_of(new) else None  # few States have so many
+    if keys is None:
+        before, after = data_of(old), data_of(new)
+        if len(before) > len(after) or not all(map(eq, before, after)):
+            return None
+        replaced = compress(after, map(is_not, before.values(), after.values()))
+        keys = chain(replaced, islice(after, len(before), None))
+    return dict.fromkeys(chain(encoded, keys))
+
+
+def keys_set_since(old: State, new: State) -> tuple[str, ...] | None:
+    """Return the keys that were set on the way from one State to the next, without a look at all; None if unknown.
+
+    All others are there in both, in the same order, with the same objects; new ones come after them.
+    """
+    before, since = since_of(old), since_of(new)
+    if before is None or since is None or since[0] is not before[2]:
+        return None
+    return since[1]
+
+
 def _is_order_kept(before: dict[str, Any], after: dict[str, Any]) -> bool:
     """Return whether the keys that both have are in the same order, and new ones come after them."""
-    if len(before) <= len(after) and all(map(eq, before, after)):
-        return True  # nothing was removed, as in most steps
     kept = [key for key in before if key in after]
     return all(map(eq, kept, after))
 
@@ -159,7 +189,7 @@ def _has_grown(old: Any, new: Any) -> bool:
 
 def have_same_provenance(old: State, new: State) -> bool:
     """Return whether two States have the same graph, parent, labels and progress."""
-    same_structure = old.structure is new.structure or old.structure == new.structure
+    same_structure = old.structure is new.structure or are_same(old.structure, new.structure)
     same_origin = old.parent == new.parent and old.generation == new.generation and old.labels == new.labels
     same_progress = old.progress is new.progress or old.progress == new.progress
     return same_structure and same_origin and same_progress and old.graph == new.graph
@@ -170,15 +200,20 @@ def have_same_provenance(old: State, new: State) -> bool:
 
 def _provenance_parts(state: State) -> list[Any]:
     structure, parent = state.structure, state.parent
-    progress = () if state.progress is None else (_progress_parts(state.progress),)
+    progress = None if state.progress is None else _progress_parts(state.progress)
+    drawing: list[Any] | None = None
+    if structure is not None and (structure.entry or structure.exits or structure.outlines):
+        is_plain = not structure.outlines and not any(map(SHOWN, structure.edges))  # as of most graphs
+        drawing = [structure.entry, list(structure.exits)] if is_plain else drawing_parts(structure)
+    further = [progress, drawing] if drawing else [progress] if progress is not None else []
     return [
         state.graph,
         None if structure is None else list(structure.nodes),
-        None if structure is None else [[edge.source, edge.target, edge.label] for edge in structure.edges],
+        None if structure is None else list(map(list, map(COMPARED, structure.edges))),
         None if parent is None else [parent.run_id, parent.step],
         state.generation,
         dict(state.labels),
-        *progress,
+        *further,
     ]
 
 
@@ -196,6 +231,7 @@ def _progress_parts(progress: Progress) -> dict[str, Any]:
         "replaced": _old_values("replaced", progress.replaced),
         "kept_names": dict(progress.kept_names),
         "recoveries": progress.recoveries,
+        "turn": progress.turn,
     }
     return {name: part for name, part in parts.items() if part}
 
@@ -249,20 +285,16 @@ def _check_strings(parts: Any) -> None:
         raise TypeError(f"it holds {shorten(parts)} where a list of texts should be")
 
 
-def _structure_of(nodes: Any, edges: Any) -> GraphStructure:
-    made = tuple(EdgeStructure(*expect_list(edge)) for edge in expect_list(edges))
-    return GraphStructure(tuple(expect_list(nodes)), made)
-
-
 def _provenance_of(parts: list[Any] | None) -> dict[str, Any]:
     if parts is None:
         raise DecodeError("its bytes begin with no snapshot")
-    graph, nodes, edges, parent, generation, labels, *progress = expect_list(parts)
+    graph, nodes, edges, parent, generation, labels, *further = expect_list(parts)
+    progress, drawing = [*further, None, None][:2]
     return {
         "graph": graph,
-        "structure": None if nodes is None else _structure_of(nodes, edges),
+        "structure": None if nodes is None else structure_of(nodes, edges, drawing),
         "parent": None if parent is None else ParentStep(*expect_list(parent)),
         "generation": generation,
         "labels": labels,
-        "progress": _progress_of(*progress) if progress else None,
+        "progress": None if progress is None else _progress_of(progress),
     }

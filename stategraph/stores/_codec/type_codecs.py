@@ -27,6 +27,7 @@ from stategraph._text.shown import shorten
 from stategraph._values.frozen import FrozenDict, FrozenSet, UnsettledDict, UnsettledSet
 from stategraph._values.registered_types import RegisteredType, find_by_name
 from stategraph.stores._codec.limits import TOO_ALIKE, are_too_alike
+from stategraph.stores._codec.opaque import Opaque, is_unknown_shown
 
 
 class DecodeError(ValueError):
@@ -35,6 +36,13 @@ class DecodeError(ValueError):
 
 class UnavailableValueError(DecodeError):
     """A value that this process, or this system, cannot make: it lacks a class, a serializer, or a time zone."""
+
+
+def _opaque(tag: str, parts: Any, error: ValueError) -> Opaque:
+    """Return what stands for a value that cannot be made here. Raises the error unless that was asked for."""
+    if not is_unknown_shown():
+        raise error
+    return Opaque(tag, parts)
 
 
 def _never(value: Any) -> bool:
@@ -160,7 +168,10 @@ def _clock_of(cls: Any) -> Callable[[Any], Any]:
         if type(parts) is str:
             return cls.fromisoformat(parts)
         text, zone, fold = expect_list(parts, 3)
-        return cls.fromisoformat(text).replace(tzinfo=_zone_of(zone), fold=fold)
+        try:
+            return cls.fromisoformat(text).replace(tzinfo=_zone_of(zone), fold=fold)
+        except UnavailableValueError as error:
+            return _opaque(cls.__name__, parts, error)
 
     return restore
 
@@ -175,8 +186,17 @@ def _registered(name: Any) -> RegisteredType:
     return registered
 
 
-def _enum_of(parts: Any) -> Enum:
+def _enum_of(parts: Any) -> Enum | Opaque:
     name, member, value = expect_list(parts, 3)
+    try:
+        return _member_of(name, member, value)
+    except DecodeError as error:
+        if type(name) is not str or type(member) not in (str, type(None)):
+            raise
+        return _opaque("enum", parts, error)
+
+
+def _member_of(name: Any, member: Any, value: Any) -> Enum:
     registered = _registered(name)
     if not registered.is_enum:
         raise DecodeError(f"{name} was saved as an enum and is none now")
@@ -197,10 +217,15 @@ def enum_parts(name: str, member: Enum) -> list[Any]:
 
 def _object_of(parts: Any) -> object:
     name, version, values = expect_list(parts, 3)
-    registered = _registered(name)
-    if registered.is_enum or type(values) is not dict or type(version) is not int:
-        raise DecodeError(f"{name} was saved as an object with fields and is none now")
-    return registered.restore(values, version)
+    try:
+        registered = _registered(name)
+        if registered.is_enum or type(values) is not dict or type(version) is not int:
+            raise DecodeError(f"{name} was saved as an object with fields and is none now")
+        return registered.restore(values, version)
+    except ValueError as error:
+        if type(name) is not str or type(version) is not int or type(values) is not dict:
+            raise
+        return _opaque("object", parts, error)
 
 
 def _by_encoder(value: Any) -> Any:
@@ -219,14 +244,14 @@ def _str_of(parts: Any) -> str:
 
 
 def _path_codec(number: int, cls: type[PurePath]) -> TypeCodec:
-    def restore(parts: Any) -> PurePath:
+    def restore(parts: Any) -> PurePath | Opaque:
         text = _expect_str(parts)
         try:
             return cls(text)
         except NotImplementedError:  # a path of another system's files
             reason = f"it holds the {cls.__name__} {shorten(text)}, and on this system there are none"
             way_out = f"load it where there are, or save Pure{cls.__name__} or texts to move between systems"
-            raise UnavailableValueError(f"{reason}; {way_out}") from None
+            return _opaque(cls.__name__, parts, UnavailableValueError(f"{reason}; {way_out}"))
 
     return TypeCodec(cls.__name__, number, (cls,), _path_parts, restore, is_deep=True)
 

@@ -15,6 +15,7 @@ from stategraph._values.frozen import MAX_DEPTH, FrozenList, UnsettledList
 from stategraph._values.registered_types import RegisteredType, can_be_registered, find_by_class
 from stategraph.errors import NotSerializableError
 from stategraph.stores._codec.limits import CONTAINER, MOST_REPEATED, TOO_ALIKE, TOO_OFTEN, are_too_alike
+from stategraph.stores._codec.opaque import Opaque
 from stategraph.stores._codec.type_codecs import (
     CODEC_OF,
     DICT,
@@ -25,6 +26,7 @@ from stategraph.stores._codec.type_codecs import (
     TUPLE,
     TypeCodec,
     enum_parts,
+    find_codec,
 )
 
 
@@ -193,12 +195,20 @@ class ValueEncoder(ABC):
             raise NotSerializableError("", str(error)) from None
         return self.tagged(OBJECT, [registered.name, registered.version, self._dict(values, depth)])
 
+    def _opaque(self, value: Opaque, depth: int) -> Any:
+        codec, parts = find_codec(value.tag), value.parts
+        if codec is OBJECT:
+            name, version, values = parts
+            return self.tagged(OBJECT, [name, version, self._dict(values, depth)])
+        return self.tagged(codec, self.prepared(parts, 0) if codec.is_deep else list(parts))
+
 
 _CONTAINERS: dict[type, Callable[[ValueEncoder, Any, int], Any]] = {
     **dict.fromkeys((list, FrozenList, UnsettledList), ValueEncoder._list),
     **dict.fromkeys(DICT.types, ValueEncoder._dict),
     **dict.fromkeys((*SET.types, frozenset), ValueEncoder._set),
     tuple: ValueEncoder._tuple,
+    Opaque: ValueEncoder._opaque,
 }
 _LEAVES: dict[type, Callable[[ValueEncoder, Any], Any]] = {
     **dict.fromkeys(CODEC_OF.keys() - _CONTAINERS.keys(), ValueEncoder._leaf),

@@ -42,7 +42,7 @@ OLDEST = (3, 31)
 """The SQLite that it takes: older ones do not know trusted_schema, and let a database run what its schema says."""
 
 
-class _BytesDisk(diskcache.Disk):  # type: ignore[misc]  # diskcache has no types
+class BytesDisk(diskcache.Disk):  # type: ignore[misc]  # diskcache has no types
     """Rows of bytes under text keys; whatever else stands in a row is refused, unread."""
 
     def put(self, key: Any) -> tuple[str, bool]:
@@ -79,12 +79,14 @@ class Connection(sqlite3.Connection):
     Attributes:
         access: Of the thread that uses it: no other one forks the process meanwhile.
         snapshot: Held while that thread reads everything as it was at one time.
+        opened: Differs for each connection.
     """
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self.access = Access()
         self.snapshot = threading.Lock()
+        self.opened = os.urandom(4).hex()
 
     def __del__(self) -> None:
         # Nothing is lost where it was never opened, or the interpreter is so far gone that modules are, too.
@@ -92,6 +94,13 @@ class Connection(sqlite3.Connection):
             self.close()
         except Exception:  # noqa: BLE001, S110
             pass
+
+
+class _Watcher(threading.Thread):
+    """Stands for all who ask whether something has changed. Their connection is given to no other thread."""
+
+    def is_alive(self) -> bool:
+        return True
 
 
 class SafeCache(diskcache.Cache):  # type: ignore[misc]
@@ -102,12 +111,13 @@ class SafeCache(diskcache.Cache):  # type: ignore[misc]
 
     def __init__(self, folder: str) -> None:
         self._opened: dict[threading.Thread, Connection] = {}
+        self._watcher = _Watcher()
         self._lock = reaper.known_lock()  # a finaliser may come while it is held, and use the cache
         self._pid = os.getpid()
         self._is_shut = False
         self.files: OpenFiles
         protect_at_fork(self)
-        super().__init__(folder, timeout=BUSY_TIMEOUT, disk=_BytesDisk, **_SETTINGS)
+        super().__init__(folder, timeout=BUSY_TIMEOUT, disk=BytesDisk, **_SETTINGS)
 
     @property
     def _con(self) -> Connection:
@@ -150,6 +160,15 @@ class SafeCache(diskcache.Cache):  # type: ignore[misc]
             execute_patiently(connection, f"PRAGMA {pragma}")
         execute_patiently(connection, "SELECT count(*) FROM sqlite_master")  # which opens the log
         return connection
+
+    def change_token(self, store: object) -> str:
+        """Return what differs whenever somebody has committed something since: a connection of its own hears of all."""
+        self.renew()
+        with self._lock:
+            connection = self._opened.get(self._watcher) or self._connection_for(self._watcher)
+        with connection.access.to_read(store):
+            (version,) = connection.execute("PRAGMA data_version").fetchone()
+        return f"{connection.opened}-{version}"
 
     def find(self, store: object, key: str) -> bytes | None:
         """Return what is kept under a key, expired or not; None if there is nothing."""
@@ -274,7 +293,7 @@ class SafeCache(diskcache.Cache):  # type: ignore[misc]
 # --------------------------------------------------------------------------- the file
 
 
-def cache_folder(path: object, key: str = "checkpoint.options.path") -> Path:
+def cache_folder(path: object, key: str = "checkpoint.options.path", *, must_exist: bool = False) -> Path:
     """Return the folder of a cache. It is made if it is not there. Errors name the option by its key.
 
     Raises:
@@ -284,6 +303,8 @@ def cache_folder(path: object, key: str = "checkpoint.options.path") -> Path:
     if os.path.expandvars(os.path.expanduser(folder)) != str(folder):  # noqa: PTH111 - what diskcache does
         raise ConfigError(key, str(path), "a path without $ variables")
     try:
+        if must_exist:
+            return secure_file(folder / DBNAME, must_exist=True).parent
         secure_file(secure_folder(folder) / DBNAME)
     except OSError as error:
         raise ConfigError(key, str(path), f"a folder that can be made and written to ({error.strerror})") from error
@@ -299,16 +320,35 @@ def check_database(path: Path) -> None:
     try:
         with closing(sqlite3.connect(path, timeout=BUSY_TIMEOUT, isolation_level=None)) as database:
             database.execute("PRAGMA query_only = 1")
-            database.execute("PRAGMA trusted_schema = 0")
-            ours = _schema()
-            foreign = [name for name, sql in _schema_of(database).items() if ours.get(name, "none") != sql]
-            if not foreign and "Settings" in _schema_of(database):
-                settings = database.execute("SELECT key, value FROM Settings")
-                foreign = [key for key, value in settings if not _is_ours(key, value)]
+            check_schema(database, path)
+    except sqlite3.Error as error:
+        raise _no_store(path, error) from error
+
+
+def check_schema(database: sqlite3.Connection, path: Path) -> None:
+    """Do what `check_database` does, for a database that is open. Errors of an open that failed are left as they are.
+
+    Raises:
+        FormatError: it is no disk store.
+    """
+    foreign: list[str]
+    try:
+        database.execute("PRAGMA trusted_schema = 0")
+        ours, found = _schema(), _schema_of(database)
+        foreign = [name for name, sql in found.items() if ours.get(name, "none") != sql]
+        if not foreign and "Settings" in found:
+            settings = database.execute("SELECT key, value FROM Settings")
+            foreign = [key for key, value in settings if not _is_ours(key, value)]
+    except sqlite3.OperationalError:
+        raise
     except (sqlite3.Error, UnicodeDecodeError) as error:  # sqlite3 may show damaged names
-        raise FormatError("", f"{path} is damaged or no disk store of stategraph: {error}") from error
+        raise _no_store(path, error) from error
     if foreign:
         raise FormatError("", f"{path} is not a disk store of stategraph (it has {', '.join(map(str, foreign[:5]))})")
+
+
+def _no_store(path: Path, error: Exception) -> FormatError:
+    return FormatError("", f"{path} is damaged or no disk store of stategraph: {error}")
 
 
 def _schema_of(database: sqlite3.Connection) -> Mapping[str, str | None]:
@@ -330,7 +370,7 @@ class _Blank(diskcache.Cache):  # type: ignore[misc]
 
     def __init__(self, database: sqlite3.Connection) -> None:
         self._database = database
-        super().__init__(os.curdir, disk=_BytesDisk, **_SETTINGS)
+        super().__init__(os.curdir, disk=BytesDisk, **_SETTINGS)
 
     @property
     def _con(self) -> sqlite3.Connection:

@@ -44,6 +44,12 @@ def check_version(key: str, value: object, needed: tuple[int, int]) -> None:
         )
 
 
+def check_read_only(read_only: object) -> None:
+    """Raise ConfigError unless the option is true or false."""
+    if type(read_only) is not bool:
+        raise ConfigError("checkpoint.options.read_only", read_only, "true opens it to be read only; false is")
+
+
 def database_file(path: Path, must_exist: bool) -> Path:
     """Return the file to open, with links resolved.
 

@@ -53,12 +53,16 @@ class HeldRuns:
         policies: What is to be kept of runs that have not begun.
         nested: The ids of the runs that are nested directly in a run, by its id.
         numbers: Counts the runs.
+        changes: Another number after each change.
+        counter: Counts the changes.
     """
 
     runs: dict[str, HeldRun] = attrs.field(factory=dict)
     policies: dict[str, RetentionPolicy] = attrs.field(factory=dict)
     nested: dict[str, set[str]] = attrs.field(factory=dict)
     numbers: Iterator[int] = attrs.field(factory=lambda: itertools.count(1))
+    changes: int = 0
+    counter: Iterator[int] = attrs.field(factory=lambda: itertools.count(1))
 
     def begin(self, run_id: str, run: HeldRun) -> None:
         """Add a run."""

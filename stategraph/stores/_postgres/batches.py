@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
-from stategraph._owners.holds import Hold
 from stategraph._values.ids import given_id, nested_range
-from stategraph.stores._postgres.statements import Cut, Guard, Put, save
+from stategraph.stores._postgres.statements import Cut, Put, save
 from stategraph.stores._rows.records import MAX_STEP, WriteBatch
 from stategraph.stores._rows.sql_columns import lasting_values, row_values, run_values, step_values
+from stategraph.stores._servers.guards import fence_of
 
 Asked: TypeAlias = tuple[str, Sequence[Any]]
 """A statement and its values."""
@@ -39,13 +39,6 @@ def asked(schema: str, batch: WriteBatch) -> Asked:
     if cut in (Cut.NESTED, Cut.PARTS):
         values += nested_range(run.run_id)
     return save(schema, put, min(len(rows), 2), cut, guard, batch.outer is not None), values
-
-
-def fence_of(hold: Hold | None) -> tuple[Guard, int]:
-    """Return what is compared for whoever writes."""
-    if hold is None:
-        return Guard.NONE, 0
-    return (Guard.OWNED, hold.fence) if hold.fence else (Guard.BY_HAND, 0)
 
 
 def _cut_of(batch: WriteBatch) -> Cut:

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import Any, TypeAlias
 
 import psycopg
@@ -14,14 +11,14 @@ from psycopg.errors import _WaitTimeout
 from psycopg.pq import TransactionStatus
 from psycopg.types.numeric import Int8Dumper
 
-from stategraph._util.dropped import reaper
 from stategraph.errors import ConfigError
+from stategraph.stores._postgres.prepared import Prepared
 
 _SOONEST_TO_CONNECT = 2  # seconds: no client of PostgreSQL gives up sooner
 _STALLED = 1.0  # seconds that a statement waits for a row that somebody else has locked; then it is made again
 _WEAK = ("off", "local")  # values of synchronous_commit with which what was acknowledged may be lost
 
-Server: TypeAlias = "psycopg.Connection[Any]"
+Server: TypeAlias = "Connection"
 
 
 class SilentServerError(psycopg.OperationalError):
@@ -33,9 +30,11 @@ class Connection(psycopg.Connection[Any]):
 
     Attributes:
         give_up: When to give up, by the monotonic clock.
+        prepared: The statements that are prepared in the session, if it is known to be the same the next time.
     """
 
     give_up = float("inf")
+    prepared: Prepared | None = None
 
     def wait(self, gen: Any, interval: float = 0.1, timeout: float | None = None) -> Any:
         """Carry on until the server has answered."""
@@ -46,134 +45,21 @@ class Connection(psycopg.Connection[Any]):
             self.pgconn.finish()
             raise SilentServerError("the server has not answered in time") from None
 
+    @property
+    def is_usable(self) -> bool:
+        """Whether it is open, and in no transaction."""
+        return not self.closed and self.info.transaction_status == TransactionStatus.IDLE
+
+    def discard(self) -> None:
+        """Close it, whatever it is in the middle of."""
+        self.pgconn.finish()
+        self.close()
+
     def __del__(self, _: Any = None, /) -> None:
         """Say nothing of a store that was dropped: what libpq holds closes itself, unless it is a parent's."""
 
 
-class _Turns:
-    """Lets so many threads go on at a time, in the order in which they came: one that asks again and again would keep
-    the others waiting for ever.
-    """
-
-    def __init__(self, most: int) -> None:
-        self._free = most
-        self._lock = reaper.known_lock()  # a finaliser may come while it is held, and use the store
-        self._waiting: deque[threading.Lock] = deque()
-
-    def take(self, seconds: float) -> bool:
-        """Wait for a turn; return whether it came in time."""
-        with self._lock:
-            if self._free and not self._waiting:
-                self._free -= 1
-                return True
-            turn = threading.Lock()
-            turn.acquire()
-            self._waiting.append(turn)
-        try:
-            if turn.acquire(timeout=max(0.0, min(seconds, threading.TIMEOUT_MAX))):
-                return True
-        except BaseException:
-            if not self._leave(turn):
-                self.give()
-            raise
-        return not self._leave(turn)
-
-    def _leave(self, turn: threading.Lock) -> bool:
-        """Wait no longer; return False if the turn has come meanwhile."""
-        with self._lock:
-            if turn not in self._waiting:
-                return False
-            self._waiting.remove(turn)
-            return True
-
-    def give(self) -> None:
-        """Let the next one go on."""
-        with self._lock:
-            if self._waiting:
-                self._waiting.popleft().release()
-            else:
-                self._free += 1
-
-
-class Connections:
-    """Connections for threads, made in the thread that asks.
-
-    There is no thread that looks after them, so nothing is missing after a fork; and a thread that asks once more while
-    it uses one, further down its stack, is given another, and never waits for itself.
-
-    Args:
-        connect: Makes one; called with when to give up.
-        most: How many threads have one at the same time.
-    """
-
-    def __init__(self, connect: Callable[[float], Connection], most: int) -> None:
-        self._connect, self._most = connect, most
-        self._idle: list[Connection] = []
-        self._of_parent: list[Connection] = []
-        self.renew()
-
-    def renew(self) -> None:
-        """Begin anew, in a forked child: to close what the parent has open would close it there as well."""
-        self._of_parent += self._idle
-        self._idle.clear()
-        self._turns = _Turns(self._most)
-        self._inside = threading.local()
-
-    def is_in_use_here(self) -> bool:
-        """Return whether this thread uses one, further down its stack."""
-        return bool(getattr(self._inside, "depth", 0))
-
-    @contextmanager
-    def use(self, give_up: float) -> Iterator[Connection]:
-        """Use a connection until a point in time."""
-        depth = getattr(self._inside, "depth", 0)
-        if not depth and not self._turns.take(give_up - time.monotonic()):
-            raise SilentServerError(f"all {self._most} connections are in use; more of them take the option pool")
-        try:
-            self._inside.depth = depth + 1
-            with self._lent(give_up) as connection:
-                yield connection
-        finally:
-            self._inside.depth = depth
-            if not depth:
-                self._turns.give()
-
-    @contextmanager
-    def _lent(self, give_up: float) -> Iterator[Connection]:
-        connection = self._pop() or self._connect(give_up)
-        connection.give_up = give_up
-        try:
-            yield connection
-        except psycopg.Error:
-            if connection.closed:  # the others most likely lead to the same server
-                self.close()
-            raise
-        finally:
-            if connection.closed or connection.info.transaction_status != TransactionStatus.IDLE:
-                connection.pgconn.finish()
-                connection.close()
-            elif len(self._idle) < self._most:
-                self._idle.append(connection)
-            else:
-                connection.close()
-
-    def _pop(self) -> Connection | None:
-        try:
-            return self._idle.pop()
-        except IndexError:
-            return None
-
-    def close(self) -> None:
-        """Close those that nobody uses."""
-        while connection := self._pop():
-            connection.close()
-
-
 # --------------------------------------------------------------------------- sessions
-
-
-class _Int8Dumper(Int8Dumper):
-    """Gives every int the same type: else a statement would be prepared anew for every size of a number."""
 
 
 Setting: TypeAlias = tuple[str, str]
@@ -204,13 +90,14 @@ def connected(dsn: str, patience: float, give_up: float, *, prepares: bool) -> C
     )
     try:
         connection.give_up = max(give_up, time.monotonic() + 1)
-        connection.adapters.register_dumper(int, _Int8Dumper)
+        # Every int has the same type: else a statement would be prepared anew for every size of a number.
+        connection.adapters.register_dumper(int, Int8Dumper)
         _check(connection)
         if prepares:
             _set(connection, patience)
+            connection.prepared = Prepared(connection)
     except BaseException:
-        connection.pgconn.finish()
-        connection.close()
+        connection.discard()
         raise
     return connection
 

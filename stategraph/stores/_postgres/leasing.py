@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
+from stategraph._owners.claims import Claim
 from stategraph._owners.file_holds import Fence
 from stategraph._owners.leases import Lease, Worker
 from stategraph._values import clock
@@ -17,7 +18,7 @@ _ACQUIRE = (
     "WITH got AS (INSERT INTO {s}.lease AS l (run_id, worker, fence, since_ns, cancelled) "
     f"VALUES ($1::text, $2::text, $3::bigint, {_NOW_NS}, false) ON CONFLICT (run_id) DO UPDATE "
     "SET worker = excluded.worker, fence = excluded.fence, since_ns = excluded.since_ns "
-    "WHERE l.worker IS NULL OR l.worker = $2 OR l.fence = $4::bigint RETURNING l.run_id, l.fence, l.cancelled), "
+    "WHERE l.worker IS NULL OR l.fence IN ($3, $4::bigint) RETURNING l.run_id, l.fence, l.cancelled), "
     # In the rows of the run, too: whoever is about to write one of them is waited for, or finds another fence.
     "own AS (UPDATE {s}.run AS r SET fence = got.fence FROM got WHERE r.run_id = $1), "
     "nested AS (UPDATE {s}.run AS r SET fence = got.fence FROM got WHERE r.run_id > $5::text AND r.run_id < $6::text) "
@@ -28,6 +29,29 @@ _LEASE = (
     "(extract(epoch FROM w.until) * 1000000000)::bigint, coalesce(w.until > clock_timestamp(), false) "
     "FROM {s}.lease AS l LEFT JOIN {s}.worker AS w ON w.id = l.worker WHERE l.run_id = $1::text "
     "AND l.worker IS NOT NULL"
+)
+_CLAIM = (
+    "WITH now AS MATERIALIZED (SELECT clock_timestamp() AS at), "
+    # A run that another sweeper claims right now is locked by it, and left to it.
+    "pick AS MATERIALIZED (SELECT r.number, r.run_id, l.fence FROM {s}.run AS r LEFT JOIN {s}.lease AS l "
+    "ON l.run_id = r.run_id AND l.worker IS NOT NULL WHERE r.status = 'active' AND r.graph = $1::text "
+    "AND r.number > $4::bigint AND strpos(r.run_id, '/#') = 0 AND NOT EXISTS "
+    "(SELECT FROM {s}.worker AS w, now WHERE w.id = l.worker AND w.until > now.at) "
+    "ORDER BY r.number LIMIT 1 FOR UPDATE OF r SKIP LOCKED), "
+    # One that was claimed a moment ago has another fence by now than the one that this statement began with.
+    "got AS (INSERT INTO {s}.lease AS l (run_id, worker, fence, since_ns, cancelled) "
+    f"SELECT run_id, $2::text, $3::bigint, {_NOW_NS}, false FROM pick ON CONFLICT (run_id) DO UPDATE "
+    "SET worker = excluded.worker, fence = excluded.fence, since_ns = excluded.since_ns "
+    "WHERE l.worker IS NULL OR l.fence = (SELECT fence FROM pick) RETURNING l.run_id, l.fence, l.cancelled), "
+    "own AS (UPDATE {s}.run AS r SET fence = got.fence FROM got WHERE r.run_id = got.run_id), "
+    "nested AS (UPDATE {s}.run AS r SET fence = got.fence FROM got "
+    "WHERE r.run_id > got.run_id || '/#' AND r.run_id < got.run_id || '/$') "
+    "SELECT pick.number, got.run_id, coalesce(got.cancelled, false) FROM pick LEFT JOIN got USING (run_id)"
+)
+_WORKERS_AT = "SELECT id, host, pid, place FROM {s}.worker WHERE starts_with(place, $1::text)"
+_FREE_CLAIMED = (
+    "WITH gone AS (DELETE FROM {s}.lease WHERE fence = $1::bigint AND NOT cancelled) "
+    "UPDATE {s}.lease SET worker = NULL WHERE fence = $1 AND cancelled RETURNING 1"
 )
 _FREE = (
     "WITH gone AS (DELETE FROM {s}.lease WHERE run_id = $1::text AND fence = $2::bigint AND NOT cancelled) "
@@ -41,15 +65,18 @@ _RENEW = (
 )
 _END = "DELETE FROM {s}.worker WHERE id = $1::text RETURNING 1"
 _CANCEL = (
-    "INSERT INTO {s}.lease (run_id, worker, fence, since_ns, cancelled) VALUES ($1::text, NULL, 0, 0, true) "
-    "ON CONFLICT (run_id) DO UPDATE SET cancelled = true RETURNING 1"
+    "INSERT INTO {s}.lease AS l (run_id, worker, fence, since_ns, cancelled, by_whom) "
+    "VALUES ($1::text, NULL, 0, 0, true, $2::text) ON CONFLICT (run_id) DO UPDATE SET cancelled = true, "
+    "by_whom = CASE WHEN l.cancelled THEN l.by_whom ELSE excluded.by_whom END RETURNING 1"
 )
+_CANCELLED_BY = "SELECT by_whom FROM {s}.lease WHERE run_id = $1::text"
 _TAKE_UP = (
     "WITH gone AS (DELETE FROM {s}.lease WHERE run_id = $1::text AND worker IS NULL) "
-    "UPDATE {s}.lease SET cancelled = false WHERE run_id = $1 AND worker IS NOT NULL RETURNING 1"
+    "UPDATE {s}.lease SET cancelled = false, by_whom = NULL WHERE run_id = $1 AND worker IS NOT NULL RETURNING 1"
 )
 
-_SHORT = 5.0  # seconds: of what is said again soon, or at the end of a process
+_SHORT = 5.0  # seconds: of what is said again later, or at the end of a process
+_SHORTEST = 1.0  # seconds that a server may take in any case
 
 
 class Leasing(ABC):
@@ -71,9 +98,17 @@ class Leasing(ABC):
         found = self.query(run_id, self._of_schema(_FENCE), (run_id,))
         return (int(found[0][0]), bool(found[0][1])) if found else (0, False)
 
-    def set_cancelled(self, run_id: str, is_cancelled: bool) -> None:
+    def set_cancelled(self, run_id: str, is_cancelled: bool, by: str | None = None) -> None:
         """Note that a run is cancelled or not, durably."""
-        self.change(run_id, self._of_schema(_CANCEL if is_cancelled else _TAKE_UP), (run_id,))
+        if is_cancelled:
+            self.change(run_id, self._of_schema(_CANCEL), (run_id, by))
+        else:
+            self.change(run_id, self._of_schema(_TAKE_UP), (run_id,))
+
+    def cancelled_by(self, run_id: str) -> str | None:
+        """Return who has cancelled a run, if that was said."""
+        found = self.query(run_id, self._of_schema(_CANCELLED_BY), (run_id,))
+        return found[0][0] if found else None
 
     def acquire(self, run_id: str, worker: Worker, fence: int, instead: int) -> bool | None:
         """Lease a run, as `Leases.acquire`."""
@@ -91,14 +126,27 @@ class Leasing(ABC):
         until = None if until_ns is None else clock.to_datetime(until_ns)
         return Lease(fence, worker, clock.to_datetime(since_ns), until, is_running)
 
+    def claim(self, graph: str, worker: Worker, fence: int, after: int) -> Claim | None:
+        """Lease the oldest run that was left unfinished, as `Claims.claim`."""
+        found = self.change("", self._of_schema(_CLAIM), (graph, worker.id, fence, after))
+        return Claim(*found[0]) if found else None
+
+    def workers_at(self, machine: str) -> list[Worker]:
+        """Return the processes of a machine that have said that they are there."""
+        return [Worker(*found) for found in self.query("", self._of_schema(_WORKERS_AT), (f"{machine}/",))]
+
     def free(self, run_id: str, fence: int) -> None:
-        """Let go of a run, if this is still its fence."""
-        self.change(run_id, self._of_schema(_FREE), (run_id, fence))
+        """Let go of a run, if this is still its fence; also of one whose id is not known, as its claim was cut off."""
+        patience = min(self._patience, _SHORT)
+        if run_id:
+            self.change(run_id, self._of_schema(_FREE), (run_id, fence), patience)
+        else:
+            self.change(run_id, self._of_schema(_FREE_CLAIMED), (fence,), patience)
 
     def renew_worker(self, worker: Worker, seconds: float) -> None:
         """Say that a process is there, and will be for so long."""
         values = worker.id, worker.host, worker.pid, worker.place, float(seconds)
-        self.change("", self._of_schema(_RENEW), values, min(self._patience, max(_SHORT, seconds / 3)))
+        self.change("", self._of_schema(_RENEW), values, min(self._patience, max(_SHORTEST, seconds / 3)))
 
     def end_worker(self, worker: Worker) -> None:
         """Say that a process has ended: all that it has is free."""

@@ -74,7 +74,8 @@ CREATE TABLE {schema}.lease (
     worker text COLLATE "C",
     fence bigint NOT NULL,
     since_ns bigint NOT NULL,
-    cancelled boolean NOT NULL
+    cancelled boolean NOT NULL,
+    by_whom text
 ) WITH (fillfactor = 70);
 CREATE VIEW {schema}.checkpoints AS
 SELECT run.run_id, c.step, c.revision, c.kind, c.checkpoint_node, c.status,

@@ -5,6 +5,8 @@ from __future__ import annotations
 from enum import IntEnum
 from functools import cache
 
+from stategraph.stores._servers.guards import Guard
+
 _CHANGING = ("version", "sequence", "step", "checkpoint_node", "timestamp_ns", "tip", "seal")
 _CHANGING_TYPES = ("bigint", "bigint", "bigint", "text", "bigint", "bytea", "bytea")
 _LASTING = (
@@ -24,14 +26,6 @@ _ROW_TYPES = (
     *("bigint", "bigint", "bigint", "bigint", "text", "text", "bigint", "text", "text", "text"),
     *("bigint", "bigint", "text", "bigint", "text", "bytea", "bytea", "text"),
 )
-
-
-class Guard(IntEnum):
-    """What a save compares besides the version: whether it is on behalf of the owner, by hand, or neither."""
-
-    NONE = 0
-    OWNED = 1
-    BY_HAND = 2
 
 
 class Put(IntEnum):

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import Any, TypeVar
 
 from psycopg.errors import LockNotAvailable
 
-from stategraph._owners.holds import acting, lost
+from stategraph._owners.claims import claimed
+from stategraph._owners.holds import lost
 from stategraph._owners.leases import LeaseHolds
 from stategraph._util.dropped import reaper
 from stategraph._values import clock
@@ -18,8 +19,15 @@ from stategraph._values.ids import given_id, nested_range
 from stategraph.errors import CheckpointCorruptError, CheckpointError, CheckpointSaveError
 from stategraph.stores._checks import RunFilter
 from stategraph.stores._postgres import statements as sql
-from stategraph.stores._postgres.batches import Asked, asked, fence_of
-from stategraph.stores._postgres.connections import Connection, Connections, Server, connected, of_transaction, set_here
+from stategraph.stores._postgres.batches import Asked, asked
+from stategraph.stores._postgres.connections import (
+    Connection,
+    Server,
+    SilentServerError,
+    connected,
+    of_transaction,
+    set_here,
+)
 from stategraph.stores._postgres.failures import (
     FAILURES,
     cause_of,
@@ -30,15 +38,17 @@ from stategraph.stores._postgres.failures import (
 )
 from stategraph.stores._postgres.leasing import Leasing
 from stategraph.stores._postgres.schema import prepare, quoted
-from stategraph.stores._rows.access import StalledError, used_below
+from stategraph.stores._rows.access import StalledError
 from stategraph.stores._rows.records import MAX_STEP, CheckpointRecord, RunRecord, Unreadable, WriteBatch
 from stategraph.stores._rows.sql_columns import COLUMNS, run_of, run_or_unreadable
 from stategraph.stores._rows.table import Identify, Table, closed_error
+from stategraph.stores._servers.asking import until_answered, while_sure
+from stategraph.stores._servers.connections import Connections
+from stategraph.stores._servers.guards import Guard, fence_of, hold_to_remove, is_kept_from, tell
 
 _Result = TypeVar("_Result")
 
 _PAGE = 1000  # runs that are asked for at a time, however many there are
-_AGAIN = 0.05  # seconds after which a server that was not there is asked once more
 
 
 class PostgresTable(Leasing, Table):
@@ -56,15 +66,17 @@ class PostgresTable(Leasing, Table):
         lease: How many seconds a run stays with a process that is not heard of.
     """
 
+    is_server = True
+
     def __init__(
         self, store: object, dsn: str, schema: str, *, pool: int, patience: float, prepares: bool, lease: float
     ) -> None:
         self.store, self._dsn, self._schema = store, dsn, quoted(schema)
         self._patience, self._prepares = patience, prepares
-        self.closed = False
+        self.closed, self.lanes = False, pool
         self._pid = os.getpid()
-        self._connections = Connections(self._connect, pool)
-        self.owners: LeaseHolds | None = LeaseHolds(self, lease)
+        self._connections = Connections(self._connect, pool, _all_in_use)
+        self.owners: LeaseHolds | None = LeaseHolds(self, lease, partial(claimed, self))
 
     def open(self, schema: str, identify: Identify, *, migrates: bool) -> None:
         """Connect to the server, make the tables if they are not there, and find the id of the store.
@@ -102,24 +114,34 @@ class PostgresTable(Leasing, Table):
             LockNotAvailable: somebody else has locked a row, and that is not to be waited for.
             CheckpointError: `kind`, unless the tables are damaged.
         """
-        give_up = time.monotonic() + (self._patience if patience is None else patience)
-        while True:
+        if self.closed:
+            raise closed_error(self.store, run_id)
+
+        def once(give_up: float) -> _Result:
+            with self._connections.use(give_up) as server:
+                return work(server)
+
+        def may_pass(error: Exception) -> bool:
             if self.closed:
                 raise closed_error(self.store, run_id)
-            try:
-                with self._connections.use(give_up) as server:
-                    return work(server)
-            except FAILURES as error:
-                if not waits and is_stalled(error):
-                    raise
-                if not is_passing(error) or is_refused_connection(error) or time.monotonic() + _AGAIN > give_up:
-                    raise explained(error, run_id, self.store, kind) from cause_of(error)
-            time.sleep(_AGAIN)
+            return is_passing(error) and not is_refused_connection(error) and (waits or not is_stalled(error))
+
+        try:
+            return until_answered(once, self._patience if patience is None else patience, may_pass)
+        except FAILURES as error:
+            if not waits and is_stalled(error):
+                raise
+            raise explained(error, run_id, self.store, kind) from cause_of(error)
 
     def query(self, run_id: str, statement: str, values: Sequence[Any]) -> list[Any]:
         """Return all that a statement finds."""
         reaper.settle(self.store)
-        return self._ask(run_id, lambda server: server.execute(statement, values, binary=True).fetchall())
+
+        def found(server: Server) -> list[Any]:
+            return server.execute(statement, values, binary=True).fetchall()
+
+        with while_sure(self.owners, self._patience, (run_id,)) as patience:
+            return self._ask(run_id, found, patience=patience)
 
     def change(self, run_id: str, statement: str, values: Sequence[Any], patience: float | None = None) -> list[Any]:
         """Return what a statement finds that writes, and may be made twice."""
@@ -127,8 +149,8 @@ class PostgresTable(Leasing, Table):
 
     def _written(self, server: Server, several: Sequence[Asked]) -> list[list[Any]]:
         """Return what each of several statements finds, which are made in one transaction and one round trip."""
-        if len(several) == 1 and self._prepares:
-            return [server.execute(*several[0], binary=True).fetchall()]
+        if len(several) == 1 and server.prepared is not None:
+            return [server.prepared.found(*several[0])]
         settings: list[Asked] = []
         if not self._prepares:  # behind a pooler, the next transaction may be in another session
             settings += (set_here(*one) for one in of_transaction(self._patience))
@@ -146,6 +168,9 @@ class PostgresTable(Leasing, Table):
     def at_rest(self) -> AbstractContextManager[object]:
         return nullcontext()  # a child has no use for the connections of its parent
 
+    def undisturbed(self, run_id: str) -> AbstractContextManager[object]:
+        return self._connections.alone(self._patience)
+
     def renew(self) -> None:
         self._connections.renew()
 
@@ -154,8 +179,7 @@ class PostgresTable(Leasing, Table):
     def apply(self, batches: Sequence[WriteBatch]) -> Sequence[bool]:
         """Write batches in one transaction, as `Table.apply`, in the order of their runs: others do so, too."""
         order = sorted(range(len(batches)), key=lambda place: batches[place].run.run_id)
-        holds = [batch.hold for batch in batches]
-        inside = [place for place in order if (hold := holds[place]) is None or not hold.is_lost]
+        inside = [place for place in order if not is_kept_from(batches[place])]
         written = [False] * len(batches)
         if inside:
             try:
@@ -164,7 +188,8 @@ class PostgresTable(Leasing, Table):
                 reason = str(explained(error, "", self.store, CheckpointSaveError).reason)
                 raise StalledError(reason, lambda batch: self._applied([batch], waits=True)[0]) from error
             for place, is_written in zip(inside, found, strict=True):
-                written[place] = is_written
+                hold = batches[place].hold
+                written[place] = is_written and not (hold is not None and hold.is_lost)
         return written
 
     def _applied(self, batches: Sequence[WriteBatch], *, waits: bool) -> list[bool]:
@@ -175,17 +200,16 @@ class PostgresTable(Leasing, Table):
             nonlocal is_again
             was_again, is_again = is_again, True
             found = self._written(server, several)
-            for batch, rows in zip(batches, found, strict=True):
-                if batch.hold is not None and rows and rows[0][1]:
-                    batch.hold.is_cancelled = True
+            tell(batches, [bool(rows) and rows[0][1] for rows in found])
             # What was not written now may have been before, when the answer was lost.
             return [
                 bool(rows) or (was_again and self._is_there(server, batch))
                 for batch, rows in zip(batches, found, strict=True)
             ]
 
-        run_id = batches[0].run.run_id if len(batches) == 1 else ""
-        return self._ask(run_id, write, CheckpointSaveError, waits=waits)
+        run_ids = [batch.run.run_id for batch in batches]
+        with while_sure(self.owners, self._patience, run_ids) as patience:
+            return self._ask(run_ids[0] if len(run_ids) == 1 else "", write, CheckpointSaveError, patience, waits)
 
     def _is_there(self, server: Server, batch: WriteBatch) -> bool:
         """Return whether a run is as a batch makes it: its seal covers all that it is, its version too."""
@@ -195,14 +219,7 @@ class PostgresTable(Leasing, Table):
     # ------------------------------------------------------------------ removing
 
     def remove(self, run_id: str, version: int | None = None) -> bool:
-        if self.is_in_use():
-            raise used_below(self.store, run_id)
-        reaper.settle(self.store)
-        hold = acting.hold
-        if hold is not None and self.owners is not None:
-            self.owners.settle(hold)
-            hold.check()
-        guard, fence = fence_of(hold)
+        guard, fence = fence_of(hold_to_remove(self, run_id))
         values = run_id, version, *nested_range(run_id), given_id(run_id), fence
         is_again = False
 
@@ -213,7 +230,7 @@ class PostgresTable(Leasing, Table):
             return is_removed or (was_again and is_held), is_held
 
         is_removed, is_held = self._ask(run_id, removed)
-        if guard is sql.Guard.OWNED and not is_held:
+        if guard is Guard.OWNED and not is_held:
             raise lost(given_id(run_id))
         return is_removed
 
@@ -221,7 +238,7 @@ class PostgresTable(Leasing, Table):
         if not _is_kept(run_id):
             return False
         values = run_id, None, *nested_range(run_id), run_id, 0
-        return bool(self.change(run_id, sql.remove(self._schema, sql.Guard.NONE), values)[0][0])
+        return bool(self.change(run_id, sql.remove(self._schema, Guard.NONE), values)[0][0])
 
     def erase(self) -> None:
         """Leave what was removed to the server, whose vacuum overwrites it."""
@@ -259,6 +276,10 @@ class PostgresTable(Leasing, Table):
         values = [*(value for _, value in asked_for), limit]
         return self.query("", f"{select} ORDER BY number DESC LIMIT ${len(values)}::bigint", values)
 
+    def change_token(self) -> str:
+        # It is the same as long as nobody, in any database of the server, has committed anything.
+        return str(self.query("", "SELECT pg_current_snapshot()::text", ())[0][0])
+
     def nested_ids(self, run_id: str) -> list[str]:
         select = f"SELECT run_id FROM {self._schema}.run WHERE run_id > $1::text AND run_id < $2::text ORDER BY run_id"
         return [str(nested_id) for (nested_id,) in self.query(run_id, select, nested_range(run_id))]
@@ -281,6 +302,10 @@ class PostgresTable(Leasing, Table):
 
     def index(self, run_id: str) -> list[CheckpointRecord]:
         return [COLUMNS.row(run_id, found) for found in self.query(run_id, sql.index(self._schema), (run_id,))]
+
+
+def _all_in_use(reason: str) -> SilentServerError:
+    return SilentServerError(f"{reason}; more of them take the option pool")
 
 
 def _is_kept(value: object) -> bool:

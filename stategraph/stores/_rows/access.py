@@ -120,20 +120,29 @@ class SharedCommits:
     """Commits writes together.
 
     Args:
-        apply: Writes several batches in one transaction and returns which of them were written. A CheckpointSaveError
-            that it raises concerns all of them: the store is locked, full or broken. After any other error they are
-            written one by one, so that only the culprit fails.
+        apply: Writes several batches and returns which of them were written, or why that is not known of one among
+            others. A CheckpointSaveError that it raises concerns all of them: the store is locked, full or broken.
+            After any other error they are written one by one, so that only the culprit fails.
         is_inside: Whether the calling thread is where it cannot apply anything, further down its stack.
+        committing: Which threads commit already, here or in what shares this.
     """
 
     def __init__(
-        self, apply: Callable[[Sequence[WriteBatch]], Sequence[bool]], is_inside: Callable[[], bool] = bool
+        self,
+        apply: Callable[[Sequence[WriteBatch]], Sequence[bool | BaseException]],
+        is_inside: Callable[[], bool] = bool,
+        committing: Inside | None = None,
     ) -> None:
         self._apply, self._is_inside = apply, is_inside
-        self._committing = Inside()
+        self._committing = committing or Inside()
         self._lock = threading.Lock()
         self._queue: list[_Caller] = []  # those who wait, and are not told yet
         self._leader: _Caller | None = None  # there is one as long as anybody waits
+
+    @property
+    def waiting(self) -> int:
+        """How many wait for a commit that is under way; -1 if there is none."""
+        return -1 if self._leader is None else len(self._queue)
 
     def commit(self, write: WriteBatch) -> bool:
         """Write a batch; return whether it was written. When this returns it is durable.
@@ -170,7 +179,7 @@ class SharedCommits:
                         caller.woken = SimpleQueue()
                         self._queue.append(caller)
                 if caller.woken is None:
-                    return self._apply((write,))[0]
+                    return self._apply((write,))[0] is True
                 caller.woken.get()
                 if self._leader is caller:
                     self._lead(caller)

@@ -39,7 +39,7 @@ def copy_run(log: RunLog, source: RunRecord, copy: State, place: Place, *, with_
     is_of_one_read = len(batches) == len(batches[0].put) == 1
     if not is_of_one_read and log.is_stale(source) and (len(batches) > 1 or not _has_grown(log, source)):
         raise _overtaken(source)
-    _begin(log, batches)
+    begin_runs(log, batches)
 
 
 def _has_grown(log: RunLog, run: RunRecord) -> bool:
@@ -59,7 +59,7 @@ def _of_one_time(log: RunLog, run: RunRecord) -> Iterator[None]:
         raise
 
 
-def _begin(log: RunLog, batches: Sequence[WriteBatch]) -> None:
+def begin_runs(log: RunLog, batches: Sequence[WriteBatch]) -> None:
     """Write batches that begin runs, in one transaction. Where another process begins one of them at the same time,
     the others are taken back."""
     for batch in batches:

@@ -10,12 +10,12 @@ import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import diskcache
 from diskcache.core import DBNAME
 
-from stategraph._owners.file_holds import Fence, FileHolds
+from stategraph._owners.file_holds import Fence, FileHolds, SeenHolds
 from stategraph._owners.holds import Hold, acting, lost
 from stategraph._values.ids import PARTS, check_stored_id, given_id, is_nested_id, nested_range
 from stategraph.errors import (
@@ -26,11 +26,12 @@ from stategraph.errors import (
     InvalidRunIdError,
 )
 from stategraph.stores._checks import RunFilter
+from stategraph.stores._files.read_cache import ReadCache
 from stategraph.stores._files.safe_diskcache import SafeCache, check_database
-from stategraph.stores._files.sqlite_files import BUSY_TIMEOUT, fetch_damaged_text, is_busy
+from stategraph.stores._files.sqlite_files import BUSY_TIMEOUT, fetch_damaged_text, is_busy, is_damage
 from stategraph.stores._rows.columns import no_run, pack_row, pack_run, unpack_row, unpack_run
-from stategraph.stores._rows.records import CheckpointRecord, RunRecord, Unreadable, WriteBatch
-from stategraph.stores._rows.table import Identify, Table, closed_error
+from stategraph.stores._rows.records import MAX_STEP, CheckpointRecord, RunRecord, Unreadable, WriteBatch
+from stategraph.stores._rows.table import Identify, Table, closed_error, read_only_error
 
 
 class DiskTable(Table):
@@ -40,24 +41,30 @@ class DiskTable(Table):
         store: The store, as errors name it.
         path: The folder of the cache.
         identify: Called with the id of the store.
+        read_only: Whether nothing may be written.
 
     Attributes:
         cache: The cache.
     """
 
-    def __init__(self, store: object, path: Path, identify: Identify) -> None:
-        self.store = store
+    def __init__(self, store: object, path: Path, identify: Identify, *, read_only: bool = False) -> None:
+        self.store, self._read_only = store, read_only
         self.closed = False
-        check_database(path / DBNAME)
+        if not read_only:
+            check_database(path / DBNAME)
         with self._explained("", damaged=FormatError):
-            self.cache = SafeCache(str(path))
-            identify(self._store_id())
-        self.owners = FileHolds.at(path / "owners")
+            # One that is only read has what reading takes; nothing else is asked of it.
+            self.cache = cast(SafeCache, ReadCache(path / DBNAME)) if read_only else SafeCache(str(path))
+            identify(self._store_id(path))
+        self.owners = SeenHolds(path / "owners") if read_only else FileHolds.at(path / "owners")
 
-    def _store_id(self) -> bytes:
+    def _store_id(self, path: Path) -> bytes:
         """Return what tells this store from all others; a new store gets it here."""
-        self.cache.add(_ID_KEY, os.urandom(16))
-        found: bytes = self.cache.get(_ID_KEY)
+        if not self._read_only:
+            self.cache.add(_ID_KEY, os.urandom(16))
+        found: bytes | None = self.cache.get(_ID_KEY)
+        if found is None:
+            raise FormatError("", f"{path} is empty: no store was made in it yet; one that is not read-only makes it")
         return found
 
     def close(self) -> None:
@@ -77,11 +84,19 @@ class DiskTable(Table):
     def renew(self) -> None:
         self.cache.renew()
 
+    @contextmanager
+    def _writing(self, run_id: str, failed: type[CheckpointError] = CheckpointError) -> Iterator[None]:
+        """Do what follows in a transaction; raise `failed` if that fails."""
+        if self._read_only:
+            raise read_only_error(self.store, run_id, failed)
+        with self._explained(run_id, failed), self.cache.transaction(self.store):
+            yield
+
     # ------------------------------------------------------------------ rows
 
     def apply(self, batches: Sequence[WriteBatch]) -> Sequence[bool]:
         run_id = batches[0].run.run_id
-        with self._explained(run_id, CheckpointSaveError), self.cache.transaction(self.store):
+        with self._writing(run_id, CheckpointSaveError):
             written = [self.write(batch) for batch in batches]
         self.cache.files.check()
         return written
@@ -103,40 +118,41 @@ class DiskTable(Table):
         newest = old.sequence if old else None
         highest = batch.cut_above
         if highest is not None:
-            newest = self._cut_rows(run_id, newest, lambda sequence: sequence > highest)
+            newest = self._cut_rows(run_id, lambda sequence: sequence > highest)
         for row in batch.put:
             kept = self.cache.get(_row_key(run_id, row.sequence))
             previous = newest if kept is None else _unpacked(run_id, row.sequence, kept)[1]
             self.cache.set(_row_key(run_id, row.sequence), pack_row(row, previous))
             newest = row.sequence
         if batch.cut_below:
-            self._cut_rows(run_id, newest, lambda sequence: sequence < batch.cut_below)
+            self._cut_rows(run_id, lambda sequence: sequence < batch.cut_below)
         if batch.cut_nested:
             self.cache.connection.execute(_DELETE_NESTED, _nested_bounds(run_id))
         elif batch.cut_parts:
             self.cache.connection.execute(_DELETE_PARTS, (*_nested_bounds(run_id), PARTS))
         return True
 
-    def _cut_rows(self, run_id: str, newest: int | None, is_over: Callable[[int], bool]) -> int | None:
+    def _cut_rows(self, run_id: str, is_over: Callable[[int], bool]) -> int | None:
         """Delete some of the rows of a run; return the sequence number of the newest that is left."""
-        sequences = [row.sequence for row in self._rows(run_id, newest)]
+        sequences = self._sequences(run_id)
         for sequence in filter(is_over, sequences):
             self.cache.delete(_row_key(run_id, sequence))
-        return next((sequence for sequence in sequences if not is_over(sequence)), None)
+        return next((sequence for sequence in reversed(sequences) if not is_over(sequence)), None)
 
     def _next_number(self) -> int:
         number = int(self.cache.get(_NUMBER_KEY, b"0")) + 1
         self.cache.set(_NUMBER_KEY, b"%d" % number)
         return number
 
-    def _rows(self, run_id: str, newest: int | None) -> Iterator[CheckpointRecord]:
-        """Yield the rows of a run, from the newest back."""
-        while newest is not None:
-            kept = self.cache.get(_row_key(run_id, newest))
-            if kept is None:
-                return
-            row, newest = _unpacked(run_id, newest, kept)
-            yield row
+    def _sequences(self, run_id: str, last: int = MAX_STEP) -> list[int]:
+        """Return the sequence numbers of the rows of a run up to the last, in order.
+
+        By their keys: where a row is lost, those before it are still there, and show that it was.
+        """
+        select = "SELECT substr(key, ?) FROM Cache WHERE key > ? AND key < ? AND raw = 1"
+        prefix = _row_key(run_id, "")
+        found = fetch_damaged_text(self.cache.connection, select, (len(prefix) + 1, *_range(prefix)))
+        return sorted(int(sequence) for (sequence,) in found if sequence.isdecimal() and int(sequence) <= last)
 
     # ------------------------------------------------------------------ owners
 
@@ -148,31 +164,43 @@ class DiskTable(Table):
         return hold.is_lost or number != hold.fence
 
     def _read_fence(self, run_id: str) -> Fence:
-        number, _, cancelled = self.cache.get(f"{_FENCE_PREFIX}{run_id}", b"0").partition(b" ")
+        number, _, cancelled = self._fence_entry(run_id).partition(b" ")
         return int(number), bool(cancelled)
 
-    def _set_fence(self, run_id: str, number: int, is_cancelled: bool) -> None:
-        self.cache.set(f"{_FENCE_PREFIX}{run_id}", b"%d%s" % (number, b" cancelled" if is_cancelled else b""))
+    def _fence_entry(self, run_id: str) -> bytes:
+        """Return the number of the fence of a run, and of one that is cancelled also that, and by whom."""
+        entry: bytes = self.cache.get(f"{_FENCE_PREFIX}{run_id}", b"0")
+        return entry
 
     def fence(self, run_id: str) -> Fence:
         with self._explained(run_id), self.cache.reading(self.store):
             return self._read_fence(run_id)
 
     def raise_fence(self, run_id: str) -> Fence:
-        with self._explained(run_id), self.cache.transaction(self.store):
-            number, is_cancelled = self._read_fence(run_id)
-            self._set_fence(run_id, number + 1, is_cancelled)
-            return number + 1, is_cancelled
+        with self._writing(run_id):
+            number, *cancelled = self._fence_entry(run_id).split(b" ", 1)
+            self.cache.set(f"{_FENCE_PREFIX}{run_id}", b" ".join((b"%d" % (int(number) + 1), *cancelled)))
+            return int(number) + 1, bool(cancelled)
 
-    def set_cancelled(self, run_id: str, is_cancelled: bool) -> None:
-        with self._explained(run_id), self.cache.transaction(self.store):
-            self._set_fence(run_id, self._read_fence(run_id)[0], is_cancelled)
+    def set_cancelled(self, run_id: str, is_cancelled: bool, by: str | None = None) -> None:
+        with self._writing(run_id):
+            number, was_cancelled = self._read_fence(run_id)
+            if not (was_cancelled and is_cancelled):
+                entry = b"%d" % number
+                if is_cancelled:
+                    entry += b" cancelled" if by is None else b" cancelled " + by.encode()
+                self.cache.set(f"{_FENCE_PREFIX}{run_id}", entry)
+
+    def cancelled_by(self, run_id: str) -> str | None:
+        with self._explained(run_id), self.cache.reading(self.store):
+            _, _, *by = self._fence_entry(run_id).split(b" ", 2)
+        return by[0].decode() if by else None
 
     # ------------------------------------------------------------------ removing
 
     def remove(self, run_id: str, version: int | None = None) -> bool:
         # By their keys: this is the way out when what stands in the rows is damaged.
-        with self._explained(run_id), self.cache.transaction(self.store):
+        with self._writing(run_id):
             if acting.hold is not None and self._is_lost(acting.hold):
                 raise lost(given_id(run_id))
             if version is not None:
@@ -189,7 +217,7 @@ class DiskTable(Table):
             told, rows = (text.encode(errors="surrogateescape") for text in (run_id, _row_key(run_id, "")))
         except UnicodeEncodeError:  # it is not what `runs` reports of a text that is no UTF-8
             return False
-        with self._explained(run_id), self.cache.transaction(self.store):
+        with self._writing(run_id):
             delete = "DELETE FROM Cache WHERE key > ? AND key < ? AND CAST(substr(key, ?) AS BLOB) = ?"
             bounds = (*_range(_RUN_PREFIX), len(_RUN_PREFIX) + 1)
             found = self.cache.connection.execute(delete, (*bounds, told)).rowcount
@@ -199,8 +227,9 @@ class DiskTable(Table):
             return found > 0
 
     def erase(self) -> None:
-        with self._explained(""):
-            self.cache.erase(self.store)
+        if not self._read_only:
+            with self._explained(""):
+                self.cache.erase(self.store)
 
     def run(self, run_id: str) -> RunRecord | None:
         with self._explained(run_id), self.cache.reading(self.store):
@@ -254,6 +283,15 @@ class DiskTable(Table):
         except InvalidRunIdError as error:
             raise no_run(run_id, f"its key {error}", self) from error
 
+    def problems(self) -> list[str]:
+        with self._explained(""), self.cache.reading(self.store):
+            found = [str(text) for (text,) in self.cache.connection.execute("PRAGMA integrity_check(10)")]
+        return [] if found == ["ok"] else found
+
+    def change_token(self) -> str:
+        with self._explained(""):
+            return str(self.cache.change_token(self.store))
+
     def nested_ids(self, run_id: str) -> list[str]:
         first, last = nested_range(run_id)
         return [row[0] for row in self._found_runs(f"{_RUN_PREFIX}{first}", f"{_RUN_PREFIX}{last}")]
@@ -279,17 +317,15 @@ class DiskTable(Table):
     def index(self, run_id: str) -> list[CheckpointRecord]:
         with self._explained(run_id), self.cache.snapshot(self.store):
             run = self._read_run(run_id)
-            rows = list(self._rows(run_id, run.sequence)) if run else []
-        rows.reverse()
-        return rows
+            sequences = self._sequences(run_id, run.sequence) if run else []
+            return [_unpacked(run_id, at, self.cache.get(_row_key(run_id, at)))[0] for at in sequences]
 
     def find(self, run_id: str, step: int, last: int, revision: int | None) -> int | None:
         with self._explained(run_id), self.cache.snapshot(self.store):
             if last - step < _MOST_TRIED:
                 sequences: Iterable[int] = range(last, step - 1, -1)
             else:  # the run was taken back a long way
-                run = self._read_run(run_id)
-                sequences = (row.sequence for row in self._rows(run_id, run and run.sequence))
+                sequences = reversed(self._sequences(run_id, last))
             for sequence in sequences:
                 kept = self.cache.get(_row_key(run_id, sequence))
                 row = None if kept is None else _unpacked(run_id, sequence, kept)[0]
@@ -312,22 +348,17 @@ class DiskTable(Table):
         except CheckpointError as error:
             error.run_id = error.run_id or run_id
             raise
-        except (
-            sqlite3.Error,
-            OSError,
-            ValueError,
-            TypeError,
-            diskcache.Timeout,
-        ) as error:  # of what others have written
+        except _FAILURES as error:
             cause = error.__context__ if isinstance(error, diskcache.Timeout) and error.__context__ else error
             if self.closed:
                 raise closed_error(self.store, run_id) from cause
             if is_busy(cause):
                 raise failed(run_id, f"the {self} was locked by another process for {BUSY_TIMEOUT} s") from cause
-            kind = failed if isinstance(cause, sqlite3.OperationalError | OSError) else damaged
+            kind = failed if isinstance(cause, sqlite3.OperationalError | OSError) and not is_damage(cause) else damaged
             raise kind(run_id, f"the {self} failed: {cause}") from cause
 
 
+_FAILURES = (sqlite3.Error, OSError, ValueError, TypeError, diskcache.Timeout)  # also of what others have written
 _MOST_TRIED = 1_000  # keys that are looked for without knowing whether there is such a row
 _RUN_PREFIX = "run:"
 _ROW_PREFIX = "row:"

@@ -20,7 +20,7 @@ from stategraph.errors import (
     StateGraphError,
     UnknownNameError,
 )
-from stategraph.state import State, time_ns_of, took_ns_of
+from stategraph.state import State, data_of, time_ns_of, took_ns_of
 from stategraph.stores._codec.compression import (
     ALLOWANCE,
     RATIO,
@@ -206,7 +206,8 @@ class CheckpointEncoder:
         self._sealer.check(state.run_id, [saved], previous.incarnation, previous.before)
         place, kept = (saved.sequence, saved.revision), (saved.encoding, saved.payload)
         row = self._sealed(state, place, saved.base, kept, previous.before, previous.incarnation)
-        return row, attrs.evolve(previous, state=state, base=row.base, seal=row.seal)
+        encoded = previous.encoded if data_of(state) is data_of(previous.state) else encode_unsettled(state)
+        return row, attrs.evolve(previous, state=state, base=row.base, seal=row.seal, encoded=encoded)
 
     def copied(
         self, source: RunRecord, run_id: str, incarnation: bytes, rows: Sequence[CheckpointRecord]
@@ -223,6 +224,20 @@ class CheckpointEncoder:
             copies.append(self._sealer.seal(run_id, row, before, incarnation))
             before = copies[-1].seal
         return copies
+
+    def parts(self, run_id: str, rows: Sequence[CheckpointRecord], incarnation: bytes = b"") -> list[Any]:
+        """Return what the payloads of a snapshot and of rows that build on it hold; raise as `state`."""
+        self.check(run_id, rows, incarnation)
+        try:
+            return self._codec.decode(run_id, rows)
+        except UnavailableValueError as error:
+            raise FormatError(run_id, f"its step {rows[-1].step} cannot be restored here: {error}") from error
+        except DecodeError as error:
+            raise CheckpointCorruptError(run_id, f"its step {rows[-1].step} cannot be restored: {error}") from error
+
+    def encoded(self, parts: list[Any], excess: int) -> tuple[str, bytes, int]:
+        """Return the encoding and the payload of what a row is to hold, and the excess, as `PayloadCodec.encode`."""
+        return self._codec.encode(parts, excess)
 
     def state(self, run_id: str, rows: Sequence[CheckpointRecord], incarnation: bytes = b"") -> State:
         """Return the State of a snapshot and of the rows that build on it.
@@ -259,11 +274,9 @@ class CheckpointEncoder:
 
     def data(self, run_id: str, rows: Sequence[CheckpointRecord], incarnation: bytes = b"") -> dict[str, Any]:
         """Return the data of the State of these rows, whose run has no id of a State; raise as `state`."""
-        self.check(run_id, rows, incarnation)
+        parts = self.parts(run_id, rows, incarnation)
         try:
-            return combine(self._codec.decode(run_id, rows))[0]
-        except UnavailableValueError as error:
-            raise FormatError(run_id, f"its step {rows[-1].step} cannot be restored here: {error}") from error
+            return combine(parts)[0]
         except DecodeError as error:
             raise CheckpointCorruptError(run_id, f"its step {rows[-1].step} cannot be restored: {error}") from error
 

@@ -13,6 +13,7 @@ from stategraph._owners.holds import Hold, acting
 from stategraph._values import clock
 from stategraph._values.provenance import ErrorInfo, Facts, Kind, ParentStep, RunStatus, kind_of
 from stategraph.errors import CheckpointCorruptError
+from stategraph.stores._codec.opaque import unknown_shown
 from stategraph.stores._codec.pauses import pause_from_json
 from stategraph.stores._codec.type_codecs import DecodeError
 from stategraph.stores.base import RETENTIONS, RetentionPolicy
@@ -140,7 +141,8 @@ class RunRecord(NamedTuple):
 
 def _summary(run: RunRecord, at: RunRecord | CheckpointRecord) -> Summary:
     try:
-        pause = pause_from_json(at.pause)
+        with unknown_shown():  # whoever looks at runs need not know what they hold
+            pause = pause_from_json(at.pause)
     except DecodeError as error:
         raise CheckpointCorruptError(run.run_id, f"what it waits for cannot be restored: {error}") from error
     return Summary(

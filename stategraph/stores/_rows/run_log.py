@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from itertools import pairwise
 from typing import TypeVar
 
@@ -20,9 +20,9 @@ from stategraph.errors import (
 )
 from stategraph.state import State
 from stategraph.stores._files.fork_safety import protect_at_fork
-from stategraph.stores._rows.access import SharedCommits
 from stategraph.stores._rows.encoder import CheckpointEncoder, DeltaBase, Place
 from stategraph.stores._rows.integrity import Sealer
+from stategraph.stores._rows.lanes import commits_of
 from stategraph.stores._rows.records import CheckpointRecord, RunRecord, WriteBatch
 from stategraph.stores._rows.runs import KnownRuns, Runs
 from stategraph.stores._rows.table import Table
@@ -30,6 +30,8 @@ from stategraph.stores.summaries import Summary
 
 _NOWHERE = -1  # the sequence number of a checkpoint that is not there
 _READS = 100  # of a run that others write to: reading is over long before the next save is
+
+_DISTURBED = 3  # times that others may write meanwhile before it is read undisturbed
 
 _Read = TypeVar("_Read")
 
@@ -59,7 +61,7 @@ class RunLog:
         self.table, self.sealer, self.encoder = table, sealer, encoder
         self.known = KnownRuns()
         self.runs = Runs(table, sealer, self.known)
-        self.commits = SharedCommits(table.apply, table.is_in_use)
+        self.commits = commits_of(table)
         self.gathering = _Gathering()
         protect_at_fork(self)
 
@@ -69,7 +71,7 @@ class RunLog:
 
     def renew(self) -> None:
         """Take locks of its own, in a forked child. Threads that committed in the parent are not here."""
-        self.commits = SharedCommits(self.table.apply, self.table.is_in_use)
+        self.commits = commits_of(self.table)
         self.known.renew()
         self.table.renew()
 
@@ -87,19 +89,20 @@ class RunLog:
         Raises:
             CheckpointNotFoundError: there is no such run.
         """
-        for _ in range(_READS):
-            run = self.runs.find(run_id)  # first: a write before the rows are read makes its version an old one
-            if run is None:
-                self.known.forget_removed(run_id)
-                raise CheckpointNotFoundError(run_id, str(self.table.store), step)
-            try:
-                found = read(run)
-            except CheckpointCorruptError:
-                if not self.is_stale(run):
-                    raise
-            else:
-                if found is not None:
-                    return found
+        for again in range(_READS):
+            with self.table.undisturbed(run_id) if again > _DISTURBED else nullcontext():
+                run = self.runs.find(run_id)  # first: a write before the rows are read makes its version an old one
+                if run is None:
+                    self.known.forget_removed(run_id)
+                    raise CheckpointNotFoundError(run_id, str(self.table.store), step)
+                try:
+                    found = read(run)
+                except CheckpointCorruptError:
+                    if not self.is_stale(run):
+                        raise
+                else:
+                    if found is not None:
+                        return found
         raise CheckpointError(run_id, f"it was not read from the {self.table.store}: others keep writing to it")
 
     def load(self, run_id: str, step: int | None = None, revision: int | None = None) -> State:
@@ -178,11 +181,12 @@ class RunLog:
     def history(self, run_id: str) -> list[Summary]:
         """Return the checkpoints of a run without their data; none for a run that does not exist."""
         try:
-            return self.read(run_id, self._summaries)
+            return self.read(run_id, self.summaries)
         except CheckpointNotFoundError:
             return []
 
-    def _summaries(self, run: RunRecord) -> list[Summary]:
+    def summaries(self, run: RunRecord) -> list[Summary]:
+        """Return the checkpoints of a run that retention keeps, without their data."""
         rows = self.visible(run)
         if run.policy.keeps_all:
             _check_gapless(run, rows)
@@ -236,9 +240,10 @@ class RunLog:
     def _check_followed(self, run: RunRecord, row: CheckpointRecord) -> None:
         """Raise CheckpointCorruptError if a newer revision of a step than this one was lost."""
         after = next((one for one in self.table.index(run.run_id) if one.sequence > row.sequence), None)
-        if after is not None:
-            self.encoder.check(run.run_id, self.table.chain(run.run_id, after.sequence), run.incarnation)
-            _check_gapless(run, (row, after))
+        if after is None:  # the newest is none of the index
+            raise CheckpointCorruptError(run.run_id, f"its newest step {run.step} is missing")
+        self.encoder.check(run.run_id, self.table.chain(run.run_id, after.sequence), run.incarnation)
+        _check_gapless(run, (row, after))
 
     def _is_visible(self, run: RunRecord, at: int) -> bool:
         """Return whether retention keeps a checkpoint."""
@@ -331,6 +336,7 @@ class RunLog:
 
         Raises:
             RunLostError: it is written on behalf of somebody who does not own the run any more.
+            StepConflictError: the store has lost what it had of the run.
         """
         batch = self.runs.guarded(batch) if is_nested_id(batch.run.run_id) else batch
         if self.gathering.batches is not None:
@@ -343,7 +349,21 @@ class RunLog:
             raise
         if not is_written and batch.hold is not None and self.has_lost(batch.hold):
             raise lost(batch.hold.run_id)
+        if not is_written:
+            self.check_kept(batch)
         return is_written
+
+    def check_kept(self, refused: WriteBatch) -> None:
+        """Raise StepConflictError if the store has lost what it had of a run, which others have not deleted."""
+        run = refused.old
+        now = None if run is None else self.table.run(run.run_id)
+        if run is not None and now is not None and now.incarnation == run.incarnation and now.version < run.version:
+            self.known.forget(run.run_id)
+            reason = (
+                f"the {self.table.store} has lost what was saved: step {run.step} was, and its newest is {now.step} "
+                "now; another server has taken over, or a copy was put back; load the run to go on from there"
+            )
+            raise StepConflictError(run.run_id, reason)
 
     def is_settled(self, hold: Hold | None) -> bool:
         """Own a run for good that is only held for a write by hand; return whether there was anything to do.

@@ -44,7 +44,7 @@ CREATE TABLE run (
     tip BLOB NOT NULL,
     seal BLOB NOT NULL
 );
-CREATE TABLE fence (run_id TEXT PRIMARY KEY, number INTEGER NOT NULL, cancelled INTEGER NOT NULL);
+CREATE TABLE fence (run_id TEXT PRIMARY KEY, number INTEGER NOT NULL, cancelled INTEGER NOT NULL, by_whom TEXT);
 CREATE INDEX run_by_status ON run (status, number);
 CREATE INDEX run_by_graph ON run (graph, number);
 CREATE TABLE checkpoint (
@@ -146,10 +146,14 @@ ORDER BY id DESC LIMIT 1
 
 FENCE = "SELECT number, cancelled FROM fence WHERE run_id = ?"
 RAISE_FENCE = (
-    "INSERT INTO fence VALUES (?, 1, 0) "
+    "INSERT INTO fence VALUES (?, 1, 0, NULL) "
     "ON CONFLICT (run_id) DO UPDATE SET number = number + 1 RETURNING number, cancelled"
 )
-SET_CANCELLED = "INSERT INTO fence VALUES (?, 0, ?) ON CONFLICT (run_id) DO UPDATE SET cancelled = excluded.cancelled"
+SET_CANCELLED = (
+    "INSERT INTO fence VALUES (?, 0, ?, ?) ON CONFLICT (run_id) DO UPDATE SET cancelled = excluded.cancelled, "
+    "by_whom = iif(cancelled AND excluded.cancelled, by_whom, excluded.by_whom)"
+)
+CANCELLED_BY = "SELECT by_whom FROM fence WHERE run_id = ?"
 NESTED = "SELECT run_id FROM run WHERE run_id > ? AND run_id < ?"
 IS_SHOWN = "instr(run_id, '/#') = 0"
 

@@ -11,22 +11,21 @@ from itertools import chain as chained
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
-from stategraph._owners.file_holds import Fence, FileHolds
+from stategraph._owners.file_holds import Fence, FileHolds, SeenHolds
 from stategraph._owners.holds import Hold, acting, lost
 from stategraph._values import clock
 from stategraph._values.ids import PARTS, given_id, nested_range
 from stategraph.errors import CheckpointCorruptError, CheckpointError, CheckpointSaveError
 from stategraph.stores._checks import RunFilter
+from stategraph.stores._files.reading import ReadFile
 from stategraph.stores._files.sqlite_files import (
     OpenFiles,
-    check_log,
     connect,
     database_file,
     erase_log,
     fetch_damaged_text,
     grow_log,
     is_damage,
-    is_unshareable,
 )
 from stategraph.stores._rows import sql_schema as sql
 from stategraph.stores._rows.access import Access
@@ -41,7 +40,7 @@ from stategraph.stores._rows.sql_columns import (
     step_values,
 )
 from stategraph.stores._rows.sql_schema import LAST_SEQUENCE, SEQUENCE_BITS
-from stategraph.stores._rows.table import Identify, Table, closed_error
+from stategraph.stores._rows.table import Identify, Table, closed_error, read_only_error
 
 _Result = TypeVar("_Result")
 
@@ -71,7 +70,9 @@ class SqliteTable(Table):
     def __init__(self, store: object, path: Path, identify: Identify, *, read_only: bool) -> None:
         self.store, self._path, self._identify, self._read_only = store, path, identify, read_only
         self._file = database_file(path, must_exist=read_only)
-        self.owners = None if read_only else FileHolds.at(self._file.with_name(f"{self._file.name}-owners"))
+        owners = self._file.with_name(f"{self._file.name}-owners")
+        self.owners = SeenHolds(owners) if read_only else FileHolds.at(owners)
+        self._reader: ReadFile | None = None
         self.closed = False
         self._access = Access()  # the connection is one, its callers are many
         try:
@@ -80,44 +81,39 @@ class SqliteTable(Table):
             raise self.explained(error, "") from error
 
     def _open(self) -> None:
-        """Connect to the file. Where a reader may write nothing beside it, it is read as a file that nobody changes."""
-        is_fixed = False
+        """Connect to the file."""
+        if self._read_only:
+            self._reader = ReadFile(self._file, self._prepare)
+            self.connection, self._pid = self._reader.connection, os.getpid()
+            return
+        connection = connect(self._file, "rw")
         try:
-            connection = self._connected("ro" if self._read_only else "rw")
-        except sqlite3.OperationalError as error:
-            if not (self._read_only and is_unshareable(error)):
-                raise
-            is_fixed = True
-            check_log(self._file)
-            connection = self._connected("ro&immutable=1")
-        try:
-            files = OpenFiles(self._file, is_fixed=is_fixed)
+            self._prepare(connection)
+            files = OpenFiles(self._file)
         except BaseException:
             connection.close()
             raise
-        self.connection, self._pid = connection, os.getpid()
-        self._is_fixed, self.files = is_fixed, files
+        self.connection, self._pid, self.files = connection, os.getpid(), files
+        self._opened = os.urandom(4).hex()  # no number of one connection says anything to another
 
-    def _connected(self, mode: str) -> sqlite3.Connection:
-        connection = connect(self._file, mode)
-        try:
-            sql.check(connection, self._path)
-            if self._read_only:
-                sql.supplement(connection, self._path)
-                connection.execute("PRAGMA query_only = 1")
-            else:
-                sql.prepare(connection, self._path)
-                grow_log(connection, self._file)
-            self._identify(sql.store_id(connection, self._path))
-        except BaseException:
-            connection.close()
-            raise
-        return connection
+    def _prepare(self, connection: sqlite3.Connection) -> None:
+        sql.check(connection, self._path)
+        if self._read_only:
+            sql.supplement(connection, self._path)
+        else:
+            sql.prepare(connection, self._path)
+            grow_log(connection, self._file)
+        self._identify(sql.store_id(connection, self._path))
+
+    def _disconnect(self) -> None:
+        if self._reader is not None:
+            self._reader.close()
+        self.connection.close()
 
     def close(self) -> None:
         with self._access.to_change(self.store):
             self.closed = True
-            self.connection.close()
+            self._disconnect()
         if self.owners is not None:
             self.owners.leave()
             self.owners = None
@@ -133,9 +129,8 @@ class SqliteTable(Table):
         try:
             with self._access.to_read(self.store, run_id):
                 self._check_process()
-                if self._is_fixed and not self.files.are_there:  # it was changed nevertheless
-                    self.connection.close()
-                    self._open()
+                if self._reader is not None:
+                    return self._reader.ask(lambda connection: ask(connection, statement, values))
                 return ask(self.connection, statement, values)
         except _FAILURES as error:
             raise self.explained(error, run_id) from error
@@ -145,8 +140,7 @@ class SqliteTable(Table):
     ) -> _Result:
         """Return the result of some work, which is done as a whole or not at all; raise `kind` if it fails."""
         if self._read_only:
-            reason = "was opened with read_only=True, to be looked into only; open it without, to change it"
-            raise kind(run_id, f"the {self.store} {reason}")
+            raise read_only_error(self.store, run_id, kind)
         try:
             with self._access.to_write(self.store, run_id, kind), self._access.transaction:
                 self._check_process()
@@ -195,7 +189,7 @@ class SqliteTable(Table):
         if self.closed:
             raise closed_error(self.store)
         if self._pid != os.getpid():
-            self.connection.close()  # or SQLite believes that this process has the locks of its parent
+            self._disconnect()  # or SQLite believes that this process has the locks of its parent
             self._open()
 
     def is_in_use(self) -> bool:
@@ -290,9 +284,13 @@ class SqliteTable(Table):
         number, cancelled = self.connection.execute(sql.RAISE_FENCE, (run_id,)).fetchone()
         return number, bool(cancelled)
 
-    def set_cancelled(self, run_id: str, is_cancelled: bool) -> None:
-        values = run_id, int(is_cancelled)
+    def set_cancelled(self, run_id: str, is_cancelled: bool, by: str | None = None) -> None:
+        values = run_id, int(is_cancelled), by
         self.in_transaction(run_id, lambda: self.connection.execute(sql.SET_CANCELLED, values))
+
+    def cancelled_by(self, run_id: str) -> str | None:
+        ((by,),) = self.query(run_id, sql.CANCELLED_BY, (run_id,)) or [(None,)]
+        return None if by is None else str(by)
 
     # ------------------------------------------------------------------ removing
 
@@ -351,6 +349,15 @@ class SqliteTable(Table):
         select = f"SELECT {sql.RUN} FROM run {where} ORDER BY number DESC LIMIT ?"
         found = self.query("", select, values, fetch_damaged_text)
         return [run_or_unreadable(row, self) for row in found]
+
+    def problems(self) -> list[str]:
+        found = [str(text) for (text,) in self.query("", "PRAGMA integrity_check(10)", ())]
+        return [] if found == ["ok"] else found
+
+    def change_token(self) -> str:
+        ((version,),) = self.query("", "PRAGMA data_version", ())  # of what others have written
+        opened = self._reader.opened if self._reader else self._opened
+        return f"{opened}-{version}-{self.connection.total_changes}"
 
     def nested_ids(self, run_id: str) -> list[str]:
         return [str(nested_id) for (nested_id,) in self.query(run_id, sql.NESTED, nested_range(run_id))]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import builtins
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -15,6 +15,7 @@ from stategraph._values.provenance import Owner
 from stategraph.errors import CheckpointError, InvalidRunIdError, StepConflictError
 from stategraph.state import State
 from stategraph.stores._checks import RunFilter, check_number, check_numbers, check_state
+from stategraph.stores._codec.opaque import check_unknown, unknown_shown
 from stategraph.stores._defaults import forked_from, keeps_nested, rolled_back
 from stategraph.stores._rows import nested
 from stategraph.stores._rows.copies import copy_run
@@ -26,8 +27,10 @@ from stategraph.stores._rows.run_log import RunLog
 from stategraph.stores._rows.saving import save, save_many
 from stategraph.stores._rows.table import Identify, Table
 from stategraph.stores._rows.together import Saved, save_together
+from stategraph.stores._rows.transfer import exported, imported
+from stategraph.stores._rows.verifying import verify
 from stategraph.stores.base import CheckpointStore, RetentionPolicy, SigningKey
-from stategraph.stores.summaries import Pruned, Summary
+from stategraph.stores.summaries import Pruned, Summary, Verified
 
 _FORKS = 9  # of a run that is at work, before one is the last
 _LOOKED_AT = 10  # runs that are looked at when a store is opened, to find out whether they are signed
@@ -103,14 +106,14 @@ class RowStore(CheckpointStore):
     def _own(self, hold: Hold, *, take_over: bool = False) -> None:
         hold.store = self
         owners = self._log.table.owners
-        if owners is not None:  # a store that is only read has none
+        if owners is not None:  # it is not closed
             owners.own(hold, self._log.table, take_over=take_over)
 
     def _has_lost(self, hold: Hold) -> bool:
         return self._log.has_lost(hold)
 
-    def _cancel(self, run_id: str) -> None:
-        self._log.table.set_cancelled(run_id, True)
+    def _cancel(self, run_id: str, by: str | None) -> None:
+        self._log.table.set_cancelled(run_id, True, by)
         owners = self._log.table.owners
         hold = None if owners is None else owners.get(run_id)
         if hold is not None:
@@ -118,11 +121,19 @@ class RowStore(CheckpointStore):
 
     def _is_cancelled(self, hold: Hold) -> bool:
         hold.is_cancelled = hold.is_cancelled or self._log.table.fence(hold.run_id)[1]
+        hold.check()
         return hold.is_cancelled
+
+    def _cancelled_by(self, run_id: str) -> str | None:
+        return self._log.table.cancelled_by(run_id)
 
     def _take_up(self, hold: Hold) -> None:
         self._log.table.set_cancelled(hold.run_id, False)
         hold.is_cancelled = False
+
+    def _orphans(self, graph: str) -> Iterator[Hold] | None:
+        owners = self._log.table.owners
+        return None if owners is None else owners.orphans(graph)
 
     def owner(self, run_id: str) -> Owner | None:
         owners = self._log.table.owners
@@ -149,16 +160,26 @@ class RowStore(CheckpointStore):
             with held(self, states[0].run_id):
                 save_many(self._log, states)
 
+    @property
+    def _is_server(self) -> bool:
+        """Whether a call waits for a server, which answers several threads at the same time."""
+        return self._log.table.is_server
+
     def _save_together(self, calls: Sequence[Callable[[], object]]) -> builtins.list[Saved]:
         return save_together(self._log, calls)
 
     def retain(self, run_id: str, policy: RetentionPolicy) -> None:
         self._log.known.retain(check_run_id(run_id), policy)
 
-    def load(self, run_id: str, step: int | None = None, revision: int | None = None) -> State:
+    def load(
+        self, run_id: str, step: int | None = None, revision: int | None = None, *, unknown: str | None = None
+    ) -> State:
         if step is not None or revision is not None:
             check_numbers(step, revision)
-        return self._log.load(check_run_id(run_id), step, revision)
+        if unknown is None:
+            return self._log.load(check_run_id(run_id), step, revision)
+        with unknown_shown(check_unknown(unknown)):
+            return self._log.load(check_run_id(run_id), step, revision)
 
     def history(self, run_id: str) -> builtins.list[Summary]:
         return self._log.history(check_run_id(run_id))
@@ -168,6 +189,37 @@ class RowStore(CheckpointStore):
 
     def _runs(self, which: RunFilter, limit: int, after: int | None) -> builtins.list[Summary]:
         return self._log.runs.listing(RunRecord.summary, which, limit, after, self.owner).found
+
+    def verify(self) -> Verified:
+        return verify(self._log)
+
+    def changed_since(self, token: str | None, run_id: str | None = None) -> str | None:
+        if run_id is None:
+            now = self._log.table.change_token()
+        else:
+            run = self._log.table.run(check_run_id(run_id))
+            now = "" if run is None else f"{run.incarnation.hex()}-{run.version}"
+        return None if now == token else now
+
+    # ------------------------------------------------------------------ lines of JSON
+
+    def export_run(self, run_id: str) -> Iterator[str]:
+        """Yield a run as lines of JSON, from which `import_runs` makes it again: with what is kept of its history, and
+        all that is nested in it. Values of types that are not registered here are told as they are kept.
+
+        Raises:
+            CheckpointNotFoundError, CheckpointCorruptError, FormatError: as `load`.
+        """
+        return exported(self._log, check_run_id(run_id))
+
+    def import_runs(self, lines: Iterable[str]) -> builtins.list[str]:
+        """Begin the runs that lines of `export_run` tell, each as a whole or not at all; return their ids.
+
+        Raises:
+            FormatError: these are no such lines.
+            RunExistsError, RunBusyError: there is a run of one of the ids. Those before it have begun.
+        """
+        return imported(self, self._log, lines)
 
     # ------------------------------------------------------------------ nested runs
 

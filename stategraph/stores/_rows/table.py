@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeAlias
 
 from stategraph._owners.file_holds import Fence
@@ -25,10 +25,14 @@ class Table(ABC):
     Attributes:
         store: The store whose records these are; errors name it, and runs that were dropped know it.
         closed: Whether it was closed.
+        lanes: How many transactions it makes at a time.
+        is_server: Whether it is on a server, which answers several threads at the same time.
     """
 
     store: object
     closed: bool
+    lanes: int = 1
+    is_server: bool = False
 
     def __str__(self) -> str:
         return str(self.store)
@@ -36,8 +40,11 @@ class Table(ABC):
     # ------------------------------------------------------------------ records
 
     @abstractmethod
-    def apply(self, batches: Sequence[WriteBatch]) -> Sequence[bool]:
+    def apply(self, batches: Sequence[WriteBatch]) -> Sequence[bool | BaseException]:
         """Write batches in one transaction; return which of them were written.
+
+        A table that has no transaction over several runs writes each as a whole, and of several may return an error in
+        the place of one of which it is not known.
 
         A batch is written if its hold is not lost (the fence is still the one that is in it), and if its run has the
         version, and the outer run the incarnation, that it expects. It is durable when this returns. A table whose
@@ -92,6 +99,25 @@ class Table(ABC):
     def index(self, run_id: str) -> list[CheckpointRecord]:
         """Return all checkpoints of a run, in order. Their payloads may be left out."""
 
+    def undisturbed(self, run_id: str) -> AbstractContextManager[object]:
+        """Read the record of a run, its newest checkpoint and its index as they were at one time, or keep out those who
+        write faster than this thread reads, as far as the table can."""
+        return nullcontext()
+
+    def problems(self) -> list[str]:
+        """Return what is wrong with the files as a whole, as far as the database can tell."""
+        return []
+
+    def change_token(self) -> str:
+        """Return what differs from what was returned before whenever a run has changed since.
+
+        Every table can say so by looking at all of its runs; one that knows it at once overrides this.
+        """
+        from hashlib import sha256  # imported when used: OpenSSL takes 4 ms
+
+        found = ((run.run_id, getattr(run, "version", None)) for run in self.runs(RunFilter(), -1, None))
+        return sha256(repr(sorted(found, key=str)).encode(errors="backslashreplace")).hexdigest()
+
     @abstractmethod
     def remove(self, run_id: str, version: int | None = None) -> bool:
         """Remove a run and all that is nested in it; return whether there was one.
@@ -114,16 +140,25 @@ class Table(ABC):
     # ------------------------------------------------------------------ owners
 
     owners: SharedHolds[Any] | None = None
-    """Who owns which run, where processes that share the table know that of each other; None in one that is only read.
-    """
+    """Who owns which run, where processes that share the table know that of each other; None once it is closed."""
 
     @abstractmethod
     def fence(self, run_id: str) -> Fence:
         """Return what changes whenever a run is taken from its owner, and whether the run is cancelled."""
 
     @abstractmethod
-    def set_cancelled(self, run_id: str, is_cancelled: bool) -> None:
-        """Note that a run is cancelled or not, durably. Its owner is told with the next batch that it writes."""
+    def set_cancelled(self, run_id: str, is_cancelled: bool, by: str | None = None) -> None:
+        """Note that a run is cancelled or not, durably. Its owner is told with the next batch that it writes.
+
+        Args:
+            run_id: The run.
+            is_cancelled: Whether it is.
+            by: Who cancels it, if that is said. It is the first one who has.
+        """
+
+    @abstractmethod
+    def cancelled_by(self, run_id: str) -> str | None:
+        """Return who has cancelled a run, if that was said."""
 
     # ------------------------------------------------------------------ threads and processes
 
@@ -142,6 +177,12 @@ class Table(ABC):
     @abstractmethod
     def close(self) -> None:
         """Close all files."""
+
+
+def read_only_error(store: object, run_id: str, kind: type[CheckpointError]) -> CheckpointError:
+    """Return the error for a write to a store that is only read."""
+    reason = "was opened with read_only=True, to be looked into only; open it without, to change it"
+    return kind(run_id, f"the {store} {reason}")
 
 
 def closed_error(store: object, run_id: str = "") -> CheckpointError:

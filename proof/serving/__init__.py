@@ -1,0 +1,1 @@
+"""Trials of stores on servers: what the servers, the network and the machines may do to them."""

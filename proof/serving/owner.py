@@ -1,0 +1,86 @@
+"""A process of another machine, as a trial starts it: it owns runs, or sweeps, and says what comes of that.
+
+Its clock may be hours off.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+import time
+from typing import Any
+
+from proof.serving.server import SERVERS
+from stategraph import State
+from stategraph._owners import leases
+from stategraph._values import clock
+from stategraph.stores import CheckpointStore
+from tests.scenarios import make_graph
+
+STEPS = 400
+PAUSE = 0.02  # seconds that a step takes
+
+
+def graph_of(store: CheckpointStore, name: str, steps: int = STEPS, pause: float = PAUSE) -> Any:
+    """Return a graph whose node notes who makes a step."""
+
+    def node(state: State) -> dict[str, Any]:
+        time.sleep(pause)
+        made = dict(state.get("made", {}))
+        return {"made": {**made, name: made.get(name, 0) + 1}}
+
+    edges = [("a", "a", lambda state: state.step < steps), ("a", "b")]
+    nodes = {"a": node, "b": lambda state: {}}
+    return make_graph(nodes, edges, store=store, preserve=True, max_iterations=10_000)
+
+
+def say(run_id: str, how: str) -> None:
+    """Say how a run ended, in one piece: others do so at the same time."""
+    sys.stdout.write(f"{run_id} {how}\n")
+    sys.stdout.flush()
+
+
+def own(store: CheckpointStore, run_ids: list[str], name: str) -> None:
+    """Own runs until they have ended or are lost."""
+
+    def run(run_id: str) -> None:
+        try:
+            graph_of(store, name).execute(State(run_id=run_id))
+        except Exception as error:  # noqa: BLE001 - it is said
+            say(run_id, type(error).__name__)
+        else:
+            say(run_id, "done")
+
+    threads = [threading.Thread(target=run, args=(run_id,)) for run_id in run_ids]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def sweep(store: CheckpointStore, name: str) -> None:
+    """Go on with all runs that were left unfinished, once told to."""
+    print("ready", flush=True)
+    sys.stdin.readline()
+    for one in graph_of(store, name, steps=3, pause=0.0).recover():
+        say(one.run_id, "done" if one.error is None else type(one.error).__name__)
+
+
+def main(arguments: list[str]) -> None:
+    """Be such a process."""
+    about = json.loads(arguments[0])
+    if about["is_elsewhere"]:
+        leases._machine = lambda: "elsewhere"  # type: ignore[assignment]
+    real, hours = clock.now_ns, about["hours"]
+    clock.now_ns = lambda: real() + hours * 3_600_000_000_000
+    store = SERVERS[about["server"]]().open(about["options"], pool=10)
+    if about["run_ids"]:
+        own(store, about["run_ids"], about["name"])
+    else:
+        sweep(store, about["name"])
+    store.close()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

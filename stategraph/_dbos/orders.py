@@ -1,0 +1,148 @@
+"""Orders as DBOS keeps them: each turn of a run is one workflow, whose id says of which run it is, and which turn."""
+
+from __future__ import annotations
+
+import contextvars
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ParamSpec, TypeVar
+
+import attrs
+from dbos import DBOS, EnqueueOptions, WorkflowStatus
+from dbos import error as dbos_error
+
+from stategraph.turns import Order, from_bytes, to_bytes
+
+TURN, TICK, WORKER = "stategraph.turn", "stategraph.tick", "stategraph.worker"
+"""The names of the workflows: a turn of a run, a tick of a schedule, the life of a worker."""
+
+WAITING = ("ENQUEUED", "DELAYED")
+OPEN = (*WAITING, "PENDING")
+"""What DBOS says of a turn that nobody is at work on yet, and of one that is not done."""
+
+_SEVERAL = 20  # of the newest turns of a run that are looked at: those of another one may be among them
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+
+
+@attrs.frozen
+class Ordered:
+    """A turn, as DBOS knows of it.
+
+    Attributes:
+        id: The id of its workflow.
+        run_id: The run.
+        number: Which turn of the run it is.
+        status: What DBOS says of it.
+        graph: The name of the graph.
+        pause: The id of the pause that it answers, if it does.
+        queue: The queue that it is on, if DBOS still knows.
+        worker: Who was at work on it last.
+        labels: What the run is labelled with, if it begins with this turn.
+        outcome: What came of it, if that was asked for.
+        error: What it ended with, if that was asked for.
+    """
+
+    id: str
+    run_id: str
+    number: int
+    status: str
+    graph: str
+    pause: str | None
+    queue: str | None
+    worker: str | None
+    labels: Mapping[str, str]
+    outcome: Any = None
+    error: Exception | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it is not done."""
+        return self.status in OPEN
+
+    @classmethod
+    def of(cls, found: WorkflowStatus) -> Ordered:
+        """Return what a workflow says that is a turn."""
+        run_id, _, number = found.workflow_id.rpartition("#")
+        about = found.attributes or {}
+        return cls(
+            found.workflow_id,
+            run_id,
+            int(number),
+            found.status,
+            about.get("graph", ""),
+            about.get("pause"),
+            found.queue_name,
+            found.executor_id,
+            about.get("labels", {}),
+            found.output,
+            found.error,
+        )
+
+
+def turn_id(run_id: str, number: int) -> str:
+    """Return the id of the workflow that is a turn of a run. No id of a run has a # where this one has it."""
+    return f"{run_id}#{number}"
+
+
+def apart(function: Callable[_P, _R], *args: _P.args, **kwargs: _P.kwargs) -> _R:
+    """Call a function out of the context of DBOS: within a workflow, DBOS would make a step of what it is asked."""
+    return contextvars.Context().run(function, *args, **kwargs)
+
+
+def find_turns(**which: Any) -> list[Ordered]:
+    """Return turns, the newest first, as `DBOS.list_workflows` finds them, without what came of them."""
+    asked = {"load_input": False, "load_output": False, "sort_desc": True, "name": TURN, **which}
+    return [Ordered.of(found) for found in apart(DBOS.list_workflows, **asked)]
+
+
+def turns_of(run_id: str, **which: Any) -> list[Ordered]:
+    """Return the newest turns of a run, the newest first."""
+    found = find_turns(workflow_id_prefix=turn_id(run_id, 1)[:-1], limit=_SEVERAL, **which)
+    return sorted((turn for turn in found if turn.run_id == run_id), key=lambda turn: -turn.number)
+
+
+def turns_of_all(run_ids: Sequence[str], **which: Any) -> dict[str, Ordered]:
+    """Return the newest of the turns of each of these runs that are such."""
+    newest: dict[str, Ordered] = {}
+    if run_ids:
+        for turn in find_turns(workflow_id_prefix=[f"{run_id}#" for run_id in run_ids], **which):
+            if turn.run_id not in newest or newest[turn.run_id].number < turn.number:
+                newest[turn.run_id] = turn
+    return newest
+
+
+def order_of(id: str) -> Order | None:
+    """Return what was ordered with a turn."""
+    for found in apart(DBOS.list_workflows, workflow_ids=[id], load_output=False):
+        if found.input is not None:
+            return from_bytes(found.input["args"][0])
+    return None
+
+
+def enqueue(order: Order, queue: str, priority: int | None, delay: float | None) -> bool:
+    """Give an order to DBOS; return whether it was new to it.
+
+    Within a workflow, DBOS notes that this one was given by that.
+    """
+    options: EnqueueOptions = {
+        "workflow_name": TURN,
+        "queue_name": queue,
+        "workflow_id": turn_id(order.run_id, order.number),
+        "workflow_id_reuse_policy": "reject",
+        "app_version": DBOS.application_version,
+        "attributes": {"graph": order.graph, "pause": order.pause, "labels": dict(order.labels)},
+    }
+    if priority is not None:
+        options["priority"] = priority
+    if delay is not None:
+        options["delay_seconds"] = delay
+    try:
+        DBOS.enqueue_workflow_with_options(options, to_bytes(order))
+    except dbos_error.DBOSWorkflowIDInUseError:
+        return False
+    return True
+
+
+def withdraw(id: str) -> None:
+    """Have a turn performed by nobody that waits for a worker."""
+    apart(DBOS.cancel_workflow, id)

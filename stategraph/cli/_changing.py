@@ -1,0 +1,61 @@
+"""Commands that change something: asking first, and saying what was done."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from stategraph.cli._exits import Exit, Failure
+from stategraph.cli._screen import STYLES, Screen
+from stategraph.cli._text import clean
+
+if TYPE_CHECKING:
+    from stategraph.state import State
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+END_OF_CALL = {"completed": Exit.OK, "paused": Exit.PAUSED, "failed": Exit.FAILED, "cancelled": Exit.FAILED}
+"""The exit codes of a run that has ended, or waits."""
+
+
+def sure(function: _Function) -> _Function:
+    """Let a command that loses something take an option not to ask."""
+    return click.option("-y", "--yes", is_flag=True, help="Do not ask.")(function)
+
+
+def confirm(question: str, yes: bool) -> None:
+    """Ask a person whether to go on.
+
+    Raises:
+        Failure: nobody can be asked, or the answer is no.
+    """
+    if yes:
+        return
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        raise Failure(Exit.USAGE, f"{question} There is no terminal to ask at: give --yes")
+    if not click.confirm(clean(question), err=True):
+        raise Failure(Exit.FAILED, "nothing was changed")
+
+
+def done(screen: Screen, shape: dict[str, Any], message: str) -> None:
+    """Say what was done."""
+    if screen.is_json:
+        screen.document(shape)
+    else:
+        screen.line(message)
+
+
+def ended(screen: Screen, state: State) -> int:
+    """Say how a call of a graph ended; return the exit code of that."""
+    status = str(state.status)
+    if screen.is_json:
+        from stategraph.cli._shapes import state_shape
+
+        screen.document(state_shape(state, None, ()))
+    else:
+        why = "" if state.pause is None else f": {state.pause.reason}"
+        screen.line((state.run_id, "bold"), "  ", (status, STYLES[status]), f"  step {state.step}{why}")
+    return END_OF_CALL.get(status, Exit.OK)

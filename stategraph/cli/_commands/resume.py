@@ -1,0 +1,40 @@
+"""``stategraph resume``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from stategraph.cli._asked import Asked, asked, common
+from stategraph.cli._changing import ended
+from stategraph.cli._graphs import load_graph
+from stategraph.cli._options import by_option, graph_option, parsed_pairs, run_argument, take_over_option, wait_option
+
+_EXAMPLES = """
+\b
+Examples:
+  stategraph resume review-42 --graph app.flows:review
+  stategraph resume review-42 --graph app.flows:review --set limit=20 --by ann
+
+The store is that of the graph.
+"""
+
+
+@click.command("resume", epilog=_EXAMPLES)
+@run_argument
+@graph_option
+@click.option("--set", "updates", multiple=True, metavar="KEY=VALUE", help="Lay this over the data; JSON, or text.")
+@click.option("--allow-changed", is_flag=True, help="Go on even if the graph has changed since.")
+@by_option
+@wait_option
+@take_over_option
+@common
+@asked
+def command(request: Asked, /, run_id: str, graph: str, updates: tuple[str, ...], **how: Any) -> int:
+    """Go on with a run from its last checkpoint.
+
+    That is done in this process, until the run ends or pauses.
+    """
+    request.refuse_store()
+    return ended(request.screen, load_graph(graph).resume(run_id, parsed_pairs(updates) or None, **how))

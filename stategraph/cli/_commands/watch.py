@@ -1,0 +1,89 @@
+"""``stategraph watch``."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import click
+
+from stategraph.cli._asked import Asked, asked, common
+from stategraph.cli._changing import END_OF_CALL
+from stategraph.cli._commands.history import history_row
+from stategraph.cli._exits import Exit, Failure
+from stategraph.cli._looking import story
+from stategraph.cli._options import run_argument
+from stategraph.cli._screen import STYLES, Cell, Screen, note
+from stategraph.cli._shapes import summary_shape
+
+if TYPE_CHECKING:
+    from stategraph.stores.base import CheckpointStore
+    from stategraph.stores.summaries import Summary
+
+_EXAMPLES = """
+\b
+Examples:
+  stategraph watch review-42
+  stategraph watch review-42 --json | jq -r .node
+
+It ends with the run: 0 completed, 1 failed or cancelled, 4 paused. With --json, each row is a line.
+"""
+_SHARE = 4  # of the time, at most, is one part spent on looking
+
+
+@click.command("watch", epilog=_EXAMPLES)
+@run_argument
+@click.option("--every", type=click.FloatRange(min=0.01), default=0.5, show_default=True, metavar="SECONDS")
+@common
+@asked
+def command(request: Asked, run_id: str, every: float) -> int:
+    """Follow a run as it goes on, until it ends or pauses."""
+    store, screen = request.open(), request.screen
+    last: Summary | None = None
+    for rows in _changes(store, run_id, every):
+        for row in _new(rows, last):
+            if request.is_json:
+                screen.record(summary_shape(row))
+            else:
+                _show(screen, row)
+        is_first, last = last is None, rows[-1]
+        if str(last.status) in END_OF_CALL:
+            return END_OF_CALL[str(last.status)]
+        if is_first and store.owner(run_id) is None and not request.is_json:
+            note("nobody is at work on it yet")
+    raise Failure(Exit.NOT_FOUND, f"{run_id} is gone: it has completed, and is not preserved, or was deleted")
+
+
+def _changes(store: CheckpointStore, run_id: str, every: float) -> Iterator[list[Summary]]:
+    """Yield the history of a run whenever it has changed, until the run is gone."""
+    rows, token = story(store, run_id), None
+    while rows:
+        began = time.monotonic()
+        newer = store.changed_since(token, run_id)
+        if newer is not None:
+            token, rows = newer, store.history(run_id)
+            if rows:
+                yield rows
+        time.sleep(max(every, _SHARE * (time.monotonic() - began)))
+
+
+def _new(rows: list[Summary], last: Summary | None) -> list[Summary]:
+    """Return the rows that came after the last one, which may not be kept any longer."""
+    if last is None:
+        return rows
+    known = next((place for place in reversed(range(len(rows))) if _key(rows[place]) == _key(last)), None)
+    if known is not None:
+        return rows[known + 1 :]
+    return [row for row in rows if row.timestamp > last.timestamp] or rows[-1:]
+
+
+def _key(row: Summary) -> tuple[object, ...]:
+    return row.step, row.revision, row.kind, row.timestamp
+
+
+def _show(screen: Screen, row: Summary) -> None:
+    number, kind, node, took, _, more = history_row(screen, row)
+    style = STYLES.get(str(row.status), "")
+    when: Cell = (f"{row.timestamp.astimezone():%H:%M:%S}  ", "dim")
+    screen.line(when, f"{number:>6}  ", (f"{kind[0]:<9}", style), f"{node:<20}  {took:>7}  ", more)

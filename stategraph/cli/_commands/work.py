@@ -1,0 +1,38 @@
+"""``stategraph work``."""
+
+from __future__ import annotations
+
+import click
+
+from stategraph.cli._asked import Asked, asked, common
+from stategraph.cli._graphs import load_graph
+
+_EXAMPLES = """
+\b
+Examples:
+  stategraph work app.flows:orders --concurrency 4
+  stategraph work app.flows:orders --once
+
+Runs come from graph.submit, or were left by a process that has ended. Ctrl-C stops it once the runs that it is at work
+on are done; once more stops it at once, and other workers go on with them.
+"""
+
+
+@click.command("work", epilog=_EXAMPLES)
+@click.argument("graph", metavar="MODULE:NAME", envvar="STATEGRAPH_GRAPH")
+@click.option("--concurrency", type=click.IntRange(min=1), default=1, show_default=True, help="Runs at the same time.")
+@click.option("--every", type=click.FloatRange(min=0.01), default=1.0, show_default=True, help="Seconds between looks.")
+@click.option("--once", is_flag=True, help="End when there is nothing left to do; the exit code is 1 if a run failed.")
+@click.option("--max-recoveries", type=click.IntRange(min=1), default=10, show_default=True, help="As for recover.")
+@common
+@asked
+def command(request: Asked, graph: str, concurrency: int, every: float, once: bool, max_recoveries: int) -> int:
+    """Go on with runs as they come.
+
+    They are those of a graph that nobody is at work on.
+    """
+    from stategraph.cli._worker import Worker
+
+    request.refuse_store()
+    worker = Worker(load_graph(graph), request.screen, every, once, max_recoveries)
+    return worker.work(concurrency)

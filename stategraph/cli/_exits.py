@@ -1,0 +1,70 @@
+"""How the command ends: exit codes, and which error has which."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Any
+
+from stategraph import errors
+
+INTERRUPTED = 130
+"""As shells have it for Ctrl-C."""
+
+
+class Exit(IntEnum):
+    """The exit codes. They are stable: scripts rely on them."""
+
+    OK = 0
+    FAILED = 1
+    USAGE = 2
+    NOT_FOUND = 3
+    PAUSED = 4
+    CONFLICT = 5
+    DAMAGED = 6
+
+    @property
+    def code(self) -> str:
+        """Its name in JSON."""
+        return self.name.lower()
+
+
+class Failure(Exception):  # noqa: N818 - it is how a command ends, as an Exit is
+    """Ends the command with a message and an exit code."""
+
+    def __init__(self, exit_code: Exit, message: str) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
+
+
+_EXITS: tuple[tuple[type[Exception] | tuple[type[Exception], ...], Exit], ...] = (
+    (errors.CheckpointNotFoundError, Exit.NOT_FOUND),
+    (
+        (
+            errors.RunBusyError,
+            errors.StepConflictError,
+            errors.RunExistsError,
+            errors.RunCompleteError,
+            errors.GraphMismatchError,
+            errors.AnswerError,
+        ),
+        Exit.CONFLICT,
+    ),
+    ((errors.CheckpointCorruptError, errors.FormatError), Exit.DAMAGED),
+    ((errors.ConfigError, errors.InvalidRunIdError, errors.SchemaError, errors.UnknownNameError), Exit.USAGE),
+    (errors.StateGraphError, Exit.FAILED),
+    (ValueError, Exit.USAGE),  # of an argument: what nodes raise is an ExecutionError
+)
+
+
+def exit_of(error: Exception) -> Exit:
+    """Return the exit code of an error."""
+    if isinstance(error, Failure):
+        return error.exit_code
+    return next((code for kinds, code in _EXITS if isinstance(error, kinds)), Exit.FAILED)
+
+
+def told(error: Exception) -> dict[str, Any]:
+    """Return an error as a JSON object."""
+    code = exit_of(error)
+    name = None if isinstance(error, Failure) else type(error).__name__
+    return {"error": {"code": code.code, "exit": int(code), "type": name, "message": str(error)}}

@@ -1,0 +1,63 @@
+"""A graph that is named as ``module:attribute``."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from stategraph._text.shown import describe_exception, with_article
+from stategraph.cli._exits import Exit, Failure
+
+if TYPE_CHECKING:
+    from stategraph.graph import StateGraph
+
+
+def load_graph(name: str) -> StateGraph:
+    """Return the graph that a module has under a name; a function without parameters is called for it.
+
+    The module is looked for in the working directory first. To import it runs its code.
+
+    Raises:
+        Failure: there is no such graph.
+    """
+    module_name, _, attribute = name.partition(":")
+    if not module_name or not attribute:
+        raise Failure(Exit.USAGE, f"{name!r} names no graph: give MODULE:NAME, such as app.flows:orders")
+    found = _imported(module_name)
+    for part in attribute.split("."):
+        try:
+            found = getattr(found, part)
+        except AttributeError:
+            raise Failure(Exit.USAGE, f"module {module_name} has no {attribute!r}") from None
+    return _graph_of(found, name)
+
+
+def _imported(name: str) -> Any:
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name and f"{name}.".startswith(f"{error.name}."):
+            raise Failure(Exit.USAGE, f"there is no module {error.name!r} in {here}, nor is one installed") from None
+        raise Failure(Exit.FAILED, f"to import {name} failed: {describe_exception(error)}") from error
+    except Exception as error:
+        raise Failure(Exit.FAILED, f"to import {name} failed: {describe_exception(error)}") from error
+
+
+def _graph_of(found: Any, name: str) -> StateGraph:
+    from stategraph.graph import StateGraph
+
+    if callable(found) and not isinstance(found, StateGraph):
+        try:
+            found = found()
+        except Exception as error:
+            raise Failure(Exit.FAILED, f"to call {name} failed: {describe_exception(error)}") from error
+    if not isinstance(found, StateGraph):
+        raise Failure(
+            Exit.USAGE, f"{name} is {with_article(type(found).__name__)}, not a StateGraph or a function that makes one"
+        )
+    return found

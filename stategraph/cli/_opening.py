@@ -1,0 +1,93 @@
+"""Which store a command is about, and how it is opened: to be looked into, unless something is to be changed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from stategraph.cli._exits import Exit, Failure
+
+if TYPE_CHECKING:
+    from stategraph.config import CheckpointConfig
+    from stategraph.stores.base import CheckpointStore
+
+_URLS = {
+    "postgresql": ("postgres", "dsn"),
+    "postgres": ("postgres", "dsn"),
+    "redis": ("redis", "url"),
+    "rediss": ("redis", "url"),
+}
+"""The stores that an URL of a scheme is of, and their options for it."""
+
+_ON_SERVERS: dict[str, dict[str, Any]] = {
+    "postgres": {"migrate": False, "patience": 10},
+    "redis": {"patience": 10},
+}
+"""Options where nothing else is said: whoever types a command does not wait for a minute."""
+
+_WHICH = "which store? Give --store runs.db, set STATEGRAPH_STORE, or have a graph.toml here that names one"
+
+
+@attrs.frozen
+class Where:
+    """A store that was asked for.
+
+    Attributes:
+        kind: The name of its kind.
+        options: What it is made with.
+    """
+
+    kind: str
+    options: dict[str, Any]
+
+    def open(self, *, to_change: bool) -> CheckpointStore:
+        """Open it. One that is not there is never made.
+
+        Raises:
+            Failure: it is not there.
+        """
+        from stategraph.stores.registry import get_checkpoint_store
+
+        options = {**_ON_SERVERS.get(self.kind, {}), **self.options}
+        if self.kind in ("sqlite", "disk"):
+            path = Path(options["path"]).expanduser()
+            file = path / "cache.db" if self.kind == "disk" else path
+            if not file.is_file():
+                raise Failure(Exit.NOT_FOUND, f"there is no {self.kind} store at {path}")
+            options = {**options, "read_only": not to_change}
+        return get_checkpoint_store(self.kind, **options)
+
+
+def find(store: str | None, config: str | None) -> Where:
+    """Return the store that the options name, or the configuration that they, or this folder, have.
+
+    Raises:
+        Failure: none is named.
+    """
+    if store:
+        return _named(store)
+    if config is None and Path("graph.toml").is_file():
+        config = "graph.toml"
+    if config is None:
+        raise Failure(Exit.USAGE, _WHICH)
+    from stategraph.config import GraphConfig
+
+    return _configured(GraphConfig.from_file(config).checkpoint, config)
+
+
+def _named(store: str) -> Where:
+    scheme, separator, _ = store.partition("://")
+    if separator:
+        if scheme not in _URLS:
+            raise Failure(Exit.USAGE, f"--store: {scheme}:// is no kind of store; {', '.join(_URLS)} are")
+        kind, option = _URLS[scheme]
+        return Where(kind, {option: store})
+    return Where("disk" if Path(store).expanduser().is_dir() else "sqlite", {"path": store})
+
+
+def _configured(checkpoint: CheckpointConfig, config: str) -> Where:
+    if checkpoint.store == "memory":
+        raise Failure(Exit.USAGE, f'{config} has the store "memory", which does not outlive its process')
+    return Where(checkpoint.store, checkpoint.store_options())

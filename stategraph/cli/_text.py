@@ -1,0 +1,107 @@
+"""Text for a screen. Whatever stands in a store, it neither breaks what is shown nor forges it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
+from datetime import UTC, datetime
+from typing import Any
+
+from stategraph.stores._codec.opaque import Opaque
+
+SHORT = 300
+"""Characters of a value that are shown where nobody has asked for all of it."""
+
+
+def clean(text: str) -> str:
+    """Return a text with escapes in place of what a terminal would act on: control characters, marks that turn the
+    direction of writing around, lone surrogates."""
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
+
+
+def cut(text: str, limit: int = SHORT) -> str:
+    """Return a text, clean and without the end of a long one."""
+    return clean(text if len(text) <= limit else f"{text[:limit]}...")
+
+
+# --------------------------------------------------------------------------- values
+
+
+def value_text(value: Any, limit: int | None = SHORT) -> str:
+    """Return a value as Python writes it, clean and on one line; no more of it is looked at than is shown."""
+    shown: list[str] = []
+    length = 0
+    for piece in _pieces(value, limit):
+        shown.append(piece)
+        length += len(piece)
+        if limit is not None and length > limit:
+            return f"{clean(''.join(shown)[:limit])}..."
+    return clean("".join(shown))
+
+
+def _pieces(value: Any, limit: int | None) -> Iterator[str]:
+    if isinstance(value, Mapping):
+        yield from _listed("{", (_pair(*item, limit) for item in value.items()), "}")
+    elif isinstance(value, Opaque) and value.fields:
+        yield value.type
+        yield from _listed("(", (_field(*item, limit) for item in value.fields.items()), ")")
+    elif isinstance(value, list | tuple):
+        opening, closing = "[]" if isinstance(value, list) else "()"
+        yield from _listed(opening, (_pieces(item, limit) for item in value), closing)
+    elif isinstance(value, AbstractSet) and value:
+        yield from _listed("{", (_pieces(item, limit) for item in value), "}")
+    else:
+        yield _atom(value if limit is None or not isinstance(value, str | bytes) else value[: limit + 1])
+
+
+def _pair(key: Any, value: Any, limit: int | None) -> Iterator[str]:
+    yield from _pieces(key, limit)
+    yield ": "
+    yield from _pieces(value, limit)
+
+
+def _field(name: str, value: Any, limit: int | None) -> Iterator[str]:
+    yield f"{name}="
+    yield from _pieces(value, limit)
+
+
+def _listed(opening: str, items: Iterable[Iterator[str]], closing: str) -> Iterator[str]:
+    yield opening
+    for number, item in enumerate(items):
+        if number:
+            yield ", "
+        yield from item
+    yield closing
+
+
+def _atom(value: Any) -> str:
+    try:
+        return repr(value)
+    except Exception as error:  # noqa: BLE001 - it is the users' code, or an int too long to be read
+        return hex(value) if isinstance(value, int) else f"<{type(value).__name__} whose repr raises {error!r}>"
+
+
+# --------------------------------------------------------------------------- times
+
+_UNITS = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
+
+
+def ago(when: datetime, now: datetime | None = None) -> str:
+    """Return a time as seen from now: ``3 min ago``, ``in 2 h``."""
+    seconds = ((now or datetime.now(UTC)) - when).total_seconds()
+    told = span(abs(seconds))
+    return f"in {told}" if seconds <= -1 else "now" if seconds < 1 else f"{told} ago"
+
+
+def span(seconds: float) -> str:
+    """Return how long something takes, to two or three digits."""
+    if seconds < 0.001:
+        return "<1 ms"
+    if seconds < 1:
+        return f"{seconds * 1000:.0f} ms"
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    unit, size = next(one for one in _UNITS if seconds >= one[1])
+    return f"{seconds / size:.0f} {unit}"

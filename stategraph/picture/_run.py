@@ -1,0 +1,211 @@
+"""How a run went over a graph, as far as what is kept of it tells."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import attrs
+
+from stategraph._values.ids import nested_id
+from stategraph._values.provenance import GraphStructure, Kind, RunStatus
+from stategraph.errors import FormatError
+
+if TYPE_CHECKING:
+    from stategraph.stores.base import CheckpointStore
+    from stategraph.stores.summaries import Summary
+
+
+@attrs.frozen
+class Visit:
+    """How a run was at a node.
+
+    Attributes:
+        status: "" if it was not there, "done", "handled" (it failed, and the run went on), "failed", "waiting",
+            "under way", or "maybe" where several nodes may be under way.
+        times: How often it was completed; 0 where the history is not whole.
+        seconds: How long that took; None if it is not known.
+        retries: How many further attempts that took.
+        said: What there is to say: an error, the reason of a pause.
+        parts: How many branches or items of the step that is being made are finished.
+    """
+
+    status: str = ""
+    times: int = 0
+    seconds: float | None = None
+    retries: int = 0
+    said: str = ""
+    parts: int = 0
+
+
+@attrs.frozen
+class Walk:
+    """The way of a run.
+
+    Attributes:
+        visits: How it was at the nodes, by their names.
+        taken: How often it went from one node to another.
+        nested: Of nested graphs, how their newest run went, by the names of the nodes that run them.
+        caption: All of it in a line.
+    """
+
+    visits: Mapping[str, Visit] = attrs.field(factory=dict)
+    taken: Mapping[tuple[str, str], int] = attrs.field(factory=dict)
+    nested: Mapping[str, Walk] = attrs.field(factory=dict)
+    caption: str = ""
+
+
+def walk_of(structure: GraphStructure, rows: Sequence[Summary], store: CheckpointStore | None, depth: int) -> Walk:
+    """Return how a run went.
+
+    Args:
+        structure: The structure of the graph.
+        rows: The history of the run, or a part of it that ends with its newest checkpoint.
+        store: Where to look for nested runs, and for who is at work; None not to look.
+        depth: How deep to look for nested runs.
+    """
+    last, path = rows[-1], _path_of(rows)
+    now = _now(structure, last, store)
+    visits = _visits(structure, path, is_whole=bool(path) and path[0].step == 1)
+    taken = Counter(_taken(structure, path, rows))
+    for name, visit in now.items():
+        before = visits.get(name, Visit())
+        visits[name] = attrs.evolve(before, status=visit.status, said=visit.said)
+        if visit.status != "maybe" and last.checkpoint_node not in ("", name):  # else a predicate may have failed
+            taken[last.checkpoint_node, name] += 1
+    nested = _branches(structure, visits)
+    if store is None or not depth:
+        return Walk(visits, taken, nested, _caption(last, path, now))
+    for name in now:
+        finished = _finished(structure, store, last, name)
+        visits[name] = attrs.evolve(visits[name], parts=len(finished))
+        nested[name] = Walk(dict.fromkeys(finished, Visit("done")))
+    steps = {row.checkpoint_node: row.step for row in path} | dict.fromkeys(now, last.step + 1)
+    turns = sum(row.kind is Kind.ROLLBACK for row in rows)
+    nested |= {
+        name: found
+        for name, outline in structure.outlines.items()
+        if name in steps and outline.kind == "graph" and outline.nested is not None
+        for found in [_nested_walk(outline.nested, store, _nested_ids(last.run_id, steps[name], name, turns), depth)]
+        if found is not None
+    }
+    return Walk(visits, taken, nested, _caption(last, path, now))
+
+
+def _branches(structure: GraphStructure, visits: Mapping[str, Visit]) -> dict[str, Walk]:
+    """Return, for nodes that are done, that their branches are."""
+    return {
+        name: Walk(dict.fromkeys(outline.nested.nodes, Visit("done")))
+        for name, outline in structure.outlines.items()
+        if outline.kind == "parallel" and outline.nested and visits.get(name, Visit()).status == "done"
+    }
+
+
+def _finished(structure: GraphStructure, store: CheckpointStore, last: Summary, node: str) -> list[str]:
+    """Return the finished parts of the step that is being made; none where they hold values that are unknown here."""
+    outline = structure.outlines.get(node)
+    if outline is None or outline.kind not in ("map", "parallel") or not store.keeps_parts:
+        return []
+    try:
+        return list(store.load_parts(last.run_id, last.step + 1, node))
+    except FormatError:
+        return []
+
+
+def _nested_ids(run_id: str, step: int, node: str, turns: int) -> list[str]:
+    """Return the ids that the nested run of a step may have: it was begun before any of the rollbacks, or after."""
+    return [nested_id(run_id, step, node, generation) for generation in range(turns, -1, -1)]
+
+
+def _nested_walk(structure: GraphStructure, store: CheckpointStore, run_ids: Sequence[str], depth: int) -> Walk | None:
+    """Return how the first of these nested runs went that is kept; None if none is."""
+    found = (rows for rows in map(store.history, run_ids) if rows)
+    return next((walk_of(structure, rows, store, depth - 1) for rows in found), None)
+
+
+def _path_of(rows: Sequence[Summary]) -> list[Summary]:
+    """Return the first row of each step that the run has made and not taken back."""
+    path: list[Summary] = []
+    for row in rows:
+        if row.kind is Kind.ROLLBACK:
+            path = [kept for kept in path if kept.step <= row.step]
+        elif row.step and row.checkpoint_node and (not path or row.step > path[-1].step):
+            path.append(row)
+    return path
+
+
+def _visits(structure: GraphStructure, path: Sequence[Summary], *, is_whole: bool) -> dict[str, Visit]:
+    failures = _failures(structure, path)
+    visits: dict[str, Visit] = {}
+    for row in path:
+        visit = visits.get(row.checkpoint_node, Visit())
+        is_step = row.kind in (Kind.STEP, Kind.END)
+        took = row.took if is_step else None
+        visits[row.checkpoint_node] = Visit(
+            "handled" if row.step in failures else "done",
+            visit.times + is_whole,
+            visit.seconds if took is None else (visit.seconds or 0.0) + took,
+            visit.retries + (row.attempts - 1 if is_step else 0),
+        )
+    return visits
+
+
+def _failures(structure: GraphStructure, path: Sequence[Summary]) -> set[int]:
+    """Return the steps whose node failed: after them the run went where only failures go."""
+    plain = {(edge.source, edge.target) for edge in structure.edges if edge.label != "on_error"}
+    handled = {(edge.source, edge.target) for edge in structure.edges if edge.label == "on_error"} - plain
+    return {one.step for one, other in pairwise(path) if (one.checkpoint_node, other.checkpoint_node) in handled}
+
+
+def _taken(structure: GraphStructure, path: Sequence[Summary], rows: Sequence[Summary]) -> list[tuple[str, str]]:
+    """Return the ways that the run has taken; a new turn begins at the entry, whatever was before."""
+    turns = {row.step for row in rows if row.kind is Kind.INPUT}
+    return [
+        (one.checkpoint_node, other.checkpoint_node)
+        for one, other in pairwise(path)
+        if other.step == one.step + 1 and one.step not in turns
+    ]
+
+
+def _now(structure: GraphStructure, last: Summary, store: CheckpointStore | None) -> dict[str, Visit]:
+    """Return the nodes at which the run stands."""
+    if last.status is RunStatus.FAILED and last.error is not None:
+        return {last.error.node: Visit("failed", said=f"{last.error.type}: {last.error.message}")}
+    if last.status is RunStatus.PAUSED and last.pause is not None:
+        return {last.pause.node: Visit("waiting", said=last.pause.reason)}
+    if last.status is not RunStatus.ACTIVE or store is None or store.owner(last.run_id) is None:
+        return {}
+    if last.kind is Kind.INPUT:
+        following = [] if structure.entry is None else [structure.entry]
+    else:
+        ways = (edge for edge in structure.edges if edge.source == last.checkpoint_node and edge.label != "on_error")
+        following = list(dict.fromkeys(edge.target for edge in ways))
+    return dict.fromkeys(following, Visit("under way" if len(following) == 1 else "maybe"))
+
+
+_SAID = {RunStatus.ACTIVE: "unfinished", RunStatus.PAUSED: "waiting"}
+
+
+def _caption(last: Summary, path: Sequence[Summary], now: Mapping[str, Visit]) -> str:
+    is_at_work = any(visit.status in ("under way", "maybe") for visit in now.values())
+    status = "under way" if is_at_work else _SAID.get(last.status, last.status.value)
+    known = [row.took for row in path if row.took is not None]
+    steps = f"{last.step} step{'' if last.step == 1 else 's'}"
+    return " · ".join([last.run_id, status, steps, *([in_time(sum(known))] if len(known) == last.step > 0 else [])])
+
+
+def in_time(seconds: float) -> str:
+    """Return a duration in words."""
+    if seconds < 0.0005:
+        return "under 1 ms"
+    if seconds < 0.9995:
+        return f"{seconds * 1000:.0f} ms"
+    if seconds < 59.95:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest} s"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min"

@@ -1,0 +1,182 @@
+"""A drawing as SVG: one image with nothing in it that could be run, or that is loaded from elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from stategraph.picture._layout import LEADING, STACK, Drawing, PlacedBox, PlacedWay, Point
+from stategraph.picture._text import marked_up
+
+_MARGIN, _HEAD = 16.0, 20.0
+
+_STYLE = """
+.sg{--page:#fff;--ink:#1f2328;--soft:#59636e;--line:#818b98;--box:#f6f8fa;--nest:#fff;--taken:#1f2328}
+.sg{--done:#1a7f37;--failed:#d1242f;--wait:#9a6700;--work:#0969da;--on:#fff}
+@media (prefers-color-scheme:dark){
+.sg{--page:#0d1117;--ink:#f0f6fc;--soft:#9198a1;--line:#6e7681;--box:#161b22;--nest:#0d1117;--taken:#f0f6fc}
+.sg{--done:#3fb950;--failed:#f85149;--wait:#d29922;--work:#4493f8;--on:#0d1117}}
+.sg text{font-family:system-ui,-apple-system,"Segoe UI",Roboto,"DejaVu Sans",sans-serif;fill:var(--ink);font-size:11px}
+.sg .page,.sg .under{fill:var(--page)}.sg .title,.sg .name{font-size:13px;font-weight:600}
+.sg .note,.sg .label,.sg .caption{fill:var(--soft)}.sg .node>.shape{fill:var(--box);stroke:var(--line);stroke-width:1.3}
+.sg .nest>.shape{fill:var(--nest)}.sg .nest .under{fill:var(--nest)}.sg .exit{fill:none;stroke:var(--line)}
+.sg .way{fill:none;stroke:var(--line);stroke-width:1.3}.sg .tip,.sg .start{fill:var(--line);stroke:none}
+.sg .taken>.way{stroke:var(--taken);stroke-width:2.4}.sg .taken>.tip{fill:var(--taken)}
+.sg .taken>.label{fill:var(--ink)}
+.sg .failure>.way{stroke-dasharray:5 4}.sg .mark{stroke:var(--on);stroke-width:2;fill:none;stroke-linecap:round}
+.sg .done>.shape{stroke:var(--done)}.sg .done>.badge{fill:var(--done)}
+.sg .failed>.shape{stroke:var(--failed);stroke-width:3}.sg .failed>.badge,.sg .handled>.badge{fill:var(--failed)}
+.sg .handled>.shape{stroke:var(--failed)}
+.sg .waiting>.shape{stroke:var(--wait);stroke-width:3}.sg .waiting>.badge{fill:var(--wait)}
+.sg .working>.shape{stroke:var(--work);stroke-width:3}.sg .working>.badge{fill:var(--work)}
+.sg .maybe>.shape{stroke:var(--work);stroke-width:2;stroke-dasharray:2 3}.sg .maybe>.badge{fill:var(--work)}
+""".replace("\n", "")
+
+_MARKS = {
+    "done": "m-3.5 0l2.5 2.5l4.5-5",
+    "handled": "m0-4v4.5m0 3v.1",
+    "failed": "m-3-3l6 6m0-6l-6 6",
+    "waiting": "m-2-3.5v7m4-7v7",
+    "under way": "m-2-3.5l5 3.5l-5 3.5z",
+    "maybe": "m-2-1.6q0-2.2 2-2.2t2 2q0 1.400-2 2.300m0 3v.1",
+}
+"""What is drawn on the badge of a status, so that it can be told without its colour."""
+
+
+def svg_of(drawing: Drawing, title: str, caption: str) -> str:
+    """Return a drawing with a title above it as SVG."""
+    wide = max(drawing.width, 7.6 * len(marked_up(title)), 6.4 * len(marked_up(caption)))
+    width, top = wide + 2 * _MARGIN, _MARGIN + _HEAD * (2 if caption else 1) + 6.0
+    height = top + drawing.height + _MARGIN
+    about = marked_up(f"graph {title}" + (f": {caption}" if caption else ""))
+    caption_line = f'<text class="caption" x="{_MARGIN:g}" y="{_MARGIN + 30:g}">{marked_up(caption)}</text>'
+    return "".join(
+        [
+            f'<svg xmlns="http://www.w3.org/2000/svg" class="sg" width="{width:.0f}" height="{height:.0f}" ',
+            f'viewBox="0 0 {width:.0f} {height:.0f}" role="img" aria-label="{about}">',
+            f"<style>{_STYLE}</style>",
+            f'<rect class="page" width="{width:.0f}" height="{height:.0f}" rx="6"/>',
+            f'<text class="title" x="{_MARGIN:g}" y="{_MARGIN + 12:g}">{marked_up(title)}</text>',
+            caption_line if caption else "",
+            *_graph(drawing, (_MARGIN + (wide - drawing.width) / 2, top)),
+            "</svg>\n",
+        ]
+    )
+
+
+def _graph(drawing: Drawing, corner: Point) -> Iterator[str]:
+    x, y = corner
+    yield f'<g class="graph" transform="translate({x:.1f} {y:.1f})">'
+    for placed in drawing.ways:
+        yield from _way(placed)
+    if drawing.start is not None:
+        yield f'<circle class="start" cx="{drawing.start[0]:.1f}" cy="{drawing.start[1]:.1f}" r="6"/>'
+    for box in drawing.boxes:
+        yield from _node(box)
+    for placed in drawing.ways:
+        yield from _label(placed)
+    yield "</g>"
+
+
+# --------------------------------------------------------------------------- ways
+
+
+def _classes(placed: PlacedWay) -> str:
+    way = placed.way
+    if way is None:
+        return "edge"
+    return "edge" + (" failure" if way.is_failure else "") + (" taken" if way.taken else "")
+
+
+def _way(placed: PlacedWay) -> Iterator[str]:
+    way = placed.way
+    ends = "" if way is None else f' data-source="{marked_up(way.source)}" data-target="{marked_up(way.target)}"'
+    yield f'<g class="{_classes(placed)}"{ends}>'
+    if way is not None:
+        reason = "on error" if way.is_failure else way.label
+        yield f"<title>{marked_up(f'{way.source} → {way.target}' + (f': {reason}' if reason else ''))}</title>"
+    is_loop = way is not None and way.source == way.target
+    yield f'<path class="way" d="{_loop(placed.points) if is_loop else _path(placed.points)}"/>'
+    is_taken = way is not None and way.taken > 0
+    yield f'<path class="tip" d="{_tip(placed.points, 5.5 if is_taken else 4.0, is_loop=is_loop)}"/></g>'
+
+
+def _path(points: Sequence[Point]) -> str:
+    x, y = points[0]
+    path = [f"M{x:.1f} {y:.1f}"]
+    for to_x, to_y in points[1:]:
+        middle = (y + to_y) / 2
+        is_upright = abs(x - to_x) < 0.05
+        path.append(
+            f"V{to_y:.1f}" if is_upright else f"C{x:.1f} {middle:.1f} {to_x:.1f} {middle:.1f} {to_x:.1f} {to_y:.1f}"
+        )
+        x, y = to_x, to_y
+    return "".join(path)
+
+
+def _loop(points: Sequence[Point]) -> str:
+    (x, y), *others = points
+    return f"M{x:.1f} {y:.1f}C" + " ".join(f"{to_x:.1f} {to_y:.1f}" for to_x, to_y in others)
+
+
+def _tip(points: Sequence[Point], half: float, *, is_loop: bool) -> str:
+    x, y = points[-1]
+    if is_loop:
+        return f"M{x:.1f} {y:.1f}l{half + 3:g}-{half:g}v{2 * half:g}z"
+    up = "-" if points[-2][1] < y else " "
+    return f"M{x:.1f} {y:.1f}l-{half:g}{up}{half + 3:g}h{2 * half:g}z"
+
+
+def _label(placed: PlacedWay) -> Iterator[str]:
+    label = placed.label
+    if label is None:
+        return
+    is_loop = placed.way is not None and placed.way.source == placed.way.target
+    x, anchor = (label.x, "start") if is_loop else (label.x + label.width / 2, "middle")
+    size = f'x="{label.x:.1f}" y="{label.y:.1f}" width="{label.width:.1f}" height="{label.height:.1f}"'
+    yield f'<g class="{_classes(placed)}"><rect class="under" {size} rx="4"/>'
+    yield f'<text class="label" x="{x:.1f}" y="{label.y + 13:.1f}" text-anchor="{anchor}">'
+    yield f"{marked_up(label.text)}</text></g>"
+
+
+# --------------------------------------------------------------------------- nodes
+
+
+def _node(placed: PlacedBox) -> Iterator[str]:
+    box, status = placed.box, placed.box.visit.status
+    shown = {"under way": "working"}.get(status, status)
+    classes = " ".join(filter(None, ("node", "nest" if placed.inside else "", shown)))
+    told = [box.name, *([box.kind] if box.kind != "function" else []), *box.notes, status, box.visit.said]
+    yield f'<g class="{classes}" data-node="{marked_up(box.name)}" data-kind="{marked_up(box.kind)}">'
+    yield f"<title>{marked_up(' · '.join(filter(None, told)))}</title>"
+    yield from _shape(placed)
+    middle = placed.x + placed.width / 2
+    for line, text in enumerate(placed.texts):
+        kind, y = "note" if line else "name", placed.y + 19.0 + LEADING * line
+        yield f'<text class="{kind}" x="{middle:.1f}" y="{y:.1f}" text-anchor="middle">{marked_up(text)}</text>'
+    if placed.inside is not None:
+        yield from _graph(placed.inside, placed.corner)
+    if status in _MARKS:
+        yield f'<circle class="badge" cx="{placed.x + 3:.1f}" cy="{placed.y + 3:.1f}" r="8"/>'
+        yield f'<path class="mark" d="M{placed.x + 3:.1f} {placed.y + 3:.1f}{_MARKS[status]}"/>'
+    yield "</g>"
+
+
+def _shape(placed: PlacedBox) -> Iterator[str]:
+    x, y, width, height = placed.x, placed.y, placed.width, placed.height
+    outline = _hexagon if placed.box.kind == "pause" else _rect
+    if placed.box.kind in ("map", "parallel"):
+        yield outline("shape", x + STACK, y + STACK, width, height)
+    yield outline("shape", x, y, width, height)
+    if placed.box.is_exit:
+        yield outline("exit", x + 3, y + 3, width - 6, height - 6)
+
+
+def _hexagon(classes: str, x: float, y: float, width: float, height: float) -> str:
+    left, right, middle, lower = x + 10, x + width - 10, y + height / 2, y + height
+    corners = (x, middle), (left, y), (right, y), (x + width, middle), (right, lower), (left, lower)
+    points = " ".join(f"{corner[0]:.1f},{corner[1]:.1f}" for corner in corners)
+    return f'<polygon class="{classes}" points="{points}"/>'
+
+
+def _rect(classes: str, x: float, y: float, width: float, height: float) -> str:
+    return f'<rect class="{classes}" x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}" rx="7"/>'

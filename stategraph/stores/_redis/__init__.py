@@ -1,0 +1,1 @@
+"""What the "redis" store is made of: connections, keys and scripts."""

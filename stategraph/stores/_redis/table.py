@@ -1,0 +1,325 @@
+"""The records of a "redis" store: its scripts, and what becomes of those that are not answered."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from itertools import islice
+from typing import Any, TypeVar
+
+import redis
+
+from stategraph._owners.holds import lost
+from stategraph._owners.leases import LeaseHolds
+from stategraph._util.dropped import reaper
+from stategraph._values.ids import given_id, nested_range
+from stategraph.errors import CheckpointCorruptError, CheckpointError, CheckpointSaveError, ConfigError, FormatError
+from stategraph.stores._checks import RunFilter
+from stategraph.stores._redis import listing
+from stategraph.stores._redis.connections import Asked, Links, Nodes, all_in_use, unfit
+from stategraph.stores._redis.failures import UnfitServerError, explained, is_passing
+from stategraph.stores._redis.leasing import Leasing
+from stategraph.stores._redis.packing import asked, newest_of, row_of
+from stategraph.stores._redis.scripts import CHAIN, FIND, REMOVE, RUN
+from stategraph.stores._rows.records import MAX_STEP, CheckpointRecord, RunRecord, Unreadable, WriteBatch
+from stategraph.stores._rows.table import Identify, Table, closed_error
+from stategraph.stores._servers.asking import until_answered, while_sure
+from stategraph.stores._servers.connections import Connections
+from stategraph.stores._servers.guards import Guard, fence_of, hold_to_remove, is_kept_from, tell
+
+_Result = TypeVar("_Result")
+
+_MOST = 8  # threads that use a connection at the same time
+_LAYOUT = 1  # of the keys; a newer one is refused
+_WRITTEN, _WAS_THERE = 1, 2  # answers to a save
+_FAILURES = (redis.RedisError, UnicodeError)
+
+
+class RedisTable(Leasing, Table):
+    """Records in a Redis database.
+
+    What is not answered is asked once more: what stands there tells whether it was done before.
+
+    Args:
+        store: The store, as errors name it.
+        nodes: Where the partitions are.
+        replicas: How many replicas must have what is written.
+        patience: How many seconds anything may take.
+        lease: How many seconds a run stays with a process that is not heard of.
+    """
+
+    is_server = True
+
+    def __init__(self, store: object, nodes: Nodes, *, replicas: int, patience: float, lease: float) -> None:
+        self.store, self._nodes = store, nodes
+        self._replicas, self._patience = replicas, patience
+        self.closed, self._is_open = False, False
+        self._whole = _Whole()
+        self._connections = Connections(lambda give_up: Links(nodes, give_up), _MOST, all_in_use)
+        self.owners: LeaseHolds | None = LeaseHolds(self, lease)
+
+    def open(self, identify: Identify) -> None:
+        """Connect to the server, and find the id of the store; a new store gets it here.
+
+        Raises:
+            ConfigError: the server would lose what it acknowledges, or the store has another number of partitions.
+            FormatError: its keys are of a newer version.
+            CheckpointError: the server cannot be asked.
+        """
+        key, count = self._nodes.tags[0] + b":store", self._nodes.count
+        made = [("HSETNX", key, name, value) for name, value in (("partitions", count), ("layout", _LAYOUT))]
+        commands = [*made, ("HSETNX", key, "id", os.urandom(16)), ("HMGET", key, "partitions", "layout", "id")]
+        *_, (partitions, layout, store_id) = self._answers("", [Asked(0, None, command) for command in commands])
+        if int(layout) > _LAYOUT:
+            reads = f"this version of stategraph reads up to {_LAYOUT}; update it"
+            raise FormatError("", f"the {self.store} has keys of version {int(layout)} and {reads}")
+        if int(partitions) != count:
+            raise ConfigError(
+                "checkpoint.options.partitions", count, f"{int(partitions)}: the {self.store} was made with so many"
+            )
+        identify(store_id)
+        self._is_open = True
+
+    def close(self) -> None:
+        reaper.settle(self.store)
+        if self.owners is not None:
+            self.owners.leave()
+        self.closed = True
+        self.owners = None
+        self._connections.close()
+
+    # ------------------------------------------------------------------ asking
+
+    def _ask(
+        self,
+        run_id: str,
+        work: Callable[[Links], _Result],
+        kind: type[CheckpointError] = CheckpointError,
+        patience: float | None = None,
+    ) -> _Result:
+        """Return the result of some work with a connection, which is done again where it may go well then.
+
+        Raises:
+            CheckpointError: `kind`, unless what is there is damaged.
+        """
+
+        def once(give_up: float) -> _Result:
+            if self.closed:
+                raise closed_error(self.store, run_id)
+            with self._connections.use(give_up) as links:
+                return work(links)
+
+        def may_pass(error: Exception) -> bool:  # as in a failover; a store is not opened on a replica
+            return is_passing(error) and (self._is_open or not isinstance(error, UnfitServerError))
+
+        try:
+            return until_answered(once, self._patience if patience is None else patience, may_pass)
+        except _FAILURES as error:
+            if isinstance(error, UnfitServerError) and not self._is_open:
+                raise unfit(error) from None
+            raise explained(error, run_id, self.store, kind) from error
+
+    def _answers(
+        self, run_id: str, several: Sequence[Asked], patience: float | None = None, replicas: int = 0
+    ) -> list[Any]:
+        return self._ask(run_id, lambda links: _checked(links.ask(several, replicas)), patience=patience)
+
+    def query(self, run_id: str, *several: Asked) -> list[Any]:
+        """Return all that is asked for."""
+        reaper.settle(self.store)
+        with while_sure(self.owners, self._patience, (run_id,)) as patience:
+            return self._answers(run_id, several, patience)
+
+    def change(self, run_id: str, asked: Asked, patience: float | None = None, *, confirms: bool = True) -> Any:
+        """Return the answer to what writes, and may be asked twice; once the replicas have it, unless that is for
+        somebody who will ask again."""
+        replicas = self._replicas if confirms else 0
+        return self._answers(run_id, [asked], patience, replicas)[0]
+
+    # ------------------------------------------------------------------ threads and processes
+
+    def is_in_use(self) -> bool:
+        return self._connections.is_in_use_here()
+
+    def at_rest(self) -> AbstractContextManager[object]:
+        return nullcontext()  # a child has no use for the connections of its parent
+
+    def renew(self) -> None:
+        self._connections.renew()
+
+    # ------------------------------------------------------------------ writing
+
+    def apply(self, batches: Sequence[WriteBatch]) -> Sequence[bool | BaseException]:
+        """Write batches in one round trip, as `Table.apply`; each as a whole, and whatever becomes of the others."""
+        written: list[bool | BaseException] = [False] * len(batches)
+        asked_for: dict[int, Asked] = {}
+        for place, batch in enumerate(batches):
+            try:
+                if not is_kept_from(batch):
+                    asked_for[place] = asked(batch, self._nodes, self.store)
+            except CheckpointSaveError as error:
+                if len(batches) == 1:
+                    raise
+                written[place] = error
+        if asked_for:
+            found = self._applied([batches[place] for place in asked_for], list(asked_for.values()))
+            for place, outcome in zip(asked_for, found, strict=True):
+                hold = batches[place].hold  # of one who was asked for in time, and was late all the same
+                written[place] = False if hold is not None and hold.is_lost else outcome
+        return written
+
+    def _applied(self, batches: Sequence[WriteBatch], several: Sequence[Asked]) -> list[bool | BaseException]:
+        is_again = False
+
+        def write(links: Links) -> list[bool | BaseException]:
+            nonlocal is_again
+            was_again, is_again = is_again, True
+            found = links.ask(several, self._replicas)
+            if len(found) == 1 or any(isinstance(answer, Exception) and is_passing(answer) for answer in found):
+                _checked(found)
+            answers = [answer if isinstance(answer, list) else (answer, False) for answer in found]
+            tell(batches, [bool(is_cancelled) for _, is_cancelled in answers])
+            # What was not written now may have been before, when the answer was lost.
+            return [self._outcome(code, was_again) for code, _ in answers]
+
+        run_ids = [batch.run.run_id for batch in batches]
+        with while_sure(self.owners, self._patience, run_ids) as patience:
+            return self._ask(run_ids[0] if len(run_ids) == 1 else "", write, CheckpointSaveError, patience)
+
+    def _outcome(self, code: Any, was_again: bool) -> bool | BaseException:
+        if isinstance(code, Exception):
+            error = explained(code, "", self.store, CheckpointSaveError)
+            error.__cause__ = code
+            return error
+        return bool(code == _WRITTEN or (code == _WAS_THERE and was_again))
+
+    # ------------------------------------------------------------------ removing
+
+    def remove(self, run_id: str, version: int | None = None) -> bool:
+        guard, fence = fence_of(hold_to_remove(self, run_id))
+        values = run_id, "" if version is None else version, given_id(run_id), int(guard), fence
+        asked_for = [Asked(self._nodes.partition_of(run_id), REMOVE, values)]
+        is_again = False
+
+        def removed(links: Links) -> tuple[bool, bool]:
+            nonlocal is_again
+            was_again, is_again = is_again, True
+            ((is_removed, is_held),) = _checked(links.ask(asked_for, self._replicas))
+            return bool(is_removed or (was_again and is_held)), bool(is_held)
+
+        is_removed, is_held = self._ask(run_id, removed)
+        if guard is Guard.OWNED and not is_held:
+            raise lost(given_id(run_id))
+        return is_removed
+
+    def remove_damaged(self, run_id: str) -> bool:
+        try:
+            key = run_id.encode(errors="surrogateescape")
+        except UnicodeEncodeError:  # it is not what `runs` reports of a text that is no UTF-8
+            return False
+        values = key, "", "", 0, 0
+        several = [Asked(partition, REMOVE, values) for partition in range(self._nodes.count)]
+        return any(is_removed for is_removed, _ in self._answers(run_id, several))
+
+    def erase(self) -> None:
+        """Leave what was removed to the server, which has it in its log until that is rewritten."""
+
+    # ------------------------------------------------------------------ reading
+
+    def run(self, run_id: str) -> RunRecord | None:
+        whole = self._whole.of(run_id)
+        if whole is None:
+            partition = self._nodes.partition_of(run_id)
+            key = self._nodes.tags[partition] + b":run:" + run_id.encode()
+            (whole,) = self.query(run_id, Asked(partition, None, ("HMGET", key, "n", "d")))
+        number, record, *_ = whole
+        if number is None and record is None:
+            return None
+        return listing.found_run(self, run_id, number, record)
+
+    def runs(self, which: RunFilter, limit: int, before: int | None) -> list[RunRecord | Unreadable]:
+        found = listing.runs(self._listed, self._nodes.count, which, limit, before, self)
+        return list(found if limit < 0 else islice(found, limit))
+
+    def _listed(self, several: Sequence[Asked]) -> list[Any]:
+        return self.query("", *several)
+
+    def nested_ids(self, run_id: str) -> list[str]:
+        first, last = nested_range(run_id)
+        partition = self._nodes.partition_of(run_id)
+        key = self._nodes.tags[partition] + b":nested"
+        (found,) = self.query(run_id, Asked(partition, None, ("ZRANGEBYLEX", key, f"({first}", f"({last}")))
+        return [nested_id.decode(errors="surrogateescape") for nested_id in found]
+
+    def chain(self, run_id: str, sequence: int | None) -> list[CheckpointRecord]:
+        last = MAX_STEP if sequence is None else sequence
+        if last > MAX_STEP or last < 0:
+            return []
+        whole = self._whole.of(run_id)
+        found = None if whole is None else newest_of(whole, sequence)
+        if found is None:
+            self._whole.forget()  # what is read now may be younger
+            (found,) = self.query(run_id, Asked(self._nodes.partition_of(run_id), CHAIN, (run_id, last)))
+        if not found:
+            return []
+        record, members, payloads = found
+        rows = [row_of(run_id, *one) for one in zip(members, payloads, strict=True)]
+        if sequence is None:
+            run = listing.found_run(self, run_id, b"1", record)
+            if run.sequence != rows[-1].sequence:
+                raise CheckpointCorruptError(run_id, f"its newest step {run.step} is missing")
+        return rows if sequence in (None, rows[-1].sequence) else []
+
+    def find(self, run_id: str, step: int, last: int, revision: int | None) -> int | None:
+        if step > MAX_STEP or (revision or 0) > MAX_STEP:
+            return None
+        self._whole.forget()
+        values = run_id, step, min(last, MAX_STEP), "" if revision is None else revision
+        (found,) = self.query(run_id, Asked(self._nodes.partition_of(run_id), FIND, values))
+        return None if found is None else int(found)
+
+    def index(self, run_id: str) -> list[CheckpointRecord]:
+        whole = self._whole.of(run_id)
+        if whole is not None:
+            return [row_of(run_id, member, b"") for member in whole[2]]
+        partition = self._nodes.partition_of(run_id)
+        key = self._nodes.tags[partition] + b":rows:" + run_id.encode()
+        (found,) = self.query(run_id, Asked(partition, None, ("ZRANGE", key, 0, -1)))
+        return [row_of(run_id, member, b"") for member in found]
+
+    @contextmanager
+    def undisturbed(self, run_id: str) -> Iterator[None]:
+        (whole,) = self.query(run_id, Asked(self._nodes.partition_of(run_id), RUN, (run_id,)))
+        self._whole.run = run_id, whole
+        try:
+            yield
+        finally:
+            self._whole.forget()
+
+
+class _Whole(threading.local):
+    """What was read of a run in this thread at one time.
+
+    Attributes:
+        run: Its id, and what was found; None if there is none, or it may be older than what was read since.
+    """
+
+    run: tuple[str, list[Any]] | None = None
+
+    def of(self, run_id: str) -> list[Any] | None:
+        """Return what was found, if it is this run."""
+        return self.run[1] if self.run is not None and self.run[0] == run_id else None
+
+    def forget(self) -> None:
+        """Read anew from now on."""
+        self.run = None
+
+
+def _checked(answers: list[Any]) -> list[Any]:
+    """Return answers. Raises the first one that is an error."""
+    for answer in answers:
+        if isinstance(answer, Exception):
+            raise answer
+    return answers

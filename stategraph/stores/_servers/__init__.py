@@ -1,0 +1,1 @@
+"""What stores on servers share: connections for threads, patience, and who writes for whom."""

@@ -1,0 +1,175 @@
+"""A shop whose orders the command looks at: a graph that asks a person, and ways to call the command."""
+
+import contextlib
+import fcntl
+import io
+import os
+import pty
+import select
+import subprocess
+import sys
+import termios
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import stategraph
+from stategraph.cli import main
+
+REPOSITORY = Path(stategraph.__file__).parents[1]
+
+APP = """
+import attrs
+from stategraph import (
+    CheckpointConfig, GraphConfig, InterruptNode, State, StateGraph, register_type
+)
+
+@register_type(name="shop.Order")
+@attrs.frozen
+class Order:
+    id: int
+    note: str
+
+def make(kind="sqlite", path="runs.db"):
+    checkpoint = CheckpointConfig(store=kind, retention="full", preserve=True, options={"path": path})
+    graph = StateGraph(GraphConfig("orders", observer="noop", checkpoint=checkpoint))
+    graph.add_node("price", lambda state: {"order": Order(7, "two chairs"), "total": 42, "log": ["priced"]})
+    graph.add_node("approve", InterruptNode("order", response_param="approved", reason="more than 40"))
+    def ship(state):
+        if state["approved"] == "burn":
+            raise ValueError("the van\\x1b[31m burns")
+        return {"shipped": state["approved"], "log": [*state["log"], "shipped"]}
+    graph.add_node("ship", ship)
+    graph.add_edge("price", "approve")
+    graph.add_edge("approve", "ship")
+    graph.set_entry_point("price")
+    graph.set_exit_point("ship")
+    return graph
+
+graph = make()
+number = 5
+
+def letters():
+    checkpoint = CheckpointConfig(store="sqlite", retention="full", preserve=True, options={"path": "letters.db"})
+    graph = StateGraph(GraphConfig("letters", observer="noop", checkpoint=checkpoint))
+    def write(state):
+        if state.get("bad"):
+            raise ValueError("no ink")
+        import time
+        time.sleep(state.get("seconds", 0.01))
+        return {"written": True}
+    graph.add_node("write", write)
+    graph.add_node("send", lambda state: {"sent": True})
+    graph.add_edge("write", "send")
+    graph.set_entry_point("write")
+    graph.set_exit_point("send")
+    return graph
+
+def broken():
+    raise RuntimeError("no graph today")
+"""
+
+TOML = """
+name = "orders"
+[checkpoint]
+store = "sqlite"
+[checkpoint.options]
+path = "runs.db"
+"""
+
+
+class Result(NamedTuple):
+    """How a command ended, and what it wrote."""
+
+    code: int
+    out: str
+    err: str
+
+
+def call(*arguments: str) -> Result:
+    """Call the command in this process, as with pipes."""
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            main(arguments)
+        except SystemExit as end:
+            code: Any = end.code
+    return Result(int(code or 0), out.getvalue(), err.getvalue())
+
+
+def commands() -> list[str]:
+    """Return the names of all commands, in the order in which the help lists them."""
+    listed = call("--help").out.partition("Commands:\n")[2].partition("\n\n")[0]
+    return [line.split()[0] for line in listed.splitlines()]
+
+
+def environment(**changes: str) -> dict[str, str]:
+    """Return the environment of a process that finds stategraph, and what is in its working directory."""
+    kept = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "FORCE_COLOR", "COLUMNS")}
+    return {**kept, "PYTHONPATH": str(REPOSITORY), "TERM": "xterm-256color", **changes}
+
+
+def command(*arguments: str) -> list[str]:
+    """Return what starts the command as a process."""
+    return [sys.executable, "-m", "stategraph.cli", *arguments]
+
+
+def process(*arguments: str, cwd: Path, given: str = "", **changes: str) -> Result:
+    """Call the command in a process of its own."""
+    done = subprocess.run(
+        command(*arguments),
+        cwd=cwd,
+        env=environment(**changes),
+        input=given,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    return Result(done.returncode, done.stdout, done.stderr)
+
+
+def started(*arguments: str, cwd: Path) -> subprocess.Popen[str]:
+    """Start the command as a process; its output is in pipes."""
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command(*arguments), cwd=cwd, env=environment(), stdout=pipe, stderr=pipe, text=True)
+
+
+def at_terminal(*arguments: str, cwd: Path, typed: str = "", width: int = 80, **changes: str) -> Result:
+    """Call the command at a pseudo terminal, at which this is typed once something stands there."""
+    leader, follower = pty.openpty()
+    env = environment(COLUMNS=str(width), **changes)
+    child = subprocess.Popen(
+        command(*arguments),
+        cwd=cwd,
+        env=env,
+        stdin=follower,
+        stdout=follower,
+        stderr=follower,
+        start_new_session=True,
+        preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),  # noqa: PLW1509 - Ctrl-C is to come to the command
+    )
+    os.close(follower)
+    seen, until = b"", time.monotonic() + 60
+    while time.monotonic() < until:
+        if not select.select([leader], [], [], 0.1)[0]:
+            continue
+        try:
+            read = os.read(leader, 65_536)
+        except OSError:  # the other side has closed it
+            break
+        if not read:
+            break
+        seen += read
+        if typed:
+            time.sleep(0.3)  # until it waits: Python misses an interrupt that comes right before it reads
+            os.write(leader, typed.encode())
+            typed = ""
+    os.close(leader)
+    return Result(child.wait(60), seen.decode(errors="replace").replace("\r\n", "\n"), "")
+
+
+def listing(folder: Path) -> dict[str, tuple[int, bytes]]:
+    """Return all files below a folder, with their times and contents."""
+    files = (path for path in sorted(folder.rglob("*")) if path.is_file())
+    return {str(path.relative_to(folder)): (path.stat().st_mtime_ns, path.read_bytes()) for path in files}

@@ -1,0 +1,227 @@
+"""The commands that change something: what they do, whom they ask, and how they end."""
+
+import json
+import sqlite3
+import subprocess
+import sys
+
+import pytest
+
+from stategraph.stores import SqliteStore
+from tests.cli.shop import at_terminal, call, environment, listing, process
+
+ANSWER = ["answer", "waiting", "--graph", "app:graph"]
+
+
+def status_of(run_id, store="runs.db"):
+    """Return how a run stands."""
+    return json.loads(call("--store", store, "show", run_id, "--json").out)["status"]
+
+
+# --------------------------------------------------------------------------- with a graph
+
+
+def test_an_answer_goes_on_with_the_run(shop):
+    """In this process, until it completes; the history knows who gave it."""
+    result = process(*ANSWER, "true", "--by", "carol", cwd=shop)
+
+    assert (result.code, result.out) == (0, "waiting  completed  step 3\n")
+    rows = json.loads(call("--store", "runs.db", "history", "waiting", "--json").out)
+    assert [(row["kind"], row["by"]) for row in rows if row["kind"] == "answer"] == [("answer", "carol")]
+    assert process(*ANSWER, "true", cwd=shop).code == 5
+
+
+def test_an_answer_is_json_or_text(shop):
+    """What is no JSON is meant as it stands."""
+    given = {"waiting": '{"paid": [1, 2.5]}', "second": "yes please"}
+    assert call("--store", "runs.db", "fork", "waiting", "second").code == 0
+    assert process("resume", "second", "--graph", "app:make", cwd=shop).code == 4  # a copy asks anew
+    for run_id, value in given.items():
+        assert process("answer", run_id, value, "--graph", "app:make", cwd=shop).code == 0
+
+    data = [json.loads(call("--store", "runs.db", "show", run_id, "--json").out)["data"] for run_id in given]
+    assert [one["shipped"] for one in data] == [{"paid": [1, 2.5]}, "yes please"]
+
+
+def test_only_the_pause_that_was_meant_is_answered(shop):
+    """Another one is a conflict, and the run waits as before."""
+    pause = json.loads(call("--store", "runs.db", "show", "waiting", "--json").out)["pause"]["id"]
+
+    assert process(*ANSWER, "true", "--pause", "another", cwd=shop).code == 5
+    assert status_of("waiting") == "paused"
+    assert process(*ANSWER, "true", "--pause", pause, cwd=shop).code == 0
+
+
+def test_a_run_is_resumed(shop):
+    """With other data; one that fails ends with 1, one that pauses with 4."""
+    resume = ["resume", "burnt", "--graph", "app:graph"]
+
+    failed = process(*resume, "--json", cwd=shop)
+    assert failed.code == 1
+    assert json.loads(failed.err)["error"]["type"] == "ExecutionError"
+    paused = process("resume", "left", "--graph", "app:graph", cwd=shop)
+    assert (paused.code, paused.out) == (4, "left  paused  step 1: more than 40\n")
+    assert process(*resume, "--set", "approved=true", cwd=shop).code == 5  # an answer counts once
+    assert process(*resume, "--set", "limit=[1]", "--by", "ann", cwd=shop).code == 1
+    assert json.loads(call("--store", "runs.db", "show", "burnt", "--json").out)["data"]["limit"] == [1]
+    assert process("resume", "done", "--graph", "app:graph", cwd=shop).code == 5  # it is complete
+
+
+@pytest.mark.parametrize(
+    ("graph", "code", "said"),
+    [
+        ("app", 2, "MODULE:NAME"),
+        ("nothing:graph", 2, "there is no module 'nothing'"),
+        ("app:nothing", 2, "has no 'nothing'"),
+        ("app:number", 2, "is an int"),
+        ("app:broken", 1, "no graph today"),
+        ("bad:graph", 1, "ZeroDivisionError"),
+    ],
+)
+def test_a_graph_that_cannot_be_had(shop, graph, code, said):
+    """It is said why, in one line."""
+    (shop / "bad.py").write_text("1 / 0\n", encoding="utf-8")
+
+    result = process("resume", "left", "--graph", graph, cwd=shop)
+
+    assert (result.code, result.out) == (code, "")
+    assert said in result.err
+    assert "Traceback" not in result.err
+
+
+def test_the_graph_has_a_store_of_its_own(shop):
+    """A store that is named beside it is refused, not ignored."""
+    assert process("--store", "other.db", *ANSWER, "true", cwd=shop).code == 2
+    assert process(*ANSWER, cwd=shop).code == 2  # without a value
+    assert process("answer", "done", "1", "--graph", "app:graph", cwd=shop).code == 5
+    assert process("answer", "nobody", "1", "--graph", "app:graph", cwd=shop).code == 3
+
+
+# --------------------------------------------------------------------------- without one
+
+
+def test_a_run_is_forked(store):
+    """Its values come along as they are kept, though their class is not registered here."""
+    assert call("fork", "done", "copy", "--step", "1").out == "copy: active, at step 1\n"
+    told = json.loads(call("show", "copy", "--json").out)
+    assert told["parent"] == {"run_id": "done", "step": 1}
+    assert told["data"]["order"]["value"][0] == "shop.Order"
+    assert call("fork", "done", "copy").code == 5
+    assert call("fork", "nobody", "copy2").code == 3
+
+
+def test_a_run_is_taken_back(store):
+    """With --yes, or after a question; the history says by whom."""
+    assert call("rollback", "done", "--step", "1").code == 2
+    assert call("rollback", "done", "--yes").code == 2
+    assert call("rollback", "done", "--step", "1", "--by", "ann", "--yes").out == "done: back at step 1, active\n"
+    last = json.loads(call("history", "done", "--json").out)[-1]
+    assert (last["kind"], last["step"], last["by"]) == ("rollback", 1, "ann")
+
+
+def test_a_run_is_cancelled(store):
+    """At once where nobody is at work on it; a complete one is not."""
+    assert call("cancel", "left", "--by", "ann").out == "left: cancelled\n"
+    assert call("cancel", "waiting", "--json").code == 0
+    told = json.loads(call("show", "left", "--json").out)
+    assert (told["status"], told["kind"], told["by"]) == ("cancelled", "cancel", "ann")
+    assert call("cancel", "left").code == 0
+    assert (call("cancel", "done").code, call("cancel", "nobody").code) == (5, 3)
+
+
+def test_a_run_is_forgotten(store):
+    """With --yes; without, and without a terminal, nothing happens."""
+    refused = call("delete", "done")
+    assert (refused.code, refused.out) == (2, "")
+    assert "give --yes" in refused.err
+    assert call("show", "done").code == 0
+    assert json.loads(call("delete", "done", "--yes", "--json").out) == {"run_id": "done", "deleted": True}
+    assert (call("show", "done").code, call("delete", "done", "--yes").code) == (3, 3)
+
+
+def test_a_damaged_run_is_forgotten(shop):
+    """That is the way out; what is damaged may be its id as well."""
+    database = sqlite3.connect("runs.db")
+    with database:
+        database.execute("UPDATE run SET status = 'completed' WHERE run_id = 'waiting'")
+        database.execute("UPDATE run SET run_id = 'a b' WHERE run_id = 'burnt'")
+    database.close()
+    assert json.loads(call("--store", "runs.db", "doctor", "--json").out)["runs"]["damaged"] == 1
+    assert call("--store", "runs.db", "show", "waiting").code == 6
+
+    for run_id in ("waiting", "a b"):
+        assert call("--store", "runs.db", "delete", run_id, "--yes").code == 0
+        assert call("--store", "runs.db", "delete", run_id, "--yes").code in (2, 3)
+
+    told = json.loads(call("--store", "runs.db", "doctor", "--json").out)
+    assert (told["damaged"], told["runs"]) == ([], {"active": 1, "completed": 1})
+
+
+def test_what_is_not_kept_is_pruned(store):
+    """It is said how much that was."""
+    assert call("prune").code == 2
+    assert json.loads(call("prune", "--yes", "--json").out) == {"runs": [], "checkpoints": 0, "damaged": []}
+    assert call("prune", "--yes").out == "0 runs, and 0 checkpoints of others\n"
+
+
+@pytest.mark.parametrize(("typed", "code"), [("n\n", 1), ("\x03", 130), ("y\n", 0)])
+def test_a_person_is_asked(shop, typed, code):
+    """At a terminal; only yes changes anything."""
+    before = listing(shop)["runs.db"]
+
+    result = at_terminal("--store", "runs.db", "delete", "done", cwd=shop, typed=typed, NO_COLOR="1")
+
+    assert result.code == code
+    assert "forget done (completed, step 3)? [y/N]" in result.out
+    assert (call("--store", "runs.db", "show", "done").code == 3) == (code == 0)
+    assert code == 0 or listing(shop)["runs.db"][1] == before[1]
+
+
+def test_a_run_at_work_is_busy(shop):
+    """Neither forgotten nor taken back, unless it is taken over; to cancel it tells its owner."""
+    program = """
+import sys
+from app import make
+from stategraph import RunCancelledError, RunLostError
+graph = make()
+def slow(state):
+    print("at work", flush=True)
+    sys.stdin.readline()
+    return {"total": 1}
+from stategraph import StateGraph
+other = StateGraph(graph.config, store=graph.store)
+for name in ("price", "ship"):
+    other.add_node(name, slow)
+other.add_edge("price", "ship")
+other.set_entry_point("price")
+other.set_exit_point("ship")
+try:
+    other.resume("left", allow_changed=True)
+except (RunCancelledError, RunLostError) as error:
+    print(type(error).__name__, flush=True)
+"""
+    command = [sys.executable, "-c", program]
+    pipe = subprocess.PIPE
+    for arguments, code, ends in (
+        (["cancel", "left"], 0, "RunCancelledError"),
+        (["rollback", "left", "--step", "0", "--yes", "--take-over"], 0, "RunLostError"),
+        (["delete", "left", "--yes", "--take-over"], 0, "RunLostError"),
+    ):
+        worker = subprocess.Popen(command, env=environment(), stdin=pipe, stdout=pipe, text=True)
+        try:
+            assert worker.stdout is not None
+            assert worker.stdout.readline() == "at work\n"
+            assert call("--store", "runs.db", "delete", "left", "--yes").code == 5
+            assert call("--store", "runs.db", "rollback", "left", "--step", "0", "--yes").code == 5
+            assert call("--store", "runs.db", *arguments).code == code
+            assert worker.communicate("\n", timeout=60)[0] == f"{ends}\n"
+        finally:
+            worker.kill()
+            worker.communicate()
+
+
+def test_what_is_changed_is_durable_when_the_command_ends(shop):
+    """Another process sees it."""
+    assert process("--store", "runs.db", "fork", "done", "copy", cwd=shop).code == 0
+    with SqliteStore("runs.db", read_only=True) as opened:
+        assert "copy" in opened.list()

@@ -1,0 +1,577 @@
+"""The commands that look: what they show to a person and tell a program, and that they change nothing."""
+
+import json
+import shutil
+import signal
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from stategraph import CheckpointConfig, ErrorInfo, GraphConfig, State, StateGraph
+from stategraph.stores import DiskStore, PostgresStore, RetentionPolicy, SqliteStore
+from tests.cli.shop import TOML, at_terminal, call, commands, environment, listing, process
+from tests.postgres_server import dsn
+
+LOOKS = [
+    ["runs"],
+    ["runs", "--json"],
+    ["show", "waiting"],
+    ["history", "done"],
+    ["diff", "done", "1", "3"],
+    ["export", "done"],
+    ["draw", "done"],
+]
+
+
+# --------------------------------------------------------------------------- what is told
+
+
+def test_runs_lists_the_newest_first(store):
+    """A line each, with tabs, for other tools to cut: nothing is shortened in a pipe."""
+    result = call("runs")
+
+    rows = [line.split("\t") for line in result.out.splitlines()]
+    assert (result.code, result.err) == (0, "")
+    assert [row[:5] for row in rows] == [
+        ["left", "active", "orders", "0", ""],
+        ["burnt", "failed", "orders", "2", "ship"],
+        ["done", "completed", "orders", "3", "ship"],
+        ["waiting", "paused", "orders", "1", "approve"],
+    ]
+    assert [row[6] for row in rows] == [
+        "nobody is at work on it",
+        "ValueError: the van\\x1b[31m burns",
+        "",
+        "waits: more than 40",
+    ]
+
+
+def test_runs_as_json_tells_all_that_is_known_of_them(store):
+    """One object; what a pause shows is exact, though its class is not registered here."""
+    told = json.loads(call("runs", "--json").out)
+
+    assert told["next"] is None
+    by_id = {run["run_id"]: run for run in told["runs"]}
+    assert set(by_id) == {"left", "burnt", "done", "waiting"}
+    assert by_id["waiting"]["pause"]["reason"] == "more than 40"
+    assert by_id["waiting"]["pause"]["value"] == {
+        "$type": "object",
+        "value": ["shop.Order", 1, {"id": 7, "note": "two chairs"}],
+    }
+    assert by_id["burnt"]["error"] | {"traceback": ""} == {
+        "type": "ValueError",
+        "message": "the van\x1b[31m burns",
+        "node": "ship",
+        "traceback": "",
+    }
+    assert by_id["done"]["labels"] == {"customer": "c-done"}
+    assert by_id["left"]["owner"] is None
+
+
+@pytest.mark.parametrize(
+    ("options", "found"),
+    [
+        (["--status", "paused"], ["waiting"]),
+        (["--graph", "orders", "--prefix", "d"], ["done"]),
+        (["--graph", "letters"], []),
+        (["--label", "customer=c-burnt"], ["burnt"]),
+        (["--since", "2100-01-01"], []),
+        (["--left", "--status", "active"], ["left"]),
+        (["--owned"], []),
+        (["--limit", "2"], ["left", "burnt"]),
+        (["--parent", "done"], []),
+    ],
+)
+def test_runs_are_narrowed_down(store, options, found):
+    """By all that the store knows of them."""
+    assert [run["run_id"] for run in json.loads(call("runs", "--json", *options).out)["runs"]] == found
+
+
+def test_pages_of_runs_follow_each_other(store):
+    """A page tells where the next one begins, to a person as well."""
+    first = json.loads(call("runs", "--json", "--limit", "3").out)
+    second = json.loads(call("runs", "--json", "--limit", "3", "--after", first["next"]).out)
+
+    assert [len(first["runs"]), len(second["runs"]), second["next"]] == [3, 1, None]
+    assert call("runs", "--limit", "3").err == f"there are more: --after {first['next']}\n"
+
+
+def test_a_run_that_somebody_is_at_work_on_says_who(shop):
+    """Seen from another process, which has only opened the store to look."""
+    program = """
+import time
+from app import make
+from stategraph._owners.holds import held
+store = make().store
+with held(store, "left"):
+    store.save(store.load("left"))
+    print("at work", flush=True)
+    time.sleep(60)
+"""
+    worker = subprocess.Popen([sys.executable, "-c", program], env=environment(), stdout=subprocess.PIPE, text=True)
+    try:
+        assert worker.stdout is not None
+        assert worker.stdout.readline() == "at work\n"
+        (run,) = json.loads(call("--store", "runs.db", "runs", "--json", "--owned").out)["runs"]
+        assert (run["run_id"], run["owner"]["pid"]) == ("left", worker.pid)
+        assert f"at work: process {worker.pid} on " in call("--store", "runs.db", "runs", "--prefix", "left").out
+    finally:
+        worker.kill()
+        worker.communicate()
+
+    assert call("--store", "runs.db", "runs", "--owned").err == "no runs\n"
+
+
+def test_show_tells_how_a_run_stands_and_its_data(store):
+    """What it waits for, and how it is answered; values of unregistered types as they are kept."""
+    out = call("show", "waiting").out
+
+    assert "waiting  paused  step 1 at price" in out
+    assert "asks: shop.Order(id=7, note='two chairs')" in out
+    assert "answer: stategraph answer waiting VALUE --graph MODULE:NAME" in out
+    assert "order = shop.Order(id=7, note='two chairs')\n" in out
+    assert "labels: customer=c-waiting" in out
+
+
+def test_show_tells_why_a_run_failed(store):
+    """With the calls that led to it."""
+    out = call("show", "burnt").out
+
+    assert "failed at ship: ValueError\n  the van\\x1b[31m burns\n" in out
+    assert " in ship\n" in out
+
+
+def test_show_as_json_is_exact(store):
+    """Values as the serializer "json" writes them; only some keys, if that is asked."""
+    told = json.loads(call("show", "done", "--json").out)
+
+    assert told["data"]["log"] == ["priced", "shipped"]
+    assert told["data"]["order"]["value"][0] == "shop.Order"
+    assert (told["status"], told["kind"], told["step"]) == ("completed", "end", 3)
+    assert json.loads(call("show", "done", "--json", "--key", "total", "--step", "1").out)["data"] == {"total": 42}
+    assert json.loads(call("show", "done", "--json", "--step", "1", "--revision", "1").out)["kind"] == "pause"
+
+
+def test_show_of_one_key_shows_all_of_it(store):
+    """Where everything else is cut."""
+    with (SqliteStore if store.endswith("db") else DiskStore)(store) as opened:
+        opened.save(State({"long": "x" * 5000}, run_id="long", step=1))
+
+    assert "x" * 5000 not in call("show", "long").out
+    assert call("show", "long", "--key", "long").out == f"long = '{'x' * 5000}'\n"
+
+
+def test_history_tells_the_story(store):
+    """A row each: what it was, of which step and revision, and by whom."""
+    rows = [line.split("\t") for line in call("history", "done").out.splitlines()]
+    told = json.loads(call("history", "done", "--json").out)
+
+    assert [row[0] for row in rows] == ["0", "1", "1.1", "1.2", "2", "3", "3.1"]
+    assert [row["kind"] for row in told] == ["input", "step", "pause", "answer", "step", "step", "end"]
+    assert (rows[0][5], rows[2][5], rows[3][5]) == ("by ann", "approve: more than 40", "by bob")
+    assert [row["kind"] for row in json.loads(call("history", "done", "--last", "2", "--json").out)] == ["step", "end"]
+
+
+def test_diff_tells_what_changed(store):
+    """Between steps of a run, or of two."""
+    told = json.loads(call("diff", "done", "1", "3", "--json").out)
+
+    assert told == {
+        "added": {"shipped": True},
+        "removed": {},
+        "changed": {"log": [["priced"], ["priced", "shipped"]]},
+    }
+    assert "~ log: ['priced'] -> ['priced', 'shipped']\n" in call("diff", "done", "1", "3").out
+    assert "- shipped = True\n" in call("diff", "done", "3", "1", "--other", "waiting").out
+
+
+def test_what_is_nested_in_a_run_is_looked_at_as_runs_are(shop):
+    """It is listed by its parent; its id is taken as any other."""
+    checkpoint = CheckpointConfig(store="sqlite", retention="full", preserve=True, options={"path": "nested.db"})
+    inner = StateGraph(GraphConfig("inner", observer="noop", checkpoint=checkpoint))
+    outer = StateGraph(GraphConfig("outer", observer="noop", checkpoint=checkpoint))
+    inner.add_node("one", lambda state: {"n": 1})
+    outer.add_node("nest", inner.as_node())
+    for graph, node in ((inner, "one"), (outer, "nest")):
+        graph.set_entry_point(node)
+        graph.set_exit_point(node)
+    outer.execute(State(run_id="a"))
+    outer.store.close()
+
+    (nested,) = json.loads(call("--store", "nested.db", "runs", "--parent", "a", "--json").out)["runs"]
+
+    assert nested["run_id"] == "a/#1/nest"
+    assert [run["run_id"] for run in json.loads(call("--store", "nested.db", "runs", "--json").out)["runs"]] == ["a"]
+    assert json.loads(call("--store", "nested.db", "show", "a/#1/nest", "--json").out)["data"] == {"n": 1}
+    assert "step\tone" in call("--store", "nested.db", "history", "a/#1/nest").out
+    assert call("--store", "nested.db", "watch", "a/#1/nest").code == 0
+    assert json.loads(call("--store", "nested.db", "doctor", "--json").out)["nested"] == 1
+
+
+# --------------------------------------------------------------------------- which store
+
+
+def test_the_store_is_that_of_the_option_then_of_the_environment_then_of_a_file(shop, monkeypatch):
+    """In this order; without any, it is said how one is named."""
+    assert call("runs").code == 2
+    assert "give --store" in call("runs").err.lower()
+
+    (shop / "graph.toml").write_text(TOML, encoding="utf-8")
+    assert call("runs").out.count("\n") == 4
+    (shop / "other.toml").write_text(TOML.replace("runs.db", "none.db"), encoding="utf-8")
+    assert call("runs", "--config", "other.toml").code == 3
+    monkeypatch.setenv("STATEGRAPH_STORE", "runs")
+    assert call("runs", "--config", "other.toml").code == 0
+    assert call("runs", "--store", "none.db").code == 3
+    assert call("--store", "none.db", "runs").code == 3
+
+
+def test_a_store_in_memory_is_of_no_use(shop):
+    """It does not outlive its process."""
+    (shop / "graph.toml").write_text('name = "orders"\n', encoding="utf-8")
+
+    assert call("runs").code == 2
+    assert "does not outlive its process" in call("runs").err
+
+
+def test_a_store_on_a_server(shop, monkeypatch):
+    """By a configuration that names the variable with its address; by an URL, in the schema that is the default."""
+    monkeypatch.setenv("RUNS_DSN", dsn())
+    toml = TOML.replace("sqlite", "postgres").replace('path = "runs.db"', 'dsn = "RUNS_DSN"\nschema = "of_cli"')
+    (shop / "graph.toml").write_text(toml, encoding="utf-8")
+    assert call("runs").code == 6  # no table is made by whoever looks
+    with PostgresStore(dsn(), schema="of_cli") as server:
+        server.import_runs(call("--store", "runs.db", "export", "waiting").out.splitlines())
+
+    assert call("runs").out.startswith("waiting\tpaused")
+    assert "shop.Order(id=7" in call("show", "waiting").out
+    assert call("cancel", "waiting").out == "waiting: cancelled\n"
+    assert json.loads(call("doctor", "--json").out)["runs"] == {"cancelled": 1}
+    assert call("delete", "waiting", "--yes").code == 0
+    monkeypatch.setenv("RUNS_DSN", "postgresql://nobody:hush@127.0.0.1:1/none")
+    (shop / "graph.toml").write_text(f"{toml}\npatience = 0.5\n", encoding="utf-8")
+    nobody = call("runs")
+    assert nobody.code == 1
+    assert "hush" not in nobody.err
+
+
+@pytest.mark.parametrize("url", ["mysql://host/runs", "http://host"])
+def test_an_url_of_no_store(shop, url):
+    """It is said which there are."""
+    result = call("--store", url, "runs")
+
+    assert result.code == 2
+    assert "postgresql" in result.err
+
+
+# --------------------------------------------------------------------------- nothing is changed
+
+
+@pytest.mark.parametrize("arguments", LOOKS, ids=" ".join)
+def test_looking_changes_no_file_and_makes_none(store, shop, arguments):
+    """Not a byte, not a time, not an entry of the folder."""
+    before = listing(shop)
+
+    assert process(*arguments, cwd=shop, STATEGRAPH_STORE=store).code == 0
+    assert call(*arguments).code == 0
+    assert listing(shop) == before
+
+
+@pytest.mark.parametrize("missing", ["none.db", "none/none.db", "empty"])
+def test_a_store_that_is_not_there_is_not_made(shop, missing):
+    """Neither by looking nor by changing."""
+    (shop / "empty").mkdir()
+    before = listing(shop)
+
+    for arguments in (["runs"], ["delete", "done", "--yes"]):
+        assert call("--store", missing, *arguments).code == 3
+    assert listing(shop) == before
+
+
+def test_a_store_that_others_write_to_is_read_as_it_is_now(shop):
+    """Whoever has opened it to look sees what was saved since; the database is left as it is."""
+    for reader, writer in (
+        (SqliteStore("runs.db", read_only=True), SqliteStore("runs.db")),
+        (DiskStore("runs", read_only=True), DiskStore("runs")),
+    ):
+        with reader, writer:
+            assert len(reader.runs()) == 4
+            writer.save(State(run_id="new", step=1))
+            assert reader.load("new").step == 1
+            writer.close()
+            assert len(reader.runs()) == 5
+            assert reader.owner("new") is None
+
+
+def test_what_a_killed_writer_left_is_seen(shop):
+    """Though it stands in the log alone; the database and its log stay as they are."""
+    program = (
+        "import os, signal, sys\nfrom stategraph import State\nfrom stategraph.stores import SqliteStore\n"
+        "store = SqliteStore('runs.db')\nstore.save(State(run_id='new', step=1))\nos.kill(os.getpid(), signal.SIGKILL)"
+    )
+    killed = subprocess.run([sys.executable, "-c", program], env=environment(), check=False)
+    assert killed.returncode == -signal.SIGKILL
+    before = listing(shop)
+
+    assert "new\tactive" in call("--store", "runs.db", "runs").out
+    after = listing(shop)
+    assert after.keys() == before.keys()
+    assert {name: after[name] for name in after if not name.endswith("-shm")} == {
+        name: before[name] for name in before if not name.endswith("-shm")
+    }
+
+
+# --------------------------------------------------------------------------- exit codes
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "name"),
+    [
+        (["show", "nobody"], 3, "not_found"),
+        (["history", "nobody"], 3, "not_found"),
+        (["show", "done", "--key", "nothing"], 3, "not_found"),
+        (["show", "done", "--step", "99"], 3, "not_found"),
+        (["diff", "done", "1", "99"], 3, "not_found"),
+        (["export", "nobody"], 3, "not_found"),
+        (["show", "a b"], 2, "usage"),
+        (["show"], 2, "usage"),
+        (["nothing"], 2, "usage"),
+        (["runs", "--limit", "0"], 2, "usage"),
+        (["runs", "--label", "customer"], 2, "usage"),
+        (["runs", "--after", "x"], 2, "usage"),
+    ],
+    ids=str,
+)
+def test_errors_have_exit_codes_and_names(store, arguments, code, name):
+    """Told on stderr: in words, or as one JSON object; nothing is on stdout."""
+    result, as_json = call(*arguments), call("--json", *arguments)
+
+    assert (result.code, result.out) == (as_json.code, as_json.out) == (code, "")
+    assert result.err.startswith("stategraph: ")
+    error = json.loads(as_json.err)["error"]
+    assert (error["code"], error["exit"]) == (name, code)
+
+
+def test_damage_has_an_exit_code(store, shop):
+    """Whether that of a row or that of the file."""
+    file = shop / (store if store.endswith("db") else "runs/cache.db")
+    file.write_bytes(file.read_bytes()[:5000] + b"\xff" * 3000)
+
+    assert call("show", "done").code == 6
+    (shop / "text.db").write_text("no database", encoding="utf-8")
+    assert call("--store", "text.db", "runs").code == 6
+
+
+# --------------------------------------------------------------------------- at a terminal
+
+
+def test_a_table_fits_the_terminal_and_has_colours(shop):
+    """At any width; colours are switched off by NO_COLOR."""
+    for width in (60, 120):
+        shown = at_terminal("--store", "runs.db", "runs", cwd=shop, width=width, NO_COLOR="1")
+        assert shown.code == 0
+        assert "\x1b" not in shown.out
+        assert max(map(len, shown.out.splitlines())) <= width
+        assert " ago" in shown.out or " now " in shown.out
+
+    assert "\x1b[31mfailed" in at_terminal("--store", "runs.db", "runs", cwd=shop).out
+
+
+def test_a_pipe_that_nobody_reads_any_longer_ends_the_command(shop):
+    """Without a traceback."""
+    command = f"{sys.executable} -m stategraph.cli --store runs.db export done | head -c 1"
+    done = subprocess.run(command, shell=True, env=environment(), capture_output=True, text=True, check=False)
+
+    assert (done.returncode, done.stdout, done.stderr) == (0, "{", "")
+
+
+# --------------------------------------------------------------------------- hostile values
+
+HOSTILE = {
+    "screen": "\x1b[2J\x1b]0;owned\x07\r\x9b31m",
+    "turned\u202e": "\u202egnp.exe\u2028\u0000",
+    "lone": "\ud800",
+    "big": "x" * 3_000_000,
+    "deep": [[[["y" * 1000] * 1000]]],
+    "number": 10**6000,
+    "[red]markup[/red]": "[bold]not bold[/bold]",
+}
+
+
+@pytest.mark.parametrize("asked", ["runs", "show hostile", "history hostile", "diff hostile 1 2"])
+def test_hostile_values_do_not_reach_the_terminal(shop, asked):
+    """Nothing that a terminal acts on comes from a value, and the screen stays small; JSON is ASCII."""
+    arguments, evil = asked.split(), "\x1b[2J"
+    told: dict[str, Any] = {"graph": f"g{evil}", "checkpoint_node": f"n{evil}", "labels": {f"l{evil}": evil}}
+    error = ErrorInfo(f"Bad{evil}", f"{evil}\nline\x07", f"no{evil}de")
+    with SqliteStore("hostile.db") as opened:
+        opened.retain("hostile", RetentionPolicy("full"))
+        opened.save(State(run_id="hostile", step=1, **told))
+        opened.save(State(HOSTILE, run_id="hostile", step=2, status="failed", error=error, **told))
+
+    shown = at_terminal("--store", "hostile.db", *arguments, cwd=shop, NO_COLOR="1")
+    piped = call("--store", "hostile.db", *arguments)
+
+    assert shown.code == piped.code == 0
+    for text in (shown.out, piped.out):
+        assert all(char.isprintable() or char in "\n\t" for char in text)
+        assert len(text) < 20_000
+    as_json = call("--store", "hostile.db", *arguments, "--json").out
+    assert as_json.isascii()
+    json.loads(as_json)
+
+
+# --------------------------------------------------------------------------- pictures
+
+
+def test_a_run_is_drawn_without_its_code(store, shop):
+    """As the store keeps it: a value of a class that is not registered is in nobody's way."""
+    from stategraph.picture import picture_of_run
+
+    with SqliteStore("runs.db") as opened:
+        picture = picture_of_run(opened, opened.load("done", unknown="opaque"))
+    texts = {"mermaid": picture.to_mermaid(), "svg": picture.to_svg(), "html": picture.to_html()}
+    for form, text in texts.items():
+        drawn = call("--store", "runs.db", "draw", "done", "--format", form)
+        assert (drawn.code, drawn.err, drawn.out.rstrip("\n")) == (0, "", text.rstrip("\n"))
+        told = json.loads(call("--store", "runs.db", "draw", "done", "--format", form, "--json").out)
+        assert told == {"format": form, "picture": text}
+    assert call("draw", "waiting").code == 0
+    assert call("draw", "done", "-o", "done.mmd").out == ""
+    assert (shop / "done.mmd").read_text(encoding="utf-8").rstrip("\n") == texts["mermaid"].rstrip("\n")
+
+
+def test_a_graph_is_drawn_without_a_run(shop):
+    """It needs no store. A graph and a run at once are refused."""
+    drawn = process("draw", "--graph", "app:graph", cwd=shop)
+
+    assert (drawn.code, drawn.err) == (0, "")
+    assert "approve" in drawn.out
+    assert process("draw", cwd=shop).code == 2
+    assert process("draw", "done", "--graph", "app:graph", cwd=shop).code == 2
+
+
+# --------------------------------------------------------------------------- lines of JSON
+
+
+def test_an_export_is_read_back(store, shop):
+    """Into a store of another kind: the same history, values and revisions, and the same lines again."""
+    SqliteStore("copy.db", serializer="json").close()
+    exported = call("export", "done").out
+    (shop / "done.jsonl").write_text(exported, encoding="utf-8")
+
+    assert call("--store", "copy.db", "import", "done.jsonl").out == "done\n"
+    assert call("--store", "copy.db", "export", "done").out == exported
+    assert json.loads(call("export", "done", "--json").out) == [json.loads(line) for line in exported.splitlines()]
+    for asked in ("history done --json", "show done --json", "show done --step 0 --json"):
+        assert call("--store", "copy.db", *asked.split()).out == call(*asked.split()).out
+    again = call("--store", "copy.db", "import", "done.jsonl")
+    assert again.code == 5
+
+
+def test_an_export_to_a_file(shop):
+    """Which stays as it is where there is nothing to export."""
+    assert call("--store", "runs.db", "export", "done", "-o", "done.jsonl").out == ""
+    kept = (shop / "done.jsonl").read_text(encoding="utf-8")
+    assert kept == call("--store", "runs.db", "export", "done").out
+
+    assert call("--store", "runs.db", "export", "nobody", "-o", "done.jsonl").code == 3
+    assert (shop / "done.jsonl").read_text(encoding="utf-8") == kept
+    assert call("--store", "runs.db", "export", "done", "-o", "none/done.jsonl").code in (1, 2)
+
+
+def test_a_run_that_waits_goes_on_where_it_was_imported(shop):
+    """With the graph, as if it had begun there."""
+    exported = process("--store", "runs.db", "export", "waiting", cwd=shop).out
+    shutil.rmtree(shop / "runs")
+    DiskStore("runs").close()
+
+    assert process("--store", "runs", "import", "-", cwd=shop, given=exported).code == 0
+    program = "from app import make\nmake('disk', 'runs').resume('waiting', {'approved': 1})"
+    subprocess.run([sys.executable, "-c", program], env=environment(), check=True, timeout=60)
+    assert json.loads(call("--store", "runs", "show", "waiting", "--json").out)["status"] == "completed"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda lines: ["no json", *lines],
+        lambda lines: lines[1:],
+        lambda lines: [lines[0].replace('"format":1', '"format":99'), *lines[1:]],
+        lambda lines: [lines[0], lines[2], lines[1], *lines[3:]],
+        lambda lines: [lines[0], *(line.replace('"kind":"step"', '"kind":"lie"') for line in lines[1:])],
+        lambda lines: [lines[0], *(line.replace('"step":1', '"step":"1"') for line in lines[1:])],
+        lambda lines: [lines[0], lines[1].replace('"changes":[', '"changes":[{"$type":"os.system"},'), *lines[2:]],
+        lambda lines: [lines[0]],
+        lambda lines: ["[" * 100_000],
+    ],
+)
+def test_lines_that_are_no_run_are_refused(shop, change):
+    """With the exit code of damage, and nothing begins."""
+    lines = call("--store", "runs.db", "export", "done").out.splitlines()
+    SqliteStore("copy.db").close()
+    (shop / "bad.jsonl").write_text("\n".join(change(lines)), encoding="utf-8")
+
+    result = call("--store", "copy.db", "import", "bad.jsonl")
+
+    assert result.code == 6, result.err
+    assert json.loads(call("--store", "copy.db", "runs", "--json").out)["runs"] == []
+
+
+# --------------------------------------------------------------------------- around it
+
+
+def test_without_the_extra_it_says_what_to_install(tmp_path):
+    """In one line."""
+    hidden = "import importlib.util\nimportlib.util.find_spec = lambda name: None"
+    command = [sys.executable, "-c", f"{hidden}\nfrom stategraph.cli import main\nmain(['runs'])"]
+    done = subprocess.run(command, env=environment(), capture_output=True, text=True, check=False)
+
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == "stategraph: the command line needs click and rich: pip install 'stategraph[cli]'\n"
+
+
+def test_a_terminal_that_has_no_such_letters(shop):
+    """They are escaped; nothing fails."""
+    with SqliteStore("runs.db") as opened:
+        opened.save(State({"naïve": "→"}, run_id="letters", step=1))
+
+    shown = process("--store", "runs.db", "show", "letters", cwd=shop, PYTHONIOENCODING="ascii")
+
+    assert (shown.code, shown.err) == (0, "")
+    assert "na\\xefve = '\\u2192'" in shown.out
+
+
+def test_it_tells_its_version():
+    """That of the package."""
+    import stategraph
+
+    assert call("--version").out == f"{stategraph.__version__}\n"
+
+
+@pytest.mark.inside
+def test_help_has_examples(shop):
+    """For the command, and for each of its commands."""
+    assert "Exit codes: 0 ok" in call("--help").out
+    assert len(commands()) > 10
+    for name in commands():
+        assert "Examples:" in call(name, "--help").out, name
+
+
+def test_what_is_not_used_is_not_imported(shop):
+    """Of a list in a pipe: neither rich nor asyncio nor the network."""
+    heavy = "{'rich', 'asyncio', 'cattrs', 'structlog', 'diskcache'}"
+    program = f"""
+import sys
+from stategraph.cli import main
+try:
+    main(['--store', 'runs.db', 'runs'])
+except SystemExit:
+    print(sorted({heavy} & set(sys.modules)))
+"""
+    env = {name: value for name, value in environment().items() if not name.startswith("COVERAGE")}
+    done = subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, text=True, check=True)
+
+    assert done.stdout.splitlines()[-1] == "[]"

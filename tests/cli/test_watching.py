@@ -1,0 +1,254 @@
+"""The commands that take their time: watch, work and doctor."""
+
+import json
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+
+import attrs
+import pytest
+
+from stategraph.stores import SqliteStore
+from tests.cli.shop import call, environment, listing, process, started
+
+
+def submitted(*states):
+    """Submit letters, each with these data; their ids are letter-0, letter-1, ..."""
+    program = (
+        "import json, sys\nfrom app import letters\nfrom stategraph import State\ngraph = letters()\n"
+        "for number, data in enumerate(json.loads(sys.argv[1])):\n"
+        "    graph.submit(State(data, run_id=f'letter-{number}'))\ngraph.store.close()"
+    )
+    subprocess.run([sys.executable, "-c", program, json.dumps(states)], env=environment(), check=True, timeout=60)
+
+
+# --------------------------------------------------------------------------- watch
+
+
+def watched(shop, make_it_go_on):
+    """Return the exit code of a watcher of the run "left", and the kinds of the rows that it tells."""
+    watcher = started("--store", "runs.db", "watch", "left", "--every", "0.05", "--json", cwd=shop)
+    try:
+        assert watcher.stdout is not None
+        rows = [json.loads(watcher.stdout.readline())]
+        make_it_go_on()
+        rows += map(json.loads, watcher.stdout)  # and not by communicate, which would not know what is buffered
+        watcher.wait(60)
+    finally:
+        watcher.kill()
+        watcher.communicate()
+    return watcher.returncode, [row["kind"] for row in rows]
+
+
+def test_a_run_is_watched_until_it_pauses_and_until_it_ends(shop):
+    """Each row comes once, as another process makes it; the exit code says how the run stands."""
+    begun = ["input", "step", "pause"]
+
+    assert watched(shop, lambda: process("resume", "left", "--graph", "app:graph", cwd=shop)) == (4, begun)
+    assert process("answer", "left", "1", "--graph", "app:graph", cwd=shop).code == 0
+    assert watched(shop, lambda: None) == (0, [*begun, "answer", "step", "step", "end"])
+
+
+def test_watching_changes_nothing(shop):
+    """As all looking."""
+    before = listing(shop)
+
+    assert process("--store", "runs.db", "watch", "done", cwd=shop).code == 0
+    failed = process("--store", "runs.db", "watch", "burnt", cwd=shop)
+    assert failed.code == 1
+    assert "ship: ValueError: the van\\x1b[31m burns" in failed.out
+    assert process("--store", "runs.db", "watch", "nobody", cwd=shop).code == 3
+    assert listing(shop) == before
+
+
+def test_a_run_that_goes_while_it_is_watched(shop):
+    """It is said that it is gone."""
+    watcher = started("--store", "runs.db", "watch", "left", "--every", "0.05", cwd=shop)
+    try:
+        assert watcher.stdout is not None
+        watcher.stdout.readline()
+        assert call("--store", "runs.db", "delete", "left", "--yes").code == 0
+        _, err = watcher.communicate(timeout=60)
+    finally:
+        watcher.kill()
+        watcher.communicate()
+
+    assert watcher.returncode == 3
+    assert "nobody is at work on it yet\n" in err
+    assert "left is gone" in err
+
+
+# --------------------------------------------------------------------------- work
+
+
+def test_work_goes_on_with_what_was_submitted(shop):
+    """Each run once, several at the same time; one that fails does not stop the others."""
+    submitted({}, {}, {"bad": True}, {}, {}, {})
+
+    done = process("work", "app:letters", "--concurrency", "4", "--once", "--json", cwd=shop)
+
+    told = {line["run_id"]: line for line in map(json.loads, done.out.splitlines())}
+    assert done.code == 1, done.err
+    assert len(done.out.splitlines()) == len(told) == 6
+    assert {run_id for run_id, line in told.items() if line["status"] == "failed"} == {"letter-2"}
+    assert "no ink" in told["letter-2"]["error"]
+    assert len(call("--store", "letters.db", "runs", "--status", "completed").out.splitlines()) == 5
+    again = process("work", "app:letters", "--once", cwd=shop)
+    assert (again.code, again.out) == (0, "")
+
+
+def test_work_takes_up_what_a_dead_worker_left_and_stops_when_it_is_told_to(shop):
+    """After the run at work; a second time at once, and what is saved is saved."""
+    submitted({"seconds": 60})
+    dead = started("work", "app:letters", cwd=shop)
+    _until_owned(shop)
+    dead.kill()
+    dead.communicate()
+    with SqliteStore("letters.db") as opened:
+        opened.rollback("letter-0", 0)
+        state = opened.load("letter-0")
+        opened.amend(state.set("seconds", 1.0))
+
+    worker = started("work", "app:letters", "--every", "0.05", cwd=shop)
+    _until_owned(shop)
+    worker.send_signal(signal.SIGTERM)
+    out, err = worker.communicate(timeout=60)
+
+    assert (worker.returncode, out) == (0, "letter-0  completed\n")
+    assert err.startswith("stopping: ")
+
+    submitted_again = started("work", "app:letters", "--every", "0.05", cwd=shop)
+    try:
+        with SqliteStore("letters.db") as opened:
+            opened.fork("letter-0", "slow", 0)
+            opened.amend(opened.load("slow").set("seconds", 60))
+        _until_owned(shop)
+        submitted_again.send_signal(signal.SIGINT)
+        time.sleep(0.3)
+        submitted_again.send_signal(signal.SIGINT)
+        assert submitted_again.wait(30) == 130
+    finally:
+        submitted_again.kill()
+        submitted_again.communicate()
+
+
+def _until_owned(shop):
+    """Wait until somebody is at work on a run."""
+    until = time.monotonic() + 30
+    while not json.loads(call("--store", "letters.db", "runs", "--owned", "--json").out or '{"runs": 0}')["runs"]:
+        assert time.monotonic() < until
+        time.sleep(0.05)
+
+
+def test_work_says_at_once_that_a_graph_saves_nothing(shop):
+    """And ends."""
+    (shop / "none.py").write_text("from stategraph import *\ngraph = StateGraph(GraphConfig('g'))\n", encoding="utf-8")
+
+    result = process("work", "none:graph", cwd=shop)
+
+    assert result.code == 1
+    assert "has no entry point" in result.err or "checkpoint" in result.err
+
+
+def test_a_run_that_does_not_fit_the_graph_is_told_once(shop):
+    """It stays as it is, and nobody is kept busy by it."""
+    submitted({}, {})
+    app = (shop / "app.py").read_text(encoding="utf-8")
+    other = app.replace('graph.add_node("write", write)', 'graph.add_node("type", write)')
+    other = other.replace('"write"', '"type"')
+    (shop / "app.py").write_text(other, encoding="utf-8")
+    with SqliteStore("letters.db") as opened:
+        state = opened.load("letter-0")
+        opened.save(attrs.evolve(state, step=1, checkpoint_node="write"))
+
+    done = process("work", "app:letters", "--once", cwd=shop)
+
+    assert done.code == 1
+    assert min(line.split()[:2] for line in done.out.splitlines()) == ["letter-0", "failed"]
+    assert len([line for line in done.out.splitlines() if line.startswith("letter-0")]) == 1
+
+
+# --------------------------------------------------------------------------- doctor
+
+
+def test_doctor_counts_what_there_is(store, shop):
+    """It reads everything, and changes nothing."""
+    before = listing(shop)
+
+    told = json.loads(call("doctor", "--json").out)
+
+    assert told["runs"] == {"active": 1, "completed": 1, "failed": 1, "paused": 1}
+    assert told["checkpoints"] == 17
+    assert (told["damaged"], told["unreadable"]) == ([], [])
+    assert (
+        "4 runs (1 active, 1 completed, 1 failed, 1 paused), 0 nested in them\n17 checkpoints\n0 damaged\n"
+        in call("doctor").out
+    )
+    assert listing(shop) == before
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "UPDATE checkpoint SET payload = x'00' || substr(payload, 2) WHERE step = 1 AND kind = 'step'",
+        "UPDATE checkpoint SET took_ns = 5 WHERE step = 1 AND kind = 'step'",
+        "DELETE FROM checkpoint WHERE kind = 'answer'",
+        "UPDATE run SET status = 'completed' WHERE status = 'paused'",
+        "UPDATE run SET labels = 'no' WHERE run_id = 'done'",
+    ],
+)
+def test_doctor_says_what_is_damaged(shop, change):
+    """A byte, a column, a row that is missing: in whatever run, and though its newest State may be as it was."""
+    database = sqlite3.connect("runs.db")
+    with database:
+        database.execute(change)
+    database.close()
+
+    result = call("--store", "runs.db", "doctor")
+    told = json.loads(call("--store", "runs.db", "doctor", "--json").out)
+
+    assert result.code == 6
+    assert told["damaged"] != []
+    for damage in told["damaged"]:
+        assert f"{damage['run_id']}: " in result.out
+
+
+def test_doctor_sees_damage_of_the_file(shop):
+    """Where no run is touched."""
+    file = shop / "runs.db"
+    pages = bytearray(file.read_bytes())
+    database = sqlite3.connect("runs.db")
+    (root,) = database.execute("SELECT rootpage FROM sqlite_master WHERE name = 'run_by_graph'").fetchone()
+    (size,) = database.execute("PRAGMA page_size").fetchone()
+    database.close()
+    start = (root - 1) * size
+    pages[start + size - 8 : start + size] = b"\xff" * 8
+    file.write_bytes(bytes(pages))
+
+    told = json.loads(call("--store", "runs.db", "doctor", "--json").out)
+
+    assert told["damaged"][0]["run_id"] == ""
+
+
+def test_what_cannot_be_read_here_is_not_damaged(shop):
+    """Such as rows of a serializer that is not registered."""
+    program = """
+import json
+from stategraph.stores import Serializer, SqliteStore, register_serializer
+from stategraph import State
+class Plain(Serializer):
+    dumps = staticmethod(lambda plain: json.dumps(plain).encode())
+    loads = staticmethod(json.loads)
+register_serializer("plain", Plain())
+with SqliteStore("other.db", serializer="plain") as store:
+    store.save(State({"n": 1}, run_id="a", step=1))
+"""
+    subprocess.run([sys.executable, "-c", program], env=environment(), check=True, timeout=60)
+
+    result = call("--store", "other.db", "doctor")
+
+    assert result.code == 0
+    assert "a cannot be read here: " in result.out
+    assert call("--store", "other.db", "show", "a").code == 6

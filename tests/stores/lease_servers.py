@@ -1,0 +1,95 @@
+"""Servers that keep leases, as tests need them: one that a store is opened on, and what stands in it."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import psycopg
+
+from stategraph.stores import PostgresStore, RedisStore
+from tests import postgres_server, redis_server
+from tests.postgres_proxy import Proxy, folder_of
+from tests.redis_proxy import RedisProxy
+
+
+class LeaseServer(Protocol):
+    """A server. A place on it is for one test."""
+
+    def new_place(self) -> str:
+        """-> a place where nothing is."""
+
+    def config(self, place: str) -> dict[str, Any]:
+        """-> the name and the options of a store there."""
+
+    def open(self, place: str, **options: Any) -> PostgresStore | RedisStore:
+        """-> a store there, once more each time."""
+
+    def count(self, place: str, kind: str) -> int:
+        """-> how many leases, or workers, are there."""
+
+    def expire(self, place: str) -> None:
+        """End the time of all workers."""
+
+    def proxy(self) -> Proxy:
+        """-> a network to the server that can fail."""
+
+    def through(self, proxy: Any) -> dict[str, Any]:
+        """-> the options of a store that is reached through it."""
+
+
+class _Postgres:
+    def new_place(self) -> str:
+        return postgres_server.new_schema()
+
+    def config(self, place: str) -> dict[str, Any]:
+        return {"store": "postgres", "options": {"dsn": postgres_server.dsn(), "schema": place}}
+
+    def open(self, place: str, **options: Any) -> PostgresStore:
+        return postgres_server.open_postgres(place, **options)
+
+    def count(self, place: str, kind: str) -> int:
+        with psycopg.connect(postgres_server.dsn()) as connection:
+            return len(connection.execute(f"SELECT 1 FROM {place}.{kind}").fetchall())
+
+    def expire(self, place: str) -> None:
+        with psycopg.connect(postgres_server.dsn()) as connection:
+            connection.execute(f"UPDATE {place}.worker SET until = clock_timestamp()")
+
+    def proxy(self) -> Proxy:
+        return Proxy(folder_of(postgres_server.dsn()))
+
+    def through(self, proxy: Any) -> dict[str, Any]:
+        return {"dsn": proxy.dsn}
+
+
+class _Redis:
+    def new_place(self) -> str:
+        return redis_server.new_prefix()
+
+    def config(self, place: str) -> dict[str, Any]:
+        return {"store": "redis", "options": {"url": redis_server.url(), "prefix": place}}
+
+    def open(self, place: str, **options: Any) -> RedisStore:
+        options.pop("pool", None)
+        return redis_server.open_redis(place, **options)
+
+    def count(self, place: str, kind: str) -> int:
+        return len(self._keys(place, kind))
+
+    def expire(self, place: str) -> None:
+        with redis_server.server().client() as client:
+            for key in self._keys(place, "worker"):
+                client.hset(key, "until", 1)
+
+    def _keys(self, place: str, kind: str) -> list[str]:
+        with redis_server.server().client() as client:
+            return list(client.keys(f"{{{place}:*}}:{kind}:*"))
+
+    def proxy(self) -> Proxy:
+        return RedisProxy()
+
+    def through(self, proxy: Any) -> dict[str, Any]:
+        return {"url": proxy.url}
+
+
+SERVERS: dict[str, LeaseServer] = {"postgres": _Postgres(), "redis": _Redis()}

@@ -1,0 +1,101 @@
+"""changed_since: whoever keeps a view up to date hears of each change, whoever made it, and of nothing else."""
+
+import os
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+import stategraph
+from stategraph import State
+from stategraph.stores import DiskStore, SqliteStore
+
+STORES = {"sqlite": (SqliteStore, "runs.db"), "disk": (DiskStore, "runs")}
+
+
+@pytest.fixture(params=STORES)
+def opened(request, tmp_path):
+    """Return what opens a store of a kind; all are closed at the end."""
+    kind, name = STORES[request.param]
+    stores = []
+
+    def open_one(**options):
+        stores.append(kind(tmp_path / name, **options))
+        return stores[-1]
+
+    yield open_one
+    for store in stores:
+        store.close()
+
+
+def test_what_other_handles_and_processes_write_is_noticed(opened):
+    """By a store that writes itself, and by one that is only read."""
+    store = opened()
+    store.save(State(run_id="a", step=1))
+    store.close()
+    writer, reader = opened(), opened(read_only=True)
+    tokens = [one.changed_since(None) for one in (writer, reader)]
+    program = (
+        "import sys\nfrom stategraph import State, stores\n"
+        "with getattr(stores, sys.argv[1])(sys.argv[2]) as store: store.save(State(run_id='b', step=1))"
+    )
+    command = [sys.executable, "-c", program, type(writer).__name__, str(writer.path)]
+    root = str(Path(stategraph.__file__).parents[1])
+
+    for change in (
+        lambda: opened().save(State(run_id="c", step=1)),
+        lambda: subprocess.run(command, check=True, env={**os.environ, "PYTHONPATH": root}),
+        lambda: writer.delete("a"),
+    ):
+        change()
+        newer = [one.changed_since(token) for one, token in zip((writer, reader), tokens, strict=True)]
+        assert None not in newer
+        assert len(writer.runs()) == len(reader.runs())
+        assert [one.changed_since(token) for one, token in zip((writer, reader), newer, strict=True)] == [None, None]
+        tokens = newer
+
+
+def test_a_token_holds_in_every_thread(opened):
+    """A server asks in whichever thread is free."""
+    store = opened()
+    store.save(State(run_id="a", step=1))
+    token = store.changed_since(None)
+
+    with ThreadPoolExecutor(8) as pool:
+        assert set(pool.map(lambda _: store.changed_since(token), range(40))) == {None}
+        pool.submit(store.save, State(run_id="a", step=2)).result()
+        newer = set(pool.map(lambda _: store.changed_since(token), range(40)))
+
+    assert len(newer) == 1
+    assert newer != {None}
+
+
+def test_a_token_of_before_says_nothing_to_a_store_that_is_opened_anew(opened):
+    """It is looked once more, rather than once too little."""
+    store = opened()
+    token = store.changed_since(None)
+    store.close()
+
+    assert opened().changed_since(token) is not None
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there are no forks")
+def test_a_forked_child_asks_for_itself(opened):
+    """With a connection of its own."""
+    store = opened()
+    store.save(State(run_id="a", step=1))
+    token = store.changed_since(None)
+    child = os.fork()
+    if child == 0:
+        try:
+            newer = store.changed_since(token)
+            store.save(State(run_id="a", step=2))
+            is_noticed = store.changed_since(newer or token) is not None
+            os._exit(0 if is_noticed else 1)
+        except BaseException:
+            os._exit(2)
+
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert store.changed_since(token) is not None

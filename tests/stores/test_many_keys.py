@@ -1,0 +1,149 @@
+"""A State of many keys, of which a step sets few: what is saved of it, and that nobody looks through all of them."""
+
+from enum import StrEnum
+from pathlib import Path
+
+import attrs
+import pytest
+
+from stategraph import CheckpointConfig, GraphConfig, State, StateGraph, register_type
+from stategraph.state import since_of
+from stategraph.stores import SqliteStore
+from stategraph.stores._codec.delta import keys_set_since
+
+MANY = {f"key-{number}": number for number in range(1000)}
+
+
+@attrs.define
+class Basket:
+    """A value that nodes may change."""
+
+    items: int = 0
+
+
+register_type(Basket, name="tests.Basket")
+
+
+class Name(StrEnum):
+    """Keys by name."""
+
+    TOTAL = "total"
+
+
+def executed(folder: Path, node, steps: int = 6, **data) -> tuple[list[State], SqliteStore]:
+    """Run a node over and over with a store that keeps all; return the States that it was given, and the store."""
+    options = {"path": str(folder / "runs.db")}
+    checkpoint = CheckpointConfig(store="sqlite", options=options, interval=1, retention="full", preserve=True)
+    graph = StateGraph(GraphConfig(name="many", observer="noop", checkpoint=checkpoint))
+    given: list[State] = []
+
+    def work(state: State):
+        given.append(state)
+        return node(state, len(given))
+
+    graph.add_node("work", work)
+    graph.add_node("end", lambda state: {})
+    graph.add_edge("work", "work", lambda state: len(given) < steps)
+    graph.add_edge("work", "end")
+    graph.set_entry_point("work")
+    graph.set_exit_point("end")
+    graph.execute(State({**MANY, **data}, run_id="many"))
+    return given, SqliteStore(options["path"])
+
+
+def set_one(state: State, n: int):
+    return {"key-500": n}
+
+
+def set_by_state(state: State, n: int):
+    return state.set("key-500", n)
+
+
+def add_some(state: State, n: int):
+    return {f"new-{n}-b": n, "key-7": n, f"new-{n}-a": n}
+
+
+def remove_one(state: State, n: int):
+    return state.remove(f"key-{n}") if n % 2 else {"key-900": n}
+
+
+def move_one(state: State, n: int):
+    return state.remove("key-3").set("key-3", n) if n == 3 else {"key-3": n}
+
+
+def grow_a_list(state: State, n: int):
+    return {"log": [*state.get("log", []), n]}
+
+
+def change_what_is_not_settled(state: State, n: int):
+    state["basket"].items += n
+    return {"key-1": n}
+
+
+def add_what_is_not_settled(state: State, n: int):
+    return {f"basket-{n}": Basket(n)}
+
+
+def settle(state: State, n: int):
+    return {"basket": n if n == 3 else Basket(n)}
+
+
+def set_under_a_name(state: State, n: int):
+    return {Name.TOTAL: n}
+
+
+NODES = (
+    *(set_one, set_by_state, add_some, remove_one, move_one, grow_a_list, change_what_is_not_settled),
+    *(add_what_is_not_settled, settle, set_under_a_name),
+)
+
+
+@pytest.mark.parametrize("node", NODES, ids=lambda node: node.__name__)
+def test_every_step_is_loaded_as_it_was(tmp_path, node):
+    """Whatever a node does to a State of many keys, each of its States is loaded with the same items in order."""
+    seen: list[list[tuple[str, object]]] = []
+
+    def noting(state: State, n: int):
+        seen.append([(key, attrs.evolve(value) if type(value) is Basket else value) for key, value in state.items()])
+        return node(state, n)
+
+    _, store = executed(tmp_path, noting, basket=Basket())
+
+    for step, items in enumerate(seen[1:], 1):
+        assert [*store.load("many", step).items()] == items
+
+
+def test_a_dict_that_the_node_goes_on_to_change(tmp_path):
+    """The dict that a node returned may be changed by it later: what was saved is what it held then."""
+    updates: dict[str, int] = {}
+
+    def node(state: State, n: int):
+        updates.clear()
+        updates[f"own-{n}"] = n
+        return updates
+
+    given, store = executed(tmp_path, node)
+
+    assert [store.load("many", step) == after for step, after in enumerate(given[1:], 1)] == [True] * 5
+
+
+@pytest.mark.inside
+def test_the_keys_that_were_set_are_known(tmp_path):
+    """The State after a step knows which keys the step has set, and tells it of the State before alone."""
+    given, _ = executed(tmp_path, add_some)
+
+    assert keys_set_since(given[1], given[2]) == ("new-2-b", "key-7", "new-2-a")
+    assert keys_set_since(given[0], given[2]) is None
+    assert keys_set_since(given[2], given[1]) is None
+    assert keys_set_since(given[1], given[2].set("key-1", 0)) is None
+
+
+@pytest.mark.inside
+def test_no_data_of_the_state_before_are_kept(tmp_path):
+    """A State that knows what was set since another one does not keep the values of that one."""
+    given, _ = executed(tmp_path, set_one)
+
+    since = since_of(given[2])
+
+    assert since is not None
+    assert (type(since[0]), since[1], type(since[2])) == (object, ("key-500",), object)

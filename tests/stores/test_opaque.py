@@ -1,0 +1,161 @@
+"""Values that a process cannot make, for whoever only looks: shown, kept exactly, and never executed."""
+
+import enum
+import sqlite3
+import uuid
+from datetime import datetime
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import attrs
+import pytest
+
+from stategraph import CheckpointCorruptError, FormatError, Pause, State, register_type
+from stategraph._values import registered_types as types
+from stategraph.stores import DiskStore, MemoryStore, Opaque, SqliteStore
+from stategraph.stores._codec import type_codecs
+from stategraph.stores._codec.opaque import unknown_shown
+
+STORES = {
+    "sqlite": lambda path: SqliteStore(path / "runs.db"),
+    "sqlite, json": lambda path: SqliteStore(path / "runs.db", serializer="json"),
+    "disk": lambda path: DiskStore(path / "runs"),
+}
+
+pytestmark = pytest.mark.inside  # a class that was registered is unknown again only in another process
+
+
+def make_enum(members) -> Any:
+    """Return an enum."""
+    return enum.Enum("Colour", members)
+
+
+@pytest.fixture(params=STORES)
+def store(request, tmp_path):
+    """Return a durable store."""
+    with STORES[request.param](tmp_path) as store:
+        yield store
+
+
+@pytest.fixture
+def strange(monkeypatch):
+    """Return values of classes, and a function after which this process does not know them."""
+    order, colour = f"order-{uuid.uuid4()}", f"colour-{uuid.uuid4()}"
+    cls = register_type(attrs.make_class("Order", ["number", "note"], frozen=True), name=order)
+    hue = register_type(make_enum({"RED": 1}), name=colour)
+
+    def forget():
+        monkeypatch.delitem(types._by_name, order)
+        monkeypatch.delitem(types._by_name, colour)
+
+    return cls(7, "two"), hue.RED, forget
+
+
+def test_what_is_unknown_is_shown(store, strange):
+    """With its type and its parts, wherever it stands: in lists, as a key, in a set."""
+    order, colour, forget = strange
+    store.save(State({"a": order, "b": [{colour: (order,)}], "c": {order, 1}}, run_id="a", step=1))
+    forget()
+    with pytest.raises(FormatError):
+        store.load("a")
+
+    state = store.load("a", unknown="opaque")
+
+    shown = state["a"]
+    assert type(shown) is Opaque
+    assert dict(shown.fields) == {"number": 7, "note": "two"}
+    assert repr(shown) == f"{shown.type}(number=7, note='two')"
+    ((key, (inside,)),) = state["b"][0].items()
+    assert (inside, repr(key)) == (shown, f"{key.type}.RED")
+    assert state["c"] == {shown, 1}
+    assert hash(inside) == hash(shown)
+
+
+def test_what_is_unknown_is_kept_exactly(store, strange):
+    """A copy that was made by a process that does not know it is the same to one that does."""
+    order, colour, forget = strange
+    data = {"a": order, "b": [colour, {1: order}], "c": {colour}}
+    store.save(State(data, run_id="a", step=1))
+    known = dict(types._by_name)
+    forget()
+
+    store.save(State(dict(store.load("a", unknown="opaque")), run_id="b", step=1))
+    with unknown_shown():
+        assert store.diff("a", 1, 1, "b").changed == {}
+    types._by_name.update(known)
+
+    assert dict(store.load("b")) == data
+
+
+def test_a_zone_that_is_not_known_here_is_unknown_as_well(store, monkeypatch):
+    """So is a path of another system, or whatever else cannot be made."""
+    when = datetime(2026, 7, 1, 12, tzinfo=ZoneInfo("Europe/Berlin"))
+    store.save(State({"when": when}, run_id="a", step=1))
+    monkeypatch.setattr(type_codecs, "_is_known", lambda key: False)
+
+    shown = store.load("a", unknown="opaque")["when"]
+
+    assert (shown.tag, list(shown.parts)) == ("datetime", ["2026-07-01T12:00:00", "Europe/Berlin", 0])
+    store.save(State({"when": shown}, run_id="b", step=1))
+    monkeypatch.undo()
+    assert store.load("b")["when"] == when
+
+
+def test_a_class_that_has_changed_is_shown_as_it_was_saved(store, strange):
+    """Where it cannot be upgraded, whoever looks still sees the fields."""
+    order, _, _ = strange
+    store.save(State({"a": order}, run_id="a", step=1))
+    name = types._by_class[type(order)].name
+    del types._by_name[name]
+    register_type(attrs.make_class("Order", ["other"]), name=name)
+    with pytest.raises(CheckpointCorruptError):
+        store.load("a")
+
+    assert dict(store.load("a", unknown="opaque")["a"].fields) == {"number": 7, "note": "two"}
+
+
+def test_runs_and_history_show_what_a_pause_asks(store, strange):
+    """Though its value is of a type that is not registered here: no run is left out of a list for that."""
+    order, _, forget = strange
+    pause = Pause(reason="look", node="ask", value=order, response_param="ok", at=datetime(2026, 1, 1).astimezone())
+    store.save(State(run_id="a", step=1, status="paused", pause=pause))
+    forget()
+
+    (row,), (same,) = store.runs(), store.history("a")
+    assert dict(row.pause.value.fields) == dict(same.pause.value.fields) == {"number": 7, "note": "two"}
+
+
+def test_whoever_does_not_ask_for_it_is_refused(store, strange):
+    """Before and after somebody did: it holds for one call."""
+    order, _, forget = strange
+    store.save(State({"a": order}, run_id="a", step=1))
+    forget()
+
+    store.load("a", unknown="opaque")
+
+    with pytest.raises(FormatError, match="register_type"):
+        store.load("a")
+    for wrong in ("hide", True, ""):
+        with pytest.raises(ValueError, match="unknown"):
+            store.load("a", unknown=wrong)
+
+
+def test_damage_is_no_value(tmp_path):
+    """Bytes that nobody wrote are refused, whoever looks."""
+    path = tmp_path / "runs.db"
+    with SqliteStore(path) as store:
+        store.save(State({"a": 1}, run_id="a", step=1))
+    database = sqlite3.connect(path)
+    with database:
+        database.execute("UPDATE checkpoint SET payload = x'81'")
+    database.close()
+    with SqliteStore(path) as store, pytest.raises(CheckpointCorruptError):
+        store.load("a", unknown="opaque")
+
+
+def test_a_memory_store_knows_all_of_its_values():
+    """As it holds them."""
+    store = MemoryStore()
+    store.save(State({"n": 1}, run_id="a", step=1))
+
+    assert store.load("a", unknown="opaque")["n"] == 1

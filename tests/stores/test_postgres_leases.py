@@ -1,0 +1,311 @@
+"""Leases in PostgreSQL: who is cut off stops in time, and sweepers claim runs without waiting for one another."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import psycopg
+import pytest
+
+from stategraph import (
+    CheckpointConfig,
+    Event,
+    EventType,
+    RunLostError,
+    State,
+)
+from stategraph._owners import holds, leases
+from stategraph.stores import PostgresStore
+from stategraph.stores._postgres.table import PostgresTable
+from tests.postgres_proxy import Proxy, folder_of
+from tests.postgres_server import dsn, new_schema, open_postgres
+from tests.scenarios import RUN, make_graph, traces
+from tests.stores.test_leases import wait_for
+
+pytestmark = pytest.mark.timeout(60)
+
+
+@pytest.fixture
+def schema() -> str:
+    return new_schema()
+
+
+@pytest.fixture
+def opened(schema: str) -> Iterator[Callable[..., PostgresStore]]:
+    """-> opens a store in the schema, once more each time: each is as a process of its own to the others."""
+    stores: list[PostgresStore] = []
+
+    def open_one(**options: Any) -> PostgresStore:
+        stores.append(open_postgres(schema, **options))
+        return stores[-1]
+
+    yield open_one
+    for store in stores:
+        store.close()
+
+
+def rows_of(schema: str, table: str) -> list[Any]:
+    """-> what a table holds."""
+    with psycopg.connect(dsn()) as connection:
+        return connection.execute(f"SELECT * FROM {schema}.{table}").fetchall()
+
+
+class TestNothingIsSure:
+    """A process that could not say that it is there may have lost its runs: it begins nothing more in them."""
+
+    @pytest.mark.inside
+    @pytest.mark.parametrize("durability", ["sync", "async", "exit"])
+    def test_others_have_taken_it(
+        self, opened: Callable[..., PostgresStore], monkeypatch: pytest.MonkeyPatch, durability: str
+    ) -> None:
+        """The next node is not called."""
+        store, other, made = opened(lease=0.5), opened(), list[str]()
+
+        def hangs(state: State) -> dict[str, Any]:
+            made.append("a")
+            with monkeypatch.context() as patch:
+                patch.setattr(leases.LeaseHolds, "go_on", lambda self: 0.05)
+                wait_for(lambda: not store._log.table.owners.is_sure())  # type: ignore[union-attr]
+                time.sleep(0.1)
+                hold = holds.Hold(RUN)
+                holds.own(other, hold)
+                holds.let_go(hold)
+            return {}
+
+        graph = make_graph({"a": hangs, "b": lambda state: made.append("b")}, store=store, durability=durability)
+        with pytest.raises(RunLostError):
+            graph.execute(State(run_id=RUN))
+
+        assert made == ["a"]
+
+    @pytest.mark.inside
+    @pytest.mark.parametrize("durability", ["sync", "async", "exit"])
+    def test_nobody_has_taken_it(
+        self, opened: Callable[..., PostgresStore], monkeypatch: pytest.MonkeyPatch, durability: str
+    ) -> None:
+        """Then it is made sure of before the next node."""
+        store, other = opened(lease=0.5), opened()
+
+        def hangs(state: State) -> dict[str, Any]:
+            monkeypatch.setattr(leases.LeaseHolds, "go_on", lambda self: 0.05)
+            time.sleep(0.7)
+            assert other.owner(RUN) is None
+            return {}
+
+        graph = make_graph(
+            {"a": hangs, "b": lambda state: {"is_owned": other.owner(RUN) is not None}},
+            store=store,
+            durability=durability,
+        )
+        assert graph.execute(State(run_id=RUN))["is_owned"]
+
+    def test_observers_are_told(self, opened: Callable[..., PostgresStore]) -> None:
+        """Each that listens to a run of the process, unless it does not want to."""
+        proxy = Proxy(folder_of(dsn()))
+        store, heard, gate = opened(dsn=proxy.dsn, lease=0.9, patience=2), list[Event](), threading.Event()
+
+        class Hears:
+            def __init__(self, wanted: bool) -> None:
+                self.wanted = wanted
+
+            def wants(self, type: EventType) -> bool:
+                return self.wanted and type is EventType.LEASE_LATE
+
+            def on_event(self, event: Event) -> None:
+                heard.append(event)
+                if event.data["left"] == 0:
+                    gate.set()
+
+        def cut_off(state: State) -> dict[str, Any]:
+            proxy.mode = "hole"
+            assert gate.wait(20)
+            proxy.mode = "pass"
+            return {}
+
+        streams = [
+            make_graph(traces("a"), store=store, observer=Hears(number < 2)).stream(State(run_id=f"run-{number}"))
+            for number in range(3)
+        ]
+        for stream in streams:
+            next(stream)
+        make_graph({"a": cut_off}, store=store).execute(State(run_id=RUN))
+
+        assert {event.data["run_id"] for event in heard} == {"run-0", "run-1"}
+        assert {event.type for event in heard} == {"lease.late"}
+        assert all("answer" in event.data["error"] for event in heard)
+        for stream in streams:
+            stream.close()
+        store.close()
+        proxy.close()
+
+
+SWEEPER = """
+import json, sys
+from stategraph import CheckpointConfig, GraphConfig, StateGraph
+graph = StateGraph(GraphConfig("flow", observer="noop", checkpoint=CheckpointConfig(
+    interval=1, preserve=True, **json.loads(sys.argv[1]))))
+graph.add_node("a", lambda state: {})
+graph.add_node("b", lambda state: {"done": True})
+graph.add_edge("a", "b")
+graph.set_entry_point("a")
+graph.set_exit_point("b")
+print("ready", flush=True)
+sys.stdin.readline()
+for one in graph.recover():
+    print(one.run_id, one.error, flush=True)
+"""
+WORK = {"a": lambda state: {}, "b": lambda state: {"pid": os.getpid()}}
+
+
+def leave_unfinished(store: PostgresStore, many: int) -> list[str]:
+    """Begin runs and end none; -> their ids, the oldest first."""
+    run_ids = [f"run-{number}" for number in range(many)]
+    for run_id in run_ids:
+        with make_graph(WORK, store=store, preserve=True).stream(State(run_id=run_id)) as states:
+            next(states)
+    return run_ids
+
+
+class TestSweepers:
+    """Going on with what was left unfinished, many at the same time."""
+
+    def test_in_processes(self, opened: Callable[..., PostgresStore], schema: str) -> None:
+        """Each run is gone on with once."""
+        store = opened()
+        run_ids = leave_unfinished(store, 60)
+        options = json.dumps({"store": "postgres", "options": {"dsn": dsn(), "schema": schema}})
+        pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+        processes = [subprocess.Popen([sys.executable, "-c", SWEEPER, options], **pipes) for _ in range(6)]
+        for process in processes:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "ready\n"
+        said = []
+        for process in processes:
+            assert process.stdin is not None
+            process.stdin.write("\n")
+            process.stdin.flush()
+        for process in processes:
+            said += process.communicate(timeout=50)[0].splitlines()
+
+        assert sorted(said) == sorted(f"{run_id} None" for run_id in run_ids)
+        assert store.count(status="active") == 0
+
+    @pytest.mark.inside
+    def test_nobody_tries_what_others_have(
+        self, opened: Callable[..., PostgresStore], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Each claim but the last comes to a run."""
+        run_ids = leave_unfinished(opened(), 60)
+        recovered, claimed, tried = Counter[str](), list[Any](), list[str]()
+        claim = PostgresTable.claim
+
+        def counted(*arguments: Any) -> Any:
+            claimed.append(claim(*arguments))
+            return claimed[-1]
+
+        monkeypatch.setattr(PostgresTable, "claim", counted)
+        monkeypatch.setattr(leases, "busy", lambda run_id, *_: tried.append(run_id))
+
+        def sweep() -> None:
+            sweeper = make_graph(WORK, store=opened(pool=1), preserve=True)
+            recovered.update(one.run_id for one in sweeper.recover() if one.error is None)
+
+        threads = [threading.Thread(target=sweep) for _ in range(6)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+        assert recovered == Counter(run_ids)
+        assert tried == []
+        assert len(claimed) <= 60 + 6 + 10  # a few come between the look of another sweeper and its lock
+
+    def test_nobody_waits(self, opened: Callable[..., PostgresStore], schema: str) -> None:
+        """A run that is being claimed is left to whoever does so."""
+        store = opened()
+        run_ids = leave_unfinished(store, 3)
+        with psycopg.connect(dsn()) as connection:
+            connection.execute(f"SELECT 1 FROM {schema}.run WHERE run_id = 'run-0' FOR UPDATE")
+            began = time.monotonic()
+            swept = [one.run_id for one in make_graph(WORK, store=store, preserve=True).recover()]
+            assert time.monotonic() - began < 1
+        assert swept == run_ids[1:]
+
+    def test_the_oldest_first_and_no_more_than_are_wanted(self, opened: Callable[..., PostgresStore]) -> None:
+        """What is not gone on with is owned by nobody."""
+        store = opened()
+        run_ids = leave_unfinished(store, 4)
+        graph = make_graph(WORK, store=store, preserve=True)
+        with graph.stream(State(run_id="at-work")) as states:
+            next(states)
+            assert [one.run_id for one in graph.recover(limit=2)] == run_ids[:2]
+            sweep = iter(graph.recover())
+            assert next(sweep).run_id == run_ids[2]
+            del sweep
+        assert store.owner(run_ids[3]) is None
+        assert sorted(one.run_id for one in graph.recover()) == ["at-work", run_ids[3]]
+
+    @pytest.mark.parametrize("how", ["killed", "expired"])
+    def test_runs_of_those_who_are_gone(
+        self, opened: Callable[..., PostgresStore], schema: str, how: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Of processes of this machine they are there at once, of others when the lease has run out."""
+        store = opened()
+        leave_unfinished(store, 1)
+        stream = make_graph(WORK, store=store, preserve=True).stream(State(run_id=RUN))
+        next(stream)
+        graph = make_graph(WORK, store=opened(), preserve=True)
+        with psycopg.connect(dsn()) as connection:
+            if how == "expired":
+                connection.execute(f"UPDATE {schema}.worker SET until = clock_timestamp()")
+            else:
+                connection.execute(f"UPDATE {schema}.worker SET place = place || '0'")  # one that began at another time
+
+        assert [one.run_id for one in graph.recover()] == ["run-0", RUN]
+        with pytest.raises(RunLostError):
+            next(stream)
+
+    def test_a_run_that_was_cancelled(self, opened: Callable[..., PostgresStore], schema: str) -> None:
+        """While somebody was at work on it who is gone: that is written by whoever comes to it."""
+        store, other = opened(), opened()
+        graph = make_graph(WORK, store=other, preserve=True, retention="full")
+        stream = make_graph(WORK, store=store, preserve=True, retention="full").stream(State(run_id=RUN))
+        next(stream)
+        graph.cancel(RUN, by="ada")
+        with psycopg.connect(dsn()) as connection:
+            connection.execute(f"UPDATE {schema}.worker SET until = clock_timestamp()")
+
+        assert [*graph.recover()] == []
+        told = other.history(RUN)[-1]
+        assert (told.kind, told.by) == ("cancel", "ada")
+
+    @pytest.mark.inside
+    def test_a_claim_that_is_cut_off(self, opened: Callable[..., PostgresStore], schema: str) -> None:
+        """Is let go of, though nobody knows what it came to."""
+        store = opened()
+        leave_unfinished(store, 1)
+        claim = PostgresTable.claim
+
+        def cut_off(*arguments: Any) -> Any:
+            claim(*arguments)
+            raise KeyboardInterrupt
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(PostgresTable, "claim", cut_off)
+            with pytest.raises(KeyboardInterrupt):
+                list(make_graph(WORK, store=store).recover())
+        assert rows_of(schema, "lease") == []
+
+
+def test_the_lease_of_a_config() -> None:
+    """Goes to stores on servers; on one machine nobody needs it."""
+    assert CheckpointConfig(store="postgres", lease=5, options={"dsn": "X"}).store_options() == {"dsn": "X", "lease": 5}
+    assert CheckpointConfig(store="sqlite", lease=5, options={"path": "x"}).store_options() == {"path": "x"}

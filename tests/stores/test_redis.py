@@ -1,0 +1,816 @@
+"""The "redis" store: what only a server can do to a run, and what the scripts of it must not."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import logging
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import pytest
+from redis.crc import key_slot
+
+from stategraph import (
+    CheckpointConfig,
+    CheckpointError,
+    ConfigError,
+    RunLostError,
+    RunStatus,
+    State,
+    StepConflictError,
+    get_checkpoint_store,
+)
+from stategraph._owners import holds
+from stategraph._values.progress import Part
+from stategraph.errors import CheckpointCorruptError, CheckpointSaveError, FormatError
+from stategraph.stores import Policy, RedisStore
+from stategraph.stores._checks import RunFilter
+from stategraph.stores._rows.access import SharedCommits
+from stategraph.stores._rows.records import WriteBatch
+from tests.redis_proxy import RedisProxy
+from tests.redis_server import KEEPS, Server, new_prefix, open_redis, server, url
+from tests.scenarios import RUN, make_graph, traces
+
+pytestmark = pytest.mark.timeout(60)
+
+
+@pytest.fixture
+def prefix() -> str:
+    """-> a prefix that no key has yet."""
+    return new_prefix()
+
+
+@pytest.fixture
+def admin() -> Iterator[Any]:
+    """-> a client of an administrator, who puts back all settings in the end."""
+    with server().client() as client:
+        settings = {name: client.config_get(name)[name] for name in _SETTINGS}
+        yield client
+        for name, value in settings.items():
+            client.config_set(name, value)
+
+
+_SETTINGS = ("maxmemory", "maxmemory-policy", "appendfsync", "no-appendfsync-on-rewrite")
+
+
+@pytest.fixture
+def opened(prefix: str) -> Iterator[Callable[..., RedisStore]]:
+    """-> opens a store with the prefix, once more each time."""
+    stores: list[RedisStore] = []
+
+    def open_one(**options: Any) -> RedisStore:
+        stores.append(open_redis(prefix, **options))
+        return stores[-1]
+
+    yield open_one
+    for store in stores:
+        store.close()
+
+
+@pytest.fixture
+def store(opened: Callable[..., RedisStore]) -> RedisStore:
+    """-> an empty store."""
+    return opened()
+
+
+@pytest.fixture
+def proxy() -> Iterator[RedisProxy]:
+    """-> a network that can fail."""
+    made = RedisProxy()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def servers() -> Iterator[Callable[..., Server]]:
+    """-> starts a server of the test's own, as these options say."""
+    started: list[Server] = []
+
+    def start(*options: str) -> Server:
+        started.append(Server(*options))
+        return started[-1]
+
+    yield start
+    for one in started:
+        one.end()
+
+
+def numbered(run_id: str, step: int, **data: Any) -> State:
+    """-> the State of a run at a step."""
+    return State({"n": step, **data}, run_id=run_id, step=step)
+
+
+def again(store: RedisStore, run_id: str) -> WriteBatch:
+    """-> what the store writes for one more step of a run."""
+    state = numbered(run_id, store.load(run_id).step + 1)
+    known = store._log.known.get(run_id)
+    assert known is not None
+    run, base = known
+    row, new = store._log.encoder.following(base, state, store._log.next_place(run, state))
+    return WriteBatch(store._log.next_run(run, row, new), run, (row,))
+
+
+def in_threads(*works: Callable[[], Any]) -> list[BaseException]:
+    """Do all of this at the same time; -> what was raised."""
+    raised: list[BaseException] = []
+
+    def do(work: Callable[[], Any]) -> None:
+        try:
+            work()
+        except BaseException as error:
+            raised.append(error)
+
+    threads = [threading.Thread(target=do, args=(work,)) for work in works]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return raised
+
+
+def shown(error: BaseException | None) -> str:
+    """-> all that may be shown of an error."""
+    texts: list[str] = []
+    while error is not None:
+        texts += str(error), repr(error), repr(error.args)
+        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    return "\n".join(texts)
+
+
+def wait_until(is_so: Callable[[], bool], seconds: float = 10) -> None:
+    """Wait until something is so."""
+    give_up = time.monotonic() + seconds
+    while not is_so():
+        assert time.monotonic() < give_up
+        time.sleep(0.01)
+
+
+# --------------------------------------------------------------------------- scripts
+
+
+class TestScripts:
+    """How many, and what they know."""
+
+    def test_a_save_is_one_round_trip(self, proxy: RedisProxy, opened: Callable[..., RedisStore]) -> None:
+        """Whether there is such a run is asked once."""
+        store = opened(url=proxy.url)
+        store.save(numbered("b", 1))  # so that the server knows the script
+        trips = []
+        for step in range(1, 5):
+            proxy.answers = 0
+            store.save(numbered("a", step))
+            trips.append(proxy.answers)
+
+        assert trips == [2, 1, 1, 1]
+
+    @pytest.mark.inside
+    def test_saves_that_wait_share_a_round_trip(self, proxy: RedisProxy, opened: Callable[..., RedisStore]) -> None:
+        """Those that came while another was under way, whichever partitions they are in."""
+        store = opened(url=proxy.url)
+        runs = [f"run-{number}" for number in range(5)]
+        for run_id in runs:
+            store.save(numbered(run_id, 1))
+        batches = [again(store, run_id) for run_id in runs]
+        proxy.answers = 0
+
+        assert store._log.table.apply(batches) == [True] * 5
+        assert proxy.answers == 1
+
+    def test_a_server_that_forgets_them(self, store: RedisStore, admin: Any) -> None:
+        """They are sent in full once more; what they write is not written twice."""
+        store.retain("a", Policy("full"))
+        for step in range(1, 4):
+            admin.script_flush()
+            store.save(numbered("a", step))
+        admin.script_flush()
+        store.save_many([numbered("b", 1), numbered("b", 2)])
+        admin.script_flush()
+
+        assert [row.step for row in store.history("a")] == [1, 2, 3]
+        assert store.list() == ["a", "b"]
+        admin.script_flush()
+        store.delete("a")
+        assert store.list() == ["b"]
+
+    @pytest.mark.inside
+    def test_keys_of_a_run_are_in_one_slot(self, store: RedisStore, admin: Any, prefix: str) -> None:
+        """With all that is nested in it, and its lease; runs are in many."""
+        for number in range(20):
+            run_id = f"run-{number}"
+            hold = holds.Hold(run_id)
+            holds.own(store, hold)
+            with holds.on_behalf_of(hold):
+                store.save(numbered(run_id, 1))
+                store.save_parts(run_id, [Part(2, "map", "x", 1)])
+            keys = [key for end in ("", "/*") for key in admin.keys(f"{{{prefix}:*}}:*:{run_id}{end}")]
+            slots = {key_slot(key.encode()) for key in keys}
+            assert len(keys) == 5
+            assert len(slots) == 1
+            holds.let_go(hold)
+        tags = {key.partition("}")[0] for key in admin.keys(f"{{{prefix}:*")}
+        assert 8 < len(tags) <= 16
+
+    def test_nothing_is_left_of_a_run_that_is_deleted(self, store: RedisStore, admin: Any, prefix: str) -> None:
+        """Nor of what is nested in it."""
+        before = set(admin.keys(f"{{{prefix}:*"))
+        make_graph(traces("abc"), store=store, preserve=True).execute(State(run_id="a"))
+        store.save_parts("a", [Part(9, "map", "x", 1)])
+        store.delete("a")
+
+        left = set(admin.keys(f"{{{prefix}:*")) - before
+        assert {key.rpartition("}:")[2].partition(":")[0] for key in left} <= {"number", "worker"}
+
+    @pytest.mark.inside
+    def test_others_keep_writing(self, opened: Callable[..., RedisStore]) -> None:
+        """A run is read as it was at one time, even if it is written to between any two questions."""
+        store, other = opened(), opened()
+        other.retain("a", Policy("full"))
+        other.save(numbered("a", 1))
+        query = store._log.table.query  # type: ignore[attr-defined]
+        asked = []
+
+        def interrupted(*asked_for: Any) -> Any:
+            asked.append(asked_for)
+            other.save(numbered("a", len(asked) + 1))
+            return query(*asked_for)
+
+        store._log.table.query = interrupted  # type: ignore[attr-defined]
+        assert store.load("a")["n"] > 1
+        steps = [row.step for row in store.history("a")]
+        assert len(steps) > 4
+        assert steps == list(range(1, len(steps) + 1))
+        assert store.fork("a", "b")["n"] == store.load("b")["n"]
+
+
+# --------------------------------------------------------------------------- values
+
+
+class TestValues:
+    """What somebody else may have put there."""
+
+    def test_any_bytes(self, store: RedisStore) -> None:
+        """NUL, line ends and all that a protocol may stumble over."""
+        store.save(State({"t": "a\0b\r\n$5\r\n", "b": bytes(range(256))}, run_id="a", step=1))
+
+        assert store.load("a")["t"] == "a\0b\r\n$5\r\n"
+        assert store.load("a")["b"] == bytes(range(256))
+
+    @pytest.mark.inside
+    @pytest.mark.parametrize("node", ["a\ud800b"])
+    def test_what_cannot_be_written(self, store: RedisStore, node: str) -> None:
+        """It is refused for what it is, and other runs are not hindered, though they share the round trip."""
+        for run_id in ("good", "bad", "fine"):
+            store.save(numbered(run_id, 1))
+        batches = [again(store, run_id) for run_id in ("good", "bad", "fine")]
+        batches[1] = WriteBatch(batches[1].run._replace(node=node), batches[1].old, batches[1].put)
+        commits = store._log.commits
+        assert isinstance(commits, SharedCommits)
+        outcomes = commits._outcomes(batches)
+
+        assert [outcomes[0], outcomes[2]] == [True, True]
+        assert isinstance(outcomes[1], CheckpointSaveError)
+        with pytest.raises(CheckpointSaveError, match="cannot hold it"):
+            store._log.table.apply(batches[1:2])
+
+    @pytest.mark.inside
+    def test_one_of_several_that_fails_on_the_server(self, store: RedisStore, admin: Any, prefix: str) -> None:
+        """The others are written."""
+        for run_id in ("good", "bad", "fine"):
+            store.save(numbered(run_id, 1))
+        batches = [again(store, run_id) for run_id in ("good", "bad", "fine")]
+        (key,) = admin.keys("{" + prefix + ":*}:rows:bad")
+        admin.delete(key)
+        admin.set(key, "something else")
+        outcomes = store._log.table.apply(batches)
+
+        assert [outcomes[0], outcomes[2]] == [True, True]
+        assert isinstance(outcomes[1], CheckpointCorruptError)
+        assert (store.load("good").step, store.load("fine").step) == (2, 2)
+        store.delete("bad")
+        assert store.list() == ["fine", "good"]
+
+    @pytest.mark.inside
+    @pytest.mark.parametrize("run_id", ["../etc", "a b", "{x}", "a\r\nFLUSHALL", "ünï", "\udcff\udcfe", "*"], ids=ascii)
+    def test_ids_that_no_run_can_have(
+        self, store: RedisStore, admin: Any, prefix: str, run_id: str, caplog: Any
+    ) -> None:
+        """Whoever has put them there, they are left out, told of, and can be removed."""
+        store.save(numbered("a", 1))
+        key = run_id.encode(errors="surrogateescape")
+        for tag in (f"{{{prefix}:3}}", f"{{{prefix}:5}}"):
+            admin.zadd(f"{tag}:runs", {key: 5})
+            admin.hset(tag.encode() + b":run:" + key, "d", "nothing")
+        with caplog.at_level(logging.WARNING, logger="stategraph"):
+            assert store.list() == ["a"]
+        assert "is left out" in caplog.text
+        store.delete(run_id)
+        assert store._log.table.runs(_ALL, -1, None) == [store._log.table.run("a")]
+        assert admin.keys(f"{{{prefix}:*}}:run:*") != []
+
+    @pytest.mark.inside
+    def test_damage(self, store: RedisStore, admin: Any, prefix: str) -> None:
+        """Is told, whatever it is, and the run can be deleted."""
+        (tag,) = {f"{{{prefix}:{store._log.table._nodes.partition_of('a')}}}"}  # type: ignore[attr-defined]
+        for damage in (
+            lambda: admin.hset(f"{tag}:run:a", "d", "x"),
+            lambda: admin.hdel(f"{tag}:run:a", "d"),
+            lambda: admin.hset(f"{tag}:run:a", "n", "many"),
+            lambda: admin.hdel(f"{tag}:run:a", "2"),
+            lambda: admin.hset(f"{tag}:run:a", "2", "x"),
+            lambda: admin.delete(f"{tag}:rows:a"),
+            lambda: admin.zremrangebyscore(f"{tag}:rows:a", 2, 2),
+            lambda: admin.zadd(f"{tag}:rows:a", {"x": 3}),
+            lambda: admin.zadd(f"{tag}:rows:a", {"3 9 3 0 x": 3}),
+        ):
+            store.save(numbered("a", 1, text="x" * 500))
+            store.save(numbered("a", 2))
+            damage()
+            with open_redis(prefix) as other:
+                with pytest.raises(CheckpointError) as caught:
+                    other.load("a")
+                assert isinstance(caught.value, CheckpointCorruptError)
+                other.delete("a")
+                assert other.list() == []
+            store._log.known.forget_all("a")
+
+    def test_lists_come_in_pages(self, store: RedisStore, monkeypatch: pytest.MonkeyPatch) -> None:
+        """In the order in which the runs began, over all partitions, whatever is asked for."""
+        monkeypatch.setattr("stategraph.stores._redis.listing._PAGE", 2)
+        for number in range(40):
+            status = RunStatus.COMPLETED if number % 3 else RunStatus.ACTIVE
+            store.save(State(run_id=f"{number:03}", step=1, status=status, graph="g" if number % 2 else None))
+
+        newest = [f"{number:03}" for number in reversed(range(40))]
+        assert [run.run_id for run in store.runs()] == newest
+        assert [run.run_id for run in store.runs(limit=7)] == newest[:7]
+        active = [run_id for run_id in newest if int(run_id) % 3 == 0]
+        assert [run.run_id for run in store.runs(status="active")] == active
+        assert [run.run_id for run in store.runs(status="active", graph="g")] == [
+            run_id for run_id in active if int(run_id) % 2
+        ]
+        assert [run.run_id for run in store.iter_runs(prefix="03")] == newest[:10]
+        assert store.count(status="active") == len(active)
+        assert store.runs(graph="a\ud800") == []
+
+
+_ALL = RunFilter()
+
+
+# --------------------------------------------------------------------------- the server
+
+
+class TestOpening:
+    """What a store asks of its server, and what it tells of it."""
+
+    def test_by_name(self, prefix: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        """With the URL, or the environment variable that holds it."""
+        monkeypatch.setenv("RUNS_URL", url())
+        with get_checkpoint_store("redis", url="RUNS_URL", prefix=prefix) as store:
+            store.save(numbered("a", 1))
+            assert str(store) == f"redis store with prefix {prefix}"
+        with get_checkpoint_store("redis", url=url(), prefix=prefix) as store:
+            assert store.list() == ["a"]
+
+    @pytest.mark.parametrize(
+        ("options", "key"),
+        [
+            ({"url": ""}, "url"),
+            ({"url": 5}, "url"),
+            ({"url": "NO_SUCH_VARIABLE"}, "url"),
+            ({"url": "http://app:geheim@host"}, "url"),
+            ({"url": "redis://app:geheim@host?socket_timeout=long"}, "url"),
+            ({"prefix": ""}, "prefix"),
+            ({"prefix": "a{b}"}, "prefix"),
+            ({"prefix": "x" * 101}, "prefix"),
+            ({"partitions": 0}, "partitions"),
+            ({"partitions": True}, "partitions"),
+            ({"partitions": 5000}, "partitions"),
+            ({"replicas": -1}, "replicas"),
+            ({"durable": "no"}, "durable"),
+            ({"patience": 0}, "patience"),
+            ({"lease": -1}, "lease"),
+        ],
+        ids=repr,
+    )
+    def test_options_that_are_not_allowed(self, options: dict[str, Any], key: str) -> None:
+        """The error names the option; no URL is in it."""
+        with pytest.raises(ConfigError, match=rf"checkpoint\.options\.{key}") as caught:
+            RedisStore(**{"url": "redis://nowhere", **options})
+        assert "geheim" not in shown(caught.value)
+
+    def test_without_redis_py(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The error says which extra brings it."""
+        for name in [name for name in sys.modules if name.split(".")[0] == "redis"]:
+            monkeypatch.setitem(sys.modules, name, None)
+        with pytest.raises(ConfigError, match=r"stategraph\[redis\]"):
+            RedisStore("redis://host")
+
+    @pytest.mark.inside
+    def test_the_url_is_nowhere(self, prefix: str, admin: Any, caplog: pytest.LogCaptureFixture) -> None:
+        """Neither where the server refuses it, nor where nobody answers, nor in what shows a store or its config."""
+        secret = "geheim-1234"
+        for where in (f"redis://app:{secret}@127.0.0.1:{server().port}/0", f"redis://app:{secret}@127.0.0.1:1/0"):
+            with pytest.raises(CheckpointError) as caught:
+                RedisStore(where, prefix=prefix, patience=0.3)
+            assert secret not in shown(caught.value)
+            assert where not in shown(caught.value)
+            assert secret not in repr(CheckpointConfig(store="redis", options={"url": where}))
+        admin.acl_setuser("app", enabled=True, passwords=[f"+{secret}"], categories=["+@all"], keys=["*"])
+        with open_redis(prefix, url=f"redis://app:{secret}@127.0.0.1:{server().port}/0") as store:
+            assert secret not in f"{store} {store!r} {vars(store._log.table)}"
+            store.save(numbered("a", 1))
+        admin.acl_deluser("app")
+        assert secret not in caplog.text
+
+    @pytest.mark.parametrize(
+        ("settings", "match"),
+        [
+            ({"maxmemory": "1gb", "maxmemory-policy": "allkeys-lru"}, "maxmemory-policy allkeys-lru"),
+            ({"appendfsync": "everysec"}, "appendfsync everysec"),
+            ({"no-appendfsync-on-rewrite": "yes"}, "no-appendfsync-on-rewrite"),
+        ],
+        ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+    )
+    def test_a_server_that_forgets(self, prefix: str, admin: Any, settings: dict[str, str], match: str) -> None:
+        """Is refused, unless it is said that this does not matter."""
+        for name, value in settings.items():
+            admin.config_set(name, value)
+        with pytest.raises(ConfigError, match=match) as caught:
+            open_redis(prefix)
+        assert "durable=False" in str(caught.value)
+        with open_redis(prefix, durable=False) as store:
+            store.save(numbered("a", 1))
+
+    def test_a_server_that_does_not_append(self, prefix: str, servers: Callable[..., Server]) -> None:
+        """Likewise."""
+        forgetful = servers("--appendonly", "no", "--save", "")
+        with pytest.raises(ConfigError, match="appendonly no"):
+            open_redis(prefix, url=forgetful.url)
+        with open_redis(prefix, url=forgetful.url, durable=False) as store:
+            store.save(numbered("a", 1))
+
+    def test_a_server_that_does_not_tell(self, prefix: str, admin: Any) -> None:
+        """It may sync or not: it is refused, too."""
+        admin.acl_setuser("app", enabled=True, nopass=True, categories=["+@all"], commands=["-config"], keys=["*"])
+        try:
+            where = f"redis://app:x@127.0.0.1:{server().port}"
+            with pytest.raises(ConfigError, match="CONFIG GET"):
+                open_redis(prefix, url=where)
+            open_redis(prefix, url=where, durable=False).close()
+        finally:
+            admin.acl_deluser("app")
+
+    def test_another_number_of_partitions(self, opened: Callable[..., RedisStore]) -> None:
+        """Runs would not be found: the error says how many there are."""
+        opened(partitions=4)
+        with pytest.raises(ConfigError, match="made with so many") as caught:
+            opened(partitions=8)
+        assert "checkpoint.options.partitions" in str(caught.value)
+        assert "4" in str(caught.value)
+
+    def test_keys_of_a_newer_version(self, opened: Callable[..., RedisStore], admin: Any, prefix: str) -> None:
+        """They are left alone."""
+        opened()
+        admin.hset(f"{{{prefix}:0}}:store", "layout", 99)
+        with pytest.raises(FormatError, match="update it"):
+            opened()
+
+    def test_stores_that_share_a_server(self, store: RedisStore) -> None:
+        """They know nothing of each other."""
+        store.save(numbered("a", 1))
+        with open_redis() as other:
+            assert other.list() == []
+            other.save(numbered("a", 5))
+        assert store.load("a").step == 1
+
+    def test_a_closed_store(self, store: RedisStore) -> None:
+        """Says so, for reading and for writing."""
+        store.close()
+        assert store.closed
+        for ask in (store.list, lambda: store.save(numbered("a", 1)), lambda: store.load("a")):
+            with pytest.raises(CheckpointError, match="closed"):
+                ask()
+
+    def test_a_forked_child(self, store: RedisStore) -> None:
+        """Has connections of its own; those of its parent work on."""
+        store.save(numbered("a", 1))
+        child = os.fork()
+        if child == 0:
+            code = 1
+            with contextlib.suppress(BaseException):
+                store.save(numbered("a", 2))
+                store.save(numbered("b", 1))
+                code = 0
+            os._exit(code)
+        _, status = os.waitpid(child, 0)
+
+        assert status == 0
+        assert store.load("a").step == 2
+        store.save(numbered("a", 3))
+        assert store.list() == ["a", "b"]
+
+    @pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")  # as Python says it of what is not closed
+    def test_a_store_that_is_dropped(self, prefix: str, admin: Any) -> None:
+        """Its connections go with it."""
+        store = open_redis(prefix, url=f"{url()}?client_name=dropped")
+        make_graph(traces("ab"), store=store).execute(State(run_id=RUN))
+        assert any(client["name"] == "dropped" for client in admin.client_list())
+        del store
+
+        def is_gone() -> bool:
+            gc.collect()
+            return not any(client["name"] == "dropped" for client in admin.client_list())
+
+        wait_until(is_gone)
+
+
+# --------------------------------------------------------------------------- faults
+
+
+class TestFaults:
+    """A save is never reported wrongly, never made twice, and nobody waits longer than patience says."""
+
+    @pytest.mark.parametrize("when", ["cut before", "cut after"])
+    @pytest.mark.parametrize("first", [True, False])
+    def test_a_connection_that_is_cut(
+        self, proxy: RedisProxy, opened: Callable[..., RedisStore], when: str, first: bool
+    ) -> None:
+        """Before the commit or after it: what is written is found out, and once more is not twice."""
+        store = opened(url=proxy.url)
+        store.retain("a", Policy("full"))
+        store.save(numbered("another", 1))
+        if not first:
+            store.save(numbered("a", 1))
+        proxy.mode = when
+        store.save(numbered("a", 2))
+
+        assert [row.step for row in store.history("a")] == ([2] if first else [1, 2])
+        assert [row.revision for row in store.history("a")][-1] == 0
+        store.save(numbered("a", 3))
+        assert (store.load("a").step, store.load("a")["n"]) == (3, 3)
+
+    @pytest.mark.inside
+    def test_a_shared_commit_whose_answer_is_lost(self, proxy: RedisProxy, opened: Callable[..., RedisStore]) -> None:
+        """Each of its saves is found out; one that somebody else has made is not called made."""
+        store = opened(url=proxy.url)
+        for number in range(5):
+            store.save(numbered(f"{number}", 1))
+        batches = [again(store, f"{number}") for number in range(5)]
+        proxy.mode = "cut after"
+
+        assert store._log.table.apply(batches) == [True] * 5
+        assert [store.load(f"{number}").step for number in range(5)] == [2] * 5
+        assert store._log.table.apply(batches) == [False] * 5
+
+    def test_a_deletion_whose_answer_is_lost(self, proxy: RedisProxy, opened: Callable[..., RedisStore]) -> None:
+        """It is done, and is no error."""
+        store = opened(url=proxy.url)
+        store.save(numbered("a", 1))
+        proxy.mode = "cut after"
+        store.delete("a")
+
+        assert store.list() == []
+
+    @pytest.mark.inside
+    def test_a_lease_whose_answer_is_lost(self, proxy: RedisProxy, opened: Callable[..., RedisStore]) -> None:
+        """It is had, and let go of."""
+        store, other = opened(url=proxy.url), opened()
+        store.save(numbered("a", 1))
+        hold = holds.Hold("a")
+        proxy.mode = "cut after"
+        holds.own(store, hold)
+        assert other.owner("a") is not None
+        proxy.mode = "cut after"
+        holds.let_go(hold)
+        assert other.owner("a") is None
+
+    @pytest.mark.parametrize("mode", ["hole", "deaf"])
+    def test_a_network_that_swallows_all(self, proxy: RedisProxy, opened: Callable[..., RedisStore], mode: str) -> None:
+        """The save fails once patience is at its end; the same State may be saved again, whatever became of it."""
+        store = opened(url=proxy.url, patience=1)
+        store.save(numbered("a", 1))
+        proxy.mode = mode
+        began = time.monotonic()
+        with pytest.raises(CheckpointSaveError, match="in time"):
+            store.save(numbered("a", 2))
+        with pytest.raises(CheckpointError):
+            store.list()
+        assert time.monotonic() - began < 4
+
+        proxy.mode = "pass"
+        store.save(numbered("a", 2))
+        assert (store.load("a").step, store.load("a")["n"]) == (2, 2)
+        store.save(numbered("a", 3))
+
+    def test_a_server_that_is_killed(self, servers: Callable[..., Server], prefix: str) -> None:
+        """And started again under load: each save that was acknowledged is there, and nobody is told of it."""
+        shaky = servers(*KEEPS)
+        store = open_redis(prefix, url=shaky.url, patience=30)
+        kept: dict[str, int] = {}
+        stop = threading.Event()
+
+        def work(run_id: str) -> None:
+            step = 0
+            while not stop.is_set():
+                step += 1
+                store.save(numbered(run_id, step))
+                kept[run_id] = step
+
+        def kill() -> None:
+            try:
+                for _ in range(3):
+                    time.sleep(0.2)
+                    shaky.signal(signal.SIGKILL)
+                    shaky.start()
+            finally:
+                time.sleep(0.2)
+                stop.set()
+
+        raised = in_threads(kill, *[lambda name=f"run-{number}": work(name) for number in range(4)])
+        assert raised == []
+        assert {run_id: store.load(run_id).step for run_id in kept} == kept
+        assert min(kept.values()) > 3
+        store.close()
+
+    def test_a_server_that_is_frozen(self, servers: Callable[..., Server], prefix: str) -> None:
+        """Is waited for no longer than patience lasts; when it wakes up, all is as if it had been slow."""
+        frozen = servers(*KEEPS)
+        with open_redis(prefix, url=frozen.url, patience=0.5) as store:
+            store.save(numbered("a", 1))
+            frozen.signal(signal.SIGSTOP)
+            with pytest.raises(CheckpointSaveError):
+                store.save(numbered("a", 2))
+            frozen.signal(signal.SIGCONT)
+            store.save(numbered("a", 2))
+            store.save(numbered("a", 3))
+            assert (store.load("a").step, store.load("a")["n"]) == (3, 3)
+
+    def test_a_memory_that_is_full(self, servers: Callable[..., Server], prefix: str) -> None:
+        """The error says so, nothing is half written, and room can be made."""
+        small = servers(*KEEPS, "--maxmemory", "6mb")
+        with open_redis(prefix, url=small.url, patience=2) as store:
+            began = time.monotonic()
+            with pytest.raises(CheckpointSaveError, match="memory is full"):
+                for number in range(100):
+                    store.save(State({"b": os.urandom(200_000)}, run_id=f"run-{number}", step=1))
+            assert time.monotonic() - began < 2
+            count = len(store.list())
+            assert 3 < count < 100
+            with pytest.raises(CheckpointSaveError, match="memory is full"):
+                store.save_many([State({"b": os.urandom(200_000)}, run_id="run-0", step=step) for step in (2, 3)])
+            assert [store.load(run_id).step for run_id in store.list()] == [1] * count
+            with small.client() as client:
+                assert len(client.keys("*}:run:*")) == len(client.keys("*}:rows:*")) == count
+                client.config_set("maxmemory", "1mb")
+                with pytest.raises(CheckpointSaveError, match="memory is full"):
+                    store.save(numbered("tiny", 1))
+                for number in range(4):
+                    store.delete(f"run-{number}")
+                client.config_set("maxmemory", "6mb")
+            store.save(State({"b": os.urandom(200_000)}, run_id="run-4", step=2))
+            assert store.load("run-4").step == 2
+
+
+# --------------------------------------------------------------------------- replicas
+
+
+def replicated(servers: Callable[..., Server]) -> tuple[Server, Server]:
+    """-> a primary and its replica, which has all."""
+    primary = servers(*KEEPS, "--repl-diskless-sync", "yes", "--repl-diskless-sync-delay", "0")
+    replica = servers(*KEEPS, "--replicaof", "127.0.0.1", str(primary.port))
+    with replica.client() as client:
+        wait_until(lambda: client.info("replication")["master_link_status"] == "up")
+    with primary.client() as client:
+        client.set("there", 1)
+        assert client.wait(1, 20_000) == 1
+    return primary, replica
+
+
+def test_a_failover_that_loses_writes(servers: Callable[..., Server], prefix: str) -> None:
+    """Whoever saved them is told, by its lease or by the version; what is there is whole, and nothing is mixed."""
+    primary, replica = replicated(servers)
+    network = RedisProxy(primary)
+    store = open_redis(prefix, url=network.url)
+    for run_id in ("by-hand", "overtaken"):
+        store.save(numbered(run_id, 1, old=run_id))
+    with_lease, without = (
+        make_graph(traces("abcdef"), store=store).stream(State(run_id=run_id)) for run_id in ("with-lease", "without")
+    )
+    next(with_lease)
+    with primary.client() as client:
+        assert client.wait(1, 5000) == 1
+    with replica.client() as client:  # it is taken for dead, and what follows does not come to it
+        client.replicaof("NO", "ONE")
+    for stream in (without, with_lease, with_lease):
+        next(stream)
+    for step in (2, 3):
+        store.save(numbered("by-hand", step))
+        store.save(numbered("overtaken", step))
+    primary.signal(signal.SIGKILL)
+    network.leads_to(replica)
+    with open_redis(prefix, url=replica.url) as other:
+        other.save(numbered("overtaken", 2, by="other"))
+        other.save(numbered("overtaken", 3, by="other"))
+
+        with pytest.raises(RunLostError):
+            list(without)
+        with pytest.raises(StepConflictError, match="has lost what was saved"):
+            list(with_lease)
+        with pytest.raises(StepConflictError, match="has lost what was saved"):
+            store.save(numbered("by-hand", 4))
+        assert other.load("by-hand").step == 1
+        store.save(numbered("by-hand", 4))
+        assert dict(other.load("by-hand")) == {"n": 4}
+        store.save(numbered("overtaken", 4))
+        assert dict(other.load("overtaken")) == {"n": 4}
+        assert other.load("with-lease")["trace"][:1] == ["a"]
+    store.close()
+    network.close()
+
+
+def test_replicas_that_must_have_it(servers: Callable[..., Server], prefix: str) -> None:
+    """A save returns once they do; where they do not in time, it fails, and is not called made before they do."""
+    primary, replica = replicated(servers)
+    with open_redis(prefix, url=primary.url, replicas=1, patience=1) as store:
+        store.save(numbered("a", 1))
+        replica.signal(signal.SIGSTOP)
+        for _ in range(2):
+            with pytest.raises(CheckpointError, match="of 1 replicas have it in time"):
+                store.save(numbered("a", 2))
+        replica.signal(signal.SIGCONT)
+        store.save(numbered("a", 2))
+        primary.signal(signal.SIGKILL)
+    with replica.client() as client:
+        client.replicaof("NO", "ONE")
+    with open_redis(prefix, url=replica.url) as other:
+        assert other.load("a").step == 2
+
+
+def test_a_replica_is_refused(servers: Callable[..., Server], prefix: str) -> None:
+    """At once when a store is opened; one that comes to be one is waited for, as another may take over."""
+    primary, replica = replicated(servers)
+    began = time.monotonic()
+    with pytest.raises(ConfigError, match="it is a replica"):
+        open_redis(prefix, url=replica.url)
+    assert time.monotonic() - began < 2
+    with open_redis(prefix, url=primary.url, patience=10) as store, primary.client() as client:
+        store.save(numbered("a", 1))
+        client.replicaof("127.0.0.1", 1)
+        threading.Timer(0.5, lambda: client.replicaof("NO", "ONE")).start()
+        store.save(numbered("a", 2))
+        assert store.load("a").step == 2
+
+
+# --------------------------------------------------------------------------- clusters
+
+
+@pytest.mark.inside
+def test_a_cluster(servers: Callable[..., Server], prefix: str) -> None:
+    """Partitions are where their slots are, also once these are moved, or while they are."""
+    nodes = [servers(*KEEPS, "--cluster-enabled", "yes") for _ in range(2)]
+    first, second = (node.client() for node in nodes)
+    first.execute_command("CLUSTER ADDSLOTS", *range(8192))
+    second.execute_command("CLUSTER ADDSLOTS", *range(8192, 16384))
+    first.execute_command("CLUSTER MEET", "127.0.0.1", nodes[1].port)
+    for one in (first, second):
+        wait_until(partial(_is_whole, one))
+    with open_redis(prefix, url=nodes[0].url, patience=10) as store:
+        graph = make_graph(traces("abc"), store=store, preserve=True)
+        for number in range(12):
+            assert graph.execute(State(run_id=f"run-{number}")).step == 3
+        assert min(len(one.keys("*:run:*")) for one in (first, second)) > 0
+        assert len(store.list()) == 12
+        key = first.keys("*:run:*")[0]
+        move_slot(key_slot(key.encode()), nodes[0], nodes[1], lambda: store.load(key.rpartition(":")[2]))
+        for number in range(12):
+            store.save(numbered(f"run-{number}", 9))
+        batches = [again(store, f"run-{number}") for number in range(12)]
+        assert store._log.table.apply(batches) == [True] * 12
+        store.delete("run-3")
+        assert store.count() == 11
+    first.close()
+    second.close()
+
+
+def _is_whole(node: Any) -> bool:
+    return bool(node.execute_command("CLUSTER INFO")["cluster_state"] == "ok")
+
+
+def move_slot(slot: int, source: Server, target: Server, meanwhile: Callable[[], Any]) -> None:
+    """Move a slot of a cluster to another node."""
+    with source.client() as one, target.client() as other:
+        ids = [client.execute_command("CLUSTER MYID") for client in (one, other)]
+        other.execute_command("CLUSTER SETSLOT", slot, "IMPORTING", ids[0])
+        one.execute_command("CLUSTER SETSLOT", slot, "MIGRATING", ids[1])
+        keys = one.execute_command("CLUSTER GETKEYSINSLOT", slot, 1000)
+        one.execute_command("MIGRATE", "127.0.0.1", target.port, "", 0, 5000, "KEYS", *keys)
+        meanwhile()
+        for client in (other, one):
+            client.execute_command("CLUSTER SETSLOT", slot, "NODE", ids[1])

@@ -1,0 +1,147 @@
+"""Runs as lines of JSON: with all that belongs to them, into a store of any kind, and never half of one."""
+
+import json
+from typing import Any
+
+import pytest
+
+from stategraph import (
+    CheckpointConfig,
+    ExecutionError,
+    FormatError,
+    GraphConfig,
+    MapNode,
+    RunExistsError,
+    State,
+    StateGraph,
+)
+from stategraph.stores import DiskStore, SqliteStore
+from tests.postgres_server import dsn
+
+STORES: dict[str, Any] = {
+    "sqlite": lambda path: SqliteStore(path / "runs.db"),
+    "sqlite, signed": lambda path: SqliteStore(path / "runs.db", sign_with=lambda: b"0123456789abcdef"),
+    "disk, json": lambda path: DiskStore(path / "runs", serializer="json"),
+}
+
+
+@pytest.fixture(params=STORES)
+def stores(request, tmp_path):
+    """Return a store, and another one of the same kind."""
+    for name in ("one", "other"):
+        (tmp_path / name).mkdir()
+    with STORES[request.param](tmp_path / "one") as one, STORES[request.param](tmp_path / "other") as other:
+        yield one, other
+
+
+def make_graph(store, calls, retention="full", *, mended=False):
+    """Return a graph with a graph within, whose map fails at the third item unless it is mended."""
+    checkpoint = CheckpointConfig(interval=1, retention=retention, preserve=True)
+    config = GraphConfig("outer", observer="noop", checkpoint=checkpoint)
+
+    def work(item):
+        calls.append(item)
+        if item == 2 and not mended:
+            raise ValueError("no")
+        return item * item
+
+    inner = StateGraph(GraphConfig("inner", observer="noop", checkpoint=checkpoint), store=store)
+    inner.add_node("load", lambda state: {"items": [0, 1, 2, 3]})
+    inner.add_node("map", MapNode(work, over="items", into="squares", max_workers=1))
+    inner.add_edge("load", "map")
+    inner.set_entry_point("load")
+    inner.set_exit_point("map")
+    graph = StateGraph(config, store=store)
+    graph.add_node("begin", lambda state: {"log": ["begun"]})
+    graph.add_node("inner", inner.as_node())
+    graph.add_edge("begin", "inner")
+    graph.set_entry_point("begin")
+    graph.set_exit_point("inner")
+    return graph
+
+
+def test_what_is_nested_and_what_is_finished_comes_along(stores):
+    """A run that failed in the middle of a map within a graph within it goes on there, and repeats nothing."""
+    one, other = stores
+    calls: list[int] = []
+    with pytest.raises(ExecutionError):
+        make_graph(one, calls).execute(State(run_id="a"), labels={"customer": "c1"}, by="ann")
+    assert calls == [0, 1, 2]
+
+    lines = list(one.export_run("a"))
+    assert other.import_runs(lines) == ["a"]
+
+    assert list(other.export_run("a")) == lines
+    assert other.load("a") == one.load("a")
+    assert other.history("a") == one.history("a")
+    assert [row.labels for row in other.runs()] == [{"customer": "c1"}]
+    assert {json.loads(line)["run_id"] for line in lines} > {"a"}
+    assert other.verify().damaged == ()
+    done = make_graph(other, calls, mended=True).resume("a")
+    assert done["squares"] == [0, 1, 4, 9]
+    assert sorted(calls) == [0, 1, 2, 2, 3]
+
+
+@pytest.mark.parametrize("retention", ["latest", "full"])
+def test_a_complete_run_comes_along_as_it_is_kept(stores, retention):
+    """With a rollback in its story, and a fork that comes from it; only what retention keeps."""
+    one, other = stores
+    graph = make_graph(one, [], retention, mended=True)
+    graph.execute(State(run_id="a"))
+    if retention == "full":
+        one.rollback("a", 1, by="ann")
+        graph.resume("a")
+    one.fork("a", "b")
+
+    assert other.import_runs([*one.export_run("a"), "", *one.export_run("b")]) == ["a", "b"]
+
+    for run_id in ("a", "b"):
+        assert other.history(run_id) == one.history(run_id)
+        for row in one.history(run_id):
+            if retention == "full":
+                assert other.load(run_id, row.step, row.revision) == one.load(run_id, row.step, row.revision)
+            assert other.load(run_id) == one.load(run_id)
+    assert other.load("b").parent == one.load("b").parent
+
+
+def test_nothing_of_a_run_begins_that_is_there_already(stores):
+    """Nor of what is nested in it."""
+    one, other = stores
+    one.save(State({"n": 1}, run_id="a", step=1))
+    other.save(State({"n": 2}, run_id="a", step=1))
+
+    with pytest.raises(RunExistsError):
+        other.import_runs(one.export_run("a"))
+
+    assert other.load("a")["n"] == 2
+
+
+def test_lines_in_which_something_is_missing_are_refused(stores):
+    """Whichever line it is; what is nested cannot come without its run."""
+    one, other = stores
+    with pytest.raises(ExecutionError):
+        make_graph(one, []).execute(State(run_id="a"))
+    lines = list(one.export_run("a"))
+    first_nested = next(place for place, line in enumerate(lines) if json.loads(line)["run_id"] != "a")
+
+    for wrong in (lines[1:], lines[first_nested:], [lines[0], *lines[2:]], lines[:1]):
+        with pytest.raises(FormatError):
+            other.import_runs(wrong)
+        assert other.runs() == []
+
+
+def test_from_a_server_and_back(tmp_path):
+    """PostgreSQL keeps the same."""
+    from stategraph.stores import PostgresStore
+
+    with PostgresStore(dsn(), schema="transfer") as server, SqliteStore(tmp_path / "runs.db") as file:
+        calls: list[int] = []
+        with pytest.raises(ExecutionError):
+            make_graph(file, calls).execute(State(run_id="a"))
+        lines = list(file.export_run("a"))
+        server.import_runs(lines)
+        assert list(server.export_run("a")) == lines
+        assert make_graph(server, calls, mended=True).resume("a")["squares"] == [0, 1, 4, 9]
+        assert sorted(calls) == [0, 1, 2, 2, 3]
+        assert server.verify().damaged == ()
+        server.delete("a")

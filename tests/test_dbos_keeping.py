@@ -1,0 +1,306 @@
+"""What DBOSRunner does about workers that are gone, and runs that they have left; what a turn keeps of an error."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from datetime import UTC, datetime
+
+import attrs
+import pytest
+from dbos import DBOS
+
+from stategraph import (
+    AnswerError,
+    CheckpointNotFoundError,
+    ExecutionError,
+    GraphMismatchError,
+    Owner,
+    Pause,
+    RunBusyError,
+    RunCancelledError,
+    RunLostError,
+    RunStatus,
+    SchemaError,
+    State,
+    UnknownNameError,
+)
+from stategraph._dbos import worker as worker_module
+from stategraph._dbos.codec import Codec
+from stategraph.turns import Order, to_bytes
+from tests.dbos_worker import Scene, wait_until
+
+pytestmark = [pytest.mark.inside, pytest.mark.filterwarnings("default::ResourceWarning")]
+LONG = 60.0  # seconds for a test that would never end
+
+
+@pytest.fixture
+def scene(tmp_path):
+    """Graphs over a database of their own."""
+    scene = Scene(tmp_path)
+    yield scene
+    scene.store.close()
+
+
+def change(scene, statement, *values):
+    """Change what DBOS keeps, as a worker leaves it that dies."""
+    with closing(sqlite3.connect(f"{scene.folder}/runs.db-dbos", timeout=30)) as connection:
+        connection.execute(statement, values)
+        connection.commit()
+
+
+def kept(scene, query, *values):
+    """Return what DBOS keeps."""
+    with closing(sqlite3.connect(f"{scene.folder}/runs.db-dbos", timeout=30)) as connection:
+        return connection.execute(query, values).fetchall()
+
+
+# --------------------------------------------------------------------------- what is left
+
+
+def test_a_turn_of_nobody_is_performed_again(scene):
+    """Its worker died after the last save, and nobody remembers it: no node runs again."""
+    with scene.runner() as runner:
+        handle = runner.start(scene.work, State(run_id="run"))
+        handle.result(LONG)
+        change(
+            scene,
+            "UPDATE workflow_status SET status = 'PENDING', executor_id = 'nobody', owner_xid = NULL, updated_at = 1 "
+            "WHERE workflow_uuid = ?",
+            handle.id,
+        )
+        assert handle.result(LONG).status is RunStatus.COMPLETED
+
+    assert len(scene.notes("run")) == 3
+
+
+def test_a_worker_that_is_not_known_yet_keeps_what_it_has(scene):
+    """It has taken a turn before it could say that it lives: nobody else is to have that at once."""
+    query = "SELECT status, executor_id FROM workflow_status WHERE workflow_uuid = ?"
+    with scene.runner(lapse=1.0) as runner:
+        keeper = runner._process._keeper
+        scene.hold("run")
+        handle = runner.start(scene.work, State(run_id="run"))
+        scene.wait_for("run b")
+        now = int(time.time() * 1000) + 3_600_000
+        change(
+            scene,
+            "UPDATE workflow_status SET executor_id = 'new', updated_at = ? WHERE workflow_uuid = ?",
+            now,
+            handle.id,
+        )
+
+        keeper.keep(runner._process._worker)
+
+        assert kept(scene, query, handle.id) == [("PENDING", "new")]
+        scene.let_go("run")
+
+
+def test_a_run_that_was_to_be_deleted_is_deleted_by_the_next_worker(scene, monkeypatch):
+    """Its worker died between the moment when DBOS noted that it is done and the deletion; others stay."""
+    with monkeypatch.context() as patched, scene.runner() as runner:
+        patched.setattr(worker_module, "forget", lambda order, graphs: None)
+        runner.start(scene.brief, State(run_id="run")).result(LONG)
+        scene.store.save(State(run_id="by-hand", graph="brief", step=1, status="completed"))
+    assert scene.store.list() == ["by-hand", "run"]
+
+    with scene.runner():
+        wait_until(lambda: scene.store.list() == ["by-hand"], "the run is deleted")
+
+
+def test_a_worker_that_is_forgotten_makes_itself_known_again(scene):
+    """It was frozen for hours."""
+    query = "SELECT workflow_uuid FROM workflow_status WHERE name = 'stategraph.worker'"
+    with scene.runner(lapse=1.0):
+        wait_until(lambda: kept(scene, query), "it is known")
+        (worker,) = kept(scene, query)
+        change(scene, "DELETE FROM workflow_status WHERE workflow_uuid = ?", *worker)
+        wait_until(lambda: kept(scene, query) == [worker], "it is known again")
+
+    assert kept(scene, query) == []
+
+
+def test_after_the_database_was_away_nobody_is_taken_for_dead_at_once(scene):
+    """Nobody could say that it lives, so that all seem dead: each is given the time to say it."""
+    query = "SELECT status, executor_id FROM workflow_status WHERE workflow_uuid = ?"
+    with scene.runner(lapse=1.0) as runner:
+        keeper, worker = runner._process._keeper, runner._process._worker
+        scene.hold("run")
+        handle = runner.start(scene.work, State(run_id="run"))
+        scene.wait_for("run b")
+        keeper.stop()
+        keeper._join()
+        change(
+            scene, "UPDATE workflow_status SET executor_id = 'other', updated_at = 1 WHERE workflow_uuid = ?", handle.id
+        )
+        keeper._beaten -= 10
+
+        keeper.keep(worker)
+        assert kept(scene, query, handle.id) == [("PENDING", "other")]
+        wait_until(
+            lambda: keeper.keep(worker) or kept(scene, query, handle.id) != [("PENDING", "other")], "it is given back"
+        )
+        scene.let_go("run")
+
+
+def test_workers_that_died_long_ago_are_forgotten(scene):
+    """Their rows would only grow."""
+    query = "SELECT count(*) FROM workflow_status WHERE name = 'stategraph.worker'"
+    columns = "workflow_uuid, status, name, created_at, updated_at, priority, recovery_attempts"
+    with scene.runner(lapse=1.0):
+        change(
+            scene,
+            f"INSERT INTO workflow_status ({columns}, application_name) "
+            "VALUES ('stategraph.worker:old', 'SUCCESS', 'stategraph.worker', 1, 1, 0, 0, 'stategraph')",
+        )
+        wait_until(lambda: kept(scene, query) == [(1,)], "it is forgotten")
+
+
+def test_a_run_that_somebody_takes_away_ends_its_turn(scene):
+    """It is no worker that has taken it: the error shows."""
+    with scene.runner() as runner:
+        scene.hold("run")
+        handle = runner.start(scene.work, State(run_id="run"))
+        scene.wait_for("run b")
+        scene.store.delete("run", take_over=True)
+        scene.let_go("run")
+
+        with pytest.raises(RunLostError):
+            handle.result(LONG)
+
+    assert scene.store.list() == []
+
+
+def test_a_turn_that_is_cancelled_in_dbos_stops(scene):
+    """Before its next node; the run stays where it is, and goes on when it is resumed."""
+    with scene.runner(lapse=1.0) as runner:
+        scene.hold("run")
+        handle = runner.start(scene.work, State(run_id="run"))
+        scene.wait_for("run b")
+        DBOS.cancel_workflow(handle.id)
+        worker = runner._process._worker
+        wait_until(lambda: all(cancel.is_set() for cancel in worker._active), "the worker is told")
+        scene.let_go("run")
+        with pytest.raises(RunCancelledError):
+            handle.result(LONG)
+        wait_until(lambda: not worker.active, "the turn is over")
+        assert scene.notes("run") == ["run a", "run b"]
+
+        assert runner.resume("run").result(LONG)["b"] == 1
+
+
+def test_a_run_at_work_by_hand_is_waited_for(scene):
+    """The turn does what is left, once whoever works on it by hand lets go."""
+    with scene.runner() as runner:
+        scene.hold("run")
+        by_hand = threading.Thread(target=scene.work.execute, args=[State(run_id="run")])
+        by_hand.start()
+        scene.wait_for("run b")
+        worker = runner._process._worker
+        asked, is_dead = [], worker._is_dead
+
+        def note(owner):
+            asked.append(owner)
+            return is_dead(owner)
+
+        worker._is_dead = note
+        handle = runner.start(scene.work, State(run_id="run"))
+        wait_until(lambda: len(asked) > 1, "it is delivered, and looks again and again who owns the run")
+        scene.let_go("run")
+        by_hand.join()
+
+        assert handle.result(LONG) == scene.store.load("run")
+
+    assert len(scene.notes("run")) == 3
+
+
+def test_a_turn_that_is_delivered_twice_at_the_same_time_is_done_once(scene):
+    """The second delivery waits for the first, in this process as well."""
+    with scene.runner() as runner:
+        scene.hold("run")
+        handle = runner.start(scene.work, State(run_id="run"))
+        scene.wait_for("run b")
+        worker = runner._process._worker
+        order = Order("work", "run", state=State(run_id="run"))
+        with ThreadPoolExecutor(1) as pool:
+            again = pool.submit(worker.take_turn, handle.id, to_bytes(order))
+            wait_until(lambda: worker.active == [handle.id] * 2, "it is there twice")
+            scene.let_go("run")
+            assert again.result(LONG)["status"] == "completed"
+        assert handle.result(LONG)["c"] == 1
+
+    assert (worker.active, len(scene.notes("run"))) == ([], 3)
+
+
+def test_a_node_that_does_not_end_keeps_nobody_from_closing(scene):
+    """Its turn is given back, and waited for by who gets it."""
+    runner = scene.runner().launch()
+    scene.hold("run")
+    handle = runner.start(scene.work, State(run_id="run"))
+    scene.wait_for("run b")
+
+    assert runner.close(patience=0.05) is False
+
+    assert kept(scene, "SELECT status FROM workflow_status WHERE workflow_uuid = ?", handle.id) == [("ENQUEUED",)]
+    with scene.runner() as runner:
+        scene.let_go("run")
+        assert runner.handle("run").result(LONG)["c"] == 1
+
+
+def test_workflows_of_the_user_run_beside_turns(scene):
+    """They are known to every runner that is launched after they were decorated."""
+
+    @DBOS.workflow(name="twice")
+    def twice(number):
+        return 2 * number
+
+    for number in range(2):
+        with scene.runner() as runner:
+            final = runner.start(scene.work, State(run_id=f"run-{number}"))
+            assert DBOS.start_workflow(twice, number).get_result() == 2 * number
+            assert final.result(LONG)["c"] == 1
+    DBOS.destroy(destroy_registry=True)
+
+
+# --------------------------------------------------------------------------- errors
+
+
+PAUSE = Pause("why", "ask", {"a": (1,)}, "decision", datetime(2026, 1, 1, tzinfo=UTC), None, "0a1b")
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        GraphMismatchError("run", ("it has no node 'a'",), "Say migrate."),
+        AnswerError("run", PAUSE, "no answer is given"),
+        RunBusyError("run", Owner("host", 5, datetime(2026, 1, 1, tzinfo=UTC))),
+        UnknownNameError("graph", "wrok", ("work",)),
+        SchemaError("a", "Order", "total", "an int", "a str", ("b",)),
+        CheckpointNotFoundError("run", "store"),
+        ExecutionError("a", State({"n": 1}, run_id="run", step=3), ("a",), "failed: ValueError: no"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_an_error_comes_back_as_it_was(error):
+    """With its class, its text and its fields; of a State, its run and its step."""
+    again = Codec().deserialize(Codec().serialize(error))
+
+    assert (type(again), str(again)) == (type(error), str(error))
+    for field in attrs.fields(type(error)):
+        if field.init and field.name != "state":
+            assert getattr(again, field.name) == getattr(error, field.name)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [ValueError("no"), GraphMismatchError("run", (object(),), "?"), OSError("\udc80")],  # type: ignore[arg-type]
+)
+def test_other_errors_are_told_in_words(error):
+    """What is no error of stategraph, or holds what cannot be kept."""
+    again = Codec().deserialize(Codec().serialize(error))
+
+    assert type(again) is RuntimeError
+    assert str(again).startswith(f"{type(error).__name__}: ")

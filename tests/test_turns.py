@@ -1,0 +1,440 @@
+"""Turns: an order takes a run on, and may be performed as often as it is delivered."""
+
+import threading
+from datetime import UTC, datetime
+from decimal import Decimal
+from itertools import pairwise
+
+import attrs
+import pytest
+
+from stategraph import (
+    AnswerError,
+    CheckpointConfig,
+    CheckpointingDisabledError,
+    CheckpointNotFoundError,
+    ConfigError,
+    ExecutionError,
+    GraphConfig,
+    GraphMismatchError,
+    InterruptNode,
+    MaxIterationsError,
+    RunBusyError,
+    RunCancelledError,
+    RunCompleteError,
+    RunExistsError,
+    RunStatus,
+    State,
+    StateGraph,
+    UnknownNameError,
+)
+from stategraph._values.progress import Progress
+from stategraph.stores import MemoryStore, SqliteStore
+from stategraph.turns import Order, forget, from_bytes, next_number, perform, to_bytes
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+def store(request, tmp_path):
+    """An empty store, of this process or of the machine."""
+    with MemoryStore() if request.param == "memory" else SqliteStore(tmp_path / "runs.db") as store:
+        yield store
+
+
+class Scene:
+    """Two nodes, perhaps a question between them, and a note of what ran."""
+
+    def __init__(self, store, *, asks=False, **checkpoint):
+        self.store, self.asks, self.ran = store, asks, []
+        self.fails, self.does = {}, {}
+        self.checkpoint = CheckpointConfig(interval=1, **{"preserve": True, **checkpoint})
+        self.graph = self.make()
+
+    def make(self, second="b", *, max_iterations=1000):
+        """Return the graph anew, as another process would."""
+        config = GraphConfig("work", observer="noop", checkpoint=self.checkpoint, max_iterations=max_iterations)
+        graph = StateGraph(config, store=self.store)
+        names = ["a", *(["ask"] if self.asks else []), second]
+        for name in names:
+            graph.add_node(name, InterruptNode("a", "decision") if name == "ask" else self.node(name))
+        for pair in pairwise(names):
+            graph.add_edge(*pair)
+        graph.set_entry_point("a")
+        graph.set_exit_point(second)
+        return graph
+
+    def node(self, name):
+        def work(state):
+            self.ran.append(name)
+            self.does.get(name, bool)()
+            if name in self.fails:
+                raise self.fails[name]
+            return {name: state.get(name, 0) + 1}
+
+        return work
+
+    def order(self, number=1, **more):
+        """Return an order for the run."""
+        if number == 1:
+            more["state"] = State({"n": 1}, run_id="run")
+        return Order(self.graph, "run", number, **more)
+
+    def perform(self, order, **how):
+        return perform(order, [self.graph], **how)
+
+
+# --------------------------------------------------------------------------- beginning
+
+
+@pytest.mark.parametrize("preserve", [True, False])
+def test_an_order_that_is_performed_twice_runs_no_node_again(store, preserve):
+    """Even where a complete run is not to be preserved: it stays until somebody says that the order is done."""
+    scene = Scene(store, preserve=preserve)
+
+    first, again = (scene.perform(scene.order()) for _ in range(2))
+
+    assert first == again == store.load("run")
+    assert first.status is RunStatus.COMPLETED
+    assert scene.ran == ["a", "b"]
+
+
+@pytest.mark.parametrize("preserve", [True, False])
+def test_forget_deletes_what_the_graph_does_not_preserve(store, preserve):
+    """And nothing else; saying it twice changes nothing."""
+    scene = Scene(store, preserve=preserve)
+    scene.perform(scene.order())
+
+    for _ in range(2):
+        forget(scene.order(), [scene.graph])
+
+    assert store.list() == (["run"] if preserve else [])
+
+
+def test_forget_leaves_what_goes_on(store):
+    """A run that is paused is not done with."""
+    scene = Scene(store, asks=True, preserve=False)
+    scene.perform(scene.order())
+
+    forget(scene.order(), [scene.graph])
+
+    assert store.load("run").status is RunStatus.PAUSED
+
+
+def test_an_interrupted_turn_goes_on_where_it_was(store):
+    """Its saved steps are kept."""
+    scene = Scene(store)
+    scene.fails["b"] = KeyboardInterrupt()
+    with pytest.raises(KeyboardInterrupt):
+        scene.perform(scene.order())
+    scene.fails.clear()
+
+    final = scene.perform(scene.order())
+
+    assert (final["a"], final["b"], scene.ran) == (1, 1, ["a", "b", "b"])
+
+
+def test_a_run_that_was_submitted_begins(store):
+    """It is as if it had been left before its first step."""
+    scene = Scene(store)
+    scene.graph.submit(State({"n": 5}, run_id="run"))
+
+    assert scene.perform(Order("work", "run"))["n"] == 5
+
+
+def test_another_state_of_the_run_is_not_taken(store):
+    """The run that is there is taken on, whatever the order says that it begins with."""
+    scene = Scene(store)
+    scene.perform(scene.order())
+
+    found = scene.perform(Order("work", "run", state=State({"n": 2}, run_id="run")))
+
+    assert found["n"] == 1
+
+
+def test_labels_and_by_are_kept(store):
+    """As those of execute."""
+    scene = Scene(store, retention="full")
+
+    final = scene.perform(scene.order(labels={"team": "red"}, by="ada"))
+
+    assert final.labels == {"team": "red"}
+    assert store.history("run")[0].by == "ada"
+
+
+def test_an_order_without_a_state_needs_a_run(store):
+    """There is nothing that it could begin with."""
+    scene = Scene(store)
+    with pytest.raises(CheckpointNotFoundError):
+        scene.perform(Order("work", "run", 2))
+
+
+# --------------------------------------------------------------------------- answering
+
+
+def test_an_answer_counts_once_however_often_it_is_delivered(store):
+    """The second delivery finds the run complete."""
+    scene = Scene(store, asks=True)
+    paused = scene.perform(scene.order())
+    order = scene.order(next_number(scene.graph, "run"), updates={"decision": "yes"}, pause=paused.pause, by="ada")
+
+    first, again = (scene.perform(order) for _ in range(2))
+
+    assert first == again
+    assert (first["decision"], scene.ran) == ("yes", ["a", "b"])
+    assert scene.perform(scene.order()) == first  # and so does what was ordered before
+
+
+def test_an_answer_that_was_taken_up_is_not_given_again(store):
+    """The worker has died after it: the node that was at work runs again, on the answer that is saved."""
+    scene = Scene(store, asks=True)
+    pause = scene.perform(scene.order()).pause
+    order = scene.order(2, updates={"decision": "yes", "n": 10}, pause=pause)
+    scene.fails["b"] = KeyboardInterrupt()
+    with pytest.raises(KeyboardInterrupt):
+        scene.perform(order)
+    scene.fails.clear()
+
+    final = scene.perform(order)
+
+    assert (final["decision"], final["n"], scene.ran) == ("yes", 10, ["a", "b", "b"])
+
+
+def test_updates_are_laid_over_the_data_once(store):
+    """What nodes have made of them since stays."""
+    scene = Scene(store)
+    scene.fails["b"] = ValueError("no")
+    with pytest.raises(ExecutionError):
+        scene.perform(scene.order())
+    for _ in range(2):
+        with pytest.raises(ExecutionError):
+            scene.perform(scene.order(2, updates={"n": 7}))
+    assert scene.ran == ["a", "b", "b"]
+    scene.fails.clear()
+
+    final = scene.perform(scene.order(3, updates={"b": 40}))
+
+    assert (final["n"], final["b"]) == (7, 41)
+    assert scene.perform(scene.order(2, updates={"n": 0}))["n"] == 7  # overtaken
+
+
+def test_an_answer_to_a_pause_that_is_over_is_refused(store):
+    """Somebody has answered by hand; the run stays as it is."""
+    scene = Scene(store, asks=True)
+    pause = scene.perform(scene.order()).pause
+    late = scene.order(2, updates={"decision": "no"}, pause=pause)
+    scene.graph.resume("run", {"decision": "yes"})
+    before = store.load("run")
+
+    with pytest.raises(AnswerError, match="too late"):
+        scene.perform(late)
+
+    assert store.load("run") == before
+
+
+def test_going_on_with_a_run_that_is_complete_is_refused(store):
+    """As resume refuses it."""
+    scene = Scene(store)
+    scene.perform(scene.order())
+
+    with pytest.raises(RunCompleteError):
+        scene.perform(scene.order(2))
+
+
+def test_a_pause_that_comes_again_is_a_turn_of_its_own(store):
+    """Numbers go on, whoever counts them."""
+    scene = Scene(store, asks=True)
+    assert next_number(scene.graph, "run") == 1
+    scene.perform(scene.order())
+    assert next_number(scene.graph, "run") == 2
+    scene.perform(scene.order(5, updates={"decision": "yes"}))
+    assert next_number(scene.graph, "run") == 6
+
+
+# --------------------------------------------------------------------------- failures and cancellations
+
+
+def test_a_failure_is_told_each_time(store):
+    """And the node does not run again for it."""
+    scene = Scene(store)
+    scene.fails["b"] = ValueError("no")
+
+    texts = set()
+    for _ in range(2):
+        with pytest.raises(ExecutionError) as raised:
+            scene.perform(scene.order())
+        texts.add((raised.value.node_name, raised.value.reason, raised.value.state.status))
+
+    assert texts == {("b", "failed: ValueError: no", RunStatus.FAILED)}
+    assert scene.ran == ["a", "b"]
+
+
+def test_a_failure_of_the_engine_is_told_each_time(store):
+    """One node too many is of its own class."""
+    scene = Scene(store)
+    scene.graph = scene.make(max_iterations=1)
+    for _ in range(2):
+        with pytest.raises(MaxIterationsError):
+            scene.perform(scene.order())
+
+
+def test_a_failed_run_goes_on_with_the_next_turn(store):
+    """That is what an operator orders."""
+    scene = Scene(store)
+    scene.fails["b"] = ValueError("no")
+    with pytest.raises(ExecutionError):
+        scene.perform(scene.order())
+    scene.fails.clear()
+
+    assert scene.perform(scene.order(2)).status is RunStatus.COMPLETED
+
+
+def test_a_cancelled_run_stays_until_the_next_turn(store):
+    """It is no failure: that it was cancelled is what came of the turn."""
+    scene = Scene(store, asks=True)
+    scene.perform(scene.order())
+    scene.graph.cancel("run")
+
+    assert scene.perform(scene.order()).status is RunStatus.CANCELLED
+    assert scene.perform(scene.order(2, updates={"decision": "yes"})).status is RunStatus.COMPLETED
+
+
+def test_a_run_that_is_cancelled_at_work_ends_the_turn(store):
+    """Its owner stops at the next save, and returns how it stands."""
+    scene = Scene(store)
+    scene.does["a"] = lambda: scene.graph.cancel("run")
+
+    assert scene.perform(scene.order()).status is RunStatus.CANCELLED
+    assert scene.ran == ["a"]
+
+
+def test_a_worker_that_stops_leaves_the_turn_undone(store):
+    """The event of the worker is no cancellation of the run: the order is performed again, elsewhere."""
+    scene = Scene(store)
+    cancel = threading.Event()
+    cancel.set()
+    with pytest.raises(RunCancelledError):
+        scene.perform(scene.order(), cancel=cancel)
+
+    assert scene.perform(scene.order()).status is RunStatus.COMPLETED
+
+
+def test_a_run_at_work_is_not_worked_on_twice(store):
+    """The second delivery is refused, or takes the run over."""
+    scene = Scene(store)
+
+    def deliver_again():
+        with pytest.raises(RunBusyError):
+            scene.perform(scene.order())
+
+    scene.does["a"] = deliver_again
+
+    assert scene.perform(scene.order())["a"] == 1
+    assert scene.ran == ["a", "b"]
+
+
+@pytest.mark.inside
+def test_a_run_that_takes_down_its_workers_is_failed(store):
+    """After so many of them, and the error says at which node. What a process leaves that dies is put there by hand."""
+    scene = Scene(store)
+    submitted = scene.graph.submit(State({"n": 1}, run_id="run"))
+    store.amend(attrs.evolve(submitted, progress=Progress(recoveries=3)))
+
+    for _ in range(2):
+        with pytest.raises(ExecutionError, match="has taken down 3 owners"):
+            scene.perform(scene.order(), max_recoveries=3)
+
+    assert scene.ran == []
+
+
+# --------------------------------------------------------------------------- orders
+
+
+def test_a_renamed_node_is_told(store):
+    """And the run waits for whoever says what became of it."""
+    scene = Scene(store)
+    scene.fails["b"] = KeyboardInterrupt()
+    with pytest.raises(KeyboardInterrupt):
+        scene.perform(scene.order())
+    scene.fails.clear()
+    scene.graph = scene.make("c")
+
+    with pytest.raises(GraphMismatchError, match="'b'"):
+        scene.perform(scene.order())
+
+    assert scene.perform(scene.order(2, migrate={"b": "c"}, allow_changed=True))["c"] == 1
+
+
+def test_a_run_of_another_graph_is_left_alone(store):
+    """One id, one run."""
+    scene = Scene(store)
+    store.save(State(run_id="run", graph="other", step=1))
+
+    with pytest.raises(GraphMismatchError, match="other"):
+        scene.perform(scene.order())
+
+
+def test_a_graph_that_is_not_there_is_named(store):
+    """With those that are."""
+    scene = Scene(store)
+    with pytest.raises(UnknownNameError, match="did you mean 'work'"):
+        perform(Order("wrok", "run"), {"work": scene.graph})
+
+
+def test_a_graph_that_saves_nothing_takes_no_orders(store):
+    """Nothing would be known of what was done."""
+    scene = Scene(store)
+    scene.checkpoint = CheckpointConfig(interval=0)
+    with pytest.raises(CheckpointingDisabledError):
+        perform(scene.order(), [scene.make()])
+
+
+VALUES = {
+    "when": datetime(2026, 1, 1, tzinfo=UTC),
+    "price": Decimal("1.10"),
+    "both": (1, [2.0, {"three"}], b"\0"),
+    "big": 2**70,
+}
+
+
+def test_an_order_is_plain_data():
+    """It comes back from its bytes equal, with the exact types of its values."""
+    order = Order(
+        "work",
+        "run",
+        3,
+        state=State(VALUES, run_id="run"),
+        updates=VALUES,
+        pause="0a1b",
+        by="ada",
+        labels={"a": "b"},
+        migrate={"old": "new"},
+    )
+
+    again = from_bytes(to_bytes(order))
+
+    assert again == order
+    assert repr(again.updates) == repr(order.updates)
+    assert again.state is not None
+    assert repr(dict(again.state)) == repr(dict(State(VALUES)))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "error"),
+    [
+        ({"number": 0}, ConfigError),
+        ({"state": State(run_id="other")}, ConfigError),
+        ({"labels": {"a": 1}}, ValueError),
+        ({"graph": 5}, TypeError),
+    ],
+)
+def test_an_order_says_what_is_wrong_with_it(wrong, error):
+    """When it is made, not on a worker."""
+    with pytest.raises(error):
+        Order(**{"graph": "work", "run_id": "run", **wrong})
+
+
+def test_a_run_that_was_begun_with_other_data_is_told_as_always(store):
+    """What execute refuses, it refuses beside turns as before."""
+    scene = Scene(store)
+    scene.perform(scene.order())
+    with pytest.raises(RunExistsError):
+        scene.graph.execute(State({"n": 2}, run_id="run"))
