@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
@@ -18,6 +19,12 @@ class Commits(Protocol):
 
     def commit_all(self, writes: Sequence[WriteBatch]) -> list[bool | BaseException]:
         """Write batches of one thread; return for each of them whether it was written, or why that is not known."""
+
+
+class Gathering(threading.local):
+    """What this thread is to write together, where it gathers that."""
+
+    batches: list[WriteBatch] | None = None
 
 
 class CommitLanes:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from itertools import pairwise
@@ -22,7 +21,7 @@ from stategraph.state import State
 from stategraph.stores._files.fork_safety import protect_at_fork
 from stategraph.stores._rows.encoder import CheckpointEncoder, DeltaBase, Place
 from stategraph.stores._rows.integrity import Sealer
-from stategraph.stores._rows.lanes import commits_of
+from stategraph.stores._rows.lanes import Gathering, commits_of
 from stategraph.stores._rows.records import CheckpointRecord, RunRecord, WriteBatch
 from stategraph.stores._rows.runs import KnownRuns, Runs
 from stategraph.stores._rows.table import Table
@@ -34,12 +33,6 @@ _READS = 100  # of a run that others write to: reading is over long before the n
 _DISTURBED = 3  # times that others may write meanwhile before it is read undisturbed
 
 _Read = TypeVar("_Read")
-
-
-class _Gathering(threading.local):
-    """What this thread is to write together, where it gathers that."""
-
-    batches: list[WriteBatch] | None = None
 
 
 class RunLog:
@@ -62,7 +55,7 @@ class RunLog:
         self.known = KnownRuns()
         self.runs = Runs(table, sealer, self.known)
         self.commits = commits_of(table)
-        self.gathering = _Gathering()
+        self.gathering = Gathering()
         protect_at_fork(self)
 
     def at_rest(self) -> AbstractContextManager[object]:
