@@ -518,6 +518,16 @@ def test_an_id_that_no_run_can_have(tmp_path, run_id):
         assert store.prune().damaged == (str(run_id),)
 
 
+def test_a_row_that_is_no_text_is_damaged(tmp_path):
+    """Bytes whose type was flipped to text: the file is damaged, and not only not to be had at the moment."""
+    with DiskStore(tmp_path / "runs") as store:
+        saved(store, 1)
+        sql(store.path / "cache.db", "UPDATE Cache SET value = CAST(x'ff' AS TEXT) WHERE key LIKE 'row:a@%'")
+
+        with pytest.raises(CheckpointCorruptError, match="UTF-8"):
+            store.load("a")
+
+
 class TestTheWayOut:
     """What is no run is told of as `delete` takes it, and an error names the column, the store, and that."""
 
