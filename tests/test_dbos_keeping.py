@@ -31,6 +31,7 @@ from stategraph import (
 )
 from stategraph._dbos import worker as worker_module
 from stategraph._dbos.codec import Codec
+from stategraph._dbos.orders import Ordered
 from stategraph._dbos.schedules import Schedules
 from stategraph.dbos import DBOSRunner
 from stategraph.turns import Order, to_bytes
@@ -112,6 +113,23 @@ def test_a_run_that_was_to_be_deleted_is_deleted_by_the_next_worker(scene, monke
 
     with scene.runner():
         wait_until(lambda: scene.store.list() == ["by-hand"], "the run is deleted")
+
+
+def test_whoever_closes_forgets_beside_the_keeper(monkeypatch):
+    """Each run once: neither is told of an error because the other was there first."""
+
+    def find(**which: object) -> list[Ordered]:
+        time.sleep(0.05)  # for all threads to have asked
+        return [Ordered("run#1", "run", 1, "ERROR", "work", None, None, None, {})]
+
+    monkeypatch.setattr(worker_module, "find_turns", find)
+    worker = worker_module.Worker("here", {}, 1, bool, bool)
+    worker._done["run#1"] = Order("work", "run")
+
+    with ThreadPoolExecutor(4) as pool:
+        left = [pool.submit(worker.forget_done) for _ in range(4)]
+
+    assert [forgotten.result() for forgotten in left] == [False] * 4
 
 
 def test_a_worker_that_is_forgotten_makes_itself_known_again(scene):
