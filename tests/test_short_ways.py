@@ -351,7 +351,7 @@ def test_a_decorator_with_policies():
     graph.set_exit_point("end")
     assert graph.execute(State())["n"] == 1
     with pytest.raises(TypeError, match="retries"):
-        graph.node(**{"retries": 3})(end)
+        graph.node(retries=3)(end)  # type: ignore[call-overload]
     with pytest.raises(ConfigError, match="timeout"):
         graph.node("other", timeout=-1)(end)
 
