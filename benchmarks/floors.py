@@ -137,6 +137,41 @@ def slowest_commit(steps: int) -> Callable[[], float]:
     return run
 
 
+def rows_deleted(steps: int) -> Run:
+    """A row a run, deleted one by one, a thousand in a transaction."""
+    database = _opened()
+    _put_rows(database, steps)
+
+    def run() -> None:
+        for first in range(0, steps, 1_000):
+            database.execute("BEGIN IMMEDIATE")
+            together = [(n,) for n in range(first, min(first + 1_000, steps))]
+            database.executemany("DELETE FROM step WHERE run = ?", together)
+            database.execute("COMMIT")
+
+    return run
+
+
+def rows_listed(steps: int) -> Run:
+    """Numbers and bodies of all rows of a run."""
+    database = _opened()
+    _put_rows(database, steps)
+    return lambda: database.execute("SELECT step, run FROM step").fetchall()
+
+
+def page_listed(steps: int) -> Run:
+    """The newest hundred of the rows."""
+    database = _opened()
+    _put_rows(database, steps)
+    return lambda: database.execute("SELECT * FROM step ORDER BY run DESC LIMIT 100").fetchall()
+
+
+def _put_rows(database: sqlite3.Connection, steps: int) -> None:
+    database.execute("BEGIN")
+    database.executemany(_PUT, [(n, 3, ormsgpack.packb({"n": n})) for n in range(steps)])
+    database.execute("COMMIT")
+
+
 def nothing(_steps: int) -> Callable[[], float]:
     """-> 0: what is saved at every step needs no draining."""
     return lambda: 0.0

@@ -186,7 +186,7 @@ class RunLog:
         if self.sealer.signs:  # which covers the payloads: who signs wants to be sure rather than fast
             for chain in self.holding(run, rows):
                 self.encoder.check(run.run_id, chain, run.incarnation)
-        return [run.summary_of(row) for row in rows]
+        return [*run.summaries_of(rows)]
 
     # ------------------------------------------------------------------ checkpoints
 
@@ -230,6 +230,11 @@ class RunLog:
 
     def _check_followed(self, run: RunRecord, row: CheckpointRecord) -> None:
         """Raise CheckpointCorruptError if a newer revision of a step than this one was lost."""
+        chain = self.table.chain(run.run_id, row.sequence + 1)
+        if len(chain) > 1 and chain[-2].seal == row.seal:  # all but the last are checked when they are loaded
+            self.sealer.check(run.run_id, chain[-1:], run.incarnation, row.seal)
+            _check_gapless(run, chain[-2:])
+            return
         after = next((one for one in self.table.index(run.run_id) if one.sequence > row.sequence), None)
         if after is None:  # the newest is none of the index
             raise CheckpointCorruptError(run.run_id, f"its newest step {run.step} is missing")

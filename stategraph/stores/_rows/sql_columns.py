@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import lru_cache
 from operator import attrgetter
 from typing import Any
 
@@ -84,6 +85,7 @@ def _policy_text(policy: RetentionPolicy) -> str:
     return " ".join("-" if part is None else str(part) for part in parts)
 
 
+@lru_cache  # few are in use
 def _policy_of(text: str) -> RetentionPolicy:
     retention, window, ttl = text.split(" ")
     numbers = None if window == "-" else int(window), None if ttl == "-" else float(ttl)
@@ -91,6 +93,8 @@ def _policy_of(text: str) -> RetentionPolicy:
 
 
 def _labels_of(text: str) -> Labels:
+    if text == "[]":  # as of most runs
+        return ()
     check_json(text.encode(), levels=1)
     return labels_of(json.loads(text))
 
