@@ -152,7 +152,7 @@ class StateGraph(GraphBuilder):
         from stategraph._drivers.aio import adrive  # imported when used: asyncio takes 20 ms
 
         run = self._new_run(how, ExecuteCall)
-        return await adrive(executed(run, state, how), signal_of(how), run.services.store)
+        return await adrive(executed(run, state, how), signal_of(how), run.services.whole)
 
     def resume(self, run_id: str, updates: Mapping[str, Any] | None = None, **how: Unpack[ResumeCall]) -> State:
         """Go on with a run from its last checkpoint: take the next edge after the node that produced it.
@@ -188,7 +188,7 @@ class StateGraph(GraphBuilder):
         from stategraph._drivers.aio import adrive  # imported when used: asyncio takes 20 ms
 
         run = self._new_run(how, ResumeCall)
-        return await adrive(resumed(run, run_id, updates, how), signal_of(how), run.services.store)
+        return await adrive(resumed(run, run_id, updates, how), signal_of(how), run.services.whole)
 
     def run(self, state: State, **how: Unpack[RunCall]) -> State:
         """Run a State, however often it is asked for: its run_id says whether that was done.
@@ -208,7 +208,7 @@ class StateGraph(GraphBuilder):
         from stategraph._engine.calling import run_once  # imported when used
 
         run = self._new_run(how, RunCall)
-        return await adrive(run_once(run, state), signal_of(how), run.services.store)
+        return await adrive(run_once(run, state), signal_of(how), run.services.whole)
 
     def turn(self, run_id: str, input: Mapping[str, Any], **how: Unpack[Call]) -> State:
         """Go on with a conversation: finish the turn before, then execute the run with this input.
@@ -229,7 +229,7 @@ class StateGraph(GraphBuilder):
         from stategraph._engine.calling import turn  # imported when used
 
         run = self._new_run(how)
-        return await adrive(turn(run, run_id, input), signal_of(how), run.services.store)
+        return await adrive(turn(run, run_id, input), signal_of(how), run.services.whole)
 
     def submit(self, state: State, *, labels: Mapping[str, str] | None = None) -> State:
         """Save a State as a run that is to begin, and that nobody is at work on: `recover` goes on with it.

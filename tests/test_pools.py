@@ -19,7 +19,7 @@ from stategraph import ExecutionError, MapNode, ParallelNode, RunStatus, State
 from stategraph.nodes._parts.pools import Job, TaskPool, ThreadPool
 from stategraph.stores.memory import MemoryStore
 from stategraph.stores.sqlite import SqliteStore
-from tests.scenarios import DRIVERS, NODES, RUN, Node, make_graph, traces
+from tests.scenarios import DRIVERS, NODES, RUN, Node, live_threads, make_graph, traces
 
 
 def within_seconds(work: Callable[[], Any]) -> Any:
@@ -312,7 +312,7 @@ def test_whatever_ends_a_part(
     on_error: Literal["raise", "collect"],
 ) -> None:
     """It ends the run, which is saved; no thread is left that works on, and nobody waits for it for ever."""
-    store, before = MemoryStore(), set(threading.enumerate())
+    store, before = MemoryStore(), live_threads()
     node = MapNode(as_kind(raising(error)), over="items", into="results", on_error=on_error, max_workers=2)
     graph = make_graph({**traces("a"), "map": node}, store=store, interval=5)
 
@@ -320,7 +320,7 @@ def test_whatever_ends_a_part(
         within_seconds(lambda: call(graph, "execute", State({"items": [1, 2, 3, 4]}, run_id=RUN)))
 
     assert (store.load(RUN)["trace"], store.load(RUN).status) == (["a"], RunStatus.ACTIVE)
-    assert set(threading.enumerate()) <= before
+    assert live_threads() <= before
 
 
 @PARAMETERS

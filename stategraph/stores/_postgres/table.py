@@ -66,6 +66,8 @@ class PostgresTable(Leasing, Table):
         lease: How many seconds a run stays with a process that is not heard of.
     """
 
+    is_server = True
+
     def __init__(
         self, store: object, dsn: str, schema: str, *, pool: int, patience: float, prepares: bool, lease: float
     ) -> None:
