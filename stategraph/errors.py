@@ -97,7 +97,7 @@ class UnknownNodeError(UnknownNameError, GraphError):
 
 @attrs.define(slots=False, eq=False, repr=False)
 class InvalidRunIdError(StateGraphError, ValueError):
-    """A run id is not 1 to 200 characters of ``A-Z a-z 0-9 . _ : / -``, or looks like a path out of its folder."""
+    """A run id is not 1 to 200 characters of ``A-Z a-z 0-9 . _ : @ + = / -``, or looks like a path elsewhere."""
 
     run_id: object
     reason: str = ""
@@ -105,7 +105,7 @@ class InvalidRunIdError(StateGraphError, ValueError):
     def __str__(self) -> str:
         size = f" ({len(self.run_id):,} characters)" if isinstance(self.run_id, str) else ""
         reason = self.reason or (
-            "use 1 to 200 of A-Z a-z 0-9 . _ : / - with no part between slashes that is empty or begins with a dot"
+            "use 1 to 200 of A-Z a-z 0-9 . _ : @ + = / -, with no part between slashes empty or beginning with a dot"
         )
         return f"run_id: {shorten(self.run_id)}{size} is not allowed; {cut(reason, 500)}"
 
