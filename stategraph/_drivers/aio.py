@@ -15,7 +15,7 @@ from typing import Any, NoReturn, TypeAlias, TypeVar, cast
 from stategraph._drivers.calls import Outcome, call_apart
 from stategraph._drivers.limits import Limits, MakeError, StopSignal
 from stategraph._drivers.rides import Ridden, Ride
-from stategraph._drivers.threads import LoopThreads, threads_of_loop
+from stategraph._drivers.threads import LoopThreads, Work, threads_of_loop
 from stategraph._protocol.commands import (
     BLOCKING,
     WAITING,
@@ -73,7 +73,7 @@ async def adrive(
     """
     with threads_of_loop() as threads:
         workers = _Workers(task, signal, store, show, threads)
-        at_once, perform = workers.at_once, workers.perform
+        at_once = workers.at_once
         send: Callable[[Any], Command] = task.send
         go_on, value = send, None
         while True:
@@ -82,7 +82,7 @@ async def adrive(
                 while True:
                     value = at_once[kind](function, argument)
                     if value is _LATER:
-                        value = await perform[kind](function, argument)
+                        value = await _PERFORM[kind](workers, function, argument)
                     kind, function, argument = send(value) if value is not _RIDDEN else workers.ridden()
             except BaseException as error:
                 if getgeneratorstate(task) == GEN_CLOSED:  # it was the task itself that ended
@@ -117,25 +117,15 @@ class _Workers:
         self._ridden: Ridden = None, None
         self._has_room_for: Any = getattr(store, "has_room_for", None)
         self.at_once: Perform = {
-            **dict.fromkeys((*BLOCKING, *WAITING, Show, Delete), _later),
-            **dict.fromkeys(_STORE if self._asks_at_once else (), self._ask_at_once),
-            **dict.fromkeys((Save,) if self._has_room_for else (), self._save_at_once),
-            **dict.fromkeys((Notify, LetGo), call),
+            **_AT_ONCE,
             StartNode: self._start_at_once,
             Limit: self._limit,
             Unlimit: self._unlimit,
         }
-        self.perform: dict[type[CommandType], Callable[[Any, Any], Awaitable[Any]]] = {
-            **dict.fromkeys(BLOCKING, self._ask_store),
-            Cache: self._ask_cache,
-            RunNode: self._run_node,
-            StartNode: self._start_node,
-            Await: self._wait_for,
-            Finish: self._finish,
-            Sleep: self._sleep,
-            Show: self._show_state,
-            Delete: self._delete,
-        }
+        if self._asks_at_once:
+            self.at_once.update(dict.fromkeys(_STORE, self._ask_at_once))
+        if self._has_room_for:
+            self.at_once[Save] = self._save_at_once
 
     # ------------------------------------------------------------------ at once, or _LATER
 
@@ -191,7 +181,13 @@ class _Workers:
         return answer
 
     async def _outlast(self, work: asyncio.Future[Any], seconds: float | None = None) -> None:
-        self._cancelled = await outlast(work, seconds) or self._cancelled
+        cancelled = None
+        if seconds is None and type(work) is Work and "anyio" not in sys.modules:  # whose scopes cancel again and again
+            try:
+                await work
+            except asyncio.CancelledError as error:
+                cancelled = error
+        self._cancelled = await outlast(work, seconds, cancelled=cancelled) or self._cancelled
 
     async def _run_node(self, function: _Function, argument: Any) -> Any:
         await self._check()
@@ -333,6 +329,23 @@ class _Workers:
 
 def _later(_: object, __: object) -> object:
     return _LATER
+
+
+_AT_ONCE: Perform = {
+    **dict.fromkeys((*BLOCKING, *WAITING, Show, Delete), _later),
+    **dict.fromkeys((Notify, LetGo), call),
+}
+_PERFORM: dict[type[CommandType], Callable[[_Workers, Any, Any], Awaitable[Any]]] = {
+    **dict.fromkeys(BLOCKING, _Workers._ask_store),
+    Cache: _Workers._ask_cache,
+    RunNode: _Workers._run_node,
+    StartNode: _Workers._start_node,
+    Await: _Workers._wait_for,
+    Finish: _Workers._finish,
+    Sleep: _Workers._sleep,
+    Show: _Workers._show_state,
+    Delete: _Workers._delete,
+}
 
 
 def _replaces_cancellation(error: BaseException) -> bool:
