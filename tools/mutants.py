@@ -504,6 +504,13 @@ MUTANTS = (
         ("tests/test_threads.py",),
     ),
     Mutant(
+        "a cancellation cuts off what a thread does",
+        "_drivers/aio.py",
+        "rest = work.rest or work",
+        "rest = work",
+        ("tests/test_threads.py",),
+    ),
+    Mutant(
         "a save that was made together with others hears of no cancellation",
         "_drivers/together.py",
         "        return _raised_by(partial(io.heed_cancel, state))",

@@ -172,22 +172,20 @@ class _Workers:
     async def _in_thread(self, function: _Function, argument: Any) -> Any:
         return await self._outcome(self._threads.nodes.begin(function, argument))
 
-    async def _outcome(self, work: asyncio.Future[Outcome]) -> Any:
+    async def _outcome(self, work: Work) -> Any:
         """Wait for what a thread does, cancelled or not; return what it returns, or raise what it raises."""
-        await self._outlast(work)
-        answer, raised = work.result()
+        try:
+            answer, raised = await work
+        except asyncio.CancelledError as error:
+            rest = work.rest or work
+            self._cancelled = await outlast(rest, cancelled=error)
+            answer, raised = rest.result()
         if raised is not None:
             raise escaped(raised)
         return answer
 
     async def _outlast(self, work: asyncio.Future[Any], seconds: float | None = None) -> None:
-        cancelled = None
-        if seconds is None and type(work) is Work and "anyio" not in sys.modules:  # whose scopes cancel again and again
-            try:
-                await work
-            except asyncio.CancelledError as error:
-                cancelled = error
-        self._cancelled = await outlast(work, seconds, cancelled=cancelled) or self._cancelled
+        self._cancelled = await outlast(work, seconds) or self._cancelled
 
     async def _run_node(self, function: _Function, argument: Any) -> Any:
         await self._check()
@@ -373,18 +371,14 @@ def end_of(run: asyncio.Task[Any]) -> BaseException | None:
         return error
 
 
-def _begun_apart(function: _Function, argument: Any) -> asyncio.Future[Outcome]:
-    """Return the future of a call in a thread of its own."""
+def _begun_apart(function: _Function, argument: Any) -> Work:
+    """Return what a thread of its own does."""
     loop = asyncio.get_running_loop()
-    work: asyncio.Future[Outcome] = loop.create_future()
-
-    def settle(outcome: Outcome) -> None:
-        if not work.done():
-            work.set_result(outcome)
+    work = Work(loop=loop)
 
     def done(outcome: Outcome) -> None:
         with suppress(RuntimeError):  # the loop is closed: nobody has waited for it
-            loop.call_soon_threadsafe(settle, outcome)
+            loop.call_soon_threadsafe(work.finish, outcome)
 
     call_apart(function, argument, done)
     return work

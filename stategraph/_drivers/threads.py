@@ -27,11 +27,25 @@ _Call: TypeAlias = tuple["Work", Callable[..., Outcome], Callable[[Any], Any], A
 
 
 class Work(asyncio.Future[Outcome]):
-    """What a thread does for a task. Whoever cancels the task does not cut it off, but is told once it is done."""
+    """What a thread does for a task that waits for it.
+
+    Attributes:
+        rest: What is to be waited for once the task is cancelled: the thread cannot be stopped.
+    """
+
+    rest: asyncio.Future[Outcome] | None = None
 
     def cancel(self, msg: object = None) -> bool:
-        """Have the task cancelled later."""
-        return False
+        """Tell the task that it is cancelled."""
+        if not self.done():
+            self.rest = self.get_loop().create_future()
+        return super().cancel(msg)
+
+    def finish(self, outcome: Outcome) -> None:
+        """Tell whoever waits what the thread's call returns or raises."""
+        waited_for = self if self.rest is None else self.rest
+        if not waited_for.done():
+            waited_for.set_result(outcome)
 
 
 class Threads:
@@ -105,8 +119,7 @@ class Threads:
     def _finished(self, works: list[Work], outcomes: list[Outcome]) -> None:
         self._busy -= len(works)
         for work, outcome in zip(works, outcomes, strict=True):
-            if not work.done():
-                work.set_result(outcome)
+            work.finish(outcome)
         works.clear()  # the thread may still have the lists
         outcomes.clear()
 
