@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -306,7 +306,10 @@ def raising(error: BaseException) -> Node:
 @pytest.mark.parametrize("error", [Quit(), GeneratorExit(), SystemExit(), UnspeakableError()], ids=repr_of_type)
 @pytest.mark.parametrize("on_error", ["raise", "collect"])
 def test_whatever_ends_a_part(
-    call: Callable[..., State], as_kind: Callable[[Node], Node], error: BaseException, on_error: str
+    call: Callable[..., State],
+    as_kind: Callable[[Node], Node],
+    error: BaseException,
+    on_error: Literal["raise", "collect"],
 ) -> None:
     """It ends the run, which is saved; no thread is left that works on, and nobody waits for it for ever."""
     store, before = MemoryStore(), live_threads()
@@ -322,7 +325,7 @@ def test_whatever_ends_a_part(
 
 @PARAMETERS
 @pytest.mark.parametrize("on_error", ["raise", "collect"])
-def test_a_result_that_cannot_be_looked_at(call: Callable[..., State], on_error: str) -> None:
+def test_a_result_that_cannot_be_looked_at(call: Callable[..., State], on_error: Literal["raise", "collect"]) -> None:
     """Its thread does not end without saying so."""
     node = MapNode(lambda item: Unclosable(), over="items", into="results", on_error=on_error)
     graph = make_graph({"map": node}, store=MemoryStore())

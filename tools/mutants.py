@@ -1186,6 +1186,20 @@ MUTANTS = (
         ("tests/test_dbos.py -k answer",),
     ),
     Mutant(
+        "a run without data is taken for one that is not there",
+        "_dbos/standing.py",
+        "0 if self.saved is None else turn_of(self.saved)",
+        "turn_of(self.saved) if self.saved else 0",
+        ("tests/test_dbos.py -k elsewhere",),
+    ),
+    Mutant(
+        "a child that was forked closes the connections of its parent",
+        "_dbos/process.py",
+        " or self.is_forked",
+        "",
+        ("tests/test_dbos.py -k forked",),
+    ),
+    Mutant(
         "of turns that are ordered at the same time all seem new",
         "_dbos/orders.py",
         '"workflow_id_reuse_policy": "reject"',

@@ -265,7 +265,7 @@ class PostgresTable(Leasing, Table):
             *(("status = ${}::text", which.status), ("graph = ${}::text", which.graph)),
             *(("number < ${}::bigint", before), ("created_ns >= ${}::bigint", since)),
             ('run_id COLLATE "C" >= ${}::text', which.prefix),
-            *(("parent > ${}::text", parent and f"{parent}@"), ("parent < ${}::text", parent and f"{parent}A")),
+            *(("parent > ${}::text", parent and f"{parent}!"), ("parent < ${}::text", parent and f'{parent}"')),
         ]
         asked_for = [(condition, value) for condition, value in conditions if value is not None]
         if not all(_is_kept(value) for _, value in asked_for):
