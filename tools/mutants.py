@@ -532,6 +532,13 @@ MUTANTS = (
         ("tests/test_crowds.py",),
     ),
     Mutant(
+        "a run that was saved with others does not hear that the store has lost it",
+        "stores/_rows/together.py",
+        "        return lost\n",
+        "        return False\n",
+        ("tests/test_crowds.py",),
+    ),
+    Mutant(
         "what was not written together is remembered as if it were",
         "stores/_rows/together.py",
         "            for batch, _ in became:\n                log.known.forget(batch.run.run_id)\n        saved",
