@@ -9,7 +9,7 @@ import re
 import sys
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import structlog
@@ -388,7 +388,7 @@ class TestStructlog:
             StructlogObserver().on_event(event)
             logger = structlog.wrap_logger(
                 structlog.PrintLogger(sys.stderr),
-                [structlog.contextvars.merge_contextvars, *_PLAIN_LINES],
+                [structlog.contextvars.merge_contextvars, *cast(Any, _PLAIN_LINES)],
             )
             logger.error("graph.error", graph="flow", **data)
 
@@ -403,7 +403,12 @@ class TestStructlog:
         monkeypatch.setattr(sys, "stderr", terminal)
         asked: list[object] = []
         print_logger = structlog.PrintLogger
-        monkeypatch.setattr(structlog, "PrintLogger", lambda file: asked.append(file) or print_logger(file))
+
+        def noting(file: Any) -> structlog.PrintLogger:
+            asked.append(file)
+            return print_logger(file)
+
+        monkeypatch.setattr(structlog, "PrintLogger", noting)
 
         StructlogObserver().on_event(Event(EventType.GRAPH_START, datetime.now(UTC), "flow", {"run_id": "a"}))
 
