@@ -275,8 +275,8 @@ MUTANTS = (
     Mutant(
         "what comes while its writer saves waits until the run ends",
         "stores/writer.py",
-        "            if queued.has_queued:  # more has come meanwhile\n                self.call(queued)\n",
-        "",
+        "        queued.save_queued()\n        if queued.has_queued:  # more has come meanwhile\n            self.call(queued)\n",
+        "        queued.save_queued()\n",
         ("tests/stores/test_writer.py",),
     ),
     Mutant(
@@ -537,6 +537,13 @@ MUTANTS = (
         "        return lost\n",
         "        return False\n",
         ("tests/test_crowds.py",),
+    ),
+    Mutant(
+        "a run that a stranger has locked keeps the saves behind other runs waiting",
+        "stores/writer.py",
+        "self._save_apart(queued) if is_server else self._save_alone(queued)",
+        "self._save_alone(queued)",
+        ("tests/stores/test_postgres.py",),
     ),
     Mutant(
         "what was not written together is remembered as if it were",
