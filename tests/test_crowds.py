@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from stategraph import RunCancelledError, State
-from stategraph.errors import CheckpointSaveError, NotSerializableError, RunLostError
+from stategraph.errors import CheckpointSaveError, NotSerializableError, RunLostError, StepConflictError
 from stategraph.stores.sqlite import SqliteStore
 from tests.conftest import make_store
 from tests.scenarios import HOW, as_async, chain, make_graph, steady, traces
@@ -134,6 +134,32 @@ def test_a_commit_that_fails_for_some_reason(store: Any, retention: str, monkeyp
         assert store.load(f"run-{n}") == final
         steps = [one.step for one in store.history(f"run-{n}")]
         assert steps == ([0, 1, 2, 3, 4, 4] if retention == "full" else [4])
+
+
+@pytest.mark.inside
+def test_a_store_that_has_lost_what_was_saved(store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run that is older in it than what was saved hears of that, and does not go on from there unasked."""
+    table, lost = store._log.table, list[str]()
+    apply, read = table.apply, table.run
+
+    def forgets(batches: Sequence[Any]) -> list[Any]:
+        kept = [one for one in batches if one.run.run_id != "run-3" or one.old is None]
+        outcomes = iter(apply(kept) if kept else ())
+        lost.extend(one.run.run_id for one in batches if one not in kept)
+        return [next(outcomes) if one in kept else False for one in batches]
+
+    def older(run_id: str) -> Any:
+        record = read(run_id)
+        return record._replace(version=record.version - 1) if run_id in lost else record
+
+    for commits in getattr(store._log.commits, "_lanes", [store._log.commits]):
+        monkeypatch.setattr(commits, "_apply", forgets)
+    monkeypatch.setattr(table, "run", older)
+    found = crowd(make_graph(async_traces("abcd"), store=store, preserve=True))
+
+    assert isinstance(found[3], StepConflictError)
+    assert "has lost what was saved" in str(found[3])
+    assert all(isinstance(one, State) for n, one in enumerate(found) if n != 3)
 
 
 def test_a_run_that_is_taken_over(store: Any) -> None:

@@ -275,7 +275,7 @@ MUTANTS = (
     Mutant(
         "what comes while its writer saves waits until the run ends",
         "stores/writer.py",
-        "            if queued.has_queued:  # more has come meanwhile\n                self.call(queued)\n",
+        "        if queued.has_queued:  # more has come meanwhile\n            self.call(queued)\n",
         "",
         ("tests/stores/test_writer.py",),
     ),
@@ -504,6 +504,13 @@ MUTANTS = (
         ("tests/test_threads.py",),
     ),
     Mutant(
+        "a cancellation cuts off what a thread does",
+        "_drivers/aio.py",
+        "rest = work.rest or work",
+        "rest = work",
+        ("tests/test_threads.py",),
+    ),
+    Mutant(
         "a save that was made together with others hears of no cancellation",
         "_drivers/together.py",
         "        return _raised_by(partial(io.heed_cancel, state))",
@@ -523,6 +530,20 @@ MUTANTS = (
         "(unsaved is None or _unsaved(log, *unsaved)))",
         "True)",
         ("tests/test_crowds.py",),
+    ),
+    Mutant(
+        "a run that was saved with others does not hear that the store has lost it",
+        "stores/_rows/together.py",
+        "        return lost\n",
+        "        return False\n",
+        ("tests/test_crowds.py",),
+    ),
+    Mutant(
+        "a run that a stranger has locked keeps the saves behind other runs waiting",
+        "stores/writer.py",
+        "self._save_apart(queued) if is_server else self._save_alone(queued)",
+        "self._save_alone(queued)",
+        ("tests/stores/test_postgres.py",),
     ),
     Mutant(
         "what was not written together is remembered as if it were",

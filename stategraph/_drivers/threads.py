@@ -23,7 +23,29 @@ STORE_CALLS = min(32, (os.cpu_count() or 1) + 4)
 
 IDLE = 10.0  # seconds after which threads that were not needed end
 
-_Call: TypeAlias = tuple[asyncio.Future[Outcome], Callable[..., Outcome], Callable[[Any], Any], Any]
+_Call: TypeAlias = tuple["Work", Callable[..., Outcome], Callable[[Any], Any], Any]
+
+
+class Work(asyncio.Future[Outcome]):
+    """What a thread does for a task that waits for it.
+
+    Attributes:
+        rest: What is to be waited for once the task is cancelled: the thread cannot be stopped.
+    """
+
+    rest: asyncio.Future[Outcome] | None = None
+
+    def cancel(self, msg: object = None) -> bool:
+        """Tell the task that it is cancelled."""
+        if not self.done():
+            self.rest = self.get_loop().create_future()
+        return super().cancel(msg)
+
+    def finish(self, outcome: Outcome) -> None:
+        """Tell whoever waits what the thread's call returns or raises."""
+        waited_for = self if self.rest is None else self.rest
+        if not waited_for.done():
+            waited_for.set_result(outcome)
 
 
 class Threads:
@@ -38,9 +60,7 @@ class Threads:
         answers: Makes all calls that wait at the same time, if there is one thread that does.
     """
 
-    def __init__(
-        self, name: str, most: int, answers: Callable[[Sequence[Asked]], Sequence[Outcome]] | None = None
-    ) -> None:
+    def __init__(self, name: str, most: int, answers: Callable[[Sequence[Asked]], list[Outcome]] | None = None) -> None:
         self._name, self._most, self._answers = name, most, answers
         self._calls: SimpleQueue[_Call | None] = SimpleQueue()
         self._count = 0  # threads that are to be there
@@ -48,13 +68,13 @@ class Threads:
         self._threads: set[threading.Thread] = set()
         self._is_watched = False
 
-    def begin(self, function: Callable[[Any], Any], argument: Any) -> asyncio.Future[Outcome]:
+    def begin(self, function: Callable[[Any], Any], argument: Any) -> Work:
         """Call a function in a thread, in the context of the caller; return the future of its outcome."""
         if self._busy >= self._count and self._count < self._most:
             self._start()
         self._busy += 1
         self._peak = max(self._peak, self._busy)
-        work: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+        work = Work(loop=asyncio.get_running_loop())
         self._calls.put((work, contextvars.copy_context().run, function, argument))
         return work
 
@@ -96,11 +116,12 @@ class Threads:
             self._count -= 1
             self._calls.put(None)
 
-    def _finished(self, works: Sequence[asyncio.Future[Outcome]], outcomes: Sequence[Outcome]) -> None:
+    def _finished(self, works: list[Work], outcomes: list[Outcome]) -> None:
         self._busy -= len(works)
         for work, outcome in zip(works, outcomes, strict=True):
-            if not work.done():
-                work.set_result(outcome)
+            work.finish(outcome)
+        works.clear()  # the thread may still have the lists
+        outcomes.clear()
 
     # ------------------------------------------------------------------ in a thread
 
@@ -122,8 +143,10 @@ class Threads:
         asked = [(run, function, argument) for _, run, function, argument in calls]
         outcomes = [run(outcome_of, *about) for run, *about in asked] if self._answers is None else self._answers(asked)
         works = [work for work, *_ in calls]
+        loop = works[0].get_loop()
+        del call, calls, asked
         with suppress(RuntimeError):  # the loop is closed: nobody waits
-            works[0].get_loop().call_soon_threadsafe(self._finished, works, outcomes)
+            loop.call_soon_threadsafe(self._finished, works, outcomes)
         return goes_on
 
 

@@ -105,13 +105,35 @@ class Writer:
         """Save for all runs that have called, in one go as far as the store can do that; any thread may do so."""
         with self._lock:
             waiting, self._waiting = list(self._waiting.values()), {}
-        is_together = len(waiting) > 1 and hasattr(waiting[0].behind_of, "_save_together")
-        saved = _saved_together(waiting[0].behind_of, waiting) if is_together else ()
+        if not waiting:
+            return
+        store = waiting[0].behind_of
+        is_server = getattr(store, "_is_server", False)  # where a stranger may have locked a run, which is found out
+        is_together = (len(waiting) > 1 or is_server) and hasattr(store, "_save_together")
+        saved = _saved_together(store, waiting) if is_together else ()
         for queued in waiting:
             if queued.has_queued and id(queued) not in saved:
-                queued.save_queued()
-            if queued.has_queued:  # more has come meanwhile
+                self._save_apart(queued) if is_server else self._save_alone(queued)
+            elif queued.has_queued:  # more has come meanwhile
                 self.call(queued)
+
+    def _save_alone(self, queued: Queued) -> None:
+        queued.save_queued()
+        if queued.has_queued:  # more has come meanwhile
+            self.call(queued)
+
+    def _save_apart(self, queued: Queued) -> None:
+        """Save for a run that may have to wait for others, which the other runs of the store must not."""
+
+        def work() -> None:
+            reaper.waited_for.add(threading.get_ident())
+            try:
+                self._save_alone(queued)
+            finally:
+                reaper.waited_for.discard(threading.get_ident())
+
+        if not is_started(threading.Thread(target=work, name="stategraph writer", daemon=True)):
+            self._save_alone(queued)
 
 
 def _saved_together(store: Any, waiting: Sequence[Queued]) -> set[int]:

@@ -43,7 +43,7 @@ def run_values(run: RunRecord) -> tuple[Any, ...]:
     """Return the columns of a run."""
     error = None if run.error is None else _error_text(run.error)
     parent = None if run.parent is None else f"{run.parent.run_id}!{run.parent.step}"
-    labels = json.dumps([text for pair in run.labels for text in pair])
+    labels = json.dumps([text for pair in run.labels for text in pair]) if run.labels else "[]"
     about = run.revision, run.kind._value_, run.status._value_, error, run.by, run.graph, parent
     return *step_values(run), *about, _policy_text(run.policy), labels, run.pause, run.created_ns, run.incarnation
 
