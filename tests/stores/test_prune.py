@@ -37,6 +37,7 @@ def test_all_that_is_due_goes(store, monkeypatch, together):
 def test_what_takes_long_is_removed_bit_by_bit(store, monkeypatch):
     """A transaction ends when others have waited for long enough, and the next one goes on."""
     monkeypatch.setattr(table, "LONGEST", -1.0)
+    monkeypatch.setattr(table, "AT_ONCE", 7)
     removed: list[int] = []
     remove_all = store._log.table.remove_all
 
@@ -48,7 +49,7 @@ def test_what_takes_long_is_removed_bit_by_bit(store, monkeypatch):
     monkeypatch.setattr(store._log.table, "remove_all", noting)
 
     assert sorted(store.prune().runs) == NAMES
-    assert removed == [1] * len(NAMES)
+    assert removed == [7, 7, 7, 4]
 
 
 def test_one_that_somebody_owns_stays(store):

@@ -41,7 +41,7 @@ from stategraph.stores._rows.disk_keys import (
     run_key,
 )
 from stategraph.stores._rows.records import MAX_STEP, CheckpointRecord, RunRecord, Unreadable, WriteBatch
-from stategraph.stores._rows.table import MANY, Identify, Table, closed_error, read_only_error, while_short
+from stategraph.stores._rows.table import MANY, Held, Identify, Table, closed_error, read_only_error, while_short
 
 
 class DiskTable(Table):
@@ -217,9 +217,9 @@ class DiskTable(Table):
                 raise lost(given_id(run_id))
             return self._is_deleted(run_id, version)
 
-    def remove_all(self, runs: Sequence[tuple[RunRecord, Hold]]) -> Sequence[bool]:
-        def remove(run: RunRecord, hold: Hold) -> bool:
-            return not self._is_lost(hold) and self._is_deleted(run.run_id, run.version)
+    def remove_all(self, runs: Sequence[Held]) -> Sequence[bool]:
+        def remove(some: Sequence[Held]) -> list[bool]:
+            return [not self._is_lost(hold) and self._is_deleted(run.run_id, run.version) for run, hold in some]
 
         with self._writing(""):
             return while_short(runs, remove)

@@ -151,6 +151,16 @@ SET_CANCELLED = (
     "INSERT INTO fence VALUES (?, 0, ?, ?) ON CONFLICT (run_id) DO UPDATE SET cancelled = excluded.cancelled, "
     "by_whom = iif(cancelled AND excluded.cancelled, by_whom, excluded.by_whom)"
 )
+FENCES = "SELECT run_id, number FROM fence WHERE run_id IN (VALUES %s)"
+DELETE_RUNS = (
+    "WITH of_runs (id, v) AS (VALUES %s) DELETE FROM run "
+    "WHERE number IN (SELECT number FROM of_runs CROSS JOIN run ON run_id = id AND version = v) "
+    "RETURNING run_id, number"
+)
+DELETE_NESTED = (
+    "WITH of_runs (first, last) AS (VALUES %s) DELETE FROM run "
+    "WHERE number IN (SELECT number FROM of_runs CROSS JOIN run ON run_id > first AND run_id < last) RETURNING number"
+)
 CANCELLED_BY = "SELECT by_whom FROM fence WHERE run_id = ?"
 NESTED = "SELECT run_id FROM run WHERE run_id > ? AND run_id < ?"
 IS_SHOWN = "instr(run_id, '/#') = 0"

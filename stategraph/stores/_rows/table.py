@@ -201,15 +201,18 @@ MANY = 1_000
 LONGEST = 0.025
 """Seconds after which a transaction that removes many runs ends, for others wait for it."""
 
+AT_ONCE = 50
+"""Runs that are removed before it is looked whether that is so."""
 
-def while_short(runs: Sequence[tuple[RunRecord, Hold]], remove: Callable[[RunRecord, Hold], bool]) -> list[bool]:
-    """Remove runs one after the other, at least one, until others have waited for long enough."""
+Held: TypeAlias = tuple[RunRecord, Hold]
+
+
+def while_short(runs: Sequence[Held], remove: Callable[[Sequence[Held]], list[bool]]) -> list[bool]:
+    """Remove runs, a few at once, until others have waited for long enough."""
     outcomes: list[bool] = []
     enough = monotonic() + LONGEST
-    for run, hold in runs:
-        outcomes.append(remove(run, hold))
-        if monotonic() > enough:
-            break
+    while len(outcomes) < len(runs) and (not outcomes or monotonic() < enough):
+        outcomes += remove(runs[len(outcomes) :][:AT_ONCE])
     return outcomes
 
 
