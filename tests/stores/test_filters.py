@@ -81,6 +81,7 @@ def test_a_list_is_what_is_taken_of_all(store: SqliteStore, monkeypatch: pytest.
     [
         ({"prefix": "run-1"}, "sqlite_autoindex_run_1"),
         ({"parent": "run-00"}, "run_by_parent"),
+        ({"since": datetime(2023, 1, 1, tzinfo=UTC)}, "run_by_created"),
         ({"status": "failed"}, "run_by_status"),
         ({"graph": "b", "prefix": "run-1"}, "sqlite_autoindex_run_1"),
     ],

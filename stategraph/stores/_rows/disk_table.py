@@ -337,10 +337,11 @@ class DiskTable(Table):
         rows.reverse()
         return rows
 
-    def index(self, run_id: str) -> list[CheckpointRecord]:
+    def index(self, run_id: str, first: int = 0, last: int = MAX_STEP) -> list[CheckpointRecord]:
         with self._explained(run_id), self.cache.snapshot(self.store):
             run = self._read_run(run_id)
-            sequences = self._sequences(run_id, run.sequence) if run else []
+            found = self._sequences(run_id, min(last, run.sequence)) if run else []
+            sequences = (at for at in found if at >= first)
             return [_unpacked(run_id, at, self.cache.get(row_key(run_id, at)))[0] for at in sequences]
 
     def find(self, run_id: str, step: int, last: int, revision: int | None) -> int | None:

@@ -180,9 +180,7 @@ class RunLog:
         """Return the checkpoints of a run that retention keeps, without their data."""
         rows = self.visible(run)
         if run.policy.keeps_all:
-            _check_gapless(run, rows)
-            if not rows[0].is_snapshot:
-                raise CheckpointCorruptError(run.run_id, f"a checkpoint before step {rows[0].step} is missing")
+            check_all(run, rows)
         if self.sealer.signs:  # which covers the payloads: who signs wants to be sure rather than fast
             for chain in self.holding(run, rows):
                 self.encoder.check(run.run_id, chain, run.incarnation)
@@ -233,13 +231,13 @@ class RunLog:
         chain = self.table.chain(run.run_id, row.sequence + 1)
         if len(chain) > 1 and chain[-2].seal == row.seal:  # all but the last are checked when they are loaded
             self.sealer.check(run.run_id, chain[-1:], run.incarnation, row.seal)
-            _check_gapless(run, chain[-2:])
+            check_gapless(run, chain[-2:])
             return
         after = next((one for one in self.table.index(run.run_id) if one.sequence > row.sequence), None)
         if after is None:  # the newest is none of the index
             raise CheckpointCorruptError(run.run_id, f"its newest step {run.step} is missing")
         self.encoder.check(run.run_id, self.table.chain(run.run_id, after.sequence), run.incarnation)
-        _check_gapless(run, (row, after))
+        check_gapless(run, (row, after))
 
     def _is_visible(self, run: RunRecord, at: int) -> bool:
         """Return whether retention keeps a checkpoint."""
@@ -384,7 +382,15 @@ class RunLog:
         return is_removed
 
 
-def _check_gapless(run: RunRecord, rows: Sequence[CheckpointRecord]) -> None:
+def check_all(run: RunRecord, rows: Sequence[CheckpointRecord]) -> None:
+    """Raise CheckpointCorruptError if one of the checkpoints of a run that keeps all was lost, up to the last of
+    these."""
+    if not rows[0].is_snapshot:
+        raise CheckpointCorruptError(run.run_id, f"a checkpoint before step {rows[0].step} is missing")
+    check_gapless(run, rows)
+
+
+def check_gapless(run: RunRecord, rows: Sequence[CheckpointRecord]) -> None:
     """Raise CheckpointCorruptError if a checkpoint between two others was lost, as far as their numbers show it."""
     for row, after in pairwise(rows):
         if after.sequence != row.sequence + max(1, after.step - row.step):

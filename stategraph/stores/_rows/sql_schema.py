@@ -47,6 +47,7 @@ CREATE TABLE run (
 CREATE TABLE fence (run_id TEXT PRIMARY KEY, number INTEGER NOT NULL, cancelled INTEGER NOT NULL, by_whom TEXT);
 CREATE INDEX run_by_status ON run (status, number);
 CREATE INDEX run_by_graph ON run (graph, number);
+CREATE INDEX run_by_created ON run (created_ns);
 CREATE INDEX run_by_parent ON run (parent) WHERE parent IS NOT NULL;
 CREATE TABLE checkpoint (
     id INTEGER PRIMARY KEY,
@@ -129,8 +130,8 @@ ORDER BY id
 """
 INDEX = f"""
 SELECT {_SEQUENCE}, {_ROW_FIELDS.replace("payload", "x''")} FROM checkpoint
-WHERE id BETWEEN (SELECT number << {SEQUENCE_BITS} FROM run WHERE run_id = :run_id)
-    AND (SELECT number << {SEQUENCE_BITS} | {LAST_SEQUENCE} FROM run WHERE run_id = :run_id)
+WHERE id BETWEEN (SELECT number << {SEQUENCE_BITS} | :first FROM run WHERE run_id = :run_id)
+    AND (SELECT number << {SEQUENCE_BITS} | :last FROM run WHERE run_id = :run_id)
 ORDER BY id
 """
 FIND = f"""

@@ -390,5 +390,6 @@ class SqliteTable(Table):
         found = self.query(run_id, sql.FIND, {"run_id": run_id, "step": step, "revision": revision, **bounds})
         return int(found[0][0]) if found else None
 
-    def index(self, run_id: str) -> list[CheckpointRecord]:
-        return [COLUMNS.row(run_id, found) for found in self.query(run_id, sql.INDEX, {"run_id": run_id})]
+    def index(self, run_id: str, first: int = 0, last: int = LAST_SEQUENCE) -> list[CheckpointRecord]:
+        which = {"run_id": run_id, "first": first, "last": last}
+        return [COLUMNS.row(run_id, found) for found in self.query(run_id, sql.INDEX, which)]

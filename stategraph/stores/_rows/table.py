@@ -13,7 +13,7 @@ from stategraph._owners.holds import Hold, on_behalf_of
 from stategraph._owners.shared import SharedHolds
 from stategraph.errors import CheckpointError, RunBusyError, RunLostError
 from stategraph.stores._checks import RunFilter
-from stategraph.stores._rows.records import CheckpointRecord, RunRecord, Unreadable, WriteBatch
+from stategraph.stores._rows.records import MAX_STEP, CheckpointRecord, RunRecord, Unreadable, WriteBatch
 
 Identify: TypeAlias = Callable[[bytes], None]
 """Is called with the id of a store whenever its files are opened."""
@@ -98,8 +98,11 @@ class Table(ABC):
         """
 
     @abstractmethod
-    def index(self, run_id: str) -> list[CheckpointRecord]:
-        """Return all checkpoints of a run, in order. Their payloads may be left out."""
+    def index(self, run_id: str, first: int = 0, last: int = MAX_STEP) -> list[CheckpointRecord]:
+        """Return all checkpoints of a run with sequence numbers from the first to the last of these, in order.
+
+        Their payloads may be left out.
+        """
 
     def undisturbed(self, run_id: str) -> AbstractContextManager[object]:
         """Read the record of a run, its newest checkpoint and its index as they were at one time, or keep out those who
