@@ -152,6 +152,10 @@ SET_CANCELLED = (
     "INSERT INTO fence VALUES (?, 0, ?, ?) ON CONFLICT (run_id) DO UPDATE SET cancelled = excluded.cancelled, "
     "by_whom = iif(cancelled AND excluded.cancelled, by_whom, excluded.by_whom)"
 )
+ALL_FENCES = (
+    "SELECT run.number, run_id, coalesce(fence.number, 0) FROM run LEFT JOIN fence USING (run_id) "
+    "WHERE run.number < ? ORDER BY run.number DESC LIMIT 10000"
+)
 FENCES = "SELECT run_id, number FROM fence WHERE run_id IN (VALUES %s)"
 DELETE_RUNS = (
     "WITH of_runs (id, v) AS (VALUES %s) DELETE FROM run "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from itertools import chain as chained
@@ -278,6 +278,12 @@ class SqliteTable(Table):
         ((number, cancelled),) = self.query(run_id, sql.FENCE, (run_id,)) or [_NO_FENCE]
         return number, bool(cancelled)
 
+    def all_fences(self) -> Iterator[tuple[str, int]]:
+        before = sql.LAST_RUN + 1
+        while found := self.query("", sql.ALL_FENCES, (before,), fetch_damaged_text):
+            yield from ((str(run_id), fence) for _, run_id, fence in found)
+            before = found[-1][0]
+
     def raise_fence(self, run_id: str) -> Fence:
         return self.in_transaction(run_id, partial(self._raised_fence, run_id))
 
@@ -318,7 +324,7 @@ class SqliteTable(Table):
         held = [run for run, hold in runs if not hold.is_lost and hold.fence == fences.get(hold.run_id, 0)]
         found = dict(self._find_some(sql.DELETE_RUNS, [(run.run_id, run.version) for run in held]))
         nested = self._find_some(sql.DELETE_NESTED, [nested_range(run_id) for run_id in found])
-        self._delete_rows([*((number,) for number in found.values()), *nested])
+        self._delete_rows([*zip(found.values()), *nested])
         return [run.run_id in found for run, _ in runs]
 
     def _find_some(self, statement: str, values: Sequence[Sequence[Any]]) -> list[Any]:
@@ -345,8 +351,8 @@ class SqliteTable(Table):
     def _delete_rows(self, numbers: Sequence[tuple[int]]) -> None:
         # Where somebody has changed a number, there may be no room for rows of such a run.
         firsts = [number << SEQUENCE_BITS for (number,) in numbers if 0 <= number <= sql.LAST_RUN]
-        delete = "DELETE FROM checkpoint WHERE id BETWEEN ? AND ?"
-        self.connection.executemany(delete, [(first, first | LAST_SEQUENCE) for first in firsts])
+        bounds = [(first, first | LAST_SEQUENCE) for first in firsts]
+        self.connection.executemany("DELETE FROM checkpoint WHERE id BETWEEN ? AND ?", bounds)
 
     # ------------------------------------------------------------------ reading
 
@@ -358,8 +364,7 @@ class SqliteTable(Table):
         from stategraph.stores._rows.sql_filters import select_runs  # imported when used: a run asks for no list
 
         select, values = select_runs(which, limit, before, partial(self.query, ""))
-        found = self.query("", select, values, fetch_damaged_text)
-        return [run_or_unreadable(row, self) for row in found]
+        return [run_or_unreadable(row, self) for row in self.query("", select, values, fetch_damaged_text)]
 
     def problems(self) -> list[str]:
         found = [str(text) for (text,) in self.query("", "PRAGMA integrity_check(10)", ())]

@@ -184,6 +184,11 @@ class RowStore(CheckpointStore):
         return sorted(self._log.runs.listing(lambda run: run.run_id).found)
 
     def _runs(self, which: RunFilter, limit: int, after: int | None) -> builtins.list[Summary]:
+        owners = self._log.table.owners
+        if which.owned and which.parent is None and owners is not None:
+            owned = owners.owned_ids(self._log.table)
+            if owned is not None:
+                return self._log.runs.listing_of(owned, RunRecord.summary, which, limit, after, self.owner).found
         return self._log.runs.listing(RunRecord.summary, which, limit, after, self.owner).found
 
     def verify(self) -> Verified:

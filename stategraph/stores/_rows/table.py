@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from time import monotonic
 from typing import Any, TypeAlias
@@ -164,6 +164,10 @@ class Table(ABC):
     @abstractmethod
     def fence(self, run_id: str) -> Fence:
         """Return what changes whenever a run is taken from its owner, and whether the run is cancelled."""
+
+    def all_fences(self) -> Iterable[tuple[str, int]] | None:
+        """Yield each run, the newest first, and its fence; None where each takes as long to find as its record."""
+        return None
 
     @abstractmethod
     def set_cancelled(self, run_id: str, is_cancelled: bool, by: str | None = None) -> None:
