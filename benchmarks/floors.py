@@ -89,6 +89,27 @@ def messages_loaded_to_an_older_step(steps: int) -> Run:
     return _load(steps, steps * 3 // 4)
 
 
+def short_runs(runs: int) -> Run:
+    """Runs of two steps, a row for the State of each."""
+    database = _opened()
+    return lambda: _save_runs(database, runs, 2)
+
+
+def crowd(runs: int) -> Run:
+    """Runs of five steps that take turns: the rows of a step of all runs are one transaction."""
+    database = _opened()
+
+    def run() -> None:
+        for step in range(5):
+            database.execute("BEGIN")
+            database.executemany(
+                _PUT, [(number, step, ormsgpack.packb({**START, "n": step})) for number in range(runs)]
+            )
+            database.execute("COMMIT")
+
+    return run
+
+
 def entries_of_a_table(steps: int) -> Run:
     """An entry in a dict that a lock guards, made and removed."""
     table: dict[str, object] = {}
@@ -193,6 +214,12 @@ def _counting(steps: int, database: sqlite3.Connection, number: int = 1) -> Run:
             database.execute(_PUT, (number, state["n"], ormsgpack.packb(state)))
 
     return run
+
+
+def _save_runs(database: sqlite3.Connection, runs: int, steps: int) -> None:
+    for number in range(runs):
+        for step in range(steps):
+            database.execute(_PUT, (number, step, ormsgpack.packb({**START, "n": step})))
 
 
 def _save_messages(database: sqlite3.Connection, steps: int) -> None:

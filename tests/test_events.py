@@ -403,7 +403,12 @@ class TestStructlog:
         monkeypatch.setattr(sys, "stderr", terminal)
         asked: list[object] = []
         print_logger = structlog.PrintLogger
-        monkeypatch.setattr(structlog, "PrintLogger", lambda file: asked.append(file) or print_logger(file))
+
+        def noting(file: Any) -> structlog.PrintLogger:
+            asked.append(file)
+            return print_logger(file)
+
+        monkeypatch.setattr(structlog, "PrintLogger", noting)
 
         StructlogObserver().on_event(Event(EventType.GRAPH_START, datetime.now(UTC), "flow", {"run_id": "a"}))
 
@@ -467,7 +472,7 @@ class TestStructlog:
             StructlogObserver(level)
 
 
-_PLAIN_LINES = [
+_PLAIN_LINES: list[Any] = [
     structlog.processors.add_log_level,
     structlog.processors.TimeStamper("%Y-%m-%d %H:%M:%S", utc=False),
     structlog.dev.ConsoleRenderer(colors=False),

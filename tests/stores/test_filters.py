@@ -111,7 +111,8 @@ class TestOwned:
         with SqliteStore(tmp_path / "runs.db") as store:
             for number in range(12):
                 store.save(State({"n": number}, run_id=f"run-{number:02d}", graph="ab"[number % 2]))
-            assert store._log.table.raise_fence("run-05") == (1, False)  # it was taken over once
+            table: Any = store._log.table
+            assert table.raise_fence("run-05") == (1, False)  # it was taken over once
         return tmp_path
 
     @pytest.fixture(params=[False, True], ids=["to write", "to read"])

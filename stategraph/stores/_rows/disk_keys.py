@@ -16,7 +16,7 @@ def run_key(run_id: str) -> str:
 
 
 def row_key(run_id: str, sequence: int | str) -> str:
-    return f"{ROW_PREFIX}{run_id}@{sequence}"
+    return f"{ROW_PREFIX}{run_id}!{sequence}"
 
 
 def nested_bounds(run_id: str) -> tuple[str, ...]:

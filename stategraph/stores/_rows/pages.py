@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from stategraph.errors import CheckpointCorruptError, CheckpointError
+from stategraph.stores._rows.gaps import check_all, check_gapless
 from stategraph.stores._rows.records import CheckpointRecord, RunRecord
-from stategraph.stores._rows.run_log import RunLog, check_all, check_gapless
+from stategraph.stores._rows.run_log import RunLog
 from stategraph.stores.summaries import Summary
 
 _PAGE = 1_000  # sequence numbers

@@ -60,7 +60,7 @@ def _indexed(which: RunFilter) -> list[_Condition]:
     if which.prefix:
         conditions.append(("run_id BETWEEN ? AND ?", (which.prefix, which.prefix + _LAST)))
     if which.parent is not None:
-        conditions.append(("parent BETWEEN ? AND ?", (f"{which.parent}@", f"{which.parent}@{_LAST}")))
+        conditions.append(("parent BETWEEN ? AND ?", (f"{which.parent}!", f"{which.parent}!{_LAST}")))
     if which.since is not None:
         conditions.append(("created_ns >= ?", (clock.to_ns(which.since),)))
     return conditions

@@ -28,12 +28,14 @@ class Table(ABC):
         store: The store whose records these are; errors name it, and runs that were dropped know it.
         closed: Whether it was closed.
         lanes: How many transactions it makes at a time.
+        is_server: Whether it is on a server, which answers several threads at the same time.
         removed_together: How many runs at most it removes in one transaction.
     """
 
     store: object
     closed: bool
     lanes: int = 1
+    is_server: bool = False
     removed_together: int = 1
 
     def __str__(self) -> str:
