@@ -9,7 +9,7 @@ import pytest
 from stategraph import CheckpointCorruptError, CheckpointError, State
 from stategraph.state import evolve
 from stategraph.stores import DiskStore, SqliteStore
-from stategraph.stores._rows import pages
+from stategraph.stores._rows import gaps
 from stategraph.stores.base import RetentionPolicy
 from tests.stores.lease_servers import SERVERS
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.inside
 
 @pytest.fixture(autouse=True)
 def pages_of_three(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pages, "_PAGE", 3)
+    monkeypatch.setattr(gaps, "_PAGE", 3)
 
 
 @pytest.fixture(params=["sqlite", "disk", "postgres", "redis"])

@@ -2,11 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 from stategraph.errors import CheckpointCorruptError
 from stategraph.stores._rows.records import CheckpointRecord, RunRecord
+from stategraph.stores._rows.table import Table
+
+_PAGE = 1_000  # sequence numbers
+
+
+def checked_pages(table: Table, run: RunRecord) -> Iterator[list[CheckpointRecord]]:
+    """Yield the checkpoints of a run that keeps all, up to its newest one, a page at a time.
+
+    Raises:
+        CheckpointCorruptError: one of them was lost, or others write to the run meanwhile.
+    """
+    newest: CheckpointRecord | None = None
+    for first in range(0, run.sequence + 1, _PAGE):
+        rows = table.index(run.run_id, first, min(first + _PAGE - 1, run.sequence))
+        if rows:
+            if newest is None:
+                check_all(run, rows)
+            else:
+                check_gapless(run, [newest, *rows])
+            yield rows
+            newest = rows[-1]
+    if newest is None or newest.seal != run.tip:
+        raise CheckpointCorruptError(run.run_id, f"its newest step {run.step} is missing, or is another")
 
 
 def check_all(run: RunRecord, rows: Sequence[CheckpointRecord]) -> None:
