@@ -23,6 +23,7 @@ from benchmarks.rows import (
     saved_on_postgres,
     saved_on_redis,
     saved_steps,
+    settings,
     turns_on_dbos,
 )
 
@@ -34,6 +35,7 @@ ROWS: tuple[Row, ...] = (
     saved_behind.ASYNC,
     *crowds.ROWS,
     *owned_runs.ROWS,
+    settings.ROW,
     *large_state.ROWS,
     *growing_list.ROWS,
     saved_steps.THREADS,
