@@ -13,13 +13,14 @@ import time
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import attrs
 
 import proof
 from proof.report import Report
 from stategraph import CheckpointConfig, GraphConfig, State, StateGraph, get_checkpoint_store
+from stategraph.config import Durability, Retention
 from stategraph.errors import CheckpointNotFoundError
 from stategraph.stores import CheckpointStore
 
@@ -34,8 +35,8 @@ class Case:
     """How the runs save."""
 
     store: str
-    durability: str
-    retention: str
+    durability: Durability
+    retention: Retention
     runs: int = attrs.field(default=RUNS, converter=int)
 
     def __str__(self) -> str:
@@ -195,4 +196,4 @@ class _Crowd:
 
 
 if __name__ == "__main__":
-    asyncio.run(live(Case(*sys.argv[2:]), Path(sys.argv[1])))
+    asyncio.run(live(Case(*cast(Any, sys.argv[2:])), Path(sys.argv[1])))

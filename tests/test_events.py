@@ -9,7 +9,7 @@ import re
 import sys
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import structlog
@@ -388,7 +388,7 @@ class TestStructlog:
             StructlogObserver().on_event(event)
             logger = structlog.wrap_logger(
                 structlog.PrintLogger(sys.stderr),
-                [structlog.contextvars.merge_contextvars, *_PLAIN_LINES],
+                [structlog.contextvars.merge_contextvars, *cast(Any, _PLAIN_LINES)],
             )
             logger.error("graph.error", graph="flow", **data)
 

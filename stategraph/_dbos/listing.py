@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import cast
 
 import attrs
 
 from stategraph._dbos.orders import OPEN, WAITING, Ordered, find_turns, turns_of_all
 from stategraph._text.shown import describe_exception
 from stategraph._values.progress import Pause
-from stategraph._values.provenance import RunStatus
+from stategraph._values.provenance import RunStatus, StatusName
 from stategraph.graph import StateGraph
 from stategraph.stores.summaries import Summary
 
@@ -83,7 +84,7 @@ def list_runs(
     stored: dict[str, Summary] = {}
     if status not in _WAITING.values():
         for graph in graphs.values():
-            found = graph.store.runs(status, graph.config.name, labels=labels, limit=limit)
+            found = graph.store.runs(cast("StatusName | None", status), graph.config.name, labels=labels, limit=limit)
             stored.update((summary.run_id, summary) for summary in found)
     for run_id, turn in turns.items():
         summary = stored.pop(run_id, None) or _summary_of(graphs[turn.graph], run_id)
