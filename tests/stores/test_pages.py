@@ -77,14 +77,13 @@ def test_a_lost_checkpoint_is_missed(store: Any, place: int, monkeypatch: pytest
 
     monkeypatch.setattr(table, "index", without)
 
-    try:
-        left = store.history("a")
-    except CheckpointCorruptError:
+    if place in (1, 2, 3, 4, 5, 9):  # a step may have been skipped
+        assert len(list(store.iter_history("a"))) == len(store.history("a")) == 10
+    else:
+        with pytest.raises(CheckpointCorruptError):
+            store.history("a")
         with pytest.raises(CheckpointCorruptError):
             list(store.iter_history("a"))
-    else:
-        assert 0 < place < 10  # a step may have been skipped
-        assert list(store.iter_history("a")) == left
 
 
 def test_a_run_that_is_deleted_meanwhile(store: Any) -> None:
