@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import redirect_stderr
+from statistics import median
 from time import perf_counter
 
 import structlog
@@ -13,6 +14,7 @@ from benchmarks.peers.ours import NOT_KEPT, count, loop_graph
 from stategraph import State, StateGraph
 
 _STEPS = 3
+_TURNS = 20
 
 
 def lines(steps: int) -> Callable[[], float]:
@@ -40,9 +42,9 @@ def configured_lines(steps: int) -> Callable[[], float]:
 def _difference(runs: int) -> float:
     logged, silent = (loop_graph(count, _STEPS - 1, NOT_KEPT, observer=name) for name in ("structlog", "noop"))
     with (scratch.folder() / "log").open("w", buffering=1) as log, redirect_stderr(log):
-        for graph in (logged, silent):
-            _seconds(graph, 100)
-        return (_seconds(logged, runs) - _seconds(silent, runs)) / runs
+        # In turns, so that a slow moment of the machine is one of both.
+        times = [(_seconds(logged, runs // _TURNS), _seconds(silent, runs // _TURNS)) for _ in range(_TURNS)]
+    return (median(one for one, _ in times) - median(other for _, other in times)) / (runs // _TURNS)
 
 
 def _seconds(graph: StateGraph, runs: int) -> float:
