@@ -15,6 +15,8 @@ from stategraph.stores import SqliteStore
 from stategraph.stores._checks import RunFilter
 from stategraph.stores._rows import sql_filters
 
+pytestmark = pytest.mark.inside
+
 LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
 FILTERS: list[dict[str, Any]] = [
     {},
@@ -61,7 +63,6 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Any:
         yield made
 
 
-@pytest.mark.inside
 @pytest.mark.parametrize("few", [0, 3, 1_000])
 @pytest.mark.parametrize("asked", FILTERS, ids=str)
 def test_a_list_is_what_is_taken_of_all(store: SqliteStore, monkeypatch: pytest.MonkeyPatch, asked, few):
@@ -80,7 +81,6 @@ def test_a_list_is_what_is_taken_of_all(store: SqliteStore, monkeypatch: pytest.
     assert store.count(**asked) == len(wanted)
 
 
-@pytest.mark.inside
 @pytest.mark.parametrize(
     ("asked", "index"),
     [
@@ -101,7 +101,6 @@ def test_few_are_found_by_an_index(store: SqliteStore, asked, index):
     assert "SCAN run" not in str(plan)
 
 
-@pytest.mark.inside
 @pytest.mark.skipif(not CAN_SEE, reason="nobody can tell what others have locked")
 class TestOwned:
     """Runs that somebody is at work on are found by what is locked, not one by one."""
