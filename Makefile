@@ -49,8 +49,8 @@ soak: $(VENV)/test.stamp  ## The state machine against a model, for hours
 mutants: $(VENV)/test.stamp  ## Plant bugs in a copy, and show which test catches each
 	@$(BIN)/python tools/mutants.py
 
-bench: $(BENCH)/bench.stamp  ## Measure stategraph beside other libraries, in an environment of its own
-	@$(BENCH)/bin/python -m benchmarks
+bench: $(BENCH)/bench.stamp  ## Measure stategraph beside other libraries, in an environment of its own (ALL=1: slow rows, too)
+	@$(BENCH)/bin/python -m benchmarks $(if $(ALL),--all)
 
 clean:  ## Remove all that was made here, the environments too
 	rm -rf .venv .venv-* .coverage .coverage.* .hypothesis .mypy_cache .pytest_cache .ruff_cache build dist

@@ -472,7 +472,7 @@ class TestStructlog:
             StructlogObserver(level)
 
 
-_PLAIN_LINES = [
+_PLAIN_LINES: list[Any] = [
     structlog.processors.add_log_level,
     structlog.processors.TimeStamper("%Y-%m-%d %H:%M:%S", utc=False),
     structlog.dev.ConsoleRenderer(colors=False),

@@ -42,6 +42,41 @@ class Mutant:
 STORES = "tests/stores/test_stores.py"
 MUTANTS = (
     Mutant(
+        "a prune removes a run that was taken over meanwhile",
+        "stores/_rows/sqlite_table.py",
+        "if not hold.is_lost and hold.fence == fences.get(hold.run_id, 0)]",
+        "if not hold.is_lost]",
+        ("tests/stores/test_prune.py -k taken_over",),
+    ),
+    Mutant(
+        "a prune leaves what is nested in the runs that it removes",
+        "stores/_rows/sqlite_table.py",
+        "        self._delete_rows([*zip(found.values()), *nested])\n",
+        "        self._delete_rows([*zip(found.values())])\n",
+        ("tests/stores/test_prune.py -k nested",),
+    ),
+    Mutant(
+        "the end of a long history is not missed",
+        "stores/_rows/gaps.py",
+        "    if newest is None or newest.seal != run.tip:\n",
+        "    if newest is None:\n",
+        ("tests/stores/test_pages.py",),
+    ),
+    Mutant(
+        "a checkpoint is lost between two pages",
+        "stores/_rows/gaps.py",
+        "                check_gapless(run, [newest, *rows])\n",
+        "                check_gapless(run, rows)\n",
+        ("tests/stores/test_pages.py",),
+    ),
+    Mutant(
+        "a run that was taken over once is looked for where it was locked before",
+        "_owners/file_holds.py",
+        "        byte = _byte(run_id, fence)\n",
+        "        byte = _byte(run_id, 0)\n",
+        ("tests/stores/test_filters.py -k Owned",),
+    ),
+    Mutant(
         "what is saved again is signed unseen",
         "stores/_rows/encoder.py",
         "        self._sealer.check(state.run_id, [saved], previous.incarnation, previous.before)\n",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,12 @@ def history(steps: int) -> Run:
     """All checkpoints of a run of so many steps."""
     store = _opened(_story(steps))
     return lambda: store.history("run")
+
+
+def iterated_history(steps: int) -> Run:
+    """The same, a page at a time."""
+    store = _opened(_story(steps))
+    return lambda: deque(store.iter_history("run"), maxlen=0)
 
 
 def page(steps: int) -> Run:

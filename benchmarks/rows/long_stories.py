@@ -15,7 +15,10 @@ ROWS = (
         floor=floors.rows_listed,
         steps=100_000,
         rounds=5,
-        contenders=(Contender("stategraph", peer("ours_listing:history"), judged=True),),
+        contenders=(
+            Contender("stategraph", peer("ours_listing:history"), judged=True),
+            Contender("stategraph, iterated", peer("ours_listing:iterated_history")),
+        ),
     ),
     Row(
         title="a page of the runs, of 30,000",

@@ -27,6 +27,7 @@ if sys.platform != "win32":
 CAN_LOCK = sys.platform != "win32"
 _BUSY = (errno.EAGAIN, errno.EACCES)
 _FIRST_BYTE = 1 << 40  # of those that are locked: far behind what is written
+_MOST_BYTES = 1 << 56
 _FLOCK = struct.Struct("hhqqi4x")  # struct flock of Linux on 64-bit machines
 _OF_FILE = sys.platform == "linux" and struct.calcsize("P") == 8
 CAN_SEE = _OF_FILE
@@ -108,6 +109,21 @@ class LockFile:
             self.unlock(byte)
             return None
         return self.noted(byte)[0]
+
+    def locked(self) -> set[int]:
+        """Return the bytes that other processes have locked, where `CAN_SEE`."""
+        found: set[int] = set()
+        left = [(0, _MOST_BYTES)]
+        while left:
+            first, last = left.pop()
+            asked = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, _FIRST_BYTE + first, last - first, 0)
+            kind, _, start, length, _ = _FLOCK.unpack(fcntl.fcntl(self._fd, fcntl.F_OFD_GETLK, asked))
+            if kind != fcntl.F_UNLCK:
+                begin = max(start - _FIRST_BYTE, first)
+                end = min(start - _FIRST_BYTE + length, last) if length else last
+                found.update(range(begin, min(end, begin + _NOTES)))  # what is longer is none of ours
+                left += [span for span in ((first, begin), (end, last)) if span[0] < span[1]]
+        return found
 
     def noted(self, byte: int) -> tuple[Owner, float]:
         """Return who has locked a byte last, as far as that can be told, and for how many seconds at most; 0 if nobody

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any, TextIO
 
 from stategraph._values.events import Event, EventType
@@ -71,9 +72,14 @@ def _log(logger: Any, event: Event) -> None:
 def _write(err: TextIO | None, event: Event, data: Mapping[str, Any]) -> None:
     """Write a line as structlog does while nobody configures it."""
     if err is not None:
-        when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(event.timestamp.timestamp()))
-        told = " ".join(f"{key}={_shown(data[key])}" for key in sorted(data))
-        err.write(f"{when} [{_NAMES[_level(event.type)]:9}] {event.type.value:30} {told}\n")
+        told = " ".join([f"{key}={_shown(data[key])}" for key in sorted(data)])
+        when, what = _when(int(event.timestamp.timestamp())), event.type.value
+        err.write(f"{when} [{_NAMES[_level(event.type)]:9}] {what:30} {told}\n")
+
+
+@lru_cache(maxsize=1)  # many lines have the same
+def _when(seconds: int) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
 
 
 def _shown(value: object) -> str:

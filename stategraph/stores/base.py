@@ -186,6 +186,14 @@ class CheckpointStore(ABC):
 
         return self._runs(filtered(status, graph, which), check_limit(limit), from_cursor(after))
 
+    def iter_history(self, run_id: str) -> Iterator[Summary]:
+        """Yield what `history` returns; of a long one that is kept as a whole, a page at a time is held in memory.
+
+        Raises:
+            CheckpointError: others have deleted the run, or some of its checkpoints, since the first one was yielded.
+        """
+        yield from self.history(run_id)
+
     def iter_runs(self, **which: Unpack[Which]) -> Iterator[Summary]:
         """Yield what `runs` returns, page by page, without a limit."""
         after = None

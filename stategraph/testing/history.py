@@ -210,6 +210,11 @@ class HistoryContract:
 
         assert [row.step for row in long_run.history("copy")] == [1, 2]
 
+    def test_a_history_can_be_iterated(self, long_run: CheckpointStore) -> None:
+        """It yields what the list holds; nothing for a run that does not exist."""
+        assert list(long_run.iter_history("a")) == long_run.history("a")
+        assert list(long_run.iter_history("another")) == []
+
     def test_history_lists_every_step(self, long_run: CheckpointStore) -> None:
         """In order, without loading data."""
         history = long_run.history("a")

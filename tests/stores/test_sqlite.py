@@ -308,11 +308,13 @@ class TestQueries:
         assert "checkpoint" not in plan
 
     @pytest.mark.inside
-    @pytest.mark.parametrize("statement", [CHAIN, INDEX.replace("?", ":run_id")])
+    @pytest.mark.parametrize("statement", [CHAIN, INDEX])
     def test_a_run_is_read_by_its_key(self, store, path, statement):
         """However many other checkpoints there are."""
         with closing(sqlite3.connect(path)) as database:
-            rows = database.execute(f"EXPLAIN QUERY PLAN {statement}", {"run_id": "a", "last": 5}).fetchall()
+            rows = database.execute(
+                f"EXPLAIN QUERY PLAN {statement}", {"run_id": "a", "first": 0, "last": 5}
+            ).fetchall()
         plan = [row[3] for row in rows]
 
         assert any("SEARCH checkpoint USING INTEGER PRIMARY KEY" in line for line in plan)

@@ -300,8 +300,9 @@ class PostgresTable(Leasing, Table):
         found = self.query(run_id, sql.find(self._schema), (run_id, step, min(last, MAX_STEP), revision))
         return int(found[0][0]) if found else None
 
-    def index(self, run_id: str) -> list[CheckpointRecord]:
-        return [COLUMNS.row(run_id, found) for found in self.query(run_id, sql.index(self._schema), (run_id,))]
+    def index(self, run_id: str, first: int = 0, last: int = MAX_STEP) -> list[CheckpointRecord]:
+        found = self.query(run_id, sql.index(self._schema), (run_id, first, last))
+        return [COLUMNS.row(run_id, columns) for columns in found]
 
 
 def _all_in_use(reason: str) -> SilentServerError:

@@ -285,13 +285,14 @@ class RedisTable(Leasing, Table):
         (found,) = self.query(run_id, Asked(self._nodes.partition_of(run_id), FIND, values))
         return None if found is None else int(found)
 
-    def index(self, run_id: str) -> list[CheckpointRecord]:
+    def index(self, run_id: str, first: int = 0, last: int = MAX_STEP) -> list[CheckpointRecord]:
         whole = self._whole.of(run_id)
         if whole is not None:
-            return [row_of(run_id, member, b"") for member in whole[2]]
+            rows = (row_of(run_id, member, b"") for member in whole[2])
+            return [row for row in rows if first <= row.sequence <= last]
         partition = self._nodes.partition_of(run_id)
         key = self._nodes.tags[partition] + b":rows:" + run_id.encode()
-        (found,) = self.query(run_id, Asked(partition, None, ("ZRANGE", key, 0, -1)))
+        (found,) = self.query(run_id, Asked(partition, None, ("ZRANGEBYSCORE", key, first, last)))
         return [row_of(run_id, member, b"") for member in found]
 
     @contextmanager

@@ -41,7 +41,7 @@ from stategraph.stores._rows.disk_keys import (
     run_key,
 )
 from stategraph.stores._rows.records import MAX_STEP, CheckpointRecord, RunRecord, Unreadable, WriteBatch
-from stategraph.stores._rows.table import MANY, Identify, Table, closed_error, read_only_error, while_short
+from stategraph.stores._rows.table import MANY, Held, Identify, Table, closed_error, read_only_error, while_short
 
 
 class DiskTable(Table):
@@ -217,9 +217,9 @@ class DiskTable(Table):
                 raise lost(given_id(run_id))
             return self._is_deleted(run_id, version)
 
-    def remove_all(self, runs: Sequence[tuple[RunRecord, Hold]]) -> Sequence[bool]:
-        def remove(run: RunRecord, hold: Hold) -> bool:
-            return not self._is_lost(hold) and self._is_deleted(run.run_id, run.version)
+    def remove_all(self, runs: Sequence[Held]) -> Sequence[bool]:
+        def remove(some: Sequence[Held]) -> list[bool]:
+            return [not self._is_lost(hold) and self._is_deleted(run.run_id, run.version) for run, hold in some]
 
         with self._writing(""):
             return while_short(runs, remove)
@@ -337,10 +337,11 @@ class DiskTable(Table):
         rows.reverse()
         return rows
 
-    def index(self, run_id: str) -> list[CheckpointRecord]:
+    def index(self, run_id: str, first: int = 0, last: int = MAX_STEP) -> list[CheckpointRecord]:
         with self._explained(run_id), self.cache.snapshot(self.store):
             run = self._read_run(run_id)
-            sequences = self._sequences(run_id, run.sequence) if run else []
+            found = self._sequences(run_id, min(last, run.sequence)) if run else []
+            sequences = (at for at in found if at >= first)
             return [_unpacked(run_id, at, self.cache.get(row_key(run_id, at)))[0] for at in sequences]
 
     def find(self, run_id: str, step: int, last: int, revision: int | None) -> int | None:

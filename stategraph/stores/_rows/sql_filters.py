@@ -61,14 +61,14 @@ def _indexed(which: RunFilter) -> list[_Condition]:
         conditions.append(("run_id BETWEEN ? AND ?", (which.prefix, which.prefix + _LAST)))
     if which.parent is not None:
         conditions.append(("parent BETWEEN ? AND ?", (f"{which.parent}!", f"{which.parent}!{_LAST}")))
+    if which.since is not None:
+        conditions.append(("created_ns >= ?", (clock.to_ns(which.since),)))
     return conditions
 
 
 def _others(which: RunFilter, before: int | None) -> Iterable[_Condition]:
     if before is not None:
         yield "number < ?", (before,)
-    if which.since is not None:
-        yield "created_ns >= ?", (clock.to_ns(which.since),)
     for pair in (which.labels or {}).items():  # what is similar is told apart by whoever reads the record
         yield "instr(labels, ?)", (json.dumps(pair)[1:-1],)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from itertools import chain as chained
@@ -39,7 +39,7 @@ from stategraph.stores._rows.sql_columns import (
     step_values,
 )
 from stategraph.stores._rows.sql_schema import LAST_SEQUENCE, SEQUENCE_BITS
-from stategraph.stores._rows.table import MANY, Identify, Table, closed_error, read_only_error, while_short
+from stategraph.stores._rows.table import MANY, Held, Identify, Table, closed_error, read_only_error, while_short
 
 _Result = TypeVar("_Result")
 
@@ -278,6 +278,12 @@ class SqliteTable(Table):
         ((number, cancelled),) = self.query(run_id, sql.FENCE, (run_id,)) or [_NO_FENCE]
         return number, bool(cancelled)
 
+    def all_fences(self) -> Iterator[tuple[str, int]]:
+        before = sql.LAST_RUN + 1
+        while found := self.query("", sql.ALL_FENCES, (before,), fetch_damaged_text):
+            yield from ((str(run_id), fence) for _, run_id, fence in found)
+            before = found[-1][0]
+
     def raise_fence(self, run_id: str) -> Fence:
         return self.in_transaction(run_id, partial(self._raised_fence, run_id))
 
@@ -302,21 +308,31 @@ class SqliteTable(Table):
         """Delete a run within a transaction; return whether it had this version."""
         if acting.hold is not None and self._is_lost(acting.hold):
             raise lost(given_id(run_id))
-        return self._is_deleted(run_id, version)
-
-    def remove_all(self, runs: Sequence[tuple[RunRecord, Hold]]) -> Sequence[bool]:
-        def remove(run: RunRecord, hold: Hold) -> bool:
-            return not self._is_lost(hold) and self._is_deleted(run.run_id, run.version)
-
-        return self.in_transaction("", lambda: while_short(runs, remove))
-
-    def _is_deleted(self, run_id: str, version: int | None) -> bool:
         delete = "DELETE FROM run WHERE run_id = ? AND version = coalesce(?, version) RETURNING number"
         found = self.connection.execute(delete, (run_id, version)).fetchall()
         self._delete_rows(found)
         if found or version is None:
             self._delete_nested(run_id)
         return bool(found)
+
+    def remove_all(self, runs: Sequence[Held]) -> Sequence[bool]:
+        return self.in_transaction("", lambda: while_short(runs, self._delete_some))
+
+    def _delete_some(self, runs: Sequence[Held]) -> list[bool]:
+        """Delete runs within a transaction; return which of them had their versions, and are not lost."""
+        fences = dict(self._find_some(sql.FENCES, [(hold.run_id,) for _, hold in runs]))
+        held = [run for run, hold in runs if not hold.is_lost and hold.fence == fences.get(hold.run_id, 0)]
+        found = dict(self._find_some(sql.DELETE_RUNS, [(run.run_id, run.version) for run in held]))
+        nested = self._find_some(sql.DELETE_NESTED, [nested_range(run_id) for run_id in found])
+        self._delete_rows([*zip(found.values()), *nested])
+        return [run.run_id in found for run, _ in runs]
+
+    def _find_some(self, statement: str, values: Sequence[Sequence[Any]]) -> list[Any]:
+        """Return what a statement finds for several times its values."""
+        if not values:
+            return []
+        places = ", ".join([f"({', '.join('?' * len(values[0]))})"] * len(values))
+        return self.connection.execute(statement % places, [*chained.from_iterable(values)]).fetchall()
 
     def _delete_nested(self, run_id: str) -> None:
         delete = "DELETE FROM run WHERE run_id > ? AND run_id < ? RETURNING number"
@@ -333,11 +349,10 @@ class SqliteTable(Table):
         return bool(numbers)
 
     def _delete_rows(self, numbers: Sequence[tuple[int]]) -> None:
-        for (number,) in numbers:
-            if not 0 <= number <= sql.LAST_RUN:  # somebody has changed it: there is no room for rows of such a run
-                continue
-            first, delete = number << SEQUENCE_BITS, "DELETE FROM checkpoint WHERE id BETWEEN ? AND ?"
-            self.connection.execute(delete, (first, first | LAST_SEQUENCE))
+        # Where somebody has changed a number, there may be no room for rows of such a run.
+        firsts = [number << SEQUENCE_BITS for (number,) in numbers if 0 <= number <= sql.LAST_RUN]
+        bounds = [(first, first | LAST_SEQUENCE) for first in firsts]
+        self.connection.executemany("DELETE FROM checkpoint WHERE id BETWEEN ? AND ?", bounds)
 
     # ------------------------------------------------------------------ reading
 
@@ -349,8 +364,7 @@ class SqliteTable(Table):
         from stategraph.stores._rows.sql_filters import select_runs  # imported when used: a run asks for no list
 
         select, values = select_runs(which, limit, before, partial(self.query, ""))
-        found = self.query("", select, values, fetch_damaged_text)
-        return [run_or_unreadable(row, self) for row in found]
+        return [run_or_unreadable(row, self) for row in self.query("", select, values, fetch_damaged_text)]
 
     def problems(self) -> list[str]:
         found = [str(text) for (text,) in self.query("", "PRAGMA integrity_check(10)", ())]
@@ -381,5 +395,6 @@ class SqliteTable(Table):
         found = self.query(run_id, sql.FIND, {"run_id": run_id, "step": step, "revision": revision, **bounds})
         return int(found[0][0]) if found else None
 
-    def index(self, run_id: str) -> list[CheckpointRecord]:
-        return [COLUMNS.row(run_id, found) for found in self.query(run_id, sql.INDEX, {"run_id": run_id})]
+    def index(self, run_id: str, first: int = 0, last: int = LAST_SEQUENCE) -> list[CheckpointRecord]:
+        which = {"run_id": run_id, "first": first, "last": last}
+        return [COLUMNS.row(run_id, found) for found in self.query(run_id, sql.INDEX, which)]

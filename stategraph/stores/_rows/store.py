@@ -184,10 +184,20 @@ class RowStore(CheckpointStore):
     def history(self, run_id: str) -> builtins.list[Summary]:
         return self._log.history(check_run_id(run_id))
 
+    def iter_history(self, run_id: str) -> Iterator[Summary]:
+        from stategraph.stores._rows.pages import iter_history  # imported when used: no run asks for it
+
+        return iter_history(self._log, check_run_id(run_id))
+
     def list(self) -> builtins.list[str]:
         return sorted(self._log.runs.listing(lambda run: run.run_id).found)
 
     def _runs(self, which: RunFilter, limit: int, after: int | None) -> builtins.list[Summary]:
+        owners = self._log.table.owners
+        if which.owned and which.parent is None and owners is not None:
+            owned = owners.owned_ids(self._log.table)
+            if owned is not None:
+                return self._log.runs.listing_of(owned, RunRecord.summary, which, limit, after, self.owner).found
         return self._log.runs.listing(RunRecord.summary, which, limit, after, self.owner).found
 
     def verify(self) -> Verified:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from time import monotonic
 from typing import Any, TypeAlias
@@ -13,7 +13,7 @@ from stategraph._owners.holds import Hold, on_behalf_of
 from stategraph._owners.shared import SharedHolds
 from stategraph.errors import CheckpointError, RunBusyError, RunLostError
 from stategraph.stores._checks import RunFilter
-from stategraph.stores._rows.records import CheckpointRecord, RunRecord, Unreadable, WriteBatch
+from stategraph.stores._rows.records import MAX_STEP, CheckpointRecord, RunRecord, Unreadable, WriteBatch
 
 Identify: TypeAlias = Callable[[bytes], None]
 """Is called with the id of a store whenever its files are opened."""
@@ -100,8 +100,11 @@ class Table(ABC):
         """
 
     @abstractmethod
-    def index(self, run_id: str) -> list[CheckpointRecord]:
-        """Return all checkpoints of a run, in order. Their payloads may be left out."""
+    def index(self, run_id: str, first: int = 0, last: int = MAX_STEP) -> list[CheckpointRecord]:
+        """Return all checkpoints of a run with sequence numbers from the first to the last of these, in order.
+
+        Their payloads may be left out.
+        """
 
     def undisturbed(self, run_id: str) -> AbstractContextManager[object]:
         """Read the record of a run, its newest checkpoint and its index as they were at one time, or keep out those who
@@ -164,6 +167,10 @@ class Table(ABC):
     def fence(self, run_id: str) -> Fence:
         """Return what changes whenever a run is taken from its owner, and whether the run is cancelled."""
 
+    def all_fences(self) -> Iterable[tuple[str, int]] | None:
+        """Yield each run, the newest first, and its fence; None where each takes as long to find as its record."""
+        return None
+
     @abstractmethod
     def set_cancelled(self, run_id: str, is_cancelled: bool, by: str | None = None) -> None:
         """Note that a run is cancelled or not, durably. Its owner is told with the next batch that it writes.
@@ -203,15 +210,18 @@ MANY = 1_000
 LONGEST = 0.025
 """Seconds after which a transaction that removes many runs ends, for others wait for it."""
 
+AT_ONCE = 50
+"""Runs that are removed before it is looked whether that is so."""
 
-def while_short(runs: Sequence[tuple[RunRecord, Hold]], remove: Callable[[RunRecord, Hold], bool]) -> list[bool]:
-    """Remove runs one after the other, at least one, until others have waited for long enough."""
+Held: TypeAlias = tuple[RunRecord, Hold]
+
+
+def while_short(runs: Sequence[Held], remove: Callable[[Sequence[Held]], list[bool]]) -> list[bool]:
+    """Remove runs, a few at once, until others have waited for long enough."""
     outcomes: list[bool] = []
     enough = monotonic() + LONGEST
-    for run, hold in runs:
-        outcomes.append(remove(run, hold))
-        if monotonic() > enough:
-            break
+    while len(outcomes) < len(runs) and (not outcomes or monotonic() < enough):
+        outcomes += remove(runs[len(outcomes) :][:AT_ONCE])
     return outcomes
 
 
