@@ -12,10 +12,13 @@ import os
 import stat
 import struct
 import sys
+from collections.abc import Callable
 from contextlib import suppress
-from functools import cache
+from functools import cache, partial
 from hashlib import blake2b
 from pathlib import Path
+
+import attrs
 
 from stategraph._owners.holds import LONGEST_WRITE, host_name
 from stategraph._values import clock
@@ -32,8 +35,20 @@ _OF_FILE = sys.platform == "linux" and struct.calcsize("P") == 8
 CAN_SEE = _OF_FILE
 """Whether one can look who has locked what, and close the file, without letting go of what this process has locked."""
 _NOTES, _NOTE = 4096, struct.Struct("<QqI?107s")  # who has locked a byte; one may take the place of another
+_JOTS, _JOT = _NOTES * _NOTE.size, struct.Struct("<Qq112s")  # behind them, which node is under way; likewise
 _UNTIL_NOTED = 0.1  # seconds from the lock to the note, on a busy machine
 _IS_BRIEF = struct.calcsize("<QqI")  # where a note says that it is for a moment only
+
+
+class Jotter:
+    """The same file, opened once more: a run may keep this open, and a forked child, without keeping what is locked."""
+
+    def __init__(self, path: Path) -> None:
+        self.fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+
+    def __del__(self) -> None:
+        with suppress(AttributeError, OSError):  # it was never opened
+            os.close(self.fd)
 
 
 class LockFile:
@@ -48,6 +63,8 @@ class LockFile:
     """
 
     def __init__(self, path: Path, *, read_only: bool = False) -> None:
+        self._path = path
+        self._jotter: Jotter | None = None
         mode = os.O_RDONLY if read_only else os.O_RDWR | os.O_CREAT
         self._fd = os.open(path, mode | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         status = os.fstat(self._fd)
@@ -80,6 +97,22 @@ class LockFile:
             pass
         return True
 
+    def jotting(self, byte: int) -> tuple[Callable[..., int], Callable[..., bytes], int, Jotter] | None:
+        """Return how to write down which node is under way in a run whose byte is locked, at no Python call.
+
+        That is: what writes, what packs the time and the name, where; and what keeps the file open meanwhile. None
+        where nobody could look.
+        """
+        if not CAN_SEE:
+            return None
+        if self._jotter is None:
+            try:
+                self._jotter = Jotter(self._path)
+            except OSError:  # as where there are no descriptors left
+                return None
+        at = _JOTS + byte % _NOTES * _JOT.size
+        return partial(os.pwrite, self._jotter.fd), partial(_JOT.pack, byte), at, self._jotter
+
     def unlock(self, byte: int) -> None:
         """Let go of a byte. Whoever locks it next and has not noted that yet seems to have it for a moment only."""
         try:  # noqa: SIM105
@@ -107,7 +140,16 @@ class LockFile:
         if not _OF_FILE and self.lock(byte):  # it cannot be asked in a portable way, but tried
             self.unlock(byte)
             return None
-        return self.noted(byte)[0]
+        return self._at_work(self.noted(byte)[0], byte)
+
+    def _at_work(self, owner: Owner, byte: int) -> Owner:
+        """Return who has locked a byte with the node that is under way, if that was written down since."""
+        kept = os.pread(self._fd, _JOT.size, _JOTS + byte % _NOTES * _JOT.size)
+        found = _JOT.unpack(kept) if len(kept) == _JOT.size else (None, 0, b"")
+        since = clock.to_datetime(found[1])
+        if found[0] != byte or owner.since is None or since < owner.since:
+            return owner
+        return attrs.evolve(owner, node=found[2].rstrip(b"\0").decode(errors="replace"), node_since=since)
 
     def noted(self, byte: int) -> tuple[Owner, float]:
         """Return who has locked a byte last, as far as that can be told, and for how many seconds at most; 0 if nobody

@@ -127,6 +127,7 @@ class FileHolds(SharedHolds[Fences]):
             hold.fence = fence
             hold.byte = _byte(hold.run_id, fence)
             if locks.lock(hold.byte, is_brief=hold.is_brief):
+                hold.jotting = None if hold.is_brief else locks.jotting(hold.byte)
                 return True
             hold.byte = 0  # nobody unlocks what is another's
             return False
