@@ -51,7 +51,7 @@ CAPABILITIES = """
     _engine.pauses _engine.recompute _engine.result_cache _engine.selective_store _engine.step _engine.subgraphs
     _engine.announce _engine.calling _engine.node_context _engine.parts _engine.past _graph.checks
     _util.cancellation _util.code_version _values.progress
-    config.reading observers.logging
+    config.reading observers.logging observers.multi observers.progress _graph.renaming _values.reporting
     nodes._generators nodes._parts nodes.context nodes.interrupt nodes.map nodes.parallel
     nodes.schema_calls nodes.step nodes.subgraph picture
     stores._codec stores.disk stores.serializers stores.sqlite stores.summaries stores.toolkit stores.write_behind

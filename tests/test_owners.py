@@ -938,3 +938,18 @@ def _callers(frame: Any) -> set[str]:
         names.add(frame.f_code.co_name)
         frame = frame.f_back
     return names
+
+
+def test_a_node_of_an_earlier_owner_is_not_under_way(open_files: Callable[[], CheckpointStore], tmp_path: Path) -> None:
+    """Whoever owns the run now has not come to any yet."""
+    first, second = open_files(), open_files()
+    make_graph(traces("ab"), store=first, preserve=True).execute(State(run_id=RUN))
+    lock = next(path for path in tmp_path.rglob("*owners*"))
+    hold = holds.Hold(RUN)
+    holds.own(first, hold)
+
+    seen = byte_locks.LockFile(lock, read_only=True)
+    assert seen.owner(hold.byte).node is None  # type: ignore[union-attr]
+    holds.let_go(hold)
+    first.close()
+    second.close()

@@ -42,6 +42,27 @@ class Mutant:
 STORES = "tests/stores/test_stores.py"
 MUTANTS = (
     Mutant(
+        "an error names the node before the one that failed",
+        "_engine/announce.py",
+        "        node, info = error.node_name, error.state.error",
+        "        node, info = state.checkpoint_node, error.state.error",
+        ("tests/test_event_tree.py -k node_that_failed",),
+    ),
+    Mutant(
+        "who looks from another process sees the node of an earlier owner",
+        "_owners/byte_locks.py",
+        "        if found[0] != byte or owner.since is None or since < owner.since:",
+        "        if found[0] is None:",
+        ("tests/test_owners.py -k earlier_owner",),
+    ),
+    Mutant(
+        "items that were found done count as quick work",
+        "observers/_watched.py",
+        "made, seconds = self.done - self.found,",
+        "made, seconds = self.done,",
+        ("tests/test_progress.py -k items",),
+    ),
+    Mutant(
         "what is saved again is signed unseen",
         "stores/_rows/encoder.py",
         "        self._sealer.check(state.run_id, [saved], previous.incarnation, previous.before)\n",
@@ -64,7 +85,7 @@ MUTANTS = (
     ),
     Mutant(
         "a value writes to the terminal",
-        "cli/_text.py",
+        "_text/screen.py",
         '    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)',
         "    return text",
         ("tests/cli/test_looking.py -k hostile",),

@@ -17,6 +17,12 @@ def _structlog(level: str = "info") -> Listener:
     return StructlogObserver(level)
 
 
+def _progress(every: float = 1.0) -> Listener:
+    from stategraph.observers.progress import ProgressObserver  # imported when used
+
+    return ProgressObserver(every=every)
+
+
 _observers: Registry[Listener] = Registry(
     "observer",
     "stategraph.observers",
@@ -24,6 +30,7 @@ _observers: Registry[Listener] = Registry(
 )
 _observers.register("noop", NoopObserver())
 _observers.register("structlog", _structlog)
+_observers.register("progress", _progress)
 
 
 def register_observer(name: str, observer: Listener | Callable[..., Listener]) -> None:
@@ -48,6 +55,14 @@ def get_observer(name: str, **options: Any) -> Listener:
         ConfigError: the observer does not take these options, or is async.
     """
     return _checked(name, _observers.get(name, options))
+
+
+def with_progress(observer: Listener) -> Listener:
+    """Return an observer and, unless it is that, the one that shows how runs go on."""
+    from stategraph.observers.multi import MultiObserver  # imported when used
+
+    shown = get_observer("progress")
+    return observer if observer is shown else MultiObserver(observer, shown)
 
 
 def checked_observer(observer: Listener) -> Listener:
