@@ -42,6 +42,27 @@ class Mutant:
 STORES = "tests/stores/test_stores.py"
 MUTANTS = (
     Mutant(
+        "async nodes are in no span",
+        "_engine/placing.py",
+        "    if kind is Await:\n",
+        "    if kind is None:\n",
+        ("tests/test_opentelemetry.py -k users_do",),
+    ),
+    Mutant(
+        "items are in the span of the caller",
+        "nodes/_parts/pools.py",
+        "            self._context = contextvars.copy_context()  # with what is put around the node",
+        "            pass",
+        ("tests/test_opentelemetry.py -k users_do",),
+    ),
+    Mutant(
+        "the span of a node stays open over a pause",
+        "observers/opentelemetry.py",
+        "        if run.node is not None:\n            self._end_span_of_node(run, at)\n        graph, status",
+        "        graph, status",
+        ("tests/test_opentelemetry.py -k pause",),
+    ),
+    Mutant(
         "an error names the node before the one that failed",
         "_engine/announce.py",
         "        node, info = error.node_name, error.state.error",

@@ -91,10 +91,9 @@ def asked_of(how: Call, kind: type = Call) -> tuple[float, bool, StopSignal | No
     wait, take_over, by = how.get("wait"), how.get("take_over", False), how.get("by")
     if wait is not None and not is_duration(wait):
         raise ConfigError("wait", wait, "a number of seconds from 0 on")
-    if type(take_over) is not bool:
-        raise ConfigError("take_over", take_over, "True or False")
-    if type(how.get("progress", False)) is not bool:
-        raise ConfigError("progress", how["progress"], "True or False")
+    for name, said in (("take_over", take_over), ("progress", how.get("progress", False))):
+        if type(said) is not bool:
+            raise ConfigError(name, said, "True or False")
     if by is not None and not isinstance(by, str):
         raise ConfigError("by", by, "a str that says who")
     return wait or 0.0, take_over, signal_of(how), by, _labels_of(how)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from stategraph._engine.context import RunContext
 from stategraph._engine.saving import emit, seconds_since, tell
@@ -18,6 +18,8 @@ from stategraph.edges import Edge, NoWay, describe_predicate, place_of
 from stategraph.errors import ExecutionError
 from stategraph.nodes.step import PartTold
 from stategraph.state import State, took_ns_of
+
+_Answer = TypeVar("_Answer")
 
 
 class Teller(Protocol):
@@ -77,11 +79,16 @@ def announce_entry(
         yield (Notify, notify, (EventType.NODE_START, about))
 
 
-def announce_start(run: RunContext) -> Task[None]:
-    """Report that the call goes on with the run from here."""
+def announce_start(run: RunContext, steps: Task[_Answer]) -> Task[Task[_Answer]]:
+    """Report that the call goes on with the run from here; return its steps as the observer wants them."""
     run.began_ns = clock.monotonic_ns()
     run.services.place = run.services.place or {"call_id": os.urandom(8).hex()}  # nested runs are given it
     yield from emit(run, EventType.GRAPH_START, run.state)
+    if not hasattr(run.services.observer, "enter_node"):
+        return steps
+    from stategraph._engine.placing import placed  # imported when used: few observers do that
+
+    return placed(run, steps)
 
 
 def announce_completion(run: RunContext, handler: str) -> Task[None]:

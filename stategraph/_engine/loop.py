@@ -45,11 +45,12 @@ def run_from(run: RunContext, stage: CompiledNode | None) -> Task[State]:
     """Run on from a node that is completed (None: from the start), and handle what ends the run early."""
     run.services.heeds_cancel = True
     try:
+        steps = _steps(run, stage, run.state.progress.next_node if run.state.progress else "")
         if run.wanted:
             from stategraph._engine.announce import announce_start  # imported when used, and before anything can fail
 
-            yield from announce_start(run)
-        pausing = yield from _steps(run, stage, run.state.progress.next_node if run.state.progress else "")
+            steps = yield from announce_start(run, steps)
+        pausing = yield from steps
         if pausing is None:
             yield from _complete(run)
         else:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import cast
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack
+from functools import partial
+from typing import Any, cast
 
 from stategraph._values.events import Event, EventType, Listener, listener_problem, notify_of, wants
 from stategraph.errors import ConfigError
@@ -22,6 +24,9 @@ class MultiObserver(Observer):
 
     def __init__(self, *observers: Listener | Iterable[Listener]) -> None:
         self.observers: tuple[Listener, ...] = tuple(observer for given in observers for observer in _each(given))
+        entering = [observer for observer in self.observers if hasattr(observer, "enter_node")]
+        if entering:
+            self.enter_node = partial(_enter_all, entering)
 
     def on_event(self, event: Event) -> None:
         for observer in self.observers:
@@ -30,6 +35,14 @@ class MultiObserver(Observer):
 
     def wants(self, type: EventType) -> bool:
         return any(wants(observer, type) for observer in self.observers)
+
+
+def _enter_all(observers: list[Any], call_id: str, run_id: str) -> Callable[[], object]:
+    """Have each of the observers put something around a node; return what takes all of it away."""
+    with ExitStack() as stack:
+        for observer in observers:
+            stack.callback(observer.enter_node(call_id, run_id))
+        return stack.pop_all().close
 
 
 def _each(given: Listener | Iterable[Listener]) -> Iterable[Listener]:

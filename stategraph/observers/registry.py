@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from stategraph._util.registry import Registry
@@ -11,26 +11,19 @@ from stategraph.errors import ConfigError
 from stategraph.observers.base import NoopObserver
 
 
-def _structlog(level: str = "info") -> Listener:
-    from stategraph.observers.logging import StructlogObserver  # imported when used: structlog takes 50 ms
+def _bundled() -> Mapping[str, tuple[Any, Any]]:
+    from stategraph.observers._bundled import BUNDLED  # imported when used
 
-    return StructlogObserver(level)
-
-
-def _progress(every: float = 1.0) -> Listener:
-    from stategraph.observers.progress import ProgressObserver  # imported when used
-
-    return ProgressObserver(every=every)
+    return BUNDLED
 
 
 _observers: Registry[Listener] = Registry(
     "observer",
     "stategraph.observers",
     is_instance=lambda entry: not isinstance(entry, type) and callable(getattr(entry, "on_event", None)),
+    bundled=_bundled,
 )
 _observers.register("noop", NoopObserver())
-_observers.register("structlog", _structlog)
-_observers.register("progress", _progress)
 
 
 def register_observer(name: str, observer: Listener | Callable[..., Listener]) -> None:

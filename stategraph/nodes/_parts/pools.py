@@ -135,11 +135,12 @@ class ThreadPool:
             for _ in range(min(workers, len(jobs)))
         ]
         self._started = False
-        self._context = contextvars.copy_context()
+        self._context = contextvars.Context()
 
     def next(self, _: object = None) -> list[Outcome]:
         if not self._started:
             self._started = True
+            self._context = contextvars.copy_context()  # with what is put around the node
             for thread in self._threads:
                 thread.start()
         self._make_room(self._taken)
