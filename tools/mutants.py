@@ -254,8 +254,8 @@ MUTANTS = (
     Mutant(
         "several saves go by what is remembered of a policy",
         "stores/_rows/saving.py",
-        "    return following is not None and _is_written(log, following)",
-        "    save(log, newest)\n    return True",
+        "    if following is None or (known is None",
+        "    save(log, newest)\n    return True\n    if following is None or (known is None",
         ("tests/stores/test_two_handles.py",),
     ),
     Mutant(
@@ -296,8 +296,8 @@ MUTANTS = (
     Mutant(
         "an error of the background thread is swallowed",
         "stores/write_behind.py",
-        "                self._error = error\n            with",
-        "                self._error = None\n            with",
+        "the thread of the run\n                self._error = error",
+        "the thread of the run\n                self._error = None",
         ("tests/stores/test_background.py",),
     ),
     Mutant(
@@ -306,6 +306,34 @@ MUTANTS = (
         "        self._save_gathered()\n        with self._lock:\n            self._raise_error()",
         "        with self._lock:\n            self._raise_error()",
         ("tests/stores/test_background.py -k interrupt",),
+    ),
+    Mutant(
+        "a run that is begun by others is saved as if it were new",
+        "stores/_rows/saving.py",
+        " or (known is None and following[0] is not None):",
+        ":",
+        ("tests/stores/test_two_handles.py", "tests/stores/test_writer.py"),
+    ),
+    Mutant(
+        "what comes while its writer saves waits until the run ends",
+        "stores/writer.py",
+        "            if queued.has_queued:  # more has come meanwhile\n                self.call(queued)\n",
+        "",
+        ("tests/stores/test_writer.py",),
+    ),
+    Mutant(
+        "a forked child waits for the threads of its parent",
+        "stores/write_behind.py",
+        "        behind.renew()",
+        "        pass",
+        ("tests/stores/test_writer.py",),
+    ),
+    Mutant(
+        "a run that is too far ahead waits for a writer that is not there",
+        "stores/write_behind.py",
+        "and self._error is None:\n            self._save_gathered()",
+        "and self._error is None:\n            break",
+        ("tests/stores/test_writer.py",),
     ),
     Mutant(
         "an interrupt at the start of a thread passes for a lack of threads",
@@ -513,9 +541,37 @@ MUTANTS = (
     Mutant(
         "slow nodes keep the store waiting",
         "_drivers/aio.py",
-        "self._threads.store.begin(",
-        "self._threads.nodes.begin(",
+        'self._run, self._asks = task, threads.of(getattr(store, "behind_of", store))',
+        "self._run, self._asks = task, threads.nodes",
         ("tests/test_threads.py",),
+    ),
+    Mutant(
+        "a save that was made together with others hears of no cancellation",
+        "_drivers/together.py",
+        "        return _raised_by(partial(io.heed_cancel, state))",
+        "        return None",
+        ("tests/test_crowds.py",),
+    ),
+    Mutant(
+        "what is to be saved with a State is lost if it cannot be saved together with others",
+        "_drivers/together.py",
+        "    io.before = before\n",
+        "",
+        ("tests/test_crowds.py",),
+    ),
+    Mutant(
+        "a save is taken for made that could not be made together with others",
+        "stores/_rows/together.py",
+        "(unsaved is None or _unsaved(log, *unsaved)))",
+        "True)",
+        ("tests/test_crowds.py",),
+    ),
+    Mutant(
+        "what was not written together is remembered as if it were",
+        "stores/_rows/together.py",
+        "            for batch, _ in became:\n                log.known.forget(batch.run.run_id)\n        saved",
+        "            pass\n        saved",
+        ("tests/test_crowds.py",),
     ),
     Mutant(
         "a run that never waits keeps the event loop for itself",
@@ -1163,6 +1219,20 @@ MUTANTS = (
         "newest.number > turn_of(self.saved) or ",
         "",
         ("tests/test_dbos.py -k answer",),
+    ),
+    Mutant(
+        "a run without data is taken for one that is not there",
+        "_dbos/standing.py",
+        "0 if self.saved is None else turn_of(self.saved)",
+        "turn_of(self.saved) if self.saved else 0",
+        ("tests/test_dbos.py -k elsewhere",),
+    ),
+    Mutant(
+        "a child that was forked closes the connections of its parent",
+        "_dbos/process.py",
+        " or self.is_forked",
+        "",
+        ("tests/test_dbos.py -k forked",),
     ),
     Mutant(
         "of turns that are ordered at the same time all seem new",

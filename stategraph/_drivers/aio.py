@@ -21,6 +21,7 @@ from stategraph._protocol.commands import (
     WAITING,
     Amend,
     Await,
+    Cache,
     Command,
     CommandType,
     Delete,
@@ -102,7 +103,7 @@ class _Workers:
     def __init__(
         self, task: Task[Any], signal: StopSignal | None, store: Store | None, show: _Show | None, threads: LoopThreads
     ) -> None:
-        self._run = task
+        self._run, self._asks = task, threads.of(getattr(store, "behind_of", store))
         self._limits = Limits(signal)
         self._show = show
         self._threads = threads
@@ -126,6 +127,7 @@ class _Workers:
         }
         self.perform: dict[type[CommandType], Callable[[Any, Any], Awaitable[Any]]] = {
             **dict.fromkeys(BLOCKING, self._ask_store),
+            Cache: self._ask_cache,
             RunNode: self._run_node,
             StartNode: self._start_node,
             Await: self._wait_for,
@@ -172,6 +174,9 @@ class _Workers:
         return cast(Command, command)
 
     async def _ask_store(self, function: _Function, argument: Any) -> Any:
+        return await self._outcome(self._asks.begin(function, argument))
+
+    async def _ask_cache(self, function: _Function, argument: Any) -> Any:
         return await self._outcome(self._threads.store.begin(function, argument))
 
     async def _in_thread(self, function: _Function, argument: Any) -> Any:

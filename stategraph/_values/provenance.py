@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from enum import StrEnum
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import attrs
 
@@ -35,6 +35,10 @@ class RunStatus(StrEnum):
     COMPLETED = "completed"
     FAILED = "failed"
     CANCELLED = "cancelled"
+
+
+StatusName: TypeAlias = RunStatus | Literal["active", "paused", "completed", "failed", "cancelled"]
+"""How a run stands, as somebody writes it."""
 
 
 class Kind(StrEnum):

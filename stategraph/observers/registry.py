@@ -58,12 +58,12 @@ def with_progress(observer: Listener) -> Listener:
     return observer if observer is shown else MultiObserver(observer, shown)
 
 
-def checked_observer(observer: Listener) -> Listener:
+def checked_observer(observer: object) -> Listener:
     """Return an observer that was given in place of a name. Raises ConfigError if it is none."""
     problem = listener_problem(observer)
     if problem:
         raise ConfigError("observer", observer, f"{problem} (names go into GraphConfig(observer=...))")
-    return observer
+    return observer  # type: ignore[return-value]
 
 
 def _checked(name: str, observer: Any) -> Listener:

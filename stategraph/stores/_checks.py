@@ -10,7 +10,7 @@ import attrs
 
 from stategraph._text.shown import shorten
 from stategraph._values.ids import is_nested_id, is_parts_id
-from stategraph._values.provenance import RunStatus
+from stategraph._values.provenance import RunStatus, StatusName
 from stategraph._values.state_fields import checked_labels
 from stategraph.errors import StepConflictError
 from stategraph.state import State
@@ -70,7 +70,7 @@ class Narrower(TypedDict, total=False):
 class Which(Narrower, total=False):
     """Which runs are asked for."""
 
-    status: str | None
+    status: StatusName | None
     graph: str | None
 
 

@@ -15,7 +15,7 @@ from stategraph.stores._retention import RETENTIONS, Policy, RetentionPolicy
 
 if TYPE_CHECKING:
     from stategraph._values.progress import KeptParts, Part
-    from stategraph._values.provenance import Owner
+    from stategraph._values.provenance import Owner, StatusName
     from stategraph.state import State
     from stategraph.stores._checks import Narrower, RunFilter, Which
     from stategraph.stores.summaries import Difference, Pruned, Summary, Verified
@@ -158,7 +158,7 @@ class CheckpointStore(ABC):
 
     def runs(
         self,
-        status: str | None = None,
+        status: StatusName | None = None,
         graph: str | None = None,
         limit: int = 100,
         after: str | None = None,

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from stategraph._owners.leases import LEASE
-from stategraph._text.shown import Hidden
+from stategraph._text.shown import Hidden, unreadable
 from stategraph._util.validators import is_count, is_seconds
 from stategraph.errors import ConfigError
 from stategraph.stores._rows.store import RowStore
@@ -114,7 +114,7 @@ def _url_of(given: object) -> str:
     if given.isidentifier():
         text = os.environ.get(given, "")
         if not text:
-            raise ConfigError(key, given, f"{allowed}: no environment variable has this name")
+            raise ConfigError(key, given, f"{allowed}: no environment variable is named {given}")
     try:
         from redis import ConnectionPool
     except ImportError as error:
@@ -123,5 +123,5 @@ def _url_of(given: object) -> str:
     try:
         ConnectionPool.from_url(text)
     except ValueError:
-        raise ConfigError(key, Hidden.of(given), f"{allowed}: this one cannot be read") from None
+        raise ConfigError(key, Hidden.of(given), f"{allowed}: {unreadable(text, 'redis', 'rediss', 'unix')}") from None
     return text

@@ -325,7 +325,7 @@ def _page(store, monkeypatch, where):
 
     def query(run_id, statement, *_):
         asked.append(statement)
-        return []
+        return [(10**6,)] if "count(*)" in statement else []  # of few it would be another
 
     monkeypatch.setattr(table_of(store), "query", query)
     store.runs(
@@ -333,7 +333,7 @@ def _page(store, monkeypatch, where):
         graph="g" if "graph" in where else None,
         after="5" if "number" in where else None,
     )
-    return asked[0].replace("LIMIT ?", "LIMIT 100").replace("?", "'5'")
+    return asked[-1].replace("LIMIT ?", "LIMIT 100").replace("?", "'5'")
 
 
 class TestWhatIsWritten:

@@ -66,6 +66,8 @@ class PostgresTable(Leasing, Table):
         lease: How many seconds a run stays with a process that is not heard of.
     """
 
+    is_server = True
+
     def __init__(
         self, store: object, dsn: str, schema: str, *, pool: int, patience: float, prepares: bool, lease: float
     ) -> None:
@@ -263,7 +265,7 @@ class PostgresTable(Leasing, Table):
             *(("status = ${}::text", which.status), ("graph = ${}::text", which.graph)),
             *(("number < ${}::bigint", before), ("created_ns >= ${}::bigint", since)),
             ('run_id COLLATE "C" >= ${}::text', which.prefix),
-            *(("parent > ${}::text", parent and f"{parent}@"), ("parent < ${}::text", parent and f"{parent}A")),
+            *(("parent > ${}::text", parent and f"{parent}!"), ("parent < ${}::text", parent and f'{parent}"')),
         ]
         asked_for = [(condition, value) for condition, value in conditions if value is not None]
         if not all(_is_kept(value) for _, value in asked_for):

@@ -50,6 +50,8 @@ class RedisTable(Leasing, Table):
         lease: How many seconds a run stays with a process that is not heard of.
     """
 
+    is_server = True
+
     def __init__(self, store: object, nodes: Nodes, *, replicas: int, patience: float, lease: float) -> None:
         self.store, self._nodes = store, nodes
         self._replicas, self._patience = replicas, patience

@@ -47,6 +47,7 @@ CREATE TABLE run (
 CREATE TABLE fence (run_id TEXT PRIMARY KEY, number INTEGER NOT NULL, cancelled INTEGER NOT NULL, by_whom TEXT);
 CREATE INDEX run_by_status ON run (status, number);
 CREATE INDEX run_by_graph ON run (graph, number);
+CREATE INDEX run_by_parent ON run (parent) WHERE parent IS NOT NULL;
 CREATE TABLE checkpoint (
     id INTEGER PRIMARY KEY,
     base INTEGER NOT NULL,
@@ -118,15 +119,12 @@ PUT_ROWS = {
 
 _SEQUENCE = f"id & {LAST_SEQUENCE}"
 CHAIN = f"""
-WITH newest (id, base) AS (
-    SELECT id, base FROM checkpoint
-    WHERE id BETWEEN (SELECT number << {SEQUENCE_BITS} FROM run WHERE run_id = :run_id)
-        AND (SELECT number << {SEQUENCE_BITS} | :last FROM run WHERE run_id = :run_id)
-    ORDER BY id DESC LIMIT 1
-)
-SELECT (SELECT sequence FROM run WHERE run_id = :run_id), (SELECT step FROM run WHERE run_id = :run_id),
-    {_SEQUENCE}, {_ROW_COLUMNS} FROM checkpoint
-WHERE id BETWEEN (SELECT id - max(0, ({_SEQUENCE}) - base) FROM newest) AND (SELECT id FROM newest)
+WITH of_run (number, newest, newest_step) AS (SELECT number, sequence, step FROM run WHERE run_id = :run_id)
+SELECT newest, newest_step, {_SEQUENCE}, {_ROW_COLUMNS} FROM of_run CROSS JOIN checkpoint
+WHERE id BETWEEN (
+    SELECT id - max(0, ({_SEQUENCE}) - base) FROM checkpoint
+    WHERE id BETWEEN number << {SEQUENCE_BITS} AND number << {SEQUENCE_BITS} | :last ORDER BY id DESC LIMIT 1
+) AND number << {SEQUENCE_BITS} | :last
 ORDER BY id
 """
 INDEX = f"""

@@ -13,7 +13,6 @@ from typing import Any, TypeAlias, TypeVar
 
 from stategraph._owners.file_holds import Fence, FileHolds, SeenHolds
 from stategraph._owners.holds import Hold, acting, lost
-from stategraph._values import clock
 from stategraph._values.ids import PARTS, given_id, nested_range
 from stategraph.errors import CheckpointCorruptError, CheckpointError, CheckpointSaveError
 from stategraph.stores._checks import RunFilter
@@ -40,7 +39,7 @@ from stategraph.stores._rows.sql_columns import (
     step_values,
 )
 from stategraph.stores._rows.sql_schema import LAST_SEQUENCE, SEQUENCE_BITS
-from stategraph.stores._rows.table import Identify, Table, closed_error, read_only_error
+from stategraph.stores._rows.table import MANY, Identify, Table, closed_error, read_only_error, while_short
 
 _Result = TypeVar("_Result")
 
@@ -66,6 +65,8 @@ class SqliteTable(Table):
         connection: The connection. It is only used within `query`, `in_transaction` and `erase`.
         files: What the connection has open.
     """
+
+    removed_together = MANY
 
     def __init__(self, store: object, path: Path, identify: Identify, *, read_only: bool) -> None:
         self.store, self._path, self._identify, self._read_only = store, path, identify, read_only
@@ -301,6 +302,15 @@ class SqliteTable(Table):
         """Delete a run within a transaction; return whether it had this version."""
         if acting.hold is not None and self._is_lost(acting.hold):
             raise lost(given_id(run_id))
+        return self._is_deleted(run_id, version)
+
+    def remove_all(self, runs: Sequence[tuple[RunRecord, Hold]]) -> Sequence[bool]:
+        def remove(run: RunRecord, hold: Hold) -> bool:
+            return not self._is_lost(hold) and self._is_deleted(run.run_id, run.version)
+
+        return self.in_transaction("", lambda: while_short(runs, remove))
+
+    def _is_deleted(self, run_id: str, version: int | None) -> bool:
         delete = "DELETE FROM run WHERE run_id = ? AND version = coalesce(?, version) RETURNING number"
         found = self.connection.execute(delete, (run_id, version)).fetchall()
         self._delete_rows(found)
@@ -336,17 +346,9 @@ class SqliteTable(Table):
         return run_of(found[0], self) if found else None
 
     def runs(self, which: RunFilter, limit: int, before: int | None) -> list[RunRecord | Unreadable]:
-        parent, since = which.parent, None if which.since is None else clock.to_ns(which.since)
-        conditions = [
-            *(("status = ?", which.status), ("graph = ?", which.graph), ("number < ?", before)),
-            *(("run_id >= ?", which.prefix), ("created_ns >= ?", since)),
-            *(("parent > ?", parent and f"{parent}@"), ("parent < ?", parent and f"{parent}A")),  # A comes after @
-        ]
-        asked = [(condition, value) for condition, value in conditions if value is not None]
-        shown = sql.IS_SHOWN if parent is None else "true"
-        where = f"WHERE {' AND '.join([*(condition for condition, _ in asked), shown])}"
-        values = [*(value for _, value in asked), limit]
-        select = f"SELECT {sql.RUN} FROM run {where} ORDER BY number DESC LIMIT ?"
+        from stategraph.stores._rows.sql_filters import select_runs  # imported when used: a run asks for no list
+
+        select, values = select_runs(which, limit, before, partial(self.query, ""))
         found = self.query("", select, values, fetch_damaged_text)
         return [run_or_unreadable(row, self) for row in found]
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from time import monotonic
 from typing import Any, TypeAlias
 
 from stategraph._owners.file_holds import Fence
+from stategraph._owners.holds import Hold, on_behalf_of
 from stategraph._owners.shared import SharedHolds
-from stategraph.errors import CheckpointError
+from stategraph.errors import CheckpointError, RunBusyError, RunLostError
 from stategraph.stores._checks import RunFilter
 from stategraph.stores._rows.records import CheckpointRecord, RunRecord, Unreadable, WriteBatch
 
@@ -26,11 +28,15 @@ class Table(ABC):
         store: The store whose records these are; errors name it, and runs that were dropped know it.
         closed: Whether it was closed.
         lanes: How many transactions it makes at a time.
+        is_server: Whether it is on a server, which answers several threads at the same time.
+        removed_together: How many runs at most it removes in one transaction.
     """
 
     store: object
     closed: bool
     lanes: int = 1
+    is_server: bool = False
+    removed_together: int = 1
 
     def __str__(self) -> str:
         return str(self.store)
@@ -127,6 +133,20 @@ class Table(ABC):
             RunLostError: this thread acts for somebody who has.
         """
 
+    def remove_all(self, runs: Sequence[tuple[RunRecord, Hold]]) -> Sequence[bool]:
+        """Remove runs as `remove` does, each if it has this version, on behalf of whoever holds it.
+
+        Returns:
+            Whether each was removed. These may be fewer than the runs: the others are left for the next time, for
+            nobody else is to wait for long.
+        """
+        ((run, hold), *_) = runs
+        try:
+            with on_behalf_of(hold):
+                return [self.remove(run.run_id, run.version)]
+        except (RunBusyError, RunLostError):
+            return [False]
+
     @abstractmethod
     def remove_damaged(self, run_id: str) -> bool:
         """Remove what stands under an id that no run can have, as `runs` reports it; return whether anything did."""
@@ -175,6 +195,24 @@ class Table(ABC):
     @abstractmethod
     def close(self) -> None:
         """Close all files."""
+
+
+MANY = 1_000
+"""Runs that are removed in one transaction, if that does not take too long."""
+
+LONGEST = 0.025
+"""Seconds after which a transaction that removes many runs ends, for others wait for it."""
+
+
+def while_short(runs: Sequence[tuple[RunRecord, Hold]], remove: Callable[[RunRecord, Hold], bool]) -> list[bool]:
+    """Remove runs one after the other, at least one, until others have waited for long enough."""
+    outcomes: list[bool] = []
+    enough = monotonic() + LONGEST
+    for run, hold in runs:
+        outcomes.append(remove(run, hold))
+        if monotonic() > enough:
+            break
+    return outcomes
 
 
 def read_only_error(store: object, run_id: str, kind: type[CheckpointError]) -> CheckpointError:
