@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from stategraph import EventType, ExecutionError, RetryPolicy, State
+from stategraph._owners.byte_locks import LockFile
 from stategraph.nodes.interrupt import InterruptNode
 from stategraph.nodes.map import MapNode
 from stategraph.nodes.parallel import ParallelNode
 from stategraph.stores.memory import MemoryStore
+from stategraph.stores.sqlite import SqliteStore
 from tests.scenarios import RUN, Scene, broken_first, make_graph, raises, trace, traces
 from tests.test_events import RUN_EVENTS, Recorder
 
@@ -217,6 +220,25 @@ class TestUnderWay:
         make_graph({"sub": inner.as_node()}, store=store).execute(State(run_id=RUN))
 
         assert [owner.node for owner in found if owner] == ["sub"]
+
+
+@pytest.mark.inside
+def test_what_others_see_of_a_nested_run(tmp_path: Path) -> None:
+    """The node that runs the graph, as in the process itself."""
+    store, found = SqliteStore(tmp_path / "runs.db"), []
+
+    def look(state: State) -> dict[str, Any]:
+        hold = store._holds.get(RUN) or store._log.table.owners.get(RUN)  # type: ignore[union-attr]
+        assert hold is not None
+        (lock,) = tmp_path.glob("*owners*")
+        found.append(LockFile(lock, read_only=True).owner(hold.byte))
+        return {}
+
+    inner = make_graph({"x": trace("x"), "y": look}, store=store, name="inner")
+    make_graph({"a": trace("a"), "sub": inner.as_node()}, store=store).execute(State(run_id=RUN))
+
+    assert [owner.node for owner in found if owner] == ["sub"]
+    store.close()
 
 
 def test_all_events_say_where_they_belong(play: Scene) -> None:

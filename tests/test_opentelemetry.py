@@ -17,7 +17,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader, PeriodicExportingMetricReader
 from opentelemetry.sdk.resources import Resource
-from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import StatusCode
@@ -44,6 +44,19 @@ def id_of(span: Any) -> int:
     return found
 
 
+class Open(SpanProcessor):
+    """Knows which spans have not ended."""
+
+    def __init__(self) -> None:
+        self.names: dict[int, str] = {}
+
+    def on_start(self, span: Any, parent_context: Any = None) -> None:
+        self.names[id_of(span)] = span.name
+
+    def on_end(self, span: ReadableSpan) -> None:
+        del self.names[id_of(span)]
+
+
 class Traced:
     """An observer whose spans and figures are kept in memory, and a tracer of the user's own."""
 
@@ -51,9 +64,16 @@ class Traced:
         self.exporter, self.reader = InMemorySpanExporter(), InMemoryMetricReader()
         self.provider = TracerProvider()
         self.provider.add_span_processor(SimpleSpanProcessor(self.exporter))
+        self._open = Open()
+        self.provider.add_span_processor(self._open)
         self.meters = MeterProvider([self.reader])
         self.observer = OpenTelemetryObserver(self.provider, self.meters)
         self.tracer = self.provider.get_tracer("the user's")
+
+    @property
+    def under_way(self) -> list[str]:
+        """The names of the spans that have not ended."""
+        return list(self._open.names.values())
 
     @property
     def spans(self) -> list[ReadableSpan]:
@@ -120,7 +140,7 @@ class Traced:
 def traced() -> Iterator[Traced]:
     one = Traced()
     yield one
-    assert one.observer._runs == {}
+    assert one.under_way == []
     assert otel.get_current_span() is otel.INVALID_SPAN  # nothing is left in the context of the caller
     one.provider.shutdown()
     one.meters.shutdown()
@@ -322,7 +342,7 @@ class TestEnds:
         play.execute(graph, State({"why": 1}, run_id=RUN))
 
         assert {span.name for span in traced.spans} == {"run flow", "node ask"}
-        assert traced.observer._runs == {}
+        assert traced.under_way == []
         assert attributes(traced.one("run flow"))["status"] == "paused"
         assert attributes(traced.one("run flow"))["pause.node"] == "ask"
         assert attributes(traced.one("node ask"))["outcome"] == "paused"
@@ -339,7 +359,7 @@ class TestEnds:
         inner = make_graph({"x": trace("x"), "ask": InterruptNode("why", "answer")}, store=play.store, name="inner")
         graph = make_graph({"sub": inner.as_node()}, store=play.store, observer=traced.observer)
         play.execute(graph, State({"why": 1}, run_id=RUN))
-        assert traced.observer._runs == {}
+        assert traced.under_way == []
         assert len(traced.spans) == 5
         play.resume(graph, {"answer": 1})
 

@@ -940,6 +940,7 @@ def _callers(frame: Any) -> set[str]:
     return names
 
 
+@pytest.mark.inside
 def test_a_node_of_an_earlier_owner_is_not_under_way(open_files: Callable[[], CheckpointStore], tmp_path: Path) -> None:
     """Whoever owns the run now has not come to any yet."""
     first, second = open_files(), open_files()

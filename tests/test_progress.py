@@ -150,9 +150,9 @@ def test_several_runs_at_once(shown: ProgressObserver, stream: io.StringIO, memo
 
     text = stream.getvalue()
     assert all(f"run-{number} completed after 2 steps" in text.replace("] ", " ") for number in range(3))
-    assert shown._runs == {}
 
 
+@pytest.mark.inside
 def test_more_runs_than_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     """Those that find no line wait for one; all are told as they end."""
     monkeypatch.setenv("TERM", "xterm")
@@ -214,6 +214,7 @@ def test_how_often(every: Any) -> None:
 class TestRates:
     """Of items, in words."""
 
+    @pytest.mark.inside
     @pytest.mark.parametrize(
         ("done", "found", "failed", "told"),
         [
@@ -232,6 +233,7 @@ class TestRates:
 
         assert run.items == told
 
+    @pytest.mark.inside
     def test_quick_steps(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """A run of very many steps does not flood a log."""
         stream = io.StringIO()

@@ -83,8 +83,7 @@ def _steps(run: RunContext, stage: CompiledNode | None, name: str) -> Task[tuple
     monotonic_ns, now_ns = clock.monotonic_ns, clock.now_ns
     asks, look_at = keeps_recent or plan.write_behind, monotonic() + LOOK_AGAIN
     data = data_of(state)
-    hold, encoded = run.services.hold, str.encode
-    jot, pack, at, _ = hold.jotting if hold and hold.jotting and interval == 1 and not plan.write_behind else _UNSEEN
+    (jot, pack, at, _), encoded = _jotting(run), str.encode
     if stage is None:
         name, stage = name or plan.entry, stages[plan.entry]
     while name or not stage.is_exit:
@@ -155,6 +154,14 @@ def _steps(run: RunContext, stage: CompiledNode | None, name: str) -> Task[tuple
             yield from show(run, state)
         name = following
     return None
+
+
+def _jotting(run: RunContext) -> tuple[Any, ...]:
+    """Return how to write down, for other processes, which node is under way, if they are told that."""
+    hold, plan = run.services.hold, run.plan
+    if hold is None or hold.holds is None or run.outer_step is not None or plan.interval != 1 or plan.write_behind:
+        return _UNSEEN
+    return hold.holds.jotting(hold) or _UNSEEN
 
 
 def _function(run: RunContext, stage: CompiledNode) -> Callable[[State], Any]:

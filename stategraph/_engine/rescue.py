@@ -33,6 +33,11 @@ def _last_saves(run: RunContext, error: BaseException) -> Task[None]:
     state = error.state if isinstance(error, ExecutionError) else run.state
     yield from noting(error, "While the run was being stopped", _save_unsaved(run, error, state))
     yield from noting(error, "While its last saves were waited for", flush(run, state))
+    yield from tell_end(run, state, error)
+
+
+def tell_end(run: RunContext, state: State, error: BaseException) -> Task[None]:
+    """Tell the observer that the run ends early."""
     if EventType.GRAPH_ERROR in run.wanted:
         from stategraph._engine.announce import announce_error  # imported when used: it is there since the run began
 

@@ -11,7 +11,7 @@ import os
 import threading
 import weakref
 from pathlib import Path
-from typing import Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 from stategraph._owners.byte_locks import CAN_LOCK, CAN_SEE, LockFile, byte_of
 from stategraph._owners.holds import Hold, busy
@@ -127,10 +127,13 @@ class FileHolds(SharedHolds[Fences]):
             hold.fence = fence
             hold.byte = _byte(hold.run_id, fence)
             if locks.lock(hold.byte, is_brief=hold.is_brief):
-                hold.jotting = None if hold.is_brief else locks.jotting(hold.byte)
                 return True
             hold.byte = 0  # nobody unlocks what is another's
             return False
+
+    def jotting(self, hold: Hold) -> Any:
+        locks = self._locks
+        return locks.jotting(hold.byte) if locks is not None and hold.byte else None
 
     def release(self, hold: Hold) -> None:
         with self._lock:  # until both are done, or another thread would find one of them undone

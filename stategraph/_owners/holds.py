@@ -47,14 +47,13 @@ class Hold:
         is_cancelled: Whether somebody has cancelled the run, and nobody has taken it up since.
         holds: What it is released from.
         call: Returns the call that has the run, if it is there; its ``under_way()`` says at which node, and since when.
-        jotting: How that is written down for other processes, where they look for it: see `LockFile.jotting`.
         tell: Tells whoever listens to the run that it may be lost soon, if anybody does.
         lock: Held while a store that cannot look at the hold itself is written to.
     """
 
     __slots__ = (
         *("byte", "fence", "holds", "is_brief", "is_by_hand", "is_cancelled", "is_lost", "is_settled", "is_shown"),
-        *("call", "jotting", "lock", "run_id", "since_ns", "store", "tell"),
+        *("call", "lock", "run_id", "since_ns", "store", "tell"),
     )
 
     def __init__(
@@ -69,7 +68,6 @@ class Hold:
         self.lock: threading.RLock | None = None
         self.tell: Callable[[dict[str, object]], None] | None = None
         self.call: Callable[[], Any] | None = None
-        self.jotting: Any = None
 
     def check(self) -> None:
         """Raise RunLostError if the run was taken away."""
@@ -179,6 +177,11 @@ class Holds:
         with self._lock:
             self._cancelled.pop(hold.run_id, None)
             hold.is_cancelled = False
+
+    def jotting(self, hold: Hold) -> Any:
+        """Return how to write down, for other processes, what is under way: see `LockFile.jotting`; None if they do not
+        look."""
+        return None
 
     def release(self, hold: Hold) -> None:
         """Forget a hold, if it is the one on its run."""

@@ -47,7 +47,7 @@ def do_parts(step: StepContext, jobs: Sequence[Job], workers: Workers, accept: A
     yield from step.keep_incoming()
     made_of = {job.label: job.argument for job in jobs}
     finished = yield from step.finished_parts(made_of)
-    yield from step.tell_parts((PartTold(label, "found") for label in finished), len(jobs))
+    yield from step.tell_parts((PartTold(job.label, "found") for job in jobs if job.label in finished), len(jobs))
     left = [job for job in jobs if job.label not in finished]
     if not left:
         step.is_done_before = bool(jobs) and step.attempt == 1
