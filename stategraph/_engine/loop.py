@@ -37,7 +37,7 @@ from stategraph.state import State, completed_by, data_of, evolve, told
 if TYPE_CHECKING:
     from stategraph._values.progress import Pause
 
-_UNSEEN: tuple[Any, ...] = (None, None, 0, None)  # what is under way is written down for nobody
+_UNSEEN: tuple[Any, ...] = (None, None, None, 0)  # what is under way is written down for nobody
 _MANY_KEYS = 500  # of a State: with fewer, to remember which were set takes longer than to look at all of them
 
 
@@ -83,7 +83,7 @@ def _steps(run: RunContext, stage: CompiledNode | None, name: str) -> Task[tuple
     monotonic_ns, now_ns = clock.monotonic_ns, clock.now_ns
     asks, look_at = keeps_recent or plan.write_behind, monotonic() + LOOK_AGAIN
     data = data_of(state)
-    (jot, pack, at, _), encoded = _jotting(run), str.encode
+    (seek, jot, pack, at), encoded = _jotting(run), str.encode
     if stage is None:
         name, stage = name or plan.entry, stages[plan.entry]
     while name or not stage.is_exit:
@@ -96,8 +96,9 @@ def _steps(run: RunContext, stage: CompiledNode | None, name: str) -> Task[tuple
         enter(name)
         if jot is not None:
             try:
-                jot(pack(now_ns(), encoded(name, "utf-8", "replace")), at)
-            except OSError:  # there is no room: then nobody else is told
+                seek(at)
+                jot(pack(now_ns(), encoded(name, "utf-8", "replace")))
+            except (OSError, ValueError):  # there is no room, or the store is closed: then nobody else is told
                 jot = None
         if watched:
             yield from announce_entry(run, stage, edge, name, begins=left > 0)

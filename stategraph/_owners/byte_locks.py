@@ -16,7 +16,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import cache, partial
 from hashlib import blake2b
+from io import FileIO
 from pathlib import Path
+from typing import TypeAlias
 
 import attrs
 
@@ -40,15 +42,8 @@ _UNTIL_NOTED = 0.1  # seconds from the lock to the note, on a busy machine
 _IS_BRIEF = struct.calcsize("<QqI")  # where a note says that it is for a moment only
 
 
-class Jotter:
-    """The same file, opened once more: a run may keep this open, and a forked child, without keeping what is locked."""
-
-    def __init__(self, path: Path) -> None:
-        self.fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-
-    def __del__(self) -> None:
-        with suppress(AttributeError, OSError):  # it was never opened
-            os.close(self.fd)
+Jotting: TypeAlias = tuple[Callable[[int], int], Callable[[bytes], int | None], Callable[..., bytes], int]
+"""How to write down which node is under way; see `LockFile.jotting`."""
 
 
 class LockFile:
@@ -64,7 +59,6 @@ class LockFile:
 
     def __init__(self, path: Path, *, read_only: bool = False) -> None:
         self._path = path
-        self._jotter: Jotter | None = None
         mode = os.O_RDONLY if read_only else os.O_RDWR | os.O_CREAT
         self._fd = os.open(path, mode | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         status = os.fstat(self._fd)
@@ -76,6 +70,10 @@ class LockFile:
     def __del__(self) -> None:
         with suppress(AttributeError, OSError):  # it was never opened
             os.close(self._fd)
+        jots: FileIO | None = vars(self).get("_jots")
+        if jots is not None:
+            with suppress(OSError):
+                jots.close()  # a run that still has it does not write to another file that is given its number
 
     @property
     def is_there(self) -> bool:
@@ -97,21 +95,27 @@ class LockFile:
             pass
         return True
 
-    def jotting(self, byte: int) -> tuple[Callable[..., int], Callable[..., bytes], int, Jotter] | None:
+    def jotting(self, byte: int) -> Jotting | None:
         """Return how to write down which node is under way in a run whose byte is locked, at no Python call.
 
-        That is: what writes, what packs the time and the name, where; and what keeps the file open meanwhile. None
-        where nobody could look.
+        That is what seeks and what writes, what packs the time and the name, and where they go. None where nobody could
+        look. Runs that write at the same time may garble that, which then says nothing: each knows its byte.
         """
         if not CAN_SEE:
             return None
-        if self._jotter is None:
-            try:
-                self._jotter = Jotter(self._path)
-            except OSError:  # as where there are no descriptors left
-                return None
-        at = _JOTS + byte % _NOTES * _JOT.size
-        return partial(os.pwrite, self._jotter.fd), partial(_JOT.pack, byte), at, self._jotter
+        try:
+            jots: FileIO = vars(self).get("_jots") or self._opened_once_more()
+        except OSError:  # as where there are no descriptors left
+            return None
+        return jots.seek, jots.write, partial(_JOT.pack, byte), _JOTS + byte % _NOTES * _JOT.size
+
+    def _opened_once_more(self) -> FileIO:
+        """Open the file for what a run may hold on to, and a forked child: it keeps nothing locked."""
+        opened = FileIO(os.open(self._path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW), "r+")
+        jots: FileIO = vars(self).setdefault("_jots", opened)
+        if jots is not opened:  # another thread was quicker
+            opened.close()
+        return jots
 
     def unlock(self, byte: int) -> None:
         """Let go of a byte. Whoever locks it next and has not noted that yet seems to have it for a moment only."""
