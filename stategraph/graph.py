@@ -17,7 +17,7 @@ from stategraph._util.dropped import reaper
 from stategraph._values.events import Listener, wanted_events
 from stategraph.config import GraphConfig
 from stategraph.errors import ConfigError
-from stategraph.observers.registry import checked_observer, get_observer
+from stategraph.observers.registry import checked_observer, get_observer, with_progress
 from stategraph.state import State
 from stategraph.stores.base import CheckpointStore, RetentionPolicy
 from stategraph.stores.registry import checked_store, get_checkpoint_store
@@ -116,12 +116,12 @@ class StateGraph(GraphBuilder):
         Args:
             state: Where the run begins.
             wait: Seconds to wait for the run while another call is at work on it; None or 0 to be refused at once.
-            take_over: Take the run away from a call that is at work on it, such as one that hangs: nothing more of that
-                is saved.
+            take_over: Take the run away from a call that is at work on it, as one that hangs, which saves nothing more.
             cancel: Stops the run before the next node once it is set.
             timeout: Seconds after which the run is stopped before the next node; a node that is async is cut off.
             restart: Begin at the entry point though the run of the State is not complete, and leave it where it stands.
             by: Who gives the input, for the history.
+            progress: Show on stderr, or in the notebook, how the run goes on. See docs/observers.md.
             labels: What the run is labelled with, a mapping of str to str, for ``store.runs(labels=...)``.
 
         Returns:
@@ -283,8 +283,6 @@ class StateGraph(GraphBuilder):
 
         drive(cancel(self._new_run({"by": by}), run_id), None)
 
-    # ------------------------------------------------------------------ step by step
-
     def stream(self, state: State, **how: Unpack[ExecuteCall]) -> Stream:
         """Run a State as `execute` does, yielding it after every node, and after every chunk of a node.
 
@@ -332,9 +330,10 @@ class StateGraph(GraphBuilder):
 
             store = WriteBehindStore(self.store)
         policy = RetentionPolicy(checkpoint.retention, checkpoint.window, checkpoint.ttl)
-        services = RunIO(store, self.observer, self._name, policy, plan.persist, partial(reaper.settle, self.store))
+        observer = with_progress(self.observer) if how.get("progress") else self.observer
+        services = RunIO(store, observer, self._name, policy, plan.persist, partial(reaper.settle, self.store))
         dropped = partial(hand_over, self.store, os.getpid())
-        return RunContext(plan, services, wanted_events(self.observer), shows, dropped, *asked)
+        return RunContext(plan, services, wanted_events(observer), shows, dropped, *asked)
 
     def _sync_run(self, how: Call, kind: type = Call, *, shows: bool = False) -> RunContext:
         run = self._new_run(how, kind, shows=shows)

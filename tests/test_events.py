@@ -111,7 +111,7 @@ class TestOrder:
         with pytest.raises(ExecutionError):
             memory_scene.execute(graph)
 
-        assert recorder.told()[-3:] == ["node.error b", "checkpoint.save a", "graph.error a"]
+        assert recorder.told()[-3:] == ["node.error b", "checkpoint.save a", "graph.error b"]
         assert "ValueError: no topic" in recorder.data(EventType.GRAPH_ERROR)[0]["error"]
         assert recorder.data(EventType.GRAPH_ERROR)[0]["status"] == "failed"
 
@@ -168,7 +168,7 @@ class TestOrder:
         with pytest.raises(ExecutionError):
             memory_scene.execute(memory_scene.graph({"a": raises(ValueError())}, observer=recorder, store=store))
 
-        assert recorder.told()[-1] == "graph.error "
+        assert recorder.told()[-1] == "graph.error a"
 
     def test_a_save_that_fails(self, memory_scene: Scene) -> None:
         """It is the end of the run, and told as that."""

@@ -5,6 +5,7 @@ The engine never calls these functions. It puts them into commands.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING, Any, cast
@@ -61,6 +62,7 @@ class RunIO:
         self._source = source
         self._policy = policy
         self._is_told = False
+        self.place: dict[str, Any] = {}  # of the run in the tree of all events
         self.before: dict[int, State] = {}  # what is to be saved with the next State, by its identity
 
     @property
@@ -222,7 +224,8 @@ class RunIO:
 
     def notify(self, about: tuple[EventType, Mapping[str, Any]]) -> None:
         """Tell the observer of an event: its type and its data."""
-        notify(self.observer, about[0], self._source, about[1])
+        self.place = self.place or {"call_id": os.urandom(8).hex()}
+        notify(self.observer, about[0], self._source, {**about[1], **self.place})
 
     def _tell_policy(self, run_id: str) -> None:
         self.store.retain(run_id, self._policy)

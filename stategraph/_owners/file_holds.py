@@ -12,7 +12,7 @@ import threading
 import weakref
 from collections.abc import Collection, Iterable
 from pathlib import Path
-from typing import Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 from stategraph._owners.byte_locks import CAN_LOCK, CAN_SEE, LockFile, byte_of
 from stategraph._owners.holds import Hold, busy
@@ -134,6 +134,10 @@ class FileHolds(SharedHolds[Fences]):
                 return True
             hold.byte = 0  # nobody unlocks what is another's
             return False
+
+    def jotting(self, hold: Hold) -> Any:
+        locks = self._locks
+        return locks.jotting(hold.byte) if locks is not None and hold.byte else None
 
     def release(self, hold: Hold) -> None:
         with self._lock:  # until both are done, or another thread would find one of them undone

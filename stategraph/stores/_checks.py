@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, TypedDict
 import attrs
 
 from stategraph._text.shown import shorten
+from stategraph._values import clock
 from stategraph._values.ids import is_nested_id, is_parts_id
 from stategraph._values.provenance import RunStatus, StatusName
 from stategraph._values.state_fields import checked_labels
@@ -107,6 +108,11 @@ class RunFilter:
             raise ValueError(f"{wrong[0]}: {shorten(getattr(self, wrong[0]))} is not allowed; a str is")
         if self.owned not in (None, True, False):
             raise ValueError(f"owned: {shorten(self.owned)} is not allowed; True, False or None is")
+
+    @property
+    def since_ns(self) -> int | None:
+        """When they began, in nanoseconds since 1970, as far as a database counts: to the years 1677 and 2262."""
+        return None if self.since is None else min(max(clock.to_ns(self.since), -_LARGEST), _LARGEST)
 
     @property
     def is_narrow(self) -> bool:

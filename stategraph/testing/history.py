@@ -112,6 +112,8 @@ class HistoryContract:
         assert found(labels={"customer": "c1", "kind": "other"}) == set()
         assert found(prefix="run-") == {f"run-{number}" for number in range(9)}
         assert found(prefix="r", since=began + timedelta(days=6)) == {"run-6", "run-7", "run-8"}
+        assert found(since=datetime(2999, 1, 1, tzinfo=UTC)) == set()
+        assert len(found(since=datetime(1, 1, 1, tzinfo=UTC))) == 11
         assert found(parent="other") == {"forked"}
         assert found(owned=True) == set()
         assert store.count(owned=False) == store.count() == 11

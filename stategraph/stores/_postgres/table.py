@@ -14,7 +14,6 @@ from stategraph._owners.claims import claimed
 from stategraph._owners.holds import lost
 from stategraph._owners.leases import LeaseHolds
 from stategraph._util.dropped import reaper
-from stategraph._values import clock
 from stategraph._values.ids import given_id, nested_range
 from stategraph.errors import CheckpointCorruptError, CheckpointError, CheckpointSaveError
 from stategraph.stores._checks import RunFilter
@@ -260,10 +259,10 @@ class PostgresTable(Leasing, Table):
             before = page[-1][1]
 
     def _page(self, which: RunFilter, limit: int, before: int | None) -> list[Any]:
-        parent, since = which.parent, None if which.since is None else clock.to_ns(which.since)
+        parent = which.parent
         conditions = [
             *(("status = ${}::text", which.status), ("graph = ${}::text", which.graph)),
-            *(("number < ${}::bigint", before), ("created_ns >= ${}::bigint", since)),
+            *(("number < ${}::bigint", before), ("created_ns >= ${}::bigint", which.since_ns)),
             ('run_id COLLATE "C" >= ${}::text', which.prefix),
             *(("parent > ${}::text", parent and f"{parent}!"), ("parent < ${}::text", parent and f'{parent}"')),
         ]

@@ -10,7 +10,6 @@ import json
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeAlias
 
-from stategraph._values import clock
 from stategraph.stores._checks import RunFilter
 from stategraph.stores._rows import sql_schema as sql
 
@@ -62,7 +61,7 @@ def _indexed(which: RunFilter) -> list[_Condition]:
     if which.parent is not None:
         conditions.append(("parent BETWEEN ? AND ?", (f"{which.parent}!", f"{which.parent}!{_LAST}")))
     if which.since is not None:
-        conditions.append(("created_ns >= ?", (clock.to_ns(which.since),)))
+        conditions.append(("created_ns >= ?", (which.since_ns,)))
     return conditions
 
 
