@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -13,6 +13,7 @@ from stategraph._engine.context import RunContext
 from stategraph._engine.io import RunIO
 from stategraph._graph.builder import GraphBuilder
 from stategraph._graph.compiled import CompiledGraph
+from stategraph._plan import plan_of
 from stategraph._util.dropped import reaper
 from stategraph._values.events import Listener, wanted_events
 from stategraph.config import GraphConfig
@@ -23,6 +24,7 @@ from stategraph.stores.base import CheckpointStore, RetentionPolicy
 from stategraph.stores.registry import checked_store, get_checkpoint_store
 
 if TYPE_CHECKING:
+    from stategraph._capabilities.batch import Batch
     from stategraph._drivers.iteration import Stream
     from stategraph._drivers.streams import AsyncStream
     from stategraph._engine.calling import Recovered
@@ -210,6 +212,33 @@ class StateGraph(GraphBuilder):
         run = self._new_run(how, RunCall)
         return await adrive(run_once(run, state), signal_of(how), run.services.whole)
 
+    def run_many(self, states: Iterable[State], *, max_workers: int = 8) -> Batch:
+        """Run many States, each as `run` does, some at the same time; iterate over what came of each, in their order.
+
+        A run that fails does not stop the others: its result holds the error. States are taken as they are needed, at
+        most twice as many as there are workers ahead of the results. To close the iterator, as leaving its ``with``
+        does, stops the runs that are under way before their next node; `resume`, or the same call again, goes on.
+
+        Args:
+            states: The States. If iterating over them fails, that is raised after the results of those before.
+            max_workers: How many run at the same time, each in a thread.
+
+        Raises:
+            GraphError: the graph is not valid.
+            ConfigError: max_workers is not a number from 1 on.
+        """
+        from stategraph._capabilities.batch import Batch  # imported when used
+
+        self._runnable()
+        return Batch(self.run, states, max_workers, self.store)
+
+    def arun_many(self, states: Iterable[State], *, max_workers: int = 8) -> AsyncGenerator[Recovered, None]:
+        """Run many States as `run_many` does, on the running event loop, each in a task; ``aclose()`` cancels those."""
+        from stategraph._capabilities.abatch import abatch  # imported when used: asyncio takes 20 ms
+
+        self._runnable()
+        return abatch(self.arun, states, max_workers)
+
     def turn(self, run_id: str, input: Mapping[str, Any], **how: Unpack[Call]) -> State:
         """Go on with a conversation: finish the turn before, then execute the run with this input.
 
@@ -359,41 +388,12 @@ class StateGraph(GraphBuilder):
         plan = self._plans.get(saves_keys)
         if plan is None:
             with self._lock:
-                plan = self._plans[saves_keys] = self._make_plan(checkpoint.persist if saves_keys else None)
+                handled = any(policies.on_error is not None for policies in self._policies.values())
+                plan = self._plans[saves_keys] = plan_of(self._compiled, self.config, self.store, saves_keys, handled)
         return plan
-
-    def _make_plan(self, keys: Iterable[str] | None) -> CompiledGraph:
-        checkpoint = self.config.checkpoint
-        handled = any(policies.on_error is not None for policies in self._policies.values())
-        persist = None if keys is None else frozenset([*keys, "error"] if handled else keys)  # none could make it again
-        keeps = checkpoint.interval > 0 and self.store.keeps_parts
-        plan = self._compiled(
-            persist,
-            interval=0 if checkpoint.durability == "exit" else checkpoint.interval,
-            saves=checkpoint.interval > 0,
-            write_behind=checkpoint.durability == "async",
-            loads_parts=keeps,
-            keeps_parts=keeps and checkpoint.durability != "exit",
-            preserve=checkpoint.preserve,
-            forgets=not checkpoint.preserve,
-            max_iterations=self.config.max_iterations,
-            store=str(self.store),
-            digest=_digest_of,
-        )
-        if all(stage.is_plain for stage in plan.stages.values()):
-            return plan
-        from stategraph._capabilities.equip import equipped  # imported when used: by graphs that need more than calls
-
-        return equipped(plan, self.store)
 
     def _changed(self) -> None:
         self._plans = {}
 
     def __repr__(self) -> str:
         return f"StateGraph({self.name!r}, {len(self._nodes)} nodes, {len(self._edges)} edges, {self.store})"
-
-
-def _digest_of(*parts: Mapping[str, Any]) -> str:
-    from stategraph.stores._codec.digest import digest_of  # imported when used: by pauses, and parts of steps
-
-    return digest_of(*parts)
