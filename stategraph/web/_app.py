@@ -143,7 +143,8 @@ class Pages:
         version = self.reader.version(run_id)
         rows, newest = self.reader.past(run_id).rows, self.reader.store.load(run_id)
         place = _number(asked, "row", len(rows) - 1, len(rows) - 1)
-        first = place - place % _PAGE
+        newest_page = max(len(rows) - _PAGE, 0)
+        first = newest_page if place >= newest_page else place - place % _PAGE
         children = self.reader.children(run_id, _PAGE + 1, asked.get("children") or None)
         graph = self._graph_of(newest)
         state = newest if place == len(rows) - 1 else self.reader.state(rows[place])
@@ -184,7 +185,8 @@ class Pages:
     def value(self, request: Request, asked: Mapping[str, str]) -> Response:
         """Show all of one value, as text."""
         rows = self.reader.past(asked.get("id", "")).rows
-        state = self.reader.state(rows[_number(asked, "row", len(rows) - 1, len(rows) - 1)])
+        row = rows[_number(asked, "row", len(rows) - 1, len(rows) - 1)]
+        state = self.reader.state(row, is_only=len(rows) == 1)
         if asked.get("key") not in state:
             raise HTTPException(404, "there is no such key")
         return PlainTextResponse(value_text(state[asked["key"]], _LONGEST))

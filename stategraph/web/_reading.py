@@ -77,9 +77,9 @@ class Reader:
         before = rows[place - 1]
         return Difference.between(self.state(before), state)
 
-    def state(self, row: Summary) -> State:
-        """Return the State of a row of a history; the one step alone where the store keeps one State of each."""
-        return look(self.store, row.run_id, row.step, row.revision or None)
+    def state(self, row: Summary, *, is_only: bool = False) -> State:
+        """Return the State of a row of a history. With its revision, the store finds it without a look at all rows."""
+        return look(self.store, row.run_id, row.step, None if is_only else row.revision)
 
     def children(self, run_id: str, limit: int, after: str | None) -> list[Summary]:
         """Return runs that were forked from a run, or are nested in it."""
@@ -99,7 +99,7 @@ class Reader:
                     found += self.store.load_parts(state.run_id, state.step + 1, node)
                 except FormatError:  # they hold values that are unknown here
                     continue
-        return found
+        return sorted(found, key=lambda label: (int(label), "") if label.isdecimal() else (-1, label))
 
 
 def nested_by_step(children: Sequence[Summary]) -> dict[int, list[Summary]]:

@@ -8,7 +8,6 @@ from itertools import pairwise
 
 import attrs
 
-from stategraph._values.provenance import Kind
 from stategraph.cli._text import cut, span
 from stategraph.stores.summaries import Summary
 
@@ -39,6 +38,12 @@ class Bar:
     note: str
     nested: Sequence[Summary] = ()
 
+    @property
+    def node(self) -> str:
+        """The node that this is about: of a wait or a failure, where the run stands."""
+        stands_at = self.row.error or self.row.pause
+        return stands_at.node if stands_at else self.row.checkpoint_node
+
 
 def bars_of(
     rows: Sequence[Summary], first: int, last: int, nested: Mapping[int, Sequence[Summary]], now: datetime
@@ -53,7 +58,6 @@ def bars_of(
     for place, (row, (begun, ended)) in enumerate(zip(shown, spans, strict=True), first):
         seconds = (ended - begun).total_seconds()
         waits = row.pause is not None
-        inside = nested.get(row.step, ()) if row.kind in (Kind.STEP, Kind.END) or not row.revision else ()
         bars.append(
             Bar(
                 row,
@@ -64,7 +68,7 @@ def bars_of(
                 f"{(begun - begin).total_seconds() / whole * 100:.2f}",
                 f"{max(seconds / whole * 100, 0.6):.2f}" if waits or row.took is not None else "0",
                 _note(row),
-                inside if row.revision == 0 else (),
+                () if row.revision else nested.get(row.step, ()),
             )
         )
     return bars

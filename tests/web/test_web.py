@@ -1,5 +1,8 @@
 """The page: what it shows, what it does, and whom it lets in."""
 
+import re
+import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -9,12 +12,14 @@ from typing import Literal
 from urllib.parse import quote
 
 import attrs
+import httpx
 import pytest
 
 from stategraph import ConfigError, ExecutionError, State
 from stategraph.stores.memory import MemoryStore
 from stategraph.stores.sqlite import SqliteStore
 from stategraph.web import app
+from tests.cli.shop import call, environment
 from tests.web.conftest import let_in
 from tests.web.desk import HOSTILE, asks, change, csrf_of, desk, text_of
 
@@ -418,3 +423,37 @@ def test_two_graphs_of_one_name_are_refused(store):
     """It could not be told whose runs they are."""
     with pytest.raises(ConfigError):
         app(store, [desk(store), desk(store)])
+
+
+# --------------------------------------------------------------------------- the command
+
+
+def test_the_command_prints_an_address_and_serves_it(tmp_path):
+    """Until it is interrupted; whoever has the address is let in."""
+    with SqliteStore(tmp_path / "runs.db") as store:
+        store.save(State(run_id="one"))
+    command = [sys.executable, "-m", "stategraph.cli", "--store", "runs.db", "ui", "--port", "0"]
+    with subprocess.Popen(command, cwd=tmp_path, env=environment(), stdout=subprocess.PIPE, text=True) as serving:
+        address = serving.stdout.readline().strip()
+        with httpx.Client(follow_redirects=True) as client:
+            shown = client.get(address).text
+            refused = httpx.get(address.partition("?")[0]).status_code
+        serving.send_signal(signal.SIGINT)
+
+    assert re.fullmatch(r"http://127\.0\.0\.1:\d+/\?token=.{32}", address)
+    assert ">one<" in shown
+    assert refused == 401
+    assert serving.returncode == 130
+
+
+def test_the_command_says_where_nothing_can_listen(tmp_path, monkeypatch):
+    """As where another process does."""
+    monkeypatch.chdir(tmp_path)
+    with SqliteStore(tmp_path / "runs.db") as store, socket.socket() as taken:
+        store.save(State(run_id="one"))
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        done = call("--store", "runs.db", "ui", "--port", str(taken.getsockname()[1]))
+
+    assert done.code == 1
+    assert "--port takes another" in done.err
