@@ -57,10 +57,15 @@ def _read(state: State, context: NodeContext) -> dict[str, Any]:
     return {"photos": [f"photo-{number}.jpg" for number in range(state["sent"])]}
 
 
+def _asked(state: State) -> dict[str, Any]:
+    time.sleep(0.09)
+    return {"prices": [4_700, 4_900]}
+
+
 def _estimate(store: CheckpointStore) -> StateGraph:
     """-> the graph that is nested in that of a claim."""
     graph = StateGraph(_config("estimate"), store=store)
-    graph.add_node("ask prices", lambda state: time.sleep(0.09) or {"prices": [4_700, 4_900]})
+    graph.add_node("ask prices", _asked)
     graph.add_node("settle", lambda state: {"amount": sum(state["prices"]) // 2})
     graph.add_edge("ask prices", "settle")
     graph.set_entry_point("ask prices")

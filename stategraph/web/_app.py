@@ -19,6 +19,7 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from stategraph._values.ids import is_nested_id
+from stategraph._values.progress import Pause
 from stategraph._values.provenance import RunStatus
 from stategraph.cli._exits import Exit, exit_of
 from stategraph.cli._options import parsed_labels
@@ -30,7 +31,7 @@ from stategraph.stores.base import CheckpointStore
 from stategraph.stores.summaries import Summary
 from stategraph.web._changing import CHANGES, Change
 from stategraph.web._doing import Doings
-from stategraph.web._forms import form_of
+from stategraph.web._forms import Form, form_of
 from stategraph.web._reading import Reader, nested_by_step
 from stategraph.web._timeline import bars_of
 
@@ -149,8 +150,9 @@ class Pages:
         graph = self._graph_of(newest)
         state = newest if place == len(rows) - 1 else self.reader.state(rows[place])
         keys = _number(asked, "keys", 0, max(len(state) - 1, 0))
-        pause = newest.pause if newest.status == RunStatus.PAUSED else None
-        asks = None if pause is None or pause.response_param is None else pause.response_param
+        waits = newest.status in (RunStatus.PAUSED, RunStatus.CANCELLED)  # an answer takes up a cancelled run, too
+        pause = newest.pause if waits else None
+        form = self._form(graph, pause)
         return self._rendered(
             request,
             "run.html",
@@ -170,12 +172,18 @@ class Pages:
             children=children[:_PAGE],
             more_children=children[_PAGE - 1].cursor if len(children) > _PAGE else None,
             parts=self.reader.parts(newest),
-            form=None if asks is None else form_of(graph, pause.node, asks) if pause else None,
+            form=form,
             pause=pause,
             can_change=graph is not None,
             problem=self.doings.problem(run_id),
             version=version,
         )
+
+    def _form(self, graph: StateGraph | None, pause: Pause | None) -> Form | None:
+        """Return what a pause asks for; None if to go on is answer enough."""
+        if pause is None or pause.response_param is None:
+            return None
+        return form_of(graph, pause.node, pause.response_param)
 
     def picture(self, request: Request, asked: Mapping[str, str]) -> Response:
         """Show the picture of a run."""

@@ -7,6 +7,7 @@ from typing import Any, TypeAlias
 
 import attrs
 
+from stategraph._values.provenance import RunStatus
 from stategraph.cli._exits import Exit, Failure
 from stategraph.graph import StateGraph
 from stategraph.stores.summaries import Summary
@@ -36,9 +37,10 @@ def _answer(graph: StateGraph, run: Summary, given: Mapping[str, str]) -> Change
     updates: dict[str, Any] | None = None
     if pause is not None and pause.id == asked and pause.response_param is not None:
         updates = {pause.response_param: form_of(graph, pause.node, pause.response_param).answer(given)}
-    # That of another pause is refused, with what came of the one that was meant.
-    how = {"pause": asked, "by": _by(given)}
-    return Change("To answer", run.run_id, lambda: graph.resume(run.run_id, updates, **how))  # type: ignore[arg-type]
+    how: dict[str, Any] = {"by": _by(given)}
+    if updates is None or run.status != RunStatus.CANCELLED:
+        how["pause"] = asked  # that of another pause is refused, with what came of the one that was meant
+    return Change("To answer", run.run_id, lambda: graph.resume(run.run_id, updates, **how))
 
 
 def _resume(graph: StateGraph, run: Summary, given: Mapping[str, str]) -> Change:

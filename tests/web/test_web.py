@@ -238,6 +238,8 @@ def test_a_run_is_resumed_cancelled_forked_and_rolled_back(page, store, graph):
     until(lambda: store.load("claim").status == "paused")
     assert change(page, "claim", "cancel", by="ann").status_code == 303
     assert store.load("claim").status == "cancelled"
+    assert change(page, "claim", "answer", pause=pause_of(store, "claim"), answer='{"amount": 3}').status_code == 303
+    until(lambda: store.load("claim").status == "completed")
     assert change(page, "claim", "fork", new="copy", step="1", revision="0").status_code == 409
     assert change(page, "claim", "fork", new="x", step="one", revision="0").status_code == 400
     assert change(page, "claim", "explode").status_code == 403
@@ -434,6 +436,7 @@ def test_the_command_prints_an_address_and_serves_it(tmp_path):
         store.save(State(run_id="one"))
     command = [sys.executable, "-m", "stategraph.cli", "--store", "runs.db", "ui", "--port", "0"]
     with subprocess.Popen(command, cwd=tmp_path, env=environment(), stdout=subprocess.PIPE, text=True) as serving:
+        assert serving.stdout is not None
         address = serving.stdout.readline().strip()
         with httpx.Client(follow_redirects=True) as client:
             shown = client.get(address).text
