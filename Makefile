@@ -52,8 +52,8 @@ mutants: $(VENV)/test.stamp  ## Plant bugs in a copy, and show which test catche
 screenshots: $(VENV)/test.stamp  ## Make the images of the page that the documentation shows; takes Chromium
 	@PYTHONPATH=. $(BIN)/python tools/screenshots.py
 
-bench: $(BENCH)/bench.stamp  ## Measure stategraph beside other libraries, in an environment of its own
-	@$(BENCH)/bin/python -m benchmarks
+bench: $(BENCH)/bench.stamp  ## Measure stategraph beside other libraries, in an environment of its own (ALL=1: slow rows, too)
+	@$(BENCH)/bin/python -m benchmarks $(if $(ALL),--all)
 
 clean:  ## Remove all that was made here, the environments too
 	rm -rf .venv .venv-* .coverage .coverage.* .hypothesis .mypy_cache .pytest_cache .ruff_cache build dist

@@ -19,7 +19,7 @@ QUICK = Effort(rounds=3, divisor=10)
 def main() -> None:
     """Measure what the command line asks for, and print it."""
     options = _options()
-    rows = [row for row in ROWS if options.only in row.title]
+    rows = [row for row in ROWS if options.only in row.title and (options.all or options.only or not row.slow)]
     with scratch.use(options.folder):
         results = list(_measured(rows, QUICK if options.quick else Effort()))
     table = markdown(results) if options.markdown else aligned(results)
@@ -36,6 +36,7 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=benchmarks.__doc__)
     parser.add_argument("--markdown", action="store_true", help="print the table in Markdown")
     parser.add_argument("--quick", action="store_true", help="fewer rounds of fewer steps")
+    parser.add_argument("--all", action="store_true", help="the slow rows, too: stores of a million runs")
     parser.add_argument("--only", metavar="TEXT", default="", help="only rows whose title contains this")
     parser.add_argument("--folder", type=Path, help="where files go while they are measured: on a disk, not in memory")
     return parser.parse_args()

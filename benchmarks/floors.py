@@ -89,6 +89,27 @@ def messages_loaded_to_an_older_step(steps: int) -> Run:
     return _load(steps, steps * 3 // 4)
 
 
+def short_runs(runs: int) -> Run:
+    """Runs of two steps, a row for the State of each."""
+    database = _opened()
+    return lambda: _save_runs(database, runs, 2)
+
+
+def crowd(runs: int) -> Run:
+    """Runs of five steps that take turns: the rows of a step of all runs are one transaction."""
+    database = _opened()
+
+    def run() -> None:
+        for step in range(5):
+            database.execute("BEGIN")
+            database.executemany(
+                _PUT, [(number, step, ormsgpack.packb({**START, "n": step})) for number in range(runs)]
+            )
+            database.execute("COMMIT")
+
+    return run
+
+
 def entries_of_a_table(steps: int) -> Run:
     """An entry in a dict that a lock guards, made and removed."""
     table: dict[str, object] = {}
@@ -137,6 +158,46 @@ def slowest_commit(steps: int) -> Callable[[], float]:
     return run
 
 
+def rows_deleted(steps: int) -> Run:
+    """A row a run, deleted one by one, a thousand in a transaction."""
+    database = _opened()
+    _put_rows(database, steps)
+
+    def run() -> None:
+        for first in range(0, steps, 1_000):
+            database.execute("BEGIN IMMEDIATE")
+            together = [(n,) for n in range(first, min(first + 1_000, steps))]
+            database.executemany("DELETE FROM step WHERE run = ?", together)
+            database.execute("COMMIT")
+
+    return run
+
+
+def rows_listed(steps: int) -> Run:
+    """Numbers and bodies of all rows of a run."""
+    database = _opened()
+    _put_rows(database, steps)
+    return lambda: database.execute("SELECT step, run FROM step").fetchall()
+
+
+def page_listed(steps: int) -> Run:
+    """The newest hundred of the rows."""
+    database = _opened()
+    _put_rows(database, steps)
+    return lambda: database.execute("SELECT * FROM step ORDER BY run DESC LIMIT 100").fetchall()
+
+
+def _put_rows(database: sqlite3.Connection, steps: int) -> None:
+    database.execute("BEGIN")
+    database.executemany(_PUT, [(n, 3, ormsgpack.packb({"n": n})) for n in range(steps)])
+    database.execute("COMMIT")
+
+
+def empty(_steps: int) -> Run:
+    """Nothing: where other libraries are no measure."""
+    return lambda: None
+
+
 def nothing(_steps: int) -> Callable[[], float]:
     """-> 0: what is saved at every step needs no draining."""
     return lambda: 0.0
@@ -158,6 +219,12 @@ def _counting(steps: int, database: sqlite3.Connection, number: int = 1) -> Run:
             database.execute(_PUT, (number, state["n"], ormsgpack.packb(state)))
 
     return run
+
+
+def _save_runs(database: sqlite3.Connection, runs: int, steps: int) -> None:
+    for number in range(runs):
+        for step in range(steps):
+            database.execute(_PUT, (number, step, ormsgpack.packb({**START, "n": step})))
 
 
 def _save_messages(database: sqlite3.Connection, steps: int) -> None:

@@ -79,6 +79,7 @@ class Row:
         steps: How many steps one sample runs.
         rounds: The most rounds worth taking (a count needs fewer than a time).
         compared: Whether a ratio to the floor says anything (it does not where the floor is next to nothing).
+        slow: Whether it takes so long that it is only measured if all rows are asked for.
         warm_up: Tries a contender before the first round; here it does the work, without the gauge.
     """
 
@@ -91,6 +92,7 @@ class Row:
     goal: Goal | None = None
     rounds: int | None = None
     compared: bool = True
+    slow: bool = False
     warm_up: Callable[[Work, int], object] = _run_once
 
     def entrants(self) -> list[Contender]:

@@ -15,12 +15,13 @@ from pathlib import Path
 from typing import Any
 
 from stategraph import CheckpointConfig, CheckpointNotFoundError, GraphConfig, State, StateGraph, key_equals
+from stategraph.config import Durability
 
 STEPS = 40
 KILLED_AT = 25
 
 
-def counting_graph(folder: Path, durability: str, interval: int) -> StateGraph:
+def counting_graph(folder: Path, durability: Durability, interval: int) -> StateGraph:
     """A loop that counts to `STEPS`; the process kills itself at `KILLED_AT` unless it has done so before."""
 
     def count(state: State) -> dict[str, Any]:
@@ -45,7 +46,7 @@ def counting_graph(folder: Path, durability: str, interval: int) -> StateGraph:
     return graph
 
 
-def run(folder: Path, durability: str, interval: int) -> None:
+def run(folder: Path, durability: Durability, interval: int) -> None:
     """Resume the run if the store has it, else start it: what a supervisor would do."""
     graph = counting_graph(folder, durability, interval)
     try:

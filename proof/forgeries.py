@@ -145,9 +145,9 @@ _UPDATE, _WHERE = "UPDATE Cache SET ", " WHERE key = :row"
 
 
 def _disk() -> Iterator[tuple[str, str, dict[str, Any]]]:
-    for (way, (change, values)), row in product(_DISK_ROWS.items(), ("run:a", "row:a@2", "number of runs")):
+    for (way, (change, values)), row in product(_DISK_ROWS.items(), ("run:a", "row:a!2", "number of runs")):
         yield f"rows: {way} in {row}", _UPDATE + change + _WHERE, {**values, "row": row}
-    for (way, value), row in product(_VALUES.items(), ("run:a", "row:a@2", "number of runs")):
+    for (way, value), row in product(_VALUES.items(), ("run:a", "row:a!2", "number of runs")):
         yield f"rows: {way} in {row}", _UPDATE + "value = :value" + _WHERE, {"value": value, "row": row}
     for way, (key, setting) in _DISK_SETTINGS.items():
         yield (

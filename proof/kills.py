@@ -14,13 +14,14 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import attrs
 
 import proof
 from proof.report import Report
 from stategraph import CheckpointConfig, GraphConfig, NodeContext, State, StateGraph, get_checkpoint_store
+from stategraph.config import Durability, Retention
 from stategraph.errors import CheckpointNotFoundError, RunCompleteError
 from stategraph.stores import CheckpointStore
 from stategraph.stores import write_behind as background
@@ -41,9 +42,9 @@ class Case:
     """How a graph saves, and how many steps a kill may cost."""
 
     store: str
-    durability: str
+    durability: Durability
     interval: int
-    retention: str
+    retention: Retention
     bound: int = _BOUND
 
     @property
@@ -304,4 +305,6 @@ def _dealt(kills: int, seed: int) -> Iterator[tuple[Case, int, int]]:
 
 
 if __name__ == "__main__":
-    live(Path(sys.argv[1]), Case(sys.argv[2], sys.argv[3], int(sys.argv[4]), sys.argv[5], int(sys.argv[6])))
+    _store, _durability, _interval, _retention, _bound = sys.argv[2:7]
+    _when = cast(Durability, _durability), int(_interval), cast(Retention, _retention)
+    live(Path(sys.argv[1]), Case(_store, *_when, int(_bound)))

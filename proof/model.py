@@ -134,7 +134,7 @@ class Model:
     def rollback(self, handle: int, run_id: str, step: int, time_ns: int) -> State:
         """-> the State that a run is taken back to, at this time."""
         run = self.runs[run_id]
-        state = run.saved[step]
+        state = evolve(run.saved[step], parent=run.newest.parent)  # a fork stays one
         for later in [one for one in run.saved if one > step]:
             del run.saved[later]
         run.visible = [one for one in run.visible if one <= step]

@@ -7,26 +7,35 @@ of DBOS is made. See docs/many-workers.md.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, Self
 
 import attrs
 
+from stategraph._dbos import checks
 from stategraph._dbos.handle import TurnHandle
 from stategraph._dbos.listing import RunView, list_runs
-from stategraph._dbos.orders import WAITING, Ordered, apart, enqueue, order_of, turn_id, turns_of, withdraw
+from stategraph._dbos.orders import (
+    DATABASE,
+    WAITING,
+    WAY_OUT,
+    Ordered,
+    apart,
+    enqueue,
+    order_of,
+    turn_id,
+    turns_of,
+    withdraw,
+)
 from stategraph._dbos.process import DEFAULT_QUEUE, Process, Queue
 from stategraph._dbos.schedules import MakeState, Schedule, Schedules
 from stategraph._dbos.standing import Standing
 from stategraph._util.validators import is_count, is_seconds
 from stategraph._values.progress import Pause
 from stategraph._values.provenance import Owner, RunStatus
-from stategraph._values.sameness import differing_items
 from stategraph.errors import (
     AnswerError,
-    CheckpointingDisabledError,
     CheckpointNotFoundError,
     ConfigError,
     RunBusyError,
@@ -74,7 +83,7 @@ class DBOSRunner:
         max_recoveries: int = 10,
         config: Mapping[str, Any] | None = None,
     ) -> None:
-        self._graphs = _checked(graphs)
+        self._graphs = checks.graphs_by_name(graphs)
         for key, value in (("lapse", lapse), ("poll", poll)):
             if not is_seconds(value):
                 raise ConfigError(key, value, "a number of seconds above 0")
@@ -82,8 +91,7 @@ class DBOSRunner:
             raise ConfigError("max_recoveries", max_recoveries, "how many workers a step may take down, from 1 on")
         self._max_recoveries = max_recoveries
         self._schedules = Schedules()
-        database = _beside(graphs) if url is None else os.environ.get(url, url) if isinstance(url, str) else url
-        self._process = Process(name, database, queues or {}, poll, lapse, config or {})
+        self._process = Process(name, checks.url_of(url, graphs), queues or {}, poll, lapse, checks.config_of(config))
 
     # ------------------------------------------------------------------ working
 
@@ -95,7 +103,9 @@ class DBOSRunner:
 
         Raises:
             RuntimeError: there is a DBOS in this process already.
+            CheckpointError: its database cannot be reached, or refuses the user.
         """
+        checks.check_no_loop("runner.launch")
         self._process.launch(self._graphs, self._max_recoveries, self._schedules.register, work=work)
         self._schedules.apply()
         return self
@@ -110,6 +120,8 @@ class DBOSRunner:
             Whether all turns have stopped. Those that have not are given back all the same: who gets them waits until
             the node returns that is running.
         """
+        if self._process.is_launched:
+            checks.check_no_loop("runner.close")
         return self._process.close(patience)
 
     def __enter__(self) -> Self:
@@ -146,13 +158,16 @@ class DBOSRunner:
             RunExistsError: the run was started with other data.
             UnknownNameError: the runner has no such graph, or no such queue.
         """
-        self._check_launched()
+        self._check_launched("start")
+        checks.check_state(state)
         order = Order(self._graph(graph), state.run_id, state=state, labels=labels or {}, by=by)
         handle = self._handle(order.run_id, order.number, order.graph)
         if not self._enqueue(order, queue, priority, delay):
             before = order_of(handle.id)
-            if before is None or before.graph != order.graph or not _begins_alike(before, state):
-                raise RunExistsError(order.run_id, "database of DBOS")
+            if before is None or before.graph != order.graph or not checks.begins_alike(before, state):
+                raise RunExistsError(
+                    order.run_id, DATABASE, way_out="with other data or of another graph: choose another run_id"
+                )
         return handle
 
     def answer(
@@ -183,13 +198,9 @@ class DBOSRunner:
             AnswerError: the run waits for nothing, at another pause, or has been answered; or there is no answer.
             CheckpointNotFoundError: there is no such run.
         """
-        self._check_launched()
+        self._check_launched("answer")
         standing = Standing.of(run_id, self._graphs)
-        awaited = standing.answered_by(updates, getattr(pause, "id", pause))
-        order = attrs.evolve(standing.next_order(), updates=updates, pause=awaited, by=by)
-        if not self._enqueue(order, queue, priority, delay):
-            raise AnswerError(run_id, awaited, "somebody else has answered at the same time, and one answer counts")
-        return self._handle(run_id, order.number, order.graph)
+        return self._answer(standing, updates, getattr(pause, "id", pause), (queue, priority, delay), by=by)
 
     def resume(
         self,
@@ -219,19 +230,14 @@ class DBOSRunner:
             AnswerError: it is paused, and the updates are no answer: see `answer`.
             CheckpointNotFoundError: there is no such run.
         """
-        self._check_launched()
+        self._check_launched("resume")
         standing = Standing.of(run_id, self._graphs)
+        asked: dict[str, Any] = {"allow_changed": allow_changed, "migrate": migrate or {}, "by": by}
         if standing.saved is not None and standing.saved.status is RunStatus.PAUSED:
-            return self.answer(run_id, updates or {}, by=by, queue=queue)
+            return self._answer(standing, updates or {}, None, (queue, None, None), **asked)
         if standing.coming is not None:
             return self._left_alone(standing.coming, updates)
-        asked: dict[str, Any] = {
-            "updates": updates or {},
-            "allow_changed": allow_changed,
-            "migrate": migrate or {},
-            "by": by,
-        }
-        order = attrs.evolve(standing.next_order(), **asked)
+        order = attrs.evolve(standing.next_order(), updates=updates or {}, **asked)
         if not self._enqueue(order, queue, None, None):
             return self._left_alone(turns_of(run_id)[0], updates)
         return self._handle(run_id, order.number, order.graph)
@@ -243,7 +249,7 @@ class DBOSRunner:
             RunCompleteError: it is complete.
             CheckpointNotFoundError: there is no such run.
         """
-        self._check_launched()
+        self._check_launched("cancel")
         standing = Standing.of(run_id, self._graphs)
         for turn in standing.turns:
             if turn.status in WAITING:
@@ -265,10 +271,10 @@ class DBOSRunner:
         Raises:
             CheckpointNotFoundError: none was.
         """
-        self._check_launched()
+        self._check_launched("handle")
         for turn in turns_of(run_id):
             return self._handle(run_id, turn.number, turn.graph)
-        raise CheckpointNotFoundError(run_id, "database of DBOS")
+        raise CheckpointNotFoundError(run_id, DATABASE, way_out=WAY_OUT)
 
     def runs(
         self,
@@ -289,12 +295,13 @@ class DBOSRunner:
             labels: Only those with these labels, among others.
             limit: At most so many of each kind.
         """
-        self._check_launched()
+        self._check_launched("runs")
+        checks.check_status(status)
         graphs = self._graphs if graph is None else {self._graph(graph).config.name: self._graph(graph)}
         asked = (labels or {}).items()
         return [
             view
-            for view in list_runs(graphs, limit)
+            for view in list_runs(graphs, status, labels or {}, limit)
             if status in (None, view.status) and asked <= dict(view.labels).items()
         ][:limit]
 
@@ -324,6 +331,8 @@ class DBOSRunner:
             labels: What the runs are labelled with.
             timezone: The time zone of `cron`, such as "Europe/Berlin"; UTC by default.
         """
+        if self._process.is_launched:
+            self._check_launched("schedule")
         self._check_queue(queue)
         self._schedules.add(name, Schedule(self._graph(graph), cron, make_state, queue, dict(labels or {}), timezone))
         if self._process.is_launched:
@@ -331,22 +340,45 @@ class DBOSRunner:
 
     def unschedule(self, name: str) -> None:
         """Begin no more runs by a schedule, in any process. Those that have begun go on."""
-        self._check_launched()
+        self._check_launched("unschedule")
         self._schedules.remove(name)
 
     # ------------------------------------------------------------------ inside
 
+    def _answer(
+        self,
+        standing: Standing,
+        updates: Mapping[str, Any],
+        pause_id: Any,
+        where: tuple[str, int | None, float | None],
+        **asked: Any,
+    ) -> TurnHandle:
+        """Order the turn that answers a pause. Raises AnswerError if the run does not wait for that."""
+        awaited = standing.answered_by(updates, pause_id)
+        order = attrs.evolve(standing.next_order(), updates=updates, pause=awaited, **asked)
+        if not self._enqueue(order, *where):
+            problem = "somebody else has answered at the same time, and one answer counts"
+            raise AnswerError(standing.run_id, awaited, problem)
+        return self._handle(standing.run_id, order.number, order.graph)
+
     def _enqueue(self, order: Order, queue: str, priority: int | None, delay: float | None) -> bool:
         self._check_queue(queue)
+        checks.check_when(priority, delay)
         return apart(enqueue, order, queue, priority, delay)
 
     def _check_queue(self, queue: str) -> None:
         if not self._process.has_queue(queue):
             raise UnknownNameError("queue", queue, tuple(self._process.queues))
 
-    def _check_launched(self) -> None:
+    def _check_launched(self, call: str) -> None:
         if not self._process.is_launched:
             raise RuntimeError("the runner is not launched: call launch(), or launch(work=False) to order turns alone")
+        if self._process.is_forked:
+            raise RuntimeError(
+                "this process was forked after the runner was launched, and cannot share its connections: fork first "
+                "and launch one in each process, or start processes by the method 'spawn'"
+            )
+        checks.check_no_loop(f"runner.{call}")
 
     def _graph(self, graph: StateGraph | str) -> StateGraph:
         return graph_of(graph.config.name if isinstance(graph, StateGraph) else graph, self._graphs)
@@ -361,33 +393,3 @@ class DBOSRunner:
             pid = rest.partition(":")[0]
             raise RunBusyError(turn.run_id, Owner(host, int(pid) if pid.isdigit() else None))
         return self._handle(turn.run_id, turn.number, turn.graph)
-
-
-def _checked(graphs: tuple[StateGraph, ...]) -> dict[str, StateGraph]:
-    """Return the graphs by their names."""
-    if not graphs:
-        raise ConfigError("graphs", graphs, "one StateGraph at least")
-    for graph in graphs:
-        if not isinstance(graph, StateGraph):
-            raise ConfigError("graphs", graph, "a StateGraph", is_shown=False)
-        if not graph.config.checkpoint.interval:
-            raise CheckpointingDisabledError(graph.config.name)
-        graph.validate()
-    by_name = {graph.config.name: graph for graph in graphs}
-    if len(by_name) < len(graphs):
-        raise ConfigError("graphs", [graph.config.name for graph in graphs], "graphs of different names")
-    return by_name
-
-
-def _beside(graphs: tuple[StateGraph, ...]) -> str:
-    """Return the url of a database beside the first store that is a file."""
-    for graph in graphs:
-        path = getattr(graph.store, "path", None)
-        if path is not None:
-            return f"sqlite:///{path}-dbos"
-    raise ConfigError("url", None, "the url of a database is, as no store is a file: postgresql://... or sqlite:///...")
-
-
-def _begins_alike(before: Order, state: State) -> bool:
-    """Return whether a run was ordered with the data of this State."""
-    return before.state is not None and before.state.keys() == state.keys() and not differing_items(before.state, state)

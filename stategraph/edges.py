@@ -61,11 +61,29 @@ def choose(edges: Sequence[Edge], state: State) -> Edge | NoWay:
             return edge
         try:
             holds = predicate(state)
-            if holds is True or is_true(holds):
+            if holds is True:
                 return edge
+            if is_true(holds):
+                return _chosen(holds, edge, edges)
         except failures() as error:
             return NoWay(place_of(edge, edges) + 1, cast(Exception, failure_of(error)))
     return NoWay(len(edges))
+
+
+def _chosen(answer: object, edge: Edge, edges: Sequence[Edge]) -> Edge:
+    """Return the edge to take where a predicate has given something else than True.
+
+    Raises:
+        TypeError: it is the name of a node that an edge leads to, which a predicate cannot choose.
+    """
+    if type(answer) is Edge:  # of a route
+        return answer
+    if isinstance(answer, str) and any(answer == other.target for other in edges):
+        raise TypeError(
+            f"it returned {answer!r}, a node: a predicate says True or False of its own edge; "
+            "to go where a function says, use add_route"
+        )
+    return edge
 
 
 def place_of(edge: Edge, edges: Sequence[Edge]) -> int:
@@ -78,6 +96,9 @@ def place_of(edge: Edge, edges: Sequence[Edge]) -> int:
 
 class LibraryPredicate:
     """Base of the predicates that stategraph makes: they can say what they test."""
+
+    is_of_route: bool = False
+    """Whether its edge is one of several, of which a function chooses one."""
 
     def __call__(self, state: State) -> bool:
         """Return whether it holds."""

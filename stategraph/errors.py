@@ -97,7 +97,7 @@ class UnknownNodeError(UnknownNameError, GraphError):
 
 @attrs.define(slots=False, eq=False, repr=False)
 class InvalidRunIdError(StateGraphError, ValueError):
-    """A run id is not 1 to 200 characters of ``A-Z a-z 0-9 . _ : / -``, or looks like a path out of its folder."""
+    """A run id is not 1 to 200 characters of ``A-Z a-z 0-9 . _ : @ + = / -``, or looks like a path elsewhere."""
 
     run_id: object
     reason: str = ""
@@ -105,7 +105,7 @@ class InvalidRunIdError(StateGraphError, ValueError):
     def __str__(self) -> str:
         size = f" ({len(self.run_id):,} characters)" if isinstance(self.run_id, str) else ""
         reason = self.reason or (
-            "use 1 to 200 of A-Z a-z 0-9 . _ : / - with no part between slashes that is empty or begins with a dot"
+            "use 1 to 200 of A-Z a-z 0-9 . _ : @ + = / -, with no part between slashes empty or beginning with a dot"
         )
         return f"run_id: {shorten(self.run_id)}{size} is not allowed; {cut(reason, 500)}"
 
@@ -190,8 +190,11 @@ class RunExistsError(StateGraphError):
     run_id: str
     store: str = "store"
     status: str = ""
+    way_out: str = ""
 
     def __str__(self) -> str:
+        if self.way_out:
+            return f"run {self.run_id!r} is already in the {self.store}, {self.way_out}"
         if self.status:
             return (
                 f"run {self.run_id!r} is {self.status}, and to execute its State would begin it again where it is not "
@@ -316,12 +319,13 @@ class CheckpointNotFoundError(CheckpointError, LookupError):
     store: str = "store"
     step: int | None = None
     revision: int | None = None
+    way_out: str = "store.list() names the runs it holds"
     reason: str = attrs.field(default="not found", init=False)
 
     def __str__(self) -> str:
         run_id, step = shorten(self.run_id), self.step
         if step is None:
-            return f"no checkpoint of run {run_id} in the {self.store}; store.list() names the runs it holds"
+            return f"no checkpoint of run {run_id} in the {self.store}; {self.way_out}"
         at = f"step {step}" if self.revision is None else f"step {step}, revision {self.revision},"
         way_out = f"store.history({run_id}) tells of the steps that it holds"
         return f"no checkpoint of run {run_id} at {at} in the {self.store}; {way_out}"

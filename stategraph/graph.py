@@ -17,7 +17,7 @@ from stategraph._util.dropped import reaper
 from stategraph._values.events import Listener, wanted_events
 from stategraph.config import GraphConfig
 from stategraph.errors import ConfigError
-from stategraph.observers.registry import checked_observer, get_observer
+from stategraph.observers.registry import checked_observer, get_observer, with_progress
 from stategraph.state import State
 from stategraph.stores.base import CheckpointStore, RetentionPolicy
 from stategraph.stores.registry import checked_store, get_checkpoint_store
@@ -38,9 +38,10 @@ class StateGraph(GraphBuilder):
     `resume` a run that did not finish. Any number of threads and tasks may run one graph at the same time.
 
     Args:
-        config: Its name, and what is saved when and where.
-        observer: Hears of events, in place of the one that the config names.
-        store: Keeps the States, in place of the one that the config names.
+        config: Its name, and what is saved when and where; or only its name: with a store, each step is saved then.
+        observer: Hears of events, in place of the one that the config names. Beside a name, it may be named.
+        store: Keeps the States, in place of the one that the config names. Beside a name, it may be the file of a
+            sqlite store, a folder, or an URL of a server: ``StateGraph("orders", store="runs.db")``.
         schema: An attrs class or a dataclass. Its fields are the keys that States may have; what comes into the graph,
             and what nodes return, is checked and made to fit their types before it is saved. A node whose first
             parameter is annotated with the class is given an object of it. See docs/typed-states.md.
@@ -52,21 +53,26 @@ class StateGraph(GraphBuilder):
 
     def __init__(
         self,
-        config: GraphConfig,
+        config: GraphConfig | str,
         *,
-        observer: Listener | None = None,
-        store: CheckpointStore | None = None,
+        observer: Listener | str | None = None,
+        store: CheckpointStore | str | os.PathLike[str] | None = None,
         schema: type | None = None,
     ) -> None:
+        if isinstance(config, str):
+            from stategraph._capabilities.short import short_config  # imported when used
+
+            config, store, observer = short_config(config, store, observer)
         if not isinstance(config, GraphConfig):
-            raise ConfigError("config", config, "a GraphConfig, as GraphConfig.from_dict makes it", is_shown=False)
+            raise ConfigError(
+                "config", config, "a name, or a GraphConfig, as GraphConfig.from_dict makes it", is_shown=False
+            )
         checkpoint = config.checkpoint
         super().__init__(config.name, schema)
         self.config = config
         self.observer = get_observer(config.observer) if observer is None else checked_observer(observer)
-        if store is None:
-            store = get_checkpoint_store(checkpoint.store, **checkpoint.store_options())
-        self.store = checked_store(store)
+        options = checkpoint.store_options() if store is None else {}
+        self.store = get_checkpoint_store(checkpoint.store, **options) if store is None else checked_store(store)
         self._plans: dict[bool, CompiledGraph] = {}  # by whether only some keys are saved
 
     def validate(self) -> None:
@@ -110,12 +116,12 @@ class StateGraph(GraphBuilder):
         Args:
             state: Where the run begins.
             wait: Seconds to wait for the run while another call is at work on it; None or 0 to be refused at once.
-            take_over: Take the run away from a call that is at work on it, such as one that hangs: nothing more of that
-                is saved.
+            take_over: Take the run away from a call that is at work on it, as one that hangs, which saves nothing more.
             cancel: Stops the run before the next node once it is set.
             timeout: Seconds after which the run is stopped before the next node; a node that is async is cut off.
             restart: Begin at the entry point though the run of the State is not complete, and leave it where it stands.
             by: Who gives the input, for the history.
+            progress: Show on stderr, or in the notebook, how the run goes on. See docs/observers.md.
             labels: What the run is labelled with, a mapping of str to str, for ``store.runs(labels=...)``.
 
         Returns:
@@ -146,7 +152,7 @@ class StateGraph(GraphBuilder):
         from stategraph._drivers.aio import adrive  # imported when used: asyncio takes 20 ms
 
         run = self._new_run(how, ExecuteCall)
-        return await adrive(executed(run, state, how), signal_of(how), run.services.store)
+        return await adrive(executed(run, state, how), signal_of(how), run.services.whole)
 
     def resume(self, run_id: str, updates: Mapping[str, Any] | None = None, **how: Unpack[ResumeCall]) -> State:
         """Go on with a run from its last checkpoint: take the next edge after the node that produced it.
@@ -175,17 +181,14 @@ class StateGraph(GraphBuilder):
             GraphMismatchError: it is a run of another graph, or of this one before it changed; it names the changes.
             And all that `execute` raises.
         """
-        task = resumed(self._sync_run(how, ResumeCall), run_id, updates, how)
-        return drive(task, signal_of(how))
+        return drive(resumed(self._sync_run(how, ResumeCall), run_id, updates, how), signal_of(how))
 
     async def aresume(self, run_id: str, updates: Mapping[str, Any] | None = None, **how: Unpack[ResumeCall]) -> State:
         """Go on with a run as `resume` does, on the running event loop; see `aexecute`."""
         from stategraph._drivers.aio import adrive  # imported when used: asyncio takes 20 ms
 
         run = self._new_run(how, ResumeCall)
-        return await adrive(resumed(run, run_id, updates, how), signal_of(how), run.services.store)
-
-    # ------------------------------------------------------------------ whatever was before
+        return await adrive(resumed(run, run_id, updates, how), signal_of(how), run.services.whole)
 
     def run(self, state: State, **how: Unpack[RunCall]) -> State:
         """Run a State, however often it is asked for: its run_id says whether that was done.
@@ -205,7 +208,7 @@ class StateGraph(GraphBuilder):
         from stategraph._engine.calling import run_once  # imported when used
 
         run = self._new_run(how, RunCall)
-        return await adrive(run_once(run, state), signal_of(how), run.services.store)
+        return await adrive(run_once(run, state), signal_of(how), run.services.whole)
 
     def turn(self, run_id: str, input: Mapping[str, Any], **how: Unpack[Call]) -> State:
         """Go on with a conversation: finish the turn before, then execute the run with this input.
@@ -226,7 +229,7 @@ class StateGraph(GraphBuilder):
         from stategraph._engine.calling import turn  # imported when used
 
         run = self._new_run(how)
-        return await adrive(turn(run, run_id, input), signal_of(how), run.services.store)
+        return await adrive(turn(run, run_id, input), signal_of(how), run.services.whole)
 
     def submit(self, state: State, *, labels: Mapping[str, str] | None = None) -> State:
         """Save a State as a run that is to begin, and that nobody is at work on: `recover` goes on with it.
@@ -280,8 +283,6 @@ class StateGraph(GraphBuilder):
 
         drive(cancel(self._new_run({"by": by}), run_id), None)
 
-    # ------------------------------------------------------------------ step by step
-
     def stream(self, state: State, **how: Unpack[ExecuteCall]) -> Stream:
         """Run a State as `execute` does, yielding it after every node, and after every chunk of a node.
 
@@ -320,8 +321,6 @@ class StateGraph(GraphBuilder):
         task = resumed(self._new_run(how, ResumeCall, shows=True), run_id, updates, how)
         return AsyncStream(task, signal_of(how), self.store)
 
-    # ------------------------------------------------------------------ inside
-
     def _new_run(self, how: Call, kind: type = Call, *, shows: bool = False) -> RunContext:
         asked = asked_of(how, kind)
         plan, checkpoint = self._runnable(), self.config.checkpoint
@@ -331,9 +330,10 @@ class StateGraph(GraphBuilder):
 
             store = WriteBehindStore(self.store)
         policy = RetentionPolicy(checkpoint.retention, checkpoint.window, checkpoint.ttl)
-        services = RunIO(store, self.observer, self._name, policy, plan.persist, partial(reaper.settle, self.store))
+        observer = with_progress(self.observer) if how.get("progress") else self.observer
+        services = RunIO(store, observer, self._name, policy, plan.persist, partial(reaper.settle, self.store))
         dropped = partial(hand_over, self.store, os.getpid())
-        return RunContext(plan, services, wanted_events(self.observer), shows, dropped, *asked)
+        return RunContext(plan, services, wanted_events(observer), shows, dropped, *asked)
 
     def _sync_run(self, how: Call, kind: type = Call, *, shows: bool = False) -> RunContext:
         run = self._new_run(how, kind, shows=shows)

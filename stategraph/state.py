@@ -75,7 +75,7 @@ class State(fields.Draft, Mapping[str, Any]):
 
     Args:
         data: The application data; keys are str.
-        run_id: Names the run: 1 to 200 of ``A-Z a-z 0-9 . _ : / -``. A new uuid4 if not given.
+        run_id: Names the run: 1 to 200 of ``A-Z a-z 0-9 . _ : @ + = / -``. A new uuid4 if not given.
         checkpoint_node: The node that produced this State; empty before the first one.
         timestamp: When it was produced: an aware datetime, kept in UTC to the microsecond.
         step: How many nodes the run has completed, counted across resumes.

@@ -65,6 +65,7 @@ class Scene:
         self.asks = self.chain("asks", question=True)
         self.rich = self.make_rich()
         self.loop = self.make_loop()
+        self.bare = self.make_bare()
 
     def runner(self, *more: StateGraph, **options: Any) -> DBOSRunner:
         """Return a runner for all of the graphs."""
@@ -73,7 +74,8 @@ class Scene:
             options["url"] = self.dsn
             config["dbos_system_schema"] = f"dbos_{self.folder.name.replace('-', '_')}"
         options = {"config": config, "queues": QUEUES, "poll": 0.05, "lapse": LAPSE, **options}
-        return DBOSRunner(self.work, self.brief, self.asks, self.rich, self.loop, *more, **options)
+        graphs = (self.work, self.brief, self.asks, self.rich, self.loop, self.bare)
+        return DBOSRunner(*graphs, *more, **options)
 
     # ------------------------------------------------------------------ notes
 
@@ -130,6 +132,15 @@ class Scene:
             graph.add_edge(*pair)
         graph.set_entry_point("a")
         graph.set_exit_point(last)
+        return graph
+
+    def make_bare(self) -> StateGraph:
+        """Return a graph that asks before anything has written data."""
+        config = GraphConfig("bare", observer="noop", checkpoint=CheckpointConfig(interval=1, preserve=True))
+        graph = StateGraph(config, store=self.store)
+        graph.add_node("ask", InterruptNode(None, "decision"))
+        graph.set_entry_point("ask")
+        graph.set_exit_point("ask")
         return graph
 
     def make_rich(self) -> StateGraph:

@@ -6,6 +6,7 @@ import asyncio
 import builtins
 import functools
 import itertools
+import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NoReturn, TypeAlias
 
@@ -202,6 +203,12 @@ def reopened(store: CheckpointStore) -> CheckpointStore:
 
 
 # --------------------------------------------------------------------------- drivers
+
+
+def live_threads() -> set[threading.Thread]:
+    """-> the threads that are there, without those of stores, which stay for a while in case there is more to do."""
+    stay = ("stategraph writer", "stategraph-leases")
+    return {thread for thread in threading.enumerate() if thread.name not in stay}
 
 
 def call_sync(graph: StateGraph, method: str, *args: Any, **options: Any) -> State:

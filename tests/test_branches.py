@@ -22,7 +22,7 @@ from stategraph import (
 )
 from stategraph._text.shown import shorten
 from stategraph.stores.memory import MemoryStore
-from tests.scenarios import RUN, Scene, as_async, as_sync, call_sync, make_graph, raises, returns, trace
+from tests.scenarios import RUN, Scene, as_async, as_sync, call_sync, live_threads, make_graph, raises, returns, trace
 from tests.test_events import Recorder
 
 pytestmark = pytest.mark.timeout(60)
@@ -31,9 +31,9 @@ pytestmark = pytest.mark.timeout(60)
 @pytest.fixture(autouse=True)
 def nothing_is_left_behind() -> Iterator[None]:
     """No thread that was not there before."""
-    before = set(threading.enumerate())
+    before = live_threads()
     yield
-    assert set(threading.enumerate()) <= before
+    assert live_threads() <= before
 
 
 def parallel(branches: dict[str, Any], *args: Any, store: Any = None, **options: Any) -> StateGraph:

@@ -124,7 +124,7 @@ def test_unknown_names_are_found_when_the_graph_is_made(config: GraphConfig, tex
     ("arguments", "key"),
     [
         ({"config": {"name": "g"}}, "config"),
-        ({"config": "g"}, "config"),
+        ({"config": 5}, "config"),
         ({"config": GraphConfig("g"), "store": "memory"}, "store"),
         ({"config": GraphConfig("g"), "store": MemoryStore}, "store"),
         ({"config": GraphConfig("g"), "observer": "noop"}, "observer"),

@@ -260,8 +260,10 @@ class TestRecover:
     def test_submitting_twice(self, any_play: Scene) -> None:
         """The same is the same run; other data are refused, and so is a run that has begun."""
         graph = chat(any_play)
-        graph.submit(State({"x": 1}, run_id=RUN))
-        graph.submit(State({"x": 1}, run_id=RUN))
+        first = graph.submit(State({"x": 1}, run_id=RUN))
+        history = any_play.store.history(RUN)
+        assert graph.submit(State({"x": 1}, run_id=RUN)) == first
+        assert any_play.store.history(RUN) == history
         with pytest.raises(RunExistsError):
             graph.submit(State({"x": 2}, run_id=RUN))
         assert len(recovered(any_play, graph)) == 1

@@ -14,7 +14,7 @@ import pytest
 
 from stategraph import ExecutionError, MapNode, ParallelNode, RunStatus, State
 from stategraph.stores.memory import MemoryStore
-from tests.scenarios import RUN, WatchedStore, as_async, fails_always, make_graph, trace, traces
+from tests.scenarios import RUN, WatchedStore, as_async, fails_always, live_threads, make_graph, trace, traces
 from tests.test_stopping import Gate, cancel_at
 
 pytestmark = pytest.mark.timeout(90)
@@ -40,7 +40,7 @@ def in_time(main: Callable[[], Coroutine[Any, Any, Any]], selector: selectors.Ba
     thread.join(PATIENCE)
     assert outcomes, "it hangs"
     thread.join(PATIENCE)
-    assert set(threading.enumerate()) <= before
+    assert live_threads() <= before
     if isinstance(outcomes[0], BaseException):
         raise outcomes[0]
     return outcomes[0]

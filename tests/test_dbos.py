@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
+import os
 import sqlite3
 import subprocess
 import sys
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from itertools import count
 from typing import Any
@@ -100,7 +102,7 @@ def test_a_run_that_is_ordered_again_is_done_once(scene, runner, run_id):
 
     assert handles[0].result(LONG) == handles[1].result(LONG) == runner.handle(run_id).result(LONG)
     assert len(scene.notes(run_id)) == 3
-    with pytest.raises(RunExistsError):
+    with pytest.raises(RunExistsError, match=r"database of DBOS, with other data .* choose another run_id"):
         runner.start(scene.work, State({"n": 1.0}, run_id=run_id))
     with pytest.raises(RunExistsError):
         runner.start(scene.asks, state)
@@ -192,6 +194,16 @@ def test_an_answer_counts_once(scene, runner, run_id):
     assert (final["a"], final["b"]) == (1, 1)
     with pytest.raises(AnswerError):
         runner.answer(run_id, {"decision": "no"})
+
+
+@pytest.mark.parametrize("data", [{}, {"n": 1}])
+def test_a_run_that_began_elsewhere_is_answered(scene, runner, run_id, data):
+    """Also one that has no data yet: an empty State is a State."""
+    scene.bare.execute(State(data, run_id=run_id))
+
+    final = runner.answer(run_id, {"decision": "yes"}).result(LONG)
+
+    assert (final.status, final["decision"]) == (RunStatus.COMPLETED, "yes")
 
 
 def test_of_answers_at_the_same_time_one_counts(scene, runner, run_id):
@@ -375,6 +387,17 @@ def test_a_renamed_node_shows(scene, runner, run_id):
     assert runner.resume(run_id, migrate={"old": "c"}).result(LONG).status is RunStatus.COMPLETED
 
 
+def test_a_paused_run_goes_on_under_new_names(scene, runner, run_id):
+    """With its answer: what `resume` was given besides that is not dropped."""
+    paused = scene.chain("asks", question=True, last="old").execute(State(run_id=run_id))
+
+    with pytest.raises(GraphMismatchError, match="'old'"):
+        runner.answer(run_id, {"decision": "yes"}, pause=paused.pause).result(LONG)
+
+    final = runner.resume(run_id, {"decision": "yes"}, migrate={"old": "c"}).result(LONG)
+    assert (final.status, final["decision"]) == (RunStatus.COMPLETED, "yes")
+
+
 # --------------------------------------------------------------------------- schedules
 
 
@@ -459,6 +482,21 @@ def test_a_longer_run_asks_dbos_no_more(scene, runner):
     assert counted[True, "short"] == counted[True, "long"] > 0
 
 
+def test_runs_of_a_status_are_found_behind_others(scene, runner, run_id):
+    """However many there are that began later: a run that waits for an answer is not to be missed."""
+    labels = {"which": run_id}
+    runner.start(scene.asks, State(run_id=run_id), labels=labels).result(LONG)
+    for number in range(3):
+        runner.start(scene.asks, State(run_id=f"{run_id}-{number}")).result(LONG)
+        runner.answer(f"{run_id}-{number}", {"decision": 1}).result(LONG)
+    late = runner.start(scene.asks, State(run_id=f"{run_id}-late"), delay=3600, labels=labels)
+
+    assert [view.run_id for view in runner.runs(labels=labels, status="paused", limit=1)] == [run_id]
+    assert [view.run_id for view in runner.runs("delayed", labels=labels, limit=1)] == [late.run_id]
+    assert {view.run_id for view in runner.runs(labels=labels)} == {run_id, late.run_id}
+    runner.cancel(late.run_id)
+
+
 # --------------------------------------------------------------------------- how it is made
 
 
@@ -474,14 +512,81 @@ def test_what_a_runner_is_made_with_is_checked(scene):
         (ConfigError, (scene.work,), {"lapse": 0}),
         (ConfigError, (scene.work,), {"poll": -1}),
         (ConfigError, (scene.work,), {"max_recoveries": 0}),
+        (ConfigError, (scene.work,), {"url": "redis://:hush@here"}),
+        (ConfigError, (scene.work,), {"url": "postgresql://ada:hush@here:port/runs"}),
+        (ConfigError, (scene.work,), {"url": "NO_SUCH_NAME"}),
+        (ConfigError, (scene.work,), {"queues": ["bank"]}),
+        (ConfigError, (scene.work,), {"queues": {"bank": 4}}),
+        (UnknownNameError, (scene.work,), {"config": {"dbos_sys_schema": "mine"}}),
     ]
     for error, graphs, options in wrongs:
-        with pytest.raises(error):
+        with pytest.raises(error) as refused:
             DBOSRunner(*graphs, **{"url": "sqlite:///never.db", **options})
+        assert "hush" not in str(refused.value)
     limits: list[dict[str, Any]] = [{"concurrency": 0}, {"per_worker": 1.5}, {"rate": (1, 0)}, {"rate": 5}]
     for wrong in limits:
         with pytest.raises(ConfigError):
             Queue(**wrong)
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "way_out"),
+    [
+        (lambda r, s: r.start(s.work, {"n": 1}), TypeError, r"State\(\{...\}, run_id=...\)"),
+        (lambda r, s: r.start(s.work, State(run_id="w"), priority=0), ConfigError, "from 1"),
+        (lambda r, s: r.start(s.work, State(run_id="w"), delay=-1), ConfigError, "seconds"),
+        (lambda r, s: r.start(s.work, State(run_id="w"), delay=timedelta(hours=1)), ConfigError, "seconds"),
+        (lambda r, s: r.runs("quueed"), ValueError, "queued, delayed, active"),
+        (lambda r, s: r.handle("nobody"), CheckpointNotFoundError, r"runner\.runs\(\)"),
+        (lambda r, s: r.schedule("w", s.work, "daily", lambda at: {}), ConfigError, "'daily'.* five fields"),
+        (lambda r, s: r.schedule("w", s.work, "0 3 * * *", {}), ConfigError, "function of the time"),
+        (lambda r, s: r.schedule("w", s.work, "0 3 * * *", bool, timezone="Wien"), ConfigError, "Europe/Berlin"),
+    ],
+)
+def test_a_call_that_makes_no_sense_is_refused(scene, runner, call, error, way_out):
+    """By whoever makes it, not in a worker; and nothing is ordered."""
+    with pytest.raises(error, match=way_out):
+        call(runner, scene)
+    assert not [view for view in runner.runs(limit=1000) if view.run_id == "w"]
+
+
+def test_on_an_event_loop_calls_say_where_they_belong(scene, runner, run_id):
+    """They would keep the loop from going on."""
+    handle = runner.start(scene.work, State(run_id=run_id))
+
+    async def on_a_loop(call):
+        with pytest.raises(RuntimeError, match=r"asyncio\.to_thread"):
+            call()
+        return await asyncio.to_thread(handle.result, LONG)
+
+    for call in (
+        handle.result,
+        runner.runs,
+        runner.close,
+        scene.runner().launch,
+        lambda: runner.start(scene.work, State(run_id=run_id)),
+        lambda: runner.schedule("w", scene.work, "0 3 * * *", bool),
+    ):
+        assert asyncio.run(on_a_loop(call)).status is RunStatus.COMPLETED
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_child_that_was_forked_leaves_the_runner_alone(scene, runner, run_id):
+    """It shares its connections: it neither orders anything over them nor closes them."""
+    pid = os.fork()
+    if pid == 0:  # pragma: no cover - in the child
+        for _ in range(2):
+            try:
+                runner.start(scene.work, State(run_id=run_id))
+            except RuntimeError as error:
+                if "forked" in str(error) and runner.close():
+                    continue
+            os._exit(1)
+        os._exit(0)
+
+    assert os.waitpid(pid, 0)[1] == 0
+    assert runner.start(scene.work, State(run_id=run_id)).result(LONG).status is RunStatus.COMPLETED
 
 
 def test_a_process_has_one_runner_at_a_time(scene, runner):

@@ -15,6 +15,7 @@ from dbos import DBOS
 
 from stategraph import (
     AnswerError,
+    CheckpointError,
     CheckpointNotFoundError,
     ExecutionError,
     GraphMismatchError,
@@ -30,6 +31,9 @@ from stategraph import (
 )
 from stategraph._dbos import worker as worker_module
 from stategraph._dbos.codec import Codec
+from stategraph._dbos.orders import Ordered
+from stategraph._dbos.schedules import Schedules
+from stategraph.dbos import DBOSRunner
 from stategraph.turns import Order, to_bytes
 from tests.dbos_worker import Scene, wait_until
 
@@ -109,6 +113,23 @@ def test_a_run_that_was_to_be_deleted_is_deleted_by_the_next_worker(scene, monke
 
     with scene.runner():
         wait_until(lambda: scene.store.list() == ["by-hand"], "the run is deleted")
+
+
+def test_whoever_closes_forgets_beside_the_keeper(monkeypatch):
+    """Each run once: neither is told of an error because the other was there first."""
+
+    def find(**which: object) -> list[Ordered]:
+        time.sleep(0.05)  # for all threads to have asked
+        return [Ordered("run#1", "run", 1, "ERROR", "work", None, None, None, {})]
+
+    monkeypatch.setattr(worker_module, "find_turns", find)
+    worker = worker_module.Worker("here", {}, 1, bool, bool)
+    worker._done["run#1"] = Order("work", "run")
+
+    with ThreadPoolExecutor(4) as pool:
+        left = [pool.submit(worker.forget_done) for _ in range(4)]
+
+    assert [forgotten.result() for forgotten in left] == [False] * 4
 
 
 def test_a_worker_that_is_forgotten_makes_itself_known_again(scene):
@@ -304,3 +325,23 @@ def test_other_errors_are_told_in_words(error):
 
     assert type(again) is RuntimeError
     assert str(again).startswith(f"{type(error).__name__}: ")
+
+
+def test_a_database_that_is_not_there_is_told_by_the_launch(scene):
+    """As one that DBOS was to have, without the password; the next runner can be launched."""
+    url = "postgresql://ada:hush@127.0.0.1:1/runs"
+    with pytest.raises(CheckpointError, match=r"database of DBOS.*127\.0\.0\.1") as refused:
+        DBOSRunner(scene.work, url=url).launch()
+    assert "hush" not in str(refused.value)
+
+    with scene.runner() as runner:
+        assert runner.runs() == []
+
+
+# --------------------------------------------------------------------------- schedules
+
+
+def test_a_worker_that_does_not_know_a_schedule_says_what_it_takes():
+    """Its tick fails, and is lost."""
+    with pytest.raises(UnknownNameError, match=r"runner\.schedule, in every worker\) is named 'nightly'"):
+        Schedules()._begin(datetime.now(UTC), "nightly")

@@ -36,7 +36,7 @@ from stategraph.stores.disk import DiskStore
 from stategraph.stores.memory import MemoryStore
 from stategraph.stores.sqlite import SqliteStore
 from tests.conftest import make_store
-from tests.scenarios import RUN, WatchedStore, counted, fails_always, make_graph, reopened, trace, traces
+from tests.scenarios import RUN, WatchedStore, counted, fails_always, live_threads, make_graph, reopened, trace, traces
 from tests.test_events import Recorder
 
 pytestmark = [pytest.mark.timeout(60), pytest.mark.unmeasured]
@@ -82,9 +82,9 @@ def when(request: pytest.FixtureRequest) -> dict[str, Any]:
 def no_thread_is_left() -> Iterator[None]:
     """Threads are as before, once those are over that were about to end."""
     gc.collect()
-    before = set(threading.enumerate())
+    before = live_threads()
     yield
-    wait_until(lambda: set(threading.enumerate()) <= before, "a thread is left")
+    wait_until(lambda: live_threads() <= before, "a thread is left")
 
 
 class Knot:

@@ -28,6 +28,7 @@ from stategraph import (
     State,
     StateGraph,
 )
+from stategraph.stores import write_behind
 from stategraph.stores.disk import DiskStore
 from stategraph.stores.memory import MemoryStore
 from stategraph.stores.sqlite import SqliteStore
@@ -73,11 +74,10 @@ def how(request: pytest.FixtureRequest) -> dict[str, Any]:
 
 
 @pytest.fixture(autouse=True)
-def no_threads_are_left() -> Iterator[None]:
-    """Whatever happens to a run, what saves behind it ends with the call."""
-    before = threading.enumerate()
+def nothing_waits_to_be_saved() -> Iterator[None]:
+    """Whatever happens to a run, what is saved behind it is saved when the call returns."""
     yield
-    assert [thread.name for thread in threading.enumerate() if "saves" in thread.name and thread not in before] == []
+    assert [behind for behind in write_behind._all if behind.has_queued] == []
 
 
 def kept_of(steps: list[int], how: dict[str, Any]) -> list[int]:

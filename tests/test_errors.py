@@ -84,7 +84,7 @@ ERRORS: list[tuple[StateGraphError, type[BaseException], dict[str, Any], str]] =
         InvalidRunIdError("../x"),
         ValueError,
         {"run_id": "../x"},
-        "run_id: '../x' (4 characters) is not allowed; use 1 to 200 of A-Z a-z 0-9 . _ : / - with no part",
+        "run_id: '../x' (4 characters) is not allowed; use 1 to 200 of A-Z a-z 0-9 . _ : @ + = / -, with no part",
     ),
     (
         ExecutionError("draft", STATE, ("a", "b", "c", "d", "e", "draft"), "failed: ValueError: x"),

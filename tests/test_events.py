@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import gc
+import io
 import logging
-from collections.abc import Iterator
-from typing import Any
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from typing import Any, cast
 
 import pytest
 import structlog
@@ -17,6 +21,7 @@ from stategraph import (
     ExecutionError,
     MultiObserver,
     Observer,
+    RunStatus,
     State,
     get_observer,
     key_equals,
@@ -106,7 +111,7 @@ class TestOrder:
         with pytest.raises(ExecutionError):
             memory_scene.execute(graph)
 
-        assert recorder.told()[-3:] == ["node.error b", "checkpoint.save a", "graph.error a"]
+        assert recorder.told()[-3:] == ["node.error b", "checkpoint.save a", "graph.error b"]
         assert "ValueError: no topic" in recorder.data(EventType.GRAPH_ERROR)[0]["error"]
         assert recorder.data(EventType.GRAPH_ERROR)[0]["status"] == "failed"
 
@@ -163,7 +168,7 @@ class TestOrder:
         with pytest.raises(ExecutionError):
             memory_scene.execute(memory_scene.graph({"a": raises(ValueError())}, observer=recorder, store=store))
 
-        assert recorder.told()[-1] == "graph.error "
+        assert recorder.told()[-1] == "graph.error a"
 
     def test_a_save_that_fails(self, memory_scene: Scene) -> None:
         """It is the end of the run, and told as that."""
@@ -367,6 +372,49 @@ class TestStructlog:
         assert "graph.start" in err
         assert RUN in err
 
+    @pytest.mark.parametrize(
+        "data",
+        [
+            {"run_id": "a", "step": 3, "node": ""},
+            {"b": "two words", "a": 'say "no"', "c": "k=v", "d": None, "e": ("x", 1.5)},
+            {"status": RunStatus.FAILED, "error": "it is\nbroken"},
+        ],
+    )
+    def test_its_lines_are_structlogs(self, capsys: pytest.CaptureFixture[str], data: Mapping[str, Any]) -> None:
+        """Where structlog is not configured, whether it is imported or not."""
+        event = Event(EventType.GRAPH_ERROR, datetime.now(UTC), "flow", data)
+
+        with structlog.contextvars.bound_contextvars(job="nightly"):
+            StructlogObserver().on_event(event)
+            logger = structlog.wrap_logger(
+                structlog.PrintLogger(sys.stderr),
+                [structlog.contextvars.merge_contextvars, *cast(Any, _PLAIN_LINES)],
+            )
+            logger.error("graph.error", graph="flow", **data)
+
+        ours, theirs = capsys.readouterr().err.splitlines()
+        assert re.match(r"\d{4}(-\d\d){2} \d\d(:\d\d){2} ", ours)
+        assert ours.partition("[")[2] == theirs.partition("[")[2]
+
+    def test_who_sees_the_lines_as_they_come_has_them_in_colours(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """As structlog shows them."""
+        terminal = io.StringIO()
+        monkeypatch.setattr(terminal, "isatty", lambda: True)
+        monkeypatch.setattr(sys, "stderr", terminal)
+        asked: list[object] = []
+        print_logger = structlog.PrintLogger
+
+        def noting(file: Any) -> structlog.PrintLogger:
+            asked.append(file)
+            return print_logger(file)
+
+        monkeypatch.setattr(structlog, "PrintLogger", noting)
+
+        StructlogObserver().on_event(Event(EventType.GRAPH_START, datetime.now(UTC), "flow", {"run_id": "a"}))
+
+        assert asked == [terminal]
+        assert "graph.start" in terminal.getvalue()
+
     def test_it_writes_where_structlog_is_configured_to(self, memory_scene: Scene) -> None:
         """With its name, type and data, and the name of the graph."""
         lines: list[dict[str, Any]] = []
@@ -422,6 +470,13 @@ class TestStructlog:
         """It is refused, with those that are known."""
         with pytest.raises(ValueError, match="debug, info, warning"):
             StructlogObserver(level)
+
+
+_PLAIN_LINES: list[Any] = [
+    structlog.processors.add_log_level,
+    structlog.processors.TimeStamper("%Y-%m-%d %H:%M:%S", utc=False),
+    structlog.dev.ConsoleRenderer(colors=False),
+]
 
 
 def collect(lines: list[dict[str, Any]]) -> Any:

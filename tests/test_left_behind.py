@@ -28,7 +28,7 @@ from stategraph import (
 )
 from stategraph.stores.memory import MemoryStore
 from tests.all_features import INPUTS, answer, build_all_features, expected
-from tests.scenarios import RUN, make_graph, returns, traces
+from tests.scenarios import RUN, live_threads, make_graph, returns, traces
 from tests.simulated_process import CALLS, STORES, Everything, Journal, SimulatedProcess, Tool
 
 pytestmark = pytest.mark.unmeasured
@@ -49,12 +49,12 @@ def open_files() -> list[str]:
 def nothing_left(*, but: str = "") -> Iterator[None]:
     """Threads and open files are as before; threads whose name begins with `but` may have come."""
     gc.collect()
-    threads, files = set(threading.enumerate()), open_files()
+    threads, files = live_threads(), open_files()
     yield
     gc.collect()
-    for thread in set(threading.enumerate()) - threads:
+    for thread in live_threads() - threads:
         thread.join(0.5)  # one that was told to end may be about to
-    new = {thread.name for thread in set(threading.enumerate()) - threads}
+    new = {thread.name for thread in live_threads() - threads}
     assert not {name for name in new if not but or not name.startswith(but)}
     assert open_files() == files
 
@@ -284,12 +284,12 @@ class TestNothingIsLeft:
 
         with nothing_left(), STORES["sqlite"](tmp_path) as store:
             graph = make_graph({"slow": slow, "end": returns({})}, store=store, policies={"slow": {"timeout": 0.05}})
-            others = set(threading.enumerate())
+            others = live_threads()
             timer = threading.Timer(0.2, release.set)
             timer.start()
             with pytest.raises(ExecutionError, match="TimeoutError"):
                 CALLS[driver](graph, SimulatedProcess(), "execute", State(run_id=RUN))
-            left = set(threading.enumerate()) - others - {timer}
+            left = live_threads() - others - {timer}
             assert len(left) <= 1
             for thread in {*left, timer}:
                 thread.join(RELEASE)

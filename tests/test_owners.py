@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -330,6 +331,14 @@ class TestProcesses:
         assert busy.value.owner == graph.store.owner(RUN)
         assert busy.value.owner.pid == other.process.pid
         assert busy.value.owner.since is not None
+
+    def test_which_node_is_under_way_there(self, graph: Any, start: Callable[..., Process], kind: str) -> None:
+        """Stores that are files say so, and since when; a server is not asked for it at every step."""
+        start()
+        owner = graph.store.owner(RUN)
+
+        assert owner.node == ("b" if kind in FILES else None)
+        assert kind not in FILES or owner.since <= owner.node_since <= datetime.now(UTC)
 
     def test_it_is_refused_at_once_however_often_it_is_asked_for(
         self, graph: Any, start: Callable[..., Process], monkeypatch: pytest.MonkeyPatch
@@ -929,3 +938,19 @@ def _callers(frame: Any) -> set[str]:
         names.add(frame.f_code.co_name)
         frame = frame.f_back
     return names
+
+
+@pytest.mark.inside
+def test_a_node_of_an_earlier_owner_is_not_under_way(open_files: Callable[[], CheckpointStore], tmp_path: Path) -> None:
+    """Whoever owns the run now has not come to any yet."""
+    first, second = open_files(), open_files()
+    make_graph(traces("ab"), store=first, preserve=True).execute(State(run_id=RUN))
+    lock = next(path for path in tmp_path.rglob("*owners*"))
+    hold = holds.Hold(RUN)
+    holds.own(first, hold)
+
+    seen = byte_locks.LockFile(lock, read_only=True)
+    assert seen.owner(hold.byte).node is None  # type: ignore[union-attr]
+    holds.let_go(hold)
+    first.close()
+    second.close()

@@ -130,7 +130,7 @@ def test_importing_stategraph_imports_nothing_heavy() -> None:
 
 _SMALL_RUN = """
 from stategraph import *
-graph = StateGraph(GraphConfig("g", observer="noop", checkpoint=CheckpointConfig(interval=1)))
+graph = StateGraph(GraphConfig("g", checkpoint=CheckpointConfig(interval=1)))
 graph.add_node("a", lambda state: {"a": 1})
 graph.set_entry_point("a")
 graph.set_exit_point("a")
@@ -139,7 +139,7 @@ graph.execute(State())
 
 
 def test_a_small_run_imports_only_what_it_uses() -> None:
-    """A sync run with the memory store needs no codec, no database, no log."""
+    """A sync run with the memory store needs no codec, no database, nor more than a line of text to log."""
     assert {"structlog", "cattrs", "diskcache", "ormsgpack", "sqlite3"} & modules_after(_SMALL_RUN) == set()
 
 

@@ -36,6 +36,7 @@ from tests.scenarios import (
     as_sync,
     broken_first,
     counted,
+    live_threads,
     make_graph,
     raises,
     reopened,
@@ -56,9 +57,9 @@ HOW: dict[str, dict[str, Any]] = {
 @pytest.fixture(autouse=True)
 def nothing_is_left_behind() -> Iterator[None]:
     """No thread that was not there before."""
-    before = set(threading.enumerate())
+    before = live_threads()
     yield
-    assert set(threading.enumerate()) <= before
+    assert live_threads() <= before
 
 
 def _differ(_: object, __: object, items: list[int]) -> None:

@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -19,7 +19,7 @@ from stategraph import ExecutionError, MapNode, ParallelNode, RunStatus, State
 from stategraph.nodes._parts.pools import Job, TaskPool, ThreadPool
 from stategraph.stores.memory import MemoryStore
 from stategraph.stores.sqlite import SqliteStore
-from tests.scenarios import DRIVERS, NODES, RUN, Node, make_graph, traces
+from tests.scenarios import DRIVERS, NODES, RUN, Node, live_threads, make_graph, traces
 
 
 def within_seconds(work: Callable[[], Any]) -> Any:
@@ -306,10 +306,13 @@ def raising(error: BaseException) -> Node:
 @pytest.mark.parametrize("error", [Quit(), GeneratorExit(), SystemExit(), UnspeakableError()], ids=repr_of_type)
 @pytest.mark.parametrize("on_error", ["raise", "collect"])
 def test_whatever_ends_a_part(
-    call: Callable[..., State], as_kind: Callable[[Node], Node], error: BaseException, on_error: str
+    call: Callable[..., State],
+    as_kind: Callable[[Node], Node],
+    error: BaseException,
+    on_error: Literal["raise", "collect"],
 ) -> None:
     """It ends the run, which is saved; no thread is left that works on, and nobody waits for it for ever."""
-    store, before = MemoryStore(), set(threading.enumerate())
+    store, before = MemoryStore(), live_threads()
     node = MapNode(as_kind(raising(error)), over="items", into="results", on_error=on_error, max_workers=2)
     graph = make_graph({**traces("a"), "map": node}, store=store, interval=5)
 
@@ -317,12 +320,12 @@ def test_whatever_ends_a_part(
         within_seconds(lambda: call(graph, "execute", State({"items": [1, 2, 3, 4]}, run_id=RUN)))
 
     assert (store.load(RUN)["trace"], store.load(RUN).status) == (["a"], RunStatus.ACTIVE)
-    assert set(threading.enumerate()) <= before
+    assert live_threads() <= before
 
 
 @PARAMETERS
 @pytest.mark.parametrize("on_error", ["raise", "collect"])
-def test_a_result_that_cannot_be_looked_at(call: Callable[..., State], on_error: str) -> None:
+def test_a_result_that_cannot_be_looked_at(call: Callable[..., State], on_error: Literal["raise", "collect"]) -> None:
     """Its thread does not end without saying so."""
     node = MapNode(lambda item: Unclosable(), over="items", into="results", on_error=on_error)
     graph = make_graph({"map": node}, store=MemoryStore())

@@ -31,7 +31,18 @@ from stategraph import (
 )
 from stategraph.stores.disk import DiskStore
 from stategraph.stores.memory import MemoryStore
-from tests.scenarios import RUN, Scene, WatchedStore, as_async, call_sync, make_graph, raises, trace, traces
+from tests.scenarios import (
+    RUN,
+    Scene,
+    WatchedStore,
+    as_async,
+    call_sync,
+    live_threads,
+    make_graph,
+    raises,
+    trace,
+    traces,
+)
 
 pytestmark = pytest.mark.timeout(30)
 
@@ -39,9 +50,9 @@ pytestmark = pytest.mark.timeout(30)
 @pytest.fixture(autouse=True)
 def nothing_is_left_behind() -> Iterator[None]:
     """No thread that was not there before."""
-    before = set(threading.enumerate())
+    before = live_threads()
     yield
-    assert set(threading.enumerate()) <= before
+    assert live_threads() <= before
 
 
 class Gate:

@@ -180,6 +180,19 @@ def test_the_input_is_told_once(play: Scene, how: str) -> None:
     assert kinds(play.store).count("input") == 1
 
 
+def test_what_is_submitted_twice_is_told_once(play: Scene) -> None:
+    """Also if it is executed then; other labels are another input."""
+    graph = make_graph({"a": lambda state: {"n": 1}}, store=play.store, **FULL)
+    for _ in range(2):
+        graph.submit(State(run_id=RUN))
+    assert kinds(play.store) == ["input"]
+    play.execute(graph, State(run_id=RUN))
+    assert kinds(play.store) == ["input", "step", "end"]
+    for team in ("news", "ads"):
+        graph.submit(State(run_id="other"), labels={"team": team})
+    assert play.store.load("other").labels == {"team": "ads"}
+
+
 def test_a_step_tells_how_long_it_took(play: Scene) -> None:
     """And in how many attempts, and which process saved it."""
     left = [ValueError("first"), ValueError("second")]

@@ -24,7 +24,7 @@ from stategraph import (
     StateGraph,
 )
 from stategraph.stores.memory import MemoryStore
-from tests.scenarios import RUN, Scene, WatchedStore, call_async, make_graph, raises, reopened, traces
+from tests.scenarios import RUN, Scene, WatchedStore, call_async, live_threads, make_graph, raises, reopened, traces
 from tests.test_events import Recorder
 
 pytestmark = pytest.mark.timeout(60)
@@ -186,13 +186,13 @@ class TestSteps:
     @pytest.mark.parametrize("durability", ["sync", "async"])
     def test_no_thread_is_left(self, any_play: Scene, durability: str) -> None:
         """Whether it is left early or not."""
-        before = set(threading.enumerate())
+        before = live_threads()
         graph = make_graph(traces("abc"), store=any_play.store, durability=durability)
         for most in (1, None):
             method, run = ("stream", State(run_id=RUN)) if most else ("stream_resume", RUN)
             stream(any_play, graph, method, run, most=most)
 
-        assert set(threading.enumerate()) <= before
+        assert live_threads() <= before
 
     def test_a_graph_within_is_one_step(self, any_play: Scene) -> None:
         """Its own steps are not shown, nor its chunks; leaving stops it with the rest."""

@@ -255,6 +255,32 @@ class TestLives:
         in_time(main)
         assert seen == [0, 1, 2]
 
+    def test_a_call_is_not_cut_off(self) -> None:
+        """However often the task is cancelled meanwhile: it ends after the call, and what that did is kept."""
+        begun, goes_on = threading.Event(), threading.Event()
+
+        def slow(_: State) -> dict[str, Any]:
+            begun.set()
+            goes_on.wait(60)
+            return {"n": 1}
+
+        store = WaitingStore()
+
+        async def main() -> None:
+            graph = make_graph({"a": slow}, store=store, preserve=True)
+            run = asyncio.ensure_future(graph.aexecute(State(run_id="run")))
+            await asyncio.to_thread(begun.wait, 60)
+            for _ in range(3):
+                run.cancel()
+                await asyncio.sleep(0)
+            assert not run.done()
+            goes_on.set()
+            with pytest.raises(asyncio.CancelledError):
+                await run
+
+        in_time(main)
+        assert store.load("run")["n"] == 1
+
     def test_nothing_of_a_call_is_held(self) -> None:
         """An idle thread keeps no State alive."""
         import gc

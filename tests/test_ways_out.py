@@ -429,3 +429,23 @@ def test_a_serializer_may_give_other_bytes_each_time(tmp_path: Path) -> None:
     assert store.load("r") == newest
     assert store.load("copy")["n"] == [1, 2]
     store.close()
+
+
+@pytest.mark.parametrize(
+    ("name", "option", "given", "told"),
+    [
+        ("postgres", "dsn", "sqlite:///runs.db", "begins with sqlite://"),
+        ("postgres", "dsn", "postgresql+psycopg://ada:hush@host/runs", r"begins with postgresql\+psycopg://"),
+        ("postgres", "dsn", "postgresql://host/runs?hush=1", "cannot be read"),
+        ("postgres", "dsn", "hush 1://host", "cannot be read"),
+        ("postgres", "dsn", "NO_SUCH_NAME", "no environment variable is named NO_SUCH_NAME"),
+        ("redis", "url", "postgresql://ada:hush@host/runs", "begins with postgresql://"),
+        ("redis", "url", "localhost:6379", "cannot be read"),
+        ("redis", "url", "NO_SUCH_NAME", "no environment variable is named NO_SUCH_NAME"),
+    ],
+)
+def test_an_address_of_something_else_is_told_by_its_scheme(name, option, given, told):
+    """No more of it is shown: there may be a password in it."""
+    with pytest.raises(ConfigError, match=told) as refused:
+        get_checkpoint_store(name, **{option: given})
+    assert "hush" not in str(refused.value)

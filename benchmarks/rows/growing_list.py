@@ -71,7 +71,7 @@ ROWS = (
         ),
     ),
     _resumption(
-        *("load an older step (3/4 of them)", 2, floors.messages_loaded_to_an_older_step),
+        *("load an older step (3/4 of them)", 1.5, floors.messages_loaded_to_an_older_step),
         (Contender("stategraph", peer("ours_durable:messages_loaded_to_an_older_step"), judged=True),),
     ),
 )

@@ -112,7 +112,7 @@ def _moved(now: Rows, key: Key, place: Place, to: Place) -> dict[str, Any]:
     step = max(taken, default=0) + 1
     if key[0] == "checkpoint":
         return row | {"id": _number(now, to.run) << STEP_BITS | step}
-    return row | {"key": f"row:{to.run}@{step}"}
+    return row | {"key": f"row:{to.run}!{step}"}
 
 
 def _to_next_run(database: sqlite3.Connection, now: Rows, it: Found, other: Found) -> None:
@@ -122,7 +122,7 @@ def _to_next_run(database: sqlite3.Connection, now: Rows, it: Found, other: Foun
             id_ = _next_number(now) << STEP_BITS | (it.place.step or 1)
             insert(database, key[0], {**now[key], "id": id_})
         elif not it.place.is_head:
-            insert(database, key[0], {**_unnumbered(now[key]), "key": f"row:fresh@{it.place.step}"})
+            insert(database, key[0], {**_unnumbered(now[key]), "key": f"row:fresh!{it.place.step}"})
 
 
 def _exchange_rows(database: sqlite3.Connection, now: Rows, it: Found, other: Found) -> None:

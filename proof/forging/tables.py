@@ -91,7 +91,7 @@ def _place(key: Key, row: Mapping[str, Any], runs: Mapping[Any, str]) -> Place:
     if table == "Cache" and isinstance(row["key"], str) and row["raw"] == 1 and row["expire_time"] is None:
         if row["key"].startswith(_HEAD):
             return Place(row["key"].removeprefix(_HEAD), None, is_head=True)
-        run, at, step = row["key"].removeprefix(_ROW).rpartition("@")
+        run, at, step = row["key"].removeprefix(_ROW).rpartition("!")
         if row["key"].startswith(_ROW) and at and step.isdecimal():
             return Place(run, int(step))
     return Place("")

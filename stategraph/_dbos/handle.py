@@ -7,7 +7,8 @@ from typing import Any
 
 import attrs
 
-from stategraph._dbos.orders import Ordered, find_turns
+from stategraph._dbos.checks import check_no_loop
+from stategraph._dbos.orders import DATABASE, WAY_OUT, Ordered, find_turns
 from stategraph._engine.turning import turn_of
 from stategraph._values.provenance import RunStatus
 from stategraph.errors import CheckpointNotFoundError, ExecutionError, RunCancelledError, StateGraphError
@@ -53,6 +54,7 @@ class TurnHandle:
             ExecutionError: the run has failed.
             And all else that `stategraph.turns.perform` raises.
         """
+        check_no_loop("handle.result")
         until = None if timeout is None else monotonic() + timeout
         wait = _SOONEST
         while self._found().is_open:
@@ -91,7 +93,7 @@ class TurnHandle:
     def _found(self, **which: Any) -> Ordered:
         for found in find_turns(workflow_ids=[self.id], **which):
             return found
-        raise CheckpointNotFoundError(self.run_id, "database of DBOS")
+        raise CheckpointNotFoundError(self.run_id, DATABASE, way_out=WAY_OUT)
 
     def __repr__(self) -> str:
         return f"TurnHandle({self.id!r}, {self.graph.name!r})"

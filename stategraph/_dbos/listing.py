@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import cast
 
 import attrs
 
 from stategraph._dbos.orders import OPEN, WAITING, Ordered, find_turns, turns_of_all
 from stategraph._text.shown import describe_exception
 from stategraph._values.progress import Pause
-from stategraph._values.provenance import RunStatus
+from stategraph._values.provenance import RunStatus, StatusName
 from stategraph.graph import StateGraph
 from stategraph.stores.summaries import Summary
 
@@ -71,28 +72,35 @@ class RunView:
         return attrs.evolve(self, status=status, error=error, turn=turn.id, queue=turn.queue, worker=turn.worker)
 
 
-def list_runs(graphs: Mapping[str, StateGraph], limit: int) -> Iterator[RunView]:
-    """Yield the runs of graphs: those whose turns wait, are at work or could not go on, then those in their stores."""
-    turns = _turns(graphs, limit)
-    stored = {summary.run_id: summary for graph in graphs.values() for summary in _summaries(graph, limit)}
+def list_runs(
+    graphs: Mapping[str, StateGraph], status: str | None, labels: Mapping[str, str], limit: int
+) -> Iterator[RunView]:
+    """Yield the runs of graphs: those whose turns wait, are at work or could not go on, then those in their stores.
+
+    Of the stores, the newest of this status and with these labels are asked for; what the turns make of it may be
+    another status.
+    """
+    turns = _turns(graphs, status, limit)
+    stored: dict[str, Summary] = {}
+    if status not in _WAITING.values():
+        for graph in graphs.values():
+            found = graph.store.runs(cast("StatusName | None", status), graph.config.name, labels=labels, limit=limit)
+            stored.update((summary.run_id, summary) for summary in found)
     for run_id, turn in turns.items():
         summary = stored.pop(run_id, None) or _summary_of(graphs[turn.graph], run_id)
         yield RunView.of_turn(turn) if summary is None else RunView.of_stored(summary).with_turn(turn)
     yield from map(RunView.of_stored, stored.values())
 
 
-def _turns(graphs: Mapping[str, StateGraph], limit: int) -> dict[str, Ordered]:
+def _turns(graphs: Mapping[str, StateGraph], status: str | None, limit: int) -> dict[str, Ordered]:
     """Return the turns that are not done, and those that have ended with an error and have no later one, by run."""
     found: dict[str, Ordered] = {}
-    for turn in find_turns(status=[*OPEN, "ERROR"], load_output=True, limit=limit):
+    asked = [known for known, said in _WAITING.items() if said == status] or [*OPEN, "ERROR"]
+    for turn in find_turns(status=asked, load_output=True, limit=limit):
         if turn.graph in graphs and (turn.run_id not in found or found[turn.run_id].number < turn.number):
             found[turn.run_id] = turn
     newest = turns_of_all([run_id for run_id, turn in found.items() if not turn.is_open])
     return {run_id: turn for run_id, turn in found.items() if turn.is_open or newest[run_id].id == turn.id}
-
-
-def _summaries(graph: StateGraph, limit: int) -> list[Summary]:
-    return graph.store.runs(graph=graph.config.name, limit=limit)
 
 
 def _summary_of(graph: StateGraph, run_id: str) -> Summary | None:

@@ -19,6 +19,9 @@ WAITING = ("ENQUEUED", "DELAYED")
 OPEN = (*WAITING, "PENDING")
 """What DBOS says of a turn that nobody is at work on yet, and of one that is not done."""
 
+DATABASE, WAY_OUT = "database of DBOS", "runner.runs() names the runs it knows"
+"""What errors say of a run that DBOS does not know."""
+
 _SEVERAL = 20  # of the newest turns of a run that are looked at: those of another one may be among them
 _P = ParamSpec("_P")
 _R = TypeVar("_R")

@@ -14,6 +14,7 @@ import attrs
 import dbos._dbos as inside_dbos
 from dbos import DBOS, DBOSConfig
 from sqlalchemy import make_url
+from sqlalchemy.exc import OperationalError
 
 from stategraph._dbos.codec import Codec
 from stategraph._dbos.keeper import Keeper
@@ -21,7 +22,7 @@ from stategraph._dbos.orders import TICK, TURN, WORKER, apart
 from stategraph._dbos.worker import Worker, register
 from stategraph._owners.holds import host_name
 from stategraph._util.validators import is_count, is_seconds
-from stategraph.errors import ConfigError
+from stategraph.errors import CheckpointError, ConfigError
 from stategraph.graph import StateGraph
 
 DEFAULT_QUEUE = "stategraph"
@@ -38,6 +39,13 @@ def _is_rate(queue: Queue, attribute: object, value: Any) -> None:
     is_pair = isinstance(value, tuple) and len(value) == 2 and is_count(value[0], at_least=1) and is_seconds(value[1])
     if value is not None and not is_pair:
         raise ConfigError("queue.rate", value, "how many turns in how many seconds, such as (50, 60.0)")
+
+
+def _checked(queues: Mapping[str, Queue]) -> Mapping[str, Queue]:
+    is_mapping = isinstance(queues, Mapping)
+    if not is_mapping or not all(isinstance(queue, Queue) for queue in queues.values()):
+        raise ConfigError("queues", queues, 'Queues by their names, such as {"bank": Queue(concurrency=4)}')
+    return queues
 
 
 @attrs.frozen
@@ -83,15 +91,9 @@ class Process:
         self, name: str, url: str, queues: Mapping[str, Queue], poll: float, lapse: float, config: Mapping[str, Any]
     ) -> None:
         self.worker_name = f"{host_name()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
-        self.queues = {DEFAULT_QUEUE: Queue(per_worker=8), **queues}
-        if not isinstance(url, str) or "://" not in url:
-            raise ConfigError(
-                "url",
-                url,
-                "postgresql://..., sqlite:///..., or the name of an environment variable that holds it",
-                is_shown=False,
-            )
+        self.queues = {DEFAULT_QUEUE: Queue(per_worker=8), **_checked(queues)}
         self._name, self._url, self._poll, self._lapse, self._config = name, url, poll, lapse, config
+        self._pid = 0
         self._dbos: DBOS | None = None
         self._keeper: Keeper | None = None
         self._worker: Worker | None = None
@@ -100,6 +102,11 @@ class Process:
     def is_launched(self) -> bool:
         """Whether it is there."""
         return self._dbos is not None
+
+    @property
+    def is_forked(self) -> bool:
+        """Whether it is that of the process from which this one was forked: connections cannot be shared."""
+        return self.is_launched and self._pid != os.getpid()
 
     def has_queue(self, name: str) -> bool:
         """Return whether there is a queue of this name, declared here or by others."""
@@ -110,7 +117,10 @@ class Process:
     ) -> None:
         """Connect to the database, and begin to perform turns, unless this process is only to order some."""
         if inside_dbos._dbos_global_instance is not None:
-            raise RuntimeError("there is a DBOS in this process already, and it allows no second one: close it first")
+            raise RuntimeError(
+                "there is a DBOS in this process already, and it allows no second one: close it first; "
+                "or, where this process was forked from one that had it, launch after the fork alone"
+            )
         _share(self._url)
         config: dict[str, Any] = {
             "name": self._name,
@@ -121,6 +131,7 @@ class Process:
             "log_level": "WARNING",
             **self._config,
         }
+        self._pid = os.getpid()
         self._dbos = dbos = DBOS(config=DBOSConfig(**config))  # type: ignore[typeddict-item]
         try:
             self._keeper = keeper = Keeper(self._name, self.worker_name, self._lapse, self._recover)
@@ -134,8 +145,11 @@ class Process:
                 keeper.start(self._worker, dbos.logger)
             for name, queue in self.queues.items():
                 queue.declare(name, self._poll)
-        except BaseException:
+        except BaseException as error:
             self.close(0.0)
+            if isinstance(error, OperationalError):
+                reason = " ".join(str(error.orig).split())
+                raise CheckpointError("", f"the database of DBOS, which url names, cannot be used: {reason}") from error
             raise
 
     def close(self, patience: float) -> bool:
@@ -144,7 +158,7 @@ class Process:
         Returns whether all turns have stopped within so many seconds. Those that have not are given back all the same:
         who gets them waits until the node returns that is running.
         """
-        if self._dbos is None:
+        if self._dbos is None or self.is_forked:
             return True
         for event in self._dbos.background_thread_stop_events:  # no queue is looked at any more
             event.set()

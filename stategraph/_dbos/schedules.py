@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any, TypeAlias
@@ -9,14 +10,22 @@ from typing import Any, TypeAlias
 import attrs
 from dbos import DBOS, ScheduleInput
 
+from stategraph._dbos.checks import check_times
 from stategraph._dbos.orders import TICK, apart, enqueue
-from stategraph.errors import UnknownNameError
+from stategraph.errors import ConfigError, UnknownNameError
 from stategraph.graph import StateGraph
 from stategraph.state import State
 from stategraph.turns import Order
 
+_KIND = "schedule that this worker has added (runner.schedule, in every worker)"
+
 MakeState: TypeAlias = Callable[[datetime], State | Mapping[str, Any]]
 """Makes the State with which a run begins, or its data alone, from the time that the run is due."""
+
+
+def _makes_states(schedule: Schedule, attribute: object, value: Any) -> None:
+    if not callable(value) or inspect.iscoroutinefunction(value):
+        raise ConfigError("make_state", value, "a sync function of the time: it returns the data of a run, or a State")
 
 
 @attrs.frozen
@@ -34,10 +43,13 @@ class Schedule:
 
     graph: StateGraph
     cron: str
-    make_state: MakeState
+    make_state: MakeState = attrs.field(validator=_makes_states)
     queue: str
     labels: Mapping[str, str]
     timezone: str | None
+
+    def __attrs_post_init__(self) -> None:
+        check_times(self.cron, self.timezone)
 
     def order(self, name: str, at: datetime) -> Order:
         """Return the order for the run that is due at a time. Without an id of its own, it is named after that."""
@@ -91,5 +103,5 @@ class Schedules:
         """Order the run that is due. A tick that is performed again finds that it has ordered it: DBOS noted that."""
         schedule = self._known.get(name)
         if schedule is None:
-            raise UnknownNameError("schedule", name, tuple(self._known))
+            raise UnknownNameError(_KIND, name, tuple(self._known))
         enqueue(schedule.order(name, at), schedule.queue, None, None)

@@ -66,7 +66,7 @@ class Standing:
         Raises:
             RunCompleteError: the run is complete.
         """
-        number = 1 + max([turn_of(self.saved) if self.saved else 0, *(turn.number for turn in self.turns)])
+        number = 1 + max([0 if self.saved is None else turn_of(self.saved), *(turn.number for turn in self.turns)])
         if self.saved is not None and self.graph is not None:
             if self.saved.status is RunStatus.COMPLETED:
                 raise RunCompleteError(self.run_id, self.saved.checkpoint_node)

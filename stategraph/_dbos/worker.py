@@ -54,6 +54,7 @@ class Worker:
         self._active: dict[threading.Event, str] = {}  # a turn may be here twice: given back, and delivered once more
         self._done: dict[str, Order] = {}
         self._idle = threading.Condition()
+        self._forgetting = threading.Lock()  # the keeper forgets as well as whoever closes
 
     @property
     def active(self) -> list[str]:
@@ -127,14 +128,15 @@ class Worker:
 
         Until then they stay: a turn that is delivered again has to find them.
         """
-        waiting = dict(self._done)
-        if waiting:
-            for turn in find_turns(workflow_ids=list(waiting)):
-                if turn.status == "SUCCESS":
-                    forget(waiting[turn.id], self._graphs)
-                if not turn.is_open:
-                    del self._done[turn.id]
-        return bool(self._done)
+        with self._forgetting:
+            waiting = dict(self._done)
+            if waiting:
+                for turn in find_turns(workflow_ids=list(waiting)):
+                    if turn.status == "SUCCESS":
+                        forget(waiting[turn.id], self._graphs)
+                    if not turn.is_open:
+                        del self._done[turn.id]
+            return bool(self._done)
 
     def forget_left(self) -> None:
         """Delete runs that are done and that a worker has left, because it died before it could."""

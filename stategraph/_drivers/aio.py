@@ -15,12 +15,13 @@ from typing import Any, NoReturn, TypeAlias, TypeVar, cast
 from stategraph._drivers.calls import Outcome, call_apart
 from stategraph._drivers.limits import Limits, MakeError, StopSignal
 from stategraph._drivers.rides import Ridden, Ride
-from stategraph._drivers.threads import LoopThreads, threads_of_loop
+from stategraph._drivers.threads import LoopThreads, Work, threads_of_loop
 from stategraph._protocol.commands import (
     BLOCKING,
     WAITING,
     Amend,
     Await,
+    Cache,
     Command,
     CommandType,
     Delete,
@@ -72,7 +73,7 @@ async def adrive(
     """
     with threads_of_loop() as threads:
         workers = _Workers(task, signal, store, show, threads)
-        at_once, perform = workers.at_once, workers.perform
+        at_once = workers.at_once
         send: Callable[[Any], Command] = task.send
         go_on, value = send, None
         while True:
@@ -81,7 +82,7 @@ async def adrive(
                 while True:
                     value = at_once[kind](function, argument)
                     if value is _LATER:
-                        value = await perform[kind](function, argument)
+                        value = await _PERFORM[kind](workers, function, argument)
                     kind, function, argument = send(value) if value is not _RIDDEN else workers.ridden()
             except BaseException as error:
                 if getgeneratorstate(task) == GEN_CLOSED:  # it was the task itself that ended
@@ -102,7 +103,7 @@ class _Workers:
     def __init__(
         self, task: Task[Any], signal: StopSignal | None, store: Store | None, show: _Show | None, threads: LoopThreads
     ) -> None:
-        self._run = task
+        self._run, self._asks = task, threads.of(getattr(store, "behind_of", store))
         self._limits = Limits(signal)
         self._show = show
         self._threads = threads
@@ -116,24 +117,15 @@ class _Workers:
         self._ridden: Ridden = None, None
         self._has_room_for: Any = getattr(store, "has_room_for", None)
         self.at_once: Perform = {
-            **dict.fromkeys((*BLOCKING, *WAITING, Show, Delete), _later),
-            **dict.fromkeys(_STORE if self._asks_at_once else (), self._ask_at_once),
-            **dict.fromkeys((Save,) if self._has_room_for else (), self._save_at_once),
-            **dict.fromkeys((Notify, LetGo), call),
+            **_AT_ONCE,
             StartNode: self._start_at_once,
             Limit: self._limit,
             Unlimit: self._unlimit,
         }
-        self.perform: dict[type[CommandType], Callable[[Any, Any], Awaitable[Any]]] = {
-            **dict.fromkeys(BLOCKING, self._ask_store),
-            RunNode: self._run_node,
-            StartNode: self._start_node,
-            Await: self._wait_for,
-            Finish: self._finish,
-            Sleep: self._sleep,
-            Show: self._show_state,
-            Delete: self._delete,
-        }
+        if self._asks_at_once:
+            self.at_once.update(dict.fromkeys(_STORE, self._ask_at_once))
+        if self._has_room_for:
+            self.at_once[Save] = self._save_at_once
 
     # ------------------------------------------------------------------ at once, or _LATER
 
@@ -172,15 +164,22 @@ class _Workers:
         return cast(Command, command)
 
     async def _ask_store(self, function: _Function, argument: Any) -> Any:
+        return await self._outcome(self._asks.begin(function, argument))
+
+    async def _ask_cache(self, function: _Function, argument: Any) -> Any:
         return await self._outcome(self._threads.store.begin(function, argument))
 
     async def _in_thread(self, function: _Function, argument: Any) -> Any:
         return await self._outcome(self._threads.nodes.begin(function, argument))
 
-    async def _outcome(self, work: asyncio.Future[Outcome]) -> Any:
+    async def _outcome(self, work: Work) -> Any:
         """Wait for what a thread does, cancelled or not; return what it returns, or raise what it raises."""
-        await self._outlast(work)
-        answer, raised = work.result()
+        try:
+            answer, raised = await work
+        except asyncio.CancelledError as error:
+            rest = work.rest or work
+            self._cancelled = await outlast(rest, cancelled=error)
+            answer, raised = rest.result()
         if raised is not None:
             raise escaped(raised)
         return answer
@@ -330,6 +329,23 @@ def _later(_: object, __: object) -> object:
     return _LATER
 
 
+_AT_ONCE: Perform = {
+    **dict.fromkeys((*BLOCKING, *WAITING, Show, Delete), _later),
+    **dict.fromkeys((Notify, LetGo), call),
+}
+_PERFORM: dict[type[CommandType], Callable[[_Workers, Any, Any], Awaitable[Any]]] = {
+    **dict.fromkeys(BLOCKING, _Workers._ask_store),
+    Cache: _Workers._ask_cache,
+    RunNode: _Workers._run_node,
+    StartNode: _Workers._start_node,
+    Await: _Workers._wait_for,
+    Finish: _Workers._finish,
+    Sleep: _Workers._sleep,
+    Show: _Workers._show_state,
+    Delete: _Workers._delete,
+}
+
+
 def _replaces_cancellation(error: BaseException) -> bool:
     """Return whether an error was raised in place of a CancelledError.
 
@@ -355,18 +371,14 @@ def end_of(run: asyncio.Task[Any]) -> BaseException | None:
         return error
 
 
-def _begun_apart(function: _Function, argument: Any) -> asyncio.Future[Outcome]:
-    """Return the future of a call in a thread of its own."""
+def _begun_apart(function: _Function, argument: Any) -> Work:
+    """Return what a thread of its own does."""
     loop = asyncio.get_running_loop()
-    work: asyncio.Future[Outcome] = loop.create_future()
-
-    def settle(outcome: Outcome) -> None:
-        if not work.done():
-            work.set_result(outcome)
+    work = Work(loop=loop)
 
     def done(outcome: Outcome) -> None:
         with suppress(RuntimeError):  # the loop is closed: nobody has waited for it
-            loop.call_soon_threadsafe(settle, outcome)
+            loop.call_soon_threadsafe(work.finish, outcome)
 
     call_apart(function, argument, done)
     return work

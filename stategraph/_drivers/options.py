@@ -29,6 +29,7 @@ class Call(TypedDict, total=False):
         cancel: Stops the run before the next node once it is set.
         timeout: Seconds after which the run is stopped before the next node; a node that is async is cut off.
         by: Who makes the call, for the history: who gives the input, the answer or the updates.
+        progress: Show on stderr, or in the notebook, how the run goes on.
     """
 
     wait: float | None
@@ -36,6 +37,7 @@ class Call(TypedDict, total=False):
     cancel: threading.Event | None
     timeout: float | None
     by: str | None
+    progress: bool
 
 
 class RunCall(Call, total=False):
@@ -89,8 +91,9 @@ def asked_of(how: Call, kind: type = Call) -> tuple[float, bool, StopSignal | No
     wait, take_over, by = how.get("wait"), how.get("take_over", False), how.get("by")
     if wait is not None and not is_duration(wait):
         raise ConfigError("wait", wait, "a number of seconds from 0 on")
-    if type(take_over) is not bool:
-        raise ConfigError("take_over", take_over, "True or False")
+    for name, said in (("take_over", take_over), ("progress", how.get("progress", False))):
+        if type(said) is not bool:
+            raise ConfigError(name, said, "True or False")
     if by is not None and not isinstance(by, str):
         raise ConfigError("by", by, "a str that says who")
     return wait or 0.0, take_over, signal_of(how), by, _labels_of(how)

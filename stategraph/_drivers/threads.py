@@ -8,12 +8,12 @@ import os
 import sys
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from queue import SimpleQueue
 from typing import Any, Self, TypeAlias
 
-from stategraph._drivers.calls import Outcome, outcome_of
+from stategraph._drivers.calls import Asked, Outcome, outcome_of
 
 NODES = 1000
 """Nodes that work in threads at the same time, at most: far more than any one of them should have to wait for."""
@@ -23,7 +23,29 @@ STORE_CALLS = min(32, (os.cpu_count() or 1) + 4)
 
 IDLE = 10.0  # seconds after which threads that were not needed end
 
-_Call: TypeAlias = tuple[asyncio.Future[Outcome], Callable[..., Outcome], Callable[[Any], Any], Any]
+_Call: TypeAlias = tuple["Work", Callable[..., Outcome], Callable[[Any], Any], Any]
+
+
+class Work(asyncio.Future[Outcome]):
+    """What a thread does for a task that waits for it.
+
+    Attributes:
+        rest: What is to be waited for once the task is cancelled: the thread cannot be stopped.
+    """
+
+    rest: asyncio.Future[Outcome] | None = None
+
+    def cancel(self, msg: object = None) -> bool:
+        """Tell the task that it is cancelled."""
+        if not self.done():
+            self.rest = self.get_loop().create_future()
+        return super().cancel(msg)
+
+    def finish(self, outcome: Outcome) -> None:
+        """Tell whoever waits what the thread's call returns or raises."""
+        waited_for = self if self.rest is None else self.rest
+        if not waited_for.done():
+            waited_for.set_result(outcome)
 
 
 class Threads:
@@ -35,23 +57,24 @@ class Threads:
     Args:
         name: Their name.
         most: How many there are at most. Further calls wait.
+        answers: Makes all calls that wait at the same time, if there is one thread that does.
     """
 
-    def __init__(self, name: str, most: int) -> None:
-        self._name, self._most = name, most
+    def __init__(self, name: str, most: int, answers: Callable[[Sequence[Asked]], list[Outcome]] | None = None) -> None:
+        self._name, self._most, self._answers = name, most, answers
         self._calls: SimpleQueue[_Call | None] = SimpleQueue()
         self._count = 0  # threads that are to be there
         self._busy = self._peak = 0  # calls that have not finished, and the most of them since threads were let go
         self._threads: set[threading.Thread] = set()
         self._is_watched = False
 
-    def begin(self, function: Callable[[Any], Any], argument: Any) -> asyncio.Future[Outcome]:
+    def begin(self, function: Callable[[Any], Any], argument: Any) -> Work:
         """Call a function in a thread, in the context of the caller; return the future of its outcome."""
         if self._busy >= self._count and self._count < self._most:
             self._start()
         self._busy += 1
         self._peak = max(self._peak, self._busy)
-        work: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+        work = Work(loop=asyncio.get_running_loop())
         self._calls.put((work, contextvars.copy_context().run, function, argument))
         return work
 
@@ -93,10 +116,12 @@ class Threads:
             self._count -= 1
             self._calls.put(None)
 
-    def _finished(self, work: asyncio.Future[Outcome], outcome: Outcome) -> None:
-        self._busy -= 1
-        if not work.done():
-            work.set_result(outcome)
+    def _finished(self, works: list[Work], outcomes: list[Outcome]) -> None:
+        self._busy -= len(works)
+        for work, outcome in zip(works, outcomes, strict=True):
+            work.finish(outcome)
+        works.clear()  # the thread may still have the lists
+        outcomes.clear()
 
     # ------------------------------------------------------------------ in a thread
 
@@ -106,15 +131,23 @@ class Threads:
         self._threads.discard(threading.current_thread())
 
     def _do_next(self) -> bool:
-        """Make a call, and return whether there may be another. While it waits, it holds nothing of the last one."""
+        """Make calls, and return whether there may be others. While it waits, it holds nothing of the last ones."""
         call = self._calls.get()
         if call is None:
             return False
-        work, run, function, argument = call
-        outcome = run(outcome_of, function, argument)
+        calls, goes_on = [call], True
+        while self._answers is not None and goes_on and not self._calls.empty():
+            call = self._calls.get()
+            goes_on = call is not None
+            calls += [call] if call is not None else ()
+        asked = [(run, function, argument) for _, run, function, argument in calls]
+        outcomes = [run(outcome_of, *about) for run, *about in asked] if self._answers is None else self._answers(asked)
+        works = [work for work, *_ in calls]
+        loop = works[0].get_loop()
+        del call, calls, asked
         with suppress(RuntimeError):  # the loop is closed: nobody waits
-            work.get_loop().call_soon_threadsafe(self._finished, work, outcome)
-        return True
+            loop.call_soon_threadsafe(self._finished, works, outcomes)
+        return goes_on
 
 
 class LoopThreads:
@@ -126,8 +159,21 @@ class LoopThreads:
 
     def __init__(self) -> None:
         self.nodes, self.store = Threads("stategraph node", NODES), Threads("stategraph store", STORE_CALLS)
+        self._of_stores: weakref.WeakKeyDictionary[object, Threads] = weakref.WeakKeyDictionary()
         self.users = 0
         self._timer: weakref.ref[asyncio.TimerHandle] | None = None
+
+    def of(self, store: object) -> Threads:
+        """Return the threads that ask a store: a single one if that can save for several runs in one go, but several
+        if it is a server that they wait for, which answers them at the same time."""
+        if getattr(store, "_is_server", not hasattr(store, "_save_together")):
+            return self.store
+        threads = self._of_stores.get(store)
+        if threads is None:
+            from stategraph._drivers.together import answers  # imported when used: with stores that can do that
+
+            threads = self._of_stores[store] = Threads("stategraph store", 1, answers)
+        return threads
 
     def __enter__(self) -> Self:
         self.users += 1
@@ -146,8 +192,8 @@ class LoopThreads:
 
     def close(self) -> None:
         """End them."""
-        self.nodes.close()
-        self.store.close()
+        for threads in (self.nodes, self.store, *self._of_stores.values()):
+            threads.close()
 
 
 class _ClosesThreads:

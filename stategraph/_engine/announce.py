@@ -2,13 +2,33 @@
 
 from __future__ import annotations
 
-from typing import Any
+import os
+from collections.abc import Iterable
+from typing import Any, Protocol, TypeVar
 
 from stategraph._engine.context import RunContext
+from stategraph._engine.saving import emit, seconds_since, tell
 from stategraph._graph.compiled import CompiledNode
 from stategraph._protocol.commands import Notify, Task
-from stategraph._values.events import EventType
+from stategraph._text.shown import describe_exception
+from stategraph._values import clock
+from stategraph._values.events import PART_EVENTS, EventType
+from stategraph._values.provenance import shortened_traceback
 from stategraph.edges import Edge, NoWay, describe_predicate, place_of
+from stategraph.errors import ExecutionError
+from stategraph.nodes.step import PartTold
+from stategraph.state import State, took_ns_of
+
+_Answer = TypeVar("_Answer")
+
+
+class Teller(Protocol):
+    """A step that reports events."""
+
+    attempt: int
+
+    def tell(self, type: EventType, **about: Any) -> Task[None]:
+        """Report an event of the step."""
 
 
 def _is_handler(run: RunContext, stage: CompiledNode, name: str) -> bool:
@@ -57,3 +77,63 @@ def announce_entry(
         yield (Notify, notify, (EventType.CYCLE_DETECTED, about))
     if EventType.NODE_START in wanted:
         yield (Notify, notify, (EventType.NODE_START, about))
+
+
+def announce_start(run: RunContext, steps: Task[_Answer]) -> Task[Task[_Answer]]:
+    """Report that the call goes on with the run from here; return its steps as the observer wants them."""
+    run.began_ns = clock.monotonic_ns()
+    run.services.place = run.services.place or {"call_id": os.urandom(8).hex()}  # nested runs are given it
+    yield from emit(run, EventType.GRAPH_START, run.state)
+    if not hasattr(run.services.observer, "enter_node"):
+        return steps
+    from stategraph._engine.placing import placed  # imported when used: few observers do that
+
+    return placed(run, steps)
+
+
+def announce_completion(run: RunContext, handler: str) -> Task[None]:
+    """Report that a node is completed, or has failed and another one handles that."""
+    state, took = run.state, took_ns_of(run.state)
+    run.completed.add(state.checkpoint_node)
+    if EventType.NODE_COMPLETE in run.wanted:
+        attempts, outcome = state.facts.attempts if state.facts else 1, "failed" if handler else "completed"
+        about: dict[str, Any] = {"attempts": attempts, "outcome": outcome, "took": None if took is None else took / 1e9}
+        yield from emit(run, EventType.NODE_COMPLETE, state, **about)
+
+
+def announce_error(run: RunContext, state: State, error: BaseException) -> Task[None]:
+    """Report that the run ends early, and at which node: the one that failed or, if none has, the one entered last."""
+    node, info = run.path[-1] if run.path else state.checkpoint_node, None
+    if isinstance(error, ExecutionError):
+        node, info = error.node_name, error.state.error
+    about = {
+        "node": node,
+        "error": describe_exception(error),
+        "error_type": type(error).__name__ if info is None else info.type,
+        "attempts": state.facts.attempts if state.facts else 1,
+        "traceback": shortened_traceback(error) if info is None else info.traceback,
+    }
+    yield from emit(run, EventType.GRAPH_ERROR, state, run.began_ns, **about)
+
+
+def announce_parts(run: RunContext, step: Teller, parts: Iterable[PartTold], total: int) -> Task[None]:
+    """Report what came of parts of a step, which has so many."""
+    for part in () if run.wanted.isdisjoint(PART_EVENTS) else parts:
+        about = {"part": part.label, "total": total, "outcome": part.outcome, "took": part.took}
+        if part.error is not None:
+            about |= about_error(part.error)
+        kind = EventType.PART_ERROR if part.outcome == "failed" else EventType.PART_COMPLETE
+        yield from step.tell(kind, attempt=step.attempt, **about)
+
+
+def announce_failure(run: RunContext, name: str, error: BaseException, attempt: int, began_ns: int) -> Task[None]:
+    """Report that an attempt of a node has failed."""
+    if EventType.NODE_ERROR in run.wanted:
+        about = {"attempt": attempt, **about_error(error), "took": seconds_since(began_ns)}
+        yield from tell(run, EventType.NODE_ERROR, run.state.run_id, run.state.step + 1, name, about)
+
+
+def about_error(error: BaseException) -> dict[str, Any]:
+    """Return what is told of an exception."""
+    about = {"error": describe_exception(error), "error_type": type(error).__name__}
+    return {**about, "traceback": shortened_traceback(error)}

@@ -118,7 +118,7 @@ def submit(run: RunContext, state: State) -> Task[State]:
 def _submit(run: RunContext, state: State) -> Task[State]:
     is_new = state.step == 0 and state.graph is None
     state = yield from admit(run, state)
-    if is_new:  # else that is done
+    if is_new and state is not run.found:  # else that is done
         yield from save(run, (Save, run.services.save, state), state)
     yield from flush(run, state)
     return state

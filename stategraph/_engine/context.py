@@ -60,6 +60,7 @@ class RunContext:
         signal: Stops the call, if anything does; here, nodes ask it.
         by: Who makes the call, if that is said.
         labels: What the run is labelled with, if it begins.
+        began_ns: When it began to go on, as clock.monotonic_ns tells it, while an observer wants events.
         path: The last nodes entered.
         completed: The nodes completed in this call, while an observer wants events.
         recent: The last States that are not saved, where not every step is.
@@ -86,6 +87,7 @@ class RunContext:
     state: State = attrs.field(init=False)
     saved: State | None = attrs.field(default=None, init=False)
     found: State | None = attrs.field(default=None, init=False)
+    began_ns: int | None = attrs.field(default=None, init=False)
     path: deque[str] = attrs.field(factory=partial(deque, maxlen=PATH_LENGTH), init=False)
     completed: set[str] = attrs.field(factory=set, init=False)
     nested_path: str = attrs.field(default="", init=False)
@@ -96,6 +98,10 @@ class RunContext:
     unsaved_parts: list[Part] = attrs.field(factory=list, init=False)
     recent: deque[State] = attrs.field(factory=partial(deque, maxlen=_RECENT), init=False)
     has_joined_parts: bool = attrs.field(default=False, init=False)
+
+    def under_way(self) -> tuple[str, datetime] | tuple[()]:
+        """Return the node that is under way, and since when; nothing before the first."""
+        return (self.path[-1], self.state.timestamp) if self.path else ()
 
 
 def fitting(run: RunContext, data: Mapping[str, Any], beside: Mapping[str, Any], node: str = "") -> Mapping[str, Any]:

@@ -7,14 +7,14 @@ from typing import Any, cast
 import attrs
 
 from stategraph._engine.context import PATH_LENGTH, RunContext, fitting
-from stategraph._engine.rescue import rescue, with_notes
-from stategraph._engine.saving import emit, tell
+from stategraph._engine.rescue import rescue, tell_end, with_notes
+from stategraph._engine.saving import emit
 from stategraph._graph.compiled import CompiledNode
 from stategraph._protocol.commands import CannotAwait, Escaped, Stopped, StoreFailed, Task
 from stategraph._text.shown import describe_exception
 from stategraph._values.events import EventType
 from stategraph._values.frozen import lay_over
-from stategraph._values.provenance import ErrorInfo, RunStatus
+from stategraph._values.provenance import ErrorInfo, Facts, RunStatus
 from stategraph.edges import NoWay
 from stategraph.errors import ExecutionError, MaxIterationsError, RunCancelledError, StateGraphError
 from stategraph.state import State, data_of, evolve, told
@@ -49,9 +49,8 @@ def end_early(run: RunContext, error: BaseException) -> Task[None]:
 
 def end_dropped(run: RunContext) -> Task[None]:
     """End a run whose driver is gone, unless others have taken it: a garbage collection may find it late."""
-    if run.services.is_lost:
-        return
-    yield from end_early(run, Stopped("it was dropped before its end"))
+    stop = Stopped("it was dropped before its end")
+    yield from tell_end(run, run.state, stop) if run.services.is_lost else end_early(run, stop)
 
 
 def too_many_nodes(run: RunContext, name: str) -> ExecutionError:
@@ -79,11 +78,15 @@ def no_way_on(run: RunContext, stage: CompiledNode, no_way: NoWay) -> Task[Execu
     return error
 
 
-def handle(run: RunContext, stage: CompiledNode, attempt: int, error: Exception) -> Task[tuple[str, dict[str, Any]]]:
+def handle(
+    run: RunContext, stage: CompiledNode, step: Any, error: Exception, began_ns: int
+) -> Task[tuple[str, dict[str, Any]]]:
     """Return the node that handles the failure of another one, and the data that it finds; raise if there is none."""
-    state, name = run.state, stage.name
-    about = {"attempt": attempt, "error": describe_exception(error)}
-    yield from tell(run, EventType.NODE_ERROR, state.run_id, state.step + 1, name, about)
+    state, name, attempt = run.state, stage.name, 1 if step is None else step.attempt
+    if EventType.NODE_ERROR in run.wanted:
+        from stategraph._engine.announce import announce_failure  # imported when used: it is there since the run began
+
+        yield from announce_failure(run, name, error, attempt, began_ns if step is None else step.began_ns or began_ns)
     failure, handler = _node_failure(run, name, attempt, error), stage.policies.on_error
     if handler is None:
         raise failure from error
@@ -97,7 +100,7 @@ def _node_failure(run: RunContext, name: str, attempt: int, error: Exception) ->
     if attempts:
         info = cast(ErrorInfo, failure.state.error)
         told = attrs.evolve(info, message=f"{info.message} ({attempts.strip()})".lstrip())
-        failure.state = evolve(failure.state, error=told)
+        failure.state = evolve(failure.state, error=told, facts=Facts(attempts=attempt))
     return failure
 
 

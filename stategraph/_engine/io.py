@@ -5,6 +5,7 @@ The engine never calls these functions. It puts them into commands.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING, Any, cast
@@ -51,7 +52,7 @@ class RunIO:
         persist: AbstractSet[str] | None = None,
         settle: Callable[[], object] = bool,
     ) -> None:
-        self._whole = store
+        self.whole = store
         self._settle = settle
         self.store = store if persist is None else _selective(store, persist)
         self.hold: Hold | None = None
@@ -61,7 +62,8 @@ class RunIO:
         self._source = source
         self._policy = policy
         self._is_told = False
-        self._before: dict[int, State] = {}  # what is to be saved with the next State, by its identity
+        self.place: dict[str, Any] = {}  # of the run in the tree of all events
+        self.before: dict[int, State] = {}  # what is to be saved with the next State, by its identity
 
     @property
     def is_cancelled(self) -> bool:
@@ -78,7 +80,7 @@ class RunIO:
         self._settle()  # it may be this run that was dropped a moment ago
         hold, take_over = about
         try:
-            own(self._whole, hold, take_over=take_over)
+            own(self.whole, hold, take_over=take_over)
         except (CheckpointError, RunBusyError):
             raise
         except failures() as error:
@@ -89,7 +91,7 @@ class RunIO:
         """Save a State; raises a CheckpointError if that fails."""
         before, acting.hold = acting.hold, self.hold
         try:
-            if self._before or not self._is_told:
+            if self.before or not self._is_told:
                 self._save_story(state)
             else:
                 self.store.save(state)
@@ -97,6 +99,10 @@ class RunIO:
             raise self.unsaved(state, error)  # noqa: B904 - sets the cause itself
         finally:
             acting.hold = before
+        self.heed_cancel(state)
+
+    def heed_cancel(self, state: State) -> None:
+        """Raise Stopped if the save of a State has told that the run was cancelled."""
         if self.heeds_cancel and self.hold is not None and self.hold.is_cancelled:
             self.kept = state
             self.stop_if_cancelled(state)
@@ -109,20 +115,20 @@ class RunIO:
 
     def hears_of_cancel(self, _: object = None) -> bool:
         """Return whether the run was cancelled, by whatever process."""
-        return self.hold is not None and (self.hold.is_cancelled or self._whole._is_cancelled(self.hold))
+        return self.hold is not None and (self.hold.is_cancelled or self.whole._is_cancelled(self.hold))
 
     def cancel(self, about: tuple[str, str | None]) -> None:
         """Tell whoever is at work on a run that it is cancelled, and by whom."""
-        self._whole._cancel(*about)
+        self.whole._cancel(*about)
 
     def cancelled_by(self, run_id: str) -> str | None:
         """Return who has cancelled a run that was at work, if that was said."""
-        return self._whole._cancelled_by(run_id)
+        return self.whole._cancelled_by(run_id)
 
     def take_up(self, hold: Hold) -> None:
         """Go on with a run that was cancelled."""
         with on_behalf_of(hold):
-            self._whole._take_up(hold)
+            self.whole._take_up(hold)
 
     def save_with_next(self, state: State) -> None:
         """Keep a State until the next save, which saves both in one go, if nothing of a run is ever to be replaced.
@@ -130,14 +136,14 @@ class RunIO:
         So its story tells of the input and of the last step, at no further sync.
         """
         if self._policy is not None and self._policy.keeps_all:
-            self._before.pop(id(state), None)
-            self._before[id(state)] = state
+            self.before.pop(id(state), None)
+            self.before[id(state)] = state
 
     def _save_story(self, state: State) -> None:
         """Save a State, and what is to be saved with it, once the store knows what it is to keep."""
         if not self._is_told:
             self._tell_policy(state.run_id)
-        before, self._before = self._before, {}
+        before, self.before = self.before, {}
         before.pop(id(state), None)
         if before:
             self.store.save_many((*before.values(), state))
@@ -197,14 +203,14 @@ class RunIO:
 
     def nested(self, source: str, persist: AbstractSet[str] | None) -> RunIO:
         """Return the services for a nested run, whose graph has its own keys that are saved."""
-        nested = RunIO(self._whole, self.observer, source, self._policy, persist, self._settle)
+        nested = RunIO(self.whole, self.observer, source, self._policy, persist, self._settle)
         nested.hold = self.hold
         return nested
 
     def unsaved(self, state: State, error: BaseException) -> CheckpointError:
         """Return the error for a State that could not be saved: the store's own, if it is a CheckpointError."""
         self._is_told = False  # a store need not remember the policy of a run that it could not begin
-        if isinstance(error, StepConflictError) and self.hold is not None and self._whole._has_lost(self.hold):
+        if isinstance(error, StepConflictError) and self.hold is not None and self.whole._has_lost(self.hold):
             failure: CheckpointError = lost(state.run_id)
             failure.__cause__ = None if isinstance(error, RunLostError) else error
         elif isinstance(error, CheckpointError):
@@ -218,7 +224,8 @@ class RunIO:
 
     def notify(self, about: tuple[EventType, Mapping[str, Any]]) -> None:
         """Tell the observer of an event: its type and its data."""
-        notify(self.observer, about[0], self._source, about[1])
+        self.place = self.place or {"call_id": os.urandom(8).hex()}
+        notify(self.observer, about[0], self._source, {**about[1], **self.place})
 
     def _tell_policy(self, run_id: str) -> None:
         self.store.retain(run_id, self._policy)

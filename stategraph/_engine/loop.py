@@ -37,6 +37,7 @@ from stategraph.state import State, completed_by, data_of, evolve, told
 if TYPE_CHECKING:
     from stategraph._values.progress import Pause
 
+_UNSEEN: tuple[Any, ...] = (None, None, None, 0)  # what is under way is written down for nobody
 _MANY_KEYS = 500  # of a State: with fewer, to remember which were set takes longer than to look at all of them
 
 
@@ -44,8 +45,12 @@ def run_from(run: RunContext, stage: CompiledNode | None) -> Task[State]:
     """Run on from a node that is completed (None: from the start), and handle what ends the run early."""
     run.services.heeds_cancel = True
     try:
-        yield from emit(run, EventType.GRAPH_START, run.state)
-        pausing = yield from _steps(run, stage, run.state.progress.next_node if run.state.progress else "")
+        steps = _steps(run, stage, run.state.progress.next_node if run.state.progress else "")
+        if run.wanted:
+            from stategraph._engine.announce import announce_start  # imported when used, and before anything can fail
+
+            steps = yield from announce_start(run, steps)
+        pausing = yield from steps
         if pausing is None:
             yield from _complete(run)
         else:
@@ -72,11 +77,13 @@ def _steps(run: RunContext, stage: CompiledNode | None, name: str) -> Task[tuple
     enter, keep = run.path.append, run.services.save
     watched = run.shows or not run.wanted.isdisjoint(STEP_EVENTS)
     if watched:
-        from stategraph._engine.announce import announce_entry  # imported when used: here, not at every step
+        from stategraph._engine.announce import announce_completion, announce_entry  # here, not at every step
     tells_saves = EventType.CHECKPOINT_SAVE in run.wanted
-    recent, keeps_recent, monotonic_ns = run.recent, plan.saves and interval != 1, clock.monotonic_ns
+    recent, keeps_recent = run.recent, plan.saves and interval != 1
+    monotonic_ns, now_ns = clock.monotonic_ns, clock.now_ns
     asks, look_at = keeps_recent or plan.write_behind, monotonic() + LOOK_AGAIN
     data = data_of(state)
+    (seek, jot, pack, at), encoded = _jotting(run), str.encode
     if stage is None:
         name, stage = name or plan.entry, stages[plan.entry]
     while name or not stage.is_exit:
@@ -87,6 +94,12 @@ def _steps(run: RunContext, stage: CompiledNode | None, name: str) -> Task[tuple
                 raise (yield from no_way_on(run, stage, edge))
             name = edge.target
         enter(name)
+        if jot is not None:
+            try:
+                seek(at)
+                jot(pack(now_ns(), encoded(name, "utf-8", "replace")))
+            except (OSError, ValueError):  # there is no room, or the store is closed: then nobody else is told
+                jot = None
         if watched:
             yield from announce_entry(run, stage, edge, name, begins=left > 0)
         if not left:
@@ -111,7 +124,7 @@ def _steps(run: RunContext, stage: CompiledNode | None, name: str) -> Task[tuple
                     return stage, result.pause  # what cannot be saved is no failure of the node
                 data = data_from(result, state)
         except Exception as error:
-            keys, (following, data) = None, (yield from handle(run, stage, 1 if step is None else step.attempt, error))
+            keys, (following, data) = None, (yield from handle(run, stage, step, error, began))
         run.state = state = completed_by(name, state, data, monotonic_ns() - began, keys)
         if step is not None:
             run.state = state = step.completed(state, is_failed=bool(following))
@@ -120,18 +133,18 @@ def _steps(run: RunContext, stage: CompiledNode | None, name: str) -> Task[tuple
 
             run.state = state = evolve(state, progress=evolved(state.progress, next_node=following))
         if watched:
-            run.completed.add(name)
-            yield from emit(run, EventType.NODE_COMPLETE, state)
+            yield from announce_completion(run, following)
         if stage.is_exit and not following:  # saved with the completion of the run, in one go
             return None
         # Saved before the edges are tried: a predicate that raises must not cost the node's work.
         if interval == 1 or (interval and state.step % interval == 0):
+            began = monotonic_ns() if tells_saves else 0
             yield (Save, keep, state)
             run.saved = state
             if recent:
                 recent.clear()
             if tells_saves:
-                yield from emit(run, EventType.CHECKPOINT_SAVE, state)
+                yield from emit(run, EventType.CHECKPOINT_SAVE, state, began)
             if run.has_joined_parts:
                 yield from drop_joined_parts(run)
         elif keeps_recent:
@@ -142,6 +155,14 @@ def _steps(run: RunContext, stage: CompiledNode | None, name: str) -> Task[tuple
             yield from show(run, state)
         name = following
     return None
+
+
+def _jotting(run: RunContext) -> tuple[Any, ...]:
+    """Return how to write down, for other processes, which node is under way, if they are told that."""
+    hold, plan = run.services.hold, run.plan
+    if hold is None or hold.holds is None or run.outer_step is not None or plan.interval != 1 or plan.write_behind:
+        return _UNSEEN
+    return hold.holds.jotting(hold) or _UNSEEN
 
 
 def _function(run: RunContext, stage: CompiledNode) -> Callable[[State], Any]:
@@ -165,4 +186,4 @@ def _complete(run: RunContext) -> Task[None]:
     elif run.plan.saves and run.plan.forgets:
         yield (Delete, run.services.delete, state)
         yield from emit(run, EventType.CHECKPOINT_DELETE, state)
-    yield from emit(run, EventType.GRAPH_COMPLETE, state)
+    yield from emit(run, EventType.GRAPH_COMPLETE, state, run.began_ns)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 from typing import Any
+from weakref import ref
 
 from stategraph._engine.context import RunContext
 from stategraph._engine.loop import run_from
@@ -77,6 +78,7 @@ def _own(run: RunContext, hold: Hold) -> Task[None]:
             waited += delay
             delay = min(2 * delay, _LATEST)
         else:
+            hold.call = ref(run)
             if EventType.LEASE_LATE in run.wanted:
                 hold.tell = partial(notify, run.services.observer, EventType.LEASE_LATE, run.plan.graph)
             return

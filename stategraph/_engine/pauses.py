@@ -120,7 +120,7 @@ def pause_at(run: RunContext, stage: CompiledNode, pause: Pause) -> Task[None]:
     about = {"pause_node": pause.node, "reason": pause.reason, "response_param": pause.response_param}
     yield from save(run, (Save, run.services.save, state), state)
     yield from flush(run, state)
-    yield from emit(run, EventType.GRAPH_PAUSE, state, **about)
+    yield from emit(run, EventType.GRAPH_PAUSE, state, run.began_ns, **about)
 
 
 def _identified(run: RunContext, pause: Pause) -> Pause:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, cast
 
 import attrs
@@ -21,6 +21,7 @@ from stategraph._values.progress import Origin, evolved
 from stategraph._values.provenance import RunStatus
 from stategraph.errors import RecomputeError
 from stategraph.nodes.function import data_from
+from stategraph.nodes.step import PartTold
 from stategraph.state import State, data_of, evolve, with_data
 
 
@@ -38,6 +39,9 @@ class Recomputation(StepExecution):
         return {}
 
     def keep_parts(self, finished: Mapping[str, Any], made_of: Mapping[str, Any]) -> Task[None]:
+        yield from ()
+
+    def tell_parts(self, parts: Iterable[PartTold], total: int) -> Task[None]:
         yield from ()
 
     def run_nested(self, plan: CompiledGraph, inputs: Mapping[str, Any], updates: Mapping[str, Any]) -> Task[State]:

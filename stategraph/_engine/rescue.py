@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TypeVar
 
 from stategraph._engine.context import RunContext
-from stategraph._engine.saving import emit, flush, save, save_with_next
+from stategraph._engine.saving import flush, save, save_with_next
 from stategraph._protocol.commands import Load, Parts, Save, Task
 from stategraph._text.shown import describe_exception
 from stategraph._values.events import EventType
@@ -33,8 +33,15 @@ def _last_saves(run: RunContext, error: BaseException) -> Task[None]:
     state = error.state if isinstance(error, ExecutionError) else run.state
     yield from noting(error, "While the run was being stopped", _save_unsaved(run, error, state))
     yield from noting(error, "While its last saves were waited for", flush(run, state))
-    told = emit(run, EventType.GRAPH_ERROR, state, error=describe_exception(error))
-    yield from noting(error, "While its observer was being told", told)
+    yield from tell_end(run, state, error)
+
+
+def tell_end(run: RunContext, state: State, error: BaseException) -> Task[None]:
+    """Tell the observer that the run ends early."""
+    if EventType.GRAPH_ERROR in run.wanted:
+        from stategraph._engine.announce import announce_error  # imported when used: it is there since the run began
+
+        yield from noting(error, "While its observer was being told", announce_error(run, state, error))
 
 
 def _save_unsaved(run: RunContext, error: BaseException, state: State) -> Task[None]:

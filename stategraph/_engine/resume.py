@@ -11,12 +11,13 @@ from stategraph._engine.owning import owning
 from stategraph._engine.past import with_all_keys
 from stategraph._engine.saving import emit, save
 from stategraph._engine.start import stamped, with_origins
-from stategraph._graph.compatibility import check_compatible, migrate_state, split_migration
+from stategraph._graph.compatibility import check_compatible
 from stategraph._graph.compiled import CompiledNode
 from stategraph._owners.holds import Hold
 from stategraph._progress.answers import awaited
 from stategraph._protocol.commands import Amend, Load, Save, Task
 from stategraph._text.shown import shorten
+from stategraph._values import clock
 from stategraph._values.events import EventType
 from stategraph._values.frozen import lay_over
 from stategraph._values.ids import check_given_id
@@ -110,8 +111,9 @@ def revived(
         pause_id: The id of the pause that is answered, if that is said.
         turn: The number of the turn that is taken up, if turns are counted: it is saved with what is changed.
     """
+    began = clock.monotonic_ns()
     loaded = yield (Load, run.services.load, run_id)
-    yield from emit(run, EventType.CHECKPOINT_LOAD, loaded)
+    yield from emit(run, EventType.CHECKPOINT_LOAD, loaded, began)
     if pause_id is not None or (updates and (loaded.pause is not None or loaded.progress is not None)):
         from stategraph._engine.answering import check_answers  # imported when used: few runs pause
 
@@ -126,6 +128,11 @@ def revived(
 
 def renamed(run: RunContext, saved: State, migrate: Mapping[str, str]) -> State:
     """Return a saved State with its nodes renamed. The new names for nested graphs are kept in the run."""
+    run.renamed_nested = {}
+    if not migrate:
+        return saved
+    from stategraph._graph.renaming import migrate_state, split_migration  # imported when used
+
     own, run.renamed_nested = split_migration(migrate, run.plan)
     return migrate_state(saved, own, run.plan)
 

@@ -9,15 +9,23 @@ from typing import Any
 from stategraph._engine.context import RunContext
 from stategraph._owners.holds import Hold
 from stategraph._protocol.commands import Amend, Command, Flush, Load, Notify, Parts, Show, Task
+from stategraph._values import clock
 from stategraph._values.events import EventType
 from stategraph.state import State
 
 
-def emit(run: RunContext, type: EventType, state: State, **more: object) -> Task[None]:
-    """Report an event of the run, with its last State."""
+def emit(run: RunContext, type: EventType, state: State, began_ns: int | None = None, **more: object) -> Task[None]:
+    """Report an event of the run, with its last State; what has ended now, with how long it took."""
     if type in run.wanted:
-        provenance = {"run_id": state.run_id, "step": state.step, "node": state.checkpoint_node}
-        yield (Notify, run.services.notify, (type, {**provenance, "status": state.status.value, **more}))
+        data = {"run_id": state.run_id, "step": state.step, "node": state.checkpoint_node, "status": state.status.value}
+        if began_ns is not None:
+            data["took"] = seconds_since(began_ns)
+        yield (Notify, run.services.notify, (type, {**data, **more}))
+
+
+def seconds_since(began_ns: int) -> float:
+    """Return how many seconds have passed since a time of clock.monotonic_ns."""
+    return (clock.monotonic_ns() - began_ns) / 1e9
 
 
 def tell(run: RunContext, type: EventType, run_id: str, step: int, node: str, about: Mapping[str, Any]) -> Task[None]:
@@ -36,9 +44,10 @@ def save(run: RunContext, command: Command, state: State) -> Task[None]:
     """Save a State outside of the hot loop, and report it."""
     if run.outer_step is not None:  # first: a run that begins anew must never find what was nested in a lost one
         yield from run.outer_step.keep_incoming(at_last=True)
+    began = clock.monotonic_ns()
     yield command
     run.saved = state
-    yield from emit(run, EventType.CHECKPOINT_SAVE, state)
+    yield from emit(run, EventType.CHECKPOINT_SAVE, state, began)
 
 
 def save_with_next(run: RunContext, state: State) -> None:

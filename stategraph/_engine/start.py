@@ -66,7 +66,10 @@ def admit(run: RunContext, state: State, *, restart: bool = False) -> Task[State
         saved = yield from _check_new(run, state, started)
         if saved is not None and not run.labels:  # as submitted
             started = evolve(started, labels=saved.labels)
-        run.services.save_with_next(started)
+        if saved is not None and _is_submitted(saved, started):
+            run.found = started = evolve(started, _time_ns=time_ns_of(saved))
+        else:
+            run.services.save_with_next(started)
     else:
         from stategraph._engine.past import replace_newest
 
@@ -93,6 +96,11 @@ def _check_new(run: RunContext, state: State, started: State) -> Task[State | No
 
     check_same(run, saved, state if saved.graph is None else evolve(started, _time_ns=time_ns_of(saved)))
     return saved
+
+
+def _is_submitted(saved: State, started: State) -> bool:
+    """Return whether a State that is the same as the saved one was saved as the input of the run already."""
+    return saved.graph is not None and (saved.status, saved.labels) == (started.status, started.labels)
 
 
 def stamped(run: RunContext, state: State) -> State:

@@ -9,19 +9,22 @@ from typing import Any, cast
 
 import attrs
 
+from stategraph._engine.announce import announce_failure, announce_parts
 from stategraph._engine.context import RunContext
 from stategraph._engine.limited import limited
 from stategraph._engine.node_context import context_of, kept_name
 from stategraph._engine.parts import drop_parts, load_parts, save_parts
 from stategraph._engine.saving import show, tell
-from stategraph._graph.compatibility import check_compatible, migrate_state, split_migration
+from stategraph._graph.compatibility import check_compatible
 from stategraph._graph.compiled import CompiledGraph, CompiledNode
 from stategraph._graph.nested import nested_in
+from stategraph._graph.renaming import migrate_state, split_migration
 from stategraph._progress.answers import awaited, before_updates
 from stategraph._progress.origins import GIVEN, Written, origins_after
 from stategraph._progress.tracking import ReadSet, unwatched, watched
 from stategraph._protocol.commands import Amend, Await, Command, Load, Parts, Save, Sleep, StoreFailed, Task
 from stategraph._text.shown import describe_exception
+from stategraph._values import clock
 from stategraph._values.events import EventType
 from stategraph._values.frozen import plain_key
 from stategraph._values.ids import nested_id
@@ -31,6 +34,7 @@ from stategraph.errors import CheckpointError, CheckpointNotFoundError
 from stategraph.nodes.base import Node
 from stategraph.nodes.context import NodeContext
 from stategraph.nodes.function import data_from
+from stategraph.nodes.step import PartTold
 from stategraph.state import State, data_of, evolve, told, with_data
 
 
@@ -45,6 +49,7 @@ class StepExecution:
         attempt: Which try it is, from 1.
         is_done_before: Whether all parts, or the nested run, were finished before, so that they are only combined now.
         written: The keys that it has written, where some are not saved.
+        began_ns: When the attempt began, as clock.monotonic_ns tells it.
     """
 
     run: RunContext
@@ -53,6 +58,7 @@ class StepExecution:
     attempt: int = 1
     _renames: Mapping[str, str] | None = None
     _path: str = ""
+    began_ns: int = attrs.field(default=0, init=False)
     is_done_before: bool = attrs.field(default=False, init=False)
     written: Written = attrs.field(factory=Written, init=False)
     _answered: set[str] = attrs.field(factory=set, init=False)
@@ -117,7 +123,7 @@ class StepExecution:
             self._start_over()
 
     def _attempt(self) -> Task[Any]:
-        stage, work = self.stage, self.stage.node.execute(self)
+        stage, work, self.began_ns = self.stage, self.stage.node.execute(self), clock.monotonic_ns()
         seconds = stage.policies.timeout
         return work if seconds is None else limited(work, seconds, stage.name, is_async=stage.node.is_async)
 
@@ -129,7 +135,7 @@ class StepExecution:
 
     def tell_failure(self, error: Exception) -> Task[None]:
         """Report that an attempt has failed."""
-        yield from self.tell(EventType.NODE_ERROR, attempt=self.attempt, error=describe_exception(error))
+        yield from announce_failure(self.run, self.name, error, self.attempt, self.began_ns)
 
     def completed(self, after: State, *, is_failed: bool) -> State:
         """Return the State after this step with what the run has to know of it.
@@ -292,9 +298,10 @@ class StepExecution:
             run.unsaved_parts += parts
         elif parts:
             yield from self._stored((Parts, save_parts, (run.services, run.state, parts)))
-        if EventType.PART_COMPLETE in run.wanted:
-            for label in finished:
-                yield from self.tell(EventType.PART_COMPLETE, part=label)
+
+    def tell_parts(self, parts: Iterable[PartTold], total: int) -> Task[None]:
+        """Report what came of parts of this step, which has so many."""
+        return announce_parts(self.run, self, parts, total)
 
     def _digest_of(self, made_of: Any) -> str:
         """Return the digest of what a part is made of, and of the generation; empty if there is none, or no need."""
@@ -331,14 +338,6 @@ class StepExecution:
     def shares(self, key: str, inputs: Mapping[str, Any]) -> bool:
         """Return whether a key has the same value in the nested run: it is no input, or the very object here."""
         return key not in inputs or (key in self.state and inputs[key] is self.state[key])
-
-    def nested_progress(self, inputs: Mapping[str, Any]) -> Progress | None:
-        """Return the progress with which the nested run begins.
-
-        Answers given to the outer run answer nothing in the nested one, so that a loop asks again.
-        """
-        answered = self.state.progress.answered if self.state.progress else ()
-        return evolved(None, answered={key for key in answered if key in inputs and self.shares(key, inputs)})
 
     @property
     def renames(self) -> Mapping[str, str]:

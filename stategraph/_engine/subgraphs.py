@@ -18,6 +18,7 @@ from stategraph._graph.compiled import CompiledGraph
 from stategraph._progress.answers import awake, is_overdue
 from stategraph._protocol.commands import Amend, CannotAwait, Stopped, StoreFailed, Task
 from stategraph._values.frozen import freeze_items
+from stategraph._values.progress import Progress, evolved
 from stategraph._values.provenance import Kind, ParentStep, RunStatus
 from stategraph.errors import AsyncNodeError, CheckpointError, GraphMismatchError, RunCancelledError
 from stategraph.state import State, evolve, told
@@ -42,6 +43,9 @@ def run_nested(
         updates: Laid over the data of the saved State.
     """
     services = run.services.nested(plan.graph, plan.persist)
+    if run.wanted:
+        outer = {"parent_run_id": step.state.run_id, "parent_step": step.state.step + 1, "parent_node": step.name}
+        services.place = {**run.services.place, **outer}
     nested = RunContext(plan, services, run.wanted, hand_over=run.hand_over, signal=run.signal)
     nested.nested_path, nested.allow_changed = f"{run.nested_path}{step.stage.name}/", run.allow_changed
     nested.outer_step, nested.outermost = step, run.outermost or run.plan.graph
@@ -65,13 +69,22 @@ def _answered_keys(run: RunContext) -> frozenset[str]:
 
 def _begun(run: RunContext, step: StepExecution, inputs: Mapping[str, Any]) -> State:
     """Return the State with which a nested run begins."""
-    parent, progress = ParentStep(step.state.run_id, step.state.step), step.nested_progress(inputs)
+    parent, progress = ParentStep(step.state.run_id, step.state.step), _progress(step, inputs)
     data = with_defaults(run, freeze_items(fitting(run, inputs, {})))
     again = step.state.generation  # steps of a run that was rolled back are others than before, nested ones too
     begun = stamped(run, State(data, run_id=step.nested_run_id(), parent=parent, progress=progress, generation=again))
     begun = with_origins(run, begun, begun)
     run.services.save_with_next(begun)
     return begun
+
+
+def _progress(step: StepExecution, inputs: Mapping[str, Any]) -> Progress | None:
+    """Return the progress with which a nested run begins.
+
+    Answers given to the outer run answer nothing in the nested one, so that a loop asks again.
+    """
+    answered = step.state.progress.answered if step.state.progress else ()
+    return evolved(None, answered={key for key in answered if key in inputs and step.shares(key, inputs)})
 
 
 def _go_on(

@@ -5,16 +5,18 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from itertools import pairwise
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 
-from stategraph._graph.compiled import CompiledGraph, CompiledNode, NodePolicies
+from stategraph._graph.compiled import CompiledGraph, CompiledNode, NodePolicies, Policies
+from stategraph._graph.soundness import problems_of
 from stategraph._protocol.commands import RunNode, StartNode
 from stategraph._text.shown import shorten
 from stategraph._util.validators import is_name
 from stategraph._values.frozen import check_mapping, freeze_items
 from stategraph._values.provenance import EdgeStructure, GraphStructure
-from stategraph.edges import Edge, Predicate, predicate_problem
+from stategraph.edges import Edge, LibraryPredicate, Predicate, predicate_problem
 from stategraph.errors import GraphError, UnknownNodeError
 from stategraph.nodes.base import Node
 from stategraph.nodes.function import FunctionNode, NodeFunction
@@ -23,8 +25,10 @@ if TYPE_CHECKING:
     from stategraph._schema.schema import Schema
     from stategraph._values.outline import Structures
     from stategraph.policies import CachePolicy, RetryPolicy
+    from stategraph.state import State
 
 _Function = TypeVar("_Function", bound=NodeFunction)
+_ITS_OWN = object()  # the name of a function
 
 
 class GraphBuilder:
@@ -129,21 +133,35 @@ class GraphBuilder:
     @overload
     def node(self, function: _Function, /) -> _Function: ...
     @overload
-    def node(self, name: str, /) -> Callable[[_Function], _Function]: ...
-    def node(self, function_or_name: Any, /) -> Any:
+    def node(self, name: str = ..., /, **policies: Unpack[Policies]) -> Callable[[_Function], _Function]: ...
+    def node(self, function_or_name: Any = _ITS_OWN, /, **policies: Unpack[Policies]) -> Any:
         """Add a function as a node, as a decorator.
 
-        ``@graph.node`` adds it under its own name, and ``@graph.node("name")`` under another.
+        ``@graph.node`` adds it under its own name, ``@graph.node("name")`` under another, and
+        ``@graph.node(retry=RetryPolicy())`` with policies, as `add_node` takes them.
         """
-        if not isinstance(function_or_name, str):
-            self.add_node(getattr(function_or_name, "__name__", ""), function_or_name)
-            return function_or_name
+        name = function_or_name if isinstance(function_or_name, str) else None
 
         def add(function: _Function) -> _Function:
-            self.add_node(function_or_name, function)
+            self.add_node(_own_name(function) if name is None else name, function, **policies)
             return function
 
-        return add
+        return add if function_or_name is _ITS_OWN or name is not None else add(function_or_name)
+
+    def add_sequence(self, *nodes: NodeFunction | str) -> None:
+        """Add functions as nodes under their own names, and an edge from each to the next.
+
+        The name of a node that is there stands for it: ``graph.add_sequence("review", publish, notify)``.
+
+        Raises:
+            GraphError, UnknownNodeError: as `add_node` and `add_edge`; nothing behind the culprit has been added.
+        """
+        names = [node if isinstance(node, str) else _own_name(node) for node in nodes]
+        for name, node in zip(names, nodes, strict=True):
+            if not isinstance(node, str):
+                self.add_node(name, node)
+        for one, following in pairwise(names):
+            self.add_edge(one, following)
 
     def add_edge(
         self, from_node: str, to_node: str, predicate: Predicate | None = None, *, name: str | None = None
@@ -167,10 +185,39 @@ class GraphBuilder:
                 f"edge {from_node!r} -> {to_node!r}: its predicate is {shorten(predicate)}; "
                 f"a predicate is a sync function of a State (the name of an edge goes into name=): {problem}"
             )
+        self._add_edges([edge])
+
+    def _add_edges(self, edges: Iterable[Edge]) -> None:
         with self._changing():
-            if edge in self._edges:
-                raise self._error(f"edge {edge} is already there")
-            self._edges.append(edge)
+            for edge in edges:
+                if edge in self._edges:
+                    raise self._error(f"edge {edge} is already there")
+            self._edges.extend(edges)
+
+    def add_route(
+        self, from_node: str, function: Callable[[State], Any], targets: Mapping[Any, str] | Iterable[str]
+    ) -> None:
+        """Add edges out of a node, of which a function chooses one: it is asked once, when their turn has come.
+
+        Args:
+            from_node: The node they leave.
+            function: Returns which way to go, of the State after `from_node`.
+            targets: The nodes that they lead to, by what the function returns; or only their names, if it returns them.
+
+        Raises:
+            UnknownNodeError: a node is not there.
+            GraphError: the function is not a sync function, there are no targets, or such an edge is there already.
+        """
+        from stategraph._graph.routes import route  # imported when used
+
+        source = self._known(from_node)
+        try:
+            edges = route(source, function, targets)
+        except (TypeError, ValueError) as error:
+            raise self._error(f"the route out of {source!r}: {error}") from None
+        for edge in edges:
+            self._known(edge.target)
+        self._add_edges(edges)
 
     def set_entry_point(self, node: str) -> None:
         """Let runs start at a node.
@@ -221,7 +268,7 @@ class GraphBuilder:
             GraphError: runs cannot work; it lists all problems.
         """
         structure = self.structure
-        problems = _problems_of(structure, len(self._edges))
+        problems = problems_of(structure, len(self._edges))
         for name, node in self._nodes.items():
             problems += node.problems(name)
         problems += [
@@ -263,6 +310,10 @@ class GraphBuilder:
         if self._schema is not None:
             node = node.typed(name, self._schema)
         edges = tuple(edge for edge in self._edges if edge.source == name)
+        if any(isinstance(edge.predicate, LibraryPredicate) and edge.predicate.is_of_route for edge in edges):
+            from stategraph._graph.routes import with_choices  # imported when used
+
+            edges = tuple(with_choices(edges))
         function, is_plain = None, False
         if isinstance(node, FunctionNode):
             function = None if node.wants_context else node.function
@@ -296,55 +347,13 @@ def _schema_of(cls: type) -> Schema:
     return schema_of(cls)
 
 
+def _own_name(function: NodeFunction) -> str:
+    return getattr(function, "__name__", "")
+
+
 def _is_annotated(node: Node) -> bool:
     return isinstance(node, FunctionNode) and bool(getattr(node.given, "__annotations__", None))
 
 
 def _as_given(node: Node) -> NodeFunction | Node:
     return node.given if isinstance(node, FunctionNode) else node
-
-
-def _problems_of(structure: GraphStructure, count: int) -> list[str]:
-    """Return everything that keeps runs from starting, or from reaching an exit point; empty if nothing does.
-
-    Args:
-        structure: The structure of the graph.
-        count: How many of its edges are taken by what their predicates say; the others lead to handlers of failures.
-    """
-    nodes, entry, exits, problems = structure.nodes, structure.entry, structure.exits, []
-    ways = [(edge.source, edge.target) for edge in structure.edges]
-    if not nodes:
-        problems.append("it has no nodes; add_node adds one")
-    if entry is None:
-        problems.append("it has no entry point; set_entry_point sets it")
-    if not exits:
-        problems.append("it has no exit point; set_exit_point sets one")
-    # A run completes at an exit point: edges out of one are never taken.
-    taken = [way for way in ways[:count] if way[0] not in exits]
-    sources = {source for source, _ in taken}
-    taken += [way for way in ways[count:] if way[1] in nodes]
-    if entry is not None:
-        reached = _reachable({entry}, taken)
-        problems += [
-            f"node {name!r} cannot be reached from the entry point {entry!r}" for name in nodes if name not in reached
-        ]
-    dead_ends = [name for name in nodes if name not in exits and name not in sources]
-    problems += [f"node {name!r} is a dead end: it has no edge out and is no exit point" for name in dead_ends]
-    if exits:
-        leading_out = _reachable({*exits, *dead_ends}, [(target, source) for source, target in taken])
-        problems += [f"no exit point can be reached from node {name!r}" for name in nodes if name not in leading_out]
-    return problems
-
-
-def _reachable(start: set[str], edges: Iterable[tuple[str, str]]) -> set[str]:
-    """Return the nodes that can be reached from those in `start`, which they include."""
-    following: dict[str, list[str]] = {}
-    for source, target in edges:
-        following.setdefault(source, []).append(target)
-    reached, new = set(start), list(start)
-    while new:
-        for target in following.get(new.pop(), ()):
-            if target not in reached:
-                reached.add(target)
-                new.append(target)
-    return reached

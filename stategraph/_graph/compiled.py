@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 import attrs
 
@@ -21,6 +21,15 @@ if TYPE_CHECKING:
     from stategraph._schema.schema import Schema  # imported when used: cattrs
     from stategraph.policies import CachePolicy, RetryPolicy
     from stategraph.state import State
+
+
+class Policies(TypedDict, total=False):
+    """What may be said of a node that is added, as of NodePolicies."""
+
+    retry: RetryPolicy | None
+    timeout: float | None
+    cache: CachePolicy | None
+    on_error: str | None
 
 
 @attrs.frozen

@@ -12,10 +12,15 @@ import os
 import stat
 import struct
 import sys
+from collections.abc import Callable
 from contextlib import suppress
-from functools import cache
+from functools import cache, partial
 from hashlib import blake2b
+from io import FileIO
 from pathlib import Path
+from typing import TypeAlias
+
+import attrs
 
 from stategraph._owners.holds import LONGEST_WRITE, host_name
 from stategraph._values import clock
@@ -27,13 +32,19 @@ if sys.platform != "win32":
 CAN_LOCK = sys.platform != "win32"
 _BUSY = (errno.EAGAIN, errno.EACCES)
 _FIRST_BYTE = 1 << 40  # of those that are locked: far behind what is written
+_MOST_BYTES = 1 << 56
 _FLOCK = struct.Struct("hhqqi4x")  # struct flock of Linux on 64-bit machines
 _OF_FILE = sys.platform == "linux" and struct.calcsize("P") == 8
 CAN_SEE = _OF_FILE
 """Whether one can look who has locked what, and close the file, without letting go of what this process has locked."""
 _NOTES, _NOTE = 4096, struct.Struct("<QqI?107s")  # who has locked a byte; one may take the place of another
+_JOTS, _JOT = _NOTES * _NOTE.size, struct.Struct("<Qq112s")  # behind them, which node is under way; likewise
 _UNTIL_NOTED = 0.1  # seconds from the lock to the note, on a busy machine
 _IS_BRIEF = struct.calcsize("<QqI")  # where a note says that it is for a moment only
+
+
+Jotting: TypeAlias = tuple[Callable[[int], int], Callable[[bytes], int | None], Callable[..., bytes], int]
+"""How to write down which node is under way; see `LockFile.jotting`."""
 
 
 class LockFile:
@@ -48,6 +59,7 @@ class LockFile:
     """
 
     def __init__(self, path: Path, *, read_only: bool = False) -> None:
+        self._path = path
         mode = os.O_RDONLY if read_only else os.O_RDWR | os.O_CREAT
         self._fd = os.open(path, mode | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         status = os.fstat(self._fd)
@@ -59,6 +71,10 @@ class LockFile:
     def __del__(self) -> None:
         with suppress(AttributeError, OSError):  # it was never opened
             os.close(self._fd)
+        jots: FileIO | None = vars(self).get("_jots")
+        if jots is not None:
+            with suppress(OSError):
+                jots.close()  # a run that still has it does not write to another file that is given its number
 
     @property
     def is_there(self) -> bool:
@@ -79,6 +95,28 @@ class LockFile:
         except OSError:  # there is no room: then nobody is told who it was
             pass
         return True
+
+    def jotting(self, byte: int) -> Jotting | None:
+        """Return how to write down which node is under way in a run whose byte is locked, at no Python call.
+
+        That is what seeks and what writes, what packs the time and the name, and where they go. None where nobody could
+        look. Runs that write at the same time may garble that, which then says nothing: each knows its byte.
+        """
+        if not CAN_SEE:
+            return None
+        try:
+            jots: FileIO = vars(self).get("_jots") or self._opened_once_more()
+        except OSError:  # as where there are no descriptors left
+            return None
+        return jots.seek, jots.write, partial(_JOT.pack, byte), _JOTS + byte % _NOTES * _JOT.size
+
+    def _opened_once_more(self) -> FileIO:
+        """Open the file for what a run may hold on to, and a forked child: it keeps nothing locked."""
+        opened = FileIO(os.open(self._path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW), "r+")
+        jots: FileIO = vars(self).setdefault("_jots", opened)
+        if jots is not opened:  # another thread was quicker
+            opened.close()
+        return jots
 
     def unlock(self, byte: int) -> None:
         """Let go of a byte. Whoever locks it next and has not noted that yet seems to have it for a moment only."""
@@ -107,7 +145,31 @@ class LockFile:
         if not _OF_FILE and self.lock(byte):  # it cannot be asked in a portable way, but tried
             self.unlock(byte)
             return None
-        return self.noted(byte)[0]
+        return self._at_work(self.noted(byte)[0], byte)
+
+    def _at_work(self, owner: Owner, byte: int) -> Owner:
+        """Return who has locked a byte with the node that is under way, if that was written down since."""
+        kept = os.pread(self._fd, _JOT.size, _JOTS + byte % _NOTES * _JOT.size)
+        found = _JOT.unpack(kept) if len(kept) == _JOT.size else (None, 0, b"")
+        since = clock.to_datetime(found[1])
+        if found[0] != byte or owner.since is None or since < owner.since:
+            return owner
+        return attrs.evolve(owner, node=found[2].rstrip(b"\0").decode(errors="replace"), node_since=since)
+
+    def locked(self) -> set[int]:
+        """Return the bytes that other processes have locked, where `CAN_SEE`."""
+        found: set[int] = set()
+        left = [(0, _MOST_BYTES)]
+        while left:
+            first, last = left.pop()
+            asked = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, _FIRST_BYTE + first, last - first, 0)
+            kind, _, start, length, _ = _FLOCK.unpack(fcntl.fcntl(self._fd, fcntl.F_OFD_GETLK, asked))
+            if kind != fcntl.F_UNLCK:
+                begin = max(start - _FIRST_BYTE, first)
+                end = min(start - _FIRST_BYTE + length, last) if length else last
+                found.update(range(begin, min(end, begin + _NOTES)))  # what is longer is none of ours
+                left += [span for span in ((first, begin), (end, last)) if span[0] < span[1]]
+        return found
 
     def noted(self, byte: int) -> tuple[Owner, float]:
         """Return who has locked a byte last, as far as that can be told, and for how many seconds at most; 0 if nobody

@@ -10,8 +10,9 @@ from __future__ import annotations
 import os
 import threading
 import weakref
+from collections.abc import Collection, Iterable
 from pathlib import Path
-from typing import Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 from stategraph._owners.byte_locks import CAN_LOCK, CAN_SEE, LockFile, byte_of
 from stategraph._owners.holds import Hold, busy
@@ -31,6 +32,9 @@ class Fences(Protocol):
 
     def raise_fence(self, run_id: str) -> Fence:
         """Count once more, in a transaction of its own; return the same."""
+
+    def all_fences(self) -> Iterable[tuple[str, int]] | None:
+        """Yield each run, the newest first, and how often it was taken; None where it takes long to find them."""
 
 
 class FileHolds(SharedHolds[Fences]):
@@ -131,6 +135,10 @@ class FileHolds(SharedHolds[Fences]):
             hold.byte = 0  # nobody unlocks what is another's
             return False
 
+    def jotting(self, hold: Hold) -> Any:
+        locks = self._locks
+        return locks.jotting(hold.byte) if locks is not None and hold.byte else None
+
     def release(self, hold: Hold) -> None:
         with self._lock:  # until both are done, or another thread would find one of them undone
             if self._by_run.get(hold.run_id) is hold:
@@ -149,6 +157,12 @@ class FileHolds(SharedHolds[Fences]):
         if hold is not None:
             return hold.owner
         return self._opened().owner(_byte(run_id, table.fence(run_id)[0]))
+
+    def owned_ids(self, table: Fences) -> Collection[str] | None:
+        if not CAN_SEE:
+            return None
+        others = _ids_of(self._opened().locked(), table)
+        return None if others is None else {*self._by_run, *others}
 
     def _opened(self) -> LockFile:
         """Return the file with the locks. One that was removed holds nobody off: another takes its place."""
@@ -189,8 +203,33 @@ class SeenHolds(SharedHolds[Fences]):
             return None
         return locks.owner(_byte(run_id, table.fence(run_id)[0]))
 
+    def owned_ids(self, table: Fences) -> Collection[str] | None:
+        if not CAN_SEE:
+            return None
+        try:
+            locked = LockFile(self._path, read_only=True).locked()
+        except OSError:
+            return ()
+        return _ids_of(locked, table)
+
     def leave(self) -> None:
         """Do nothing: the file is open only while it is looked at."""
+
+
+def _ids_of(locked: set[int], table: Fences) -> Collection[str] | None:
+    """Return the ids of the runs whose bytes are locked, as far as they were saved; None where that takes long."""
+    found: set[str] = set()
+    fences = table.all_fences() if locked else ()
+    if fences is None:
+        return None
+    for run_id, fence in fences:
+        byte = _byte(run_id, fence)
+        if byte in locked:
+            found.add(run_id)
+            locked.remove(byte)
+            if not locked:
+                break
+    return found
 
 
 def _byte(run_id: str, fence: int) -> int:

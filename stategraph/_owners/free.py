@@ -1,26 +1,28 @@
-"""Owning a run for a single write, if nobody does."""
+"""Owning runs for a single write, as far as nobody does."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
-from stategraph._owners.holds import Grip, Hold, Owning, let_go, on_behalf_of
+from stategraph._owners.holds import Grip, Hold, Owning
 from stategraph.errors import RunBusyError
 
 
 @contextmanager
-def held_if_free(store: Owning, run_id: str) -> Iterator[Hold | None]:
-    """Own a run for a single write by hand, if nobody does."""
-    hold = Hold(run_id, is_brief=True, is_by_hand=True)
-    grip = Grip(hold)  # noqa: F841 - let go of with this frame
+def held_if_free(store: Owning, run_ids: Sequence[str]) -> Iterator[Mapping[str, Hold]]:
+    """Own those of these runs that nobody owns, for a single write by hand; return what there is of them, by run."""
+    holds: dict[str, Hold] = {}
+    grips: list[Grip] = []  # let go of with this frame
     try:
-        try:
-            store._own(hold, take_over=False)
-        except RunBusyError:
-            yield None
-        else:
-            with on_behalf_of(hold):
-                yield hold
+        for run_id in run_ids:
+            hold = Hold(run_id, is_brief=True, is_by_hand=True)
+            grips.append(Grip(hold))
+            try:
+                store._own(hold, take_over=False)
+            except RunBusyError:
+                continue
+            holds[run_id] = hold
+        yield holds
     finally:
-        let_go(hold)
+        grips.clear()

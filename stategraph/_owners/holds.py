@@ -14,7 +14,7 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import cache
-from typing import Protocol, cast
+from typing import Any, Protocol, cast
 
 from stategraph._util.dropped import reaper
 from stategraph._values import clock
@@ -46,13 +46,14 @@ class Hold:
         is_lost: Whether the run is not its owner's any more: somebody else has taken it, or the owner has let go of it.
         is_cancelled: Whether somebody has cancelled the run, and nobody has taken it up since.
         holds: What it is released from.
+        call: Returns the call that has the run, if it is there; its ``under_way()`` says at which node, and since when.
         tell: Tells whoever listens to the run that it may be lost soon, if anybody does.
         lock: Held while a store that cannot look at the hold itself is written to.
     """
 
     __slots__ = (
         *("byte", "fence", "holds", "is_brief", "is_by_hand", "is_cancelled", "is_lost", "is_settled", "is_shown"),
-        *("lock", "run_id", "since_ns", "store", "tell"),
+        *("call", "lock", "run_id", "since_ns", "store", "tell"),
     )
 
     def __init__(
@@ -66,6 +67,7 @@ class Hold:
         self.is_lost = self.is_settled = self.is_cancelled = False
         self.lock: threading.RLock | None = None
         self.tell: Callable[[dict[str, object]], None] | None = None
+        self.call: Callable[[], Any] | None = None
 
     def check(self) -> None:
         """Raise RunLostError if the run was taken away."""
@@ -75,7 +77,9 @@ class Hold:
     @property
     def owner(self) -> Owner:
         """Who has it: a thread of this process."""
-        return Owner(host_name(), os.getpid(), clock.to_datetime(self.since_ns))
+        call = self.call and self.call()
+        node = call.under_way() if call else ()
+        return Owner(host_name(), os.getpid(), clock.to_datetime(self.since_ns), None, *node)
 
 
 class _Acting(threading.local):
@@ -173,6 +177,11 @@ class Holds:
         with self._lock:
             self._cancelled.pop(hold.run_id, None)
             hold.is_cancelled = False
+
+    def jotting(self, hold: Hold) -> Any:
+        """Return how to write down, for other processes, what is under way: see `LockFile.jotting`; None if they do not
+        look."""
+        return None
 
     def release(self, hold: Hold) -> None:
         """Forget a hold, if it is the one on its run."""

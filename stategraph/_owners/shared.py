@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Generic, Protocol, TypeVar
 
 from stategraph._owners.holds import Hold, Holds
@@ -34,6 +34,10 @@ class SharedHolds(Holds, ABC, Generic[_Table]):
     @abstractmethod
     def leave(self) -> None:
         """Let go of what the store needed for this: it is closed."""
+
+    def owned_ids(self, table: _Table) -> Collection[str] | None:
+        """Return the ids of all runs that somebody owns; None where each run has to be looked at."""
+        return None
 
     def settle(self, hold: Hold) -> bool:
         """Own a run for good that was only held for a write; return whether there was anything to do."""

@@ -1,1 +1,1 @@
-"""Text for errors and logs: values in short, and nothing that may be a secret."""
+"""Text for errors, logs and screens: values in short, and nothing that may be a secret."""

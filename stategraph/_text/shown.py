@@ -114,6 +114,14 @@ class Hidden:
         return f"<a {self.type} that is not shown>"
 
 
+def unreadable(address: str, *schemes: str) -> str:
+    """Say why an address cannot be read, of which no more may be shown than its scheme: the rest may be a secret."""
+    scheme, is_url, _ = address.partition("://")
+    if is_url and scheme not in schemes and len(scheme) <= 30 and scheme.replace("+", "").isalnum():
+        return f"this one begins with {scheme}://"
+    return "this one cannot be read"
+
+
 def shown_items(items: Mapping[Any, Any]) -> Iterator[tuple[Any, Any]]:
     """Yield the items of a mapping, with what stands for a value in the place of each that may be a secret by its key:
     a configuration that is given where something else is expected is shown by the error."""

@@ -5,11 +5,9 @@ An event that nobody listens to is never built: code that raises one asks `wante
 
 from __future__ import annotations
 
-import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from datetime import datetime
 from enum import StrEnum
-from functools import partial
 from typing import Any, Protocol
 
 import attrs
@@ -36,6 +34,7 @@ class EventType(StrEnum):
     NODE_CHUNK = "node.chunk"
     NODE_RECOMPUTE = "node.recompute"
     PART_COMPLETE = "part.complete"
+    PART_ERROR = "part.error"
     CACHE_HIT = "cache.hit"
     CACHE_MISS = "cache.miss"
     EDGE_EVALUATE = "edge.evaluate"
@@ -56,6 +55,9 @@ STEP_EVENTS = frozenset(
     | {EventType.EDGE_EVALUATE, EventType.EDGE_TRANSITION}
 )
 """What happens at every step of a run."""
+
+PART_EVENTS = frozenset({EventType.PART_COMPLETE, EventType.PART_ERROR})
+"""What is told of branches and items."""
 
 
 @attrs.frozen
@@ -95,7 +97,9 @@ def wants(listener: Listener, type: EventType) -> bool:
         answer = ask(type)
         return answer is True or (answer is not False and bool(answered(answer, "wants")))
     except failures() as error:
-        _report(listener, error)
+        from stategraph._values.reporting import report  # imported when used
+
+        report(listener, error)
         return False
 
 
@@ -105,8 +109,11 @@ def wanted_events(listener: Listener | None) -> frozenset[EventType]:
 
 
 def notify(listener: Listener, type: EventType, source: str, data: Mapping[str, Any]) -> None:
-    """Tell the listener of something that happens now."""
-    notify_of(listener, Event(type, clock.to_datetime(clock.now_ns()), source, data))
+    """Tell the listener of something that happens now. What says how long it `took` says when it `began` as well."""
+    now_ns, took = clock.now_ns(), data.get("took")
+    if took is not None:
+        data = {**data, "began": clock.to_datetime(now_ns - round(took * 1e9))}
+    notify_of(listener, Event(type, clock.to_datetime(now_ns), source, data))
 
 
 def notify_of(listener: Listener, event: Event) -> None:
@@ -116,31 +123,6 @@ def notify_of(listener: Listener, event: Event) -> None:
         if answer is not None:
             answered(answer, "on_event")
     except failures() as error:
-        _report(listener, error)
+        from stategraph._values.reporting import report  # imported when used
 
-
-_MOST_REPORTED = 1_000  # observers that have raised; an older one may be reported once more
-_reported: dict[int, Callable[[], object]] = {}  # by id, because observers need not be hashable
-
-
-def _forget(key: int, _: object) -> None:
-    _reported.pop(key, None)
-
-
-def _report(listener: object, error: BaseException) -> None:
-    known = _reported.get(id(listener))
-    if known is not None and known() is listener:  # an id can be used again once its object is gone
-        return
-    try:
-        _reported[id(listener)] = weakref.ref(listener, partial(_forget, id(listener)))
-    except TypeError:  # an object without __weakref__ is kept, but not for ever
-        _reported[id(listener)] = lambda: listener
-    for key in list(_reported)[:-_MOST_REPORTED]:
-        _reported.pop(key, None)
-    import logging  # imported when used: 5 ms
-
-    logging.getLogger("stategraph").error(
-        "observer %s raised; the run goes on, and further errors of this observer are not reported",
-        type(listener).__qualname__,
-        exc_info=error,
-    )
+        report(listener, error)

@@ -20,7 +20,7 @@ MAX_LENGTH = 200
 """Characters of an id that somebody gives."""
 
 _MARK = "/#"
-_PART = r"[A-Za-z0-9_:-][A-Za-z0-9._:-]*"
+_PART = r"[A-Za-z0-9_:@+=-][A-Za-z0-9._:@+=-]*"
 _NUMBER = r"[1-9][0-9]{0,17}"
 _STEP = rf"/#{_NUMBER}(?:~{_NUMBER})?"
 _NODE = r"(?:[A-Za-z0-9_~-]|%[0-9A-F]{2})(?:[A-Za-z0-9._~-]|%[0-9A-F]{2})*"
@@ -31,7 +31,7 @@ _RUN_ID = re.compile(_OF_RUN)
 def check_run_id(run_id: str) -> str:
     """Return the id of a run, whether somebody has given it or it is that of a nested run.
 
-    What somebody gives is 1 to 200 of ``A-Z a-z 0-9 . _ : / -`` with no empty part and none that begins with a dot.
+    What somebody gives is 1 to 200 of ``A-Z a-z 0-9 . _ : @ + = / -``, with no part that is empty or begins with a dot.
 
     Raises:
         InvalidRunIdError: it is no such id.

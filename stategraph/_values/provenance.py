@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from enum import StrEnum
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import attrs
 
@@ -35,6 +35,10 @@ class RunStatus(StrEnum):
     COMPLETED = "completed"
     FAILED = "failed"
     CANCELLED = "cancelled"
+
+
+StatusName: TypeAlias = RunStatus | Literal["active", "paused", "completed", "failed", "cancelled"]
+"""How a run stands, as somebody writes it."""
 
 
 class Kind(StrEnum):
@@ -102,7 +106,7 @@ class ErrorInfo:
         """Return what is kept of an exception that came from a node."""
         name = type(error).__name__
         info = cls.said(name, describe_exception(error).removeprefix(f"{name}: "), node)
-        return attrs.evolve(info, traceback=_shortened_traceback(error))
+        return attrs.evolve(info, traceback=shortened_traceback(error))
 
     @classmethod
     def said(cls, type: str, message: str, node: str) -> ErrorInfo:
@@ -110,7 +114,7 @@ class ErrorInfo:
         return cls(type, _storable(message[:_MESSAGE_LENGTH]), node)
 
 
-def _shortened_traceback(error: Exception) -> str:
+def shortened_traceback(error: BaseException) -> str:
     """Return the last calls that led to an exception: file, line and function of each, and no lines of code."""
     calls: list[str] = []
     at = error.__traceback__
@@ -142,12 +146,16 @@ class Owner:
         pid: The process; None where it cannot be told.
         since: When it began to, aware, in UTC; None where it cannot be told.
         until: When its claim runs out, if it does not renew it; None if it does not run out.
+        node: The node that is under way; None where that cannot be told. It is not compared, nor is the next.
+        node_since: When the run came to that node, aware, in UTC.
     """
 
     host: str
     pid: int | None
     since: datetime | None = None
     until: datetime | None = None
+    node: str | None = attrs.field(default=None, eq=False)
+    node_since: datetime | None = attrs.field(default=None, eq=False)
 
     def __str__(self) -> str:
         process = "a process" if self.pid is None else f"process {self.pid}"

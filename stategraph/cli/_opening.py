@@ -13,14 +13,6 @@ if TYPE_CHECKING:
     from stategraph.config import CheckpointConfig
     from stategraph.stores.base import CheckpointStore
 
-_URLS = {
-    "postgresql": ("postgres", "dsn"),
-    "postgres": ("postgres", "dsn"),
-    "redis": ("redis", "url"),
-    "rediss": ("redis", "url"),
-}
-"""The stores that an URL of a scheme is of, and their options for it."""
-
 _ON_SERVERS: dict[str, dict[str, Any]] = {
     "postgres": {"migrate": False, "patience": 10},
     "redis": {"patience": 10},
@@ -78,16 +70,17 @@ def find(store: str | None, config: str | None) -> Where:
 
 
 def _named(store: str) -> Where:
-    scheme, separator, _ = store.partition("://")
-    if separator:
-        if scheme not in _URLS:
-            raise Failure(Exit.USAGE, f"--store: {scheme}:// is no kind of store; {', '.join(_URLS)} are")
-        kind, option = _URLS[scheme]
-        return Where(kind, {option: store})
-    return Where("disk" if Path(store).expanduser().is_dir() else "sqlite", {"path": store})
+    from stategraph.stores._addresses import store_at
+
+    kind, options = store_at(store)
+    return _outliving(kind, options, "--store")
 
 
 def _configured(checkpoint: CheckpointConfig, config: str) -> Where:
-    if checkpoint.store == "memory":
-        raise Failure(Exit.USAGE, f'{config} has the store "memory", which does not outlive its process')
-    return Where(checkpoint.store, checkpoint.store_options())
+    return _outliving(checkpoint.store, checkpoint.store_options(), config)
+
+
+def _outliving(kind: str, options: dict[str, Any], source: str) -> Where:
+    if kind == "memory":
+        raise Failure(Exit.USAGE, f'{source} has the store "memory", which does not outlive its process')
+    return Where(kind, options)

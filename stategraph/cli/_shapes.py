@@ -62,7 +62,14 @@ def owner_shape(owner: Owner | None) -> dict[str, Any] | None:
     """Return who is at work on a run."""
     if owner is None:
         return None
-    return {"host": owner.host, "pid": owner.pid, "since": _time(owner.since), "until": _time(owner.until)}
+    return {
+        "host": owner.host,
+        "pid": owner.pid,
+        "since": _time(owner.since),
+        "until": _time(owner.until),
+        "node": owner.node,
+        "node_since": _time(owner.node_since),
+    }
 
 
 def difference_shape(difference: Difference) -> dict[str, Any]:

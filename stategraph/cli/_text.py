@@ -7,23 +7,10 @@ from collections.abc import Set as AbstractSet
 from datetime import UTC, datetime
 from typing import Any
 
+from stategraph._text.screen import SHORT, clean, cut, span
 from stategraph.stores._codec.opaque import Opaque
 
-SHORT = 300
-"""Characters of a value that are shown where nobody has asked for all of it."""
-
-
-def clean(text: str) -> str:
-    """Return a text with escapes in place of what a terminal would act on: control characters, marks that turn the
-    direction of writing around, lone surrogates."""
-    if text.isprintable():
-        return text
-    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
-
-
-def cut(text: str, limit: int = SHORT) -> str:
-    """Return a text, clean and without the end of a long one."""
-    return clean(text if len(text) <= limit else f"{text[:limit]}...")
+__all__ = ["SHORT", "ago", "clean", "cut", "span", "value_text"]
 
 
 # --------------------------------------------------------------------------- values
@@ -85,23 +72,9 @@ def _atom(value: Any) -> str:
 
 # --------------------------------------------------------------------------- times
 
-_UNITS = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
-
 
 def ago(when: datetime, now: datetime | None = None) -> str:
     """Return a time as seen from now: ``3 min ago``, ``in 2 h``."""
     seconds = ((now or datetime.now(UTC)) - when).total_seconds()
     told = span(abs(seconds))
     return f"in {told}" if seconds <= -1 else "now" if seconds < 1 else f"{told} ago"
-
-
-def span(seconds: float) -> str:
-    """Return how long something takes, to two or three digits."""
-    if seconds < 0.001:
-        return "<1 ms"
-    if seconds < 1:
-        return f"{seconds * 1000:.0f} ms"
-    if seconds < 10:
-        return f"{seconds:.1f} s"
-    unit, size = next(one for one in _UNITS if seconds >= one[1])
-    return f"{seconds / size:.0f} {unit}"

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any, Literal, TypeAlias, cast, get_args
 
 import attrs
 
 from stategraph._text.shown import Hidden, may_be_secret, shorten
 from stategraph._util.validators import Allowed, check_fields, is_count, is_name, is_seconds
 from stategraph.errors import ConfigError
+
+Durability: TypeAlias = Literal["sync", "async", "exit"]
+Retention: TypeAlias = Literal["latest", "full", "windowed"]
 
 
 def _to_keys(value: Any) -> Any:
@@ -49,11 +52,11 @@ _ALLOWED: Allowed = {
     ),
     "durability": (
         '"sync" saves before the next step, "async" behind the run, "exit" only where the run ends',
-        lambda value: value in ("sync", "async", "exit"),
+        lambda value: value in get_args(Durability),
     ),
     "retention": (
         '"latest" keeps the newest checkpoint of a run, "full" all, "windowed" as many as window says',
-        lambda value: value in ("latest", "full", "windowed"),
+        lambda value: value in get_args(Retention),
     ),
     "window": (
         'with retention "windowed": how many checkpoints of a run are kept, from 1 on',
@@ -108,8 +111,8 @@ class CheckpointConfig:
     store: str = "memory"
     interval: int = attrs.field(default=attrs.Factory(_usual_interval, takes_self=True))
     preserve: bool = False
-    durability: str = "sync"
-    retention: str = "latest"
+    durability: Durability = "sync"
+    retention: Retention = "latest"
     window: int | None = None
     ttl: float | None = None
     persist: tuple[str, ...] | None = attrs.field(default=None, converter=_to_keys)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Collection
-from typing import Any
+from typing import Any, Literal
 
 from stategraph._protocol.commands import Task
 from stategraph._text.shown import shorten
@@ -45,7 +45,7 @@ class MapNode(Node):
         into: str,
         max_workers: int | None = None,
         *,
-        on_error: str = "raise",
+        on_error: Literal["raise", "collect"] = "raise",
         processes: bool = False,
     ) -> None:
         for name, key in (("over", over), ("into", into)):

@@ -74,6 +74,9 @@ class StepContext(Protocol):
     def keep_parts(self, finished: Mapping[str, Any], made_of: Mapping[str, Any]) -> Task[None]:
         """Save parts of this step that have finished, with what they were made of."""
 
+    def tell_parts(self, parts: Iterable[PartTold], total: int) -> Task[None]:
+        """Report what came of parts of this step, which has so many."""
+
     # ------------------------------------------------------------------ a nested graph
 
     @property
@@ -95,6 +98,24 @@ class StepContext(Protocol):
         Raises:
             GraphMismatchError: the graph has changed.
         """
+
+
+@attrs.frozen
+class PartTold:
+    """What came of a part of a step.
+
+    Attributes:
+        label: Its label.
+        outcome: "completed"; "collected", if it failed and what is kept of it says so; "found", if that was before this
+            attempt; or "failed".
+        error: What it raised.
+        took: For how many seconds it was done, if that is known.
+    """
+
+    label: str
+    outcome: str
+    error: BaseException | None = None
+    took: float | None = None
 
 
 class WaitingNode(Protocol):

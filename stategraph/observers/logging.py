@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
-import logging
 import sys
-from typing import Any
-
-import structlog
+import time
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any, TextIO
 
 from stategraph._values.events import Event, EventType
 from stategraph.errors import ConfigError
 from stategraph.observers.base import Observer
 
+_DEBUG, _INFO, _WARNING, _ERROR = 10, 20, 30, 40  # as in the standard library, whose logging takes 5 ms to import
+_NAMES = {_DEBUG: "debug", _INFO: "info", _WARNING: "warning", _ERROR: "error"}
+_THRESHOLDS = {name: level for level, name in _NAMES.items()} | {"notset": 0, "warn": _WARNING, "critical": 50}
 _LEVELS = {
-    EventType.GRAPH_START: logging.INFO,
-    EventType.GRAPH_COMPLETE: logging.INFO,
-    EventType.GRAPH_PAUSE: logging.INFO,
-    EventType.GRAPH_ERROR: logging.ERROR,
-    EventType.NODE_RETRY: logging.WARNING,
-    EventType.CHECKPOINT_RESUME: logging.INFO,
-    EventType.LEASE_LATE: logging.WARNING,
+    EventType.GRAPH_START: _INFO,
+    EventType.GRAPH_COMPLETE: _INFO,
+    EventType.GRAPH_PAUSE: _INFO,
+    EventType.GRAPH_ERROR: _ERROR,
+    EventType.NODE_RETRY: _WARNING,
+    EventType.CHECKPOINT_RESUME: _INFO,
+    EventType.LEASE_LATE: _WARNING,
 }  # everything else is for debugging
 
 
@@ -34,23 +37,55 @@ class StructlogObserver(Observer):
     """
 
     def __init__(self, level: str = "info") -> None:
-        threshold = logging.getLevelNamesMapping().get(level.upper()) if isinstance(level, str) else None
+        threshold = _THRESHOLDS.get(level.lower()) if isinstance(level, str) else None
         if threshold is None:
             raise ConfigError("level", level, "one of debug, info, warning, error")
-        self._threshold = threshold
+        self._wanted = frozenset(kind for kind in EventType if _level(kind) >= threshold)
 
     def wants(self, type: EventType) -> bool:
-        return _level(type) >= self._threshold
+        return type in self._wanted
 
     def on_event(self, event: Event) -> None:
-        _logger().log(_level(event.type), event.type.value, graph=event.source, **event.data)
+        err = sys.stderr
+        shows = err is not None and err.isatty()  # whoever sees the lines as they come has them in colours
+        if shows or "structlog" in sys.modules:
+            import structlog  # imported when used: it takes 20 ms, and lines without colours can do without
+
+            if structlog.is_configured():
+                _log(structlog.get_logger("stategraph"), event)
+            elif shows:
+                _log(structlog.wrap_logger(structlog.PrintLogger(err)), event)
+            else:
+                _write(err, event, {**structlog.contextvars.get_contextvars(), "graph": event.source, **event.data})
+        else:
+            _write(err, event, {"graph": event.source, **event.data})
 
 
 def _level(type: EventType) -> int:
-    return _LEVELS.get(type, logging.DEBUG)
+    return _LEVELS.get(type, _DEBUG)
 
 
-def _logger() -> Any:
-    if structlog.is_configured():
-        return structlog.get_logger("stategraph")
-    return structlog.wrap_logger(structlog.PrintLogger(sys.stderr))
+def _log(logger: Any, event: Event) -> None:
+    logger.log(_level(event.type), event.type.value, graph=event.source, **event.data)
+
+
+def _write(err: TextIO | None, event: Event, data: Mapping[str, Any]) -> None:
+    """Write a line as structlog does while nobody configures it."""
+    if err is not None:
+        told = " ".join([f"{key}={_shown(data[key])}" for key in sorted(data)])
+        when, what = _when(int(event.timestamp.timestamp())), event.type.value
+        err.write(f"{when} [{_NAMES[_level(event.type)]:9}] {what:30} {told}\n")
+
+
+@lru_cache(maxsize=1)  # many lines have the same
+def _when(seconds: int) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, str) and value.isprintable() and _QUOTED.isdisjoint(value):
+        return str(value)
+    return repr(value)
+
+
+_QUOTED = frozenset(" =\"'")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from stategraph._util.registry import Registry
@@ -11,19 +11,19 @@ from stategraph.errors import ConfigError
 from stategraph.observers.base import NoopObserver
 
 
-def _structlog(level: str = "info") -> Listener:
-    from stategraph.observers.logging import StructlogObserver  # imported when used: structlog takes 50 ms
+def _bundled() -> Mapping[str, tuple[Any, Any]]:
+    from stategraph.observers._bundled import BUNDLED  # imported when used
 
-    return StructlogObserver(level)
+    return BUNDLED
 
 
 _observers: Registry[Listener] = Registry(
     "observer",
     "stategraph.observers",
     is_instance=lambda entry: not isinstance(entry, type) and callable(getattr(entry, "on_event", None)),
+    bundled=_bundled,
 )
 _observers.register("noop", NoopObserver())
-_observers.register("structlog", _structlog)
 
 
 def register_observer(name: str, observer: Listener | Callable[..., Listener]) -> None:
@@ -50,12 +50,20 @@ def get_observer(name: str, **options: Any) -> Listener:
     return _checked(name, _observers.get(name, options))
 
 
-def checked_observer(observer: Listener) -> Listener:
+def with_progress(observer: Listener) -> Listener:
+    """Return an observer and, unless it is that, the one that shows how runs go on."""
+    from stategraph.observers.multi import MultiObserver  # imported when used
+
+    shown = get_observer("progress")
+    return observer if observer is shown else MultiObserver(observer, shown)
+
+
+def checked_observer(observer: object) -> Listener:
     """Return an observer that was given in place of a name. Raises ConfigError if it is none."""
     problem = listener_problem(observer)
     if problem:
         raise ConfigError("observer", observer, f"{problem} (names go into GraphConfig(observer=...))")
-    return observer
+    return observer  # type: ignore[return-value]
 
 
 def _checked(name: str, observer: Any) -> Listener:

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, TypedDict
 import attrs
 
 from stategraph._text.shown import shorten
+from stategraph._values import clock
 from stategraph._values.ids import is_nested_id, is_parts_id
-from stategraph._values.provenance import RunStatus
+from stategraph._values.provenance import RunStatus, StatusName
 from stategraph._values.state_fields import checked_labels
 from stategraph.errors import StepConflictError
 from stategraph.state import State
@@ -70,7 +71,7 @@ class Narrower(TypedDict, total=False):
 class Which(Narrower, total=False):
     """Which runs are asked for."""
 
-    status: str | None
+    status: StatusName | None
     graph: str | None
 
 
@@ -107,6 +108,11 @@ class RunFilter:
             raise ValueError(f"{wrong[0]}: {shorten(getattr(self, wrong[0]))} is not allowed; a str is")
         if self.owned not in (None, True, False):
             raise ValueError(f"owned: {shorten(self.owned)} is not allowed; True, False or None is")
+
+    @property
+    def since_ns(self) -> int | None:
+        """When they began, in nanoseconds since 1970, as far as a database counts: to the years 1677 and 2262."""
+        return None if self.since is None else min(max(clock.to_ns(self.since), -_LARGEST), _LARGEST)
 
     @property
     def is_narrow(self) -> bool:
@@ -158,3 +164,16 @@ def check_step(run_id: str, saved_step: int, step: int, same_data: bool) -> None
             "the run, or has; load the newest State"
         )
         raise StepConflictError(run_id, reason)
+
+
+def filtered(status: str | None, graph: str | None, which: Narrower) -> RunFilter:
+    """Return which runs are asked for. Raises TypeError if `runs` takes no such argument."""
+    names = Narrower.__annotations__
+    for name in which:
+        if name not in names:
+            import difflib  # imported when used
+
+            near = difflib.get_close_matches(name, names, n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else f" (it takes: {', '.join(names)})"
+            raise TypeError(f"runs() got an unexpected keyword argument {name!r}{hint}")
+    return RunFilter(status, graph, **which)

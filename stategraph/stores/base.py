@@ -15,7 +15,7 @@ from stategraph.stores._retention import RETENTIONS, Policy, RetentionPolicy
 
 if TYPE_CHECKING:
     from stategraph._values.progress import KeptParts, Part
-    from stategraph._values.provenance import Owner
+    from stategraph._values.provenance import Owner, StatusName
     from stategraph.state import State
     from stategraph.stores._checks import Narrower, RunFilter, Which
     from stategraph.stores.summaries import Difference, Pruned, Summary, Verified
@@ -158,7 +158,7 @@ class CheckpointStore(ABC):
 
     def runs(
         self,
-        status: str | None = None,
+        status: StatusName | None = None,
         graph: str | None = None,
         limit: int = 100,
         after: str | None = None,
@@ -182,9 +182,17 @@ class CheckpointStore(ABC):
         Raises:
             ValueError: an argument is not what it should be.
         """
-        from stategraph.stores._checks import RunFilter, check_limit, from_cursor
+        from stategraph.stores._checks import check_limit, filtered, from_cursor
 
-        return self._runs(RunFilter(status, graph, **which), check_limit(limit), from_cursor(after))
+        return self._runs(filtered(status, graph, which), check_limit(limit), from_cursor(after))
+
+    def iter_history(self, run_id: str) -> Iterator[Summary]:
+        """Yield what `history` returns; of a long one that is kept as a whole, a page at a time is held in memory.
+
+        Raises:
+            CheckpointError: others have deleted the run, or some of its checkpoints, since the first one was yielded.
+        """
+        yield from self.history(run_id)
 
     def iter_runs(self, **which: Unpack[Which]) -> Iterator[Summary]:
         """Yield what `runs` returns, page by page, without a limit."""

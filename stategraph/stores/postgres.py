@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from stategraph._owners.leases import LEASE
-from stategraph._text.shown import Hidden
+from stategraph._text.shown import Hidden, unreadable
 from stategraph._util.validators import is_count, is_seconds
 from stategraph.errors import ConfigError
 from stategraph.stores._rows.store import RowStore
@@ -110,7 +110,7 @@ def _dsn_of(given: object) -> str:
     if given.isidentifier():
         text = os.environ.get(given, "")
         if not text:
-            raise ConfigError(key, given, f"{allowed}: no environment variable has this name")
+            raise ConfigError(key, given, f"{allowed}: no environment variable is named {given}")
     try:
         from psycopg import ProgrammingError
         from psycopg.conninfo import conninfo_to_dict
@@ -120,5 +120,5 @@ def _dsn_of(given: object) -> str:
     try:
         conninfo_to_dict(text)
     except ProgrammingError:
-        raise ConfigError(key, Hidden.of(given), f"{allowed}: this one cannot be read") from None
+        raise ConfigError(key, Hidden.of(given), f"{allowed}: {unreadable(text, 'postgresql', 'postgres')}") from None
     return text

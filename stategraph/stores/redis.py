@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from stategraph._owners.leases import LEASE
-from stategraph._text.shown import Hidden
+from stategraph._text.shown import Hidden, unreadable
 from stategraph._util.validators import is_count, is_seconds
 from stategraph.errors import ConfigError
 from stategraph.stores._rows.store import RowStore
@@ -114,14 +114,14 @@ def _url_of(given: object) -> str:
     if given.isidentifier():
         text = os.environ.get(given, "")
         if not text:
-            raise ConfigError(key, given, f"{allowed}: no environment variable has this name")
+            raise ConfigError(key, given, f"{allowed}: no environment variable is named {given}")
     try:
         from redis import ConnectionPool
     except ImportError as error:
         way_out = "redis-py comes first, as the extra stategraph[redis] brings it"
         raise ConfigError("checkpoint.store", "redis", f"a store that can be used: {way_out}") from error
     try:
-        ConnectionPool.from_url(text)
-    except ValueError:
-        raise ConfigError(key, Hidden.of(given), f"{allowed}: this one cannot be read") from None
+        ConnectionPool.from_url(text).make_connection()  # which connects to nothing yet
+    except (ValueError, TypeError):  # TypeError: it has an option that there is not
+        raise ConfigError(key, Hidden.of(given), f"{allowed}: {unreadable(text, 'redis', 'rediss', 'unix')}") from None
     return text

@@ -1,28 +1,27 @@
-"""Write-behind: with durability "async", a run goes on while a thread saves its States."""
+"""Write-behind: with durability "async", a run goes on while another thread saves its States."""
 
 from __future__ import annotations
 
 import copy
+import os
 import threading
-import time
 from collections import deque
 from collections.abc import Sequence
 from itertools import groupby
 from typing import TypeAlias
+from weakref import WeakSet
 
 import attrs
 
 from stategraph._owners.holds import Hold, acting, on_behalf_of
-from stategraph._util.dropped import is_started, reaper
 from stategraph._values.frozen import are_settled, freeze, is_settled
 from stategraph._values.progress import KeptParts, Part
 from stategraph.state import State, data_of
 from stategraph.stores.base import CheckpointStore, RetentionPolicy
+from stategraph.stores.writer import writer_of
 
 QUEUE_BOUND = 1024
 """Saves that may be queued, and that a killed process may lose. A run that is further ahead waits."""
-
-_GATHER = 0.002  # seconds for which a save waits for others to save together
 
 
 @attrs.frozen
@@ -57,35 +56,38 @@ def _copy_of(part: Part) -> Part:
 
 
 class WriteBehindStore:
-    """A store for one run whose writes return at once: a thread makes them in order, those that gather together.
+    """A store for one run whose writes return at once: the writer of the store makes them in order, those that gather
+    together. Whoever waits for them makes them itself.
 
     What goes wrong is raised by the next write, and by `flush`. All other methods first wait until everything is saved.
 
     Args:
         store: The store to write to.
-    """
 
-    def __init__(self, store: CheckpointStore) -> None:
-        self._store = store
-        self._queue: deque[_Write] = deque()  # kept until it is saved: an interrupt that cuts off a save loses nothing
-        self._queued = 0  # saves in the queue
-        self._lock = threading.RLock()  # entered itself: an interrupt on the way into the condition leaves it locked
-        self._changed = threading.Condition(self._lock)
-        self._saving = threading.Lock()  # held by the thread that saves
-        self._thread: threading.Thread | None = None  # any other thread that saves is to end
-        self._error: BaseException | None = None
-        self._hold = acting.hold  # of the run whose saves these are
+    Attributes:
+        behind_of: That store.
+    """
 
     never_waits = False
 
+    def __init__(self, store: CheckpointStore) -> None:
+        self._store = self.behind_of = store
+        self._queue: deque[_Write] = deque()  # kept until it is saved: an interrupt that cuts off a save loses nothing
+        self._queued = 0  # saves in the queue
+        self._writer = writer_of(store)
+        self._error: BaseException | None = None
+        self._hold = acting.hold  # of the run whose saves these are
+        self.renew()
+        _all.add(self)
+
+    def renew(self) -> None:
+        """Take locks of its own, also in a forked child: the threads that had them are not there."""
+        self._lock = threading.RLock()
+        self._saving = threading.RLock()  # held by the thread that saves
+
     def has_room_for(self, state: State) -> bool:
         """Return whether `save` would do no more than queue the State: neither wait, nor call its values."""
-        return (
-            self._thread is not None
-            and self._queued < QUEUE_BOUND
-            and self._error is None
-            and are_settled(data_of(state).values())
-        )
+        return self._queued < QUEUE_BOUND and self._error is None and are_settled(data_of(state).values())
 
     def save(self, state: State) -> None:
         """Queue a State; wait while `QUEUE_BOUND` saves are queued."""
@@ -118,38 +120,23 @@ class WriteBehindStore:
 
     def _enqueue(self, write: _Write) -> None:
         self._hold = acting.hold
+        while self._queued >= QUEUE_BOUND and self._error is None:
+            self._save_gathered()
         with self._lock:
-            while self._queued >= QUEUE_BOUND and self._error is None:
-                self._changed.wait()
             self._raise_error()
             self._queue.append(write)
             self._queued += _count(write)
-            if self._thread is None:
-                self._start_thread()
-            elif len(self._queue) == 1:
-                self._changed.notify_all()
-        if self._thread is None:
+            is_first = len(self._queue) == 1
+        if is_first and not self._writer.call(self):
             self.flush()
 
-    def _start_thread(self) -> None:
-        """Start a thread that saves, if there can be one.
-
-        While a dropped run is ended, or the process is ending, there is none, and the thread of the run saves.
-        """
-        if reaper.is_at_work:
-            return
-        thread = threading.Thread(target=self._work, name="stategraph saves", daemon=True)
-        if is_started(thread):
-            self._thread = thread
+    @property
+    def has_queued(self) -> bool:
+        """Whether there is anything to be saved."""
+        return bool(self._queue) and self._error is None
 
     def flush(self) -> None:
-        """Wait until everything is saved, and raise what went wrong. The thread has ended when this returns."""
-        with self._lock:
-            thread, self._thread = self._thread, None
-            self._changed.notify_all()
-        if thread is not None:
-            thread.join()
-        # The thread may still save: if an interrupt comes while it is joined, `threading` takes it for ended.
+        """Save everything that is not saved yet, and raise what went wrong."""
         self._save_gathered()
         with self._lock:
             self._raise_error()
@@ -161,32 +148,40 @@ class WriteBehindStore:
             self._queued = 0
             raise error
 
-    def _work(self) -> None:
-        """Save what gathers, until this thread is to end."""
-        me = threading.current_thread()
-        reaper.waited_for.add(threading.get_ident())
-        try:
-            while self._has_gathered(me):
-                self._save_gathered()
-        except BaseException as error:  # noqa: BLE001 - raised in the thread of the run
-            self._error = error
-        finally:
-            reaper.waited_for.discard(threading.get_ident())
-            with self._lock:
-                self._thread = None if self._thread is me else self._thread
-                self._changed.notify_all()
-
-    def _has_gathered(self, me: threading.Thread) -> bool:
-        """Wait until there is something to be saved; return False if this thread is to end."""
+    def begun(self) -> list[State]:
+        """Return what is queued, if it is only States and nobody saves them: `end` is to follow then."""
+        if not self._saving.acquire(blocking=False):
+            return []
         with self._lock:
-            while not self._queue and self._thread is me:
-                self._changed.wait()
-            if not self._queue or self._error is not None:
-                return False
-            has_to_end = self._thread is not me
-        if not has_to_end:
-            time.sleep(_GATHER)
-        return True
+            states = [write for write in self._queue if isinstance(write, State)]
+            if states and len(states) == len(self._queue) and self._error is None:
+                return states
+        self._saving.release()
+        return []
+
+    def save_begun(self, states: Sequence[State]) -> None:
+        """Save States that were begun with, on behalf of the run."""
+        for _, together in groupby(states, lambda state: state.run_id):
+            self._save_group(list(together))
+
+    def end(self, states: Sequence[State], saved: bool | BaseException) -> None:
+        """Go on once it is known whether States are saved, which is False if they have to be saved alone."""
+        if saved is True:
+            self._forget(states)
+        elif isinstance(saved, BaseException):
+            self._error = saved
+        self._saving.release()
+
+    def save_all(self) -> None:
+        """Save what is queued of all runs that are saved behind the store."""
+        self._writer.save()
+
+    def save_queued(self) -> None:
+        """Save what is queued, on behalf of the run. What goes wrong is raised in the thread of the run."""
+        try:
+            self._save_gathered()
+        except BaseException as error:  # noqa: BLE001
+            self._error = error
 
     def _save_gathered(self) -> None:
         """Make the queued writes, unless one before them has failed. Of several threads, one after the other does."""
@@ -200,8 +195,6 @@ class WriteBehindStore:
                     self._forget(group)  # at once: what is saved is not saved again after an interrupt
             except Exception as error:  # noqa: BLE001 - raised in the thread of the run
                 self._error = error
-            with self._lock:
-                self._changed.notify_all()
 
     def _forget(self, saved: Sequence[_Write]) -> None:
         with self._lock:
@@ -287,3 +280,15 @@ class WriteBehindStore:
 
     def __str__(self) -> str:
         return str(self._store)
+
+
+_all: WeakSet[WriteBehindStore] = WeakSet()
+
+
+def _renew_all() -> None:
+    for behind in list(_all):
+        behind.renew()
+
+
+if hasattr(os, "register_at_fork"):  # not where there are no forks
+    os.register_at_fork(after_in_child=_renew_all)

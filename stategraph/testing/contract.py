@@ -168,6 +168,18 @@ class CheckpointStoreContract(
 
         check_each(zip(RUN_IDS, RUN_IDS, strict=True), check)
 
+    def test_runs_whose_ids_are_alike(self, store: CheckpointStore) -> None:
+        """What is done with one is done with no other that begins with its id."""
+        ids = ["a", "a@1", "a+1", "a=1", "a-1", "a.1", "a:1", "a/1"]
+        for run_id in ids:
+            for step in (1, 2):
+                store.save(State({"id": run_id}, run_id=run_id, step=step))
+        store.delete("a")
+
+        assert sorted(store.list()) == sorted(ids[1:])
+        for run_id in ids[1:]:
+            assert (store.load(run_id)["id"], store.load(run_id).step) == (run_id, 2)
+
     def test_hostile_run_ids_are_refused(self, store: CheckpointStore) -> None:
         """No id becomes a path or a part of a query: what is not in the grammar goes nowhere."""
 

@@ -187,7 +187,10 @@ UNKEPT_VALUES: dict[str, Callable[[], Any]] = {
 }
 """Makers of values that are refused at save, by what they are."""
 
-RUN_IDS: list[str] = ["a", "A-1_b.c:d", "parent/child", "a/b/c", "x" * 200, "-", "0", "a..b", "con", "a:b/c-d"]
+RUN_IDS: list[str] = [
+    *("a", "A-1_b.c:d", "parent/child", "a/b/c", "x" * 200, "-", "0", "a..b", "con", "a:b/c-d"),
+    *("ann@example.com", "a+b=c", "@", "=1+1", "a@1", "a/@2"),
+]
 """Ids that are allowed."""
 
 HOSTILE_RUN_IDS: list[Any] = [

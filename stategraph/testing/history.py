@@ -112,6 +112,8 @@ class HistoryContract:
         assert found(labels={"customer": "c1", "kind": "other"}) == set()
         assert found(prefix="run-") == {f"run-{number}" for number in range(9)}
         assert found(prefix="r", since=began + timedelta(days=6)) == {"run-6", "run-7", "run-8"}
+        assert found(since=datetime(2999, 1, 1, tzinfo=UTC)) == set()
+        assert len(found(since=datetime(1, 1, 1, tzinfo=UTC))) == 11
         assert found(parent="other") == {"forked"}
         assert found(owned=True) == set()
         assert store.count(owned=False) == store.count() == 11
@@ -128,6 +130,12 @@ class HistoryContract:
         """A filter of a wrong type is an error, not an empty list."""
         with pytest.raises(ValueError, match=next(iter(arguments))):
             store.runs(**arguments)
+
+    def test_runs_names_an_argument_that_it_does_not_take(self, store: CheckpointStore) -> None:
+        """And the one that was meant."""
+        for ask in (store.runs, store.count):
+            with pytest.raises(TypeError, match=r"^runs\(\) got .* 'lables'; did you mean 'labels'"):
+                ask(lables={"a": "b"})  # type: ignore[call-arg]
 
     @pytest.mark.parametrize("arguments", [{"limit": 0}, {"limit": "5"}, {"after": "x"}, {"after": 5}])
     def test_runs_refuses_what_is_no_page(self, store: CheckpointStore, arguments: dict[str, Any]) -> None:
@@ -203,6 +211,11 @@ class HistoryContract:
         long_run.save(State(run_id="copy", step=2))
 
         assert [row.step for row in long_run.history("copy")] == [1, 2]
+
+    def test_a_history_can_be_iterated(self, long_run: CheckpointStore) -> None:
+        """It yields what the list holds; nothing for a run that does not exist."""
+        assert list(long_run.iter_history("a")) == long_run.history("a")
+        assert list(long_run.iter_history("another")) == []
 
     def test_history_lists_every_step(self, long_run: CheckpointStore) -> None:
         """In order, without loading data."""

@@ -102,7 +102,7 @@ class WaitingContract:
     def test_runs_refuses_a_status_that_there_is_not(self, store: CheckpointStore) -> None:
         """A slip of the pen is an error that lists what is allowed, not an empty page."""
         with pytest.raises(ValueError, match=r"status.*pausd.*active, paused, completed, failed"):
-            store.runs(status="pausd")
+            store.runs(status="pausd")  # type: ignore[arg-type]
 
     def test_a_fork_of_a_run_that_waits_goes_on_there(self, store: CheckpointStore) -> None:
         """It is active, and begins with the node that waits."""

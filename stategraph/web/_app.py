@@ -6,7 +6,7 @@ import hmac
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 from urllib.parse import parse_qs, urlencode
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -34,6 +34,9 @@ from stategraph.web._doing import Doings
 from stategraph.web._forms import Form, form_of
 from stategraph.web._reading import Reader, nested_by_step
 from stategraph.web._timeline import bars_of
+
+if TYPE_CHECKING:
+    from stategraph._values.provenance import StatusName
 
 _PAGE, _KEYS, _LONGEST = 50, 100, 200_000
 _MOST_SENT = 1_000_000  # bytes of a form
@@ -111,7 +114,7 @@ class Pages:
         given = {name: asked.get(name, "").strip() for name in self._FILTERS}
         since = datetime.fromisoformat(given["since"]).astimezone() if given["since"] else None
         found = self.reader.store.runs(
-            given["status"] or None,
+            cast("StatusName", given["status"]) or None,  # the store refuses others
             given["graph"] or None,
             _PAGE + 1,
             asked.get("after") or None,

@@ -44,7 +44,8 @@ class Reader:
     def version(self, run_id: str | None) -> str:
         """Return what is another text once there may be something new to show."""
         owner = None if run_id is None else self.store.owner(run_id)
-        return sha256(f"{self.store.changed_since(None)} {owner}".encode()).hexdigest()[:16]
+        node = None if owner is None else owner.node
+        return sha256(f"{self.store.changed_since(None)} {owner} {node}".encode()).hexdigest()[:16]
 
     def past(self, run_id: str) -> Past:
         """Return the history of a run. Raises CheckpointNotFoundError if there is no such run."""

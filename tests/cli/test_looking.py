@@ -443,6 +443,18 @@ def test_a_run_is_drawn_without_its_code(store, shop):
     assert (shop / "done.mmd").read_text(encoding="utf-8").rstrip("\n") == texts["mermaid"].rstrip("\n")
 
 
+@pytest.mark.parametrize(("file", "begins"), [("a.svg", "<svg"), ("a.HTML", "<!"), ("a", "flowchart")])
+def test_the_name_of_a_file_says_what_is_drawn(store, shop, file, begins):
+    """As with `Picture.save`; what it cannot be is refused, and no file is made."""
+    assert call("draw", "done", "-o", file).code == 0
+    assert (shop / file).read_text(encoding="utf-8").lower().startswith(begins)
+
+    refused = call("draw", "done", "-o", "a.gif")
+    assert (refused.code, "--format" in refused.err) == (2, True)
+    assert not (shop / "a.gif").exists()
+    assert call("draw", "done", "--format", "svg", "-o", "a.txt").code == 0
+
+
 def test_a_graph_is_drawn_without_a_run(shop):
     """It needs no store. A graph and a run at once are refused."""
     drawn = process("draw", "--graph", "app:graph", cwd=shop)

@@ -63,7 +63,7 @@ def saved(store, *steps, run_id="a", policy=None, **provenance):
 def lose(store, step, run_id="a"):
     """Take a row away, as damage may."""
     if isinstance(store, DiskStore):
-        table_of(store).cache.delete(f"row:{run_id}@{step}")
+        table_of(store).cache.delete(f"row:{run_id}!{step}")
     else:
         number = table_of(store).run(run_id).number
         sql(store.path, f"DELETE FROM checkpoint WHERE id = {number << 32 | step}")
@@ -296,7 +296,7 @@ def again():
 def change_base(store, step, base):
     """Have a row say that it builds on another -> on which it did."""
     if isinstance(store, DiskStore):
-        key = f"row:a@{step}"
+        key = f"row:a!{step}"
         row, previous = unpack_row("a", table_of(store).cache.get(key))
         table_of(store).cache.set(key, pack_row(row._replace(base=base), previous))
         return row.base
@@ -518,10 +518,20 @@ def test_an_id_that_no_run_can_have(tmp_path, run_id):
         assert store.prune().damaged == (str(run_id),)
 
 
+def test_a_row_that_is_no_text_is_damaged(tmp_path):
+    """Bytes whose type was flipped to text: the file is damaged, and not only not to be had at the moment."""
+    with DiskStore(tmp_path / "runs") as store:
+        saved(store, 1)
+        sql(store.path / "cache.db", "UPDATE Cache SET value = CAST(x'ff' AS TEXT) WHERE key LIKE 'row:a!%'")
+
+        with pytest.raises(CheckpointCorruptError, match="UTF-8"):
+            store.load("a")
+
+
 class TestTheWayOut:
     """What is no run is told of as `delete` takes it, and an error names the column, the store, and that."""
 
-    RAW_IDS = ("'x y'", "'../etc'", "x'ff00'", "CAST(x'61ff62' AS TEXT)", "''", "'a@1'", "'" + "a" * 300 + "'")
+    RAW_IDS = ("'x y'", "'../etc'", "x'ff00'", "CAST(x'61ff62' AS TEXT)", "''", "'a!1'", "'" + "a" * 300 + "'")
 
     @pytest.mark.parametrize("raw_id", RAW_IDS)
     def test_an_id_that_no_run_can_have(self, any_store, raw_id, again, caplog):

@@ -323,7 +323,7 @@ def test_a_damaged_record_is_found_out_and_can_be_deleted(saved: Path) -> None:
         assert store.load("a")["n"] == 2
 
 
-@pytest.mark.parametrize("key", ["run:a", "row:a@1"])
+@pytest.mark.parametrize("key", ["run:a", "row:a!1"])
 def test_a_run_with_a_damaged_part_can_be_deleted(saved: Path, key: str) -> None:
     """Whichever it is, nothing of the run is left."""
     change(saved, "UPDATE Cache SET value = x'c1' WHERE key = :key", key=key)
@@ -353,8 +353,8 @@ def test_a_record_moved_to_another_step_is_found_out(saved: Path) -> None:
         store.save(State({"n": 2}, run_id="a", step=2))
     change(
         saved,
-        "DELETE FROM Cache WHERE key = 'row:a@2'",
-        "UPDATE Cache SET key = 'row:a@2' WHERE key = 'row:a@1'",
+        "DELETE FROM Cache WHERE key = 'row:a!2'",
+        "UPDATE Cache SET key = 'row:a!2' WHERE key = 'row:a!1'",
     )
 
     with closing(DiskStore(saved)) as store, pytest.raises(CheckpointCorruptError):
@@ -370,9 +370,9 @@ def test_a_row_that_names_no_earlier_one_is_found_out(saved: Path, previous: Any
         store.retain("a", Policy("full"))
         store.save(State({"n": 2}, run_id="a", step=2))
     with closing(sqlite3.connect(saved / "cache.db")) as database:
-        ((kept,),) = database.execute("SELECT value FROM Cache WHERE key = 'row:a@2'")
+        ((kept,),) = database.execute("SELECT value FROM Cache WHERE key = 'row:a!2'")
     forged = ormsgpack.packb([previous, *ormsgpack.unpackb(kept)[1:]])
-    change(saved, "UPDATE Cache SET value = :forged WHERE key = 'row:a@2'", forged=forged)
+    change(saved, "UPDATE Cache SET value = :forged WHERE key = 'row:a!2'", forged=forged)
 
     with closing(DiskStore(saved)) as store:
         for call in (store.load, store.history):
@@ -420,7 +420,7 @@ def _rows(folder: Path) -> dict[str, tuple[str, dict[str, Any]]]:
     ways = _ways(folder)
     return {
         f"{name} of {row}": (f"{statement} WHERE key = :row", {**values, "row": row})
-        for row in ("run:a", "row:a@1")
+        for row in ("run:a", "row:a!1")
         for name, (statement, values) in ways.items()
     }
 
@@ -767,7 +767,7 @@ def test_a_rollback_leaves_no_rows_behind(folder: Path, store: DiskStore) -> Non
     store.save(State({"n": "new"}, run_id="a", step=8))
 
     assert [row.step for row in store.history("a")] == [1, 2, 3, 8]
-    assert keys_in(folder) == ["id", "number of runs", *(f"row:a@{step}" for step in (1, 2, 3, 8)), "run:a"]
+    assert keys_in(folder) == ["id", "number of runs", *(f"row:a!{step}" for step in (1, 2, 3, 8)), "run:a"]
 
 
 def test_a_deleted_run_leaves_no_rows_behind(folder: Path, store: DiskStore) -> None:

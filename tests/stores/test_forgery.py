@@ -166,7 +166,7 @@ class TestHeads:
             sql("DELETE FROM checkpoint WHERE id & 0xffffffff = 3")
             sql("UPDATE run SET step = 2")
         else:
-            sql("DELETE FROM Cache WHERE key = 'row:a@3'")
+            sql("DELETE FROM Cache WHERE key = 'row:a!3'")
         assert head
 
         fresh = opened()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
+import socket
 import sys
 import threading
 import time
@@ -29,6 +30,7 @@ from stategraph.errors import CheckpointSaveError, FormatError
 from stategraph.stores import Policy, PostgresStore
 from stategraph.stores._rows.access import SharedCommits
 from stategraph.stores._rows.records import WriteBatch
+from stategraph.stores.write_behind import WriteBehindStore
 from tests.postgres_proxy import Proxy, folder_of
 from tests.postgres_server import crash, dsn, new_schema, open_postgres
 
@@ -597,6 +599,24 @@ class TestFaults:
         assert (store.load("a").step, store.load("a")["n"]) == (2, 2)
         store.save(numbered("a", 3))
 
+    def test_several_servers_that_are_silent(self) -> None:
+        """They share the time that there is."""
+        with contextlib.ExitStack() as stack:
+            silent = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(3)]
+            where = ",".join(f"127.0.0.1:{one.getsockname()[1]}" for one in silent)
+            began = time.monotonic()
+            with pytest.raises(CheckpointError, match="timeout"):
+                PostgresStore(f"postgresql://{where}/x", patience=6)
+            assert time.monotonic() - began < 12
+
+    def test_patience_without_an_end(self, opened: Callable[..., PostgresStore]) -> None:
+        """Is as much as the server can count."""
+        for prepare in (True, False):
+            store = opened(patience=1e12, prepare=prepare)
+            store.save(numbered("a", 1))
+            assert store.load("a").step == 1
+            store.close()
+
     def test_reading_from_a_server_that_is_silent(self, proxy: Proxy, opened: Callable[..., PostgresStore]) -> None:
         """Ends with patience, too."""
         store = opened(dsn=proxy.dsn, patience=1)
@@ -672,6 +692,28 @@ class TestFaults:
         thread.join()
 
         assert store.load("a").step == 2
+
+    def test_a_lock_on_a_run_that_is_saved_behind(self, opened: Callable[..., PostgresStore], schema: str) -> None:
+        """Other runs that the same writer saves behind do not wait for it, be it alone in its turn or not."""
+        store = opened(patience=20)
+        behind = {run_id: WriteBehindStore(store) for run_id in ("a", "b", "c")}
+        for run_id, one in behind.items():
+            one.save(numbered(run_id, 1))
+            one.flush()
+        with psycopg.connect(dsn()) as stranger:
+            stranger.execute(f"SELECT 1 FROM {schema}.run WHERE run_id = 'a' FOR UPDATE")
+            give_up = time.monotonic() + 10
+            behind["a"].save(numbered("a", 2))
+            for step in (2, 3):
+                for run_id in ("b", "c"):
+                    behind[run_id].save(numbered(run_id, step))
+                while any(behind[run_id].has_queued for run_id in ("b", "c")):
+                    assert time.monotonic() < give_up
+                    time.sleep(0.01)
+            assert behind["a"].has_queued
+        behind["a"].flush()
+
+        assert {run_id: store.load(run_id).step for run_id in behind} == {"a": 2, "b": 3, "c": 3}
 
     def test_a_primary_that_cannot_be_written_to(self, opened: Callable[..., PostgresStore], schema: str) -> None:
         """As while another is promoted: a save waits for it as long as patience lasts."""

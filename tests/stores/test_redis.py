@@ -217,6 +217,20 @@ class TestScripts:
         tags = {key.partition("}")[0] for key in admin.keys(f"{{{prefix}:*")}
         assert 8 < len(tags) <= 16
 
+    @pytest.mark.inside
+    def test_whether_anything_has_changed_is_known_without_looking_at_runs(
+        self, store: RedisStore, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """However many there are."""
+        monkeypatch.setattr(type(store._log.table), "runs", None)
+        tokens = [store.changed_since(None)]
+        for change in (lambda: store.save(State(run_id="a", step=1)), lambda: store.delete("a")):
+            change()
+            tokens.append(store.changed_since(tokens[-1]))
+        assert None not in tokens
+        assert len(set(tokens)) == 3
+        assert store.changed_since(tokens[-1]) is None
+
     def test_nothing_is_left_of_a_run_that_is_deleted(self, store: RedisStore, admin: Any, prefix: str) -> None:
         """Nor of what is nested in it."""
         before = set(admin.keys(f"{{{prefix}:*"))
@@ -225,7 +239,7 @@ class TestScripts:
         store.delete("a")
 
         left = set(admin.keys(f"{{{prefix}:*")) - before
-        assert {key.rpartition("}:")[2].partition(":")[0] for key in left} <= {"number", "worker"}
+        assert {key.rpartition("}:")[2].partition(":")[0] for key in left} <= {"number", "changes", "worker"}
 
     @pytest.mark.inside
     def test_others_keep_writing(self, opened: Callable[..., RedisStore]) -> None:
@@ -386,6 +400,7 @@ class TestOpening:
             ({"url": "NO_SUCH_VARIABLE"}, "url"),
             ({"url": "http://app:geheim@host"}, "url"),
             ({"url": "redis://app:geheim@host?socket_timeout=long"}, "url"),
+            ({"url": "redis://app:geheim@host?sockettimeout=5"}, "url"),
             ({"prefix": ""}, "prefix"),
             ({"prefix": "a{b}"}, "prefix"),
             ({"prefix": "x" * 101}, "prefix"),

@@ -308,11 +308,13 @@ class TestQueries:
         assert "checkpoint" not in plan
 
     @pytest.mark.inside
-    @pytest.mark.parametrize("statement", [CHAIN, INDEX.replace("?", ":run_id")])
+    @pytest.mark.parametrize("statement", [CHAIN, INDEX])
     def test_a_run_is_read_by_its_key(self, store, path, statement):
         """However many other checkpoints there are."""
         with closing(sqlite3.connect(path)) as database:
-            rows = database.execute(f"EXPLAIN QUERY PLAN {statement}", {"run_id": "a", "last": 5}).fetchall()
+            rows = database.execute(
+                f"EXPLAIN QUERY PLAN {statement}", {"run_id": "a", "first": 0, "last": 5}
+            ).fetchall()
         plan = [row[3] for row in rows]
 
         assert any("SEARCH checkpoint USING INTEGER PRIMARY KEY" in line for line in plan)
@@ -325,7 +327,7 @@ def _page(store, monkeypatch, where):
 
     def query(run_id, statement, *_):
         asked.append(statement)
-        return []
+        return [(10**6,)] if "count(*)" in statement else []  # of few it would be another
 
     monkeypatch.setattr(table_of(store), "query", query)
     store.runs(
@@ -333,7 +335,7 @@ def _page(store, monkeypatch, where):
         graph="g" if "graph" in where else None,
         after="5" if "number" in where else None,
     )
-    return asked[0].replace("LIMIT ?", "LIMIT 100").replace("?", "'5'")
+    return asked[-1].replace("LIMIT ?", "LIMIT 100").replace("?", "'5'")
 
 
 class TestWhatIsWritten:

@@ -442,7 +442,7 @@ class TestARollbackThatFails:
         store.save(State({"n": 2}, run_id="a", step=2, status="completed"))
         store.save_parts("a", [Part(3, "map", "x", "kept")])
         store.save(nested(1, run_id="a/#3/child"))
-        remove = table_of(store).remove
+        remove = table_of(store).remove_all
 
         def after_another_has_written(*arguments):
             hold = Hold("a")
@@ -452,7 +452,7 @@ class TestARollbackThatFails:
             let_go(hold)
             return remove(*arguments)
 
-        monkeypatch.setattr(table_of(store), "remove", after_another_has_written)
+        monkeypatch.setattr(table_of(store), "remove_all", after_another_has_written)
 
         assert store.prune().runs == ()
         self.check_kept(other)

@@ -222,6 +222,7 @@ def test_work_goes_on_after_the_post_has_returned(store):
 
     assert done.status_code == 303
     assert "at work:" in shown
+    assert "under way: work, since" in shown
     assert before != after
     until(lambda: store.load("r").status == "completed")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import IO
 
 import click
@@ -15,18 +16,31 @@ from stategraph.cli._options import run_ids
 _EXAMPLES = """
 \b
 Examples:
-  stategraph draw review-42 --format svg -o review-42.svg
+  stategraph draw review-42 -o review-42.svg
   stategraph draw --graph app.flows:review
 
 A run is drawn over its graph as the store keeps that: no code is needed.
 """
+
+_FORMS = {".svg": "svg", ".html": "html", ".mmd": "mermaid", ".mermaid": "mermaid", "": "mermaid"}
+
+
+def _form_of(file: str) -> str:
+    """Return the format that the name of a file stands for; stdout has none."""
+    suffix = Path(file).suffix.lower()
+    if suffix not in _FORMS:
+        raise Failure(Exit.USAGE, f"-o {file}: say the --format, or let it end in .svg, .html, .mmd or .mermaid")
+    return _FORMS[suffix]
 
 
 @click.command("draw", epilog=_EXAMPLES)
 @click.argument("run_id", metavar="[RUN]", required=False, shell_complete=run_ids)
 @click.option("--graph", metavar="MODULE:NAME", help="A graph to draw instead; its module is imported.")
 @click.option(
-    "--format", "form", type=click.Choice(["mermaid", "svg", "html"]), default="mermaid", help="Mermaid if not given."
+    "--format",
+    "form",
+    type=click.Choice(["mermaid", "svg", "html"]),
+    help="That of the file, or Mermaid, if not given.",
 )
 @click.option(
     "-o",
@@ -37,10 +51,11 @@ A run is drawn over its graph as the store keeps that: no code is needed.
 )
 @common
 @asked
-def command(request: Asked, run_id: str | None, graph: str | None, form: str, output: IO[str]) -> None:
+def command(request: Asked, run_id: str | None, graph: str | None, form: str | None, output: IO[str]) -> None:
     """Draw a run over its graph, or a graph."""
     if (run_id is None) == (graph is None):
         raise Failure(Exit.USAGE, "give either the run to draw, or --graph MODULE:NAME")
+    form = form or _form_of(output.name)
     if run_id is None:
         picture = load_graph(str(graph)).picture()
     else:

@@ -14,7 +14,7 @@ from stategraph.cli._shapes import owner_shape, summary_shape
 from stategraph.cli._text import ago, clean
 
 if TYPE_CHECKING:
-    from stategraph._values.provenance import Owner
+    from stategraph._values.provenance import Owner, StatusName
     from stategraph.stores.summaries import Summary
 
 _EXAMPLES = """
@@ -40,7 +40,7 @@ Examples:
 @asked
 def command(  # noqa: PLR0913, PLR0917 - its options
     request: Asked,
-    status: str | None,
+    status: StatusName | None,
     graph: str | None,
     prefix: str | None,
     parent: str | None,

@@ -64,12 +64,19 @@ def _show_run(screen: Screen, state: State, owner: Owner | None) -> None:
         ("parent", f"{state.parent.run_id}, step {state.parent.step}" if state.parent else ""),
         ("labels", ", ".join(f"{name}={value}" for name, value in sorted(state.labels.items()))),
         ("owner", "" if owner is None else str(owner)),
+        ("under way", _under_way(owner)),
     ]
     for name, text in told:
         if text:
             screen.line((f"{name}: ", "dim"), cut(text))
     _show_error(screen, state)
     _show_pause(screen, state)
+
+
+def _under_way(owner: Owner | None) -> str:
+    if owner is None or owner.node is None or owner.node_since is None:
+        return ""
+    return f"{owner.node}, for {span((datetime.now(UTC) - owner.node_since).total_seconds())}"
 
 
 def _show_error(screen: Screen, state: State) -> None:

@@ -54,6 +54,7 @@ class ThreadFeed:
     def next(self, _: object = None) -> Advance:
         if self._is_at_home is None:
             self._is_at_home = threading.get_ident() == self._home
+            self._context = contextvars.copy_context()  # with what was put around the node
         is_over, item = self._context.run(self._advance) if self._is_at_home else self._call(self._advance)
         if is_over:
             self.close()  # which ends the thread

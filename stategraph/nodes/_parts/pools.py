@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextvars
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -40,22 +41,32 @@ class Job:
 
 @attrs.frozen
 class Outcome:
-    """What came of a job: a result, or what was raised."""
+    """What came of a job: a result, or what was raised.
+
+    Attributes:
+        label: Names the job.
+        result: What it returned, or what was made of the exception that was `collected`.
+        error: What it raised, unless that was collected.
+        collected: What it raised, and what a result was made of.
+        took: For how many seconds it was done; None where that is not known.
+    """
 
     label: str
     result: Any = None
     error: BaseException | None = None
+    collected: Exception | None = None
+    took: float | None = None
 
 
-def outcome_of_error(job: Job, error: BaseException) -> Outcome:
+def outcome_of_error(job: Job, error: BaseException, took: float | None = None) -> Outcome:
     """Return the outcome of a job that has raised: a result, if its errors are collected. This never raises."""
     error = escaped(error)
     if job.collect is not None and isinstance(error, Exception):
         try:
-            return Outcome(job.label, job.collect(error))
+            return Outcome(job.label, job.collect(error), collected=error, took=took)
         except BaseException as second:  # noqa: BLE001 - raised in the thread of the run
             error.add_note(f"It cannot be collected: {describe_exception(second)}")
-    return Outcome(job.label, error=error)
+    return Outcome(job.label, error=error, took=took)
 
 
 class Pool(Protocol):
@@ -81,10 +92,11 @@ class Pool(Protocol):
 
 
 def _outcome(job: Job) -> Outcome:
+    began = time.monotonic()
     try:
-        return Outcome(job.label, job.function(job.argument))
+        return Outcome(job.label, job.function(job.argument), took=time.monotonic() - began)
     except BaseException as error:  # noqa: BLE001 - raised in the thread of the run
-        return outcome_of_error(job, error)
+        return outcome_of_error(job, error, time.monotonic() - began)
 
 
 def _at_once(outcome: Outcome) -> Outcome:
@@ -123,11 +135,12 @@ class ThreadPool:
             for _ in range(min(workers, len(jobs)))
         ]
         self._started = False
-        self._context = contextvars.copy_context()
+        self._context = contextvars.Context()
 
     def next(self, _: object = None) -> list[Outcome]:
         if not self._started:
             self._started = True
+            self._context = contextvars.copy_context()  # with what is put around the node
             for thread in self._threads:
                 thread.start()
         self._make_room(self._taken)
@@ -179,7 +192,7 @@ class TaskPool:
     def __init__(self, jobs: Sequence[Job], workers: int, *, stops: bool) -> None:
         self._jobs, self._stops = deque(jobs), stops
         self._workers, self._unsaved, self._handed_out = min(workers, len(jobs)), 0, 0
-        self._tasks: dict[asyncio.Task[Outcome], Job] = {}
+        self._tasks: dict[asyncio.Task[Outcome], tuple[Job, float]] = {}
         self._ended: list[tuple[asyncio.Task[Outcome], Outcome]] = []
         self._threads: list[threading.Thread] = []
         self._waits = True
@@ -222,19 +235,19 @@ class TaskPool:
         while self._jobs and len(self._tasks) < self._workers and self._unsaved < 2 * self._workers:
             job = self._jobs.popleft()
             task = self._loop.create_task(self._do(job))
-            self._tasks[task] = job
+            self._tasks[task] = job, time.monotonic()
             self._unsaved += 1
             task.add_done_callback(self._end)
 
     def _end(self, task: asyncio.Task[Outcome]) -> None:
         """Take the outcome of a task, whatever ended it, and begin another."""
-        job = self._tasks.pop(task, None)
+        job, began = self._tasks.pop(task, (None, 0.0))
         if job is None:  # `stop` was quicker
             return
         try:
             outcome = task.result()
         except BaseException as error:  # noqa: BLE001 - raised in the task of the run
-            outcome = outcome_of_error(job, error)
+            outcome = outcome_of_error(job, error, time.monotonic() - began)
         self._ended.append((task, outcome))
         if self._stops and outcome.error is not None:
             self._jobs.clear()
@@ -242,11 +255,16 @@ class TaskPool:
         self._changed.set()
 
     async def _do(self, job: Job) -> Outcome:
+        began = time.monotonic()
         try:
             if is_async_callable(job.function):
-                return Outcome(job.label, await job.function(job.argument))
+                result = await job.function(job.argument)
+                return Outcome(job.label, result, took=time.monotonic() - began)
             outcome = await self._in_thread(job)
-            return Outcome(job.label, await outcome.result) if isawaitable(outcome.result) else outcome
+            if not isawaitable(outcome.result):
+                return outcome
+            result = await outcome.result
+            return Outcome(job.label, result, took=time.monotonic() - began)
         except (KeyboardInterrupt, SystemExit) as error:  # out of a task, these stop the loop
             return outcome_of_error(job, error)
 

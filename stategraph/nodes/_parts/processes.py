@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 import traceback
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
@@ -40,6 +41,12 @@ class _Worker:
     connection: Connection
     job: Job | None = None
     is_sound: bool = True
+    began: float = 0.0
+
+    @property
+    def at_work_for(self) -> float:
+        """For how many seconds the job has been there."""
+        return time.monotonic() - self.began
 
     @property
     def is_dead(self) -> bool:
@@ -168,9 +175,9 @@ class ProcessPool:
                 packed, is_dead = None, True
             if packed is not None:
                 worker.job = None
-                outcomes.append(_outcome(job, _unpickled(packed)))
+                outcomes.append(attrs.evolve(_outcome(job, _unpickled(packed)), took=worker.at_work_for))
             elif is_dead:
-                outcomes.append(outcome_of_error(job, _death(worker)))
+                outcomes.append(outcome_of_error(job, _death(worker), worker.at_work_for))
                 self._workers.remove(worker)
         return outcomes
 
@@ -182,7 +189,7 @@ def _give(worker: _Worker, job: Job) -> list[Outcome]:
     except Exception as error:  # noqa: BLE001 - an error of the job
         what = f"its argument, {shorten(job.argument)}, cannot be sent to a process: {describe_exception(error)}"
         return [outcome_of_error(job, _caused(TypeError(what), error))]
-    worker.job = job
+    worker.job, worker.began = job, time.monotonic()
     worker.send(packed)
     return []
 

@@ -12,7 +12,7 @@ from stategraph._protocol.commands import Await, CannotAwait, Expired, Finish, R
 from stategraph._text.shown import describe_exception, shorten
 from stategraph._util.callables import is_async_callable
 from stategraph.nodes._parts.pools import Job, Outcome, Pool, TaskPool, ThreadPool
-from stategraph.nodes.step import StepContext
+from stategraph.nodes.step import PartTold, StepContext
 
 
 @attrs.frozen
@@ -47,6 +47,7 @@ def do_parts(step: StepContext, jobs: Sequence[Job], workers: Workers, accept: A
     yield from step.keep_incoming()
     made_of = {job.label: job.argument for job in jobs}
     finished = yield from step.finished_parts(made_of)
+    yield from step.tell_parts((PartTold(job.label, "found") for job in jobs if job.label in finished), len(jobs))
     left = [job for job in jobs if job.label not in finished]
     if not left:
         step.is_done_before = bool(jobs) and step.attempt == 1
@@ -129,9 +130,15 @@ class _Work:
         if values:
             yield from self.step.keep_parts(values, self.made_of)
             self.finished.update(values)
+        yield from self.step.tell_parts(map(self._told, outcomes), len(self.made_of))
         for error in self.failed.values():
             if not isinstance(error, Exception):
                 raise error
+
+    def _told(self, outcome: Outcome) -> PartTold:
+        error = self.failed.get(outcome.label, outcome.collected)
+        how = "failed" if outcome.label in self.failed else "completed" if error is None else "collected"
+        return PartTold(outcome.label, how, error, outcome.took)
 
 
 def _group(step: StepContext, failed: Mapping[str, BaseException]) -> ExceptionGroup[Exception]:

@@ -137,12 +137,9 @@ def prune(held: HeldRuns, store: Owning) -> Pruned:
     """Remove runs whose time is over, and the checkpoints of others that are not kept any more."""
     now = clock.now_ns()
     over = [run_id for run_id, run in held.runs.items() if not is_nested_id(run_id) and _is_over(run, now)]
-    removed = []
-    for run_id in over:
-        with held_if_free(store, run_id) as hold:
-            if hold is not None:
-                held.drop(run_id)
-                removed.append(run_id)
+    with held_if_free(store, over) as removed:
+        for run_id in removed:
+            held.drop(run_id)
     return Pruned(tuple(removed), sum(run.cut() for run in held.runs.values()))
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from typing import Any, TypeAlias
 
 import psycopg
+from psycopg.conninfo import conninfo_to_dict
 from psycopg.errors import _WaitTimeout
 from psycopg.pq import TransactionStatus
 from psycopg.types.numeric import Int8Dumper
@@ -16,6 +16,7 @@ from stategraph.stores._postgres.prepared import Prepared
 
 _SOONEST_TO_CONNECT = 2  # seconds: no client of PostgreSQL gives up sooner
 _STALLED = 1.0  # seconds that a statement waits for a row that somebody else has locked; then it is made again
+_MOST = 2_147_483  # seconds: no limit of PostgreSQL has more than 31 bits of milliseconds
 _WEAK = ("off", "local")  # values of synchronous_commit with which what was acknowledged may be lost
 
 Server: TypeAlias = "Connection"
@@ -40,7 +41,7 @@ class Connection(psycopg.Connection[Any]):
         """Carry on until the server has answered."""
         left = self.give_up - time.monotonic()
         try:
-            return super().wait(gen, interval, left if 0.001 < left < threading.TIMEOUT_MAX else 0.001)
+            return super().wait(gen, interval, max(0.001, min(left, _MOST)))
         except _WaitTimeout:
             self.pgconn.finish()
             raise SilentServerError("the server has not answered in time") from None
@@ -78,7 +79,7 @@ def connected(dsn: str, patience: float, give_up: float, *, prepares: bool) -> C
         ConfigError: it would lose what it acknowledges.
         psycopg.Error: nobody answers there, or the server refuses.
     """
-    timeout = max(_SOONEST_TO_CONNECT, round(give_up - time.monotonic()))
+    timeout = max(_SOONEST_TO_CONNECT, int(min(give_up - time.monotonic(), _MOST) / _places(dsn)))
     connection = Connection.connect(
         dsn,
         autocommit=True,
@@ -100,6 +101,12 @@ def connected(dsn: str, patience: float, give_up: float, *, prepares: bool) -> C
         connection.discard()
         raise
     return connection
+
+
+def _places(dsn: str) -> int:
+    """Return how many servers a dsn names: psycopg tries one after the other, each for as long as it may."""
+    named = conninfo_to_dict(dsn)
+    return max(str(named.get(name) or "").count(",") + 1 for name in ("host", "hostaddr", "port"))
 
 
 def _check(connection: Connection) -> None:
@@ -129,18 +136,22 @@ def _is_stricter(now: str | None, value: str) -> bool:
 
 def of_transaction(patience: float) -> list[Setting]:
     """Return what holds for every transaction: the server is to give up before the client, and to say so."""
-    milliseconds = max(1, int(patience * 1000))
     return [
         ("synchronous_commit", "on"),
-        ("lock_timeout", str(max(1, int(min(_STALLED, patience / 2) * 1000)))),
-        ("statement_timeout", str(milliseconds)),
+        ("lock_timeout", _milliseconds(min(_STALLED, patience / 2))),
+        ("statement_timeout", _milliseconds(patience)),
     ]
 
 
 def _of_all(patience: float) -> list[Setting]:
     """Return what holds for a session: also that it lets go of what it has locked if its client is frozen."""
-    idle = ("idle_in_transaction_session_timeout", str(max(1, int(patience * 1000))))
+    idle = ("idle_in_transaction_session_timeout", _milliseconds(patience))
     return [*of_transaction(patience), idle, ("default_transaction_isolation", "read committed")]
+
+
+def _milliseconds(seconds: float) -> str:
+    """Return a limit of time as the server takes it."""
+    return str(max(1, int(min(seconds, _MOST) * 1000)))
 
 
 def set_here(name: str, value: str) -> tuple[str, Setting]:

@@ -160,10 +160,10 @@ def chain(s: str) -> str:
 
 @cache
 def index(s: str) -> str:
-    """Return the statement that finds all checkpoints of a run, without their payloads."""
+    """Return the statement that finds checkpoints of a run, between two numbers, without their payloads."""
     columns = _of_row().replace("c.payload", "''::bytea")
     of_run = f"{s}.run AS r JOIN {s}.checkpoint AS c USING (number) WHERE run_id = $1::text"
-    return f"SELECT {columns} FROM {of_run} ORDER BY c.sequence"
+    return f"SELECT {columns} FROM {of_run} AND c.sequence BETWEEN $2::bigint AND $3::bigint ORDER BY c.sequence"
 
 
 @cache

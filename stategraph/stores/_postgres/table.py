@@ -14,7 +14,6 @@ from stategraph._owners.claims import claimed
 from stategraph._owners.holds import lost
 from stategraph._owners.leases import LeaseHolds
 from stategraph._util.dropped import reaper
-from stategraph._values import clock
 from stategraph._values.ids import given_id, nested_range
 from stategraph.errors import CheckpointCorruptError, CheckpointError, CheckpointSaveError
 from stategraph.stores._checks import RunFilter
@@ -65,6 +64,8 @@ class PostgresTable(Leasing, Table):
         prepares: Whether the server knows a session from one transaction to the next.
         lease: How many seconds a run stays with a process that is not heard of.
     """
+
+    is_server = True
 
     def __init__(
         self, store: object, dsn: str, schema: str, *, pool: int, patience: float, prepares: bool, lease: float
@@ -258,12 +259,12 @@ class PostgresTable(Leasing, Table):
             before = page[-1][1]
 
     def _page(self, which: RunFilter, limit: int, before: int | None) -> list[Any]:
-        parent, since = which.parent, None if which.since is None else clock.to_ns(which.since)
+        parent = which.parent
         conditions = [
             *(("status = ${}::text", which.status), ("graph = ${}::text", which.graph)),
-            *(("number < ${}::bigint", before), ("created_ns >= ${}::bigint", since)),
+            *(("number < ${}::bigint", before), ("created_ns >= ${}::bigint", which.since_ns)),
             ('run_id COLLATE "C" >= ${}::text', which.prefix),
-            *(("parent > ${}::text", parent and f"{parent}@"), ("parent < ${}::text", parent and f"{parent}A")),
+            *(("parent > ${}::text", parent and f"{parent}!"), ("parent < ${}::text", parent and f'{parent}"')),
         ]
         asked_for = [(condition, value) for condition, value in conditions if value is not None]
         if not all(_is_kept(value) for _, value in asked_for):
@@ -298,8 +299,9 @@ class PostgresTable(Leasing, Table):
         found = self.query(run_id, sql.find(self._schema), (run_id, step, min(last, MAX_STEP), revision))
         return int(found[0][0]) if found else None
 
-    def index(self, run_id: str) -> list[CheckpointRecord]:
-        return [COLUMNS.row(run_id, found) for found in self.query(run_id, sql.index(self._schema), (run_id,))]
+    def index(self, run_id: str, first: int = 0, last: int = MAX_STEP) -> list[CheckpointRecord]:
+        found = self.query(run_id, sql.index(self._schema), (run_id, first, last))
+        return [COLUMNS.row(run_id, columns) for columns in found]
 
 
 def _all_in_use(reason: str) -> SilentServerError:

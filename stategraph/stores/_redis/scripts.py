@@ -12,6 +12,7 @@ All that a script touches is in one partition, whose keys begin with its tag::
     {stategraph:3}:runs       the runs by their numbers; likewise :status:STATUS, and :within those that are nested
     {stategraph:3}:nested     the nested ones by their ids
     {stategraph:3}:number     the highest number
+    {stategraph:3}:changes    how often something was saved or removed
 """
 
 from __future__ import annotations
@@ -106,6 +107,7 @@ end
 if ARGV[15] ~= '0' then cut('-inf', '('..ARGV[15]) end
 if ARGV[16] ~= '' then cut('('..ARGV[16], '+inf') end
 if ARGV[17] ~= '' then drop_nested(ARGV[17]) end
+redis.call('INCR', t..':changes')
 return {1, cancelled}
 """,
     writes=True,
@@ -128,7 +130,9 @@ local lease = redis.call('HMGET', t..':lease:'..ARGV[3], 'worker', 'fence')
 if ARGV[4] == '1' and not (lease[1] and lease[2] == ARGV[5]) then return {0, 0} end
 if ARGV[2] ~= '' and (redis.call('HGET', t..':run:'..id, 'v') or ''):match('^%d+') ~= ARGV[2] then return {0, 1} end
 drop_nested()
-return {drop(id) > 0 and 1 or 0, 1}
+local known = drop(id)
+redis.call('INCR', t..':changes')
+return {known > 0 and 1 or 0, 1}
 """,
     writes=True,
 )

@@ -50,6 +50,8 @@ class RedisTable(Leasing, Table):
         lease: How many seconds a run stays with a process that is not heard of.
     """
 
+    is_server = True
+
     def __init__(self, store: object, nodes: Nodes, *, replicas: int, patience: float, lease: float) -> None:
         self.store, self._nodes = store, nodes
         self._replicas, self._patience = replicas, patience
@@ -244,6 +246,11 @@ class RedisTable(Leasing, Table):
     def _listed(self, several: Sequence[Asked]) -> list[Any]:
         return self.query("", *several)
 
+    def change_token(self) -> str:
+        commands = [("GET", tag + b":changes") for tag in self._nodes.tags]
+        counts = self.query("", *(Asked(partition, None, one) for partition, one in enumerate(commands)))
+        return "-".join((count or b"0").decode() for count in counts)
+
     def nested_ids(self, run_id: str) -> list[str]:
         first, last = nested_range(run_id)
         partition = self._nodes.partition_of(run_id)
@@ -278,13 +285,14 @@ class RedisTable(Leasing, Table):
         (found,) = self.query(run_id, Asked(self._nodes.partition_of(run_id), FIND, values))
         return None if found is None else int(found)
 
-    def index(self, run_id: str) -> list[CheckpointRecord]:
+    def index(self, run_id: str, first: int = 0, last: int = MAX_STEP) -> list[CheckpointRecord]:
         whole = self._whole.of(run_id)
         if whole is not None:
-            return [row_of(run_id, member, b"") for member in whole[2]]
+            rows = (row_of(run_id, member, b"") for member in whole[2])
+            return [row for row in rows if first <= row.sequence <= last]
         partition = self._nodes.partition_of(run_id)
         key = self._nodes.tags[partition] + b":rows:" + run_id.encode()
-        (found,) = self.query(run_id, Asked(partition, None, ("ZRANGE", key, 0, -1)))
+        (found,) = self.query(run_id, Asked(partition, None, ("ZRANGEBYSCORE", key, first, last)))
         return [row_of(run_id, member, b"") for member in found]
 
     @contextmanager

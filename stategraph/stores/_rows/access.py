@@ -159,6 +159,15 @@ class SharedCommits:
             except StalledError as stalled:
                 return stalled.alone(write)
 
+    def commit_all(self, writes: Sequence[WriteBatch]) -> list[bool | BaseException]:
+        """Write batches; return for each of them whether it was written, or why that is not known."""
+        committing = self._committing.lock or self._committing.made_lock()
+        if committing._is_owned() or self._is_inside():  # type: ignore[attr-defined]
+            raise used_below("store", kind=CheckpointSaveError)
+        with committing:
+            some = (writes[first : first + MOST_TOGETHER] for first in range(0, len(writes), MOST_TOGETHER))
+            return [outcome for batches in some for outcome in self._outcomes(batches)]
+
     def _commit(self, write: WriteBatch) -> bool:
         caller = _Caller(write)
         try:

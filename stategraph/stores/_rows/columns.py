@@ -40,10 +40,11 @@ class Columns:
             sequence, base, step, revision, kind, node, time_ns, status, error, *about = found
             info = None if error is None else self.error(error)
             by, took, attempts, owner, version, encoding, payload, seal, pause = about
-            row = CheckpointRecord(
+            fields = (
                 *(sequence, base, step, revision, _KIND[kind], node, time_ns, _STATUS[status], info),
                 *(by, took, attempts, owner, version, encoding, payload, seal, pause),
             )
+            row = tuple.__new__(CheckpointRecord, fields)  # as its constructor does, at every row that is read
         except _NOT_READ as wrong:
             raise no_checkpoint(run_id, wrong) from wrong
         return checked_row(run_id, row)

@@ -28,10 +28,20 @@ from stategraph.errors import (
 from stategraph.stores._checks import RunFilter
 from stategraph.stores._files.read_cache import ReadCache
 from stategraph.stores._files.safe_diskcache import SafeCache, check_database
-from stategraph.stores._files.sqlite_files import BUSY_TIMEOUT, fetch_damaged_text, is_busy
+from stategraph.stores._files.sqlite_files import BUSY_TIMEOUT, fetch_damaged_text, is_busy, is_damage
 from stategraph.stores._rows.columns import no_run, pack_row, pack_run, unpack_row, unpack_run
+from stategraph.stores._rows.disk_keys import (
+    FENCE_PREFIX,
+    ID_KEY,
+    NUMBER_KEY,
+    RUN_PREFIX,
+    key_range,
+    nested_bounds,
+    row_key,
+    run_key,
+)
 from stategraph.stores._rows.records import MAX_STEP, CheckpointRecord, RunRecord, Unreadable, WriteBatch
-from stategraph.stores._rows.table import Identify, Table, closed_error, read_only_error
+from stategraph.stores._rows.table import MANY, Held, Identify, Table, closed_error, read_only_error, while_short
 
 
 class DiskTable(Table):
@@ -47,6 +57,8 @@ class DiskTable(Table):
         cache: The cache.
     """
 
+    removed_together = MANY
+
     def __init__(self, store: object, path: Path, identify: Identify, *, read_only: bool = False) -> None:
         self.store, self._read_only = store, read_only
         self.closed = False
@@ -61,8 +73,8 @@ class DiskTable(Table):
     def _store_id(self, path: Path) -> bytes:
         """Return what tells this store from all others; a new store gets it here."""
         if not self._read_only:
-            self.cache.add(_ID_KEY, os.urandom(16))
-        found: bytes | None = self.cache.get(_ID_KEY)
+            self.cache.add(ID_KEY, os.urandom(16))
+        found: bytes | None = self.cache.get(ID_KEY)
         if found is None:
             raise FormatError("", f"{path} is empty: no store was made in it yet; one that is not read-only makes it")
         return found
@@ -114,34 +126,34 @@ class DiskTable(Table):
         if (old and old.version) != (batch.old and batch.old.version):
             return False
         number = old.number if old else self._next_number()
-        self.cache.set(_run_key(run_id), pack_run(batch.run._replace(number=number)))
+        self.cache.set(run_key(run_id), pack_run(batch.run._replace(number=number)))
         newest = old.sequence if old else None
         highest = batch.cut_above
         if highest is not None:
             newest = self._cut_rows(run_id, lambda sequence: sequence > highest)
         for row in batch.put:
-            kept = self.cache.get(_row_key(run_id, row.sequence))
+            kept = self.cache.get(row_key(run_id, row.sequence))
             previous = newest if kept is None else _unpacked(run_id, row.sequence, kept)[1]
-            self.cache.set(_row_key(run_id, row.sequence), pack_row(row, previous))
+            self.cache.set(row_key(run_id, row.sequence), pack_row(row, previous))
             newest = row.sequence
         if batch.cut_below:
             self._cut_rows(run_id, lambda sequence: sequence < batch.cut_below)
         if batch.cut_nested:
-            self.cache.connection.execute(_DELETE_NESTED, _nested_bounds(run_id))
+            self.cache.connection.execute(_DELETE_NESTED, nested_bounds(run_id))
         elif batch.cut_parts:
-            self.cache.connection.execute(_DELETE_PARTS, (*_nested_bounds(run_id), PARTS))
+            self.cache.connection.execute(_DELETE_PARTS, (*nested_bounds(run_id), PARTS))
         return True
 
     def _cut_rows(self, run_id: str, is_over: Callable[[int], bool]) -> int | None:
         """Delete some of the rows of a run; return the sequence number of the newest that is left."""
         sequences = self._sequences(run_id)
         for sequence in filter(is_over, sequences):
-            self.cache.delete(_row_key(run_id, sequence))
+            self.cache.delete(row_key(run_id, sequence))
         return next((sequence for sequence in reversed(sequences) if not is_over(sequence)), None)
 
     def _next_number(self) -> int:
-        number = int(self.cache.get(_NUMBER_KEY, b"0")) + 1
-        self.cache.set(_NUMBER_KEY, b"%d" % number)
+        number = int(self.cache.get(NUMBER_KEY, b"0")) + 1
+        self.cache.set(NUMBER_KEY, b"%d" % number)
         return number
 
     def _sequences(self, run_id: str, last: int = MAX_STEP) -> list[int]:
@@ -150,8 +162,8 @@ class DiskTable(Table):
         By their keys: where a row is lost, those before it are still there, and show that it was.
         """
         select = "SELECT substr(key, ?) FROM Cache WHERE key > ? AND key < ? AND raw = 1"
-        prefix = _row_key(run_id, "")
-        found = fetch_damaged_text(self.cache.connection, select, (len(prefix) + 1, *_range(prefix)))
+        prefix = row_key(run_id, "")
+        found = fetch_damaged_text(self.cache.connection, select, (len(prefix) + 1, *key_range(prefix)))
         return sorted(int(sequence) for (sequence,) in found if sequence.isdecimal() and int(sequence) <= last)
 
     # ------------------------------------------------------------------ owners
@@ -169,7 +181,7 @@ class DiskTable(Table):
 
     def _fence_entry(self, run_id: str) -> bytes:
         """Return the number of the fence of a run, and of one that is cancelled also that, and by whom."""
-        entry: bytes = self.cache.get(f"{_FENCE_PREFIX}{run_id}", b"0")
+        entry: bytes = self.cache.get(f"{FENCE_PREFIX}{run_id}", b"0")
         return entry
 
     def fence(self, run_id: str) -> Fence:
@@ -179,7 +191,7 @@ class DiskTable(Table):
     def raise_fence(self, run_id: str) -> Fence:
         with self._writing(run_id):
             number, *cancelled = self._fence_entry(run_id).split(b" ", 1)
-            self.cache.set(f"{_FENCE_PREFIX}{run_id}", b" ".join((b"%d" % (int(number) + 1), *cancelled)))
+            self.cache.set(f"{FENCE_PREFIX}{run_id}", b" ".join((b"%d" % (int(number) + 1), *cancelled)))
             return int(number) + 1, bool(cancelled)
 
     def set_cancelled(self, run_id: str, is_cancelled: bool, by: str | None = None) -> None:
@@ -189,7 +201,7 @@ class DiskTable(Table):
                 entry = b"%d" % number
                 if is_cancelled:
                     entry += b" cancelled" if by is None else b" cancelled " + by.encode()
-                self.cache.set(f"{_FENCE_PREFIX}{run_id}", entry)
+                self.cache.set(f"{FENCE_PREFIX}{run_id}", entry)
 
     def cancelled_by(self, run_id: str) -> str | None:
         with self._explained(run_id), self.cache.reading(self.store):
@@ -203,23 +215,34 @@ class DiskTable(Table):
         with self._writing(run_id):
             if acting.hold is not None and self._is_lost(acting.hold):
                 raise lost(given_id(run_id))
-            if version is not None:
-                run = self._read_run(run_id)
-                if run is None or run.version != version:
-                    return False
-            delete = "DELETE FROM Cache WHERE key = ? OR (key > ? AND key < ?)"
-            found = self.cache.connection.execute(delete, (_run_key(run_id), *_range(_row_key(run_id, "")))).rowcount
-            self.cache.connection.execute(_DELETE_NESTED, _nested_bounds(run_id))
-            return found > 0
+            return self._is_deleted(run_id, version)
+
+    def remove_all(self, runs: Sequence[Held]) -> Sequence[bool]:
+        def remove(some: Sequence[Held]) -> list[bool]:
+            return [not self._is_lost(hold) and self._is_deleted(run.run_id, run.version) for run, hold in some]
+
+        with self._writing(""):
+            return while_short(runs, remove)
+
+    def _is_deleted(self, run_id: str, version: int | None) -> bool:
+        """Delete a run within a transaction; return whether it had this version."""
+        if version is not None:
+            run = self._read_run(run_id)
+            if run is None or run.version != version:
+                return False
+        delete = "DELETE FROM Cache WHERE key = ? OR (key > ? AND key < ?)"
+        found = self.cache.connection.execute(delete, (run_key(run_id), *key_range(row_key(run_id, "")))).rowcount
+        self.cache.connection.execute(_DELETE_NESTED, nested_bounds(run_id))
+        return found > 0
 
     def remove_damaged(self, run_id: str) -> bool:
         try:
-            told, rows = (text.encode(errors="surrogateescape") for text in (run_id, _row_key(run_id, "")))
+            told, rows = (text.encode(errors="surrogateescape") for text in (run_id, row_key(run_id, "")))
         except UnicodeEncodeError:  # it is not what `runs` reports of a text that is no UTF-8
             return False
         with self._writing(run_id):
             delete = "DELETE FROM Cache WHERE key > ? AND key < ? AND CAST(substr(key, ?) AS BLOB) = ?"
-            bounds = (*_range(_RUN_PREFIX), len(_RUN_PREFIX) + 1)
+            bounds = (*key_range(RUN_PREFIX), len(RUN_PREFIX) + 1)
             found = self.cache.connection.execute(delete, (*bounds, told)).rowcount
             self.cache.connection.execute(
                 "DELETE FROM Cache WHERE substr(CAST(key AS BLOB), 1, ?) = ?", (len(rows), rows)
@@ -236,14 +259,14 @@ class DiskTable(Table):
             return self._read_run(run_id)
 
     def _read_run(self, run_id: str) -> RunRecord | None:
-        kept = self.cache.get(_run_key(run_id))
+        kept = self.cache.get(run_key(run_id))
         return None if kept is None else unpack_run(run_id, kept, self)
 
     def runs(self, which: RunFilter, limit: int, before: int | None) -> list[RunRecord | Unreadable]:
         shown = which.parent is None
         found = [
             self._found_run(*row)
-            for row in self._found_runs(*_range(_RUN_PREFIX))
+            for row in self._found_runs(*key_range(RUN_PREFIX))
             if not (shown and is_nested_id(row[0]))
         ]
         wanted = [
@@ -261,13 +284,13 @@ class DiskTable(Table):
         return wanted if limit < 0 else wanted[:limit]
 
     def some_runs(self, limit: int) -> list[RunRecord | Unreadable]:
-        return [self._found_run(*row) for row in self._found_runs(*_range(_RUN_PREFIX), limit)]
+        return [self._found_run(*row) for row in self._found_runs(*key_range(RUN_PREFIX), limit)]
 
     def _found_runs(self, first: str, last: str, limit: int = -1) -> list[tuple[str, Any, Any, Any]]:
         """Return what the cache has under the keys of runs between these, after the ids of the runs."""
         select = "SELECT substr(key, ?), mode, filename, value FROM Cache WHERE key > ? AND key < ? AND raw = 1 LIMIT ?"
         with self._explained(""), self.cache.reading(self.store):
-            return fetch_damaged_text(self.cache.connection, select, (len(_RUN_PREFIX) + 1, first, last, limit))
+            return fetch_damaged_text(self.cache.connection, select, (len(RUN_PREFIX) + 1, first, last, limit))
 
     def _found_run(self, run_id: str, mode: Any, filename: Any, value: Any) -> RunRecord | Unreadable:
         try:
@@ -294,7 +317,7 @@ class DiskTable(Table):
 
     def nested_ids(self, run_id: str) -> list[str]:
         first, last = nested_range(run_id)
-        return [row[0] for row in self._found_runs(f"{_RUN_PREFIX}{first}", f"{_RUN_PREFIX}{last}")]
+        return [row[0] for row in self._found_runs(f"{RUN_PREFIX}{first}", f"{RUN_PREFIX}{last}")]
 
     def chain(self, run_id: str, sequence: int | None) -> list[CheckpointRecord]:
         rows: list[CheckpointRecord] = []
@@ -304,7 +327,7 @@ class DiskTable(Table):
                 return []
             wanted: int | None = run.sequence if sequence is None else sequence
             while wanted is not None and (not rows or rows[-1].base <= wanted < rows[-1].sequence):
-                kept = self.cache.get(_row_key(run_id, wanted))
+                kept = self.cache.get(row_key(run_id, wanted))
                 if kept is None and not rows and wanted != run.sequence:
                     return []
                 if kept is None and wanted == run.sequence:
@@ -314,11 +337,12 @@ class DiskTable(Table):
         rows.reverse()
         return rows
 
-    def index(self, run_id: str) -> list[CheckpointRecord]:
+    def index(self, run_id: str, first: int = 0, last: int = MAX_STEP) -> list[CheckpointRecord]:
         with self._explained(run_id), self.cache.snapshot(self.store):
             run = self._read_run(run_id)
-            sequences = self._sequences(run_id, run.sequence) if run else []
-            return [_unpacked(run_id, at, self.cache.get(_row_key(run_id, at)))[0] for at in sequences]
+            found = self._sequences(run_id, min(last, run.sequence)) if run else []
+            sequences = (at for at in found if at >= first)
+            return [_unpacked(run_id, at, self.cache.get(row_key(run_id, at)))[0] for at in sequences]
 
     def find(self, run_id: str, step: int, last: int, revision: int | None) -> int | None:
         with self._explained(run_id), self.cache.snapshot(self.store):
@@ -327,7 +351,7 @@ class DiskTable(Table):
             else:  # the run was taken back a long way
                 sequences = reversed(self._sequences(run_id, last))
             for sequence in sequences:
-                kept = self.cache.get(_row_key(run_id, sequence))
+                kept = self.cache.get(row_key(run_id, sequence))
                 row = None if kept is None else _unpacked(run_id, sequence, kept)[0]
                 if row is not None and row.step == step and revision in (None, row.revision):
                     return sequence
@@ -354,39 +378,14 @@ class DiskTable(Table):
                 raise closed_error(self.store, run_id) from cause
             if is_busy(cause):
                 raise failed(run_id, f"the {self} was locked by another process for {BUSY_TIMEOUT} s") from cause
-            kind = failed if isinstance(cause, sqlite3.OperationalError | OSError) else damaged
+            kind = failed if isinstance(cause, sqlite3.OperationalError | OSError) and not is_damage(cause) else damaged
             raise kind(run_id, f"the {self} failed: {cause}") from cause
 
 
 _FAILURES = (sqlite3.Error, OSError, ValueError, TypeError, diskcache.Timeout)  # also of what others have written
 _MOST_TRIED = 1_000  # keys that are looked for without knowing whether there is such a row
-_RUN_PREFIX = "run:"
-_ROW_PREFIX = "row:"
-_FENCE_PREFIX = "fence:"
-_NUMBER_KEY = "number of runs"
-_ID_KEY = "id"
-
-
-def _run_key(run_id: str) -> str:
-    return f"{_RUN_PREFIX}{run_id}"
-
-
-def _row_key(run_id: str, sequence: int | str) -> str:
-    return f"{_ROW_PREFIX}{run_id}@{sequence}"
-
-
 _DELETE_PARTS = "DELETE FROM Cache WHERE ((key > ? AND key < ?) OR (key > ? AND key < ?)) AND key GLOB ?"
 _DELETE_NESTED = "DELETE FROM Cache WHERE (key > ? AND key < ?) OR (key > ? AND key < ?)"
-
-
-def _nested_bounds(run_id: str) -> tuple[str, ...]:
-    """Return the bounds between which the keys of all nested runs are: those of their records, and of their rows."""
-    return tuple(f"{prefix}{bound}" for prefix in (_RUN_PREFIX, _ROW_PREFIX) for bound in nested_range(run_id))
-
-
-def _range(prefix: str) -> tuple[str, str]:
-    """Return the bounds between which the keys with a prefix are."""
-    return prefix, prefix[:-1] + chr(ord(prefix[-1]) + 1)
 
 
 def _unpacked(run_id: str, sequence: int, kept: bytes | None) -> tuple[CheckpointRecord, int | None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
@@ -15,6 +16,15 @@ class Commits(Protocol):
 
     def commit(self, write: WriteBatch) -> bool:
         """Write a batch; return whether it was written. When this returns it is durable."""
+
+    def commit_all(self, writes: Sequence[WriteBatch]) -> list[bool | BaseException]:
+        """Write batches of one thread; return for each of them whether it was written, or why that is not known."""
+
+
+class Gathering(threading.local):
+    """What this thread is to write together, where it gathers that."""
+
+    batches: list[WriteBatch] | None = None
 
 
 class CommitLanes:
@@ -43,6 +53,10 @@ class CommitLanes:
             if lane.waiting < 0:
                 return lane.commit(write)
         return max(self._lanes, key=_waiting).commit(write)
+
+    def commit_all(self, writes: Sequence[WriteBatch]) -> list[bool | BaseException]:
+        """Write batches of one thread, as `SharedCommits.commit_all`: they are together already."""
+        return self._lanes[0].commit_all(writes)
 
 
 def _waiting(lane: SharedCommits) -> int:

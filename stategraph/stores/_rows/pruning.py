@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import cast
 
 from stategraph._owners.free import held_if_free
 from stategraph._owners.holds import Owning
 from stategraph._values import clock
-from stategraph.errors import CheckpointCorruptError, FormatError, RunBusyError, RunLostError
+from stategraph.errors import CheckpointCorruptError, FormatError
 from stategraph.stores._rows.records import RunRecord, WriteBatch
 from stategraph.stores._rows.run_log import RunLog
 from stategraph.stores.summaries import Pruned
@@ -16,18 +17,24 @@ from stategraph.stores.summaries import Pruned
 def prune(log: RunLog) -> Pruned:
     """Remove what is due of all runs, as `CheckpointStore.prune`."""
     now = clock.now_ns()
-    removed, cut = [], 0
+    due: list[RunRecord] = []
+    removed: list[str] = []
+    cut = 0
     runs = log.runs.listing(lambda run: run)
     for run in runs.found:
         try:
             if not run.policy.is_over(run.status, run.time_ns, now):
                 cut += _cut(log, run)
-            elif _is_removed(log, run):
-                removed.append(run.run_id)
+            elif _is_whole(log, run):
+                due.append(run)
         except (CheckpointCorruptError, FormatError) as error:
             if not _went_on(log, run):  # or what was read is not of one time
                 runs.damaged.append(run.run_id)
                 log.runs.report(run.run_id, error)
+        if len(due) == log.table.removed_together:
+            removed += _removed(log, due)
+            due.clear()
+    removed += _removed(log, due)
     if removed or cut:
         log.table.erase()
     return Pruned(tuple(removed), cut, tuple(runs.damaged))
@@ -40,23 +47,33 @@ def _went_on(log: RunLog, run: RunRecord) -> bool:
         return False
 
 
-def _is_removed(log: RunLog, run: RunRecord) -> bool:
-    """Remove a run whose time is over; return False if it goes on meanwhile.
+def _is_whole(log: RunLog, run: RunRecord) -> bool:
+    """Check a run whose time is over; return False if it goes on meanwhile.
 
     Raises:
         CheckpointCorruptError: it is damaged; it stays.
     """
     rows = log.table.chain(run.run_id, None)
-    if log.is_stale(run):  # it went on meanwhile
-        return False
     if not rows or not log.is_newest(run, rows[-1]):
+        if log.is_stale(run):
+            return False
         raise CheckpointCorruptError(run.run_id, f"its newest step {run.step} is missing")
     log.encoder.check(run.run_id, rows, run.incarnation)
-    with held_if_free(cast(Owning, log.table.store), run.run_id) as hold:
-        try:
-            return hold is not None and log.remove(run.run_id, run.version)
-        except (RunBusyError, RunLostError):
-            return False
+    return True
+
+
+def _removed(log: RunLog, runs: Sequence[RunRecord]) -> list[str]:
+    """Remove runs that nobody owns, and that are as they were when they were checked; return their ids."""
+    removed: list[str] = []
+    with held_if_free(cast(Owning, log.table.store), [run.run_id for run in runs]) as holds:
+        left = [(run, holds[run.run_id]) for run in runs if run.run_id in holds]
+        while left:
+            outcomes = log.table.remove_all(left)
+            removed += [run.run_id for (run, _), is_removed in zip(left, outcomes, strict=False) if is_removed]
+            left = left[len(outcomes) :]
+    for run_id in removed:
+        log.known.forget_all(run_id)
+    return removed
 
 
 def _cut(log: RunLog, run: RunRecord) -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import datetime
 from functools import partial
 from itertools import product
 from types import NoneType
@@ -12,12 +14,13 @@ import attrs
 from stategraph._owners.holds import Hold, acting
 from stategraph._values import clock
 from stategraph._values.provenance import ErrorInfo, Facts, Kind, ParentStep, RunStatus, kind_of
+from stategraph._values.state_fields import checked_labels
 from stategraph.errors import CheckpointCorruptError
 from stategraph.stores._codec.opaque import unknown_shown
 from stategraph.stores._codec.pauses import pause_from_json
 from stategraph.stores._codec.type_codecs import DecodeError
 from stategraph.stores.base import RETENTIONS, RetentionPolicy
-from stategraph.stores.summaries import Summary
+from stategraph.stores.summaries import Draft, Summary
 
 MAX_STEP = 2**32 - 1
 """The last step, and the last sequence number, that a row can have: that shares a 64-bit key with the number of its
@@ -131,36 +134,41 @@ class RunRecord(NamedTuple):
 
     def summary(self) -> Summary:
         """Return the newest checkpoint of the run without its data."""
-        return attrs.evolve(_summary(self, self), cursor=str(self.number))
+        draft = _draft(self, self, clock.to_datetime(self.created_ns), dict(self.labels))
+        draft.cursor = str(self.number)
+        draft.__class__ = Summary
+        return draft  # type: ignore[return-value]
 
-    def summary_of(self, row: CheckpointRecord) -> Summary:
-        """Return one of its checkpoints without its data."""
-        took = None if row.took_ns is None else row.took_ns / 1e9
-        return attrs.evolve(_summary(self, row), took=took, attempts=row.attempts, owner=row.owner)
+    def summaries_of(self, rows: Iterable[CheckpointRecord]) -> Iterator[Summary]:
+        """Yield checkpoints of the run without their data."""
+        created, labels = clock.to_datetime(self.created_ns), checked_labels(dict(self.labels))
+        for row in rows:
+            draft = _draft(self, row, created, labels)
+            if row.took_ns is not None:
+                draft.took = row.took_ns / 1e9
+            draft.attempts, draft.owner = row.attempts, row.owner
+            draft.__class__ = Summary
+            yield draft  # type: ignore[misc]
 
 
-def _summary(run: RunRecord, at: RunRecord | CheckpointRecord) -> Summary:
-    try:
-        with unknown_shown():  # whoever looks at runs need not know what they hold
-            pause = pause_from_json(at.pause)
-    except DecodeError as error:
-        raise CheckpointCorruptError(run.run_id, f"what it waits for cannot be restored: {error}") from error
-    return Summary(
-        run.run_id,
-        run.graph,
-        at.step,
-        at.node,
-        clock.to_datetime(at.time_ns),
-        at.status,
-        at.error,
-        run.parent,
-        pause=pause,
-        kind=at.kind,
-        revision=at.revision,
-        by=at.by,
-        created=clock.to_datetime(run.created_ns),
-        labels=dict(run.labels),
-    )
+def _draft(run: RunRecord, at: RunRecord | CheckpointRecord, created: datetime, labels: Mapping[str, str]) -> Draft:
+    draft = _new(Draft)
+    draft.run_id, draft.graph, draft.parent = run.run_id, run.graph, run.parent
+    draft.created, draft.labels = created, labels
+    draft.step, draft.revision, draft.kind, draft.checkpoint_node = at.step, at.revision, at.kind, at.node
+    draft.timestamp, draft.status, draft.error, draft.by = clock.to_datetime(at.time_ns), at.status, at.error, at.by
+    draft.cursor = draft.took = draft.owner = draft.pause = None
+    draft.attempts = 1
+    if at.pause is not None:
+        try:
+            with unknown_shown():  # whoever looks at runs need not know what they hold
+                draft.pause = pause_from_json(at.pause)
+        except DecodeError as error:
+            raise CheckpointCorruptError(run.run_id, f"what it waits for cannot be restored: {error}") from error
+    return draft
+
+
+_new = object.__new__
 
 
 @attrs.frozen

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from itertools import pairwise
 from typing import TypeVar
 
 from stategraph._owners.holds import Hold, lost
@@ -20,8 +19,9 @@ from stategraph.errors import (
 from stategraph.state import State
 from stategraph.stores._files.fork_safety import protect_at_fork
 from stategraph.stores._rows.encoder import CheckpointEncoder, DeltaBase, Place
+from stategraph.stores._rows.gaps import check_all, check_gapless, checked_pages
 from stategraph.stores._rows.integrity import Sealer
-from stategraph.stores._rows.lanes import commits_of
+from stategraph.stores._rows.lanes import Gathering, commits_of
 from stategraph.stores._rows.records import CheckpointRecord, RunRecord, WriteBatch
 from stategraph.stores._rows.runs import KnownRuns, Runs
 from stategraph.stores._rows.table import Table
@@ -47,6 +47,7 @@ class RunLog:
         encoder: Makes records of States, and States of records.
         sealer: Makes and checks the seals of records.
         commits: Writes batches of several threads in one transaction.
+        gathering: Where a thread gathers what it writes, for `together.save_together`.
     """
 
     def __init__(self, table: Table, sealer: Sealer, encoder: CheckpointEncoder) -> None:
@@ -54,6 +55,7 @@ class RunLog:
         self.known = KnownRuns()
         self.runs = Runs(table, sealer, self.known)
         self.commits = commits_of(table)
+        self.gathering = Gathering()
         protect_at_fork(self)
 
     def at_rest(self) -> AbstractContextManager[object]:
@@ -178,15 +180,15 @@ class RunLog:
 
     def summaries(self, run: RunRecord) -> list[Summary]:
         """Return the checkpoints of a run that retention keeps, without their data."""
+        if run.policy.keeps_all and not self.sealer.signs:
+            return [one for rows in checked_pages(self.table, run) for one in run.summaries_of(rows)]
         rows = self.visible(run)
         if run.policy.keeps_all:
-            _check_gapless(run, rows)
-            if not rows[0].is_snapshot:
-                raise CheckpointCorruptError(run.run_id, f"a checkpoint before step {rows[0].step} is missing")
+            check_all(run, rows)
         if self.sealer.signs:  # which covers the payloads: who signs wants to be sure rather than fast
             for chain in self.holding(run, rows):
                 self.encoder.check(run.run_id, chain, run.incarnation)
-        return [run.summary_of(row) for row in rows]
+        return [*run.summaries_of(rows)]
 
     # ------------------------------------------------------------------ checkpoints
 
@@ -230,11 +232,16 @@ class RunLog:
 
     def _check_followed(self, run: RunRecord, row: CheckpointRecord) -> None:
         """Raise CheckpointCorruptError if a newer revision of a step than this one was lost."""
+        chain = self.table.chain(run.run_id, row.sequence + 1)
+        if len(chain) > 1 and chain[-2].seal == row.seal:  # all but the last are checked when they are loaded
+            self.sealer.check(run.run_id, chain[-1:], run.incarnation, row.seal)
+            check_gapless(run, chain[-2:])
+            return
         after = next((one for one in self.table.index(run.run_id) if one.sequence > row.sequence), None)
         if after is None:  # the newest is none of the index
             raise CheckpointCorruptError(run.run_id, f"its newest step {run.step} is missing")
         self.encoder.check(run.run_id, self.table.chain(run.run_id, after.sequence), run.incarnation)
-        _check_gapless(run, (row, after))
+        check_gapless(run, (row, after))
 
     def _is_visible(self, run: RunRecord, at: int) -> bool:
         """Return whether retention keeps a checkpoint."""
@@ -330,6 +337,9 @@ class RunLog:
             StepConflictError: the store has lost what it had of the run.
         """
         batch = self.runs.guarded(batch) if is_nested_id(batch.run.run_id) else batch
+        if self.gathering.batches is not None:
+            self.gathering.batches.append(batch)
+            return True
         try:
             is_written = self.commits.commit(batch) or (self.is_settled(batch.hold) and self.commits.commit(batch))
         except CheckpointError as error:
@@ -337,14 +347,15 @@ class RunLog:
             raise
         if not is_written and batch.hold is not None and self.has_lost(batch.hold):
             raise lost(batch.hold.run_id)
-        if not is_written and batch.old is not None:
-            self._check_kept(batch.old)
+        if not is_written:
+            self.check_kept(batch)
         return is_written
 
-    def _check_kept(self, run: RunRecord) -> None:
+    def check_kept(self, refused: WriteBatch) -> None:
         """Raise StepConflictError if the store has lost what it had of a run, which others have not deleted."""
-        now = self.table.run(run.run_id)
-        if now is not None and now.incarnation == run.incarnation and now.version < run.version:
+        run = refused.old
+        now = None if run is None else self.table.run(run.run_id)
+        if run is not None and now is not None and now.incarnation == run.incarnation and now.version < run.version:
             self.known.forget(run.run_id)
             reason = (
                 f"the {self.table.store} has lost what was saved: step {run.step} was, and its newest is {now.step} "
@@ -377,10 +388,3 @@ class RunLog:
         if is_removed or version is None:
             self.known.forget_all(run_id)
         return is_removed
-
-
-def _check_gapless(run: RunRecord, rows: Sequence[CheckpointRecord]) -> None:
-    """Raise CheckpointCorruptError if a checkpoint between two others was lost, as far as their numbers show it."""
-    for row, after in pairwise(rows):
-        if after.sequence != row.sequence + max(1, after.step - row.step):
-            raise CheckpointCorruptError(run.run_id, f"a checkpoint that was saved after step {row.step} is missing")

@@ -137,13 +137,15 @@ def _is_newest_written(log: RunLog, newest: State) -> bool:
     write finds out, for it is refused if anybody else has written to the run.
     """
     known = log.known.get(newest.run_id)
-    if known is None or log.known.policy_of(newest.run_id, known[0]).max_checkpoints != 1:
+    if log.known.policy_of(newest.run_id, known and known[0]).max_checkpoints != 1:
         return False
     try:
         following = _following(log, known, newest, may_change_data=False)
     except (NotSerializableError, StepConflictError):  # one by one: what came before it can be kept, and is
         return False
-    return following is not None and _is_written(log, following)
+    if following is None or (known is None and following[0] is not None):  # which policy it has, others have said
+        return False
+    return _is_written(log, following)
 
 
 def _are_all_written(log: RunLog, states: Sequence[State]) -> bool:

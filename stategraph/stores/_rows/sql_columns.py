@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import lru_cache
 from operator import attrgetter
 from typing import Any
 
@@ -41,8 +42,8 @@ step_values: Callable[[RunRecord], tuple[Any, ...]] = attrgetter(
 def run_values(run: RunRecord) -> tuple[Any, ...]:
     """Return the columns of a run."""
     error = None if run.error is None else _error_text(run.error)
-    parent = None if run.parent is None else f"{run.parent.run_id}@{run.parent.step}"
-    labels = json.dumps([text for pair in run.labels for text in pair])
+    parent = None if run.parent is None else f"{run.parent.run_id}!{run.parent.step}"
+    labels = json.dumps([text for pair in run.labels for text in pair]) if run.labels else "[]"
     about = run.revision, run.kind._value_, run.status._value_, error, run.by, run.graph, parent
     return *step_values(run), *about, _policy_text(run.policy), labels, run.pause, run.created_ns, run.incarnation
 
@@ -66,7 +67,7 @@ def run_or_unreadable(found: tuple[Any, ...], store: object) -> RunRecord | Unre
 
 
 def _parent_of(text: str) -> ParentStep:
-    run_id, _, step = text.rpartition("@")
+    run_id, _, step = text.rpartition("!")
     return ParentStep(run_id, int(step))
 
 
@@ -84,6 +85,7 @@ def _policy_text(policy: RetentionPolicy) -> str:
     return " ".join("-" if part is None else str(part) for part in parts)
 
 
+@lru_cache  # few are in use
 def _policy_of(text: str) -> RetentionPolicy:
     retention, window, ttl = text.split(" ")
     numbers = None if window == "-" else int(window), None if ttl == "-" else float(ttl)
@@ -91,6 +93,8 @@ def _policy_of(text: str) -> RetentionPolicy:
 
 
 def _labels_of(text: str) -> Labels:
+    if text == "[]":  # as of most runs
+        return ()
     check_json(text.encode(), levels=1)
     return labels_of(json.loads(text))
 

@@ -47,6 +47,8 @@ CREATE TABLE run (
 CREATE TABLE fence (run_id TEXT PRIMARY KEY, number INTEGER NOT NULL, cancelled INTEGER NOT NULL, by_whom TEXT);
 CREATE INDEX run_by_status ON run (status, number);
 CREATE INDEX run_by_graph ON run (graph, number);
+CREATE INDEX run_by_created ON run (created_ns);
+CREATE INDEX run_by_parent ON run (parent) WHERE parent IS NOT NULL;
 CREATE TABLE checkpoint (
     id INTEGER PRIMARY KEY,
     base INTEGER NOT NULL,
@@ -118,21 +120,18 @@ PUT_ROWS = {
 
 _SEQUENCE = f"id & {LAST_SEQUENCE}"
 CHAIN = f"""
-WITH newest (id, base) AS (
-    SELECT id, base FROM checkpoint
-    WHERE id BETWEEN (SELECT number << {SEQUENCE_BITS} FROM run WHERE run_id = :run_id)
-        AND (SELECT number << {SEQUENCE_BITS} | :last FROM run WHERE run_id = :run_id)
-    ORDER BY id DESC LIMIT 1
-)
-SELECT (SELECT sequence FROM run WHERE run_id = :run_id), (SELECT step FROM run WHERE run_id = :run_id),
-    {_SEQUENCE}, {_ROW_COLUMNS} FROM checkpoint
-WHERE id BETWEEN (SELECT id - max(0, ({_SEQUENCE}) - base) FROM newest) AND (SELECT id FROM newest)
+WITH of_run (number, newest, newest_step) AS (SELECT number, sequence, step FROM run WHERE run_id = :run_id)
+SELECT newest, newest_step, {_SEQUENCE}, {_ROW_COLUMNS} FROM of_run CROSS JOIN checkpoint
+WHERE id BETWEEN (
+    SELECT id - max(0, ({_SEQUENCE}) - base) FROM checkpoint
+    WHERE id BETWEEN number << {SEQUENCE_BITS} AND number << {SEQUENCE_BITS} | :last ORDER BY id DESC LIMIT 1
+) AND number << {SEQUENCE_BITS} | :last
 ORDER BY id
 """
 INDEX = f"""
 SELECT {_SEQUENCE}, {_ROW_FIELDS.replace("payload", "x''")} FROM checkpoint
-WHERE id BETWEEN (SELECT number << {SEQUENCE_BITS} FROM run WHERE run_id = :run_id)
-    AND (SELECT number << {SEQUENCE_BITS} | {LAST_SEQUENCE} FROM run WHERE run_id = :run_id)
+WHERE id BETWEEN (SELECT number << {SEQUENCE_BITS} | :first FROM run WHERE run_id = :run_id)
+    AND (SELECT number << {SEQUENCE_BITS} | :last FROM run WHERE run_id = :run_id)
 ORDER BY id
 """
 FIND = f"""
@@ -152,6 +151,20 @@ RAISE_FENCE = (
 SET_CANCELLED = (
     "INSERT INTO fence VALUES (?, 0, ?, ?) ON CONFLICT (run_id) DO UPDATE SET cancelled = excluded.cancelled, "
     "by_whom = iif(cancelled AND excluded.cancelled, by_whom, excluded.by_whom)"
+)
+ALL_FENCES = (
+    "SELECT run.number, run_id, coalesce(fence.number, 0) FROM run LEFT JOIN fence USING (run_id) "
+    "WHERE run.number < ? ORDER BY run.number DESC LIMIT 10000"
+)
+FENCES = "SELECT run_id, number FROM fence WHERE run_id IN (VALUES %s)"
+DELETE_RUNS = (
+    "WITH of_runs (id, v) AS (VALUES %s) DELETE FROM run "
+    "WHERE number IN (SELECT number FROM of_runs CROSS JOIN run ON run_id = id AND version = v) "
+    "RETURNING run_id, number"
+)
+DELETE_NESTED = (
+    "WITH of_runs (first, last) AS (VALUES %s) DELETE FROM run "
+    "WHERE number IN (SELECT number FROM of_runs CROSS JOIN run ON run_id > first AND run_id < last) RETURNING number"
 )
 CANCELLED_BY = "SELECT by_whom FROM fence WHERE run_id = ?"
 NESTED = "SELECT run_id FROM run WHERE run_id > ? AND run_id < ?"

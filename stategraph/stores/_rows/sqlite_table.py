@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from itertools import chain as chained
@@ -13,7 +13,6 @@ from typing import Any, TypeAlias, TypeVar
 
 from stategraph._owners.file_holds import Fence, FileHolds, SeenHolds
 from stategraph._owners.holds import Hold, acting, lost
-from stategraph._values import clock
 from stategraph._values.ids import PARTS, given_id, nested_range
 from stategraph.errors import CheckpointCorruptError, CheckpointError, CheckpointSaveError
 from stategraph.stores._checks import RunFilter
@@ -40,7 +39,7 @@ from stategraph.stores._rows.sql_columns import (
     step_values,
 )
 from stategraph.stores._rows.sql_schema import LAST_SEQUENCE, SEQUENCE_BITS
-from stategraph.stores._rows.table import Identify, Table, closed_error, read_only_error
+from stategraph.stores._rows.table import MANY, Held, Identify, Table, closed_error, read_only_error, while_short
 
 _Result = TypeVar("_Result")
 
@@ -66,6 +65,8 @@ class SqliteTable(Table):
         connection: The connection. It is only used within `query`, `in_transaction` and `erase`.
         files: What the connection has open.
     """
+
+    removed_together = MANY
 
     def __init__(self, store: object, path: Path, identify: Identify, *, read_only: bool) -> None:
         self.store, self._path, self._identify, self._read_only = store, path, identify, read_only
@@ -277,6 +278,12 @@ class SqliteTable(Table):
         ((number, cancelled),) = self.query(run_id, sql.FENCE, (run_id,)) or [_NO_FENCE]
         return number, bool(cancelled)
 
+    def all_fences(self) -> Iterator[tuple[str, int]]:
+        before = sql.LAST_RUN + 1
+        while found := self.query("", sql.ALL_FENCES, (before,), fetch_damaged_text):
+            yield from ((str(run_id), fence) for _, run_id, fence in found)
+            before = found[-1][0]
+
     def raise_fence(self, run_id: str) -> Fence:
         return self.in_transaction(run_id, partial(self._raised_fence, run_id))
 
@@ -308,6 +315,25 @@ class SqliteTable(Table):
             self._delete_nested(run_id)
         return bool(found)
 
+    def remove_all(self, runs: Sequence[Held]) -> Sequence[bool]:
+        return self.in_transaction("", lambda: while_short(runs, self._delete_some))
+
+    def _delete_some(self, runs: Sequence[Held]) -> list[bool]:
+        """Delete runs within a transaction; return which of them had their versions, and are not lost."""
+        fences = dict(self._find_some(sql.FENCES, [(hold.run_id,) for _, hold in runs]))
+        held = [run for run, hold in runs if not hold.is_lost and hold.fence == fences.get(hold.run_id, 0)]
+        found = dict(self._find_some(sql.DELETE_RUNS, [(run.run_id, run.version) for run in held]))
+        nested = self._find_some(sql.DELETE_NESTED, [nested_range(run_id) for run_id in found])
+        self._delete_rows([*zip(found.values()), *nested])
+        return [run.run_id in found for run, _ in runs]
+
+    def _find_some(self, statement: str, values: Sequence[Sequence[Any]]) -> list[Any]:
+        """Return what a statement finds for several times its values."""
+        if not values:
+            return []
+        places = ", ".join([f"({', '.join('?' * len(values[0]))})"] * len(values))
+        return self.connection.execute(statement % places, [*chained.from_iterable(values)]).fetchall()
+
     def _delete_nested(self, run_id: str) -> None:
         delete = "DELETE FROM run WHERE run_id > ? AND run_id < ? RETURNING number"
         self._delete_rows(self.connection.execute(delete, nested_range(run_id)).fetchall())
@@ -323,11 +349,10 @@ class SqliteTable(Table):
         return bool(numbers)
 
     def _delete_rows(self, numbers: Sequence[tuple[int]]) -> None:
-        for (number,) in numbers:
-            if not 0 <= number <= sql.LAST_RUN:  # somebody has changed it: there is no room for rows of such a run
-                continue
-            first, delete = number << SEQUENCE_BITS, "DELETE FROM checkpoint WHERE id BETWEEN ? AND ?"
-            self.connection.execute(delete, (first, first | LAST_SEQUENCE))
+        # Where somebody has changed a number, there may be no room for rows of such a run.
+        firsts = [number << SEQUENCE_BITS for (number,) in numbers if 0 <= number <= sql.LAST_RUN]
+        bounds = [(first, first | LAST_SEQUENCE) for first in firsts]
+        self.connection.executemany("DELETE FROM checkpoint WHERE id BETWEEN ? AND ?", bounds)
 
     # ------------------------------------------------------------------ reading
 
@@ -336,19 +361,10 @@ class SqliteTable(Table):
         return run_of(found[0], self) if found else None
 
     def runs(self, which: RunFilter, limit: int, before: int | None) -> list[RunRecord | Unreadable]:
-        parent, since = which.parent, None if which.since is None else clock.to_ns(which.since)
-        conditions = [
-            *(("status = ?", which.status), ("graph = ?", which.graph), ("number < ?", before)),
-            *(("run_id >= ?", which.prefix), ("created_ns >= ?", since)),
-            *(("parent > ?", parent and f"{parent}@"), ("parent < ?", parent and f"{parent}A")),  # A comes after @
-        ]
-        asked = [(condition, value) for condition, value in conditions if value is not None]
-        shown = sql.IS_SHOWN if parent is None else "true"
-        where = f"WHERE {' AND '.join([*(condition for condition, _ in asked), shown])}"
-        values = [*(value for _, value in asked), limit]
-        select = f"SELECT {sql.RUN} FROM run {where} ORDER BY number DESC LIMIT ?"
-        found = self.query("", select, values, fetch_damaged_text)
-        return [run_or_unreadable(row, self) for row in found]
+        from stategraph.stores._rows.sql_filters import select_runs  # imported when used: a run asks for no list
+
+        select, values = select_runs(which, limit, before, partial(self.query, ""))
+        return [run_or_unreadable(row, self) for row in self.query("", select, values, fetch_damaged_text)]
 
     def problems(self) -> list[str]:
         found = [str(text) for (text,) in self.query("", "PRAGMA integrity_check(10)", ())]
@@ -379,5 +395,6 @@ class SqliteTable(Table):
         found = self.query(run_id, sql.FIND, {"run_id": run_id, "step": step, "revision": revision, **bounds})
         return int(found[0][0]) if found else None
 
-    def index(self, run_id: str) -> list[CheckpointRecord]:
-        return [COLUMNS.row(run_id, found) for found in self.query(run_id, sql.INDEX, {"run_id": run_id})]
+    def index(self, run_id: str, first: int = 0, last: int = LAST_SEQUENCE) -> list[CheckpointRecord]:
+        which = {"run_id": run_id, "first": first, "last": last}
+        return [COLUMNS.row(run_id, found) for found in self.query(run_id, sql.INDEX, which)]

@@ -26,6 +26,7 @@ from stategraph.stores._rows.records import RunRecord, WriteBatch
 from stategraph.stores._rows.run_log import RunLog
 from stategraph.stores._rows.saving import save, save_many
 from stategraph.stores._rows.table import Identify, Table
+from stategraph.stores._rows.together import Saved, save_together
 from stategraph.stores._rows.transfer import exported, imported
 from stategraph.stores._rows.verifying import verify
 from stategraph.stores.base import CheckpointStore, RetentionPolicy, SigningKey
@@ -159,6 +160,14 @@ class RowStore(CheckpointStore):
             with held(self, states[0].run_id):
                 save_many(self._log, states)
 
+    @property
+    def _is_server(self) -> bool:
+        """Whether a call waits for a server, which answers several threads at the same time."""
+        return self._log.table.is_server
+
+    def _save_together(self, calls: Sequence[Callable[[], object]]) -> builtins.list[Saved]:
+        return save_together(self._log, calls)
+
     def retain(self, run_id: str, policy: RetentionPolicy) -> None:
         self._log.known.retain(check_run_id(run_id), policy)
 
@@ -175,10 +184,20 @@ class RowStore(CheckpointStore):
     def history(self, run_id: str) -> builtins.list[Summary]:
         return self._log.history(check_run_id(run_id))
 
+    def iter_history(self, run_id: str) -> Iterator[Summary]:
+        from stategraph.stores._rows.pages import iter_history  # imported when used: no run asks for it
+
+        return iter_history(self._log, check_run_id(run_id))
+
     def list(self) -> builtins.list[str]:
         return sorted(self._log.runs.listing(lambda run: run.run_id).found)
 
     def _runs(self, which: RunFilter, limit: int, after: int | None) -> builtins.list[Summary]:
+        owners = self._log.table.owners
+        if which.owned and which.parent is None and owners is not None:
+            owned = owners.owned_ids(self._log.table)
+            if owned is not None:
+                return self._log.runs.listing_of(owned, RunRecord.summary, which, limit, after, self.owner).found
         return self._log.runs.listing(RunRecord.summary, which, limit, after, self.owner).found
 
     def verify(self) -> Verified:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from time import monotonic
 from typing import Any, TypeAlias
 
 from stategraph._owners.file_holds import Fence
+from stategraph._owners.holds import Hold, on_behalf_of
 from stategraph._owners.shared import SharedHolds
-from stategraph.errors import CheckpointError
+from stategraph.errors import CheckpointError, RunBusyError, RunLostError
 from stategraph.stores._checks import RunFilter
-from stategraph.stores._rows.records import CheckpointRecord, RunRecord, Unreadable, WriteBatch
+from stategraph.stores._rows.records import MAX_STEP, CheckpointRecord, RunRecord, Unreadable, WriteBatch
 
 Identify: TypeAlias = Callable[[bytes], None]
 """Is called with the id of a store whenever its files are opened."""
@@ -26,11 +28,15 @@ class Table(ABC):
         store: The store whose records these are; errors name it, and runs that were dropped know it.
         closed: Whether it was closed.
         lanes: How many transactions it makes at a time.
+        is_server: Whether it is on a server, which answers several threads at the same time.
+        removed_together: How many runs at most it removes in one transaction.
     """
 
     store: object
     closed: bool
     lanes: int = 1
+    is_server: bool = False
+    removed_together: int = 1
 
     def __str__(self) -> str:
         return str(self.store)
@@ -94,8 +100,11 @@ class Table(ABC):
         """
 
     @abstractmethod
-    def index(self, run_id: str) -> list[CheckpointRecord]:
-        """Return all checkpoints of a run, in order. Their payloads may be left out."""
+    def index(self, run_id: str, first: int = 0, last: int = MAX_STEP) -> list[CheckpointRecord]:
+        """Return all checkpoints of a run with sequence numbers from the first to the last of these, in order.
+
+        Their payloads may be left out.
+        """
 
     def undisturbed(self, run_id: str) -> AbstractContextManager[object]:
         """Read the record of a run, its newest checkpoint and its index as they were at one time, or keep out those who
@@ -127,6 +136,20 @@ class Table(ABC):
             RunLostError: this thread acts for somebody who has.
         """
 
+    def remove_all(self, runs: Sequence[tuple[RunRecord, Hold]]) -> Sequence[bool]:
+        """Remove runs as `remove` does, each if it has this version, on behalf of whoever holds it.
+
+        Returns:
+            Whether each was removed. These may be fewer than the runs: the others are left for the next time, for
+            nobody else is to wait for long.
+        """
+        ((run, hold), *_) = runs
+        try:
+            with on_behalf_of(hold):
+                return [self.remove(run.run_id, run.version)]
+        except (RunBusyError, RunLostError):
+            return [False]
+
     @abstractmethod
     def remove_damaged(self, run_id: str) -> bool:
         """Remove what stands under an id that no run can have, as `runs` reports it; return whether anything did."""
@@ -143,6 +166,10 @@ class Table(ABC):
     @abstractmethod
     def fence(self, run_id: str) -> Fence:
         """Return what changes whenever a run is taken from its owner, and whether the run is cancelled."""
+
+    def all_fences(self) -> Iterable[tuple[str, int]] | None:
+        """Yield each run, the newest first, and its fence; None where each takes as long to find as its record."""
+        return None
 
     @abstractmethod
     def set_cancelled(self, run_id: str, is_cancelled: bool, by: str | None = None) -> None:
@@ -175,6 +202,27 @@ class Table(ABC):
     @abstractmethod
     def close(self) -> None:
         """Close all files."""
+
+
+MANY = 1_000
+"""Runs that are removed in one transaction, if that does not take too long."""
+
+LONGEST = 0.025
+"""Seconds after which a transaction that removes many runs ends, for others wait for it."""
+
+AT_ONCE = 50
+"""Runs that are removed before it is looked whether that is so."""
+
+Held: TypeAlias = tuple[RunRecord, Hold]
+
+
+def while_short(runs: Sequence[Held], remove: Callable[[Sequence[Held]], list[bool]]) -> list[bool]:
+    """Remove runs, a few at once, until others have waited for long enough."""
+    outcomes: list[bool] = []
+    enough = monotonic() + LONGEST
+    while len(outcomes) < len(runs) and (not outcomes or monotonic() < enough):
+        outcomes += remove(runs[len(outcomes) :][:AT_ONCE])
+    return outcomes
 
 
 def read_only_error(store: object, run_id: str, kind: type[CheckpointError]) -> CheckpointError:

@@ -1,0 +1,96 @@
+"""Doing what nodes do inside of what an observer puts around it, in whatever thread or task that is."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Coroutine
+from functools import partial
+from typing import Any, TypeAlias, TypeVar, cast
+
+from stategraph._engine.context import RunContext
+from stategraph._protocol.commands import Await, Command, RunNode, StartNode, Task
+from stategraph._util.callables import failures
+from stategraph._values.reporting import report
+
+_Answer = TypeVar("_Answer")
+_Enter: TypeAlias = Callable[[], Callable[[], object]]
+
+
+def placed(run: RunContext, task: Task[_Answer]) -> Task[_Answer]:
+    """Do a task whose nodes an observer wants to put something around."""
+    enter = partial(_entered, run.services.observer, run.services.place.get("call_id", ""), run.state.run_id)
+    go_on, value = task.send, None
+    while True:
+        try:
+            command = go_on(value)
+        except StopIteration as end:
+            return cast(_Answer, end.value)
+        try:
+            value = yield _placed(command, enter)
+            go_on = task.send
+        except GeneratorExit:
+            task.close()
+            raise
+        except BaseException as error:
+            go_on, value = task.throw, error
+
+
+def _placed(command: Command, enter: _Enter) -> Command:
+    kind, function, argument = command
+    if kind is Await:
+        return kind, _Awaited(enter, function), argument  # type: ignore[arg-type]
+    if kind is RunNode or kind is StartNode:
+        return kind, partial(_call, enter, cast(Callable[[Any], Any], function)), argument
+    return command
+
+
+def _call(enter: _Enter, function: Callable[[Any], Any], argument: Any) -> Any:
+    leave = enter()
+    try:
+        return function(argument)
+    finally:
+        leave()
+
+
+class _Awaited(Coroutine[Any, Any, Any]):
+    """Awaits what an async node has returned. That is closed with this, if nobody has awaited it."""
+
+    def __init__(self, enter: _Enter, awaitable: Awaitable[Any]) -> None:
+        self._awaitable = awaitable
+        self._work = self._go(enter)
+
+    async def _go(self, enter: _Enter) -> Any:
+        leave = enter()
+        try:
+            return await self._awaitable
+        finally:
+            leave()
+
+    def __await__(self) -> Any:
+        return self._work.__await__()
+
+    def send(self, value: Any) -> Any:
+        return self._work.send(value)
+
+    def throw(self, *error: Any) -> Any:
+        return self._work.throw(*error)
+
+    def close(self) -> None:
+        self._work.close()
+        if isinstance(self._awaitable, Coroutine):
+            self._awaitable.close()
+
+
+def _entered(observer: Any, call_id: str, run_id: str) -> Callable[[], object]:
+    """Have the observer put something around a node; return what takes it away. What it raises is logged once."""
+    try:
+        return partial(_left, observer, observer.enter_node(call_id, run_id))
+    except failures() as error:
+        report(observer, error)
+        return bool
+
+
+def _left(observer: Any, leave: Callable[[], object]) -> None:
+    try:
+        leave()
+    except failures() as error:
+        report(observer, error)

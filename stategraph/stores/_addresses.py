@@ -1,0 +1,37 @@
+"""Addresses of stores: a file, a folder or an URL in place of a name and options."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from stategraph.errors import ConfigError
+
+_SCHEMES = {
+    "postgresql": ("postgres", "dsn"),
+    "postgres": ("postgres", "dsn"),
+    "redis": ("redis", "url"),
+    "rediss": ("redis", "url"),
+}
+"""The stores that an URL of a scheme is of, and their options for it."""
+
+
+def store_at(address: str | os.PathLike[str]) -> tuple[str, dict[str, Any]]:
+    """Return the name of the store at an address, and its options.
+
+    A folder is a disk store, "memory" the memory store, and any other path the file of a sqlite store.
+
+    Raises:
+        ConfigError: it is an URL of something else.
+    """
+    text = os.fspath(address)
+    scheme, separator, _ = text.partition("://")
+    if separator:
+        if scheme not in _SCHEMES:
+            raise ConfigError("store", f"{scheme}://", f"no store has such URLs; {', '.join(_SCHEMES)} have")
+        kind, option = _SCHEMES[scheme]
+        return kind, {option: text}
+    if text == "memory":
+        return text, {}
+    is_folder = text.endswith(("/", os.sep)) or os.path.isdir(os.path.expanduser(text))  # noqa: PTH111, PTH112 - pathlib takes 4 ms
+    return "disk" if is_folder else "sqlite", {"path": text}

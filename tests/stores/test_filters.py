@@ -1,0 +1,147 @@
+"""Lists of runs by what is asked for: the same whether an index has few of them or many."""
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stategraph import State
+from stategraph._owners.byte_locks import CAN_SEE, LockFile
+from stategraph._owners.file_holds import _byte
+from stategraph._owners.holds import held
+from stategraph.stores import SqliteStore
+from stategraph.stores._checks import RunFilter
+from stategraph.stores._rows import sql_filters
+
+pytestmark = pytest.mark.inside
+
+LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
+FILTERS: list[dict[str, Any]] = [
+    {},
+    {"status": "failed"},
+    {"graph": "b"},
+    {"status": "failed", "graph": "b"},
+    {"prefix": "run-1"},
+    {"prefix": "run-1", "status": "failed", "graph": "b"},
+    {"prefix": ""},
+    {"prefix": "zzz"},
+    {"prefix": "run-1", "parent": "run-00"},
+    {"parent": "run-00"},
+    {"parent": "run-0"},
+    {"parent": "run-00", "status": "active"},
+    {"labels": {"team": "a"}},
+    {"labels": {"team": 'a"b'}},
+    {"labels": {"a": "team"}},
+    {"labels": {"team": "a", "é": "ü"}},
+    {"labels": {"team": "a"}, "prefix": "run-1"},
+    {"since": datetime(2023, 1, 1, tzinfo=UTC)},
+    {"since": datetime(2023, 1, 1, tzinfo=UTC), "graph": "a"},
+    {"owned": False, "prefix": "run-2"},
+]
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    labels: list[dict[str, str]] = [{}, {"team": "a"}, {"team": 'a"b'}, {"x": "team", "team": "a"}]
+    labels += [{"team": "a", "é": "ü"}]
+    with SqliteStore(tmp_path_factory.mktemp("filters") / "runs.db") as made:
+        for number in range(30):
+            made.save(
+                State(
+                    {"n": number},
+                    run_id=f"run-{number:02d}",
+                    graph="ab"[number % 2],
+                    status=("active", "failed", "completed")[number % 3],
+                    timestamp=LONG_AGO if number < 10 else datetime(2024, 1, 1, tzinfo=UTC),
+                    labels=labels[number % len(labels)],
+                )
+            )
+        for number in range(5):
+            made.fork("run-00", f"fork-{number}")
+        yield made
+
+
+@pytest.mark.parametrize("few", [0, 3, 1_000])
+@pytest.mark.parametrize("asked", FILTERS, ids=str)
+def test_a_list_is_what_is_taken_of_all(store: SqliteStore, monkeypatch: pytest.MonkeyPatch, asked, few):
+    """Page by page, and the newest first."""
+    monkeypatch.setattr(sql_filters, "_FEW", few)
+    which = RunFilter(**asked)
+    wanted = [run.run_id for run in store.runs(limit=1_000) if which.takes(run, store.owner)]
+
+    pages: list[str] = []
+    after = None
+    while page := store.runs(**asked, limit=4, after=after):
+        pages += [run.run_id for run in page]
+        after = page[-1].cursor
+
+    assert pages == wanted
+    assert store.count(**asked) == len(wanted)
+
+
+@pytest.mark.parametrize(
+    ("asked", "index"),
+    [
+        ({"prefix": "run-1"}, "sqlite_autoindex_run_1"),
+        ({"parent": "run-00"}, "run_by_parent"),
+        ({"since": datetime(2023, 1, 1, tzinfo=UTC)}, "run_by_created"),
+        ({"status": "failed"}, "run_by_status"),
+        ({"graph": "b", "prefix": "run-1"}, "sqlite_autoindex_run_1"),
+    ],
+)
+def test_few_are_found_by_an_index(store: SqliteStore, asked, index):
+    """Not by a look at all runs."""
+    table: Any = store._log.table
+    statement, values = sql_filters.select_runs(RunFilter(**asked), 10, None, lambda *one: table.query("", *one))
+    plan = table.query("", f"EXPLAIN QUERY PLAN {statement}", values)
+
+    assert index in str(plan)
+    assert "SCAN run" not in str(plan)
+
+
+@pytest.mark.skipif(not CAN_SEE, reason="nobody can tell what others have locked")
+class TestOwned:
+    """Runs that somebody is at work on are found by what is locked, not one by one."""
+
+    @pytest.fixture
+    def folder(self, tmp_path: Path) -> Path:
+        with SqliteStore(tmp_path / "runs.db") as store:
+            for number in range(12):
+                store.save(State({"n": number}, run_id=f"run-{number:02d}", graph="ab"[number % 2]))
+            table: Any = store._log.table
+            assert table.raise_fence("run-05") == (1, False)  # it was taken over once
+        return tmp_path
+
+    @pytest.fixture(params=[False, True], ids=["to write", "to read"])
+    def opened(self, request: pytest.FixtureRequest, folder: Path) -> Iterator[SqliteStore]:
+        with SqliteStore(folder / "runs.db", read_only=request.param) as store:
+            yield store
+
+    @pytest.fixture
+    def another(self, folder: Path) -> LockFile:
+        """What another process locks."""
+        return LockFile(folder / "runs.db-owners")
+
+    def test_by_nobody(self, opened: SqliteStore, another: LockFile) -> None:
+        assert opened.runs(owned=True) == []
+
+    def test_by_another_process(self, opened: SqliteStore, another: LockFile, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Also one that was taken over; one that was never saved is none."""
+        for run_id, fence in [("run-05", 1), ("run-02", 0), ("run-07", 0), ("never-saved", 0)]:
+            assert another.lock(_byte(run_id, fence))
+        another.lock(_byte("run-03", 7))  # of somebody who has lost it long ago
+        monkeypatch.setattr(opened._log.runs, "listing", None)  # which looks at each run
+
+        found = [run.run_id for run in opened.runs(owned=True)]
+        assert found == ["run-07", "run-05", "run-02"]
+        assert [run.run_id for run in opened.runs(owned=True, graph="b")] == ["run-07", "run-05"]
+        first, *_ = opened.runs(owned=True, limit=1)
+        assert [run.run_id for run in opened.runs(owned=True, limit=1, after=first.cursor)] == ["run-05"]
+
+    def test_by_this_process(self, folder: Path, another: LockFile) -> None:
+        with SqliteStore(folder / "runs.db") as store, held(store, "run-04"), held(store, "run-11"):
+            another.lock(_byte("run-00", 0))
+            assert [run.run_id for run in store.runs(owned=True)] == ["run-11", "run-04", "run-00"]
+            assert len(store.runs(owned=False)) == 9

@@ -1,0 +1,217 @@
+"""Many runs at once on one event loop: they share commits, and end as one by one."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stategraph import RunCancelledError, State
+from stategraph.errors import CheckpointSaveError, NotSerializableError, RunLostError, StepConflictError
+from stategraph.stores.sqlite import SqliteStore
+from tests.conftest import make_store
+from tests.scenarios import HOW, as_async, chain, make_graph, steady, traces
+from tests.test_cancellations import in_time
+
+pytestmark = pytest.mark.timeout(120)
+
+RUNS = 60
+
+
+@pytest.fixture(params=["sqlite", "disk", "postgres", "redis"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
+    """A store that saves for several runs in one go."""
+    with make_store(request.param, tmp_path) as opened:
+        yield opened
+
+
+def crowd(graph: Any, runs: int = RUNS) -> list[Any]:
+    """Run so many States at once; return what came of each."""
+
+    async def main() -> list[Any]:
+        some = [graph.aexecute(State({"n": n}, run_id=f"run-{n}")) for n in range(runs)]
+        return await asyncio.gather(*some, return_exceptions=True)
+
+    found: list[Any] = in_time(main)
+    return found
+
+
+def async_traces(names: str) -> dict[str, Any]:
+    """Return async nodes that leave a trace."""
+    return {name: as_async(node) for name, node in traces(names).items()}
+
+
+def failing(store: Any, monkeypatch: pytest.MonkeyPatch, error: Exception, *, most: int = 1) -> list[int]:
+    """Have the table of a store fail for some commits of several runs; return the sizes of all of its commits."""
+    sizes: list[int] = []
+    table, left = store._log.table, [error] * most
+    apply = table.apply
+
+    def fails(batches: Sequence[Any]) -> Any:
+        sizes.append(len(batches))
+        if len(batches) > 1 and left:
+            raise left.pop()
+        return apply(batches)
+
+    for commits in getattr(store._log.commits, "_lanes", [store._log.commits]):
+        monkeypatch.setattr(commits, "_apply", fails)
+    return sizes
+
+
+@pytest.mark.parametrize("how", HOW)
+@pytest.mark.parametrize("are_async", [True, False])
+def test_they_end_as_one_by_one(store: Any, how: str, are_async: bool, tmp_path: Path) -> None:
+    """What is saved of each run, and what its history tells, is what there is of a run that is alone."""
+    nodes = async_traces("abcd") if are_async else traces("abcd")
+    finals = crowd(make_graph(nodes, store=store, preserve=True, **HOW[how]))
+
+    with SqliteStore(tmp_path / "alone") as other:
+        alone = make_graph(traces("abcd"), store=other, preserve=True, **HOW[how])
+        for n, final in enumerate(finals):
+            assert store.load(f"run-{n}") == final
+            assert steady(final) == steady(alone.execute(State({"n": n}, run_id=f"run-{n}")))
+            for one, expected in zip(store.history(f"run-{n}"), other.history(f"run-{n}"), strict=True):
+                assert (one.step, one.status, one.kind) == (expected.step, expected.status, expected.kind)
+
+
+@pytest.mark.inside
+@pytest.mark.parametrize("durability", ["sync", "async"])
+def test_commits_are_shared(store: Any, durability: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """There are far fewer than saves. On servers, a few threads make several at the same time."""
+    sizes = failing(store, monkeypatch, ValueError(), most=0)
+    crowd(make_graph(async_traces("abcd"), store=store, preserve=True, durability=durability))
+
+    if store._is_server and durability == "sync":
+        assert max(sizes) > 1
+    else:
+        assert len(sizes) < RUNS
+        assert max(sizes) > RUNS // 4
+
+
+@pytest.mark.parametrize("durability", ["sync", "async"])
+def test_what_cannot_be_kept(store: Any, durability: str) -> None:
+    """A run whose State cannot be saved fails as it does alone, and no other one does."""
+
+    async def odd(state: State) -> dict[str, Any]:
+        return {"lock": threading.Lock()} if state["n"] == 7 else {}
+
+    found = crowd(make_graph({"a": odd, **async_traces("bc")}, store=store, preserve=True, durability=durability))
+
+    assert isinstance(found[7], NotSerializableError)
+    assert found[7].run_id == "run-7"
+    assert all(isinstance(one, State) for n, one in enumerate(found) if n != 7)
+
+
+@pytest.mark.inside
+def test_a_commit_that_fails_for_all(store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each run that was in it hears of it, with its own State, and can be taken up."""
+    failing(store, monkeypatch, CheckpointSaveError("", "the disk is full"))
+    graph = make_graph(async_traces("abcd"), store=store, preserve=True)
+    found = crowd(graph)
+    failed = [(n, one) for n, one in enumerate(found) if isinstance(one, Exception)]
+
+    assert failed
+    for n, error in failed:
+        assert isinstance(error, CheckpointSaveError)
+        assert error.run_id == f"run-{n}"
+        assert error.state is not None
+        assert error.state.run_id == f"run-{n}"
+        assert list(graph.run(State({"n": n}, run_id=f"run-{n}"))["trace"]) == list("abcd")
+
+
+@pytest.mark.inside
+@pytest.mark.parametrize("retention", ["latest", "full"])
+def test_a_commit_that_fails_for_some_reason(store: Any, retention: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Saves that could not be made together are made one by one, with all that is to be saved with them."""
+    failing(store, monkeypatch, ValueError("one of them"), most=3)
+    finals = crowd(make_graph(async_traces("abcd"), store=store, preserve=True, retention=retention))
+
+    for n, final in enumerate(finals):
+        assert store.load(f"run-{n}") == final
+        steps = [one.step for one in store.history(f"run-{n}")]
+        assert steps == ([0, 1, 2, 3, 4, 4] if retention == "full" else [4])
+
+
+@pytest.mark.inside
+def test_a_store_that_has_lost_what_was_saved(store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run that is older in it than what was saved hears of that, and does not go on from there unasked."""
+    table, lost = store._log.table, list[str]()
+    apply, read = table.apply, table.run
+
+    def forgets(batches: Sequence[Any]) -> list[Any]:
+        kept = [one for one in batches if one.run.run_id != "run-3" or one.old is None]
+        outcomes = iter(apply(kept) if kept else ())
+        lost.extend(one.run.run_id for one in batches if one not in kept)
+        return [next(outcomes) if one in kept else False for one in batches]
+
+    def older(run_id: str) -> Any:
+        record = read(run_id)
+        return record._replace(version=record.version - 1) if run_id in lost else record
+
+    for commits in getattr(store._log.commits, "_lanes", [store._log.commits]):
+        monkeypatch.setattr(commits, "_apply", forgets)
+    monkeypatch.setattr(table, "run", older)
+    found = crowd(make_graph(async_traces("abcd"), store=store, preserve=True))
+
+    assert isinstance(found[3], StepConflictError)
+    assert "has lost what was saved" in str(found[3])
+    assert all(isinstance(one, State) for n, one in enumerate(found) if n != 3)
+
+
+def test_a_run_that_is_taken_over(store: Any) -> None:
+    """Its owner hears of it at the next save; what the other one saves stays, and all others go on."""
+
+    async def stolen(state: State) -> dict[str, Any]:
+        if state["n"] == 3:
+            await asyncio.to_thread(store.delete, "run-3", take_over=True)
+        return {}
+
+    found = crowd(make_graph({**async_traces("a"), "b": stolen, **async_traces("cd")}, store=store, preserve=True))
+
+    assert isinstance(found[3], RunLostError)
+    assert all(isinstance(one, State) for n, one in enumerate(found) if n != 3)
+    assert "run-3" not in store.list()
+
+
+def test_a_run_that_is_cancelled(store: Any) -> None:
+    """It stops before the next node, and the others do not."""
+    begun: list[int] = []
+    graph: Any = None
+
+    async def cancels(state: State) -> dict[str, Any]:
+        if state["n"] == 3:
+            await asyncio.to_thread(graph.cancel, "run-3")
+        return {}
+
+    async def begins(state: State) -> dict[str, Any]:
+        begun.append(state["n"])
+        return {}
+
+    nodes = {**async_traces("a"), "b": cancels, "c": begins}
+    graph = make_graph(nodes, chain("abc"), store=store, preserve=True)
+    found = crowd(graph)
+
+    assert isinstance(found[3], RunCancelledError)
+    assert sorted(begun) == [n for n in range(RUNS) if n != 3]
+
+
+@pytest.mark.inside
+def test_a_save_that_has_to_be_made_alone(store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is made with all that is to be saved with it: the input, and the step with which a run completes."""
+    log = store._log
+    write = log.write
+
+    def fails(batch: Any) -> bool:
+        if log.gathering.batches is not None and batch.run.run_id in ("run-3", "run-5"):
+            raise ValueError("not together with others")
+        return bool(write(batch))
+
+    monkeypatch.setattr(log, "write", fails)
+    crowd(make_graph(async_traces("abcd"), store=store, preserve=True, retention="full"))
+
+    for n in range(RUNS):
+        assert [one.step for one in store.history(f"run-{n}")] == [0, 1, 2, 3, 4, 4]

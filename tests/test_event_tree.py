@@ -1,0 +1,249 @@
+"""Events as a tree: what each says of where it belongs, how long it took, and what came of it."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stategraph import EventType, ExecutionError, RetryPolicy, State
+from stategraph._owners.byte_locks import LockFile
+from stategraph.nodes.interrupt import InterruptNode
+from stategraph.nodes.map import MapNode
+from stategraph.nodes.parallel import ParallelNode
+from stategraph.stores.memory import MemoryStore
+from stategraph.stores.sqlite import SqliteStore
+from tests.scenarios import RUN, Scene, broken_first, make_graph, raises, trace, traces
+from tests.test_events import RUN_EVENTS, Recorder
+
+ENDINGS = {
+    EventType.GRAPH_COMPLETE,
+    EventType.GRAPH_PAUSE,
+    EventType.GRAPH_ERROR,
+    EventType.NODE_COMPLETE,
+    EventType.NODE_ERROR,
+    EventType.PART_COMPLETE,
+    EventType.PART_ERROR,
+    EventType.CHECKPOINT_SAVE,
+    EventType.CHECKPOINT_LOAD,
+}
+
+
+def nested(scene: Scene, observer: Any = None) -> Any:
+    """-> a graph that runs another one as its second step."""
+    inner = make_graph(traces("xy"), store=scene.store, name="inner")
+    return make_graph({"a": trace("a"), "sub": inner.as_node(), "b": trace("b")}, store=scene.store, observer=observer)
+
+
+class TestPlaces:
+    """Where an event belongs."""
+
+    def test_a_nested_run_leads_to_its_parent(self, play: Scene) -> None:
+        """Each of its events names the run, the step and the node that it belongs to, and the same call."""
+        recorder = Recorder()
+        play.execute(nested(play, recorder))
+
+        inner = [event.data for event in recorder.events if event.source == "inner"]
+        assert inner
+        assert {(data["parent_run_id"], data["parent_step"], data["parent_node"]) for data in inner} == {
+            (RUN, 2, "sub")
+        }
+        assert not any("parent_run_id" in event.data for event in recorder.events if event.source == "flow")
+        assert len({event.data["call_id"] for event in recorder.events}) == 1
+
+    def test_whoever_hears_of_nodes_alone_is_told_as_much(self, play: Scene) -> None:
+        """It does not take an event of the outer run."""
+        recorder = Recorder(EventType.NODE_COMPLETE)
+        play.execute(nested(play, recorder))
+
+        assert [data.get("parent_run_id") for data in recorder.data(EventType.NODE_COMPLETE)] == [
+            *(None, RUN, RUN, None, None)
+        ]
+        assert len({event.data["call_id"] for event in recorder.events}) == 1
+
+    def test_each_call_is_another(self, play: Scene) -> None:
+        """A resume is told from the call before."""
+        recorder = Recorder(EventType.GRAPH_START)
+        graph = make_graph(
+            {"a": trace("a"), "ask": InterruptNode("why", "answer")}, store=play.store, observer=recorder
+        )
+        play.execute(graph, State({"why": 1}, run_id=RUN))
+        play.resume(graph, {"answer": 1})
+
+        first, second = recorder.data(EventType.GRAPH_START)
+        assert first["call_id"] != second["call_id"]
+
+
+class TestTimes:
+    """How long what has ended took."""
+
+    def test_all_that_ends(self, play: Scene) -> None:
+        """It says when it began, and after how many seconds it ended."""
+        recorder = Recorder()
+        graph = make_graph(
+            {
+                "a": broken_first(trace("a"), ValueError()),
+                "m": MapNode(len, "l", "out", on_error="collect"),
+                "ask": InterruptNode("why", "answer"),
+                "sub": make_graph(traces("x"), store=play.store, name="inner").as_node(),
+                "bad": raises(ValueError("no")),
+            },
+            store=play.store,
+            observer=recorder,
+            policies={"a": {"retry": RetryPolicy(2, initial_delay=0)}},
+        )
+        play.execute(graph, State({"l": ["x", 1], "why": 1}, run_id=RUN))
+        with pytest.raises(ExecutionError):
+            play.resume(graph, {"answer": 1})
+
+        told = {event.type for event in recorder.events}
+        assert told >= ENDINGS - {EventType.PART_ERROR}
+        for event in recorder.events:
+            if event.type in ENDINGS:
+                began, took = event.data["began"], event.data["took"]
+                assert took >= 0
+                assert isinstance(began, datetime)
+                assert abs(event.timestamp - began - timedelta(seconds=took)) < timedelta(microseconds=3)
+            else:
+                assert "began" not in event.data
+
+    def test_a_node_tells_how_it_went(self, play: Scene) -> None:
+        """In how many attempts, and whether another one has to handle its failure."""
+        recorder = Recorder(EventType.NODE_COMPLETE)
+        nodes = {"a": broken_first(trace("a"), ValueError()), "b": raises(ValueError("no")), "c": trace("c")}
+        policies: Any = {"a": {"retry": RetryPolicy(2, initial_delay=0)}, "b": {"on_error": "c"}}
+        play.execute(make_graph(nodes, store=play.store, observer=recorder, policies=policies))
+
+        told = [(data["node"], data["attempts"], data["outcome"]) for data in recorder.data(EventType.NODE_COMPLETE)]
+        assert told == [("a", 2, "completed"), ("b", 1, "failed"), ("c", 1, "completed")]
+
+
+class TestFailures:
+    """What is told of what fails."""
+
+    def test_the_node_that_failed(self, memory_scene: Scene) -> None:
+        """Not the one before; with the type, the calls that led there, and the attempts."""
+        recorder = Recorder(EventType.NODE_ERROR, EventType.GRAPH_ERROR)
+        nodes = {**traces("a"), "b": raises(ValueError("no topic"))}
+        policies = {"b": {"retry": RetryPolicy(2, initial_delay=0)}}
+        with pytest.raises(ExecutionError):
+            memory_scene.execute(memory_scene.graph(nodes, observer=recorder, policies=policies))
+
+        *attempts, end = [event.data for event in recorder.events]
+        assert [(data["node"], data["step"], data["attempt"]) for data in attempts] == [("b", 2, 1), ("b", 2, 2)]
+        assert (end["node"], end["step"], end["attempts"]) == ("b", 1, 2)
+        assert all(data["error_type"] == "ValueError" for data in (*attempts, end))
+        assert all("scenarios.py" in data["traceback"] for data in (*attempts, end))
+        assert all("no topic" not in data["traceback"] for data in (*attempts, end))
+
+    def test_the_row_of_a_failure(self, play: Scene) -> None:
+        """It tells the attempts, too."""
+        graph = make_graph({"a": raises(ValueError())}, store=play.store, policies={"a": {"retry": RetryPolicy(3, 0)}})
+        with pytest.raises(ExecutionError):
+            play.execute(graph)
+
+        failure = play.store.history(RUN)[-1]
+        assert (failure.kind, failure.attempts) == ("failure", 3)
+
+
+class TestParts:
+    """What is told of branches and items."""
+
+    def test_what_came_of_each(self, play: Scene) -> None:
+        """Of how many; those that failed, too, and those whose failure is kept as a result."""
+        recorder = Recorder(EventType.PART_COMPLETE, EventType.PART_ERROR)
+        items = MapNode(len, "l", "out", 1, on_error="collect")
+        branches = ParallelNode({"good": trace("good"), "bad": raises(ValueError("no"))}, 1)
+        graph = make_graph({"m": items, "p": branches}, store=play.store, observer=recorder)
+        with pytest.raises(ExecutionError):
+            play.execute(graph, State({"l": ["x", 1]}, run_id=RUN))
+
+        assert [
+            (event.type, event.data["part"], event.data["total"], event.data["outcome"], event.data.get("error_type"))
+            for event in recorder.events
+        ] == [
+            ("part.complete", "0", 2, "completed", None),
+            ("part.complete", "1", 2, "collected", "TypeError"),
+            ("part.complete", "good", 2, "completed", None),
+            ("part.error", "bad", 2, "failed", "ValueError"),
+        ]
+
+    def test_those_that_were_done_before(self, play: Scene) -> None:
+        """A resume tells that it has found them."""
+        recorder = Recorder(EventType.PART_COMPLETE)
+        left = [ValueError("no")]
+
+        def item(number: int) -> int:
+            if number == 2 and left:
+                raise left.pop()
+            return number
+
+        graph = make_graph({"m": MapNode(item, "l", "out", 1)}, store=play.store, observer=recorder)
+        with pytest.raises(ExecutionError):
+            play.execute(graph, State({"l": [0, 1, 2, 3]}, run_id=RUN))
+        recorder.events.clear()
+        play.resume(graph)
+
+        assert [(data["part"], data["outcome"]) for data in recorder.data(EventType.PART_COMPLETE)] == [
+            *(("0", "found"), ("1", "found"), ("2", "completed"), ("3", "completed"))
+        ]
+
+
+class TestUnderWay:
+    """Which node a run is at, for whoever asks from outside."""
+
+    def test_in_this_process(self, scene: Scene) -> None:
+        """The node, and since when."""
+        found: list[Any] = []
+
+        def ask(state: State) -> dict[str, Any]:
+            found.append((scene.store.owner(RUN), state.timestamp))
+            return {}
+
+        scene.execute(scene.graph({"a": trace("a"), "b": ask}))
+
+        ((owner, since),) = found
+        assert (owner.node, owner.node_since) == ("b", since)
+        assert scene.store.owner(RUN) is None
+
+    def test_of_a_nested_run(self) -> None:
+        """It is the node that runs the graph."""
+        store, found = MemoryStore(), []
+
+        def ask(state: State) -> dict[str, Any]:
+            found.append(store.owner(RUN))
+            return {}
+
+        inner = make_graph({"x": ask}, store=store, name="inner")
+        make_graph({"sub": inner.as_node()}, store=store).execute(State(run_id=RUN))
+
+        assert [owner.node for owner in found if owner] == ["sub"]
+
+
+@pytest.mark.inside
+def test_what_others_see_of_a_nested_run(tmp_path: Path) -> None:
+    """The node that runs the graph, as in the process itself."""
+    store, found = SqliteStore(tmp_path / "runs.db"), []
+
+    def look(state: State) -> dict[str, Any]:
+        hold = store._holds.get(RUN) or store._log.table.owners.get(RUN)  # type: ignore[union-attr]
+        assert hold is not None
+        (lock,) = tmp_path.glob("*owners*")
+        found.append(LockFile(lock, read_only=True).owner(hold.byte))
+        return {}
+
+    inner = make_graph({"x": trace("x"), "y": look}, store=store, name="inner")
+    make_graph({"a": trace("a"), "sub": inner.as_node()}, store=store).execute(State(run_id=RUN))
+
+    assert [owner.node for owner in found if owner] == ["sub"]
+    store.close()
+
+
+def test_all_events_say_where_they_belong(play: Scene) -> None:
+    """The run, and the call."""
+    recorder = Recorder(*RUN_EVENTS)
+    play.execute(nested(play, recorder))
+
+    assert all({"run_id", "call_id"} <= set(event.data) for event in recorder.events)

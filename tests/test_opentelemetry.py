@@ -1,0 +1,589 @@
+"""Runs as traces and metrics: in memory, and as a collector receives them."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+from opentelemetry import trace as otel
+from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader, PeriodicExportingMetricReader
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.trace import StatusCode
+
+from stategraph import (
+    CachePolicy,
+    ExecutionError,
+    MultiObserver,
+    RetryPolicy,
+    RunCancelledError,
+    State,
+    get_observer,
+)
+from stategraph.nodes.interrupt import InterruptNode
+from stategraph.nodes.map import MapNode
+from stategraph.nodes.parallel import ParallelNode
+from stategraph.observers.opentelemetry import OpenTelemetryObserver
+from tests.scenarios import RUN, Scene, as_async, broken_first, make_graph, raises, trace, traces
+
+
+def id_of(span: Any) -> int:
+    """-> the id of a span."""
+    found: int = span.get_span_context().span_id
+    return found
+
+
+class Open(SpanProcessor):
+    """Knows which spans have not ended."""
+
+    def __init__(self) -> None:
+        self.names: dict[int, str] = {}
+
+    def on_start(self, span: Any, parent_context: Any = None) -> None:
+        self.names[id_of(span)] = span.name
+
+    def on_end(self, span: ReadableSpan) -> None:
+        del self.names[id_of(span)]
+
+
+class Traced:
+    """An observer whose spans and figures are kept in memory, and a tracer of the user's own."""
+
+    def __init__(self) -> None:
+        self.exporter, self.reader = InMemorySpanExporter(), InMemoryMetricReader()
+        self.provider = TracerProvider()
+        self.provider.add_span_processor(SimpleSpanProcessor(self.exporter))
+        self._open = Open()
+        self.provider.add_span_processor(self._open)
+        self.meters = MeterProvider([self.reader])
+        self.observer = OpenTelemetryObserver(self.provider, self.meters)
+        self.tracer = self.provider.get_tracer("the user's")
+
+    @property
+    def under_way(self) -> list[str]:
+        """The names of the spans that have not ended."""
+        return list(self._open.names.values())
+
+    @property
+    def spans(self) -> list[ReadableSpan]:
+        """The spans that have ended, the one that began first first."""
+        return sorted(
+            self.exporter.get_finished_spans(), key=lambda span: (span.start_time or 0, -(span.end_time or 0))
+        )
+
+    def named(self, name: str) -> list[ReadableSpan]:
+        """-> those of a name."""
+        return [span for span in self.spans if span.name == name]
+
+    def one(self, name: str) -> ReadableSpan:
+        """-> the only one of a name."""
+        (span,) = self.named(name)
+        return span
+
+    def tree(self) -> set[tuple[str, str | None]]:
+        """-> the name of each span, with that of the one that it stands below."""
+        names = {id_of(span): span.name for span in self.spans}
+        return {(span.name, names.get(span.parent.span_id, "gone") if span.parent else None) for span in self.spans}
+
+    def figures(self, name: str) -> dict[tuple[Any, ...], Any]:
+        """-> by the values of its attributes, what was counted, or how often something was measured."""
+        data: Any = self.reader.get_metrics_data()
+        points = [
+            point
+            for resource in data.resource_metrics
+            for scope in resource.scope_metrics
+            for metric in scope.metrics
+            if metric.name == name
+            for point in metric.data.data_points
+        ]
+        return {
+            tuple(value for _, value in sorted((point.attributes or {}).items())): getattr(
+                point, "count", getattr(point, "value", None)
+            )
+            for point in points
+        }
+
+    def mark(self, name: str, answer: Any = None) -> Callable[[Any], Any]:
+        """-> a node, or a function for items, with a span of its own."""
+
+        def work(given: Any) -> Any:
+            with self.tracer.start_as_current_span(name):
+                return {} if answer is None else answer
+
+        return work
+
+    def amark(self, name: str) -> Callable[[Any], Any]:
+        """-> an async one, in whose span others get their turn."""
+
+        async def work(given: Any) -> Any:
+            with self.tracer.start_as_current_span(name):
+                await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            with self.tracer.start_as_current_span(f"{name} again"):
+                return {}
+
+        return work
+
+
+@pytest.fixture
+def traced() -> Iterator[Traced]:
+    one = Traced()
+    yield one
+    assert one.under_way == []
+    assert otel.get_current_span() is otel.INVALID_SPAN  # nothing is left in the context of the caller
+    one.provider.shutdown()
+    one.meters.shutdown()
+
+
+def attributes(span: ReadableSpan) -> dict[str, Any]:
+    """-> its attributes, without the beginning of their names."""
+    return {name.removeprefix("stategraph."): value for name, value in (span.attributes or {}).items()}
+
+
+class TestSpans:
+    """What there is a span of."""
+
+    def test_a_call_its_nodes_and_nested_runs(self, play: Scene, traced: Traced) -> None:
+        """Each stands below what it is a part of, and all is one trace."""
+        inner = make_graph(traces("xy"), store=play.store, name="inner")
+        nodes = {"a": trace("a"), "sub": inner.as_node()}
+        play.execute(make_graph(nodes, store=play.store, observer=traced.observer))
+
+        assert traced.tree() == {
+            ("run flow", None),
+            ("node a", "run flow"),
+            ("node sub", "run flow"),
+            ("run inner", "node sub"),
+            ("node x", "run inner"),
+            ("node y", "run inner"),
+        }
+        assert len({span.get_span_context().trace_id for span in traced.spans}) == 1  # type: ignore[union-attr]
+        outer, nested = attributes(traced.one("run flow")), attributes(traced.one("run inner"))
+        assert (outer["graph"], outer["run.id"], outer["status"], outer["last_step"]) == ("flow", RUN, "completed", 2)
+        assert (nested["parent.run.id"], nested["parent.step"]) == (RUN, 2)
+        assert nested["call.id"] == outer["call.id"]
+        node = attributes(traced.one("node sub"))
+        assert (node["node"], node["step"], node["attempts"], node["outcome"]) == ("sub", 2, 1, "completed")
+
+    def test_the_call_stands_below_what_the_caller_does(self, play: Scene, traced: Traced) -> None:
+        """As a request that is being answered."""
+        with traced.tracer.start_as_current_span("request"):
+            play.execute(make_graph(traces("a"), store=play.store, observer=traced.observer))
+
+        assert ("run flow", "request") in traced.tree()
+
+    def test_each_span_lies_in_the_one_above(self, play: Scene, traced: Traced) -> None:
+        """None ends after that, or begins before it."""
+        inner = make_graph(traces("x"), store=play.store, name="inner")
+        play.execute(make_graph({"a": trace("a"), "sub": inner.as_node()}, store=play.store, observer=traced.observer))
+
+        spans = {span.get_span_context().span_id: span for span in traced.spans}  # type: ignore[union-attr]
+        for span in traced.spans:
+            assert (span.start_time or 0) <= (span.end_time or 0)
+            if span.parent:
+                above = spans[span.parent.span_id]
+                assert (above.start_time or 0) <= (span.start_time or 0)
+                assert (span.end_time or 0) <= (above.end_time or 0)
+
+    def test_what_users_do_stands_below_the_node(self, play: Scene, traced: Traced) -> None:
+        """In nodes, branches and items, sync and async, with and without a limit of time."""
+        mark = traced.mark
+        nodes = {
+            "plain": mark("1"),
+            "limited": mark("2"),
+            "items": MapNode(mark("3", 1), over="l", into="out"),
+            "branches": ParallelNode({"sync": mark("4"), "async": traced.amark("5")}),
+            "async": traced.amark("6"),
+            "async limited": traced.amark("7"),
+            "sub": make_graph({"x": mark("8")}, store=play.store, name="inner").as_node(),
+        }
+        policies = {"limited": {"timeout": 60}, "async limited": {"timeout": 60}}
+        graph = make_graph(nodes, store=play.store, observer=traced.observer, policies=policies)
+        play.execute(graph, State({"l": [1, 2]}, run_id=RUN))
+
+        own = {(name, above) for name, above in traced.tree() if name[0].isdigit()}
+        assert own == {
+            *(("1", "node plain"), ("2", "node limited"), ("3", "node items"), ("4", "node branches")),
+            *(("5", "node branches"), ("5 again", "node branches"), ("6", "node async"), ("6 again", "node async")),
+            *(("7", "node async limited"), ("7 again", "node async limited"), ("8", "node x")),
+        }
+        assert len(traced.named("3")) == 2
+
+    def test_generators(self, play: Scene, traced: Traced) -> None:
+        """Between two chunks, too."""
+
+        def chunks(state: State) -> Any:
+            for number in range(2):
+                with traced.tracer.start_as_current_span(f"chunk {number}"):
+                    pass
+                yield number
+            return {}
+
+        async def achunks(state: State) -> Any:
+            with traced.tracer.start_as_current_span("async chunk"):
+                await asyncio.sleep(0)
+            yield 1
+            yield {}
+
+        nodes = {"g": chunks, "ag": achunks}
+        play.execute(make_graph(nodes, store=play.store, observer=traced.observer))
+
+        assert {("chunk 0", "node g"), ("chunk 1", "node g"), ("async chunk", "node ag")} <= traced.tree()
+
+    def test_between_two_states_of_a_stream(self, memory_play: Scene, traced: Traced) -> None:
+        """Who iterates is in no node."""
+        graph = make_graph(traces("ab"), store=memory_play.store, observer=traced.observer)
+        for _ in graph.stream(State(run_id=RUN)):
+            assert otel.get_current_span() is otel.INVALID_SPAN
+
+        assert len(traced.spans) == 3
+
+    def test_a_stream_that_is_left(self, memory_play: Scene, traced: Traced) -> None:
+        """Its spans end."""
+        graph = make_graph(traces("abc"), store=memory_play.store, observer=traced.observer)
+        stream = graph.stream(State(run_id=RUN))
+        next(stream)
+        stream.close()
+
+        assert {span.name for span in traced.spans} == {"run flow", "node a"}
+
+    def test_runs_at_once(self, traced: Traced, play: Scene) -> None:
+        """Each has a trace of its own."""
+        together = threading.Barrier(3, timeout=20)
+
+        def meet(state: State) -> dict[str, Any]:
+            with traced.tracer.start_as_current_span(state.run_id):
+                together.wait()
+            return {}
+
+        graph = make_graph({"a": meet}, store=play.store, observer=traced.observer)
+        run_ids = [f"run-{number}" for number in range(3)]
+        threads = [threading.Thread(target=graph.execute, args=(State(run_id=run_id),)) for run_id in run_ids]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+        for run_id in run_ids:
+            own = traced.one(run_id)
+            (node,) = [
+                span
+                for span in traced.named("node a")
+                if own.parent and span.get_span_context().span_id == own.parent.span_id  # type: ignore[union-attr]
+            ]
+            assert attributes(node)["run.id"] == run_id
+
+    def test_tasks_at_once(self, traced: Traced, memory_play: Scene) -> None:
+        """Likewise on one event loop."""
+
+        async def meet(state: State) -> dict[str, Any]:
+            await asyncio.sleep(0)
+            with traced.tracer.start_as_current_span(state.run_id):
+                await asyncio.sleep(0.01)
+            return {}
+
+        graph = make_graph({"a": meet}, store=memory_play.store, observer=traced.observer)
+
+        async def main() -> None:
+            await asyncio.gather(*(graph.aexecute(State(run_id=f"run-{number}")) for number in range(3)))
+
+        asyncio.run(main())
+
+        assert {above for name, above in traced.tree() if name.startswith("run-")} == {"node a"}
+        assert len({span.get_span_context().trace_id for span in traced.spans}) == 3  # type: ignore[union-attr]
+
+
+class TestEnds:
+    """How spans end."""
+
+    def test_a_failure(self, play: Scene, traced: Traced) -> None:
+        """The node and the call are errors, with the exception of each attempt."""
+        policies = {"bad": {"retry": RetryPolicy(2, initial_delay=0)}}
+        nodes = {**traces("a"), "bad": raises(ValueError("no"))}
+        with pytest.raises(ExecutionError):
+            play.execute(make_graph(nodes, store=play.store, observer=traced.observer, policies=policies))
+
+        run, node = traced.one("run flow"), traced.one("node bad")
+        assert (run.status.status_code, node.status.status_code) == (StatusCode.ERROR, StatusCode.ERROR)
+        assert traced.one("node a").status.status_code is StatusCode.UNSET
+        about = attributes(run)
+        assert (about["status"], about["failed_node"], about["error.type"]) == ("failed", "bad", "ValueError")
+        assert [event.name for event in node.events] == ["exception", "retry", "exception"]
+        raised = dict(node.events[0].attributes or {})
+        assert (raised["exception.type"], raised["exception.message"]) == ("ValueError", "no")
+        assert "scenarios.py" in str(raised["exception.stacktrace"])
+
+    def test_a_failure_that_is_handled(self, play: Scene, traced: Traced) -> None:
+        """It is one of the node, not of the call; an attempt that is followed by another is none."""
+        nodes = {"flaky": broken_first(trace("a"), ValueError()), "bad": raises(ValueError("no")), "mend": trace("m")}
+        policies: Any = {"flaky": {"retry": RetryPolicy(2, initial_delay=0)}, "bad": {"on_error": "mend"}}
+        play.execute(make_graph(nodes, store=play.store, observer=traced.observer, policies=policies))
+
+        codes = {span.name: span.status.status_code for span in traced.spans}
+        assert codes.pop("node bad") is StatusCode.ERROR
+        assert set(codes.values()) == {StatusCode.UNSET}
+        assert attributes(traced.one("node flaky"))["attempts"] == 2
+
+    def test_a_pause(self, play: Scene, traced: Traced) -> None:
+        """No span is open while the run waits; the resume is linked to the call before, in a trace of its own."""
+        nodes = {"ask": InterruptNode("why", "answer"), "b": trace("b")}
+        graph = make_graph(nodes, store=play.store, observer=traced.observer)
+        play.execute(graph, State({"why": 1}, run_id=RUN))
+
+        assert {span.name for span in traced.spans} == {"run flow", "node ask"}
+        assert traced.under_way == []
+        assert attributes(traced.one("run flow"))["status"] == "paused"
+        assert attributes(traced.one("run flow"))["pause.node"] == "ask"
+        assert attributes(traced.one("node ask"))["outcome"] == "paused"
+
+        play.resume(graph, {"answer": 1})
+
+        first, second = traced.named("run flow")
+        assert [link.context for link in second.links] == [first.get_span_context()]
+        assert first.links == ()
+        assert first.get_span_context().trace_id != second.get_span_context().trace_id  # type: ignore[union-attr]
+
+    def test_a_pause_in_a_nested_run(self, play: Scene, traced: Traced) -> None:
+        """All spans end, and each run is linked to what it was before."""
+        inner = make_graph({"x": trace("x"), "ask": InterruptNode("why", "answer")}, store=play.store, name="inner")
+        graph = make_graph({"sub": inner.as_node()}, store=play.store, observer=traced.observer)
+        play.execute(graph, State({"why": 1}, run_id=RUN))
+        assert traced.under_way == []
+        assert len(traced.spans) == 5
+        play.resume(graph, {"answer": 1})
+
+        for name in ("run flow", "run inner"):
+            first, second = traced.named(name)
+            assert [link.context for link in second.links] == [first.get_span_context()]
+
+    def test_a_run_that_is_cancelled(self, play: Scene, traced: Traced) -> None:
+        """It has not failed."""
+        stop = threading.Event()
+
+        def node(state: State) -> dict[str, Any]:
+            stop.set()
+            return {}
+
+        graph = make_graph({"a": node, "b": trace("b")}, store=play.store, observer=traced.observer)
+        with pytest.raises(RunCancelledError):
+            play.execute(graph, cancel=stop)
+
+        run = traced.one("run flow")
+        assert run.status.status_code is StatusCode.UNSET
+        assert attributes(run)["error.type"] == "RunCancelledError"
+
+    def test_parts(self, play: Scene, traced: Traced) -> None:
+        """How many, and what came of them: those found by a resume, too."""
+        left = [ValueError("no")]
+
+        def item(number: int) -> int:
+            if number == 2 and left:
+                raise left.pop()
+            return number
+
+        graph = make_graph({"m": MapNode(item, "l", "out", 1)}, store=play.store, observer=traced.observer)
+        with pytest.raises(ExecutionError):
+            play.execute(graph, State({"l": [0, 1, 2, 3]}, run_id=RUN))
+        play.resume(graph)
+
+        first, second = map(attributes, traced.named("node m"))
+        assert [first.get(f"parts.{name}") for name in ("total", "completed", "failed", "found")] == [4, 2, 1, None]
+        assert [second.get(f"parts.{name}") for name in ("total", "completed", "failed", "found")] == [4, 2, None, 2]
+
+    def test_a_result_that_was_kept(self, memory_play: Scene, traced: Traced, tmp_path: Any) -> None:
+        """It says so."""
+        policies = {"a": {"cache": CachePolicy(("x",), version=1, path=str(tmp_path / "cache"))}}
+        graph = make_graph(traces("a"), store=memory_play.store, observer=traced.observer, policies=policies)
+        for number in range(2):
+            memory_play.execute(graph, State({"x": 1}, run_id=f"run-{number}"))
+
+        assert [attributes(span).get("cache.hit") for span in traced.named("node a")] == [None, True]
+
+
+class TestContexts:
+    """What observers put around nodes."""
+
+    def test_several_observers(self, play: Scene, traced: Traced) -> None:
+        """One among others does what it does alone."""
+        both = MultiObserver(get_observer("noop"), traced.observer)
+        play.execute(make_graph({"a": traced.mark("own")}, store=play.store, observer=both))
+
+        assert ("own", "node a") in traced.tree()
+
+    def test_progress_beside_it(self, memory_play: Scene, traced: Traced, capsys: pytest.CaptureFixture[str]) -> None:
+        """Both do their work."""
+        graph = make_graph({"a": traced.mark("own")}, store=memory_play.store, observer=traced.observer)
+        memory_play.execute(graph, progress=True)
+
+        assert ("own", "node a") in traced.tree()
+        assert "step 1 a" in capsys.readouterr().err
+
+    @pytest.mark.parametrize("breaks", ["at once", "later"])
+    def test_one_that_raises(self, play: Scene, breaks: str, caplog: pytest.LogCaptureFixture) -> None:
+        """It breaks nothing, and is reported once."""
+
+        class Broken:
+            def on_event(self, event: Any) -> None:
+                """Hear nothing."""
+
+            def enter_node(self, call_id: str, run_id: str) -> Any:
+                if breaks == "at once":
+                    raise ValueError("enter")
+                return self.leave
+
+            def leave(self) -> None:
+                raise ValueError("leave")
+
+        nodes = {"a": trace("a"), "b": as_async(trace("b")), "m": MapNode(len, "l", "out")}
+        graph = make_graph(nodes, store=play.store, observer=Broken())
+        final = play.execute(graph, State({"l": ["x"]}, run_id=RUN))
+
+        assert final["trace"] == ["a", "b"]
+        assert len(caplog.records) == 1
+
+    @pytest.mark.parametrize("error", [ValueError("no"), KeyboardInterrupt(), StopIteration(), GeneratorExit()])
+    def test_what_a_node_raises(self, play: Scene, traced: Traced, error: BaseException) -> None:
+        """It is raised as without an observer."""
+        ends = []
+        for observer in (get_observer("noop"), traced.observer):
+            graph = make_graph({"a": raises(error)}, store=play.store, observer=observer)
+            with pytest.raises(BaseException) as raised:
+                play.execute(graph, State(run_id=str(observer)[-20:]))
+            ends.append(type(raised.value))
+
+        assert ends[0] is ends[1]
+
+
+class TestMetrics:
+    """What is measured."""
+
+    def test_all_of_them(self, play: Scene, traced: Traced) -> None:
+        """By the graph, the node, and what came of it."""
+        nodes = {
+            "a": broken_first(trace("a"), ValueError()),
+            "m": MapNode(len, "l", "out"),
+            "ask": InterruptNode("why", "answer"),
+        }
+        policies = {"a": {"retry": RetryPolicy(2, initial_delay=0)}}
+        graph = make_graph(nodes, store=play.store, observer=traced.observer, policies=policies)
+        play.execute(graph, State({"l": ["x", "y"], "why": 1}, run_id=RUN))
+        play.resume(graph, {"answer": 1})
+
+        assert traced.figures("stategraph.run.duration") == {("flow", "paused"): 1, ("flow", "completed"): 1}
+        assert traced.figures("stategraph.node.duration") == {
+            ("flow", "a", "completed"): 1,
+            ("flow", "m", "completed"): 1,
+            ("flow", "ask", "completed"): 1,
+        }
+        assert traced.figures("stategraph.node.retries") == {("flow", "a"): 1}
+        assert traced.figures("stategraph.parts") == {("flow", "m", "completed"): 2}
+        assert traced.figures("stategraph.runs.under_way") == {("flow",): 0}
+        assert traced.figures("stategraph.checkpoint.save.duration")["flow",] >= 3
+
+
+def test_it_is_known_by_name(memory_play: Scene) -> None:
+    """With the providers of the program; without any, nothing is kept, and nothing breaks."""
+    graph = make_graph(traces("a"), store=memory_play.store, observer=get_observer("opentelemetry"))
+
+    assert memory_play.execute(graph).step == 1
+
+
+# --------------------------------------------------------------------------- a collector
+
+
+class Collector:
+    """Receives what exporters send by OTLP over HTTP, and reads it."""
+
+    def __init__(self) -> None:
+        self.spans: list[Any] = []
+        self.metrics: list[Any] = []
+        collector = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["Content-Length"]))
+                collector.take(self.path, self.headers["Content-Type"], body)
+                self.send_response(200)
+                self.send_header("Content-Type", "application/x-protobuf")
+                self.send_header("Content-Length", "0")
+                self.end_headers()
+
+            def log_message(self, *_: Any) -> None:
+                """Say nothing."""
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server.server_port}"
+        self._thread = threading.Thread(target=self.server.serve_forever)
+        self._thread.start()
+
+    def take(self, path: str, kind: str, body: bytes) -> None:
+        """Read a message."""
+        assert kind == "application/x-protobuf"
+        if path == "/v1/traces":
+            for resource in ExportTraceServiceRequest.FromString(body).resource_spans:
+                self.spans += [span for scope in resource.scope_spans for span in scope.spans]
+        else:
+            assert path == "/v1/metrics"
+            for resource in ExportMetricsServiceRequest.FromString(body).resource_metrics:
+                self.metrics += [metric for scope in resource.scope_metrics for metric in scope.metrics]
+
+    def close(self) -> None:
+        """End the server."""
+        self.server.shutdown()
+        self._thread.join()
+        self.server.server_close()
+
+
+@pytest.fixture
+def collector() -> Iterator[Collector]:
+    one = Collector()
+    yield one
+    one.close()
+
+
+def test_what_a_collector_receives(collector: Collector, play: Scene) -> None:
+    """The same tree, with links, attributes, errors and figures, as any collector reads it."""
+    resource = Resource.create({"service.name": "shop"})
+    traced = TracerProvider(resource=resource)
+    traced.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(f"{collector.url}/v1/traces")))
+    reader = PeriodicExportingMetricReader(OTLPMetricExporter(f"{collector.url}/v1/metrics"), 60_000)
+    measured = MeterProvider([reader], resource=resource)
+    inner = make_graph(traces("x"), store=play.store, name="inner")
+    nodes = {"sub": inner.as_node(), "bad": broken_first(trace("bad"), ValueError("no"))}
+    graph = make_graph(nodes, store=play.store, observer=OpenTelemetryObserver(traced, measured))
+    with pytest.raises(ExecutionError):
+        play.execute(graph)
+    play.resume(graph)
+    traced.shutdown()
+    measured.shutdown()
+
+    names = {span.span_id: span.name for span in collector.spans}
+    tree = sorted((span.name, names.get(span.parent_span_id, "")) for span in collector.spans)
+    assert tree == sorted(
+        [
+            *(("run flow", ""), ("node sub", "run flow"), ("run inner", "node sub"), ("node x", "run inner")),
+            *(("node bad", "run flow"), ("run flow", ""), ("node bad", "run flow")),
+        ]
+    )
+    first, second = sorted(
+        (span for span in collector.spans if span.name == "run flow"), key=lambda span: span.start_time_unix_nano
+    )
+    assert [(link.trace_id, link.span_id) for link in second.links] == [(first.trace_id, first.span_id)]
+    assert (first.status.code, second.status.code) == (2, 0)
+    told = {one.key: one.value for one in second.attributes}
+    assert (told["stategraph.run.id"].string_value, told["stategraph.last_step"].int_value) == (RUN, 2)
+    assert {metric.name for metric in collector.metrics} == {
+        *("stategraph.run.duration", "stategraph.node.duration", "stategraph.runs.under_way"),
+        "stategraph.checkpoint.save.duration",
+    }

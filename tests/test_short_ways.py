@@ -1,0 +1,361 @@
+"""Less to type: graphs by a name, sequences, routes, and policies beside a decorator."""
+
+import enum
+from functools import partial
+
+import pytest
+
+from stategraph import (
+    CheckpointConfig,
+    ConfigError,
+    ExecutionError,
+    GraphConfig,
+    GraphError,
+    MultiObserver,
+    RetryPolicy,
+    State,
+    StateGraph,
+    UnknownNameError,
+    UnknownNodeError,
+)
+from stategraph.stores import DiskStore, MemoryStore, SqliteStore
+from tests.scenarios import RUN
+
+
+class Verdict(enum.Enum):
+    GOOD = 1
+    BAD = 2
+
+
+def first(state):
+    return {"n": state.get("n", 0) + 1}
+
+
+def second(state):
+    return {"last": "second"}
+
+
+def third(state):
+    return {"last": "third"}
+
+
+@pytest.fixture
+def graph():
+    graph = StateGraph("short", observer="noop")
+    for function in (first, second, third):
+        graph.add_node(function.__name__, function)
+    graph.set_entry_point("first")
+    graph.set_exit_point("second")
+    graph.set_exit_point("third")
+    return graph
+
+
+def ways_of(graph):
+    return [(edge.source, edge.target) for edge in graph.edges]
+
+
+# --------------------------------------------------------------------------- a graph by its name
+
+
+class TestByName:
+    def test_a_name_alone(self):
+        """It saves nothing, as a config without a store."""
+        graph = StateGraph("short")
+
+        assert graph.config == GraphConfig("short")
+        assert isinstance(graph.store, MemoryStore)
+
+    @pytest.mark.parametrize(
+        ("address", "kind"), [("runs.db", SqliteStore), ("folder/", DiskStore), ("there", DiskStore)], ids=str
+    )
+    @pytest.mark.parametrize("made", [str, lambda text: text], ids=["str", "path"])
+    def test_a_store_by_its_place(self, tmp_path, address, kind, made):
+        """A file is a sqlite store, a folder a disk store; every step is saved."""
+        (tmp_path / "there").mkdir()
+        place = f"{tmp_path}/{address}" if made is str else tmp_path / address
+        if made is not str and address.endswith("/"):
+            place = tmp_path / "there"
+        graph = StateGraph("short", store=place, observer="noop")
+
+        assert type(graph.store) is kind
+        assert graph.config.checkpoint.interval == 1
+        assert GraphConfig.from_dict(graph.config.to_dict()) == graph.config
+        graph.store.close()
+
+    def test_a_run_is_gone_on_with(self, tmp_path):
+        """As with the full config."""
+        for fails in (True, False):
+            graph = StateGraph("short", store=tmp_path / "runs.db", observer="noop")
+            graph.add_sequence(first, second)
+            graph.add_node("fails", partial(lambda state, fails: {"x": 1 // (not fails)}, fails=fails))
+            graph.add_edge("second", "fails")
+            graph.set_entry_point("first")
+            graph.set_exit_point("fails")
+            if fails:
+                with pytest.raises(ExecutionError):
+                    graph.run(State(run_id=RUN))
+            else:
+                assert graph.run(State(run_id=RUN))["n"] == 1
+        graph.store.close()
+
+    def test_a_store_that_is_there(self):
+        """It saves every step, too: it was given to be used."""
+        store = MemoryStore()
+        graph = StateGraph("short", store=store)
+
+        assert (graph.store, graph.config.checkpoint.interval) == (store, 1)
+
+    def test_observers(self):
+        """One may be named, or given."""
+        heard = MultiObserver()
+
+        assert StateGraph("short", observer="noop").config.observer == "noop"
+        assert StateGraph("short").config.observer == "structlog"
+        assert StateGraph("short", observer=heard).observer is heard
+
+    @pytest.mark.parametrize("store", ["mysql://here/runs", "file:///runs.db"])
+    def test_an_url_of_nothing(self, store):
+        """The error tells which there are, and nothing of what may be a password."""
+        with pytest.raises(ConfigError, match=r"postgresql, postgres, redis, rediss") as caught:
+            StateGraph("short", store=store)
+        assert "runs" not in str(caught.value)
+
+    @pytest.mark.parametrize("how", [{"store": "runs.db"}, {"observer": "noop"}], ids=str)
+    def test_beside_a_config_nothing_is_named(self, how):
+        """The config is the place for that."""
+        with pytest.raises(ConfigError, match=r"Config\((store|observer)="):
+            StateGraph(GraphConfig("short"), **how)
+
+    @pytest.mark.parametrize("name", ["", "a\nb", "x" * 201])
+    def test_a_name_that_is_none(self, name):
+        """The error is that of GraphConfig."""
+        with pytest.raises(ConfigError, match="name"):
+            StateGraph(name)
+
+    def test_an_observer_that_is_not_there(self):
+        """The error lists those that are."""
+        with pytest.raises(UnknownNameError, match="noop"):
+            StateGraph("short", observer="nop")
+
+
+# --------------------------------------------------------------------------- several nodes in a row
+
+
+class TestSequences:
+    def test_functions(self):
+        """Each is a node, and an edge leads to the next."""
+        graph = StateGraph("short")
+        graph.add_sequence(first, second, third)
+
+        assert list(graph.nodes) == ["first", "second", "third"]
+        assert ways_of(graph) == [("first", "second"), ("second", "third")]
+
+    def test_names_of_nodes_that_are_there(self, graph):
+        """They stand for the nodes."""
+        graph.add_sequence("first", "third", lambda_named("fourth"), "second")
+
+        assert ways_of(graph) == [("first", "third"), ("third", "fourth"), ("fourth", "second")]
+
+    @pytest.mark.parametrize("nodes", [(), ("first",)])
+    def test_of_one_or_none(self, graph, nodes):
+        """There is nothing to lead to."""
+        graph.add_sequence(*nodes)
+
+        assert graph.edges == ()
+
+    def test_a_name_that_is_not_there(self, graph):
+        """As an edge to it."""
+        with pytest.raises(UnknownNodeError, match="frist"):
+            graph.add_sequence("frist", "second")
+
+    def test_a_function_without_a_name(self, graph):
+        """The error says that a node has one."""
+        with pytest.raises(GraphError, match="a name has"):
+            graph.add_sequence("first", partial(second))
+
+
+def lambda_named(name):
+    def node(state):
+        return {}
+
+    node.__name__ = name
+    return node
+
+
+# --------------------------------------------------------------------------- where a function says
+
+
+class TestRoutes:
+    @pytest.mark.parametrize(
+        ("answers", "targets"),
+        [
+            (["second", "third"], ["second", "third"]),
+            (["third", "second"], {"second", "third"}),
+            (["x", "y"], {"x": "second", "y": "third"}),
+            ([True, False], {True: "second", False: "third"}),
+            ([Verdict.GOOD, Verdict.BAD], {Verdict.GOOD: "second", Verdict.BAD: "third"}),
+            ([None, 5], {None: "second", 5: "third"}),
+            (["a", "b"], {"a": "second", "b": "second"}),
+        ],
+    )
+    def test_a_run_goes_where_it_says(self, answers, targets):
+        """By the mapping, or by the name of the node."""
+        for answer in answers:
+            graph = StateGraph("short", observer="noop")
+            graph.add_sequence(first)
+            graph.add_node("second", second)
+            graph.add_node("third", third)
+            graph.add_route("first", partial(give, answer), targets)
+            graph.set_entry_point("first")
+            for name in {edge.target for edge in graph.edges}:
+                graph.set_exit_point(name)
+            if not isinstance(targets, dict) or len(set(targets.values())) == 2:
+                expected = targets[answer] if isinstance(targets, dict) else answer
+                assert graph.execute(State())["last"] == expected
+            else:
+                with pytest.raises(GraphError, match="cannot be reached"):
+                    graph.validate()
+
+    def test_the_function_is_asked_once(self, graph):
+        """It may cost something, or answer something else the next time."""
+        asked = []
+        graph.add_node("loop", lambda state: {})
+        graph.add_edge("loop", "first")
+
+        def decide(state):
+            asked.append(state.step)
+            return ["loop", "third"][len(asked) - 1]
+
+        graph.add_route("first", decide, ["second", "third", "loop"])
+
+        assert graph.execute(State())["last"] == "third"
+        assert asked == [1, 3]
+
+    def test_edges_before_it_are_tried_first(self, graph):
+        """And those after it never: it has an answer, or fails."""
+        graph.add_edge("first", "third", lambda state: "x" in state)
+        graph.add_route("first", lambda state: "second", ["second"])
+
+        assert graph.execute(State({"x": 1}))["last"] == "third"
+        assert graph.execute(State())["last"] == "second"
+
+    def test_two_of_one_function(self, graph):
+        """Each is asked for its own edges."""
+        graph.add_route("first", shared, {"x": "second"})
+        graph.add_route("first", shared, {"y": "third"})
+
+        assert graph.execute(State({"way": "x"}))["last"] == "second"
+        with pytest.raises(ExecutionError, match="it has ways for 'x'"):
+            graph.execute(State({"way": "y"}))
+
+    @pytest.mark.parametrize("answer", ["fourth", None, 5, True, State()], ids=lambda one: type(one).__name__)
+    def test_an_answer_that_has_no_target(self, graph, answer):
+        """The run fails, and the error lists those that have one."""
+        graph.add_route("first", lambda state: answer, ["second", "third"])
+
+        with pytest.raises(ExecutionError, match=r"cannot be left.* no way for .*; it has ways for 'second', 'third'"):
+            graph.execute(State())
+
+    def test_a_function_that_raises(self, graph):
+        """The run fails at the node that is to be left."""
+        graph.add_route("first", lambda state: state["absent"], ["second", "third"])
+
+        with pytest.raises(ExecutionError, match=r"cannot be left.*KeyError"):
+            graph.execute(State())
+
+    @pytest.mark.parametrize("targets", [[], {}, "second", None, 5], ids=repr)
+    def test_targets_that_are_none(self, graph, targets):
+        """Nothing has been added."""
+        with pytest.raises(GraphError, match=r"the route out of 'first'.*targets"):
+            graph.add_route("first", lambda state: "second", targets)
+        assert graph.edges == ()
+
+    @pytest.mark.parametrize("targets", [["second", "thrid"], {"x": "thrid"}, {"x": ["second"]}], ids=repr)
+    def test_a_target_that_is_not_there(self, graph, targets):
+        """It is named; nothing has been added."""
+        with pytest.raises(UnknownNodeError):
+            graph.add_route("first", lambda state: "second", targets)
+        assert graph.edges == ()
+
+    async def later(self, state):
+        """Answer nobody at once."""
+
+    @pytest.mark.parametrize("function", ["second", None, later, lambda: "second"], ids=lambda one: type(one).__name__)
+    def test_a_function_that_cannot_be_asked(self, graph, function):
+        """As a predicate."""
+        with pytest.raises(GraphError, match="a route asks a sync function of a State"):
+            graph.add_route("first", function, ["second"])
+
+    def test_the_same_once_more(self, graph):
+        """It is there already."""
+        graph.add_route("first", shared, {"x": "second"})
+        with pytest.raises(GraphError, match="is already there"):
+            graph.add_route("first", shared, {"x": "second"})
+
+    def test_how_it_looks(self, graph):
+        """In the structure, in words, and to whoever asks an edge."""
+        graph.add_route("first", shared, {"x": "second", Verdict.BAD: "third"})
+
+        one, other = graph.edges
+        assert [edge.structure.label for edge in graph.edges] == [
+            "own predicate says 'x'",
+            "own predicate says Verdict.BAD",
+        ]
+        assert str(one) == "'first' -> 'second' (shared says 'x')"
+        assert one.predicate(State({"way": "x"}))
+        assert not other.predicate(State({"way": "x"}))
+
+    def test_a_predicate_that_returns_a_node(self, graph):
+        """It would be a yes of its own edge, whatever node it names."""
+        graph.add_edge("first", "second", lambda state: "third")
+        graph.add_edge("first", "third")
+
+        with pytest.raises(ExecutionError, match=r"returned 'third', a node: .*use add_route"):
+            graph.execute(State())
+
+
+def give(answer, state):
+    return answer
+
+
+def shared(state):
+    return state["way"]
+
+
+# --------------------------------------------------------------------------- policies beside a decorator
+
+
+def test_a_decorator_with_policies():
+    """They are those of add_node."""
+    graph = StateGraph("short", observer="noop")
+    tries = []
+
+    @graph.node("named", retry=RetryPolicy(max_attempts=2, initial_delay=0))
+    def flaky(state):
+        tries.append(1)
+        return {"n": 1 // (len(tries) - 1)}
+
+    @graph.node(on_error="named")
+    def own_name(state):
+        raise ValueError
+
+    @graph.node()
+    def end(state):
+        return {}
+
+    assert list(graph.nodes) == ["named", "own_name", "end"]
+    graph.add_edge("own_name", "end")
+    graph.add_edge("named", "end")
+    graph.set_entry_point("own_name")
+    graph.set_exit_point("end")
+    assert graph.execute(State())["n"] == 1
+    with pytest.raises(TypeError, match="retries"):
+        graph.node(retries=3)(end)  # type: ignore[call-overload]
+    with pytest.raises(ConfigError, match="timeout"):
+        graph.node("other", timeout=-1)(end)
+
+
+def test_the_full_config_stays():
+    """What is said in short can be said at length."""
+    checkpoint = CheckpointConfig(interval=1)
+    assert StateGraph("short", store=MemoryStore()).config == GraphConfig("short", checkpoint=checkpoint)
