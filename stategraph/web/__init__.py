@@ -53,7 +53,7 @@ def app(
     by_name: dict[str, StateGraph] = {}
     for graph in graphs:
         if by_name.setdefault(graph.name, graph) is not graph:
-            raise ConfigError("graphs", graph.name, "a name of its own for each graph, is")
+            raise ConfigError("graphs", graph.name, "a name of its own for each graph")
     guard = Guard(token, frozenset(hosts))
     guard.app = Pages(store, by_name, guard.csrf).routed()
     return guard

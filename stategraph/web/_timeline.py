@@ -65,7 +65,7 @@ def bars_of(
                 f"{row.step}.{row.revision}" if row.revision else str(row.step),
                 span(seconds) if waits or row.took is not None else "",
                 waits,
-                f"{(begun - begin).total_seconds() / whole * 100:.2f}",
+                f"{min((begun - begin).total_seconds() / whole * 100, 99.4):.2f}",
                 f"{max(seconds / whole * 100, 0.6):.2f}" if waits or row.took is not None else "0",
                 _note(row),
                 () if row.revision else nested.get(row.step, ()),
