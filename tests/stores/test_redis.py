@@ -217,6 +217,7 @@ class TestScripts:
         tags = {key.partition("}")[0] for key in admin.keys(f"{{{prefix}:*")}
         assert 8 < len(tags) <= 16
 
+    @pytest.mark.inside
     def test_whether_anything_has_changed_is_known_without_looking_at_runs(
         self, store: RedisStore, monkeypatch: pytest.MonkeyPatch
     ) -> None:
