@@ -150,6 +150,7 @@ class Pages:
         newest_page = max(len(rows) - _PAGE, 0)
         first = newest_page if place >= newest_page else place - place % _PAGE
         children = self.reader.children(run_id, _PAGE + 1, asked.get("children") or None)
+        inside = self.reader.nested(newest, rows[first : first + _PAGE]) if len(children) > _PAGE else children
         graph = self._graph_of(newest)
         state = newest if place == len(rows) - 1 else self.reader.state(rows[place])
         keys = _number(asked, "keys", 0, max(len(state) - 1, 0))
@@ -163,7 +164,7 @@ class Pages:
             row=rows[place],
             place=place,
             last=len(rows) - 1,
-            bars=bars_of(rows, first, first + _PAGE, nested_by_step(children), datetime.now(UTC)),
+            bars=bars_of(rows, first, first + _PAGE, nested_by_step(inside), datetime.now(UTC)),
             first=first,
             page=_PAGE,
             owner=self.reader.store.owner(run_id),

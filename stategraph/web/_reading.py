@@ -9,7 +9,7 @@ from hashlib import sha256
 
 import attrs
 
-from stategraph._values.ids import is_nested_id, step_of
+from stategraph._values.ids import is_nested_id, nested_id, step_of
 from stategraph.cli._looking import look, story
 from stategraph.errors import FormatError
 from stategraph.picture import picture_of_run
@@ -85,6 +85,17 @@ class Reader:
     def children(self, run_id: str, limit: int, after: str | None) -> list[Summary]:
         """Return runs that were forked from a run, or are nested in it."""
         return self.store.runs(parent=run_id, limit=limit, after=after)
+
+    def nested(self, run: State, shown: Sequence[Summary]) -> list[Summary]:
+        """Return the runs nested in some steps of a run, where there are too many to look at all."""
+        outlines = {} if run.structure is None else run.structure.outlines
+        steps = {row.step: row.checkpoint_node for row in shown if not row.revision}
+        found: list[Summary] = []
+        for step, node in steps.items():
+            if node in outlines and outlines[node].kind == "graph":
+                ids = (nested_id(run.run_id, step, node, number) for number in range(run.generation, -1, -1))
+                found += next((rows[-1:] for rows in map(self.store.history, ids) if rows), [])
+        return found
 
     def parts(self, state: State) -> list[str]:
         """Return the finished branches and items of the step that is being made."""

@@ -3,13 +3,18 @@
 import re
 from html import unescape
 
-from stategraph import CheckpointConfig, GraphConfig, InterruptNode, MapNode, StateGraph
+from stategraph import CheckpointConfig, GraphConfig, InterruptNode, MapNode, StateGraph, key_equals
 
 HOSTILE = "<script>alert(1)</script>\x1b[31m\u202e\"'&amp;"
 
 
 def _config(name):
-    return GraphConfig(name, observer="noop", checkpoint=CheckpointConfig(interval=1, retention="full", preserve=True))
+    return GraphConfig(
+        name,
+        observer="noop",
+        max_iterations=1_000,
+        checkpoint=CheckpointConfig(interval=1, retention="full", preserve=True),
+    )
 
 
 def _looked_at(photo):
@@ -49,6 +54,20 @@ def asks(store, schema=None, *, is_exit=True):
     graph.set_entry_point("ask")
     if is_exit:
         graph.set_exit_point("ask")
+    return graph
+
+
+def loop(store, nested, times):
+    """Return a graph that comes to a nested one so many times."""
+    graph = StateGraph(_config("loop"), store=store)
+    graph.add_node("nested", nested)
+    graph.add_node("count", lambda state: {"n": state["n"] + 1, "is_over": state["n"] + 1 == times})
+    graph.add_node("end", lambda state: {})
+    graph.add_edge("nested", "count")
+    graph.add_edge("count", "end", key_equals("is_over", True))
+    graph.add_edge("count", "nested")
+    graph.set_entry_point("nested")
+    graph.set_exit_point("end")
     return graph
 
 

@@ -21,7 +21,7 @@ from stategraph.stores.sqlite import SqliteStore
 from stategraph.web import app
 from tests.cli.shop import call, environment
 from tests.web.conftest import let_in
-from tests.web.desk import HOSTILE, asks, change, csrf_of, desk, text_of
+from tests.web.desk import HOSTILE, asks, change, csrf_of, desk, loop, text_of
 
 
 def pause_of(store, run_id):
@@ -174,6 +174,20 @@ def test_long_runs_and_large_states_come_in_pages(page, store):
     assert ">key-100<" in shown.replace(" <small>new</small>", "")
     assert "key-99" not in shown
     assert "101–200 of 250 keys" in shown
+
+
+def test_nested_runs_stand_at_their_steps_on_every_page(store):
+    """Though there are more of them than the page lists."""
+    inner = asks(store)
+    outer = loop(store, inner.as_node(inputs=lambda state: {"answer": 1}, outputs=lambda state: {}), 120)
+    outer.execute(State({"n": 0}, run_id="r"))
+    page = let_in(app(store))
+
+    for row, inside, outside in ((0, "r/#1/nested", "r/#101/nested"), (220, "r/#215/nested", "r/#1/nested")):
+        timeline = page.get("/run", params={"id": "r", "row": row}).text.partition('data-live="timeline"')[2]
+        timeline = timeline.partition('data-live="state"')[0]
+        assert f">{inside}<" in timeline
+        assert f">{outside}<" not in timeline
 
 
 # --------------------------------------------------------------------------- what it does
