@@ -12,7 +12,7 @@ from typing import Literal
 from urllib.parse import quote
 
 import attrs
-import httpx
+import httpx2 as httpx
 import pytest
 
 from stategraph import ConfigError, ExecutionError, State
