@@ -10,7 +10,7 @@ MEASURED := $(shell find stategraph -name '*.py')
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test cover test-all check format proof soak mutants bench clean
+.PHONY: help demo test cover test-all check format proof soak mutants screenshots bench clean
 
 help:  ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1 \t\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -48,6 +48,9 @@ soak: $(VENV)/test.stamp  ## The state machine against a model, for hours
 
 mutants: $(VENV)/test.stamp  ## Plant bugs in a copy, and show which test catches each
 	@$(BIN)/python tools/mutants.py
+
+screenshots: $(VENV)/test.stamp  ## Make the images of the page that the documentation shows; takes Chromium
+	@PYTHONPATH=. $(BIN)/python tools/screenshots.py
 
 bench: $(BENCH)/bench.stamp  ## Measure stategraph beside other libraries, in an environment of its own (ALL=1: slow rows, too)
 	@$(BENCH)/bin/python -m benchmarks $(if $(ALL),--all)

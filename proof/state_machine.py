@@ -31,6 +31,8 @@ from stategraph.stores.disk import DiskStore
 from stategraph.stores.memory import MemoryStore
 from stategraph.stores.sqlite import SqliteStore
 from stategraph.testing.corpus import Order, is_same
+from tests.postgres_server import postgres_at
+from tests.redis_server import redis_at
 
 RULES = 10_000  # rules that are executed at full length, with each store
 STEPS = 40  # rules that one example executes at most
@@ -43,6 +45,7 @@ class StoreMachine(RuleBasedStateMachine):
     """Asks a store and the model the same. The stores differ in `opened`."""
 
     is_in_memory: ClassVar[bool] = False
+    has_files: ClassVar[bool] = True
     executed: ClassVar[Counter[str]]
     tried: ClassVar[Counter[str]]
     found: ClassVar[Counter[str]]
@@ -303,7 +306,7 @@ class StoreMachine(RuleBasedStateMachine):
         if kind == "delete":
             self.delete(run_id, number)
         elif kind in ("crash", "move"):
-            self.crash(number, moves=kind == "move")
+            self.crash(number, moves=kind == "move" and self.has_files)
         else:
             getattr(self, kind)(number)
 
@@ -331,7 +334,7 @@ class StoreMachine(RuleBasedStateMachine):
 
 
 class _MemoryMachine(StoreMachine):
-    is_in_memory = True
+    is_in_memory, has_files = True, False
 
     def opened(self) -> CheckpointStore:
         return MemoryStore()
@@ -347,14 +350,36 @@ class _SqliteMachine(StoreMachine):
         return SqliteStore(self.files / "runs.db")
 
 
-_MACHINES: dict[str, type[StoreMachine]] = {"memory": _MemoryMachine, "disk": _DiskMachine, "sqlite": _SqliteMachine}
+class _PostgresMachine(StoreMachine):
+    has_files = False
+
+    def opened(self) -> CheckpointStore:
+        return postgres_at(self.files)
+
+
+class _RedisMachine(StoreMachine):
+    has_files = False
+
+    def opened(self) -> CheckpointStore:
+        return redis_at(self.files)
+
+
+_MACHINES: dict[str, type[StoreMachine]] = {
+    "memory": _MemoryMachine,
+    "disk": _DiskMachine,
+    "sqlite": _SqliteMachine,
+    "postgres": _PostgresMachine,
+    "redis": _RedisMachine,
+}
+_FEWER = {"postgres": 5, "redis": 5}
+"""How many times fewer rules are tried where each takes a round trip or several."""
 
 
 def prove(share: float, seed: int) -> list[Report]:
     """Try every store beside the model -> a report for each."""
     title = '"{}" does what the model does, rule by rule'
     return [
-        prove_machine(title.format(name), machine, max(STEPS, round(RULES * share)), seed)
+        prove_machine(title.format(name), machine, max(STEPS, round(RULES * share / _FEWER.get(name, 1))), seed)
         for name, machine in _MACHINES.items()
     ]
 

@@ -38,6 +38,15 @@ def pytest_sessionfinish() -> None:
         sys.modules["tests.postgres_server"].stop()
 
 
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say what was not tried for want of a browser: a skip alone is easily missed."""
+    reasons = {str(report.longrepr) for report in terminalreporter.stats.get("skipped", ())}
+    if any("apt-get install chromium" in reason for reason in reasons):
+        terminalreporter.write_line(
+            "The page was NOT tried in a browser: apt-get install chromium", red=True, bold=True
+        )
+
+
 def keep_out_of_collections() -> None:
     """Have collections look no more at what there is, once what nobody has any more is gone."""
     gc.collect()

@@ -37,8 +37,10 @@ class World:
 
     observer = None
     is_cancelled = False
+    hold = None
 
     def __init__(self) -> None:
+        self.place: dict[str, Any] = {}
         self.kept: State | None = None
         self.deleted = False
         self.is_lost = False

@@ -13,7 +13,7 @@ PACKAGE = Path(stategraph.__file__).parent
 
 ROOMS = """
     _text errors _util _values _owners state _progress edges policies _protocol _schema nodes _graph _engine _drivers
-    config observers stores picture _capabilities _plan graph turns _dbos dbos __init__ testing cli
+    config observers stores picture _capabilities _plan graph turns _dbos dbos __init__ testing cli web
 """.split()
 """From the bottom to the top. A room imports rooms before it, and itself."""
 
@@ -28,6 +28,7 @@ PUBLIC = """
     __init__ config dbos edges errors graph nodes observers picture policies state testing turns
     stores.__init__ stores.base stores.disk stores.memory stores.postgres stores.redis stores.registry
     stores.serializers stores.sqlite stores.summaries stores.toolkit stores.writer stores.write_behind cli.__init__
+    web.__init__
 """.split()
 """Modules that users may import, and packages whose modules they may. All others are private by their names."""
 

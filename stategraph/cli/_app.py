@@ -16,12 +16,13 @@ from stategraph.cli._screen import leave_pipe, note
 
 COMMANDS = """
     runs show history diff watch draw export import doctor
-    resume answer fork rollback cancel delete prune work
+    resume answer fork rollback cancel delete prune work ui
 """.split()
-"""In the order in which ``--help`` lists them; each is a module of `stategraph.cli._commands`."""
+"""In the order in which ``--help`` lists them; each is a module of `stategraph.cli._commands`, but for those below."""
 
 
-_MODULES = {"import": "import_"}  # where a module cannot have the name of its command
+_COMMANDS = "stategraph.cli._commands"
+_MODULES = {"import": f"{_COMMANDS}.import_", "ui": "stategraph.web._command"}
 
 
 class _Commands(click.Group):
@@ -33,7 +34,7 @@ class _Commands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        command: click.Command = import_module(f"stategraph.cli._commands.{_MODULES.get(cmd_name, cmd_name)}").command
+        command: click.Command = import_module(_MODULES.get(cmd_name, f"{_COMMANDS}.{cmd_name}")).command
         return command
 
 

@@ -124,6 +124,31 @@ with held(store, "left"):
     assert call("--store", "runs.db", "runs", "--owned").err == "no runs\n"
 
 
+def test_show_tells_which_node_is_under_way(shop):
+    """And since when, to programs as well."""
+    seen = []
+
+    def look(state):
+        for options in ((), ("--json",)):
+            seen.append(call("--store", "runs.db", "show", "now", *options).out)
+        return {}
+
+    config = CheckpointConfig(store="sqlite", interval=1, options={"path": "runs.db"})
+    graph = StateGraph(GraphConfig("looked at", observer="noop", checkpoint=config))
+    graph.add_node("first", lambda state: {})
+    graph.add_node("look", look)
+    graph.add_edge("first", "look")
+    graph.set_entry_point("first")
+    graph.set_exit_point("look")
+    graph.execute(State(run_id="now"))
+    graph.store.close()
+
+    text, document = seen
+    assert "under way: look, for " in text
+    assert json.loads(document)["owner"]["node"] == "look"
+    assert json.loads(document)["owner"]["node_since"] >= json.loads(document)["owner"]["since"]
+
+
 def test_show_tells_how_a_run_stands_and_its_data(store):
     """What it waits for, and how it is answered; values of unregistered types as they are kept."""
     out = call("show", "waiting").out

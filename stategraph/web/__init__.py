@@ -1,0 +1,59 @@
+"""The page: see the runs of a store in a browser and, where their graphs are given, take hold of them.
+
+It needs the extra ``stategraph[ui]``. ``stategraph ui`` serves it; `app` is for an application of one's own. See
+docs/web.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+from stategraph.errors import ConfigError
+
+if TYPE_CHECKING:
+    from stategraph.graph import StateGraph
+    from stategraph.stores.base import CheckpointStore
+    from stategraph.web._guard import Guard
+
+__all__ = ["app"]
+
+_MISSING = "the page needs starlette and jinja2: pip install 'stategraph[ui]'"
+
+
+def app(
+    store: CheckpointStore,
+    graphs: Iterable[StateGraph] = (),
+    *,
+    token: str | None = None,
+    hosts: Collection[str] = ("localhost", "127.0.0.1", "[::1]"),
+) -> Guard:
+    """Return the page as an ASGI application, to be served or mounted.
+
+    Nothing of the store is ever run. What is changed is changed through the store of the graph.
+
+    Args:
+        store: Whose runs are shown.
+        graphs: Runs of these can be answered, resumed, cancelled, forked and rolled back; others are only shown.
+        token: Whoever gives it in an address, ``/?token=...``, is let in, and known by a cookie from then on. One is
+            made if none is given: it is the attribute `token` of what is returned. An empty one lets in everybody
+            who reaches the page: only for an application that asks who it is.
+        hosts: The names, without ports, under which the page is reached; requests for others are refused.
+
+    Raises:
+        ConfigError: two graphs have the same name.
+        ImportError: starlette or jinja2 is missing.
+    """
+    if find_spec("starlette") is None or find_spec("jinja2") is None:
+        raise ImportError(_MISSING)
+    from stategraph.web._app import Pages  # imported when used: starlette takes 100 ms
+    from stategraph.web._guard import Guard
+
+    by_name: dict[str, StateGraph] = {}
+    for graph in graphs:
+        if by_name.setdefault(graph.name, graph) is not graph:
+            raise ConfigError("graphs", graph.name, "a name of its own for each graph")
+    guard = Guard(token, frozenset(hosts))
+    guard.app = Pages(store, by_name, guard.csrf).routed()
+    return guard

@@ -1,0 +1,251 @@
+"""Pages: what each address shows, and what each form does."""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, cast
+from urllib.parse import parse_qs, urlencode
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, RedirectResponse, Response
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+
+from stategraph._values.ids import is_nested_id
+from stategraph._values.progress import Pause
+from stategraph._values.provenance import RunStatus
+from stategraph.cli._exits import Exit, exit_of
+from stategraph.cli._options import parsed_labels
+from stategraph.cli._text import ago, clean, cut, span, value_text
+from stategraph.graph import StateGraph
+from stategraph.state import State
+from stategraph.stores._codec.opaque import unknown_shown
+from stategraph.stores.base import CheckpointStore
+from stategraph.stores.summaries import Summary
+from stategraph.web._changing import CHANGES, Change
+from stategraph.web._doing import Doings
+from stategraph.web._forms import Form, form_of
+from stategraph.web._reading import Reader, nested_by_step
+from stategraph.web._timeline import bars_of
+
+if TYPE_CHECKING:
+    from stategraph._values.provenance import StatusName
+
+_PAGE, _KEYS, _LONGEST = 50, 100, 200_000
+_MOST_SENT = 1_000_000  # bytes of a form
+_STATUS_CODES = {Exit.NOT_FOUND: 404, Exit.CONFLICT: 409, Exit.USAGE: 400, Exit.PAUSED: 409}
+# A picture has its style in it, and is an image: nothing in it can be run or loaded.
+_PICTURE_POLICY = "default-src 'none'; style-src 'unsafe-inline'; sandbox; frame-ancestors 'none'"
+
+
+class Pages:
+    """The pages over a store.
+
+    Args:
+        store: The store.
+        graphs: The graphs whose runs can be changed, by their names.
+        csrf: What a form has to bring.
+    """
+
+    def __init__(self, store: CheckpointStore, graphs: Mapping[str, StateGraph], csrf: str) -> None:
+        self.reader, self.graphs, self.doings, self._csrf = Reader(store), graphs, Doings(), csrf
+        self._templates = Environment(
+            loader=PackageLoader("stategraph.web"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
+        )
+        self._templates.filters.update(
+            ago=ago,
+            span=span,
+            cut=cut,
+            value=lambda value: value_text(value, 2_000),
+        )
+
+    def routed(self) -> Starlette:
+        """Return the application that the pages make."""
+        return Starlette(
+            routes=[
+                Route("/", self._looked(self.runs)),
+                Route("/run", self._looked(self.run)),
+                Route("/picture.svg", self._looked(self.picture)),
+                Route("/value", self._looked(self.value)),
+                Route("/version", self._looked(self.version)),
+                Route("/change", self.change, methods=["POST"]),
+                Mount("/static", StaticFiles(directory=Path(__file__).parent / "static")),
+            ]
+        )
+
+    def _looked(self, show: Any) -> Any:
+        """Return an endpoint that shows something of the store; what is not there, or damaged, is told."""
+
+        def endpoint(request: Request) -> Response:
+            try:
+                with unknown_shown():
+                    shown: Response = show(request, request.query_params)
+            except HTTPException:
+                raise
+            except Exception as error:  # noqa: BLE001 - what a store may raise, a page tells
+                return self._failed(request, error)
+            return shown
+
+        return endpoint
+
+    def _failed(self, request: Request, error: Exception, run_id: str = "") -> Response:
+        code = _STATUS_CODES.get(exit_of(error), 500)
+        return self._rendered(request, "problem.html", code, problem=str(error), run_id=run_id)
+
+    def _rendered(self, request: Request, template: str, code: int = 200, **shown: Any) -> Response:
+        root = request.scope.get("root_path", "")
+        now = datetime.now(UTC)
+        text = self._templates.get_template(template).render(
+            root=root, csrf=self._csrf, store=str(self.reader.store), now=now, **shown
+        )
+        return HTMLResponse(text, code)
+
+    # ------------------------------------------------------------------ looking
+
+    def runs(self, request: Request, asked: Mapping[str, str]) -> Response:
+        """Show a page of runs, the newest first."""
+        given = {name: asked.get(name, "").strip() for name in self._FILTERS}
+        since = datetime.fromisoformat(given["since"]).astimezone() if given["since"] else None
+        found = self.reader.store.runs(
+            cast("StatusName", given["status"]) or None,  # the store refuses others
+            given["graph"] or None,
+            _PAGE + 1,
+            asked.get("after") or None,
+            prefix=given["prefix"] or None,
+            labels=parsed_labels(given["labels"].split()),
+            since=since,
+            owned={"yes": True, "no": False}.get(given["owned"]),
+        )
+        page, older = found[:_PAGE], ""
+        if len(found) > _PAGE:
+            older = urlencode({**{name: text for name, text in given.items() if text}, "after": page[-1].cursor or ""})
+        owners = {run.run_id: self.reader.store.owner(run.run_id) for run in page if run.status == RunStatus.ACTIVE}
+        return self._rendered(
+            request,
+            "runs.html",
+            runs=page,
+            owners=owners,
+            given={name: clean(text) for name, text in given.items()},
+            older=older,
+            is_first="after" not in asked,
+            statuses=[str(status) for status in RunStatus],
+            version=self.reader.version(None),
+        )
+
+    _FILTERS: ClassVar[tuple[str, ...]] = ("status", "graph", "prefix", "labels", "since", "owned")
+
+    def run(self, request: Request, asked: Mapping[str, str]) -> Response:
+        """Show a run: how it stands, its picture, its timeline, and the State of one of its checkpoints."""
+        run_id = asked.get("id", "")
+        version = self.reader.version(run_id)
+        rows, newest = self.reader.past(run_id).rows, self.reader.store.load(run_id)
+        place = _number(asked, "row", len(rows) - 1, len(rows) - 1)
+        newest_page = max(len(rows) - _PAGE, 0)
+        first = newest_page if place >= newest_page else place - place % _PAGE
+        children = self.reader.children(run_id, _PAGE + 1, asked.get("children") or None)
+        inside = self.reader.nested(newest, rows[first : first + _PAGE]) if len(children) > _PAGE else children
+        graph = self._graph_of(newest)
+        state = newest if place == len(rows) - 1 else self.reader.state(rows[place])
+        keys = _number(asked, "keys", 0, max(len(state) - 1, 0))
+        waits = newest.status in (RunStatus.PAUSED, RunStatus.CANCELLED)  # an answer takes up a cancelled run, too
+        pause = newest.pause if waits else None
+        form = self._form(graph, pause)
+        return self._rendered(
+            request,
+            "run.html",
+            run=newest,
+            row=rows[place],
+            place=place,
+            last=len(rows) - 1,
+            bars=bars_of(rows, first, first + _PAGE, nested_by_step(inside), datetime.now(UTC)),
+            first=first,
+            page=_PAGE,
+            owner=self.reader.store.owner(run_id),
+            state=state,
+            items=list(state.items())[keys : keys + _KEYS],
+            keys=keys,
+            keys_page=_KEYS,
+            difference=self.reader.difference(rows, place, state),
+            children=children[:_PAGE],
+            more_children=children[_PAGE - 1].cursor if len(children) > _PAGE else None,
+            parts=self.reader.parts(newest),
+            form=form,
+            pause=pause,
+            can_change=graph is not None,
+            problem=self.doings.problem(run_id),
+            version=version,
+        )
+
+    def _form(self, graph: StateGraph | None, pause: Pause | None) -> Form | None:
+        """Return what a pause asks for; None if to go on is answer enough."""
+        if pause is None or pause.response_param is None:
+            return None
+        return form_of(graph, pause.node, pause.response_param)
+
+    def picture(self, request: Request, asked: Mapping[str, str]) -> Response:
+        """Show the picture of a run."""
+        drawn = self.reader.picture(asked.get("id", ""))
+        return Response(drawn, media_type="image/svg+xml", headers={"content-security-policy": _PICTURE_POLICY})
+
+    def value(self, request: Request, asked: Mapping[str, str]) -> Response:
+        """Show all of one value, as text."""
+        rows = self.reader.past(asked.get("id", "")).rows
+        row = rows[_number(asked, "row", len(rows) - 1, len(rows) - 1)]
+        state = self.reader.state(row, is_only=len(rows) == 1)
+        if asked.get("key") not in state:
+            raise HTTPException(404, "there is no such key")
+        return PlainTextResponse(value_text(state[asked["key"]], _LONGEST))
+
+    def version(self, request: Request, asked: Mapping[str, str]) -> Response:
+        """Tell whether there may be something new to show."""
+        return JSONResponse({"version": self.reader.version(asked.get("id") or None)})
+
+    def _graph_of(self, run: State | Summary) -> StateGraph | None:
+        """Return the graph through which a run can be changed: a nested run goes on with the run around it."""
+        return None if run.graph is None or is_nested_id(run.run_id) else self.graphs.get(run.graph)
+
+    # ------------------------------------------------------------------ changing
+
+    async def change(self, request: Request) -> Response:
+        """Do what a form asks for."""
+        sent = b""
+        async for chunk in request.stream():
+            sent += chunk
+            if len(sent) > _MOST_SENT:
+                return PlainTextResponse("This form is too large.", 413)
+        given = {name: values[-1] for name, values in parse_qs(sent.decode(errors="replace"), True).items()}
+        if not hmac.compare_digest(given.get("csrf", "").encode(), self._csrf.encode()):
+            return PlainTextResponse("This form is not of this page: load it again.", 403)
+        return await run_in_threadpool(self._changed, request, given)
+
+    def _changed(self, request: Request, given: Mapping[str, str]) -> Response:
+        run_id = given.get("id", "")
+        try:
+            with unknown_shown():
+                newest = self.reader.past(run_id).rows[-1]
+            graph = self._graph_of(newest)
+            make = CHANGES.get(given.get("do", ""))
+            if graph is None or make is None:
+                return PlainTextResponse("This run is only shown: its graph was not given to the page.", 403)
+            change: Change = make(graph, newest, given)
+        except Exception as error:  # noqa: BLE001 - it is told
+            return self._failed(request, error, run_id)
+        doing = self.doings.begin(run_id, change.what, change.function)
+        if doing.problem and doing.error is not None:
+            code = _STATUS_CODES.get(exit_of(doing.error), 500)
+            return self._rendered(request, "problem.html", code, problem=doing.problem, run_id=run_id)
+        root = request.scope.get("root_path", "")
+        return RedirectResponse(f"{root}/run?{urlencode({'id': change.leads_to})}", 303)
+
+
+def _number(asked: Mapping[str, str], name: str, otherwise: int, most: int) -> int:
+    """Return a number of an address, at most so large."""
+    text = asked.get(name, "")
+    return min(int(text), most) if text.isascii() and text.isdecimal() and len(text) < 12 else otherwise

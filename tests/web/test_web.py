@@ -1,0 +1,478 @@
+"""The page: what it shows, what it does, and whom it lets in."""
+
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from enum import Enum
+from typing import Literal
+from urllib.parse import quote
+
+import attrs
+import httpx2 as httpx
+import pytest
+
+from stategraph import ConfigError, ExecutionError, State
+from stategraph.stores.memory import MemoryStore
+from stategraph.stores.sqlite import SqliteStore
+from stategraph.web import app
+from tests.cli.shop import call, environment
+from tests.web.conftest import let_in
+from tests.web.desk import HOSTILE, asks, change, csrf_of, desk, loop, text_of
+
+
+def pause_of(store, run_id):
+    return store.load(run_id).pause.id
+
+
+def until(condition, seconds=20):
+    """Wait for something that comes soon."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+# --------------------------------------------------------------------------- what it shows
+
+
+def test_runs_are_listed_and_filtered(page, store, graph):
+    """By status, graph, beginning of the id, labels, day, and whether somebody is at work."""
+    graph.execute(State({"photos": []}, run_id="a-1"), labels={"customer": "c7"})
+    graph.submit(State({"photos": []}, run_id="b-1"))
+
+    def shown(**asked):
+        text = page.get("/", params=asked).text
+        return [run_id for run_id in ("a-1", "b-1") if f">{run_id}<" in text]
+
+    assert shown() == ["a-1", "b-1"]
+    assert shown(status="paused") == ["a-1"]
+    assert shown(prefix="b") == ["b-1"]
+    assert shown(labels="customer=c7") == ["a-1"]
+    assert shown(graph="others") == []
+    assert shown(since="2100-01-01") == []
+    assert shown(owned="no") == ["a-1", "b-1"]
+    assert "waits: is this worth it?" in text_of(page.get("/"))
+    assert page.get("/", params={"status": "asleep"}).status_code == 400
+    assert page.get("/", params={"after": "x"}).status_code == 400
+
+
+def test_runs_come_in_pages(page, graph):
+    """Each leads to the older ones, and keeps the filters."""
+    for number in range(60):
+        graph.submit(State({"photos": []}, run_id=f"run-{number:02}"))
+
+    first = page.get("/", params={"prefix": "run-"})
+    older = first.text.partition('<a href="?prefix=run-&amp;after=')[2].partition('"')[0]
+    second = page.get("/", params={"prefix": "run-", "after": older})
+
+    assert first.text.count('class="id"') == 50
+    assert second.text.count('class="id"') == 10
+    assert ">run-00<" in second.text
+
+
+def test_a_run_is_shown_with_all_that_is_known_of_it(page, graph):
+    """Its status, timeline, State and what changed in it, nested run, and who gave the input."""
+    graph.execute(State({"photos": ["roof"]}, run_id="claim"), by="ann", labels={"customer": "c7"})
+
+    text = text_of(page.get("/run", params={"id": "claim"}))
+
+    for told in ("claim paused", "step 2", "customer=c7", "by ann", "photos", "claim/#2/estimate", "is this worth it?"):
+        assert told in text, told
+    assert "price new 40" in text_of(page.get("/run", params={"id": "claim", "row": 2}))
+    inside = text_of(page.get("/run", params={"id": "claim/#2/estimate"}))
+    assert "of claim" in inside
+    assert "Answer" not in inside
+
+
+def test_the_state_of_each_row_can_be_seen_with_what_changed(page, graph, store):
+    """What was there before is struck out; what an answer brought is new."""
+    graph.execute(State({"photos": []}, run_id="claim"))
+    graph.resume("claim", {"verdict": {"amount": 7}}, by="bob")
+    rows = store.history("claim")
+
+    seen = [text_of(page.get("/run", params={"id": "claim", "row": row})) for row in range(len(rows))]
+
+    assert "photos new" in seen[0]
+    assert "paid new 7" in seen[-1] or "paid new 7" in seen[-2]
+    assert any("verdict new {'amount': 7}" in one for one in seen)
+    assert all("by bob" in one for one in seen)
+
+
+def test_a_picture_is_an_image_that_can_do_nothing(page, graph):
+    """Its policy lets it have its style alone."""
+    graph.execute(State({"photos": []}, run_id="claim"))
+
+    picture = page.get("/picture.svg", params={"id": "claim"})
+
+    assert picture.headers["content-type"] == "image/svg+xml"
+    assert "sandbox" in picture.headers["content-security-policy"]
+    assert "<svg" in picture.text
+    assert page.get("/picture.svg", params={"id": "claim"}).text == picture.text
+
+
+def test_a_failure_is_told_with_its_item_and_its_traceback(page, graph):
+    """From the page alone: which item it was, why, and what is finished."""
+    with pytest.raises(ExecutionError):
+        graph.execute(State({"photos": ["roof", "torn", "door"]}, run_id="claim"))
+
+    text = text_of(page.get("/run", params={"id": "claim"}))
+
+    assert "Failed at photos" in text
+    assert "1: ValueError: this photo is torn" in text
+    assert "Traceback" in text
+    assert "Finished of the step under way: 1 part (0)" in text
+
+
+def test_hostile_values_are_shown_and_do_nothing(page, store, graph):
+    """In ids, keys, values, labels, names and addresses."""
+    state = State({"photos": [], HOSTILE: HOSTILE, "big": "x" * 10_000, "deep": [{"a": b"\x00"}]}, run_id="claim")
+    graph.execute(state, by=HOSTILE, labels={"l": HOSTILE})
+
+    for address in ("/", "/run?id=claim", "/run?id=claim&row=0", f"/?prefix={HOSTILE}", f"/?status={HOSTILE}"):
+        shown = page.get(quote(address, safe="/?=&")).text
+        assert "<script>alert" not in shown
+        assert "\x1b" not in shown
+        assert "\u202e" not in shown
+    whole = page.get("/value", params={"id": "claim", "row": 0, "key": "big"})
+    assert whole.headers["content-type"].startswith("text/plain")
+    assert len(whole.text) > 10_000
+    assert page.get("/value", params={"id": "claim", "row": 0, "key": "none"}).status_code == 404
+
+
+def test_values_of_unknown_classes_are_shown(tmp_path):
+    """As another process wrote them: nothing of them is made."""
+    program = (
+        "import attrs, sys; from stategraph import State, register_type; from stategraph.stores import SqliteStore\n"
+        "@register_type(name='desk.Order')\n@attrs.frozen\nclass Order:\n    id: int\n"
+        "SqliteStore(sys.argv[1]).save(State({'order': Order(7)}, run_id='r'))"
+    )
+    subprocess.run([sys.executable, "-c", program, str(tmp_path / "runs.db")], check=True, timeout=60)
+
+    with SqliteStore(tmp_path / "runs.db", read_only=True) as store:
+        assert "desk.Order(id=7)" in text_of(let_in(app(store)).get("/run", params={"id": "r"}))
+
+
+def test_what_is_not_there_is_told(page):
+    """A run, an id that is none, a page."""
+    assert page.get("/run", params={"id": "none"}).status_code == 404
+    assert page.get("/run", params={"id": "../x"}).status_code == 400
+    assert page.get("/nothing").status_code == 404
+
+
+def test_long_runs_and_large_states_come_in_pages(page, store):
+    """The newest rows first, and earlier ones by links."""
+    state = State({f"key-{number}": number for number in range(250)}, run_id="long")
+    graph = asks(store)
+    graph.execute(state)
+
+    shown = page.get("/run", params={"id": "long", "keys": 100}).text
+
+    assert ">key-100<" in shown.replace(" <small>new</small>", "")
+    assert "key-99" not in shown
+    assert "101–200 of 250 keys" in shown
+
+
+def test_nested_runs_stand_at_their_steps_on_every_page(store):
+    """Though there are more of them than the page lists."""
+    inner = asks(store)
+    outer = loop(store, inner.as_node(inputs=lambda state: {"answer": 1}, outputs=lambda state: {}), 120)
+    outer.execute(State({"n": 0}, run_id="r"))
+    page = let_in(app(store))
+
+    for row, inside, outside in ((0, "r/#1/nested", "r/#101/nested"), (220, "r/#215/nested", "r/#1/nested")):
+        timeline = page.get("/run", params={"id": "r", "row": row}).text.partition('data-live="timeline"')[2]
+        timeline = timeline.partition('data-live="state"')[0]
+        assert f">{inside}<" in timeline
+        assert f">{outside}<" not in timeline
+
+
+# --------------------------------------------------------------------------- what it does
+
+
+def test_an_answer_is_given_and_the_run_goes_on(page, store, graph):
+    """One POST, which leads back to the run; the history knows who it was."""
+    graph.execute(State({"photos": []}, run_id="claim"))
+
+    done = change(page, "claim", "answer", pause=pause_of(store, "claim"), answer='{"amount": 7}', by="ann")
+
+    assert (done.status_code, done.headers["location"]) == (303, "/run?id=claim")
+    until(lambda: store.load("claim").status == "completed")
+    assert store.load("claim")["paid"] == 7
+    assert "ann" in [row.by for row in store.history("claim")]
+
+
+def test_an_answer_that_comes_too_late_is_refused(page, store, graph):
+    """And the page says what came of the run."""
+    graph.execute(State({"photos": []}, run_id="claim"))
+    pause = pause_of(store, "claim")
+    graph.resume("claim", {"verdict": {"amount": 1}})
+
+    done = change(page, "claim", "answer", pause=pause, answer='{"amount": 2}')
+
+    assert done.status_code == 409
+    assert "complete" in text_of(done)
+    assert store.load("claim")["paid"] == 1
+
+
+def test_work_goes_on_after_the_post_has_returned(store):
+    """A long node does not keep the browser waiting."""
+    going_on = threading.Event()
+    graph = asks(store, is_exit=False)
+    graph.add_node("work", lambda state: {"done": going_on.wait(30)})
+    graph.set_exit_point("work")
+    graph.add_edge("ask", "work")
+    graph.execute(State(run_id="r"))
+    page = let_in(app(store, [graph]))
+
+    before = page.get("/version", params={"id": "r"}).json()
+    done = change(page, "r", "answer", pause=pause_of(store, "r"), answer="yes")
+    shown = text_of(page.get("/run", params={"id": "r"}))
+    after = page.get("/version", params={"id": "r"}).json()
+    going_on.set()
+
+    assert done.status_code == 303
+    assert "at work:" in shown
+    assert "under way: work, since" in shown
+    assert before != after
+    until(lambda: store.load("r").status == "completed")
+
+
+def test_a_run_is_resumed_cancelled_forked_and_rolled_back(page, store, graph):
+    """Each by one POST."""
+    graph.execute(State({"photos": []}, run_id="claim"))
+    assert change(page, "claim", "fork", new="copy", step="1", revision="0").headers["location"] == "/run?id=copy"
+    assert store.load("copy").step == 1
+    assert "copy" in text_of(page.get("/run", params={"id": "claim"}))
+    assert change(page, "claim", "rollback", step="1", revision="0").status_code == 303
+    assert store.load("claim").step == 1
+    assert change(page, "claim", "resume").status_code == 303
+    until(lambda: store.load("claim").status == "paused")
+    assert change(page, "claim", "cancel", by="ann").status_code == 303
+    assert store.load("claim").status == "cancelled"
+    assert change(page, "claim", "answer", pause=pause_of(store, "claim"), answer='{"amount": 3}').status_code == 303
+    until(lambda: store.load("claim").status == "completed")
+    assert change(page, "claim", "fork", new="copy", step="1", revision="0").status_code == 409
+    assert change(page, "claim", "fork", new="x", step="one", revision="0").status_code == 400
+    assert change(page, "claim", "explode").status_code == 403
+
+
+class Colour(Enum):
+    """A choice."""
+
+    RED = "red"
+    BLUE = "blue"
+
+
+@attrs.frozen
+class Verdict:
+    """A record."""
+
+    accepted: bool
+    amount: int
+
+
+@pytest.mark.parametrize(
+    ("schema", "given", "answer"),
+    [
+        (None, {"answer": "[1, 2]"}, [1, 2]),
+        (None, {"answer": "plain words"}, "plain words"),
+        (str, {"answer": "[1, 2]"}, "[1, 2]"),
+        (bool, {"answer": "true"}, True),
+        (int, {"answer": "7"}, 7),
+        (float, {"answer": "0.5"}, 0.5),
+        (Literal["a", "b"], {"answer": '"b"'}, "b"),
+    ],
+)
+def test_a_form_is_made_from_the_schema_of_the_pause(store, schema, given, answer):
+    """And what it sends becomes a value of that type."""
+    graph = asks(store, schema)
+    graph.execute(State(run_id="r"))
+    page = let_in(app(store, [graph]))
+
+    assert 'name="answer"' in page.get("/run", params={"id": "r"}).text
+    assert change(page, "r", "answer", pause=pause_of(store, "r"), **given).status_code == 303
+    until(lambda: store.load("r").status == "completed")
+    assert store.load("r")["answer"] == answer
+
+
+@pytest.mark.inside
+def test_a_form_has_a_field_for_each_field_of_a_class(store):
+    """And refuses what does not fit."""
+    from stategraph.web._forms import form_of
+
+    graph = asks(store, Verdict)
+    form = form_of(graph, "ask", "answer")
+
+    assert [(one.label, one.kind) for one in form.fields] == [("accepted", "choice"), ("amount", "number")]
+    assert form.answer({"answer.accepted": "false", "answer.amount": "3"}) == {"accepted": False, "amount": 3}
+    with pytest.raises(ValueError, match="amount: 'x' is no number"):
+        form.answer({"answer.accepted": "false", "answer.amount": "x"})
+    with pytest.raises(ValueError, match="accepted: nothing was chosen"):
+        form.answer({"answer.amount": "3"})
+    assert [name for _, name in form_of(asks(store, Colour), "ask", "answer").fields[0].choices] == ["RED", "BLUE"]
+
+
+def test_an_answer_that_does_not_fit_changes_nothing(store):
+    """The page says why."""
+    graph = asks(store, int)
+    graph.execute(State(run_id="r"))
+    page = let_in(app(store, [graph]))
+
+    done = change(page, "r", "answer", pause=pause_of(store, "r"), answer="many")
+
+    assert done.status_code == 400
+    assert "is no number" in text_of(done)
+    assert store.load("r").status == "paused"
+
+
+# --------------------------------------------------------------------------- whom it lets in
+
+
+def test_without_a_graph_runs_are_only_shown(store, graph):
+    """No form is there, and none is taken."""
+    graph.execute(State({"photos": []}, run_id="claim"))
+    guard = app(store)
+    page = let_in(guard)
+
+    assert 'method="post"' not in page.get("/run", params={"id": "claim"}).text
+    data = {"csrf": guard.csrf, "do": "cancel", "id": "claim"}
+    assert page.post("/change", data=data).status_code == 403
+    assert store.load("claim").status == "paused"
+
+
+def test_only_who_has_the_token_is_let_in(store):
+    """It becomes a cookie that scripts and other sites do not see."""
+    from starlette.testclient import TestClient
+
+    guard = app(store)
+    client = TestClient(guard, base_url="http://localhost:7420")
+
+    assert client.get("/").status_code == 401
+    assert client.get("/static/page.css").status_code == 401
+    assert client.get("/?token=guessed").status_code == 401
+    let = client.get(f"/?token={guard.token}", follow_redirects=False)
+    assert (let.status_code, let.headers["location"]) == (303, "/")
+    assert {"HttpOnly", "SameSite=strict"} <= set(let.headers["set-cookie"].split("; "))
+    assert client.get("/").status_code == 200
+    assert client.get("/static/page.css").status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("headers", "code"),
+    [
+        ({"host": "evil.example"}, 421),
+        ({"host": "localhost.evil.example:7420"}, 421),
+        ({"host": "localhost:7420"}, 200),
+        ({"host": "[::1]:7420"}, 200),
+        ({"host": ""}, 421),
+        ({"host": "[::1"}, 421),
+        ({"origin": "http://evil.example"}, 403),
+        ({"origin": "null"}, 403),
+        ({"origin": "http://localhost:7420"}, 200),
+    ],
+)
+def test_host_and_origin_are_those_of_the_page(page, headers, code):
+    """A name that another resolves to this machine, or a page of another site, gets nothing."""
+    cookie = "; ".join(f"{name}={value}" for name, value in page.cookies.items())
+    assert page.get("/", headers={**headers, "cookie": cookie}).status_code == code
+
+
+def test_a_form_of_another_page_is_refused(page, store, graph):
+    """Without the text that forms bring, from another site, or larger than any form."""
+    graph.execute(State({"photos": []}, run_id="claim"))
+    data = {"do": "cancel", "id": "claim"}
+    token = csrf_of(page, "claim")
+
+    assert page.post("/change", data=data).status_code == 403
+    assert page.post("/change", data={**data, "csrf": "guessed"}).status_code == 403
+    cross = {"sec-fetch-site": "cross-site"}
+    assert page.post("/change", data={**data, "csrf": token}, headers=cross).status_code == 403
+    assert page.post("/change", data={**data, "more": "x" * 1_100_000, "csrf": token}).status_code == 413
+    assert page.get("/change").status_code == 405
+    assert store.load("claim").status == "paused"
+
+
+def test_a_browser_is_told_to_run_nothing_else(page):
+    """No inline script or style, no frame, nothing from elsewhere, nothing kept."""
+    headers = page.get("/").headers
+
+    policy = headers["content-security-policy"]
+    assert "default-src 'none'" in policy
+    assert "frame-ancestors 'none'" in policy
+    assert "unsafe" not in policy
+    assert headers["x-content-type-options"] == "nosniff"
+    assert headers["cache-control"] == "no-store"
+    text = page.get("/").text
+    assert " style=" not in text
+    assert " on" not in {part[:3] for part in text.split("<") if part.startswith(" on")}
+
+
+def test_it_can_be_mounted_in_an_application():
+    """Under a path, and with an empty token where that application asks who it is."""
+    from starlette.applications import Starlette
+    from starlette.routing import Mount
+    from starlette.testclient import TestClient
+
+    with MemoryStore() as store:
+        graph = asks(store)
+        graph.execute(State(run_id="r"))
+        site = Starlette(routes=[Mount("/runs", app(store, [graph], token="", hosts=["site.example"]))])
+        client = TestClient(site, base_url="http://site.example")
+
+        assert 'href="/runs/run?id=r"' in client.get("/runs/").text
+        assert client.get("/runs/static/page.css").status_code == 200
+        assert client.get("/runs/run", params={"id": "r"}).status_code == 200
+        done = change_at(client, "/runs", "r", store)
+        assert done.headers["location"] == "/runs/run?id=r"
+
+
+def change_at(client, root, run_id, store):
+    text = client.get(f"{root}/run", params={"id": run_id}).text
+    csrf = text.partition('name="csrf" value="')[2].partition('"')[0]
+    data = {"csrf": csrf, "do": "answer", "id": run_id, "pause": pause_of(store, run_id), "answer": "1"}
+    return client.post(f"{root}/change", data=data, follow_redirects=False)
+
+
+def test_two_graphs_of_one_name_are_refused(store):
+    """It could not be told whose runs they are."""
+    with pytest.raises(ConfigError):
+        app(store, [desk(store), desk(store)])
+
+
+# --------------------------------------------------------------------------- the command
+
+
+def test_the_command_prints_an_address_and_serves_it(tmp_path):
+    """Until it is interrupted; whoever has the address is let in."""
+    with SqliteStore(tmp_path / "runs.db") as store:
+        store.save(State(run_id="one"))
+    command = [sys.executable, "-m", "stategraph.cli", "--store", "runs.db", "ui", "--port", "0"]
+    with subprocess.Popen(command, cwd=tmp_path, env=environment(), stdout=subprocess.PIPE, text=True) as serving:
+        assert serving.stdout is not None
+        address = serving.stdout.readline().strip()
+        with httpx.Client(follow_redirects=True) as client:
+            shown = client.get(address).text
+            refused = httpx.get(address.partition("?")[0]).status_code
+        serving.send_signal(signal.SIGINT)
+
+    assert re.fullmatch(r"http://127\.0\.0\.1:\d+/\?token=.{32}", address)
+    assert ">one<" in shown
+    assert refused == 401
+    assert serving.returncode == 130
+
+
+def test_the_command_says_where_nothing_can_listen(tmp_path, monkeypatch):
+    """As where another process does."""
+    monkeypatch.chdir(tmp_path)
+    with SqliteStore(tmp_path / "runs.db") as store, socket.socket() as taken:
+        store.save(State(run_id="one"))
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        done = call("--store", "runs.db", "ui", "--port", str(taken.getsockname()[1]))
+
+    assert done.code == 1
+    assert "--port takes another" in done.err
