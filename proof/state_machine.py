@@ -8,6 +8,8 @@ import copy
 import shutil
 import tempfile
 from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
@@ -290,14 +292,21 @@ class StoreMachine(RuleBasedStateMachine):
 
     def delete(self, run_id: str, number: int) -> None:
         self.stores[number].delete(run_id)
-        self.model.delete(self.handle(number), run_id)
+        self.gone(run_id, number)
         self.did("delete")
+
+    def gone(self, run_id: str, number: int) -> None:
+        """A handle that has saved a run goes on with none that others have begun anew, unless it has looked since."""
+        self.model.delete(self.handle(number), run_id)
+        for store in self.stores:
+            with suppress(CheckpointNotFoundError):
+                store.load(run_id)
 
     def prune(self, number: int) -> None:
         due = self.model.due(clock.now_ns())
         assert set(self.stores[number].prune().runs) == due
         for run_id in due:
-            self.model.delete(self.handle(number), run_id)
+            self.gone(run_id, number)
         self.did("prune")
 
     @rule(kind=st.sampled_from(["delete", "prune", "reopen", "crash", "move", "runs"]), run_id=RUN_IDS, number=HANDLES)
@@ -350,26 +359,17 @@ class _SqliteMachine(StoreMachine):
         return SqliteStore(self.files / "runs.db")
 
 
-class _PostgresMachine(StoreMachine):
-    has_files = False
-
-    def opened(self) -> CheckpointStore:
-        return postgres_at(self.files)
-
-
-class _RedisMachine(StoreMachine):
-    has_files = False
-
-    def opened(self) -> CheckpointStore:
-        return redis_at(self.files)
+def _on_server(store_at: Callable[[Path], CheckpointStore]) -> type[StoreMachine]:
+    opened = {"has_files": False, "opened": lambda machine: store_at(machine.files)}
+    return type("_ServerMachine", (StoreMachine,), opened)
 
 
 _MACHINES: dict[str, type[StoreMachine]] = {
     "memory": _MemoryMachine,
     "disk": _DiskMachine,
     "sqlite": _SqliteMachine,
-    "postgres": _PostgresMachine,
-    "redis": _RedisMachine,
+    "postgres": _on_server(postgres_at),
+    "redis": _on_server(redis_at),
 }
 _FEWER = {"postgres": 5, "redis": 5}
 """How many times fewer rules are tried where each takes a round trip or several."""

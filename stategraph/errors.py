@@ -21,6 +21,9 @@ _Owner: TypeAlias = Any  # an Owner, likewise
 class StateGraphError(Exception):
     """Base of every error that stategraph raises."""
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({str(self)!r})"
+
 
 # --------------------------------------------------------------------------- building and configuring
 
@@ -58,9 +61,6 @@ class ConfigError(StateGraphError, ValueError):
     def __str__(self) -> str:
         value = self.value if self.is_shown else Hidden.of(self.value)
         return f"{cut(self.key)}: {shorten(value)} is not allowed; {cut(self.allowed, 500)}"
-
-    def __repr__(self) -> str:
-        return f"ConfigError({str(self)!r})"
 
 
 def _sorted(names: Iterable[str]) -> list[str]:

@@ -212,7 +212,7 @@ class StateGraph(GraphBuilder):
         run = self._new_run(how, RunCall)
         return await adrive(run_once(run, state), signal_of(how), run.services.whole)
 
-    def run_many(self, states: Iterable[State], *, max_workers: int = 8) -> Batch:
+    def run_many(self, states: Iterable[State], *, max_workers: int = 8, **how: Unpack[RunCall]) -> Batch:
         """Run many States, each as `run` does, some at the same time; iterate over what came of each, in their order.
 
         A run that fails does not stop the others: its result holds the error. States are taken as they are needed, at
@@ -222,22 +222,21 @@ class StateGraph(GraphBuilder):
         Args:
             states: The States. If iterating over them fails, that is raised after the results of those before.
             max_workers: How many run at the same time, each in a thread.
-
-        Raises:
-            GraphError: the graph is not valid.
-            ConfigError: max_workers is not a number from 1 on.
+            how: What is said of each run, as `run` takes it.
         """
         from stategraph._capabilities.batch import Batch  # imported when used
 
         self._runnable()
-        return Batch(self.run, states, max_workers, self.store)
+        return Batch(self.run, states, max_workers, self.store, how)
 
-    def arun_many(self, states: Iterable[State], *, max_workers: int = 8) -> AsyncGenerator[Recovered, None]:
+    def arun_many(
+        self, states: Iterable[State], *, max_workers: int = 8, **how: Unpack[RunCall]
+    ) -> AsyncGenerator[Recovered, None]:
         """Run many States as `run_many` does, on the running event loop, each in a task; ``aclose()`` cancels those."""
         from stategraph._capabilities.abatch import abatch  # imported when used: asyncio takes 20 ms
 
         self._runnable()
-        return abatch(self.arun, states, max_workers)
+        return abatch(partial(self.arun, **how), states, max_workers)
 
     def turn(self, run_id: str, input: Mapping[str, Any], **how: Unpack[Call]) -> State:
         """Go on with a conversation: finish the turn before, then execute the run with this input.

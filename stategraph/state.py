@@ -216,6 +216,17 @@ class State(fields.Draft, Mapping[str, Any]):
         """Return pairs of key and value, in the order of `keys`."""
         return self._data.items()
 
+    def to_json(self) -> str:
+        """Return the data as JSON, as the serializer "json" keeps them: what JSON has no type for is tagged.
+
+        Raises:
+            NotSerializableError: a value cannot be kept exactly.
+        """
+        from importlib import import_module  # by name: formats are above the State, which knows of no store
+
+        text: str = import_module("stategraph.stores.serializers").json_of(self._data)
+        return text
+
     def __repr__(self) -> str:
         keys = ", ".join(map(str, list(self._data)[:10]))
         more = ", ..." if len(self._data) > 10 else ""

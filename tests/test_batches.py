@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from stategraph import ConfigError, RunStatus, State, StateGraph
+from stategraph import ConfigError, RunCancelledError, RunStatus, State, StateGraph
 from stategraph.stores.memory import MemoryStore
 
 
@@ -151,19 +151,39 @@ def test_closing_stops_what_is_under_way():
 
 
 def test_a_batch_that_is_dropped_stops():
-    """Nobody has to close it; a question to the store waits for that."""
+    """Nobody has to close it, and nobody waits for what is under way: not even for long when it waits for others."""
     store = MemoryStore()
     graph, began, may_end = under_way(store)
     results = graph.run_many(numbers(50), max_workers=1)
     next(results)
     assert began.wait(30)
-    before = threading.active_count()
+    threads = [one for one in threading.enumerate() if one.name.startswith("stategraph batch")]
 
     del results
+    graph.run(State({"n": 5}, run_id="n5"))  # asks the store, which settles what was dropped
     may_end.set()
-    graph.run(State({"n": 5}, run_id="n5"))
+    for one in threads:
+        one.join(30)
 
-    assert threading.active_count() <= before + 1
+    assert len(threads) == 1
+    assert set(store.list()) <= {"n1"}
+    assert graph.run(State({"n": 1}, run_id="n1")).status is RunStatus.COMPLETED
+
+
+@pytest.mark.parametrize("collect", [run_sync, run_async])
+def test_what_is_said_of_a_run_is_said_of_each(collect):
+    """Such as labels; and the event of the caller stops them all."""
+    store = MemoryStore()
+    graph = graph_of(lambda state: {}, store)
+    collect(graph, numbers(3), labels={"night": "1"})
+    cancel = threading.Event()
+    cancel.set()
+    stopped = collect(graph, (State({"n": 7}, run_id=name) for name in "ab"), cancel=cancel)
+
+    assert all(isinstance(result.error, RunCancelledError) for result in stopped)
+    with pytest.raises(ConfigError, match="cancel"):
+        results = collect(graph, numbers(1), cancel="now")
+        raise results[0].error
 
 
 def test_closing_on_an_event_loop_cancels_what_is_under_way():

@@ -238,6 +238,15 @@ def test_the_state_at_stake_is_pickled_too() -> None:
     assert pickle.loads(pickle.dumps(error)).state == STATE
 
 
+@pytest.mark.parametrize("row", ERRORS, ids=lambda row: type(row[0]).__name__)
+def test_its_repr_shows_its_text(row: Any) -> None:
+    """As it does in a list of errors, in a group, and in a debugger."""
+    error = row[0]
+
+    assert repr(error) == f"{type(error).__name__}({str(error)!r})"
+
+
+@pytest.mark.parametrize("row", ERRORS, ids=lambda row: type(row[0]).__name__)
 def test_an_error_can_be_raised_caught_and_noted(row: Any) -> None:
     """Values are compared by identity: two errors are never equal."""
     error = row[0]

@@ -39,7 +39,7 @@ except ExecutionError:
     graph.resume("r", {"given": 1})
 """
 
-MOST_LINES = 4_150  # of code that a bare run imports: no blank lines, comments or docstrings
+MOST_LINES = 4_200  # of code that a bare run imports: no blank lines, comments or docstrings
 MOST_LINES_RESUMED = 4_650
 
 MOST_FILES = 33  # that a durable run goes through, once its graph is compiled

@@ -1,9 +1,10 @@
 """State: an immutable mapping that knows its run."""
 
 import copy
+import json
 import pickle
 from collections.abc import Mapping
-from datetime import UTC, datetime, timedelta, timezone
+from datetime import UTC, date, datetime, timedelta, timezone
 from enum import StrEnum
 from typing import Any
 
@@ -23,6 +24,7 @@ from stategraph import (
 )
 from stategraph._values.provenance import EdgeStructure, GraphStructure
 from stategraph.stores.memory import MemoryStore
+from stategraph.stores.serializers import from_plain
 from stategraph.testing import fixed
 
 
@@ -488,3 +490,25 @@ def test_an_event_of_a_state_that_a_graph_ran_names_the_graph() -> None:
     State(graph="review", observer=observer).set("a", 1)
 
     assert {event.source for event in observer.events} == {"review"}
+
+
+# --------------------------------------------------------------------------- as JSON
+
+
+@pytest.mark.parametrize("data", [{}, {"a": 1, "b": [None, True, 1.5, "é\n"], "c": {"d": {}}}], ids=str)
+def test_plain_data_are_json_as_they_are(data: dict[str, Any]) -> None:
+    """What reads JSON reads them."""
+    assert json.loads(State(data).to_json()) == data
+
+
+def test_what_json_has_no_type_for_is_tagged() -> None:
+    """As the serializer does; nothing is lost or guessed."""
+    text = State({"when": date(2026, 1, 2), "$x": (1, 2), "parts": {3}}).to_json()
+
+    assert from_plain(json.loads(text)) == {"when": date(2026, 1, 2), "$x": (1, 2), "parts": {3}}
+
+
+def test_what_cannot_be_kept_is_no_json() -> None:
+    """The error has the path to it."""
+    with pytest.raises(NotSerializableError, match="a"):
+        State({"a": [object()]}).to_json()

@@ -76,7 +76,7 @@ class PostgresServer:
         return _PostgresNetwork(options)
 
     def crash(self) -> None:
-        postgres_server.crash()
+        postgres_server.crash(postgres_server.server())
 
     @contextmanager
     def read_only(self) -> Iterator[None]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextvars
-import os
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -11,6 +10,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import Self
 
+from stategraph._drivers.limits import StopSignal
+from stategraph._drivers.options import RunCall
 from stategraph._engine.calling import Recovered
 from stategraph._engine.start import id_of
 from stategraph._util.dropped import reaper
@@ -37,20 +38,21 @@ def failed(state: State, error: Exception) -> Recovered:
 class Batch(Iterator[Recovered]):
     """Runs of many States in threads; to iterate over it yields what came of each, in the order of the States.
 
-    To close it, or to leave its ``with``, stops the runs under way and waits for them. One that is dropped is closed
-    soon after.
+    To close it, or to leave its ``with``, stops the runs under way and waits for them. Those of one that is dropped
+    are stopped as well, and nobody waits for them.
     """
 
     _threads: ThreadPoolExecutor | None = None
 
     def __init__(
-        self, run: Callable[..., State], states: Iterable[State], max_workers: int, store: object = None
+        self, run: Callable[..., State], states: Iterable[State], max_workers: int, store: object, how: RunCall
     ) -> None:
         self._max_workers = checked_workers(max_workers)
-        self._run, self._states, self._store = run, iter(states), store
+        self._states, self._store = iter(states), store
         self._under_way: deque[Future[Recovered]] = deque()
-        self._cancel = threading.Event()
-        self._has_more, self._pid = True, os.getpid()
+        self._stop = _Stop(how.get("cancel"))
+        self._run = partial(run, **{**how, "cancel": self._stop})
+        self._has_more = True
 
     def __next__(self) -> Recovered:
         try:
@@ -69,7 +71,8 @@ class Batch(Iterator[Recovered]):
         self._under_way.clear()
         threads, self._threads = self._threads, None
         if threads is not None:
-            _end(self._cancel, threads)
+            self._stop.set()
+            threads.shutdown(cancel_futures=True)
 
     def __enter__(self) -> Self:
         return self
@@ -78,8 +81,8 @@ class Batch(Iterator[Recovered]):
         self.close()
 
     def __del__(self) -> None:
-        if self._threads is not None and self._pid == os.getpid():  # a finaliser must not wait for threads
-            reaper.hand_over(self._store, partial(_end, self._cancel, self._threads))
+        if self._threads is not None:  # a finaliser takes no lock, and nothing waits for runs that wait for the store
+            reaper.hand_over(self._store, partial(_drop, self._stop, self._threads))
 
     def _begin(self) -> None:
         """Begin as many runs as may be ahead of the results. What the States raise comes after the results before."""
@@ -100,16 +103,28 @@ class Batch(Iterator[Recovered]):
         if self._threads is None:
             self._threads = ThreadPoolExecutor(self._max_workers, "stategraph batch")
         context = contextvars.copy_context()
-        return self._threads.submit(context.run, _result_of, self._run, state, self._cancel)
+        return self._threads.submit(context.run, _result_of, self._run, state)
 
 
-def _result_of(run: Callable[..., State], state: State, cancel: threading.Event) -> Recovered:
+class _Stop(threading.Event):
+    """Stops the runs of a batch: once it is set, or the event that the caller gave."""
+
+    def __init__(self, given: threading.Event | None) -> None:
+        super().__init__()
+        StopSignal.of(given, None)  # raises if it is none
+        self._given = given
+
+    def is_set(self) -> bool:
+        return super().is_set() or (self._given is not None and self._given.is_set())
+
+
+def _result_of(run: Callable[[State], State], state: State) -> Recovered:
     try:
-        return Recovered(state.run_id, run(state, cancel=cancel))
+        return Recovered(state.run_id, run(state))
     except Exception as error:
         return failed(state, error)
 
 
-def _end(cancel: threading.Event, threads: ThreadPoolExecutor) -> None:
-    cancel.set()
-    threads.shutdown(cancel_futures=True)
+def _drop(stop: threading.Event, threads: ThreadPoolExecutor) -> None:
+    stop.set()
+    threads.shutdown(wait=False, cancel_futures=True)

@@ -47,6 +47,7 @@ from stategraph._protocol.store import Store
 from stategraph._util.callables import failure_of, is_async_callable
 from stategraph._util.cancellation import outlast
 from stategraph._util.dropped import reaper
+from stategraph.errors import ExecutionError
 from stategraph.state import State
 
 _Answer = TypeVar("_Answer")
@@ -89,6 +90,8 @@ async def adrive(
                     await workers.check_cancelled_at_the_end(error)
                     if isinstance(error, StopIteration):
                         return cast(_Answer, error.value)
+                    if isinstance(error, ExecutionError):
+                        raise error.with_traceback(None) from error.__cause__  # as `drive`
                     raise
                 go_on, value = task.throw, await workers.thrown(error)
 

@@ -12,6 +12,7 @@ from stategraph._drivers.endings import left, raised_after
 from stategraph._drivers.sync import Performer, Shown, carry_out
 from stategraph._protocol.commands import Command, Stopped, Task
 from stategraph._util.dropped import reaper
+from stategraph.errors import ExecutionError
 from stategraph.state import State
 
 if TYPE_CHECKING:
@@ -55,6 +56,8 @@ def _iterate(task: Task[_Answer], signal: StopSignal | None, store: object) -> G
                 if getgeneratorstate(task) != GEN_CLOSED:  # an interrupt, on the way to the task
                     go_on, value = task.throw, error
                 elif thrown is None:
+                    if isinstance(error, ExecutionError):
+                        raise error.with_traceback(None) from error.__cause__  # as `drive`
                     raise
                 else:
                     thrown = raised_after(thrown, error)

@@ -22,6 +22,7 @@ from stategraph._protocol.commands import (
     escaped,
 )
 from stategraph._util.dropped import reaper
+from stategraph.errors import ExecutionError
 from stategraph.state import State
 
 if TYPE_CHECKING:
@@ -41,6 +42,8 @@ def drive(task: Task[_Answer], signal: StopSignal | None) -> _Answer:
     performer = Performer(signal)
     try:
         return carry_out(task, performer.perform, task.send, None)
+    except ExecutionError as error:
+        raise error.with_traceback(None) from error.__cause__  # the calls in here tell whoever reads it nothing
     finally:
         performer.close()
 

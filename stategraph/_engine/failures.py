@@ -12,6 +12,7 @@ from stategraph._engine.saving import emit
 from stategraph._graph.compiled import CompiledNode
 from stategraph._protocol.commands import CannotAwait, Escaped, Stopped, StoreFailed, Task
 from stategraph._text.shown import describe_exception
+from stategraph._util.tracebacks import begin_with_users
 from stategraph._values.events import EventType
 from stategraph._values.frozen import lay_over
 from stategraph._values.provenance import ErrorInfo, Facts, RunStatus
@@ -69,6 +70,7 @@ def no_way_on(run: RunContext, stage: CompiledNode, no_way: NoWay) -> Task[Execu
     yield from announce_entry(run, stage, no_way, "", begins=False)
     cause = no_way.error
     if cause is not None:
+        begin_with_users(cause)
         edge = stage.edges[no_way.tried - 1]
         reason = f"cannot be left: the predicate of edge {edge} failed: {describe_exception(cause)}"
     else:
@@ -83,6 +85,7 @@ def handle(
 ) -> Task[tuple[str, dict[str, Any]]]:
     """Return the node that handles the failure of another one, and the data that it finds; raise if there is none."""
     state, name, attempt = run.state, stage.name, 1 if step is None else step.attempt
+    begin_with_users(error)
     if EventType.NODE_ERROR in run.wanted:
         from stategraph._engine.announce import announce_failure  # imported when used: it is there since the run began
 

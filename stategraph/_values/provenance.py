@@ -15,6 +15,7 @@ import attrs
 
 from stategraph._text.shown import describe_exception, shorten
 from stategraph._values.ids import check_run_id
+from stategraph.errors import ExecutionError
 
 _MESSAGE_LENGTH = 2000  # characters of an exception's text that are kept, and of its traceback
 _CALLS = 10  # of its traceback
@@ -115,8 +116,16 @@ class ErrorInfo:
 
 
 def shortened_traceback(error: BaseException) -> str:
-    """Return the last calls that led to an exception: file, line and function of each, and no lines of code."""
+    """Return the last calls that led to an exception: file, line and function of each, and no lines of code.
+
+    Of a group that is the first one in it, and of the failure of a nested run its cause: what is around it is ours.
+    """
     calls: list[str] = []
+    while isinstance(error, BaseExceptionGroup | ExecutionError):
+        cause = error.exceptions[0] if isinstance(error, BaseExceptionGroup) else error.__cause__
+        if cause is None:
+            break
+        error = cause
     at = error.__traceback__
     while at is not None:
         code = at.tb_frame.f_code

@@ -107,6 +107,15 @@ def _key(key: Any) -> str:
     return key[1:]
 
 
+def json_of(value: Any) -> str:
+    """Return a value as JSON, as the serializer "json" writes it. Raises NotSerializableError as `plain` does."""
+    return _text_of(plain(value))
+
+
+def _text_of(form: Any) -> str:
+    return json.dumps(form, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+
+
 def from_plain(form: Any) -> Any:
     """Return the value that has this plain form. Its containers are ordinary ones.
 
@@ -189,7 +198,7 @@ class _Json(Serializer):
     """Readable with other tools: RFC 8259, in UTF-8."""
 
     def dumps(self, plain: Any) -> bytes:
-        return json.dumps(plain, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
+        return _text_of(plain).encode()
 
     def loads(self, payload: bytes) -> Any:
         check_json(payload, _DEEPEST)

@@ -32,7 +32,7 @@ from stategraph.stores._rows.access import SharedCommits
 from stategraph.stores._rows.records import WriteBatch
 from stategraph.stores.write_behind import WriteBehindStore
 from tests.postgres_proxy import Proxy, folder_of
-from tests.postgres_server import crash, dsn, new_schema, open_postgres
+from tests.postgres_server import crash, dsn, new_schema, new_server, open_postgres
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -41,6 +41,14 @@ pytestmark = pytest.mark.timeout(60)
 def schema() -> str:
     """-> the name of a schema that is not there yet."""
     return new_schema()
+
+
+@pytest.fixture
+def own_server() -> Iterator[Any]:
+    """-> a server that a test may kill: with nothing in it, it is soon there again."""
+    server = new_server()
+    yield server
+    server.cleanup()
 
 
 @pytest.fixture
@@ -626,9 +634,9 @@ class TestFaults:
             store.list()
         assert time.monotonic() - began < 5
 
-    def test_a_server_that_is_killed(self, schema: str) -> None:
+    def test_a_server_that_is_killed(self, own_server: Any) -> None:
         """And started again under load: each save that was acknowledged is there, and nobody is told of it."""
-        store = open_postgres(schema, patience=30)
+        store = open_postgres(dsn=str(own_server.get_uri()), patience=100)
         kept: dict[str, int] = {}
         stop = threading.Event()
 
@@ -643,7 +651,7 @@ class TestFaults:
             try:
                 for _ in range(2):
                     time.sleep(0.3)
-                    crash()
+                    crash(own_server)
             finally:
                 time.sleep(0.2)
                 stop.set()

@@ -55,7 +55,7 @@ class Outcome:
     result: Any = None
     error: BaseException | None = None
     collected: Exception | None = None
-    took: float | None = None
+    took: float | None = attrs.field(default=None, eq=False, repr=False)  # it is never the same twice
 
 
 def outcome_of_error(job: Job, error: BaseException, took: float | None = None) -> Outcome:
