@@ -1,13 +1,23 @@
-"""What a compiled graph takes from the configuration and the store of its graph."""
+"""What a compiled graph, and a run of it, take from the configuration and the store of their graph."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
+from stategraph._drivers.sync import hand_over
+from stategraph._engine.context import RunContext
+from stategraph._engine.io import RunIO
 from stategraph._graph.compiled import CompiledGraph
+from stategraph._util.dropped import reaper
+from stategraph._values.events import Listener, wanted_events
 from stategraph.config import GraphConfig
-from stategraph.stores.base import CheckpointStore
+from stategraph.stores.base import CheckpointStore, RetentionPolicy
+
+if TYPE_CHECKING:
+    from stategraph._protocol.store import Store
 
 
 def plan_of(
@@ -47,6 +57,43 @@ def plan_of(
     from stategraph._capabilities.equip import equipped  # imported when used: by graphs that need more than calls
 
     return equipped(plan, store)
+
+
+def new_run(
+    plan: CompiledGraph, config: GraphConfig, store: CheckpointStore, observer: Listener, *, shows: bool, asked: Any
+) -> RunContext:
+    """Return the context of a call that runs a graph.
+
+    Args:
+        plan: The graph, compiled.
+        config: Its configuration.
+        store: Its store.
+        observer: Hears of the run.
+        shows: Whether its States are shown to whoever iterates over it.
+        asked: What is said of the call, as the last arguments of RunContext.
+    """
+    checkpoint = config.checkpoint
+    written: Store = store
+    if plan.write_behind:
+        from stategraph.stores.write_behind import WriteBehindStore  # imported when used: for durability "async"
+
+        written = WriteBehindStore(store)
+    policy = RetentionPolicy(checkpoint.retention, checkpoint.window, checkpoint.ttl)
+    services = RunIO(written, observer, config.name, policy, plan.persist, partial(reaper.settle, store))
+    dropped = partial(hand_over, store, os.getpid())
+    return RunContext(plan, services, wanted_events(observer), shows, dropped, *asked)
+
+
+def blocks(run: RunContext) -> RunContext:
+    """Return a run that blocks this thread. Raises where it cannot: its nodes are async, and a loop runs here."""
+    plan, node = run.plan, run.plan.async_node
+    if plan.start_nested is not None:  # nested graphs may have changed since this one was compiled
+        node = next((name for name, stage in plan.stages.items() if stage.node.is_async), None)
+    if node is not None:
+        from stategraph._drivers.blocking import check_no_loop  # imported when used: with async nodes
+
+        check_no_loop(node, shows=run.shows)
+    return run
 
 
 def _digest_of(*parts: Mapping[str, Any]) -> str:

@@ -8,19 +8,17 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Unpack
 
 from stategraph._drivers.options import Call, ExecuteCall, ResumeCall, RunCall, asked_of, executed, resumed, signal_of
-from stategraph._drivers.sync import drive, hand_over
+from stategraph._drivers.sync import drive
 from stategraph._engine.context import RunContext
-from stategraph._engine.io import RunIO
 from stategraph._graph.builder import GraphBuilder
 from stategraph._graph.compiled import CompiledGraph
-from stategraph._plan import plan_of
-from stategraph._util.dropped import reaper
-from stategraph._values.events import Listener, wanted_events
+from stategraph._plan import blocks, new_run, plan_of
+from stategraph._values.events import Listener
 from stategraph.config import GraphConfig
 from stategraph.errors import ConfigError
 from stategraph.observers.registry import checked_observer, get_observer, with_progress
 from stategraph.state import State
-from stategraph.stores.base import CheckpointStore, RetentionPolicy
+from stategraph.stores.base import CheckpointStore
 from stategraph.stores.registry import checked_store, get_checkpoint_store
 
 if TYPE_CHECKING:
@@ -28,7 +26,6 @@ if TYPE_CHECKING:
     from stategraph._drivers.iteration import Stream
     from stategraph._drivers.streams import AsyncStream
     from stategraph._engine.calling import Recovered
-    from stategraph._protocol.store import Store
     from stategraph.nodes.subgraph import GraphNode, Keys
     from stategraph.picture import Picture
 
@@ -349,30 +346,35 @@ class StateGraph(GraphBuilder):
         task = resumed(self._new_run(how, ResumeCall, shows=True), run_id, updates, how)
         return AsyncStream(task, signal_of(how), self.store)
 
-    def _new_run(self, how: Call, kind: type = Call, *, shows: bool = False) -> RunContext:
-        asked = asked_of(how, kind)
-        plan, checkpoint = self._runnable(), self.config.checkpoint
-        store: Store = self.store
-        if plan.write_behind:
-            from stategraph.stores.write_behind import WriteBehindStore  # imported when used: for durability "async"
+    def follow(self, run_id: str, *, wait: float | None = None, timeout: float | None = None) -> Iterator[State]:
+        """Yield the States of a run that others are at work on: those that are kept so far, then each new one.
 
-            store = WriteBehindStore(self.store)
-        policy = RetentionPolicy(checkpoint.retention, checkpoint.window, checkpoint.ttl)
+        They are those that `stream` yields, without chunks, and how the run paused, failed or was cancelled. It ends
+        with the run, or when that is gone; States that retention drops before they are seen are left out.
+
+        Args:
+            run_id: The run.
+            wait: Seconds to wait for it to begin, before a CheckpointNotFoundError.
+            timeout: Seconds until a TimeoutError: a run whose owner was killed does not end until somebody resumes it.
+        """
+        from stategraph._capabilities.follow import follow  # imported when used
+
+        return follow(self.store, run_id, wait, timeout)
+
+    def afollow(
+        self, run_id: str, *, wait: float | None = None, timeout: float | None = None
+    ) -> AsyncGenerator[State, None]:
+        """Yield what `follow` yields, on the running event loop."""
+        from stategraph._capabilities.follow import afollow
+
+        return afollow(self.store, run_id, wait, timeout)
+
+    def _new_run(self, how: Call, kind: type = Call, *, shows: bool = False) -> RunContext:
         observer = with_progress(self.observer) if how.get("progress") else self.observer
-        services = RunIO(store, observer, self._name, policy, plan.persist, partial(reaper.settle, self.store))
-        dropped = partial(hand_over, self.store, os.getpid())
-        return RunContext(plan, services, wanted_events(observer), shows, dropped, *asked)
+        return new_run(self._runnable(), self.config, self.store, observer, shows=shows, asked=asked_of(how, kind))
 
     def _sync_run(self, how: Call, kind: type = Call, *, shows: bool = False) -> RunContext:
-        run = self._new_run(how, kind, shows=shows)
-        plan, node = run.plan, run.plan.async_node
-        if plan.start_nested is not None:  # nested graphs may have changed since this one was compiled
-            node = next((name for name, stage in plan.stages.items() if stage.node.is_async), None)
-        if node is not None:
-            from stategraph._drivers.blocking import check_no_loop  # imported when used: with async nodes
-
-            check_no_loop(node, shows=shows)
-        return run
+        return blocks(self._new_run(how, kind, shows=shows))
 
     def _runnable(self) -> CompiledGraph:
         plan = self._planned()

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import click
 
+from stategraph._capabilities.follow import fresh_rows
+from stategraph._values.provenance import RunStatus
 from stategraph.cli._asked import Asked, asked, common
 from stategraph.cli._changing import END_OF_CALL
 from stategraph.cli._commands.history import history_row
@@ -18,7 +19,6 @@ from stategraph.cli._screen import STYLES, Cell, Screen, note
 from stategraph.cli._shapes import summary_shape
 
 if TYPE_CHECKING:
-    from stategraph.stores.base import CheckpointStore
     from stategraph.stores.summaries import Summary
 
 _EXAMPLES = """
@@ -40,46 +40,21 @@ _SHARE = 4  # of the time, at most, is one part spent on looking
 def command(request: Asked, run_id: str, every: float) -> int:
     """Follow a run as it goes on, until it ends or pauses."""
     store, screen = request.open(), request.screen
-    last: Summary | None = None
-    for rows in _changes(store, run_id, every):
-        for row in _new(rows, last):
+    newest = story(store, run_id)[-1]
+    if newest.status is RunStatus.ACTIVE and store.owner(run_id) is None and not request.is_json:
+        note("nobody is at work on it yet")
+    began = time.monotonic()
+    for rows in fresh_rows(store, run_id):
+        for row in rows:
             if request.is_json:
                 screen.record(summary_shape(row))
             else:
                 _show(screen, row)
-        is_first, last = last is None, rows[-1]
-        if str(last.status) in END_OF_CALL:
-            return END_OF_CALL[str(last.status)]
-        if is_first and store.owner(run_id) is None and not request.is_json:
-            note("nobody is at work on it yet")
-    raise Failure(Exit.NOT_FOUND, f"{run_id} is gone: it has completed, and is not preserved, or was deleted")
-
-
-def _changes(store: CheckpointStore, run_id: str, every: float) -> Iterator[list[Summary]]:
-    """Yield the history of a run whenever it has changed, until the run is gone."""
-    rows, token = story(store, run_id), None
-    while rows:
-        began = time.monotonic()
-        newer = store.changed_since(token, run_id)
-        if newer is not None:
-            token, rows = newer, store.history(run_id)
-            if rows:
-                yield rows
+        if rows and str(rows[-1].status) in END_OF_CALL:
+            return END_OF_CALL[str(rows[-1].status)]
         time.sleep(max(every, _SHARE * (time.monotonic() - began)))
-
-
-def _new(rows: list[Summary], last: Summary | None) -> list[Summary]:
-    """Return the rows that came after the last one, which may not be kept any longer."""
-    if last is None:
-        return rows
-    known = next((place for place in reversed(range(len(rows))) if _key(rows[place]) == _key(last)), None)
-    if known is not None:
-        return rows[known + 1 :]
-    return [row for row in rows if row.timestamp > last.timestamp] or rows[-1:]
-
-
-def _key(row: Summary) -> tuple[object, ...]:
-    return row.step, row.revision, row.kind, row.timestamp
+        began = time.monotonic()
+    raise Failure(Exit.NOT_FOUND, f"{run_id} is gone: it has completed, and is not preserved, or was deleted")
 
 
 def _show(screen: Screen, row: Summary) -> None:
