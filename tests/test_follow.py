@@ -22,7 +22,7 @@ from stategraph import (
     State,
     StateGraph,
 )
-from stategraph.stores import CheckpointStore, MemoryStore
+from stategraph.stores import CheckpointStore, MemoryStore, SqliteStore
 from tests.scenarios import FourMethodStore
 
 Follow = Callable[..., list[State]]
@@ -211,9 +211,7 @@ def other_process(tmp_path: Any) -> Iterator[subprocess.Popen[str]]:
 
 def test_a_run_of_another_process(other_process: subprocess.Popen[str], tmp_path: Any) -> None:
     """Is followed step by step; if that is killed, until the run is resumed here."""
-    from stategraph.stores import SqliteStore
-
-    graph = counting(SqliteStore(tmp_path / "runs.db"))
+    graph = counting(store := SqliteStore(tmp_path / "runs.db"))
     followed: list[State] = []
     for state in graph.follow("a", wait=60, timeout=60):
         followed.append(state)
@@ -225,5 +223,6 @@ def test_a_run_of_another_process(other_process: subprocess.Popen[str], tmp_path
             other_process.kill()
             other_process.wait()
             graph.resume("a")
+    store.close()
 
     assert told(followed) == BEFORE_THE_PAUSE
