@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from stategraph import ConfigError, RunCancelledError, RunStatus, State, StateGraph
+from stategraph import ConfigError, RetryPolicy, RunCancelledError, RunStatus, State, StateGraph
 from stategraph.stores.memory import MemoryStore
 
 
@@ -184,6 +184,23 @@ def test_what_is_said_of_a_run_is_said_of_each(collect):
     with pytest.raises(ConfigError, match="cancel"):
         results = collect(graph, numbers(1), cancel="now")
         raise results[0].error
+
+
+def test_the_event_of_the_caller_ends_a_wait():
+    """Such as the one before another attempt."""
+    cancel = threading.Event()
+
+    def fail(state):
+        cancel.set()
+        raise OSError("later")
+
+    graph = StateGraph("batch", store=MemoryStore())
+    graph.add_node("work", fail, retry=RetryPolicy(initial_delay=3600, max_delay=3600))
+    graph.set_entry_point("work")
+    graph.set_exit_point("work")
+
+    (result,) = graph.run_many(numbers(1), cancel=cancel)
+    assert isinstance(result.error, RunCancelledError)
 
 
 def test_closing_on_an_event_loop_cancels_what_is_under_way():

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextvars
+import math
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -21,6 +23,8 @@ from stategraph.state import State
 
 AHEAD = 2
 """States that are taken for each worker, before the result of the first of them is asked for."""
+
+_LOOK = 0.05  # seconds between two looks at the event of the caller, while a run waits
 
 
 def checked_workers(max_workers: int) -> int:
@@ -116,6 +120,14 @@ class _Stop(threading.Event):
 
     def is_set(self) -> bool:
         return super().is_set() or (self._given is not None and self._given.is_set())
+
+    def wait(self, timeout: float | None = None) -> bool:
+        if self._given is None:
+            return super().wait(timeout)
+        until = time.monotonic() + (math.inf if timeout is None else timeout)
+        while not self.is_set() and time.monotonic() < until:  # nobody tells it that the other one is set
+            super().wait(min(_LOOK, until - time.monotonic()))
+        return self.is_set()
 
 
 def _result_of(run: Callable[[State], State], state: State) -> Recovered:
