@@ -26,7 +26,7 @@ from stategraph import (
 )
 from stategraph.nodes._parts.run import ATTEMPTS
 from stategraph.stores import CheckpointStore
-from tests.scenarios import Killed, MortalStore
+from stategraph.testing import Killed, MortalStore
 from tests.test_events import Recorder
 
 SOON = RetryPolicy(max_attempts=3, initial_delay=0)
