@@ -217,7 +217,7 @@ def test_the_fixtures_of_the_plugin(pytester: pytest.Pytester) -> None:
             assert memory_store.list() == []
         """
     )
-    pytester.runpytest_inprocess("-p", "stategraph.testing.plugin", "-p", "no:randomly").assert_outcomes(passed=2)
+    pytester.runpytest_inprocess("-p", "no:randomly").assert_outcomes(passed=2)
 
 
 @pytest.mark.parametrize("name", ["assert_resumes_everywhere", "kill_at", "fail_at", "fixed", "MortalStore"])
