@@ -35,6 +35,7 @@ check: $(VENV)/test.stamp $(VENV)/check.stamp  ## Lint, check the format and the
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
+	@$(BIN)/python tools/check_slips.py
 
 format: $(VENV)/check.stamp  ## Format the code, and mend what ruff can mend
 	$(BIN)/ruff check --fix

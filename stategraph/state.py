@@ -173,19 +173,19 @@ class State(fields.Draft, Mapping[str, Any]):
     def __getitem__(self, key: str) -> Any:
         return self._data[key]
 
-    if not TYPE_CHECKING:  # a type checker would believe in any attribute
+    if not TYPE_CHECKING:  # a type checker would believe in any attribute, and that a State can be changed
 
         def __getattr__(self, name: str) -> NoReturn:
             hint = "" if name[:1] == "_" or name not in self._data else f"; a key is read with state[{name!r}]"
             raise AttributeError(f"'State' object has no attribute {name!r}{hint}", name=name, obj=self)
 
-    def __setitem__(self, key: str, value: object) -> NoReturn:
-        raise TypeError(
-            f"a State never changes: State.set({key!r}, value) makes a new one, or return {{{key!r}: value}}"
-        )
+        def __setitem__(self, key: str, value: object) -> NoReturn:
+            raise TypeError(
+                f"a State never changes: State.set({key!r}, value) makes a new one, or return {{{key!r}: value}}"
+            )
 
-    def __delitem__(self, key: str) -> NoReturn:
-        raise TypeError(f"a State never changes: State.remove({key!r}) makes a new one")
+        def __delitem__(self, key: str) -> NoReturn:
+            raise TypeError(f"a State never changes: State.remove({key!r}) makes a new one")
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._data)

@@ -113,7 +113,7 @@ def test_the_views_are_read_only() -> None:
     with pytest.raises(TypeError):
         state.keys().mapping["a"] = 2  # type: ignore[attr-defined]
     with pytest.raises(TypeError):
-        state["a"] = 2
+        state["a"] = 2  # type: ignore[index]
     assert state["a"] == 1
 
 

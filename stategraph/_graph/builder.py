@@ -19,7 +19,7 @@ from stategraph._values.provenance import EdgeStructure, GraphStructure
 from stategraph.edges import Edge, LibraryPredicate, Predicate, predicate_problem
 from stategraph.errors import GraphError, UnknownNodeError
 from stategraph.nodes.base import Node
-from stategraph.nodes.function import FunctionNode, NodeFunction
+from stategraph.nodes.function import FunctionNode, GivenFunction, NodeFunction
 
 if TYPE_CHECKING:
     from stategraph._schema.schema import Schema
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from stategraph.policies import CachePolicy, RetryPolicy
     from stategraph.state import State
 
-_Function = TypeVar("_Function", bound=NodeFunction)
+_Function = TypeVar("_Function", bound=GivenFunction)
 _ITS_OWN = object()  # the name of a function
 
 
@@ -92,7 +92,7 @@ class GraphBuilder:
     def add_node(
         self,
         name: str,
-        node: NodeFunction | Node,
+        node: GivenFunction | Node,
         *,
         retry: RetryPolicy | None = None,
         timeout: float | None = None,
@@ -148,7 +148,7 @@ class GraphBuilder:
 
         return add if function_or_name is _ITS_OWN or name is not None else add(function_or_name)
 
-    def add_sequence(self, *nodes: NodeFunction | str) -> None:
+    def add_sequence(self, *nodes: GivenFunction | str) -> None:
         """Add functions as nodes under their own names, and an edge from each to the next.
 
         The name of a node that is there stands for it: ``graph.add_sequence("review", publish, notify)``.

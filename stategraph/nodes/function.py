@@ -17,10 +17,16 @@ from stategraph.state import State, data_of
 
 if TYPE_CHECKING:
     from stategraph._schema.schema import Schema
+    from stategraph.nodes.context import NodeContext
     from stategraph.nodes.step import StepContext
 
 NodeFunction: TypeAlias = Callable[..., Any]
 """``State -> State | mapping of updates``, sync or async; with a NodeContext as well, if it has a parameter for one."""
+
+if TYPE_CHECKING:
+    GivenFunction: TypeAlias = Callable[[Any], Any] | Callable[[Any, NodeContext], Any]
+else:  # what type checkers are told, and nobody else asks for
+    GivenFunction: TypeAlias = NodeFunction
 
 
 @attrs.frozen

@@ -1,0 +1,57 @@
+"""Check that type checkers report each slip in tests/typing/slips.py and nothing else, and that examples have none."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Set as AbstractSet
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+SLIPS = "tests/typing/slips.py"
+
+
+def main() -> int:
+    """Do it; return the exit code."""
+    lines = (ROOT / SLIPS).read_text(encoding="utf-8").splitlines()
+    slips = {number for number, line in enumerate(lines, 1) if line.endswith("# slip")}
+    found = {"mypy": reported(mypy(SLIPS)), "pyright": reported(pyright(SLIPS))}
+    problems = [problem for checker, told in found.items() for problem in differences(checker, told, slips, lines)]
+    output = pyright("examples")
+    if reported(output):
+        problems.append(output)
+    for problem in problems:
+        print(problem, file=sys.stderr)
+    return 1 if problems else 0
+
+
+def mypy(path: str) -> str:
+    """Return what mypy says of a file."""
+    return _run("mypy", "--strict", "--no-error-summary", "--config-file=", "--cache-dir=.mypy_cache/slips", path)
+
+
+def pyright(path: str) -> str:
+    """Return what pyright says of a file or a folder."""
+    return _run("pyright", "--pythonpath", sys.executable, path)
+
+
+def reported(output: str) -> set[int]:
+    """Return the numbers of the lines in which a checker has found an error."""
+    return {int(number) for number in re.findall(r"\.py:(\d+)(?::\d+)?(?: -)?:? error", output)}
+
+
+def differences(checker: str, told: AbstractSet[int], slips: AbstractSet[int], lines: list[str]) -> list[str]:
+    """Return what a checker has not reported, and what it has reported although it is right."""
+    missed = [f"{checker} does not report: {lines[number - 1]}" for number in sorted(slips - told)]
+    wrong = [f"{checker} reports: {lines[number - 1]}" for number in sorted(told - slips)]
+    return missed + wrong
+
+
+def _run(module: str, *arguments: str) -> str:
+    command = [sys.executable, "-m", module, *arguments]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False).stdout
+
+
+if __name__ == "__main__":
+    sys.exit(main())
