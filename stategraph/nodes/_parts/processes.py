@@ -5,17 +5,17 @@ from __future__ import annotations
 import os
 import threading
 import time
-import traceback
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
 from stategraph._text.shown import describe_exception, shorten
 from stategraph._util.callables import name_of
 from stategraph.nodes._parts.jobs import Job, Outcome, outcome_of_error
+from stategraph.nodes._parts.messages import caused, do, outcome_of, pickled, unpickled
 from stategraph.nodes._parts.pools import LOOK
 from stategraph.nodes._parts.trying import Trying
 
@@ -23,9 +23,8 @@ if TYPE_CHECKING:
     from multiprocessing.connection import Connection
     from multiprocessing.process import BaseProcess
 
-_Error = TypeVar("_Error", bound=BaseException)
-
 _END = b""  # tells a process that there is nothing more to be done
+_READY = b"ready"  # tells the pool that a process has started: from now on it takes time for its job
 _PATIENCE = 5  # seconds for a process to end that has closed its connection
 _LOOK = 1.0  # seconds after which is looked for processes that have died without that: one they began has it as well
 
@@ -36,12 +35,14 @@ class _Worker:
 
     Attributes:
         is_sound: Whether nobody was interrupted while something went over the connection.
+        is_ready: Whether the process has started.
     """
 
     process: BaseProcess
     connection: Connection
     job: Job | None = None
     is_sound: bool = True
+    is_ready: bool = False
     began: float = 0.0
 
     @property
@@ -61,11 +62,15 @@ class _Worker:
             self.connection.send_bytes(packed)
         self.is_sound = True
 
-    def receive(self) -> bytes:
-        """Return a message. Raises EOFError or OSError if the process has died."""
-        self.is_sound = False
-        packed = self.connection.recv_bytes()
-        self.is_sound = True
+    def receive(self) -> bytes | None:
+        """Return a message; None if there is none yet. Raises EOFError or OSError if the process has died."""
+        packed = None
+        while packed is None and self.connection.poll():
+            self.is_sound = False
+            packed = self.connection.recv_bytes()
+            self.is_sound = True
+            if packed == _READY:
+                packed, self.is_ready, self.began = None, True, time.monotonic()
         return packed
 
 
@@ -168,7 +173,8 @@ class ProcessPool:
             return []
         outcomes = []
         for worker in self._busy():
-            if worker.job is not None and worker.at_work_for >= self._trying.timeout and not worker.connection.poll():
+            is_late = worker.is_ready and worker.at_work_for >= self._trying.timeout
+            if worker.job is not None and is_late and not worker.connection.poll():
                 worker.process.kill()
                 _death(worker)
                 self._workers.remove(worker)
@@ -218,12 +224,12 @@ class ProcessPool:
             if job is None:
                 continue
             try:
-                packed = worker.receive() if worker.connection.poll() else None
+                packed = worker.receive()
             except (EOFError, OSError):
                 packed, is_dead = None, True
             if packed is not None:
                 worker.job = None
-                outcome = attrs.evolve(_outcome(job, _unpickled(packed)), took=worker.at_work_for)
+                outcome = attrs.evolve(outcome_of(job, unpickled(packed)), took=worker.at_work_for)
                 outcomes.append(self._over(job, outcome))
             elif is_dead:
                 outcomes.append(self._over(job, outcome_of_error(job, _death(worker), worker.at_work_for)))
@@ -234,10 +240,10 @@ class ProcessPool:
 def _give(worker: _Worker, job: Job) -> list[Outcome]:
     """Send a job to a process; return its outcome if it cannot be sent."""
     try:
-        packed = _pickled((job.function, job.argument))
+        packed = pickled((job.function, job.argument))
     except Exception as error:  # noqa: BLE001 - an error of the job
         what = f"its argument, {shorten(job.argument)}, cannot be sent to a process: {describe_exception(error)}"
-        return [outcome_of_error(job, _caused(TypeError(what), error))]
+        return [outcome_of_error(job, caused(TypeError(what), error))]
     worker.job, worker.began = job, time.monotonic()
     worker.send(packed)
     return []
@@ -270,113 +276,6 @@ def _check_importable(functions: Iterable[Callable[[Any], Any]]) -> None:
             ) from error
 
 
-# --------------------------------------------------------------------------- what goes there and back
-
-
-@attrs.frozen
-class _Result:
-    """What a function has returned, as bytes: if they cannot be read, only this job fails."""
-
-    packed: bytes
-
-
-@attrs.frozen
-class _Raised:
-    """What a function has raised, as bytes, and in words in case the bytes cannot be read."""
-
-    packed: bytes
-    name: str
-    text: str
-    traceback: str
-    problem: str = ""
-
-
-_Reply: TypeAlias = _Result | _Raised
-
-
-class StandInError(RuntimeError):
-    """Stands for an exception that cannot be sent from its process; its class has the same name."""
-
-
-class _Traceback(Exception):  # noqa: N818 - no error, but what is shown as the cause of one
-    """The traceback of an exception in its process."""
-
-    def __str__(self) -> str:
-        return f'\n"""\n{self.args[0]}"""'
-
-
-def _pickled(value: Any) -> bytes:
-    from multiprocessing.reduction import ForkingPickler
-
-    return bytes(ForkingPickler.dumps(value))
-
-
-def _unpickled(packed: bytes) -> Any:
-    import pickle
-
-    return pickle.loads(packed)  # noqa: S301 - this process, or one of its own, has made it
-
-
-def _do(packed: bytes) -> _Reply:
-    """Call a function with an argument, in a process, and return the outcome."""
-    try:
-        function, argument = _unpickled(packed)
-        result = function(argument)
-    except BaseException as error:  # noqa: BLE001 - raised in the process of the run
-        return _raised(error)
-    try:
-        return _Result(_pickled(result))
-    except Exception as error:  # noqa: BLE001 - as above
-        what = f"its result, {shorten(result)}, cannot be sent from its process: {describe_exception(error)}"
-        return _raised(_caused(TypeError(what), error))
-
-
-def _raised(error: BaseException) -> _Raised:
-    name = type(error).__name__
-    text = describe_exception(error).removeprefix(name).removeprefix(": ")
-    trace = "".join(traceback.format_exception(error))
-    try:
-        return _Raised(_pickled((error, error.args)), name, text, trace)
-    except Exception as problem:  # noqa: BLE001 - told beside the exception
-        return _Raised(b"", name, text, trace, describe_exception(problem))
-
-
-def _outcome(job: Job, reply: _Reply) -> Outcome:
-    """Return the outcome of a job, from what its process sent."""
-    if isinstance(reply, _Raised):
-        return outcome_of_error(job, _exception(reply))
-    try:
-        return Outcome(job.label, _unpickled(reply.packed))
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - an error of the job
-        what = f"its result cannot be made again of what its process sent: {describe_exception(error)}"
-        return outcome_of_error(job, _caused(TypeError(what), error))
-
-
-def _exception(raised: _Raised) -> BaseException:
-    """Return what a function raised in its process or, if that cannot be sent, an exception that stands for it."""
-    problem = raised.problem
-    error: BaseException | None = None
-    if not problem:
-        try:
-            error, args = _unpickled(raised.packed)
-            error.args = args  # its text: an __init__ that made the arguments has made something of them again
-        except (Exception, SystemExit) as failure:  # noqa: BLE001 - told in a note
-            problem = describe_exception(failure)
-    if isinstance(error, SystemExit):
-        from concurrent.futures.process import BrokenProcessPool
-
-        error = BrokenProcessPool(f"what it did was to end its process: {describe_exception(error)}")
-    if problem or not isinstance(error, BaseException):
-        error = type(raised.name, (StandInError,), {"__module__": __name__})(raised.text)
-        error.add_note(f"it stands for the exception of that name, which cannot be sent from its process: {problem}")
-    return _caused(error, _Traceback(raised.traceback))
-
-
-def _caused(error: _Error, cause: BaseException) -> _Error:
-    error.__cause__ = cause
-    return error
-
-
 def _work(connection: Connection, wanted: Connection) -> None:
     """Do one job after the other, in a process, as long as the pool is there.
 
@@ -391,5 +290,6 @@ def _work(connection: Connection, wanted: Connection) -> None:
 
     threading.Thread(target=watch, name="stategraph parent", daemon=True).start()
     with suppress(EOFError, OSError, KeyboardInterrupt):
+        connection.send_bytes(_READY)
         while (packed := connection.recv_bytes()) != _END:
-            connection.send_bytes(_pickled(_do(packed)))
+            connection.send_bytes(pickled(do(packed)))
