@@ -7,10 +7,11 @@ from collections.abc import Set as AbstractSet
 from datetime import UTC, datetime
 from typing import Any
 
-from stategraph._text.screen import SHORT, clean, cut, span
+from stategraph._text.screen import SHORT, clean, cut, failure_text, span
+from stategraph._values.provenance import Kind
 from stategraph.stores._codec.opaque import Opaque
 
-__all__ = ["SHORT", "ago", "clean", "cut", "span", "value_text"]
+__all__ = ["SHORT", "ago", "clean", "cut", "failure_text", "left_text", "span", "value_text"]
 
 
 # --------------------------------------------------------------------------- values
@@ -68,6 +69,15 @@ def _atom(value: Any) -> str:
         return repr(value)
     except Exception as error:  # noqa: BLE001 - it is the users' code, or an int too long to be read
         return hex(value) if isinstance(value, int) else f"<{type(value).__name__} whose repr raises {error!r}>"
+
+
+# --------------------------------------------------------------------------- runs
+
+
+def left_text(kind: Kind) -> str:
+    """Say that nobody is at work on an active run whose newest checkpoint is of this kind, and whether one has been."""
+    alone = "nobody is at work on it"
+    return alone if kind in (Kind.INPUT, Kind.ROLLBACK) else f"left unfinished: {alone}"
 
 
 # --------------------------------------------------------------------------- times

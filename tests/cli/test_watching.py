@@ -58,7 +58,7 @@ def test_watching_changes_nothing(shop):
     assert process("--store", "runs.db", "watch", "done", cwd=shop).code == 0
     failed = process("--store", "runs.db", "watch", "burnt", cwd=shop)
     assert failed.code == 1
-    assert "ship: ValueError: the van\\x1b[31m burns" in failed.out
+    assert "ValueError: the van\\x1b[31m burns" in failed.out
     assert process("--store", "runs.db", "watch", "nobody", cwd=shop).code == 3
     assert listing(shop) == before
 

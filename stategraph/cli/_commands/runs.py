@@ -11,7 +11,7 @@ from stategraph.cli._asked import Asked, asked, common
 from stategraph.cli._options import parsed_labels
 from stategraph.cli._screen import STYLES, Cell, Screen, note
 from stategraph.cli._shapes import owner_shape, summary_shape
-from stategraph.cli._text import ago, clean
+from stategraph.cli._text import ago, clean, failure_text, left_text
 
 if TYPE_CHECKING:
     from stategraph._values.provenance import Owner, StatusName
@@ -93,9 +93,9 @@ def _row(screen: Screen, run: Summary, owner: Owner | None) -> tuple[Cell, ...]:
 def _why(run: Summary, owner: Owner | None) -> str:
     """Say in a few words why a run stands as it does."""
     if run.error is not None:
-        return f"{run.error.type}: {' '.join(run.error.message.split())}"
+        return failure_text(run.error.type, run.error.message)
     if run.pause is not None:
         return f"waits: {run.pause.reason}"
     if run.status == "active":
-        return "nobody is at work on it" if owner is None else f"at work: {clean(str(owner))}"
+        return left_text(run.kind) if owner is None else f"at work: {clean(str(owner))}"
     return "" if run.parent is None else f"of {run.parent.run_id}, step {run.parent.step}"
