@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from stategraph._values.provenance import Kind
 from stategraph.cli._asked import Asked, asked, common
 from stategraph.cli._changing import END_OF_CALL
 from stategraph.cli._commands.history import history_row
@@ -16,6 +17,7 @@ from stategraph.cli._looking import story
 from stategraph.cli._options import run_argument
 from stategraph.cli._screen import STYLES, Cell, Screen, note
 from stategraph.cli._shapes import summary_shape
+from stategraph.cli._text import left_text
 
 if TYPE_CHECKING:
     from stategraph.stores.base import CheckpointStore
@@ -41,30 +43,41 @@ def command(request: Asked, run_id: str, every: float) -> int:
     """Follow a run as it goes on, until it ends or pauses."""
     store, screen = request.open(), request.screen
     last: Summary | None = None
-    for rows in _changes(store, run_id, every):
+    was_owned = False
+    for rows, is_owned in _changes(store, run_id, every):
         for row in _new(rows, last):
             if request.is_json:
                 screen.record(summary_shape(row))
             else:
                 _show(screen, row)
-        is_first, last = last is None, rows[-1]
+        last = rows[-1]
         if str(last.status) in END_OF_CALL:
             return END_OF_CALL[str(last.status)]
-        if is_first and store.owner(run_id) is None and not request.is_json:
-            note("nobody is at work on it yet")
+        if not is_owned and not request.is_json:
+            note(_alone(last, was_owned=was_owned))
+        was_owned |= is_owned
     raise Failure(Exit.NOT_FOUND, f"{run_id} is gone: it has completed, and is not preserved, or was deleted")
 
 
-def _changes(store: CheckpointStore, run_id: str, every: float) -> Iterator[list[Summary]]:
-    """Yield the history of a run whenever it has changed, until the run is gone."""
-    rows, token = story(store, run_id), None
+def _alone(last: Summary, *, was_owned: bool) -> str:
+    left = left_text(Kind.STEP if was_owned else last.kind)
+    if last.kind is Kind.INPUT and not was_owned:
+        return f"{left} yet"
+    return f"{left}; to go on: stategraph resume {last.run_id} --graph MODULE:NAME"
+
+
+def _changes(store: CheckpointStore, run_id: str, every: float) -> Iterator[tuple[list[Summary], bool]]:
+    """Yield the history of a run, and whether somebody is at work on it, when that has changed, until it is gone."""
+    rows, token, was_owned = story(store, run_id), None, None
     while rows:
         began = time.monotonic()
+        is_owned = store.owner(run_id) is not None  # first: what an owner saves is there before it leaves
         newer = store.changed_since(token, run_id)
         if newer is not None:
             token, rows = newer, store.history(run_id)
-            if rows:
-                yield rows
+        if rows and (newer is not None or is_owned is not was_owned):
+            was_owned = is_owned
+            yield rows, is_owned
         time.sleep(max(every, _SHARE * (time.monotonic() - began)))
 
 
