@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from stategraph._text.screen import SHORT, clean, cut, failure_text, span
 from stategraph._values.provenance import Kind
 from stategraph.stores._codec.opaque import Opaque
 
-__all__ = ["SHORT", "ago", "clean", "cut", "failure_text", "left_text", "span", "value_text"]
+if TYPE_CHECKING:
+    from stategraph.stores.summaries import Summary
+
+__all__ = ["SHORT", "ago", "clean", "cut", "failure_text", "left_text", "node_text", "span", "value_text"]
 
 
 # --------------------------------------------------------------------------- values
@@ -78,6 +81,14 @@ def left_text(kind: Kind) -> str:
     """Say that nobody is at work on an active run whose newest checkpoint is of this kind, and whether one has been."""
     alone = "nobody is at work on it"
     return alone if kind in (Kind.INPUT, Kind.ROLLBACK) else f"left unfinished: {alone}"
+
+
+def node_text(row: Summary) -> str:
+    """Return the node that a checkpoint is about: of a pause or a failure, its own; of what people gave, none."""
+    stands_at = row.error or row.pause
+    if stands_at is not None:
+        return stands_at.node
+    return "" if row.kind in (Kind.ANSWER, Kind.UPDATE) else row.checkpoint_node
 
 
 # --------------------------------------------------------------------------- times

@@ -196,7 +196,7 @@ def test_history_tells_the_story(store):
     assert [row[0] for row in rows] == ["0", "1", "1.1", "1.2", "2", "3", "3.1"]
     assert [row["kind"] for row in told] == ["input", "step", "pause", "answer", "step", "step", "end"]
     assert (rows[0][5], rows[2][5], rows[3][5]) == ("by ann", "more than 40", "by bob")
-    assert [row[2] for row in rows] == ["", "price", "approve", "price", "approve", "ship", "ship"]
+    assert [row[2] for row in rows] == ["", "price", "approve", "", "approve", "ship", "ship"]
     assert [row["kind"] for row in json.loads(call("history", "done", "--last", "2", "--json").out)] == ["step", "end"]
 
 

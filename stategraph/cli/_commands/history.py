@@ -11,7 +11,7 @@ from stategraph.cli._looking import story
 from stategraph.cli._options import run_argument
 from stategraph.cli._screen import STYLES, Screen
 from stategraph.cli._shapes import summary_shape
-from stategraph.cli._text import ago, cut, failure_text, span
+from stategraph.cli._text import ago, cut, failure_text, node_text, span
 
 if TYPE_CHECKING:
     from stategraph.stores.summaries import Summary
@@ -47,13 +47,11 @@ def command(request: Asked, run_id: str, last: int | None) -> None:
 
 def history_row(screen: Screen, row: Summary) -> tuple[str, tuple[str, str], str, str, str, tuple[str, str]]:
     """Return what is shown of a checkpoint."""
-    stands_at = row.error or row.pause
-    node = stands_at.node if stands_at else row.checkpoint_node
     number = f"{row.step}.{row.revision}" if row.revision else str(row.step)
     style = STYLES.get(str(row.status), "")
     took = "" if row.took is None else span(row.took)
     when = ago(row.timestamp) if screen.is_terminal else row.timestamp.isoformat()
-    return number, (str(row.kind), style), cut(node), took, when, (_more(row), "dim")
+    return number, (str(row.kind), style), cut(node_text(row)), took, when, (_more(row), "dim")
 
 
 def _more(row: Summary) -> str:
