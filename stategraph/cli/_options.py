@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from datetime import UTC, datetime, timedelta
+from typing import Any, ClassVar, TypeVar
 
 import click
 
@@ -49,6 +51,24 @@ def run_ids(context: click.Context, parameter: click.Parameter, beginning: str) 
             return [run.run_id for run in store.runs(prefix=beginning or None, limit=_MOST_COMPLETED)]
     except Exception:  # noqa: BLE001 - nobody reads an error in the middle of a word
         return []
+
+
+class Moment(click.ParamType):
+    """A time: a date, a date and a time, or how long ago."""
+
+    name = "when"
+    _UNITS: ClassVar[dict[str, str]] = {"s": "seconds", "min": "minutes", "h": "hours", "d": "days"}
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> datetime:
+        """Return the time, aware."""
+        if isinstance(value, datetime):
+            return value
+        try:
+            if found := re.fullmatch(r"(\d{1,6}) ?(s|min|h|d)", value):
+                return datetime.now(UTC) - timedelta(**{self._UNITS[found[2]]: int(found[1])})
+            return datetime.fromisoformat(value).astimezone()
+        except (ValueError, OverflowError):
+            self.fail(f"{value!r} is no time: give 2026-03-01, '2026-03-01 09:30' or, for how long ago, 90min, 2h, 7d")
 
 
 run_argument = click.argument("run_id", metavar="RUN", shell_complete=run_ids)

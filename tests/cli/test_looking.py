@@ -78,6 +78,9 @@ def test_runs_as_json_tells_all_that_is_known_of_them(store):
         (["--graph", "letters"], []),
         (["--label", "customer=c-burnt"], ["burnt"]),
         (["--since", "2100-01-01"], []),
+        (["--since", "2100-01-01 09:30"], []),
+        (["--since", "365d", "--prefix", "d"], ["done"]),
+        (["--since", "0 s"], []),
         (["--left", "--status", "active"], ["left"]),
         (["--owned"], []),
         (["--limit", "2"], ["left", "burnt"]),
@@ -367,6 +370,8 @@ def test_what_a_killed_writer_left_is_seen(shop):
         (["runs", "--limit", "0"], 2, "usage"),
         (["runs", "--label", "customer"], 2, "usage"),
         (["runs", "--after", "x"], 2, "usage"),
+        (["runs", "--since", "yesterday"], 2, "usage"),
+        (["runs", "--since", "999999d"], 2, "usage"),
     ],
     ids=str,
 )
