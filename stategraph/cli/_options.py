@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any, ClassVar, TypeVar
+from typing import Any, TypeVar
 
 import click
 
@@ -53,22 +53,18 @@ def run_ids(context: click.Context, parameter: click.Parameter, beginning: str) 
         return []
 
 
-class Moment(click.ParamType):
-    """A time: a date, a date and a time, or how long ago."""
+_UNITS = {"s": "seconds", "min": "minutes", "h": "hours", "d": "days"}
 
-    name = "when"
-    _UNITS: ClassVar[dict[str, str]] = {"s": "seconds", "min": "minutes", "h": "hours", "d": "days"}
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> datetime:
-        """Return the time, aware."""
-        if isinstance(value, datetime):
-            return value
-        try:
-            if found := re.fullmatch(r"(\d{1,6}) ?(s|min|h|d)", value):
-                return datetime.now(UTC) - timedelta(**{self._UNITS[found[2]]: int(found[1])})
-            return datetime.fromisoformat(value).astimezone()
-        except (ValueError, OverflowError):
-            self.fail(f"{value!r} is no time: give 2026-03-01, '2026-03-01 09:30' or, for how long ago, 90min, 2h, 7d")
+def parsed_moment(text: str) -> datetime:
+    """Return the time that a person means: a date, a date and a time, or how long ago."""
+    try:
+        if found := re.fullmatch(r"(\d{1,6}) ?(s|min|h|d)", text):
+            return datetime.now(UTC) - timedelta(**{_UNITS[found[2]]: int(found[1])})
+        return datetime.fromisoformat(text).astimezone()
+    except (ValueError, OverflowError):
+        known = "give 2026-03-01, '2026-03-01 09:30' or, for how long ago, 90min, 2h, 7d"
+        raise click.BadParameter(f"{text!r} is no time: {known}") from None
 
 
 run_argument = click.argument("run_id", metavar="RUN", shell_complete=run_ids)

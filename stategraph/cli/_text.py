@@ -12,9 +12,10 @@ from stategraph._values.provenance import Kind
 from stategraph.stores._codec.opaque import Opaque
 
 if TYPE_CHECKING:
+    from stategraph.state import State
     from stategraph.stores.summaries import Summary
 
-__all__ = ["SHORT", "ago", "clean", "cut", "failure_text", "left_text", "node_text", "span", "value_text"]
+__all__ = ["NOBODY", "SHORT", "ago", "clean", "cut", "failure_text", "left_text", "node_text", "span", "value_text"]
 
 
 # --------------------------------------------------------------------------- values
@@ -76,11 +77,15 @@ def _atom(value: Any) -> str:
 
 # --------------------------------------------------------------------------- runs
 
+NOBODY = "nobody is at work on it"
+"""As it is said of a run."""
 
-def left_text(kind: Kind) -> str:
-    """Say that nobody is at work on an active run whose newest checkpoint is of this kind, and whether one has been."""
-    alone = "nobody is at work on it"
-    return alone if kind in (Kind.INPUT, Kind.ROLLBACK) else f"left unfinished: {alone}"
+
+def left_text(run: Summary | State) -> str:
+    """Say that nobody is at work on an active run, and whether a call has left it so, which then was cut off."""
+    is_forked = run.parent is not None and run.parent.step == run.step
+    is_left = run.kind not in (Kind.INPUT, Kind.ROLLBACK) and not is_forked
+    return f"left unfinished: {NOBODY}" if is_left else NOBODY
 
 
 def node_text(row: Summary) -> str:

@@ -57,9 +57,13 @@ def pages(made_pages, monkeypatch):
 
 
 def test_a_run_that_was_killed_says_so_and_how_it_goes_on(pages):
-    """In the list and on its own; one that is only submitted was not left by anybody."""
+    """In the list and on its own; one that was only copied was not left by anybody."""
     shown = call("show", "killed").out
+    call("fork", "killed", "forked")
+    forked = call("runs", "--prefix", "forked").out
+    call("delete", "forked", "--yes")
 
+    assert forked.endswith("\tnobody is at work on it\n")
     assert call("runs", "--prefix", "killed").out.endswith("\tleft unfinished: nobody is at work on it\n")
     assert "owner: left unfinished: nobody is at work on it\n" in shown
     assert "go on: stategraph resume killed --graph MODULE:NAME\n" in shown

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from stategraph.cli._asked import Asked, asked, common
-from stategraph.cli._options import Moment, parsed_labels
+from stategraph.cli._options import parsed_labels, parsed_moment
 from stategraph.cli._screen import STYLES, Cell, Screen, note
 from stategraph.cli._shapes import owner_shape, summary_shape
 from stategraph.cli._text import ago, clean, failure_text, left_text
@@ -33,7 +33,7 @@ Examples:
 @click.option("--parent", metavar="RUN", help="Only runs that are forked from this one, or nested in it.")
 @click.option("--label", "labels", multiple=True, metavar="NAME=VALUE", help="Only runs with this label.")
 @click.option(
-    "--since", type=Moment(), metavar="WHEN", help="Only runs that began then or later: 2h, 7d, or a local time."
+    "--since", type=parsed_moment, metavar="WHEN", help="Only runs that began then or later: 2h, 7d, or a local time."
 )
 @click.option("--owned/--left", default=None, help="Only runs that somebody is at work on, or that nobody is.")
 @click.option("-n", "--limit", type=click.IntRange(min=1), default=20, show_default=True)
@@ -99,5 +99,5 @@ def _why(run: Summary, owner: Owner | None) -> str:
     if run.pause is not None:
         return f"waits: {run.pause.reason}"
     if run.status == "active":
-        return left_text(run.kind) if owner is None else f"at work: {clean(str(owner))}"
+        return left_text(run) if owner is None else f"at work: {clean(str(owner))}"
     return "" if run.parent is None else f"of {run.parent.run_id}, step {run.parent.step}"

@@ -63,7 +63,7 @@ def _show_run(screen: Screen, state: State, owner: Owner | None) -> None:
         ("graph", state.graph or ""),
         ("parent", f"{state.parent.run_id}, step {state.parent.step}" if state.parent else ""),
         ("labels", ", ".join(f"{name}={value}" for name, value in sorted(state.labels.items()))),
-        ("owner", str(owner) if owner else left_text(state.kind) if state.status == "active" else ""),
+        ("owner", str(owner) if owner else left_text(state) if state.status == "active" else ""),
         ("under way", _under_way(owner)),
     ]
     for name, text in told:

@@ -17,7 +17,7 @@ from stategraph.cli._looking import story
 from stategraph.cli._options import run_argument
 from stategraph.cli._screen import STYLES, Cell, Screen, note
 from stategraph.cli._shapes import summary_shape
-from stategraph.cli._text import left_text
+from stategraph.cli._text import NOBODY, left_text
 
 if TYPE_CHECKING:
     from stategraph.stores.base import CheckpointStore
@@ -60,9 +60,9 @@ def command(request: Asked, run_id: str, every: float) -> int:
 
 
 def _alone(last: Summary, *, was_owned: bool) -> str:
-    left = left_text(Kind.STEP if was_owned else last.kind)
     if last.kind is Kind.INPUT and not was_owned:
-        return f"{left} yet"
+        return f"{NOBODY} yet"
+    left = f"left unfinished: {NOBODY}" if was_owned else left_text(last)
     return f"{left}; to go on: stategraph resume {last.run_id} --graph MODULE:NAME"
 
 
