@@ -10,7 +10,7 @@ MEASURED := $(shell find stategraph -name '*.py')
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test cover test-all check format proof soak mutants screenshots bench clean
+.PHONY: help demo test cover test-all check format proof soak mutants docs release screenshots bench clean
 
 help:  ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1 \t\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -48,6 +48,12 @@ soak: $(VENV)/test.stamp  ## The state machine against a model, for hours
 
 mutants: $(VENV)/test.stamp  ## Plant bugs in a copy, and show which test catches each
 	@$(BIN)/python tools/mutants.py
+
+docs: $(VENV)/test.stamp $(VENV)/docs.stamp  ## Make the documentation as a site, in build/site, and check its links
+	@PYTHONPATH=. $(BIN)/python tools/make_site.py
+
+release: $(VENV)/release.stamp  ## Build the archives in dist/, check and sign them; nothing is uploaded
+	@$(BIN)/python tools/release.py
 
 screenshots: $(VENV)/test.stamp  ## Make the images of the page that the documentation shows; takes Chromium
 	@PYTHONPATH=. $(BIN)/python tools/screenshots.py

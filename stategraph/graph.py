@@ -3,30 +3,29 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Unpack
 
 from stategraph._drivers.options import Call, ExecuteCall, ResumeCall, RunCall, asked_of, executed, resumed, signal_of
-from stategraph._drivers.sync import drive, hand_over
+from stategraph._drivers.sync import drive
 from stategraph._engine.context import RunContext
-from stategraph._engine.io import RunIO
 from stategraph._graph.builder import GraphBuilder
 from stategraph._graph.compiled import CompiledGraph
-from stategraph._util.dropped import reaper
-from stategraph._values.events import Listener, wanted_events
+from stategraph._plan import blocks, new_run, plan_of
+from stategraph._values.events import Listener
 from stategraph.config import GraphConfig
 from stategraph.errors import ConfigError
 from stategraph.observers.registry import checked_observer, get_observer, with_progress
 from stategraph.state import State
-from stategraph.stores.base import CheckpointStore, RetentionPolicy
+from stategraph.stores.base import CheckpointStore
 from stategraph.stores.registry import checked_store, get_checkpoint_store
 
 if TYPE_CHECKING:
+    from stategraph._capabilities.batch import Batch
     from stategraph._drivers.iteration import Stream
     from stategraph._drivers.streams import AsyncStream
     from stategraph._engine.calling import Recovered
-    from stategraph._protocol.store import Store
     from stategraph.nodes.subgraph import GraphNode, Keys
     from stategraph.picture import Picture
 
@@ -210,6 +209,32 @@ class StateGraph(GraphBuilder):
         run = self._new_run(how, RunCall)
         return await adrive(run_once(run, state), signal_of(how), run.services.whole)
 
+    def run_many(self, states: Iterable[State], *, max_workers: int = 8, **how: Unpack[RunCall]) -> Batch:
+        """Run many States, each as `run` does, some at the same time; iterate over what came of each, in their order.
+
+        A run that fails does not stop the others: its result holds the error. States are taken as they are needed, at
+        most twice as many as there are workers ahead of the results. To close the iterator, as leaving its ``with``
+        does, stops the runs that are under way before their next node; `resume`, or the same call again, goes on.
+
+        Args:
+            states: The States. If iterating over them fails, that is raised after the results of those before.
+            max_workers: How many run at the same time, each in a thread.
+            how: What is said of each run, as `run` takes it.
+        """
+        from stategraph._capabilities.batch import Batch  # imported when used
+
+        self._runnable()
+        return Batch(self.run, states, max_workers, self.store, how)
+
+    def arun_many(
+        self, states: Iterable[State], *, max_workers: int = 8, **how: Unpack[RunCall]
+    ) -> AsyncGenerator[Recovered, None]:
+        """Run many States as `run_many` does, on the running event loop, each in a task; ``aclose()`` cancels those."""
+        from stategraph._capabilities.abatch import abatch  # imported when used: asyncio takes 20 ms
+
+        self._runnable()
+        return abatch(partial(self.arun, **how), states, max_workers)
+
     def turn(self, run_id: str, input: Mapping[str, Any], **how: Unpack[Call]) -> State:
         """Go on with a conversation: finish the turn before, then execute the run with this input.
 
@@ -321,30 +346,35 @@ class StateGraph(GraphBuilder):
         task = resumed(self._new_run(how, ResumeCall, shows=True), run_id, updates, how)
         return AsyncStream(task, signal_of(how), self.store)
 
-    def _new_run(self, how: Call, kind: type = Call, *, shows: bool = False) -> RunContext:
-        asked = asked_of(how, kind)
-        plan, checkpoint = self._runnable(), self.config.checkpoint
-        store: Store = self.store
-        if plan.write_behind:
-            from stategraph.stores.write_behind import WriteBehindStore  # imported when used: for durability "async"
+    def follow(self, run_id: str, *, wait: float | None = None, timeout: float | None = None) -> Iterator[State]:
+        """Yield the States of a run that others are at work on: those that are kept so far, then each new one.
 
-            store = WriteBehindStore(self.store)
-        policy = RetentionPolicy(checkpoint.retention, checkpoint.window, checkpoint.ttl)
+        They are those that `stream` yields, without chunks, and how the run paused, failed or was cancelled. It ends
+        with the run, or when that is gone; States that retention drops before they are seen are left out.
+
+        Args:
+            run_id: The run.
+            wait: Seconds to wait for it to begin, before a CheckpointNotFoundError.
+            timeout: Seconds until a TimeoutError: a run whose owner was killed does not end until somebody resumes it.
+        """
+        from stategraph._capabilities.follow import follow  # imported when used
+
+        return follow(self.store, run_id, wait, timeout)
+
+    def afollow(
+        self, run_id: str, *, wait: float | None = None, timeout: float | None = None
+    ) -> AsyncGenerator[State, None]:
+        """Yield what `follow` yields, on the running event loop."""
+        from stategraph._capabilities.follow import afollow
+
+        return afollow(self.store, run_id, wait, timeout)
+
+    def _new_run(self, how: Call, kind: type = Call, *, shows: bool = False) -> RunContext:
         observer = with_progress(self.observer) if how.get("progress") else self.observer
-        services = RunIO(store, observer, self._name, policy, plan.persist, partial(reaper.settle, self.store))
-        dropped = partial(hand_over, self.store, os.getpid())
-        return RunContext(plan, services, wanted_events(observer), shows, dropped, *asked)
+        return new_run(self._runnable(), self.config, self.store, observer, shows=shows, asked=asked_of(how, kind))
 
     def _sync_run(self, how: Call, kind: type = Call, *, shows: bool = False) -> RunContext:
-        run = self._new_run(how, kind, shows=shows)
-        plan, node = run.plan, run.plan.async_node
-        if plan.start_nested is not None:  # nested graphs may have changed since this one was compiled
-            node = next((name for name, stage in plan.stages.items() if stage.node.is_async), None)
-        if node is not None:
-            from stategraph._drivers.blocking import check_no_loop  # imported when used: with async nodes
-
-            check_no_loop(node, shows=shows)
-        return run
+        return blocks(self._new_run(how, kind, shows=shows))
 
     def _runnable(self) -> CompiledGraph:
         plan = self._planned()
@@ -359,41 +389,12 @@ class StateGraph(GraphBuilder):
         plan = self._plans.get(saves_keys)
         if plan is None:
             with self._lock:
-                plan = self._plans[saves_keys] = self._make_plan(checkpoint.persist if saves_keys else None)
+                handled = any(policies.on_error is not None for policies in self._policies.values())
+                plan = self._plans[saves_keys] = plan_of(self._compiled, self.config, self.store, saves_keys, handled)
         return plan
-
-    def _make_plan(self, keys: Iterable[str] | None) -> CompiledGraph:
-        checkpoint = self.config.checkpoint
-        handled = any(policies.on_error is not None for policies in self._policies.values())
-        persist = None if keys is None else frozenset([*keys, "error"] if handled else keys)  # none could make it again
-        keeps = checkpoint.interval > 0 and self.store.keeps_parts
-        plan = self._compiled(
-            persist,
-            interval=0 if checkpoint.durability == "exit" else checkpoint.interval,
-            saves=checkpoint.interval > 0,
-            write_behind=checkpoint.durability == "async",
-            loads_parts=keeps,
-            keeps_parts=keeps and checkpoint.durability != "exit",
-            preserve=checkpoint.preserve,
-            forgets=not checkpoint.preserve,
-            max_iterations=self.config.max_iterations,
-            store=str(self.store),
-            digest=_digest_of,
-        )
-        if all(stage.is_plain for stage in plan.stages.values()):
-            return plan
-        from stategraph._capabilities.equip import equipped  # imported when used: by graphs that need more than calls
-
-        return equipped(plan, self.store)
 
     def _changed(self) -> None:
         self._plans = {}
 
     def __repr__(self) -> str:
         return f"StateGraph({self.name!r}, {len(self._nodes)} nodes, {len(self._edges)} edges, {self.store})"
-
-
-def _digest_of(*parts: Mapping[str, Any]) -> str:
-    from stategraph.stores._codec.digest import digest_of  # imported when used: by pauses, and parts of steps
-
-    return digest_of(*parts)

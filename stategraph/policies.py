@@ -66,6 +66,8 @@ class RetryPolicy:
             ExecutionError: classes fit one if they fit what it came from.
         random: Where the jitter comes from: a function that gives numbers from 0 up to 1, such as
             ``random.Random(7).random``. By default it is that of the module random.
+        delay: A function of the exception that gives the seconds to wait, such as those of a "Retry-After"; they are
+            waited for, whatever `max_delay` says. For None, they are those of the policy.
 
     Raises:
         ConfigError: a value is not allowed.
@@ -103,6 +105,16 @@ class RetryPolicy:
             otherwise=lambda value: value is None,
         ),
     )
+    delay: Callable[[Any], float | None] | None = attrs.field(
+        default=None,
+        kw_only=True,
+        validator=_function(
+            "retry.delay",
+            "a sync function of the exception that gives seconds, or None",
+            1,
+            otherwise=lambda value: value is None,
+        ),
+    )
 
     def delay_after(self, attempt: int, error: Exception) -> float | None:
         """Return the seconds to wait after this attempt failed with this error; None to give up.
@@ -114,6 +126,9 @@ class RetryPolicy:
         try:
             if not self._is_to_be_retried(error):
                 return None
+            given = None if self.delay is None else _asked("delay", self.delay, error)
+            if given is not None:
+                return _seconds_given(given)
             return min(self._backoff(attempt) + self._jitter(), float(self.max_delay))
         except _BrokenError as broken:
             error.add_note(f"It was not tried again: {broken}")
@@ -146,6 +161,12 @@ class RetryPolicy:
         if isinstance(self.retry_on, type | tuple):
             return any(_fits(one, self.retry_on) for one in _causes(error))
         return _asked("retry_on", _decided, self.retry_on, error)
+
+
+def _seconds_given(given: Any) -> float:
+    if type(given) not in (int, float) or not 0 <= given <= MOST:
+        raise _BrokenError(f"delay returned {shorten(given)}, which is no number of seconds from 0 on")
+    return float(given)
 
 
 class _BrokenError(Exception):

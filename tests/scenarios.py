@@ -7,8 +7,8 @@ import builtins
 import functools
 import itertools
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NoReturn, TypeAlias
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeAlias
 
 import attrs
 
@@ -21,7 +21,6 @@ from stategraph import (
     StateGraph,
     get_observer,
 )
-from stategraph._values.progress import KeptParts, Part
 from stategraph.stores import Policy
 
 Node: TypeAlias = Callable[..., Any]
@@ -129,64 +128,6 @@ def fails_always(method: str, error: BaseException) -> Callable[[str, Any], None
             raise error
 
     return before
-
-
-class Killed(BaseException):
-    """What a process that is killed would not live to see."""
-
-
-class MortalStore(CheckpointStore):
-    """Hands every call on to another store until it is dead. From then on nothing is written or read any more: what the
-    other one holds is what a killed process leaves.
-
-    Args:
-        inner: The other store.
-    """
-
-    def __init__(self, inner: CheckpointStore) -> None:
-        self.inner, self.is_dead = inner, False
-
-    def die(self) -> NoReturn:
-        """Be killed: call this in a node."""
-        self.is_dead = True
-        raise Killed
-
-    @property
-    def keeps_parts(self) -> bool:  # type: ignore[override]
-        """As the other one."""
-        return self.inner.keeps_parts
-
-    def save(self, state: State) -> None:
-        self._living().save(state)
-
-    def amend(self, state: State) -> None:
-        self._living().amend(state)
-
-    def load(self, run_id: str, step: int | None = None, revision: int | None = None) -> State:
-        return self._living().load(run_id, step, revision)
-
-    def delete(self, run_id: str) -> None:
-        self._living().delete(run_id)
-
-    def list(self) -> builtins.list[str]:
-        return self._living().list()
-
-    def retain(self, run_id: str, policy: Policy) -> None:
-        self._living().retain(run_id, policy)
-
-    def save_parts(self, run_id: str, parts: Sequence[Part]) -> None:
-        self._living().save_parts(run_id, parts)
-
-    def load_parts(self, run_id: str, step: int, node: str) -> KeptParts:
-        return self._living().load_parts(run_id, step, node)
-
-    def drop_parts(self, run_id: str, step: int, *, newer_too: bool = False) -> None:
-        self._living().drop_parts(run_id, step, newer_too=newer_too)
-
-    def _living(self) -> CheckpointStore:
-        if self.is_dead:
-            raise Killed
-        return self.inner
 
 
 HANDLES: list[CheckpointStore] = []

@@ -19,19 +19,8 @@ from stategraph import (
     key_equals,
 )
 from stategraph.stores.memory import MemoryStore
-from tests.scenarios import (
-    RUN,
-    FourMethodStore,
-    Killed,
-    MortalStore,
-    Scene,
-    broken_first,
-    counted,
-    make_graph,
-    reopened,
-    trace,
-    traces,
-)
+from stategraph.testing import Killed, MortalStore
+from tests.scenarios import RUN, FourMethodStore, Scene, broken_first, counted, make_graph, reopened, trace, traces
 from tests.test_pauses import reviewed
 
 

@@ -29,10 +29,9 @@ from stategraph import (
     StateGraph,
 )
 from stategraph.stores.memory import MemoryStore
+from stategraph.testing import Killed, MortalStore
 from tests.scenarios import (
     RUN,
-    Killed,
-    MortalStore,
     Scene,
     as_async,
     broken_first,

@@ -27,10 +27,9 @@ from stategraph import (
 )
 from stategraph.stores.memory import MemoryStore
 from stategraph.stores.sqlite import SqliteStore
+from stategraph.testing import Killed, MortalStore
 from tests.scenarios import (
     RUN,
-    Killed,
-    MortalStore,
     Scene,
     as_async,
     as_sync,

@@ -21,8 +21,9 @@ from stategraph._values.progress import Part
 from stategraph._values.sameness import is_same
 from stategraph.nodes.base import Node
 from stategraph.stores._codec.digest import digest_of
+from stategraph.testing import Killed, MortalStore
 from stategraph.testing.corpus import KEPT_VALUES
-from tests.scenarios import RUN, Killed, MortalStore, Scene, make_graph, reopened, trace
+from tests.scenarios import RUN, Scene, make_graph, reopened, trace
 
 pytestmark = pytest.mark.timeout(60)
 HOW: dict[str, dict[str, Any]] = {"sync": {}, "async": {"durability": "async"}, "exit": {"durability": "exit"}}

@@ -29,11 +29,10 @@ from stategraph import (
     register_type,
 )
 from stategraph.stores.memory import MemoryStore
+from stategraph.testing import Killed, MortalStore
 from tests.scenarios import (
     RUN,
     FourMethodStore,
-    Killed,
-    MortalStore,
     Scene,
     WatchedStore,
     fails_always,

@@ -41,18 +41,8 @@ from stategraph.state import data_of
 from stategraph.stores.disk import DiskStore
 from stategraph.stores.memory import MemoryStore
 from stategraph.stores.sqlite import SqliteStore
-from tests.scenarios import (
-    DRIVERS,
-    RUN,
-    Killed,
-    MortalStore,
-    Scene,
-    WatchedStore,
-    broken_first,
-    make_graph,
-    raises,
-    reopened,
-)
+from stategraph.testing import Killed, MortalStore
+from tests.scenarios import DRIVERS, RUN, Scene, WatchedStore, broken_first, make_graph, raises, reopened
 
 STORES: dict[str, Callable[[Path], CheckpointStore]] = {
     "memory": lambda _: MemoryStore(),

@@ -16,7 +16,8 @@ from typing import Any, Literal
 import pytest
 
 from stategraph import ExecutionError, MapNode, ParallelNode, RunStatus, State
-from stategraph.nodes._parts.pools import Job, TaskPool, ThreadPool
+from stategraph.nodes._parts.jobs import Job
+from stategraph.nodes._parts.pools import TaskPool, ThreadPool
 from stategraph.stores.memory import MemoryStore
 from stategraph.stores.sqlite import SqliteStore
 from tests.scenarios import DRIVERS, NODES, RUN, Node, live_threads, make_graph, traces

@@ -31,6 +31,10 @@ class Teller(Protocol):
         """Report an event of the step."""
 
 
+_KINDS_OF_PARTS = {"failed": EventType.PART_ERROR, "retried": EventType.PART_RETRY}
+_OF_PARTS = PART_EVENTS | {EventType.PART_RETRY}
+
+
 def _is_handler(run: RunContext, stage: CompiledNode, name: str) -> bool:
     """Return whether a node is entered to handle a failure, and not to go on after a pause, which is no transition."""
     progress = run.state.progress
@@ -118,12 +122,14 @@ def announce_error(run: RunContext, state: State, error: BaseException) -> Task[
 
 def announce_parts(run: RunContext, step: Teller, parts: Iterable[PartTold], total: int) -> Task[None]:
     """Report what came of parts of a step, which has so many."""
-    for part in () if run.wanted.isdisjoint(PART_EVENTS) else parts:
+    for part in () if run.wanted.isdisjoint(_OF_PARTS) else parts:
         about = {"part": part.label, "total": total, "outcome": part.outcome, "took": part.took}
         if part.error is not None:
             about |= about_error(part.error)
-        kind = EventType.PART_ERROR if part.outcome == "failed" else EventType.PART_COMPLETE
-        yield from step.tell(kind, attempt=step.attempt, **about)
+        if part.delay is not None:
+            about |= {"delay": part.delay}
+        kind = _KINDS_OF_PARTS.get(part.outcome, EventType.PART_COMPLETE)
+        yield from step.tell(kind, attempt=part.attempt or step.attempt, **about)
 
 
 def announce_failure(run: RunContext, name: str, error: BaseException, attempt: int, began_ns: int) -> Task[None]:

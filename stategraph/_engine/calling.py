@@ -37,7 +37,7 @@ _WAITS = (RunStatus.PAUSED, RunStatus.CANCELLED)
 
 @attrs.frozen
 class Recovered:
-    """What came of a run that `StateGraph.recover` has gone on with.
+    """What came of a run that `StateGraph.recover` has gone on with, or that `StateGraph.run_many` was given.
 
     Attributes:
         run_id: The run.

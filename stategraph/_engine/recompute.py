@@ -34,11 +34,11 @@ class Recomputation(StepExecution):
     def keep_incoming(self, *, at_last: bool = False) -> Task[None]:
         yield from ()
 
-    def finished_parts(self, made_of: Mapping[str, Any]) -> Task[dict[str, Any]]:
+    def finished_parts(self, made_of: Mapping[str, Any], mark: str = "") -> Task[dict[str, Any]]:
         yield from ()
         return {}
 
-    def keep_parts(self, finished: Mapping[str, Any], made_of: Mapping[str, Any]) -> Task[None]:
+    def keep_parts(self, finished: Mapping[str, Any], made_of: Mapping[str, Any], mark: str = "") -> Task[None]:
         yield from ()
 
     def tell_parts(self, parts: Iterable[PartTold], total: int) -> Task[None]:

@@ -274,22 +274,22 @@ class StepExecution:
         yield from self._stored((Save, run.services.save, run.state))
         run.saved = run.state
 
-    def finished_parts(self, made_of: Mapping[str, Any]) -> Task[dict[str, Any]]:
+    def finished_parts(self, made_of: Mapping[str, Any], mark: str = "") -> Task[dict[str, Any]]:
         """Return the values of the parts that were finished before, made of the same as now, by their labels."""
-        run, at = self.run, self.state.step + 1
-        found = {part.label: part.value for part in run.unsaved_parts if (part.step, part.node) == (at, self.kept_name)}
+        run, at, name = self.run, self.state.step + 1, self.kept_name + mark
+        found = {part.label: part.value for part in run.unsaved_parts if (part.step, part.node) == (at, name)}
         if run.plan.loads_parts:
-            about = (run.services, self.state.run_id, at, self.kept_name)
+            about = (run.services, self.state.run_id, at, name)
             loaded: KeptParts = yield from self._stored((Parts, load_parts, about))
             digests = {label: self._digest_of(made_of[label]) for label in loaded.keys() & made_of}
             same = [label for label, digest in digests.items() if digest and digest == loaded.made_of[label]]
             found = {**{label: loaded[label] for label in same}, **found}
         return found
 
-    def keep_parts(self, finished: Mapping[str, Any], made_of: Mapping[str, Any]) -> Task[None]:
+    def keep_parts(self, finished: Mapping[str, Any], made_of: Mapping[str, Any], mark: str = "") -> Task[None]:
         """Save finished parts of this step, except those that write keys that are not saved."""
         run = self.run
-        at, name, of = self.state.step + 1, self.kept_name, self._digest_of
+        at, name, of = self.state.step + 1, self.kept_name + mark, self._digest_of
         parts = [Part(at, name, label, value, of(made_of[label])) for label, value in finished.items()]
         persist, node = run.plan.persist, self.stage.node
         if persist is not None:

@@ -35,6 +35,7 @@ class EventType(StrEnum):
     NODE_RECOMPUTE = "node.recompute"
     PART_COMPLETE = "part.complete"
     PART_ERROR = "part.error"
+    PART_RETRY = "part.retry"
     CACHE_HIT = "cache.hit"
     CACHE_MISS = "cache.miss"
     EDGE_EVALUATE = "edge.evaluate"

@@ -10,11 +10,13 @@ from stategraph._protocol.commands import Task
 from stategraph._text.shown import shorten
 from stategraph._values.outline import NodeOutline, Structures
 from stategraph._values.provenance import ErrorInfo
-from stategraph.nodes._parts.pools import Job
+from stategraph.nodes._parts.jobs import Job
 from stategraph.nodes._parts.run import Workers, do_parts
+from stategraph.nodes._parts.trying import ItemPolicies
 from stategraph.nodes.base import Node
 from stategraph.nodes.function import FunctionNode
 from stategraph.nodes.step import StepContext
+from stategraph.policies import RetryPolicy
 from stategraph.state import State
 
 
@@ -31,6 +33,11 @@ class MapNode(Node):
         on_error: "raise": once an item has failed, no other begins, and the errors are raised as an ExceptionGroup.
             "collect": an ErrorInfo takes the place of its result.
         processes: Do the items in processes, for work that keeps a processor busy. The function must be importable.
+        retry: When and how often an item that failed is tried again, without the others. Attempts count on after a
+            crash; a resume after the node has failed begins anew.
+        timeout: Seconds that one attempt of an item may take. An async one is cancelled, a process is killed; a thread
+            cannot be stopped, and goes on by itself.
+        rate: How many items are begun in a second, at most, evenly spaced; each attempt counts.
 
     Raises:
         TypeError, ValueError: an argument is not what it should be.
@@ -38,7 +45,7 @@ class MapNode(Node):
 
     has_parts = True
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what is said of each item
         self,
         function: Callable[..., Any],
         over: str,
@@ -47,6 +54,9 @@ class MapNode(Node):
         *,
         on_error: Literal["raise", "collect"] = "raise",
         processes: bool = False,
+        retry: RetryPolicy | None = None,
+        timeout: float | None = None,
+        rate: float | None = None,
     ) -> None:
         for name, key in (("over", over), ("into", into)):
             if not isinstance(key, str):
@@ -60,7 +70,7 @@ class MapNode(Node):
             raise TypeError("processes: what runs in a process is a sync function of an item alone")
         self.over, self.into, self.on_error = over, into, on_error
         self.is_async = self._function.is_async
-        self._workers = Workers(max_workers, processes)
+        self._workers = Workers(max_workers, processes, policies=_policies(retry, timeout, rate))
 
     @property
     def function(self) -> Callable[..., Any]:
@@ -101,6 +111,10 @@ class MapNode(Node):
     def _job(self, step: StepContext, label: str, item: Any) -> Job:
         collect = functools.partial(ErrorInfo.of, node=step.name) if self.on_error == "collect" else None
         return Job(label, self._function.bound(step, label), item, collect)
+
+
+def _policies(retry: RetryPolicy | None, timeout: float | None, rate: float | None) -> ItemPolicies | None:
+    return None if (retry, timeout, rate) == (None, None, None) else ItemPolicies(retry, timeout, rate)
 
 
 def _accepted(step: StepContext, key: str, place: str, result: Any) -> Any:

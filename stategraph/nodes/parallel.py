@@ -14,7 +14,7 @@ from stategraph._util.callables import answered, problem_of
 from stategraph._util.validators import is_name
 from stategraph._values.outline import NodeOutline, Structures
 from stategraph._values.provenance import GraphStructure
-from stategraph.nodes._parts.pools import Job
+from stategraph.nodes._parts.jobs import Job
 from stategraph.nodes._parts.run import Workers, do_parts
 from stategraph.nodes.base import Node
 from stategraph.nodes.changes import changes_from

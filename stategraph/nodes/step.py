@@ -65,14 +65,15 @@ class StepContext(Protocol):
     def keep_incoming(self, *, at_last: bool = False) -> Task[None]:
         """Save the State that the step is made from, unless it is saved: what is kept of parts builds on it."""
 
-    def finished_parts(self, made_of: Mapping[str, Any]) -> Task[dict[str, Any]]:
+    def finished_parts(self, made_of: Mapping[str, Any], mark: str = "") -> Task[dict[str, Any]]:
         """Return the values of the parts of this step that were finished before, by their labels.
 
         `made_of` has, by label, what they are made of now: of those that were made of something else, none is returned.
+        With a `mark`, it is what was kept of the parts with that.
         """
 
-    def keep_parts(self, finished: Mapping[str, Any], made_of: Mapping[str, Any]) -> Task[None]:
-        """Save parts of this step that have finished, with what they were made of."""
+    def keep_parts(self, finished: Mapping[str, Any], made_of: Mapping[str, Any], mark: str = "") -> Task[None]:
+        """Save parts of this step that have finished, with what they were made of; with a `mark`, something else."""
 
     def tell_parts(self, parts: Iterable[PartTold], total: int) -> Task[None]:
         """Report what came of parts of this step, which has so many."""
@@ -107,15 +108,19 @@ class PartTold:
     Attributes:
         label: Its label.
         outcome: "completed"; "collected", if it failed and what is kept of it says so; "found", if that was before this
-            attempt; or "failed".
+            attempt; "failed"; or "retried", if an attempt of it has failed and another follows.
         error: What it raised.
         took: For how many seconds it was done, if that is known.
+        attempt: Of one that is retried, which of its attempts has failed.
+        delay: The seconds until the next one.
     """
 
     label: str
     outcome: str
     error: BaseException | None = None
     took: float | None = None
+    attempt: int = 0
+    delay: float | None = None
 
 
 class WaitingNode(Protocol):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import socket
 import subprocess
 import sys
@@ -105,3 +106,32 @@ def test_what_cannot_be_done_is_told(servers: list[Server]) -> None:
     assert status == 409
     assert "pause" in told["error"]
     assert servers[0].ask("/refunds/r-9", {"sum": 10}) == (400, {"error": "send a JSON object with amount"})
+
+
+@pytest.mark.timeout(120)
+def test_a_server_is_killed_while_clicks_come_in(servers: list[Server], tmp_path: Path) -> None:
+    """Another one goes on: what was asked for is there, and what was answered is paid, with no click lost for good."""
+    names = [f"/refunds/r-{number}" for number in range(8)]
+    victim = threading.Timer(random.uniform(0.0, 0.2), servers[0].process.kill)
+    victim.start()
+    for number, name in enumerate(names):
+        _until_answered(servers, number, name, {"amount": 5})
+    victim.join()
+    for number, name in enumerate(names):
+        pause = servers[1].ask(name)[1]["asks"]["pause"]
+        _until_answered(servers, number, f"{name}/answer", {"pause": pause, "decision": "yes"})
+
+    again = [servers[1].ask(name, {"amount": 5}) for name in names]  # a request that is sent again goes on with the run
+    assert {told["status"] for _, told in again} == {"completed"}
+
+
+def _until_answered(servers: list[Server], number: int, path: str, body: Any) -> None:
+    """Send a request to one server and, if that is gone, to the other, as a load balancer does."""
+    for attempt in range(2):
+        try:
+            status, told = servers[(number + attempt) % 2].ask(path, body)
+            assert status == 200 or "answer" in path, told  # answered, and killed before it could say so
+        except OSError:
+            continue
+        return
+    raise AssertionError("no server has answered")

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import click
 
+from stategraph._capabilities.follow import fresh_rows
 from stategraph._values.provenance import Kind
 from stategraph.cli._asked import Asked, asked, common
 from stategraph.cli._changing import END_OF_CALL
@@ -20,7 +20,6 @@ from stategraph.cli._shapes import summary_shape
 from stategraph.cli._text import NOBODY, left_text
 
 if TYPE_CHECKING:
-    from stategraph.stores.base import CheckpointStore
     from stategraph.stores.summaries import Summary
 
 _EXAMPLES = """
@@ -42,20 +41,23 @@ _SHARE = 4  # of the time, at most, is one part spent on looking
 def command(request: Asked, run_id: str, every: float) -> int:
     """Follow a run as it goes on, until it ends or pauses."""
     store, screen = request.open(), request.screen
-    last: Summary | None = None
-    was_owned = False
-    for rows, is_owned in _changes(store, run_id, every):
-        for row in _new(rows, last):
+    newest, was_owned = story(store, run_id)[-1], None
+    began, is_owned = time.monotonic(), store.owner(run_id) is not None
+    for rows in fresh_rows(store, run_id):
+        for row in rows:
             if request.is_json:
                 screen.record(summary_shape(row))
             else:
                 _show(screen, row)
-        last = rows[-1]
-        if str(last.status) in END_OF_CALL:
-            return END_OF_CALL[str(last.status)]
-        if not is_owned and not request.is_json:
-            note(_alone(last, was_owned=was_owned))
-        was_owned |= is_owned
+        newest = rows[-1] if rows else newest
+        if str(newest.status) in END_OF_CALL:
+            return END_OF_CALL[str(newest.status)]
+        if not is_owned and was_owned is not False and not request.is_json:
+            note(_alone(newest, was_owned=was_owned is True))
+        was_owned = is_owned
+        time.sleep(max(every, _SHARE * (time.monotonic() - began)))
+        # The owner is asked for before the rows: what it saves is there before it leaves.
+        began, is_owned = time.monotonic(), store.owner(run_id) is not None
     raise Failure(Exit.NOT_FOUND, f"{run_id} is gone: it has completed, and is not preserved, or was deleted")
 
 
@@ -64,35 +66,6 @@ def _alone(last: Summary, *, was_owned: bool) -> str:
         return f"{NOBODY} yet"
     left = f"left unfinished: {NOBODY}" if was_owned else left_text(last)
     return f"{left}; to go on: stategraph resume {last.run_id} --graph MODULE:NAME"
-
-
-def _changes(store: CheckpointStore, run_id: str, every: float) -> Iterator[tuple[list[Summary], bool]]:
-    """Yield the history of a run, and whether somebody is at work on it, when that has changed, until it is gone."""
-    rows, token, was_owned = story(store, run_id), None, None
-    while rows:
-        began = time.monotonic()
-        is_owned = store.owner(run_id) is not None  # first: what an owner saves is there before it leaves
-        newer = store.changed_since(token, run_id)
-        if newer is not None:
-            token, rows = newer, store.history(run_id)
-        if rows and (newer is not None or is_owned is not was_owned):
-            was_owned = is_owned
-            yield rows, is_owned
-        time.sleep(max(every, _SHARE * (time.monotonic() - began)))
-
-
-def _new(rows: list[Summary], last: Summary | None) -> list[Summary]:
-    """Return the rows that came after the last one, which may not be kept any longer."""
-    if last is None:
-        return rows
-    known = next((place for place in reversed(range(len(rows))) if _key(rows[place]) == _key(last)), None)
-    if known is not None:
-        return rows[known + 1 :]
-    return [row for row in rows if row.timestamp > last.timestamp] or rows[-1:]
-
-
-def _key(row: Summary) -> tuple[object, ...]:
-    return row.step, row.revision, row.kind, row.timestamp
 
 
 def _show(screen: Screen, row: Summary) -> None:

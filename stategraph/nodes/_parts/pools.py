@@ -6,67 +6,24 @@ import contextvars
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from inspect import isawaitable
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Protocol
 
-import attrs
-
 from stategraph._protocol.commands import escaped
-from stategraph._text.shown import describe_exception
 from stategraph._util.callables import is_async_callable
+from stategraph.nodes._parts.jobs import Job, Outcome, count_over, outcome_of_error
+from stategraph.nodes._parts.trying import Trying
 
 if TYPE_CHECKING:
     import asyncio
 
 
-@attrs.frozen
-class Job:
-    """A part to be done: what to call with what.
-
-    Attributes:
-        label: Names it.
-        function: What to call; it may be async.
-        argument: With what.
-        collect: Makes a result of an exception; None where that stays one.
-    """
-
-    label: str
-    function: Callable[[Any], Any]
-    argument: Any
-    collect: Callable[[Exception], Any] | None = None
-
-
-@attrs.frozen
-class Outcome:
-    """What came of a job: a result, or what was raised.
-
-    Attributes:
-        label: Names the job.
-        result: What it returned, or what was made of the exception that was `collected`.
-        error: What it raised, unless that was collected.
-        collected: What it raised, and what a result was made of.
-        took: For how many seconds it was done; None where that is not known.
-    """
-
-    label: str
-    result: Any = None
-    error: BaseException | None = None
-    collected: Exception | None = None
-    took: float | None = attrs.field(default=None, eq=False, repr=False)  # it is never the same twice
-
-
-def outcome_of_error(job: Job, error: BaseException, took: float | None = None) -> Outcome:
-    """Return the outcome of a job that has raised: a result, if its errors are collected. This never raises."""
-    error = escaped(error)
-    if job.collect is not None and isinstance(error, Exception):
-        try:
-            return Outcome(job.label, job.collect(error), collected=error, took=took)
-        except BaseException as second:  # noqa: BLE001 - raised in the thread of the run
-            error.add_note(f"It cannot be collected: {describe_exception(second)}")
-    return Outcome(job.label, error=error, took=took)
+LOOK = 0.05
+"""Seconds after which a run whose parts may wait is asked whether it is to stop."""
 
 
 class Pool(Protocol):
@@ -82,7 +39,10 @@ class Pool(Protocol):
     is_async: bool
 
     def next(self, _: object = None) -> Any:
-        """Return outcomes that have come since the last call, at least one; there must be jobs left."""
+        """Return outcomes that have come since the last call; there must be jobs left.
+
+        There is at least one, unless the parts have policies: then whoever asks is asked again, once in a while.
+        """
 
     def halt(self) -> None:
         """Begin nothing more, without waiting. It comes before `stop`, which may be interrupted before it has begun."""
@@ -125,8 +85,9 @@ class ThreadPool:
 
     is_async = False
 
-    def __init__(self, jobs: Sequence[Job], workers: int, *, stops: bool) -> None:
-        self._jobs, self._stops = deque(jobs), stops
+    def __init__(self, jobs: Sequence[Job], workers: int, *, stops: bool, trying: Trying | None = None) -> None:
+        self._jobs, self._stops, self._trying = deque(jobs), stops, trying
+        self._halted: SimpleQueue[None] = SimpleQueue()  # something, once it is; as below
         self._done: SimpleQueue[Outcome | None] = SimpleQueue()  # None: nothing more will come
         self._room: SimpleQueue[None] = SimpleQueue()  # a job for each; `halt`, of a finaliser too, puts without a lock
         self._taken = 2 * workers
@@ -144,13 +105,18 @@ class ThreadPool:
             for thread in self._threads:
                 thread.start()
         self._make_room(self._taken)
-        first = self._done.get()
+        try:  # parts that wait may do so for hours: meanwhile the run is asked whether it is to stop
+            first = self._done.get(timeout=None if self._trying is None else LOOK)
+        except Empty:
+            self._taken = 0
+            return []
         outcomes = _drained(self._done) if first is None else [first, *_drained(self._done)]
-        self._taken = len(outcomes)
+        self._taken = count_over(outcomes)
         return outcomes
 
     def halt(self) -> None:
         self._jobs.clear()
+        self._halted.put(None)
         self._make_room(len(self._threads))
         self._done.put(None)  # a thread may be in `next` for whom nobody waits any more
 
@@ -171,17 +137,42 @@ class ThreadPool:
     def _work(self) -> None:
         while True:
             self._room.get()
+            if self._trying is not None and self._jobs and self._is_halted_in(self._trying.begins_in()):
+                return
             try:
                 job = self._jobs.popleft()
             except IndexError:
                 return
             outcome = Outcome(job.label, error=RuntimeError("its thread ended before it did"))
             try:
-                outcome = _at_once(self._context.copy().run(_outcome, job))
+                outcome = self._once(job) if self._trying is None else self._tried(job, self._trying)
             finally:  # whatever ends this thread: the run waits for an outcome
                 if self._stops and outcome.error is not None:  # before the thread of the run hears of it
                     self._jobs.clear()
                 self._done.put(outcome)
+
+    def _once(self, job: Job) -> Outcome:
+        return _at_once(self._context.copy().run(_outcome, job))
+
+    def _tried(self, job: Job, trying: Trying) -> Outcome:
+        """Do a job as often as it takes, and return its outcome; those of attempts that failed are told on the way."""
+        while True:
+            outcome = trying.in_time(partial(self._once, job), partial(outcome_of_error, job, took=trying.timeout))
+            again = trying.again(job, outcome)
+            if again is None:
+                return outcome
+            job, told = again
+            self._done.put(told)
+            if self._is_halted_in(told.delay or 0) or self._is_halted_in(trying.begins_in()):
+                return outcome
+
+    def _is_halted_in(self, seconds: float) -> bool:
+        """Wait so long, unless nothing more is to begin; return whether that is so."""
+        try:
+            self._halted.put(self._halted.get(timeout=min(seconds, threading.TIMEOUT_MAX)))  # for the others who wait
+        except Empty:
+            return False
+        return True
 
 
 class TaskPool:
@@ -189,8 +180,9 @@ class TaskPool:
 
     is_async = True
 
-    def __init__(self, jobs: Sequence[Job], workers: int, *, stops: bool) -> None:
-        self._jobs, self._stops = deque(jobs), stops
+    def __init__(self, jobs: Sequence[Job], workers: int, *, stops: bool, trying: Trying | None = None) -> None:
+        self._jobs, self._stops, self._trying = deque(jobs), stops, trying
+        self._retried: list[Outcome] = []
         self._workers, self._unsaved, self._handed_out = min(workers, len(jobs)), 0, 0
         self._tasks: dict[asyncio.Task[Outcome], tuple[Job, float]] = {}
         self._ended: list[tuple[asyncio.Task[Outcome], Outcome]] = []
@@ -203,11 +195,12 @@ class TaskPool:
         self._loop, self._changed = asyncio.get_running_loop(), asyncio.Event()
         self._unsaved -= self._handed_out
         self._begin()
-        if not self._ended:
+        if not self._ended and not self._retried:
             await self._changed.wait()
         taken, self._ended = self._ended, []
+        retried, self._retried = self._retried, []
         self._handed_out = len(taken)
-        return [outcome for _, outcome in taken]
+        return [*retried, *(outcome for _, outcome in taken)]
 
     def halt(self) -> None:
         self._jobs.clear()
@@ -255,6 +248,31 @@ class TaskPool:
         self._changed.set()
 
     async def _do(self, job: Job) -> Outcome:
+        return await (self._once(job) if self._trying is None else self._tried(job, self._trying))
+
+    async def _tried(self, job: Job, trying: Trying) -> Outcome:
+        """Do a job as often as it takes, and return its outcome; those of attempts that failed are told on the way."""
+        import asyncio
+
+        await asyncio.sleep(trying.begins_in())
+        while True:
+            began = time.monotonic()
+            try:
+                async with asyncio.timeout(trying.timeout) as timer:
+                    outcome = await self._once(job)
+            except Exception as error:  # noqa: BLE001 - an error of the job
+                late = timer.expired() and isinstance(error, TimeoutError)
+                outcome = outcome_of_error(job, trying.too_late() if late else error, time.monotonic() - began)
+            again = trying.again(job, outcome)
+            if again is None:
+                return outcome
+            job, told = again
+            self._retried.append(told)
+            self._changed.set()
+            await asyncio.sleep(told.delay or 0)
+            await asyncio.sleep(trying.begins_in())
+
+    async def _once(self, job: Job) -> Outcome:
         began = time.monotonic()
         try:
             if is_async_callable(job.function):

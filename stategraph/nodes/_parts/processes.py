@@ -15,12 +15,13 @@ import attrs
 
 from stategraph._text.shown import describe_exception, shorten
 from stategraph._util.callables import name_of
-from stategraph.nodes._parts.pools import Job, Outcome, outcome_of_error
+from stategraph.nodes._parts.jobs import Job, Outcome, outcome_of_error
+from stategraph.nodes._parts.pools import LOOK
+from stategraph.nodes._parts.trying import Trying
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
     from multiprocessing.process import BaseProcess
-
 
 _Error = TypeVar("_Error", bound=BaseException)
 
@@ -73,9 +74,11 @@ class ProcessPool:
 
     is_async = False
 
-    def __init__(self, jobs: Sequence[Job], workers: int) -> None:
+    def __init__(self, jobs: Sequence[Job], workers: int, trying: Trying | None = None) -> None:
         _check_importable({id(job.function): job.function for job in jobs}.values())
-        self._jobs, self._most = deque(jobs), min(workers, len(jobs))
+        self._jobs, self._most, self._trying = deque(jobs), min(workers, len(jobs)), trying
+        self._later: list[tuple[float, Job]] = []  # those to be tried again, and when
+        self._begins_at: float | None = None  # when the next job may begin, if that has been asked
         self._workers: list[_Worker] = []
         self._ends: tuple[Connection, ...] = ()
         self._lock, self._is_stopped = threading.Lock(), False
@@ -85,9 +88,11 @@ class ProcessPool:
         while not outcomes and not self._is_stopped:
             outcomes = self._fill()
             if not outcomes:
-                ready = self._ready()
+                ready = self._ready(None if self._trying is None else LOOK)
                 with self._lock:
-                    outcomes = [] if self._is_stopped else self._taken(ready)
+                    outcomes = [] if self._is_stopped else [*self._taken(ready), *self._cut_off()]
+            if self._trying is not None:
+                break
         return outcomes
 
     def halt(self) -> None:
@@ -132,12 +137,53 @@ class ProcessPool:
         with self._lock:
             if self._is_stopped:
                 return []
+            self._take_up_later()
             while len(self._workers) < min(self._most, len(self._busy()) + len(self._jobs)):
                 self._workers.append(self._new_worker())
             for worker in self._workers:
-                while worker.job is None and self._jobs:
+                while worker.job is None and self._jobs and self._may_begin():
                     outcomes += _give(worker, self._jobs.popleft())
         return outcomes
+
+    def _take_up_later(self) -> None:
+        """Put those jobs in front whose time has come to be tried again."""
+        now = time.monotonic()
+        self._jobs.extendleft(job for at, job in self._later if at <= now)
+        self._later = [(at, job) for at, job in self._later if at > now]
+
+    def _may_begin(self) -> bool:
+        """Return whether a job may begin now, as far as the rate goes."""
+        if self._trying is None:
+            return True
+        if self._begins_at is None:
+            self._begins_at = time.monotonic() + self._trying.begins_in()
+        if time.monotonic() < self._begins_at:
+            return False
+        self._begins_at = None
+        return True
+
+    def _cut_off(self) -> list[Outcome]:
+        """End the processes whose jobs have taken too long; return the outcomes of these."""
+        if self._trying is None or self._trying.timeout is None:
+            return []
+        outcomes = []
+        for worker in self._busy():
+            if worker.job is not None and worker.at_work_for >= self._trying.timeout and not worker.connection.poll():
+                worker.process.kill()
+                _death(worker)
+                self._workers.remove(worker)
+                outcome = outcome_of_error(worker.job, self._trying.too_late(), self._trying.timeout)
+                outcomes.append(self._over(worker.job, outcome))
+        return outcomes
+
+    def _over(self, job: Job, outcome: Outcome) -> Outcome:
+        """Return the outcome of a job; of one that is tried again, what is told of that."""
+        again = None if self._trying is None or self._is_stopped else self._trying.again(job, outcome)
+        if again is None:
+            return outcome
+        job, told = again
+        self._later.append((time.monotonic() + (told.delay or 0), job))
+        return told
 
     def _new_worker(self) -> _Worker:
         import multiprocessing  # imported when used
@@ -151,14 +197,16 @@ class ProcessPool:
         theirs.close()  # so that the end of the process ends the connection
         return _Worker(process, ours)
 
-    def _ready(self) -> list[_Worker]:
-        """Wait, and return the processes that have sent an outcome, or have died."""
+    def _ready(self, seconds: float | None = None) -> list[_Worker]:
+        """Wait, so long at most, and return the processes that have sent an outcome, or have died."""
         from multiprocessing.connection import wait
 
-        while busy := self._busy():
-            ready = wait([worker.connection for worker in busy], _LOOK)
+        until = None if seconds is None else time.monotonic() + seconds
+        while (busy := self._busy()) or until is not None:
+            left = _LOOK if until is None else min(_LOOK, max(0.0, until - time.monotonic()))
+            ready = wait([worker.connection for worker in busy], left)
             found = [worker for worker in busy if worker.connection in ready or worker.is_dead]
-            if found:
+            if found or self._is_stopped or (until is not None and time.monotonic() >= until):
                 return found
         return []
 
@@ -175,9 +223,10 @@ class ProcessPool:
                 packed, is_dead = None, True
             if packed is not None:
                 worker.job = None
-                outcomes.append(attrs.evolve(_outcome(job, _unpickled(packed)), took=worker.at_work_for))
+                outcome = attrs.evolve(_outcome(job, _unpickled(packed)), took=worker.at_work_for)
+                outcomes.append(self._over(job, outcome))
             elif is_dead:
-                outcomes.append(outcome_of_error(job, _death(worker), worker.at_work_for))
+                outcomes.append(self._over(job, outcome_of_error(job, _death(worker), worker.at_work_for)))
                 self._workers.remove(worker)
         return outcomes
 

@@ -11,7 +11,9 @@ import attrs
 from stategraph._protocol.commands import Await, CannotAwait, Expired, Finish, RunNode, StartNode, StoreFailed, Task
 from stategraph._text.shown import describe_exception, shorten
 from stategraph._util.callables import is_async_callable
-from stategraph.nodes._parts.pools import Job, Outcome, Pool, TaskPool, ThreadPool
+from stategraph.nodes._parts.jobs import Job, Outcome, count_over
+from stategraph.nodes._parts.pools import Pool, TaskPool, ThreadPool
+from stategraph.nodes._parts.trying import ItemPolicies, kept_attempts, trying
 from stategraph.nodes.step import PartTold, StepContext
 
 
@@ -23,16 +25,26 @@ class Workers:
         most: How many at the same time; None for up to four more than there are processors.
         processes: In processes rather than threads.
         stops: Whether one that fails keeps those that have not begun from beginning.
+        policies: What is said of each; None for nothing.
     """
 
     most: int | None = None
     processes: bool = False
     stops: bool = True
+    policies: ItemPolicies | None = None
+
+    @property
+    def retries(self) -> bool:
+        """Whether parts that fail are tried again."""
+        return self.policies is not None and self.policies.retry is not None
 
     def __attrs_post_init__(self) -> None:
         if self.most is not None and (type(self.most) is not int or self.most < 1):
             raise ValueError(f"max_workers: {shorten(self.most)} is not allowed; a whole number from 1 on is")
 
+
+ATTEMPTS = "\nattempts"
+"""Marks what is kept of the attempts of parts: no node has such a name."""
 
 Accept: TypeAlias = Callable[[str, Any], Any]
 """Makes of the label and the result of a part what is kept of it. What it raises, the part has raised."""
@@ -52,8 +64,10 @@ def do_parts(step: StepContext, jobs: Sequence[Job], workers: Workers, accept: A
     if not left:
         step.is_done_before = bool(jobs) and step.attempt == 1
         return finished
+    if workers.retries:
+        left = yield from _with_attempts(step, left, made_of)
     pool = _pool_for(left, workers)
-    work = _Work(step, pool, accept, made_of, finished)
+    work = _Work(step, pool, accept, made_of, finished, retries=workers.retries)
     try:
         yield from work.do(len(left), stops=workers.stops)
     except (GeneratorExit, CannotAwait):  # the driver is gone, or cannot await: nobody waits for what has begun
@@ -68,14 +82,21 @@ def do_parts(step: StepContext, jobs: Sequence[Job], workers: Workers, accept: A
     return work.finished
 
 
+def _with_attempts(step: StepContext, jobs: Sequence[Job], made_of: Mapping[str, Any]) -> Task[list[Job]]:
+    """Return the jobs with the attempts that have failed in a process that was killed meanwhile."""
+    kept = yield from step.finished_parts(made_of, ATTEMPTS)
+    return [attrs.evolve(job, attempts=kept_attempts(kept.get(job.label))) for job in jobs]
+
+
 def _pool_for(jobs: Sequence[Job], workers: Workers) -> Pool:
     most = workers.most or min(32, (os.cpu_count() or 1) + 4)
+    asks = trying(workers.policies)
     if workers.processes:
         from stategraph.nodes._parts.processes import ProcessPool  # imported when used
 
-        return ProcessPool(jobs, most)
+        return ProcessPool(jobs, most, asks)
     is_async = any(map(is_async_callable, {id(job.function): job.function for job in jobs}.values()))
-    return (TaskPool if is_async else ThreadPool)(jobs, most, stops=workers.stops)
+    return (TaskPool if is_async else ThreadPool)(jobs, most, stops=workers.stops, trying=asks)
 
 
 @attrs.define(eq=False)
@@ -88,6 +109,7 @@ class _Work:
     made_of: Mapping[str, Any]
     finished: dict[str, Any]
     failed: dict[str, BaseException] = attrs.field(factory=dict)
+    retries: bool = False
 
     def do(self, left: int, *, stops: bool) -> Task[None]:
         """Take outcomes until nothing is left or, if one failure stops the others, one has failed."""
@@ -96,7 +118,7 @@ class _Work:
             outcomes = yield (StartNode if pool.is_async else RunNode, pool.next, None)
             if pool.is_async:
                 outcomes = yield (Await, outcomes, self.step.name)
-            left -= len(outcomes)
+            left -= count_over(outcomes)
             yield from self._take(outcomes)
 
     def stop(self, *, wait: bool) -> Task[None]:
@@ -117,6 +139,9 @@ class _Work:
 
     def _take(self, outcomes: Sequence[Outcome]) -> Task[None]:
         """Save the parts that have finished, and note those that have failed."""
+        if self.retries:
+            yield from self._keep_attempts(outcomes)
+            outcomes = [outcome for outcome in outcomes if outcome.delay is None]
         values: dict[str, Any] = {}
         for outcome in outcomes:
             error = outcome.error
@@ -135,7 +160,18 @@ class _Work:
             if not isinstance(error, Exception):
                 raise error
 
+    def _keep_attempts(self, outcomes: Sequence[Outcome]) -> Task[None]:
+        """Save how often parts have failed that are tried again; those that have failed for good may begin anew."""
+        retried = [outcome for outcome in outcomes if outcome.delay is not None]
+        counts = {outcome.label: outcome.attempts for outcome in retried}
+        counts |= {outcome.label: 0 for outcome in outcomes if outcome.delay is None and outcome.error is not None}
+        if counts:
+            yield from self.step.keep_parts(counts, self.made_of, ATTEMPTS)
+        yield from self.step.tell_parts(map(self._told, retried), len(self.made_of))
+
     def _told(self, outcome: Outcome) -> PartTold:
+        if outcome.delay is not None:
+            return PartTold(outcome.label, "retried", outcome.error, outcome.took, outcome.attempts, outcome.delay)
         error = self.failed.get(outcome.label, outcome.collected)
         how = "failed" if outcome.label in self.failed else "completed" if error is None else "collected"
         return PartTold(outcome.label, how, error, outcome.took)

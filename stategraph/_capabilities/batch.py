@@ -1,0 +1,142 @@
+"""Batches: running many States, some at the same time, with what came of each in their order."""
+
+from __future__ import annotations
+
+import contextvars
+import math
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
+from typing import Self
+
+from stategraph._drivers.limits import StopSignal
+from stategraph._drivers.options import RunCall
+from stategraph._engine.calling import Recovered
+from stategraph._engine.start import id_of
+from stategraph._util.dropped import reaper
+from stategraph._util.validators import is_count
+from stategraph.errors import ConfigError
+from stategraph.state import State
+
+AHEAD = 2
+"""States that are taken for each worker, before the result of the first of them is asked for."""
+
+_LOOK = 0.05  # seconds between two looks at the event of the caller, while a run waits
+
+
+def checked_workers(max_workers: int) -> int:
+    """Return how many run at the same time. Raises ConfigError if that is no such number."""
+    if not is_count(max_workers, at_least=1):
+        raise ConfigError("max_workers", max_workers, "how many run at the same time, from 1 on")
+    return max_workers
+
+
+def failed(state: State, error: Exception) -> Recovered:
+    """Return what came of a run that failed."""
+    return Recovered(state.run_id, getattr(error, "state", None), error)
+
+
+class Batch(Iterator[Recovered]):
+    """Runs of many States in threads; to iterate over it yields what came of each, in the order of the States.
+
+    To close it, or to leave its ``with``, stops the runs under way and waits for them. Those of one that is dropped
+    are stopped as well, and nobody waits for them.
+    """
+
+    _threads: ThreadPoolExecutor | None = None
+
+    def __init__(
+        self, run: Callable[..., State], states: Iterable[State], max_workers: int, store: object, how: RunCall
+    ) -> None:
+        self._max_workers = checked_workers(max_workers)
+        self._states, self._store = iter(states), store
+        self._under_way: deque[Future[Recovered]] = deque()
+        self._stop = _Stop(how.get("cancel"))
+        self._run = partial(run, **{**how, "cancel": self._stop})
+        self._has_more = True
+
+    def __next__(self) -> Recovered:
+        try:
+            self._begin()
+            if self._under_way:
+                return self._under_way.popleft().result()
+        except BaseException:
+            self.close()
+            raise
+        self.close()
+        raise StopIteration
+
+    def close(self) -> None:
+        """Stop the runs under way before their next nodes, and wait until they have stopped; begin no others."""
+        self._has_more = False
+        self._under_way.clear()
+        threads, self._threads = self._threads, None
+        if threads is not None:
+            self._stop.set()
+            threads.shutdown(cancel_futures=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if self._threads is not None:  # a finaliser takes no lock, and nothing waits for runs that wait for the store
+            reaper.hand_over(self._store, partial(_drop, self._stop, self._threads))
+
+    def _begin(self) -> None:
+        """Begin as many runs as may be ahead of the results. What the States raise comes after the results before."""
+        while self._has_more and len(self._under_way) < AHEAD * self._max_workers:
+            try:
+                state = next(self._states)
+                id_of(state)
+            except StopIteration:
+                self._has_more = False
+            except Exception as error:
+                self._has_more = False
+                self._under_way.append(Future())
+                self._under_way[-1].set_exception(error)
+            else:
+                self._under_way.append(self._submit(state))
+
+    def _submit(self, state: State) -> Future[Recovered]:
+        if self._threads is None:
+            self._threads = ThreadPoolExecutor(self._max_workers, "stategraph batch")
+        context = contextvars.copy_context()
+        return self._threads.submit(context.run, _result_of, self._run, state)
+
+
+class _Stop(threading.Event):
+    """Stops the runs of a batch: once it is set, or the event that the caller gave."""
+
+    def __init__(self, given: threading.Event | None) -> None:
+        super().__init__()
+        StopSignal.of(given, None)  # raises if it is none
+        self._given = given
+
+    def is_set(self) -> bool:
+        return super().is_set() or (self._given is not None and self._given.is_set())
+
+    def wait(self, timeout: float | None = None) -> bool:
+        if self._given is None:
+            return super().wait(timeout)
+        until = time.monotonic() + (math.inf if timeout is None else timeout)
+        while not self.is_set() and time.monotonic() < until:  # nobody tells it that the other one is set
+            super().wait(min(_LOOK, until - time.monotonic()))
+        return self.is_set()
+
+
+def _result_of(run: Callable[[State], State], state: State) -> Recovered:
+    try:
+        return Recovered(state.run_id, run(state))
+    except Exception as error:
+        return failed(state, error)
+
+
+def _drop(stop: threading.Event, threads: ThreadPoolExecutor) -> None:
+    stop.set()
+    threads.shutdown(wait=False, cancel_futures=True)

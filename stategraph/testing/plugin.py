@@ -1,0 +1,28 @@
+"""Fixtures that pytest finds where stategraph is installed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from stategraph.stores.memory import MemoryStore
+
+
+@pytest.fixture
+def memory_store() -> MemoryStore:
+    """Return a memory store of the test's own, for ``StateGraph(..., store=memory_store)``."""
+    from stategraph.stores.memory import MemoryStore  # imported when used: pytest loads this file in every project
+
+    return MemoryStore()
+
+
+@pytest.fixture
+def fixed_clock() -> Iterator[None]:
+    """Fix time and run ids for the test, as `stategraph.testing.fixed` does."""
+    from stategraph.testing.clocks import fixed
+
+    with fixed():
+        yield

@@ -1,0 +1,237 @@
+"""Batches: `run_many` and `arun_many`."""
+
+import asyncio
+import threading
+
+import pytest
+
+from stategraph import ConfigError, RetryPolicy, RunCancelledError, RunStatus, State, StateGraph
+from stategraph.stores.memory import MemoryStore
+
+
+def graph_of(node, store=None):
+    graph = StateGraph("batch", store=store or MemoryStore())
+    graph.add_node("work", node)
+    graph.add_node("end", lambda state: {"end": True})
+    graph.add_edge("work", "end")
+    graph.set_entry_point("work")
+    graph.set_exit_point("end")
+    return graph
+
+
+def double(state):
+    if state["n"] == 3:
+        raise ValueError("three")
+    return {"n": 2 * state["n"]}
+
+
+def numbers(count):
+    return (State({"n": n}, run_id=f"n{n}") for n in range(count))
+
+
+def run_sync(graph, states, **options):
+    return list(graph.run_many(states, **options))
+
+
+def run_async(graph, states, **options):
+    async def collected():
+        return [result async for result in graph.arun_many(states, **options)]
+
+    return asyncio.run(collected())
+
+
+@pytest.mark.parametrize("collect", [run_sync, run_async])
+class TestBothDrivers:
+    def test_results_come_in_the_order_of_the_states_and_one_failure_stops_no_other(self, collect):
+        """Each result tells its run, and its State or its error."""
+        results = collect(graph_of(double), numbers(20), max_workers=4)
+
+        assert [result.run_id for result in results] == [f"n{n}" for n in range(20)]
+        assert [result.run_id for result in results if result.error] == ["n3"]
+        assert [result.state["n"] for result in results if not result.error] == [2 * n for n in range(20) if n != 3]
+
+    def test_no_more_run_at_the_same_time_than_workers(self, collect):
+        """Each of them waits for another one: exactly two are there at a time."""
+        pairs, lock, inside = threading.Barrier(2), threading.Lock(), []
+        most = []
+
+        def node(state):
+            with lock:
+                inside.append(1)
+                most.append(len(inside))
+            pairs.wait(30)
+            with lock:
+                inside.pop()
+            return {}
+
+        results = collect(graph_of(node), numbers(8), max_workers=2)
+
+        assert not any(result.error for result in results)
+        assert max(most) == 2
+
+    def test_states_are_taken_as_they_are_needed(self, collect):
+        """Once the first result is there, at most twice as many as there are workers were taken."""
+        taken, seen = [], []
+
+        def states():
+            for state in numbers(50):
+                taken.append(state)
+                seen.append(len(taken))
+                yield state
+
+        graph = graph_of(lambda state: {})
+        if collect is run_sync:
+            with graph.run_many(states(), max_workers=2) as results:
+                next(results)
+        else:
+
+            async def first():
+                results = graph.arun_many(states(), max_workers=2)
+                await anext(results)
+                await results.aclose()
+
+            asyncio.run(first())
+
+        assert len(taken) == 4
+
+    def test_what_the_states_raise_comes_after_the_results_before(self, collect):
+        """Nothing that has run is lost."""
+        store = MemoryStore()
+
+        def states():
+            yield from numbers(2)
+            raise OSError("no more")
+
+        with pytest.raises(OSError, match="no more"):
+            collect(graph_of(lambda state: {}, store), states())
+
+    def test_what_is_no_state_is_refused(self, collect):
+        """As `run` refuses it."""
+        with pytest.raises(TypeError, match="a graph runs a State"):
+            collect(graph_of(double), [{"n": 1}])
+
+    @pytest.mark.parametrize("workers", [0, -1, True, 1.5, None])
+    def test_a_number_of_workers_that_is_none_is_refused(self, collect, workers):
+        """At once, before anything runs."""
+        with pytest.raises(ConfigError, match="max_workers"):
+            collect(graph_of(double), numbers(1), max_workers=workers)
+
+    def test_no_states_give_no_results(self, collect):
+        """An empty batch is one."""
+        assert collect(graph_of(double), []) == []
+
+
+def under_way(store):
+    """Return a graph whose second run waits in its node, and the two events of that."""
+    began, may_end = threading.Event(), threading.Event()
+
+    def node(state):
+        if state["n"] == 1:
+            began.set()
+            assert may_end.wait(30)
+        return {}
+
+    return graph_of(node, store), began, may_end
+
+
+def test_closing_stops_what_is_under_way():
+    """It stops before its next node; nothing else begins, and its run goes on later."""
+    store = MemoryStore()
+    graph, began, may_end = under_way(store)
+    results = graph.run_many(numbers(50), max_workers=1)
+    assert next(results).run_id == "n0"
+    assert began.wait(30)
+    threading.Timer(0.05, may_end.set).start()
+
+    results.close()
+
+    assert list(results) == []
+    assert set(store.list()) <= {"n1"}
+    assert graph.run(State({"n": 1}, run_id="n1")).status is RunStatus.COMPLETED
+
+
+def test_a_batch_that_is_dropped_stops():
+    """Nobody has to close it, and nobody waits for what is under way: not even for long when it waits for others."""
+    store = MemoryStore()
+    graph, began, may_end = under_way(store)
+    results = graph.run_many(numbers(50), max_workers=1)
+    next(results)
+    assert began.wait(30)
+    threads = [one for one in threading.enumerate() if one.name.startswith("stategraph batch")]
+
+    del results
+    graph.run(State({"n": 5}, run_id="n5"))  # asks the store, which settles what was dropped
+    may_end.set()
+    for one in threads:
+        one.join(30)
+
+    assert len(threads) == 1
+    assert set(store.list()) <= {"n1"}
+    assert graph.run(State({"n": 1}, run_id="n1")).status is RunStatus.COMPLETED
+
+
+@pytest.mark.parametrize("collect", [run_sync, run_async])
+def test_what_is_said_of_a_run_is_said_of_each(collect):
+    """Such as labels; and the event of the caller stops them all."""
+    store = MemoryStore()
+    graph = graph_of(lambda state: {}, store)
+    collect(graph, numbers(3), labels={"night": "1"})
+    cancel = threading.Event()
+    cancel.set()
+    stopped = collect(graph, (State({"n": 7}, run_id=name) for name in "ab"), cancel=cancel)
+
+    assert all(isinstance(result.error, RunCancelledError) for result in stopped)
+    with pytest.raises(ConfigError, match="cancel"):
+        results = collect(graph, numbers(1), cancel="now")
+        raise results[0].error
+
+
+def test_the_event_of_the_caller_ends_a_wait():
+    """Such as the one before another attempt."""
+    cancel = threading.Event()
+
+    def fail(state):
+        cancel.set()
+        raise OSError("later")
+
+    graph = StateGraph("batch", store=MemoryStore())
+    graph.add_node("work", fail, retry=RetryPolicy(initial_delay=3600, max_delay=3600))
+    graph.set_entry_point("work")
+    graph.set_exit_point("work")
+
+    (result,) = graph.run_many(numbers(1), cancel=cancel)
+    assert isinstance(result.error, RunCancelledError)
+
+
+def test_closing_on_an_event_loop_cancels_what_is_under_way():
+    """The tasks have ended when `aclose` returns."""
+    ended, waits = [], asyncio.Event()
+
+    async def node(state):
+        if state["n"]:
+            waits.set()
+            try:
+                await asyncio.Event().wait()
+            finally:
+                ended.append(state["n"])
+        return {}
+
+    async def batch():
+        results = graph_of(node).arun_many(numbers(50), max_workers=2)
+        assert (await anext(results)).run_id == "n0"
+        await waits.wait()
+        await results.aclose()
+        return len(asyncio.all_tasks())
+
+    assert asyncio.run(batch()) == 1
+    assert ended
+
+
+def test_async_nodes_run_in_batches_of_threads():
+    """Each thread has an event loop of its own."""
+
+    async def node(state):
+        await asyncio.sleep(0)
+        return {"n": state["n"] + 1}
+
+    assert [result.state["n"] for result in graph_of(node).run_many(numbers(5))] == [1, 2, 3, 4, 5]

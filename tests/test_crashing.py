@@ -1,0 +1,236 @@
+"""What stategraph.testing gives to those who test their graphs."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from stategraph import (
+    CheckpointConfig,
+    ExecutionError,
+    GraphConfig,
+    InterruptNode,
+    MapNode,
+    NodeContext,
+    ParallelNode,
+    RetryPolicy,
+    State,
+    StateGraph,
+)
+from stategraph.stores import CheckpointStore, MemoryStore
+from stategraph.testing import Killed, assert_resumes_everywhere, fail_at, kill_at
+
+pytest_plugins = ["pytester"]
+
+
+def graph_of(*nodes: Any, store: CheckpointStore | None = None, **checkpoint: Any) -> StateGraph:
+    """Return a graph of some nodes, one after the other, that are named a, b, c and so on."""
+    checkpoint = {"interval": 1, "preserve": True, **checkpoint}
+    graph = StateGraph(GraphConfig("tested", observer="noop", checkpoint=CheckpointConfig(**checkpoint)), store=store)
+    names = "abcdef"[: len(nodes)]
+    for name, node in zip(names, nodes, strict=True):
+        graph.add_node(name, node)
+    if len(nodes) > 1:
+        graph.add_sequence(*names)
+    graph.set_entry_point(names[0])
+    graph.set_exit_point(names[-1])
+    return graph
+
+
+def add(state: State) -> dict[str, int]:
+    return {"n": state.get("n", 0) + 1}
+
+
+async def aadd(state: State) -> dict[str, int]:
+    await asyncio.sleep(0)
+    return {"n": state.get("n", 0) + 1}
+
+
+class TestKillAt:
+    def test_the_store_holds_what_a_killed_process_leaves(self, any_store: CheckpointStore) -> None:
+        """The step is the newest one that is saved, and a resume goes on from there."""
+        graph = graph_of(add, aadd, add, store=any_store)
+        after: list[State] = []
+        with kill_at(2):
+            after.append(graph.execute(State(run_id="a")))
+        assert after == []
+        assert (any_store.load("a").step, any_store.load("a")["n"]) == (2, 2)
+        assert graph.resume("a")["n"] == 3
+
+    def test_it_may_die_before_the_save(self) -> None:
+        """Then the step before is the newest; the run is nobody's."""
+        graph = graph_of(add, add, add, store=(store := MemoryStore()))
+        with kill_at(2, saved=False):
+            graph.execute(State(run_id="a"))
+        assert (store.load("a").step, store.owner("a")) == (1, None)
+        assert graph.resume("a")["n"] == 3
+
+    def test_a_run_that_does_not_come_there_is_told_of(self) -> None:
+        with pytest.raises(AssertionError, match="no run in the block has saved step 7"), kill_at(7):
+            graph_of(add, store=MemoryStore()).execute(State())
+
+    @pytest.mark.parametrize("durability", ["sync", "async"])
+    def test_it_does_not_matter_how_steps_are_saved(self, durability: str) -> None:
+        graph = graph_of(add, add, add, store=(store := MemoryStore()), durability=durability)
+        with kill_at(2):
+            graph.execute(State(run_id="a"))
+        assert store.load("a").step == 2
+
+    def test_all_ways_to_run_count(self) -> None:
+        """Streams and event loops, too; once the block is left, nothing dies any more."""
+        graph = graph_of(add, aadd, add, store=MemoryStore())
+        with kill_at(1):
+            list(graph.stream(State(run_id="a")))
+        with kill_at(1):
+            asyncio.run(graph.aexecute(State(run_id="b")))
+        assert graph.run(State(run_id="a"))["n"] == graph.run(State(run_id="b"))["n"] == 3
+
+
+class TestFailAt:
+    @pytest.mark.parametrize("node", [add, aadd, lambda state, context: {"n": state.get("n", 0) + 1}])
+    def test_the_node_fails_and_a_resume_goes_on(self, node: Any) -> None:
+        """Before it has done anything."""
+        graph = graph_of(add, node, add, store=MemoryStore())
+        with pytest.raises(ExecutionError, match=r"node 'b'.*RuntimeError: fail_at\('b'\)"), fail_at("b"):
+            graph.execute(State(run_id="a"))
+        assert graph.resume("a")["n"] == 3
+
+    def test_a_retry_outlasts_as_many_failures(self) -> None:
+        graph = StateGraph("tested", store=MemoryStore(), observer="noop")
+        graph.add_node("a", add, retry=RetryPolicy(max_attempts=3, initial_delay=0))
+        graph.set_entry_point("a")
+        graph.set_exit_point("a")
+        with fail_at("a", OSError("no"), times=2):
+            assert graph.execute(State())["n"] == 1
+        with pytest.raises(ExecutionError, match="OSError: no"), fail_at("a", OSError("no"), times=3):
+            graph.execute(State())
+
+    def test_any_kind_of_node_may_fail(self) -> None:
+        mapped = MapNode(lambda item: item + 1, over="items", into="items")
+        asks = InterruptNode("items", "answer")
+        for node in ("a", "b"):
+            graph = graph_of(mapped, asks, store=MemoryStore())
+            with pytest.raises(ExecutionError, match=f"node '{node}'"), fail_at(node):
+                graph.execute(State({"items": [1]}, run_id="x"))
+            assert graph.resume("x").pause is not None
+
+    def test_a_node_that_is_not_called_is_told_of(self) -> None:
+        with pytest.raises(AssertionError, match="'z'"), fail_at("z"):
+            graph_of(add, store=MemoryStore()).execute(State())
+
+
+class TestResumesEverywhere:
+    def test_a_sound_graph_does(self) -> None:
+        """Whatever it is made of; its own store is left alone."""
+        inner = graph_of(add, add)
+        left, right = (lambda state: {"left": state["n"]}), (lambda state: {"right": state["n"]})
+        store = MemoryStore()
+        graph = graph_of(
+            inner.as_node(),
+            MapNode(lambda item: item * 2, over="items", into="doubled", max_workers=1),
+            ParallelNode({"left": left, "right": right}, max_workers=1),
+            InterruptNode("n", "answer"),
+            aadd,
+            store=store,
+            interval=0,
+        )
+        state = State({"items": [1, 2]})
+        assert assert_resumes_everywhere(graph, state, answers={"answer": "yes"}) > 10
+        assert assert_resumes_everywhere(graph, state, answers=lambda paused: {"answer": paused["n"]}) > 10
+        assert store.list() == []
+
+    def test_a_node_that_counts_by_itself_is_found(self) -> None:
+        """What it knows is gone with its process, or is counted once more."""
+        calls: list[int] = []
+
+        def count(state: State) -> dict[str, int]:
+            calls.append(1)
+            return {"n": len(calls)}
+
+        with pytest.raises(AssertionError, match="two runs that nobody disturbed end differently: 'n' is 2, not 1"):
+            assert_resumes_everywhere(graph_of(count), State())
+        assert assert_resumes_everywhere(graph_of(count), State(), ignore=["n"])
+
+    def test_what_is_handed_on_outside_of_the_state_is_found(self) -> None:
+        """Here, a file handle of a kind: it is there only in the process that has opened it."""
+        opened: dict[str, str] = {}
+
+        def open_it(state: State, context: NodeContext) -> dict[str, str]:
+            opened.clear()
+            opened[context.idempotency_key] = "open"
+            return {"key": context.idempotency_key}
+
+        def use_it(state: State) -> dict[str, str]:
+            return {"found": opened.pop(state["key"], "nothing")}
+
+        with pytest.raises(AssertionError, match=r"killed before write \d of \d, when step 2.*'found' is 'nothing'"):
+            assert_resumes_everywhere(graph_of(open_it, use_it), State())
+
+    def test_a_node_that_cannot_be_repeated_is_found(self) -> None:
+        done: set[str] = set()
+
+        def once(state: State) -> dict[str, int]:
+            if state.run_id + str(len(runs)) in done:
+                raise ValueError("done already")
+            done.add(state.run_id + str(len(runs)))
+            return {}
+
+        runs: list[int] = []
+
+        def begin(state: State) -> dict[str, int]:
+            runs.append(1)
+            return {}
+
+        with pytest.raises(AssertionError, match=r"it does not go on: .*done already"):
+            assert_resumes_everywhere(graph_of(begin, once), State())
+
+    def test_a_pause_without_an_answer_is_told_of(self) -> None:
+        with pytest.raises(AssertionError, match=r"pauses at node 'a' for 'answer'.*answers=\{'answer'"):
+            assert_resumes_everywhere(graph_of(InterruptNode(None, "answer")), State())
+
+    def test_a_graph_that_fails_by_itself_fails_so(self) -> None:
+        with pytest.raises(ExecutionError, match="KeyError"):
+            assert_resumes_everywhere(graph_of(lambda state: {"n": state["missing"]}), State())
+
+    def test_keys_that_are_not_saved_are_made_again(self) -> None:
+        graph = graph_of(add, lambda state: {"m": state["n"]}, persist=["m"])
+        assert assert_resumes_everywhere(graph, State())
+
+
+def test_the_fixtures_of_the_plugin(pytester: pytest.Pytester) -> None:
+    """A store for each test, and a clock that stands."""
+    pytester.makepyfile(
+        """
+        from stategraph import State, StateGraph
+
+
+        def test_one(memory_store, fixed_clock):
+            assert State().run_id == "run-1"
+            memory_store.save(State(run_id="a"))
+
+
+        def test_other(memory_store):
+            assert memory_store.list() == []
+        """
+    )
+    pytester.runpytest_inprocess("-p", "no:randomly").assert_outcomes(passed=2)
+
+
+@pytest.mark.parametrize("name", ["assert_resumes_everywhere", "kill_at", "fail_at", "fixed", "MortalStore"])
+def test_it_takes_no_pytest(name: str) -> None:
+    """Tests of graphs may be run by anything."""
+    code = f"import sys; sys.modules['pytest'] = None; from stategraph.testing import {name}"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_name_that_is_not_there() -> None:
+    import stategraph.testing
+
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        stategraph.testing.nothing  # noqa: B018
+    assert all(hasattr(stategraph.testing, name) for name in stategraph.testing.__all__)
+    assert issubclass(Killed, BaseException)

@@ -1,0 +1,228 @@
+"""Following a run: `follow` and `afollow`."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from stategraph import (
+    CheckpointConfig,
+    CheckpointNotFoundError,
+    ConfigError,
+    ExecutionError,
+    GraphConfig,
+    InterruptNode,
+    RunStatus,
+    State,
+    StateGraph,
+)
+from stategraph.stores import CheckpointStore, MemoryStore, SqliteStore
+from tests.scenarios import FourMethodStore
+
+Follow = Callable[..., list[State]]
+
+
+def blocking(graph: StateGraph, run_id: str, **how: Any) -> list[State]:
+    return list(graph.follow(run_id, **how))
+
+
+def awaiting(graph: StateGraph, run_id: str, **how: Any) -> list[State]:
+    async def collected() -> list[State]:
+        return [state async for state in graph.afollow(run_id, **how)]
+
+    return asyncio.run(collected())
+
+
+@pytest.fixture(params=[blocking, awaiting])
+def follow(request: pytest.FixtureRequest) -> Follow:
+    """-> both ways to follow."""
+    return request.param  # type: ignore[no-any-return]
+
+
+def counting(store: CheckpointStore, before: Callable[[int], object] = lambda n: None, **checkpoint: Any) -> StateGraph:
+    """Return a graph that counts to three, calls something before each step, and asks whether that is enough."""
+    kept = CheckpointConfig(**{"interval": 1, "retention": "full", "preserve": True, **checkpoint})
+    graph = StateGraph(GraphConfig("counting", observer="noop", checkpoint=kept), store=store)
+
+    def count(state: State) -> dict[str, int]:
+        before(state["n"])
+        return {"n": state["n"] + 1}
+
+    graph.add_node("count", count)
+    graph.add_node("ask", InterruptNode(None, "enough"))
+    graph.add_edge("count", "count", lambda state: state["n"] < 3)
+    graph.add_edge("count", "ask")
+    graph.set_entry_point("count")
+    graph.set_exit_point("ask")
+    return graph
+
+
+def told(states: list[State]) -> list[tuple[int, str, str]]:
+    return [(state.step, state.checkpoint_node, str(state.status)) for state in states]
+
+
+BEFORE_THE_PAUSE = [(1, "count", "active"), (2, "count", "active"), (3, "count", "active"), (3, "count", "paused")]
+
+
+def test_it_yields_what_is_kept_up_to_the_end(any_store: CheckpointStore, follow: Follow) -> None:
+    """The States of a stream, whoever looks, and whenever."""
+    graph = counting(any_store)
+    streamed = list(graph.stream(State({"n": 0}, run_id="a")))
+    kept = slice(-1, None) if isinstance(any_store, FourMethodStore) else slice(None)  # that keeps but the newest
+    assert told(follow(graph, "a")) == BEFORE_THE_PAUSE[kept]
+    streamed += graph.stream_resume("a", {"enough": True})
+
+    followed = follow(counting(any_store), "a")
+    assert told(followed) == [*BEFORE_THE_PAUSE, (4, "ask", "completed")][kept]
+    assert [state for state in followed if state in streamed] == streamed[kept]
+
+
+def test_each_state_comes_as_it_is_saved(follow: Follow) -> None:
+    """While the next node is at work; to a follower who came before the run, too."""
+    store, seen = MemoryStore(), threading.Event()
+    followed: list[State] = []
+
+    def wait_for_the_follower(n: int) -> None:
+        if n:
+            assert seen.wait(30)
+            seen.clear()
+
+    graph = counting(store, wait_for_the_follower)
+
+    def look() -> None:
+        if follow is blocking:
+            for state in graph.follow("a", wait=30):
+                followed.append(state)
+                seen.set()
+        else:
+
+            async def awaited() -> None:
+                async for state in graph.afollow("a", wait=30):
+                    followed.append(state)
+                    seen.set()
+
+            asyncio.run(awaited())
+
+    follower = threading.Thread(target=look)
+    follower.start()
+    graph.execute(State({"n": 0}, run_id="a"))
+    follower.join(30)
+
+    assert told(followed) == BEFORE_THE_PAUSE
+
+
+def test_a_run_that_fails_is_seen_to_fail(follow: Follow) -> None:
+    """Its last State has the error; one that is resumed goes on to be followed."""
+
+    def fail_at_two(n: int) -> None:
+        if n == 2:
+            raise ValueError("two")
+
+    graph = counting(store := MemoryStore(), fail_at_two)
+    with pytest.raises(ExecutionError):
+        graph.execute(State({"n": 0}, run_id="a"))
+
+    *_, last = follow(graph, "a")
+    assert (last.status, last.step) == (RunStatus.FAILED, 2)
+    counting(store).resume("a")
+    assert told(follow(graph, "a")) == [*BEFORE_THE_PAUSE[:2], (2, "count", "failed"), *BEFORE_THE_PAUSE[2:]]
+
+
+def test_a_run_that_is_gone_ends(follow: Follow) -> None:
+    """Such as one that completes and is not preserved."""
+    graph = counting(MemoryStore(), preserve=False)
+    graph.execute(State({"n": 0}, run_id="a"))
+    states = graph.follow("a")
+    next(states)
+    graph.resume("a", {"enough": True})
+
+    assert RunStatus.COMPLETED not in [state.status for state in states]
+    with pytest.raises(CheckpointNotFoundError):
+        follow(graph, "a")
+
+
+def test_what_is_not_there_is_waited_for_as_long_as_said(follow: Follow) -> None:
+    """And a run that nobody is at work on ends with the patience of its follower."""
+    graph = counting(MemoryStore())
+    for wait in (None, 0, 0.02):
+        with pytest.raises(CheckpointNotFoundError):
+            follow(graph, "a", wait=wait)
+    graph.submit(State({"n": 0}, run_id="a"))
+    with pytest.raises(TimeoutError, match="'a' has not ended within"):
+        follow(graph, "a", timeout=0.02)
+
+
+@pytest.mark.parametrize("argument", ["wait", "timeout"])
+@pytest.mark.parametrize("seconds", [-1, "1", True, float("nan")])
+def test_what_is_no_time_is_refused(follow: Follow, argument: str, seconds: object) -> None:
+    """At once."""
+    with pytest.raises(ConfigError, match=argument):
+        follow(counting(MemoryStore()), "a", **{argument: seconds})
+
+
+def test_what_retention_drops_is_left_out(follow: Follow) -> None:
+    """The newest State is always seen."""
+    graph = counting(MemoryStore(), retention="latest")
+    graph.execute(State({"n": 0}, run_id="a"))
+
+    assert told(follow(graph, "a")) == BEFORE_THE_PAUSE[3:]
+
+
+def test_a_deletion_between_two_looks_loses_nothing_else() -> None:
+    """What is rolled back while somebody follows is told again when it is done again."""
+    graph = counting(store := MemoryStore())
+    graph.execute(State({"n": 0}, run_id="a"))
+    states = graph.follow("a")
+    first = next(states)
+    store.rollback("a", 1)
+
+    assert first.step == 1
+    with pytest.raises(TimeoutError):
+        list(graph.follow("a", timeout=0.02))
+    graph.resume("a")
+    assert [state.status for state in states][-1] is RunStatus.PAUSED
+
+
+_OTHER = """
+import sys
+from stategraph import State
+from stategraph.stores import SqliteStore
+from tests.test_follow import counting
+
+graph = counting(SqliteStore(sys.argv[1]), lambda n: n == 0 or sys.stdin.readline())
+graph.execute(State({"n": 0}, run_id="a"))
+"""
+
+
+@pytest.fixture
+def other_process(tmp_path: Any) -> Iterator[subprocess.Popen[str]]:
+    """-> a process that is at work on a run, and does a step for each line that it reads."""
+    command = [sys.executable, "-c", _OTHER, str(tmp_path / "runs.db")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, text=True) as process:
+        yield process
+        process.kill()
+
+
+def test_a_run_of_another_process(other_process: subprocess.Popen[str], tmp_path: Any) -> None:
+    """Is followed step by step; if that is killed, until the run is resumed here."""
+    graph = counting(store := SqliteStore(tmp_path / "runs.db"))
+    followed: list[State] = []
+    for state in graph.follow("a", wait=60, timeout=60):
+        followed.append(state)
+        if state.step == 1 and state.status is RunStatus.ACTIVE:
+            assert other_process.stdin is not None
+            other_process.stdin.write("\n")
+            other_process.stdin.flush()
+        if state.step == 2 and state.status is RunStatus.ACTIVE:
+            other_process.kill()
+            other_process.wait()
+            graph.resume("a")
+    store.close()
+
+    assert told(followed) == BEFORE_THE_PAUSE

@@ -1,0 +1,301 @@
+"""Retries, timeouts and rates of the items of a map, in threads, tasks and processes."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stategraph import (
+    CheckpointConfig,
+    ConfigError,
+    EventType,
+    ExecutionError,
+    GraphConfig,
+    MapNode,
+    RetryPolicy,
+    RunCancelledError,
+    State,
+    StateGraph,
+)
+from stategraph.nodes._parts.run import ATTEMPTS
+from stategraph.stores import CheckpointStore
+from stategraph.testing import Killed, MortalStore
+from tests.test_events import Recorder
+
+SOON = RetryPolicy(max_attempts=3, initial_delay=0)
+
+
+class BusyError(Exception):
+    """Says when to come back."""
+
+    def __init__(self, after: object) -> None:
+        super().__init__("busy")
+        self.after = after
+
+
+def graph_of(function: Any, store: CheckpointStore | None = None, observer: Any = None, **policies: Any) -> StateGraph:
+    graph = StateGraph(
+        GraphConfig("items", observer="noop", checkpoint=CheckpointConfig(interval=1)), store=store, observer=observer
+    )
+    graph.add_node("map", MapNode(function, over="items", into="results", **policies))
+    graph.set_entry_point("map")
+    graph.set_exit_point("map")
+    return graph
+
+
+def as_async(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    async def awaited(item: Any) -> Any:
+        await asyncio.sleep(0)
+        return function(item)
+
+    return awaited
+
+
+@pytest.fixture(params=["threads", "tasks"])
+def kind(request: pytest.FixtureRequest) -> Callable[[Callable[[Any], Any]], Callable[[Any], Any]]:
+    """-> what makes a function of items sync, or async."""
+    return as_async if request.param == "tasks" else lambda function: function
+
+
+class TestRetry:
+    def test_an_item_is_tried_again_without_the_others(self, kind: Any) -> None:
+        """As often as the policy says; the results are in order."""
+        calls: Counter[int] = Counter()
+
+        def double(item: int) -> int:
+            calls[item] += 1
+            if item == 2 and calls[item] < 3:
+                raise OSError("not yet")
+            return 2 * item
+
+        final = graph_of(kind(double), retry=SOON).execute(State({"items": [1, 2, 3]}))
+
+        assert final["results"] == [2, 4, 6]
+        assert calls == {1: 1, 2: 3, 3: 1}
+
+    def test_one_that_fails_for_good_fails_as_before(self, kind: Any) -> None:
+        """With its last error; what `retry_on` does not name is tried once."""
+        calls: Counter[int] = Counter()
+
+        def fail(item: int) -> int:
+            calls[item] += 1
+            raise (KeyError if item == 2 else OSError)(f"attempt {calls[item]}")
+
+        policy = RetryPolicy(max_attempts=3, initial_delay=0, retry_on=OSError)
+        final = graph_of(kind(fail), retry=policy, on_error="collect").execute(State({"items": [1, 2]}))
+        assert [info.message for info in final["results"]] == ["attempt 3", "'attempt 1'"]
+        calls.clear()
+        with pytest.raises(ExecutionError, match="0: KeyError"):
+            graph_of(kind(fail), retry=policy, max_workers=1).execute(State({"items": [1, 2][::-1]}))
+
+    def test_each_failed_attempt_is_told(self, kind: Any) -> None:
+        """With its item, its number, its error, and the seconds until the next one."""
+        calls: Counter[int] = Counter()
+
+        def fail_once(item: int) -> int:
+            calls[item] += 1
+            if calls[item] == 1:
+                raise OSError("not yet")
+            return item
+
+        recorder = Recorder(EventType.PART_RETRY, EventType.PART_COMPLETE)
+        graph_of(kind(fail_once), observer=recorder, retry=SOON).execute(State({"items": [7]}))
+
+        (data,) = recorder.data(EventType.PART_RETRY)
+        assert (data["part"], data["attempt"], data["delay"], data["error"]) == ("0", 1, 0, "OSError: not yet")
+        assert len(recorder.data(EventType.PART_COMPLETE)) == 1
+
+    @pytest.mark.inside
+    def test_attempts_count_on_after_a_crash(self, any_store: CheckpointStore, kind: Any) -> None:
+        """Of three, two that were kept before the process was killed leave one; a resume after a failure has all."""
+        if not any_store.keeps_parts:
+            pytest.skip("it keeps no parts")
+        calls: list[int] = []
+        mortal = MortalStore(any_store)
+
+        def are_kept() -> bool:
+            return any_store.load_parts("a", 1, f"map{ATTEMPTS}") == {"0": 2}
+
+        def fail(item: int) -> int:
+            calls.append(item)
+            if len(calls) < 3:
+                raise OSError("not yet")
+            while not are_kept():
+                time.sleep(0.005)
+            mortal.die()
+
+        async def afail(item: int) -> int:
+            calls.append(item)
+            if len(calls) < 3:
+                raise OSError("not yet")
+            while not are_kept():  # noqa: ASYNC110 - a store sets no event
+                await asyncio.sleep(0.005)
+            mortal.die()
+
+        with pytest.raises(Killed):
+            graph_of(fail if kind(fail) is fail else afail, mortal, retry=SOON).execute(
+                State({"items": [1]}, run_id="a")
+            )
+
+        def fail_always(item: int) -> int:
+            calls.append(item)
+            raise OSError("not yet")
+
+        for attempts in (1, 3):
+            calls.clear()
+            with pytest.raises(ExecutionError):
+                graph_of(kind(fail_always), any_store, retry=SOON).resume("a")
+            assert len(calls) == attempts
+
+
+class TestTimeout:
+    def test_an_item_that_takes_too_long_fails(self, kind: Any) -> None:
+        """Alone; and may be tried again."""
+        hangs, calls = threading.Event(), Counter[int]()
+
+        def hang(item: int) -> int:
+            calls[item] += 1
+            if item == 1 and calls[item] == 1:
+                hangs.wait(30)
+            return item
+
+        async def ahang(item: int) -> int:
+            calls[item] += 1
+            if item == 1 and calls[item] == 1:
+                await asyncio.sleep(30)
+            return item
+
+        function = hang if kind(hang) is hang else ahang
+        try:
+            policies: dict[str, Any] = {"timeout": 0.05, "on_error": "collect"}
+            final = graph_of(function, **policies).execute(State({"items": [0, 1]}))
+            assert (final["results"][0], final["results"][1].type) == (0, "TimeoutError")
+            assert "longer than its timeout of 0.05 s" in final["results"][1].message
+            calls.clear()
+            again = graph_of(function, retry=SOON, **policies).execute(State({"items": [0, 1]}))
+            assert again["results"] == [0, 1]
+        finally:
+            hangs.set()
+
+
+class TestRate:
+    def test_items_begin_evenly_spaced(self, kind: Any) -> None:
+        """No two attempts closer than the rate allows, whoever does them."""
+        begun: list[float] = []
+
+        def note(item: int) -> int:
+            begun.append(time.monotonic())
+            if len(begun) == 2:
+                raise OSError("once more")
+            return item
+
+        graph_of(kind(note), rate=100, max_workers=4, retry=SOON).execute(State({"items": [*range(6)]}))
+
+        assert len(begun) == 7
+        assert max(begun) - min(begun) >= 0.05  # six times a hundredth, less what calls are late
+
+    @pytest.mark.parametrize("wait", ["rate", "retry"])
+    def test_a_wait_ends_with_the_run(self, kind: Any, wait: str) -> None:
+        """A run that is to stop does not wait for the rate, nor for the delay of a retry."""
+        slow = RetryPolicy(initial_delay=3600, max_delay=3600)
+        policies: dict[str, Any] = {"rate": 1 / 3600} if wait == "rate" else {"retry": slow}
+
+        def work(item: int) -> int:
+            if wait == "retry":
+                raise OSError("later")
+            return item
+
+        with pytest.raises(RunCancelledError):
+            graph_of(kind(work), max_workers=2, **policies).execute(State({"items": [1, 2, 3]}), timeout=0.05)
+
+
+def fail_first(path: str) -> str:
+    """Fail when called for the first time with a path."""
+    if not Path(path).exists():
+        Path(path).touch()
+        raise OSError("not yet")
+    return "done"
+
+
+def hang_first(path: str) -> str:
+    """Hang when called for the first time with a path."""
+    if not Path(path).exists():
+        Path(path).touch()
+        time.sleep(60)
+    return "done"
+
+
+@pytest.mark.parametrize("function", [fail_first, hang_first])
+def test_in_processes(function: Callable[[str], str], tmp_path: Path) -> None:
+    """All of it holds there, too: a process that takes too long is killed."""
+    items = [str(tmp_path / name) for name in "abc"]
+    policies: dict[str, Any] = {"retry": SOON, "rate": 50, "timeout": 3, "max_workers": 3, "processes": True}
+    assert graph_of(function, **policies).execute(State({"items": items}))["results"] == ["done"] * 3
+
+
+class TestDelay:
+    @pytest.mark.parametrize(("after", "waited"), [(0.25, 0.25), (0, 0.0), (None, 60.0), (90, 90.0)])
+    def test_the_error_says_how_long_to_wait(self, after: float | None, waited: float) -> None:
+        """Whatever the longest delay is; None leaves it to the policy."""
+        policy = RetryPolicy(initial_delay=1000, delay=lambda error: error.after)
+        assert policy.delay_after(1, BusyError(after)) == waited
+
+    def test_it_holds_for_nodes(self) -> None:
+        """As for items."""
+        recorder, calls = Recorder(EventType.NODE_RETRY), []
+
+        def node(state: State) -> dict[str, int]:
+            calls.append(1)
+            if len(calls) < 3:
+                raise BusyError(0.001 * len(calls))
+            return {"n": 1}
+
+        graph = StateGraph("delays", observer=recorder)
+        graph.add_node("node", node, retry=RetryPolicy(delay=lambda error: error.after))
+        graph.set_entry_point("node")
+        graph.set_exit_point("node")
+        graph.execute(State())
+
+        assert [data["delay"] for data in recorder.data(EventType.NODE_RETRY)] == [0.001, 0.002]
+
+    @pytest.mark.parametrize("after", [-1, "1", True, float("nan"), float("inf")])
+    def test_nonsense_gives_up_and_says_so(self, after: object) -> None:
+        """The error of the node stays the one to be seen."""
+        error = BusyError(after)
+        assert RetryPolicy(delay=lambda error: error.after).delay_after(1, error) is None
+        assert "delay returned" in error.__notes__[0]
+
+    def test_one_that_raises_gives_up_too(self) -> None:
+        error = ValueError("v")
+        assert RetryPolicy(delay=lambda error: error.after).delay_after(1, error) is None
+        assert "delay raised AttributeError" in error.__notes__[0]
+
+    @pytest.mark.parametrize("delay", [1, "a", lambda: 1, int])
+    def test_what_is_no_function_is_refused(self, delay: Any) -> None:
+        with pytest.raises(ConfigError, match=r"retry\.delay"):
+            RetryPolicy(delay=delay)
+
+
+@pytest.mark.parametrize(
+    ("policies", "error"),
+    [
+        ({"retry": 3}, ConfigError),
+        ({"timeout": 0}, ValueError),
+        ({"timeout": "1"}, ValueError),
+        ({"rate": 0}, ValueError),
+        ({"rate": True}, ValueError),
+        ({"rate": float("nan")}, ValueError),
+    ],
+    ids=str,
+)
+def test_what_is_no_policy_is_refused(policies: dict[str, Any], error: type[Exception]) -> None:
+    """When the node is made, by name."""
+    with pytest.raises(error, match=next(iter(policies))):
+        MapNode(fail_first, "items", "results", **policies)
