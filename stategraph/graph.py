@@ -41,7 +41,7 @@ class StateGraph(GraphBuilder):
         observer: Hears of events, in place of the one that the config names. Beside a name, it may be named.
         store: Keeps the States, in place of the one that the config names. Beside a name, it may be the file of a
             sqlite store, a folder, or an URL of a server: ``StateGraph("orders", store="runs.db")``.
-        schema: An attrs class or a dataclass. Its fields are the keys that States may have; what comes into the graph,
+        schema: A class or a TypedDict. Its fields are the keys that States may have; what comes into the graph,
             and what nodes return, is checked and made to fit their types before it is saved. A node whose first
             parameter is annotated with the class is given an object of it. See docs/typed-states.md.
 

@@ -73,5 +73,5 @@ def _with_schema(plan: CompiledGraph, schema: Schema) -> CompiledGraph:
 def _not_registered(schema: str, cls: type) -> str:
     return (
         f"its schema {schema} holds values of class {cls.__qualname__}, which no store can save: "
-        f"register it with stategraph.register_type({cls.__name__})"
+        f"stategraph.register_type({cls.__name__}) says why"
     )

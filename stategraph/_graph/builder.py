@@ -307,7 +307,7 @@ class GraphBuilder:
     def _stage(self, name: str, *, is_watched: bool) -> CompiledNode:
         """Return the compiled form of a node; one is not plain if what it reads or returns is watched."""
         node, policies = self._nodes[name], self._policies[name]
-        if self._schema is not None:
+        if self._schema is not None and self._schema.has_objects:
             node = node.typed(name, self._schema)
         edges = tuple(edge for edge in self._edges if edge.source == name)
         if any(isinstance(edge.predicate, LibraryPredicate) and edge.predicate.is_of_route for edge in edges):

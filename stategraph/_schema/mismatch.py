@@ -51,8 +51,19 @@ def mismatches(error: Exception, path: str, expected: Any) -> Iterator[Mismatch]
     elif isinstance(error, ForbiddenExtraKeysError):
         fields = f"the fields of {describe_type(error.cl)}"
         yield from (Mismatch(f"{path}.{name}", fields, "another one") for name in sorted(map(str, error.extra_fields)))
+    elif type(error).__module__.startswith("pydantic"):
+        yield from _of_model(cast(Any, error), path)
     else:
         yield Mismatch(path, describe_type(expected), describe_exception(error))
+
+
+def _of_model(error: Any, path: str) -> Iterator[Mismatch]:
+    """Return what a Pydantic model has refused."""
+    for one in error.errors(include_url=False, include_context=False):
+        loc = one["loc"][1:] if error.title and one["loc"][:1] == (path,) else one["loc"]  # of a field: it is the path
+        at = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in loc)
+        found = "nothing" if one["type"] == "missing" else describe(one["input"])
+        yield Mismatch(f"{path}{at}", one["msg"], found)
 
 
 def describe(value: object) -> str:

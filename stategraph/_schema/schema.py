@@ -6,16 +6,20 @@ import copy
 import dataclasses
 import functools
 import typing
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import attrs
 
 from stategraph._schema.mismatch import Mismatch, describe_type, mismatches
+from stategraph._schema.models import argument_of, field_check
 from stategraph._schema.structuring import Hook, classes_in, hook_for
 from stategraph._text.shown import describe_exception
 from stategraph._util.callables import answered, problem_of
 from stategraph._values.frozen import changed_items, freeze, is_settled, lay_over
+from stategraph._values.records import field_types, is_model, is_record
+from stategraph._values.registered_types import find_by_class, register_type
 from stategraph._values.sameness import is_same
 from stategraph.errors import ConfigError, SchemaError
 from stategraph.state import State, data_of, with_data
@@ -44,7 +48,7 @@ class Field:
 
 @attrs.frozen(eq=False)
 class Schema:
-    """An attrs class or a dataclass that says what the States of a graph hold.
+    """A class that says what the States of a graph hold: of records, or a TypedDict.
 
     Attributes:
         cls: The class.
@@ -58,6 +62,11 @@ class Schema:
     def name(self) -> str:
         """The name of the class."""
         return self.cls.__name__
+
+    @property
+    def has_objects(self) -> bool:
+        """Whether nodes may take and return objects of it. Of a TypedDict, the State is one as it is."""
+        return not typing.is_typeddict(self.cls)
 
     @property
     def classes(self) -> list[type]:
@@ -206,28 +215,34 @@ def _snapshot(value: Any) -> Any:
 
 
 def schema_of(cls: Any) -> Schema:
-    """Return the schema that a class describes.
+    """Return the schema that a class describes, and register the classes of its values.
 
     Raises:
         ConfigError: it is neither an attrs class nor a dataclass, or nothing is known of the types of its fields.
     """
-    if not isinstance(cls, type) or not (attrs.has(cls) or dataclasses.is_dataclass(cls)):
-        raise ConfigError("schema", cls, "an attrs class or a dataclass, whose fields are the keys of the States")
-    return _schema_of(cls)
+    if not is_record(cls) and not typing.is_typeddict(cls):
+        kinds = "an attrs class, a dataclass, a Pydantic model or a TypedDict"
+        raise ConfigError("schema", cls, f"{kinds}, whose fields are the keys of the States")
+    schema = _schema_of(cls)
+    for one in schema.classes:
+        if find_by_class(one) is None:
+            with suppress(TypeError, ValueError):  # a graph that saves anything says so when it is validated
+                register_type(one)
+    return schema
 
 
 @functools.lru_cache(maxsize=64)  # for processes, which are sent the class with every branch
 def _schema_of(cls: type) -> Schema:
     try:
-        types = typing.get_type_hints(cls, include_extras=True)
+        types = field_types(cls)
     except Exception as error:
         allowed = f"a class whose annotations can be resolved where it is defined ({describe_exception(error)})"
         raise ConfigError("schema", cls, allowed) from error
-    for what, function in _functions_of(cls):
+    for what, function in () if typing.is_typeddict(cls) or is_model(cls) else _functions_of(cls):
         problem = problem_of(function)
         if problem:
             raise ConfigError("schema", cls, f"a class whose own functions are sync; {what}: {problem}")
-    made = _fields_of_attrs(cls, types) if attrs.has(cls) else _fields_of_dataclass(cls, types)
+    made = next(fields(cls, types) for is_kind, fields in _KINDS if is_kind(cls))
     return Schema(cls, {field.name: field for field in made})
 
 
@@ -244,6 +259,24 @@ def _fields_of_dataclass(cls: Any, types: Mapping[str, Any]) -> Iterator[Field]:
             is_required = one.default is dataclasses.MISSING and one.default_factory is dataclasses.MISSING
             of = types[one.name]
             yield Field(one.name, one.name, of, is_required, _hook(cls, one.name, of))
+
+
+def _fields_of_model(cls: Any, types: Mapping[str, Any]) -> Iterator[Field]:
+    for name, one in cls.model_fields.items():
+        yield Field(name, argument_of(cls, name, one), types[name], one.is_required(), field_check(cls, name))
+
+
+def _fields_of_typed_dict(cls: Any, types: Mapping[str, Any]) -> Iterator[Field]:
+    for name, of in types.items():
+        yield Field(name, name, of, name in cls.__required_keys__, _hook(cls, name, of))
+
+
+_KINDS: tuple[tuple[Callable[[Any], bool], Callable[[Any, Mapping[str, Any]], Iterator[Field]]], ...] = (
+    (attrs.has, _fields_of_attrs),
+    (typing.is_typeddict, _fields_of_typed_dict),
+    (is_model, _fields_of_model),
+    (dataclasses.is_dataclass, _fields_of_dataclass),
+)
 
 
 def _functions_of(cls: Any) -> Iterator[tuple[str, Any]]:

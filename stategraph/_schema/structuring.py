@@ -5,7 +5,6 @@ What fits a type already is the same object afterwards, and nothing is guessed: 
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import typing
 from collections.abc import Callable, Collection, Iterable, Mapping, MutableMapping, MutableSequence, Sequence
@@ -15,9 +14,9 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, Union, get_args, get_origin
 
-import attrs
-
 from stategraph._schema.mismatch import MismatchError, describe, describe_type, mismatches
+from stategraph._schema.models import model_of
+from stategraph._values.records import field_types, is_model, is_record
 
 if TYPE_CHECKING:
     from cattrs import Converter
@@ -47,8 +46,9 @@ def hook_for(expected: Any) -> Hook:
 
 
 def classes_in(types: Iterable[Any]) -> list[type]:
-    """Return the attrs classes, dataclasses and enums that values of these types are made of."""
+    """Return the classes of records, and the enums, that values of these types are made of."""
     found: dict[type, None] = {}
+    dicts: list[Any] = []
     ahead = list(types)
     while ahead:
         one = ahead.pop(0)
@@ -56,7 +56,10 @@ def classes_in(types: Iterable[Any]) -> list[type]:
         cls = get_origin(one) or getattr(one, "__supertype__", one)
         if isinstance(cls, type) and cls not in found and (_is_record(cls) or issubclass(cls, Enum)):
             found[cls] = None
-            ahead += typing.get_type_hints(cls).values() if _is_record(cls) else ()
+            ahead += field_types(cls).values() if _is_record(cls) else ()
+        elif typing.is_typeddict(cls) and cls not in dicts:
+            dicts.append(cls)
+            ahead += field_types(cls).values()
     return list(found)
 
 
@@ -110,14 +113,13 @@ _EXACT = 1 << 53
 
 
 def _is_record(expected: Any) -> bool:
-    cls = get_origin(expected) or expected
-    return isinstance(cls, type) and (attrs.has(cls) or dataclasses.is_dataclass(cls))
+    return is_record(get_origin(expected) or expected)
 
 
 def _record_hook(converter: Converter, expected: Any) -> Hook:
-    """Return the hook for an attrs class or a dataclass: it keeps an instance, and makes one of a mapping."""
+    """Return the hook for a class of records: it keeps an instance, and makes one of a mapping."""
     cls = get_origin(expected) or expected
-    make = converter.gen_structure_attrs_fromdict(expected)
+    make = model_of if is_model(cls) else converter.gen_structure_attrs_fromdict(expected)
 
     def hook(value: Any, _: Any) -> Any:
         if isinstance(value, cls):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from collections.abc import Callable, Mapping
 from enum import Enum
@@ -14,6 +13,7 @@ import attrs
 from stategraph._text.shown import describe_exception
 from stategraph._util.callables import answered, problem_of
 from stategraph._values.provenance import ErrorInfo
+from stategraph._values.records import FIELDS_SET, field_names, is_model, is_record, made_again, problem_of_model
 
 _Class = TypeVar("_Class", bound=type)
 
@@ -49,7 +49,7 @@ class RegisteredType:
         Raises:
             ValueError: The instance has attributes that are not fields; they would be lost.
         """
-        in_slots = [name for name in _slots_of(self.cls) if hasattr(instance, name)]
+        in_slots = [name for name in _slots_of(self.cls) if hasattr(instance, name) and not name.startswith(_PYDANTIC)]
         names = [*getattr(instance, "__dict__", ()), *in_slots]
         extra = [name for name in names if name not in self.fields and not self._is_cached(name)]
         if extra:
@@ -76,6 +76,8 @@ class RegisteredType:
             values = self._upgraded(self.upgrade, values, version)
         if set(values) != set(self.fields):
             raise ValueError(self._mismatch(values, version))
+        if is_model(self.cls):
+            return made_again(self.cls, values)
         instance: object = object.__new__(self.cls)
         if isinstance(getattr(self.cls, _CACHED_HASH, None), MemberDescriptorType):
             object.__setattr__(instance, _CACHED_HASH, None)
@@ -104,6 +106,7 @@ class RegisteredType:
         return isinstance(getattr(self.cls, name, None), functools.cached_property)
 
 
+_PYDANTIC = "__pydantic_"  # begins the names of what every model has
 _CACHED_HASH = "_attrs_cached_hash"  # where attrs keeps the hash of an instance, with cache_hash=True and slots
 
 
@@ -127,7 +130,7 @@ def register_type(
     *, name: str | None = None, version: int = 1, upgrade: Upgrade | None = None
 ) -> Callable[[_Class], _Class]: ...
 def register_type(cls: Any = None, *, name: str | None = None, version: int = 1, upgrade: Upgrade | None = None) -> Any:
-    """Let States hold instances of an attrs class, a dataclass or an enum. Works as a class decorator.
+    """Let States hold instances of an attrs class, a dataclass, a Pydantic model or an enum; a class decorator, too.
 
     An instance is saved by its fields and restored without calling ``__init__``: what is loaded is what was saved. When
     the fields of the class change, raise the version and say how the values that were saved before become new ones::
@@ -142,7 +145,7 @@ def register_type(cls: Any = None, *, name: str | None = None, version: int = 1,
             Without it, older values are loaded if they have the same fields.
 
     Raises:
-        TypeError: It is neither an attrs class, a dataclass nor an enum; or an enum with a version: it has no fields.
+        TypeError: It is none of these; or an enum with a version: it has no fields.
         ValueError: Another class has this name, or the version is not a positive int.
     """
     if cls is None:
@@ -181,7 +184,7 @@ def find_by_name(name: str) -> RegisteredType | None:
 
 def can_be_registered(cls: type) -> bool:
     """Return whether `register_type` takes the class."""
-    return issubclass(cls, Enum) or attrs.has(cls) or dataclasses.is_dataclass(cls)
+    return issubclass(cls, Enum) or is_record(cls)
 
 
 _IS_PYTHON_CLASS = 1 << 9  # Py_TPFLAGS_HEAPTYPE
@@ -189,15 +192,18 @@ _IS_PYTHON_CLASS = 1 << 9  # Py_TPFLAGS_HEAPTYPE
 
 def _fields_of(cls: object) -> tuple[str, ...]:
     if not isinstance(cls, type) or not can_be_registered(cls):
-        raise TypeError(f"{cls!r} cannot be registered: only attrs classes, dataclasses and enums can")
+        what = "attrs classes, dataclasses, Pydantic models and enums"
+        raise TypeError(f"{cls!r} cannot be registered: only {what} can")
     if issubclass(cls, Enum):
         return ()
     for base in cls.__mro__[:-1]:
         if not base.__flags__ & _IS_PYTHON_CLASS:
             raise TypeError(f"{cls!r} cannot be registered: as a {base.__name__} it holds more than its fields")
-    if attrs.has(cls):
-        return tuple(field.name for field in attrs.fields(cls))
-    return tuple(field.name for field in dataclasses.fields(cls))  # type: ignore[arg-type]
+    if not is_model(cls):
+        return field_names(cls)
+    if problem := problem_of_model(cls):
+        raise TypeError(f"{cls!r} cannot be registered: {problem}")
+    return *field_names(cls), FIELDS_SET
 
 
 register_type(ErrorInfo, name="stategraph.ErrorInfo")  # what MapNode collects

@@ -7,7 +7,6 @@ other.
 
 from __future__ import annotations
 
-import dataclasses
 from array import array
 from collections import deque
 from collections.abc import Callable, Collection, Mapping
@@ -20,9 +19,8 @@ from pathlib import PosixPath, PurePosixPath, PureWindowsPath, WindowsPath
 from typing import Any, TypeAlias
 from uuid import UUID
 
-import attrs
-
 from stategraph._values.frozen import FrozenDict, FrozenList, FrozenSet, UnsettledDict, UnsettledList, UnsettledSet
+from stategraph._values.records import field_names, is_model, is_record
 from stategraph._values.registered_types import RegisteredType, find_by_class
 
 _Known: TypeAlias = dict[tuple[int, int], tuple[Any, Any]]
@@ -144,10 +142,9 @@ def _parts_of(value: Any) -> list[Any]:
     cls = type(value)
     if isinstance(value, Enum | type):  # what there is once
         return []
-    if attrs.has(cls):
-        return [getattr(value, field.name, _ABSENT) for field in attrs.fields(cls)]
-    if dataclasses.is_dataclass(cls):
-        return [getattr(value, field.name, _ABSENT) for field in dataclasses.fields(cls)]
+    if is_record(cls):
+        beside = [value.model_fields_set, value.__pydantic_extra__, value.__pydantic_private__] if is_model(cls) else []
+        return [*(getattr(value, name, _ABSENT) for name in field_names(cls)), *beside]
     told = [tell(value) for base, tell in _BUILTIN.items() if isinstance(value, base)]
     return [*told, object.__getstate__(value)]  # attributes: who compares ids only would lose all else
 

@@ -7,13 +7,13 @@ import inspect
 import typing
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping
 from contextlib import aclosing, closing
-from dataclasses import is_dataclass
 from inspect import isawaitable
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import attrs
 
+from stategraph._values.records import is_record
 from stategraph.state import State
 
 if TYPE_CHECKING:
@@ -136,8 +136,7 @@ def object_class(function: Callable[..., Any]) -> type | None:
         return None
     if isinstance(annotation, str):
         annotation = _resolved(annotation, function, State)
-    is_made = isinstance(annotation, type) and (attrs.has(annotation) or is_dataclass(annotation))
-    return annotation if is_made and not issubclass(annotation, Mapping) else None
+    return annotation if is_record(annotation) and not issubclass(annotation, Mapping) else None
 
 
 def _resolved(annotation: str, function: Any, cls: type) -> Any:

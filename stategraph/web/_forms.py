@@ -9,6 +9,7 @@ from typing import Any, Literal, get_args, get_origin
 
 import attrs
 
+from stategraph._values.records import field_names, field_types, is_record
 from stategraph.graph import StateGraph
 from stategraph.nodes.interrupt import InterruptNode
 
@@ -67,14 +68,11 @@ def form_of(graph: StateGraph | None, node: str, key: str) -> Form:
 
 
 def _fields_of(schema: Any) -> dict[str, Any]:
-    """Return the fields of an attrs class or a dataclass with their types; none of anything else."""
-    if not isinstance(schema, type) or not (attrs.has(schema) or hasattr(schema, "__dataclass_fields__")):
+    """Return the fields of a class of records with their types; none of anything else."""
+    if not is_record(schema):
         return {}
-    from typing import get_type_hints  # imported when used, like all that forms of classes need
-
-    names = [one.name for one in attrs.fields(schema)] if attrs.has(schema) else list(schema.__dataclass_fields__)
-    hints = get_type_hints(schema)
-    return {name: hints.get(name) for name in names}
+    types = field_types(schema)
+    return {name: types.get(name) for name in field_names(schema)}
 
 
 def _field(name: str, label: str, expected: Any) -> Field:

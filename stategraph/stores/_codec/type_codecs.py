@@ -115,6 +115,8 @@ def _zone_parts(zone: tzinfo | None) -> Any:
         offset, *name = zone.__getinitargs__()  # type: ignore[attr-defined]
         if all(map(is_utf8, name)):
             return [offset // timedelta(microseconds=1), *name]
+    if (type(zone).__module__.partition(".")[0], type(zone).__name__) == ("pydantic_core", "TzInfo"):
+        return f"{_PYDANTIC}{(zone.utcoffset(None) or timedelta()) // timedelta(seconds=1)}"
     raise TypeError(f"the time zone {shorten(zone)} is not kept; use zoneinfo.ZoneInfo(key) or datetime.timezone")
 
 
@@ -141,12 +143,28 @@ def _is_known(key: str) -> bool:
 _ZONE_KEY = re.compile(r"[A-Za-z0-9_+-]{1,50}(/[A-Za-z0-9_+-]{1,50}){0,3}")
 
 
+_PYDANTIC = "pydantic:"  # before the seconds of a fixed offset, as Pydantic has them; no key has a colon
+
+
+def _zone_of_pydantic(seconds: str) -> tzinfo:
+    if not re.fullmatch(r"-?[0-9]{1,5}", seconds):
+        raise DecodeError(f"it holds a time zone that there cannot be, {shorten(seconds)}")
+    try:
+        from pydantic_core import TzInfo  # imported when used
+    except ImportError:
+        raise UnavailableValueError("it holds a time in a zone of Pydantic; 'pip install pydantic'") from None
+    zone: tzinfo = TzInfo(int(seconds))
+    return zone
+
+
 def _zone_of(parts: Any) -> tzinfo | None:
     if parts is None:
         return None
     if type(parts) is not str:
         microseconds, *name = expect_list(parts)
         return timezone(timedelta(microseconds=microseconds), *name)
+    if parts.startswith(_PYDANTIC):
+        return _zone_of_pydantic(parts.removeprefix(_PYDANTIC))
     if _is_known(parts):
         return ZoneInfo(parts)
     if not _ZONE_KEY.fullmatch(parts):

@@ -1,0 +1,295 @@
+"""Pydantic models and TypedDicts, wherever attrs classes and dataclasses go."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from datetime import datetime
+from typing import Annotated, Any, NotRequired, TypedDict
+
+import pytest
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, field_validator, model_validator
+
+from stategraph import (
+    AnswerError,
+    CheckpointConfig,
+    CheckpointStore,
+    ExecutionError,
+    GraphConfig,
+    InterruptNode,
+    SchemaError,
+    State,
+    StateGraph,
+    register_type,
+)
+from stategraph.testing import assert_resumes_everywhere, is_same
+from stategraph.web._forms import form_of
+
+
+@register_type
+class Item(BaseModel):
+    name: str
+    price: Annotated[float, Field(gt=0)] = 1.0
+    tags: list[str] = []
+
+
+class Order(BaseModel):
+    model_config = ConfigDict(frozen=True)
+
+    id: str
+    items: list[Item] = []
+    total: float = Field(default=0.0, ge=0)
+    note: str | None = None
+
+    @field_validator("id")
+    @classmethod
+    def _is_upper(cls, value: str) -> str:
+        if not value.isupper():
+            raise ValueError("write it in capitals")
+        return value
+
+    @model_validator(mode="after")
+    def _is_priced(self) -> Order:
+        if self.total and not self.items:
+            raise ValueError("a total of nothing")
+        return self
+
+
+class Decision(BaseModel):
+    yes: bool
+    reason: str = ""
+
+
+class Job(TypedDict):
+    path: str
+    size: NotRequired[int]
+    items: NotRequired[list[Item]]
+
+
+class Inner(TypedDict):
+    n: int
+
+
+class Outer(TypedDict, total=False):
+    inner: Inner
+
+
+def make(schema: Any, *nodes: Any, store: CheckpointStore | None = None) -> StateGraph:
+    config = GraphConfig("typed", observer="noop", checkpoint=CheckpointConfig(interval=1, preserve=True))
+    graph = StateGraph(config, store=store, schema=schema)
+    names = "abc"[: len(nodes)]
+    for name, node in zip(names, nodes, strict=True):
+        graph.add_node(name, node)
+    if len(nodes) > 1:
+        graph.add_sequence(*names)
+    graph.set_entry_point(names[0])
+    graph.set_exit_point(names[-1])
+    return graph
+
+
+class TestValues:
+    @pytest.mark.parametrize(
+        "value",
+        [
+            Item(name="tea"),
+            Item(name="tea", price=2, tags=["hot"]),
+            {"items": [Item(name="a"), (Item(name="b"),)]},
+        ],
+        ids=["defaults", "all", "nested"],
+    )
+    def test_a_store_gives_back_the_same(self, any_store: CheckpointStore, value: Any) -> None:
+        """Types, values, and which fields were given."""
+        state = State({"value": value}, run_id="a", step=1)
+        any_store.save(state)
+        assert is_same(any_store.load("a")["value"], state["value"])
+        if isinstance(value, Item):
+            assert any_store.load("a")["value"].model_fields_set == value.model_fields_set
+            assert any_store.load("a")["value"].model_dump() == value.model_dump()
+
+    def test_what_is_loaded_is_a_model_like_any(self, any_store: CheckpointStore) -> None:
+        """It can be copied, changed, and turned into JSON."""
+        any_store.save(State({"value": Item(name="tea", price=2)}, run_id="a", step=1))
+        loaded = any_store.load("a")["value"]
+        assert loaded.model_copy(update={"price": 3.0}).model_dump_json() == '{"name":"tea","price":3.0,"tags":[]}'
+
+    def test_models_that_hold_more_than_fields_are_refused(self) -> None:
+        """When they are registered, with what it is."""
+
+        class Open(BaseModel):
+            model_config = ConfigDict(extra="allow")
+
+        class Secret(BaseModel):
+            _key: str = PrivateAttr(default="")
+
+        with pytest.raises(TypeError, match="allows extra fields"):
+            register_type(Open)
+        with pytest.raises(TypeError, match=r"private attributes.*_key"):
+            register_type(Secret)
+
+    def test_older_ones_are_upgraded(self, any_store: CheckpointStore) -> None:
+        """As those of any class."""
+
+        class Old(BaseModel):
+            name: str
+
+        class New(BaseModel):
+            name: str
+            size: int = 0
+
+        register_type(Old, name="tests.Upgraded")
+        any_store.save(State({"value": Old(name="x")}, run_id="a", step=1))
+        New.__qualname__, New.__module__ = Old.__qualname__, Old.__module__
+        register_type(New, name="tests.Upgraded", version=2, upgrade=lambda values, version: {**values, "size": 7})
+        from tests.scenarios import reopened
+
+        loaded = reopened(any_store).load("a")["value"]
+        assert loaded == New(name="x", size=7) or type(loaded) is Old  # a store in memory keeps the object itself
+
+
+class TestSchema:
+    def test_values_are_made_to_fit(self, any_store: CheckpointStore) -> None:
+        """As the model says: mappings become models, and nodes may take and return objects."""
+
+        def price(order: Order) -> Order:
+            return order.model_copy(update={"total": sum(item.price for item in order.items)})
+
+        graph = make(Order, price, lambda state: {"note": f"{state['total']:.2f}"}, store=any_store)
+        final = graph.execute(State({"id": "A7", "items": [{"name": "tea", "price": 3}]}, run_id="a"))
+
+        assert final["items"] == [Item(name="tea", price=3)]
+        assert (final["total"], final["note"]) == (3.0, "3.00")
+        assert dict(any_store.load("a")) == dict(final)
+
+    @pytest.mark.parametrize(
+        ("data", "told"),
+        [
+            ({"id": 7}, "'id' of Order: expected Input should be a valid string, found 7"),
+            ({"id": "a7"}, "'id' of Order: expected Value error, write it in capitals, found 'a7'"),
+            ({"id": "A", "total": -1}, "'total' of Order: expected Input should be greater than or equal to 0"),
+            (
+                {"id": "A", "items": [{"name": "x"}, {"nam": "y"}]},
+                r"'items\[1\].name' of Order: expected Field required",
+            ),
+            ({"id": "A", "items": [{"name": "x", "price": 0}]}, r"'items\[0\].price' of Order.*greater than 0"),
+            ({"id": "A", "totl": 1}, "'totl' of Order: expected one of its fields .*did you mean 'total'"),
+        ],
+    )
+    def test_what_does_not_fit_is_told(self, data: dict[str, Any], told: str) -> None:
+        """By the key, in the words of the model; before anything runs."""
+        with pytest.raises(SchemaError, match=told):
+            make(Order, lambda state: {}).execute(State(data))
+
+    def test_a_model_is_checked_as_a_whole_when_an_object_is_made(self) -> None:
+        """What its validators look at may come from later nodes."""
+        graph = make(Order, lambda state: {"total": 3}, lambda state: {})
+        assert graph.execute(State({"id": "A"}))["total"] == 3.0
+
+        def look(order: Order) -> dict[str, Any]:
+            return {}
+
+        with pytest.raises(ExecutionError, match="a total of nothing"):
+            make(Order, lambda state: {"total": 3}, look).execute(State({"id": "A"}))
+
+    def test_aliases_are_for_objects(self) -> None:
+        """Keys of the State are the names of the fields."""
+
+        class Aliased(BaseModel):
+            size: int = Field(alias="Size")
+
+        def double(it: Aliased) -> dict[str, int]:
+            return {"size": 2 * it.size}
+
+        assert make(Aliased, double).execute(State({"size": 2}))["size"] == 4
+
+    def test_classes_of_fields_are_registered(self, any_store: CheckpointStore) -> None:
+        """By giving the schema."""
+
+        class Part(BaseModel):
+            at: datetime
+
+        class Whole(BaseModel):
+            parts: dict[str, Part] = {}
+
+        graph = make(Whole, lambda state: {"parts": {"x": {"at": "2020-01-01T00:00:00Z"}}}, store=any_store)
+        graph.execute(State(run_id="a"))
+        assert any_store.load("a")["parts"]["x"].at.year == 2020
+
+    def test_it_resumes_everywhere(self) -> None:
+        graph = make(Order, lambda order: {"items": [Item(name="x")]}, lambda state: {"total": 1})
+        assert assert_resumes_everywhere(graph, State({"id": "A"}))
+
+
+class TestAnswers:
+    def test_an_answer_is_a_model(self) -> None:
+        """Made of a mapping; a wrong one leaves the run paused, and says what is wrong."""
+        register_type(Decision)
+        graph = make(None, InterruptNode(None, "decision", schema=Decision))
+        paused = graph.execute(State(run_id="a"))
+        with pytest.raises(AnswerError, match=r"yes.*Field required"):
+            graph.resume("a", {"decision": {"reason": "none"}})
+        assert graph.resume("a", {"decision": {"yes": True}})["decision"] == Decision(yes=True)
+        assert paused.pause is not None
+
+    @pytest.mark.inside
+    def test_the_page_asks_for_its_fields(self) -> None:
+        """One input for each."""
+        graph = make(None, InterruptNode(None, "decision", schema=Decision))
+        assert [(field.label, field.kind) for field in form_of(graph, "a", "decision").fields] == [
+            ("yes", "choice"),
+            ("reason", "text"),
+        ]
+
+
+class TestTypedDict:
+    def test_values_are_made_to_fit(self, any_store: CheckpointStore) -> None:
+        """A node that is annotated with it is given the State, which is such a mapping."""
+        seen: list[object] = []
+
+        def read(job: Job) -> dict[str, int]:
+            seen.append(type(job))
+            return {"size": len(job["path"])}
+
+        graph = make(Job, read, lambda state: {"items": [{"name": "tea"}]}, store=any_store)
+        final = graph.execute(State({"path": "/tmp"}))
+        assert (final["size"], final["items"], seen) == (4, [Item(name="tea")], [State])
+
+    @pytest.mark.parametrize(
+        ("data", "told"),
+        [
+            ({"path": 7}, "'path' of Job: expected str, found 7"),
+            ({"pth": "x"}, "'pth' of Job: expected one of its fields .*did you mean 'path'"),
+            ({"path": "x", "size": "1"}, "'size' of Job: expected int, found '1'"),
+        ],
+    )
+    def test_what_does_not_fit_is_told(self, data: dict[str, Any], told: str) -> None:
+        with pytest.raises(SchemaError, match=told):
+            make(Job, lambda state: {}).execute(State(data))
+
+    def test_one_within_another(self) -> None:
+        """Is a mapping with these keys."""
+
+        assert make(Outer, lambda state: {"inner": {"n": 1}}).execute(State())["inner"] == {"n": 1}
+        with pytest.raises(ExecutionError, match="inner"):
+            make(Outer, lambda state: {"inner": {"n": "1"}}).execute(State())
+
+
+def test_pydantic_is_imported_by_those_who_use_it() -> None:
+    """A run without models takes nothing of it."""
+    code = """
+import sys, attrs
+from stategraph import State, StateGraph, register_type
+@register_type
+@attrs.frozen
+class Item:
+    n: int
+@attrs.frozen
+class Whole:
+    item: Item = Item(1)
+graph = StateGraph("a", schema=Whole, observer="noop")
+graph.add_node("a", lambda state: {"item": Item(2)})
+graph.set_entry_point("a")
+graph.set_exit_point("a")
+graph.execute(State())
+assert "pydantic" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
