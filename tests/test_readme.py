@@ -3,6 +3,7 @@
 import re
 import tomllib
 
+from tests.cli.shop import process
 from tests.pages import ROOT, blocks, leads_somewhere, links, run, save_files, text_of
 
 README = "README.md"
@@ -24,6 +25,22 @@ def test_the_first_graph_dies_and_is_resumed(tmp_path):
 
     assert [command for command, _ in sessions] == ["$ python review.py"] * 2
     assert outputs == [output.strip() for _, output in sessions]
+
+
+def test_the_command_line_sees_the_run_that_died_and_goes_on_with_it(tmp_path):
+    """As the README says, in place of the second process; the program begins nothing when it is imported."""
+    save_files(README, tmp_path)
+    run("review.py", tmp_path, fails=True)
+    second = blocks(README, "console")[1].strip().splitlines()[1:-1]
+
+    seen = process("--store", "runs.db", "runs", cwd=tmp_path).out
+    resumed = process("resume", "review-42", "--graph", "review:graph", cwd=tmp_path)
+
+    assert "`stategraph --store runs.db runs`" in TEXT
+    assert "`stategraph resume review-42 --graph review:graph`" in TEXT
+    assert seen.startswith("review-42\tactive\t")
+    assert seen.endswith("\tleft unfinished: nobody is at work on it\n")
+    assert resumed.out.splitlines() == [*second, "review-42  completed  step 5"]
 
 
 def test_no_block_of_code_is_left_out():

@@ -163,7 +163,7 @@ MUTANTS = (
     Mutant(
         "what this handle has saved itself has not changed",
         "stores/_rows/sqlite_table.py",
-        '        return f"{opened}-{version}-{self.connection.total_changes}"',
+        '        return f"{opened}-{version}-{made}"',
         '        return f"{opened}-{version}"',
         ("tests/stores/test_stores.py -k each_change_is_noticed",),
     ),

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import re
+
 SHORT = 300
 """Characters of a value that are shown where nobody has asked for all of it."""
 
+_PARTS = re.compile(
+    r"(\d+) of its parts failed: (.*?)(?: \(\d+ sub-exceptions?\))?", re.DOTALL
+)  # as `do_parts` says it
 _UNITS = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
 
 
@@ -19,6 +24,14 @@ def clean(text: str) -> str:
 def cut(text: str, limit: int = SHORT) -> str:
     """Return a text, clean and without the end of a long one."""
     return clean(text if len(text) <= limit else f"{text[:limit]}...")
+
+
+def failure_text(kind: str, message: str) -> str:
+    """Return an error of this type and message on one line: of parts that failed, which they are comes first."""
+    if kind == "ExceptionGroup" and (parts := _PARTS.fullmatch(message)):
+        count, told = parts.groups()
+        return " ".join(f"part {told}".split() if count == "1" else f"{count} parts: {told}".split())
+    return " ".join(f"{kind}: {message}".split())
 
 
 def span(seconds: float) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 import sys
 from collections.abc import Sequence
@@ -36,6 +37,15 @@ class _Commands(click.Group):
             return None
         command: click.Command = import_module(_MODULES.get(cmd_name, f"{_COMMANDS}.{cmd_name}")).command
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0]
+        if name not in COMMANDS and name.isalpha() and not ctx.resilient_parsing:
+            near = difflib.get_close_matches(name, COMMANDS, 1, 0.5)
+            ctx.fail(f"there is no command {name!r}{f'; is it {near[0]!r}?' if near else ''}")
+        return super().resolve_command(ctx, args)
 
 
 _EXAMPLES = """
@@ -93,7 +103,9 @@ def run(arguments: Sequence[str] | None) -> int:
 
 
 def _usage(error: click.UsageError, is_json: bool) -> int:
-    if is_json:
+    if isinstance(error, click.exceptions.NoArgsIsHelpError):
+        note(error.format_message())
+    elif is_json:
         shape = {"code": Exit.USAGE.code, "exit": int(Exit.USAGE), "type": None, "message": error.format_message()}
         print(json.dumps({"error": shape}), file=sys.stderr)
     else:

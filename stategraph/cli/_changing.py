@@ -13,6 +13,7 @@ from stategraph.cli._screen import STYLES, Screen
 from stategraph.cli._text import clean
 
 if TYPE_CHECKING:
+    from stategraph.graph import StateGraph
     from stategraph.state import State
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
@@ -46,6 +47,12 @@ def done(screen: Screen, shape: dict[str, Any], message: str) -> None:
         screen.document(shape)
     else:
         screen.line(message)
+
+
+def went_on(screen: Screen, graph: StateGraph, run_id: str, updates: dict[str, Any] | None, **how: Any) -> State:
+    """Resume a run, and return how that ended. A person sees the run at work meanwhile."""
+    is_seen = not screen.is_json and sys.stderr.isatty()
+    return graph.resume(run_id, updates, progress=is_seen, **how)
 
 
 def ended(screen: Screen, state: State) -> int:

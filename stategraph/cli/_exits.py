@@ -63,8 +63,28 @@ def exit_of(error: Exception) -> Exit:
     return next((code for kinds, code in _EXITS if isinstance(error, kinds)), Exit.FAILED)
 
 
+def _message(error: Exception) -> str:
+    """Return what is told of an error. Where it names calls as the way out, the commands that do so stand instead."""
+    if isinstance(error, errors.CheckpointNotFoundError):
+        what = (
+            "stategraph runs lists the runs" if error.step is None else f"stategraph history {error.run_id} its steps"
+        )
+        return f"{str(error).rpartition('; ')[0]}; {what}"
+    if isinstance(error, errors.RunCompleteError):
+        return (
+            f"run {error.run_id!r} is complete: it ended at {error.node!r}; stategraph show {error.run_id} tells more"
+        )
+    if isinstance(error, errors.RunExistsError) and not error.status:
+        way_out = f"choose another id, or forget it with stategraph delete {error.run_id}"
+        return f"run {error.run_id!r} is already in the {error.store}; {way_out}"
+    if isinstance(error, errors.AnswerError) and error.pause is not None:
+        how = f"stategraph answer {error.run_id} VALUE --graph MODULE:NAME"
+        return f"run {error.run_id!r}: {error.problem}; it waits at {error.pause.node!r}: {error.pause.reason}; {how}"
+    return str(error)
+
+
 def told(error: Exception) -> dict[str, Any]:
     """Return an error as a JSON object."""
     code = exit_of(error)
     name = None if isinstance(error, Failure) else type(error).__name__
-    return {"error": {"code": code.code, "exit": int(code), "type": name, "message": str(error)}}
+    return {"error": {"code": code.code, "exit": int(code), "type": name, "message": _message(error)}}

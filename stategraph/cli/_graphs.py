@@ -41,6 +41,9 @@ def _imported(name: str) -> Any:
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
+        if name.endswith(".py"):
+            better = name.removesuffix(".py").replace("/", ".")
+            raise Failure(Exit.USAGE, f"{name!r} is a file: give its module, as {better}:NAME") from None
         if error.name and f"{name}.".startswith(f"{error.name}."):
             raise Failure(Exit.USAGE, f"there is no module {error.name!r} in {here}, nor is one installed") from None
         raise Failure(Exit.FAILED, f"to import {name} failed: {describe_exception(error)}") from error

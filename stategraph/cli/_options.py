@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Sequence
+from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
 import click
@@ -49,6 +51,20 @@ def run_ids(context: click.Context, parameter: click.Parameter, beginning: str) 
             return [run.run_id for run in store.runs(prefix=beginning or None, limit=_MOST_COMPLETED)]
     except Exception:  # noqa: BLE001 - nobody reads an error in the middle of a word
         return []
+
+
+_UNITS = {"s": "seconds", "min": "minutes", "h": "hours", "d": "days"}
+
+
+def parsed_moment(text: str) -> datetime:
+    """Return the time that a person means: a date, a date and a time, or how long ago."""
+    try:
+        if found := re.fullmatch(r"(\d{1,6}) ?(s|min|h|d)", text):
+            return datetime.now(UTC) - timedelta(**{_UNITS[found[2]]: int(found[1])})
+        return datetime.fromisoformat(text).astimezone()
+    except (ValueError, OverflowError):
+        known = "give 2026-03-01, '2026-03-01 09:30' or, for how long ago, 90min, 2h, 7d"
+        raise click.BadParameter(f"{text!r} is no time: {known}") from None
 
 
 run_argument = click.argument("run_id", metavar="RUN", shell_complete=run_ids)

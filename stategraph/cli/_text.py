@@ -5,12 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from stategraph._text.screen import SHORT, clean, cut, span
+from stategraph._text.screen import SHORT, clean, cut, failure_text, span
+from stategraph._values.provenance import Kind
 from stategraph.stores._codec.opaque import Opaque
 
-__all__ = ["SHORT", "ago", "clean", "cut", "span", "value_text"]
+if TYPE_CHECKING:
+    from stategraph.state import State
+    from stategraph.stores.summaries import Summary
+
+__all__ = ["NOBODY", "SHORT", "ago", "clean", "cut", "failure_text", "left_text", "node_text", "span", "value_text"]
 
 
 # --------------------------------------------------------------------------- values
@@ -68,6 +73,27 @@ def _atom(value: Any) -> str:
         return repr(value)
     except Exception as error:  # noqa: BLE001 - it is the users' code, or an int too long to be read
         return hex(value) if isinstance(value, int) else f"<{type(value).__name__} whose repr raises {error!r}>"
+
+
+# --------------------------------------------------------------------------- runs
+
+NOBODY = "nobody is at work on it"
+"""As it is said of a run."""
+
+
+def left_text(run: Summary | State) -> str:
+    """Say that nobody is at work on an active run, and whether a call has left it so, which then was cut off."""
+    is_forked = run.parent is not None and run.parent.step == run.step
+    is_left = run.kind not in (Kind.INPUT, Kind.ROLLBACK) and not is_forked
+    return f"left unfinished: {NOBODY}" if is_left else NOBODY
+
+
+def node_text(row: Summary) -> str:
+    """Return the node that a checkpoint is about: of a pause or a failure, its own; of what people gave, none."""
+    stands_at = row.error or row.pause
+    if stands_at is not None:
+        return stands_at.node
+    return "" if row.kind in (Kind.ANSWER, Kind.UPDATE) else row.checkpoint_node
 
 
 # --------------------------------------------------------------------------- times

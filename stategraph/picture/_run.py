@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
+from stategraph._text.screen import failure_text
 from stategraph._values.ids import nested_id
 from stategraph._values.provenance import GraphStructure, Kind, RunStatus
 from stategraph.errors import FormatError
@@ -172,7 +173,7 @@ def _taken(structure: GraphStructure, path: Sequence[Summary], rows: Sequence[Su
 def _now(structure: GraphStructure, last: Summary, store: CheckpointStore | None) -> dict[str, Visit]:
     """Return the nodes at which the run stands."""
     if last.status is RunStatus.FAILED and last.error is not None:
-        return {last.error.node: Visit("failed", said=f"{last.error.type}: {last.error.message}")}
+        return {last.error.node: Visit("failed", said=failure_text(last.error.type, last.error.message))}
     if last.status is RunStatus.PAUSED and last.pause is not None:
         return {last.pause.node: Visit("waiting", said=last.pause.reason)}
     if last.status is not RunStatus.ACTIVE or store is None or store.owner(last.run_id) is None:

@@ -23,7 +23,7 @@ from stategraph._values.progress import Pause
 from stategraph._values.provenance import RunStatus
 from stategraph.cli._exits import Exit, exit_of
 from stategraph.cli._options import parsed_labels
-from stategraph.cli._text import ago, clean, cut, span, value_text
+from stategraph.cli._text import ago, clean, cut, failure_text, left_text, span, value_text
 from stategraph.graph import StateGraph
 from stategraph.state import State
 from stategraph.stores._codec.opaque import unknown_shown
@@ -32,7 +32,7 @@ from stategraph.stores.summaries import Summary
 from stategraph.web._changing import CHANGES, Change
 from stategraph.web._doing import Doings
 from stategraph.web._forms import Form, form_of
-from stategraph.web._reading import Reader, nested_by_step
+from stategraph.web._reading import Reader, nested_by_step, spans_of
 from stategraph.web._timeline import bars_of
 
 if TYPE_CHECKING:
@@ -63,6 +63,9 @@ class Pages:
             ago=ago,
             span=span,
             cut=cut,
+            failure=failure_text,
+            left=left_text,
+            spans=spans_of,
             value=lambda value: value_text(value, 2_000),
         )
 

@@ -6,6 +6,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Sequence
 from hashlib import sha256
+from itertools import pairwise
 
 import attrs
 
@@ -112,6 +113,15 @@ class Reader:
                 except FormatError:  # they hold values that are unknown here
                     continue
         return sorted(found, key=lambda label: (int(label), "") if label.isdecimal() else (-1, label))
+
+
+def spans_of(labels: Sequence[str]) -> list[str]:
+    """Return labels of parts with those of items that follow each other as one: ``0-16``, ``18-29``."""
+    items = [int(label) for label in labels if label.isdecimal()]
+    breaks = [0, *(place for place in range(1, len(items)) if items[place] > items[place - 1] + 1), len(items)]
+    runs = [items[begin:end] for begin, end in pairwise(breaks) if begin < end]
+    spans = [f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs]
+    return [*(label for label in labels if not label.isdecimal()), *spans]
 
 
 def nested_by_step(children: Sequence[Summary]) -> dict[int, list[Summary]]:

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import attrs
 
-from stategraph.cli._text import cut, span
+from stategraph.cli._text import cut, failure_text, node_text, span
 from stategraph.stores.summaries import Summary
 
 
@@ -40,9 +40,8 @@ class Bar:
 
     @property
     def node(self) -> str:
-        """The node that this is about: of a wait or a failure, where the run stands."""
-        stands_at = self.row.error or self.row.pause
-        return stands_at.node if stands_at else self.row.checkpoint_node
+        """The node that this is about."""
+        return node_text(self.row)
 
 
 def bars_of(
@@ -85,7 +84,7 @@ def _note(row: Summary) -> str:
     told = [
         "" if row.by is None else f"by {row.by}",
         "" if row.attempts == 1 else f"{row.attempts} attempts",
-        "" if row.error is None else f"{row.error.type}: {' '.join(row.error.message.split())}",
+        "" if row.error is None else failure_text(row.error.type, row.error.message),
         "" if row.pause is None else row.pause.reason,
     ]
     return cut("; ".join(filter(None, told)), 160)

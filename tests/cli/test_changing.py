@@ -225,3 +225,12 @@ def test_what_is_changed_is_durable_when_the_command_ends(shop):
     assert process("--store", "runs.db", "fork", "done", "copy", cwd=shop).code == 0
     with SqliteStore("runs.db", read_only=True) as opened:
         assert "copy" in opened.list()
+
+
+def test_a_person_sees_the_run_at_work(shop):
+    """A program, and whoever reads a pipe, do not."""
+    seen = at_terminal("resume", "left", "--graph", "app:graph", cwd=shop).out
+
+    assert "orders left paused at approve" in seen
+    assert seen.endswith("step 1: more than 40\n")
+    assert process("answer", "left", "true", "--graph", "app:graph", cwd=shop).err == ""

@@ -78,6 +78,9 @@ def test_runs_as_json_tells_all_that_is_known_of_them(store):
         (["--graph", "letters"], []),
         (["--label", "customer=c-burnt"], ["burnt"]),
         (["--since", "2100-01-01"], []),
+        (["--since", "2100-01-01 09:30"], []),
+        (["--since", "365d", "--prefix", "d"], ["done"]),
+        (["--since", "0 s"], []),
         (["--left", "--status", "active"], ["left"]),
         (["--owned"], []),
         (["--limit", "2"], ["left", "burnt"]),
@@ -195,7 +198,8 @@ def test_history_tells_the_story(store):
 
     assert [row[0] for row in rows] == ["0", "1", "1.1", "1.2", "2", "3", "3.1"]
     assert [row["kind"] for row in told] == ["input", "step", "pause", "answer", "step", "step", "end"]
-    assert (rows[0][5], rows[2][5], rows[3][5]) == ("by ann", "approve: more than 40", "by bob")
+    assert (rows[0][5], rows[2][5], rows[3][5]) == ("by ann", "more than 40", "by bob")
+    assert [row[2] for row in rows] == ["", "price", "approve", "", "approve", "ship", "ship"]
     assert [row["kind"] for row in json.loads(call("history", "done", "--last", "2", "--json").out)] == ["step", "end"]
 
 
@@ -366,6 +370,8 @@ def test_what_a_killed_writer_left_is_seen(shop):
         (["runs", "--limit", "0"], 2, "usage"),
         (["runs", "--label", "customer"], 2, "usage"),
         (["runs", "--after", "x"], 2, "usage"),
+        (["runs", "--since", "yesterday"], 2, "usage"),
+        (["runs", "--since", "999999d"], 2, "usage"),
     ],
     ids=str,
 )

@@ -27,6 +27,12 @@ def submitted(*states):
 # --------------------------------------------------------------------------- watch
 
 
+def until_owned(run_id):
+    with SqliteStore("letters.db", read_only=True) as store:
+        while store.owner(run_id) is None:
+            time.sleep(0.02)
+
+
 def watched(shop, make_it_go_on):
     """Return the exit code of a watcher of the run "left", and the kinds of the rows that it tells."""
     watcher = started("--store", "runs.db", "watch", "left", "--every", "0.05", "--json", cwd=shop)
@@ -58,7 +64,7 @@ def test_watching_changes_nothing(shop):
     assert process("--store", "runs.db", "watch", "done", cwd=shop).code == 0
     failed = process("--store", "runs.db", "watch", "burnt", cwd=shop)
     assert failed.code == 1
-    assert "ship: ValueError: the van\\x1b[31m burns" in failed.out
+    assert "ValueError: the van\\x1b[31m burns" in failed.out
     assert process("--store", "runs.db", "watch", "nobody", cwd=shop).code == 3
     assert listing(shop) == before
 
@@ -78,6 +84,28 @@ def test_a_run_that_goes_while_it_is_watched(shop):
     assert watcher.returncode == 3
     assert "nobody is at work on it yet\n" in err
     assert "left is gone" in err
+
+
+def test_a_watcher_says_that_the_process_at_work_was_killed(shop):
+    """And goes on watching: somebody may resume the run."""
+    submitted({"seconds": 60})
+    worker = started("work", "app:letters", cwd=shop)
+    until_owned("letter-0")
+    watcher = started("--store", "letters.db", "watch", "letter-0", "--every", "0.05", cwd=shop)
+    try:
+        assert watcher.stdout is not None
+        assert watcher.stderr is not None
+        watcher.stdout.readline()
+        worker.kill()
+        told = watcher.stderr.readline()
+        assert watcher.poll() is None
+    finally:
+        for process_ in (worker, watcher):
+            process_.kill()
+            process_.communicate()
+
+    way_out = "stategraph resume letter-0 --graph MODULE:NAME"
+    assert told == f"left unfinished: nobody is at work on it; to go on: {way_out}\n"
 
 
 # --------------------------------------------------------------------------- work

@@ -57,6 +57,24 @@ def test_what_other_handles_and_processes_write_is_noticed(opened):
         tokens = newer
 
 
+def test_a_file_at_rest_that_a_writer_opens_goes_on_being_looked_at(opened):
+    """Whoever only reads was there first, and opens it anew."""
+    first = opened()
+    first.save(State(run_id="a", step=1))
+    first.close()
+    reader = opened(read_only=True)
+    token = reader.changed_since(None)
+
+    writer = opened()
+    for step in range(2, 5):
+        writer.save(State(run_id="a", step=step))
+        newer = reader.changed_since(token)
+        assert newer not in (None, token)
+        assert reader.changed_since(newer) is None
+        assert reader.load("a").step == step
+        token = newer
+
+
 def test_a_token_holds_in_every_thread(opened):
     """A server asks in whichever thread is free."""
     store = opened()

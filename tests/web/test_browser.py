@@ -146,6 +146,37 @@ def test_on_a_phone_nothing_stands_beyond_its_edge(site):
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
 
 
+def test_on_a_phone_it_is_seen_why_a_run_failed(site):
+    """In the list and in the timeline, without moving them sideways."""
+    _, graph, _, opened = site
+    with pytest.raises(ExecutionError):
+        graph.execute(State({"photos": ["torn"]}, run_id="claim"))
+    page = opened("/", viewport={"width": 390, "height": 844}, is_mobile=True)
+
+    for path in ("/", "/run?id=claim"):
+        page.goto(page.url.partition("/run")[0].rstrip("/") + path)
+        why = page.locator("tbody .why").filter(has_text="part 0: ValueError: this photo is torn").bounding_box()
+        assert 0 <= why["x"] < why["x"] + why["width"] <= 390
+    assert page.get_by_role("columnheader", name="Who, why").count() == 1
+
+
+def test_times_go_on_where_nothing_else_happens(site):
+    """And a page that is not served any more says that it is not kept up to date."""
+    _, _, asking, opened = site
+    asking.execute(State(run_id="r"))
+    page = opened("/run?id=r")
+    page.evaluate("window.stays = true")
+
+    page.locator(".head time", has_text="s ago").wait_for()
+    assert not page.locator(".stale").is_visible()
+    page.route("**/version*", lambda route: route.abort())
+    page.locator(".stale").wait_for()
+    assert "not kept up to date any more" in page.locator(".stale").inner_text()
+    page.unroute("**/version*")
+    page.locator(".stale").wait_for(state="hidden")
+    assert page.evaluate("window.stays")
+
+
 def test_it_can_be_used_by_keyboard(site):
     """The first key leads past the head, and what has the focus is seen."""
     _, _, asking, opened = site

@@ -124,7 +124,7 @@ def test_a_failure_is_told_with_its_item_and_its_traceback(page, graph):
     assert "Failed at photos" in text
     assert "1: ValueError: this photo is torn" in text
     assert "Traceback" in text
-    assert "Finished of the step under way: 1 part (0)" in text
+    assert "Finished of step 1, and kept: 1 part (0)" in text
 
 
 def test_hostile_values_are_shown_and_do_nothing(page, store, graph):
@@ -236,7 +236,7 @@ def test_work_goes_on_after_the_post_has_returned(store):
 
     assert done.status_code == 303
     assert "at work:" in shown
-    assert "under way: work, since" in shown
+    assert "under way: work, begun" in shown
     assert before != after
     until(lambda: store.load("r").status == "completed")
 

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from stategraph.cli._asked import Asked, asked, common
-from stategraph.cli._changing import ended
+from stategraph.cli._changing import ended, went_on
 from stategraph.cli._exits import Exit, Failure
 from stategraph.cli._graphs import load_graph
 from stategraph.cli._options import by_option, graph_option, parsed_value, run_argument, wait_option
@@ -47,4 +47,4 @@ def command(request: Asked, /, run_id: str, value: str | None, graph: str, pause
         raise click.UsageError(f"{run_id} waits for {asking.response_param!r}: give VALUE", click.get_current_context())
     else:
         updates = {asking.response_param: parsed_value(value)}
-    return ended(request.screen, flow.resume(run_id, updates, pause=pause or asking, **how))
+    return ended(request.screen, went_on(request.screen, flow, run_id, updates, pause=pause or asking, **how))

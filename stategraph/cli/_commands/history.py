@@ -11,7 +11,7 @@ from stategraph.cli._looking import story
 from stategraph.cli._options import run_argument
 from stategraph.cli._screen import STYLES, Screen
 from stategraph.cli._shapes import summary_shape
-from stategraph.cli._text import ago, cut, span
+from stategraph.cli._text import ago, cut, failure_text, node_text, span
 
 if TYPE_CHECKING:
     from stategraph.stores.summaries import Summary
@@ -51,7 +51,7 @@ def history_row(screen: Screen, row: Summary) -> tuple[str, tuple[str, str], str
     style = STYLES.get(str(row.status), "")
     took = "" if row.took is None else span(row.took)
     when = ago(row.timestamp) if screen.is_terminal else row.timestamp.isoformat()
-    return number, (str(row.kind), style), cut(row.checkpoint_node), took, when, (_more(row), "dim")
+    return number, (str(row.kind), style), cut(node_text(row)), took, when, (_more(row), "dim")
 
 
 def _more(row: Summary) -> str:
@@ -59,7 +59,7 @@ def _more(row: Summary) -> str:
     told = [
         "" if row.by is None else f"by {row.by}",
         "" if row.attempts == 1 else f"in {row.attempts} attempts",
-        "" if row.error is None else f"{row.error.node}: {row.error.type}: {' '.join(row.error.message.split())}",
-        "" if row.pause is None else f"{row.pause.node}: {row.pause.reason}",
+        "" if row.error is None else failure_text(row.error.type, row.error.message),
+        "" if row.pause is None else row.pause.reason,
     ]
     return cut("; ".join(filter(None, told)))

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from stategraph.cli._asked import Asked, asked, common
-from stategraph.cli._changing import ended
+from stategraph.cli._changing import ended, went_on
 from stategraph.cli._graphs import load_graph
 from stategraph.cli._options import by_option, graph_option, parsed_pairs, run_argument, take_over_option, wait_option
 
@@ -37,4 +37,6 @@ def command(request: Asked, /, run_id: str, graph: str, updates: tuple[str, ...]
     That is done in this process, until the run ends or pauses.
     """
     request.refuse_store()
-    return ended(request.screen, load_graph(graph).resume(run_id, parsed_pairs(updates) or None, **how))
+    return ended(
+        request.screen, went_on(request.screen, load_graph(graph), run_id, parsed_pairs(updates) or None, **how)
+    )

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import click
 
 from stategraph.cli._asked import Asked, asked, common
-from stategraph.cli._options import parsed_labels
+from stategraph.cli._options import parsed_labels, parsed_moment
 from stategraph.cli._screen import STYLES, Cell, Screen, note
 from stategraph.cli._shapes import owner_shape, summary_shape
-from stategraph.cli._text import ago, clean
+from stategraph.cli._text import ago, clean, failure_text, left_text
 
 if TYPE_CHECKING:
     from stategraph._values.provenance import Owner, StatusName
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _EXAMPLES = """
 \b
 Examples:
-  stategraph runs --status paused
+  stategraph runs --status paused --since 2h
   stategraph runs --graph orders --label customer=c7 --since 2026-03-01
   stategraph runs --json | jq -r '.runs[].run_id'
 """
@@ -32,7 +32,9 @@ Examples:
 @click.option("--prefix", help="Only runs whose ids begin with this.")
 @click.option("--parent", metavar="RUN", help="Only runs that are forked from this one, or nested in it.")
 @click.option("--label", "labels", multiple=True, metavar="NAME=VALUE", help="Only runs with this label.")
-@click.option("--since", type=click.DateTime(), help="Only runs that began then or later; local time.")
+@click.option(
+    "--since", type=parsed_moment, metavar="WHEN", help="Only runs that began then or later: 2h, 7d, or a local time."
+)
 @click.option("--owned/--left", default=None, help="Only runs that somebody is at work on, or that nobody is.")
 @click.option("-n", "--limit", type=click.IntRange(min=1), default=20, show_default=True)
 @click.option("--after", metavar="CURSOR", help="Go on where the page before ended.")
@@ -60,7 +62,7 @@ def command(  # noqa: PLR0913, PLR0917 - its options
         prefix=prefix,
         parent=parent,
         labels=parsed_labels(labels),
-        since=None if since is None else since.astimezone(),
+        since=since,
         owned=owned,
     )
     page, more = found[:limit], len(found) > limit
@@ -93,9 +95,9 @@ def _row(screen: Screen, run: Summary, owner: Owner | None) -> tuple[Cell, ...]:
 def _why(run: Summary, owner: Owner | None) -> str:
     """Say in a few words why a run stands as it does."""
     if run.error is not None:
-        return f"{run.error.type}: {' '.join(run.error.message.split())}"
+        return failure_text(run.error.type, run.error.message)
     if run.pause is not None:
         return f"waits: {run.pause.reason}"
     if run.status == "active":
-        return "nobody is at work on it" if owner is None else f"at work: {clean(str(owner))}"
+        return left_text(run) if owner is None else f"at work: {clean(str(owner))}"
     return "" if run.parent is None else f"of {run.parent.run_id}, step {run.parent.step}"

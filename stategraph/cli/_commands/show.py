@@ -13,7 +13,7 @@ from stategraph.cli._looking import look
 from stategraph.cli._options import at_step, run_argument
 from stategraph.cli._screen import STYLES, Cell, Screen
 from stategraph.cli._shapes import state_shape
-from stategraph.cli._text import SHORT, ago, cut, span, value_text
+from stategraph.cli._text import SHORT, ago, cut, left_text, span, value_text
 
 if TYPE_CHECKING:
     from stategraph._values.provenance import Owner
@@ -63,7 +63,7 @@ def _show_run(screen: Screen, state: State, owner: Owner | None) -> None:
         ("graph", state.graph or ""),
         ("parent", f"{state.parent.run_id}, step {state.parent.step}" if state.parent else ""),
         ("labels", ", ".join(f"{name}={value}" for name, value in sorted(state.labels.items()))),
-        ("owner", "" if owner is None else str(owner)),
+        ("owner", str(owner) if owner else left_text(state) if state.status == "active" else ""),
         ("under way", _under_way(owner)),
     ]
     for name, text in told:
@@ -71,6 +71,8 @@ def _show_run(screen: Screen, state: State, owner: Owner | None) -> None:
             screen.line((f"{name}: ", "dim"), cut(text))
     _show_error(screen, state)
     _show_pause(screen, state)
+    if state.status in ("failed", "cancelled") or (state.status == "active" and owner is None):
+        screen.line(("go on: ", "dim"), f"stategraph resume {state.run_id} --graph MODULE:NAME")
 
 
 def _under_way(owner: Owner | None) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from stategraph._capabilities.follow import fresh_rows
-from stategraph._values.provenance import RunStatus
+from stategraph._values.provenance import Kind
 from stategraph.cli._asked import Asked, asked, common
 from stategraph.cli._changing import END_OF_CALL
 from stategraph.cli._commands.history import history_row
@@ -17,6 +17,7 @@ from stategraph.cli._looking import story
 from stategraph.cli._options import run_argument
 from stategraph.cli._screen import STYLES, Cell, Screen, note
 from stategraph.cli._shapes import summary_shape
+from stategraph.cli._text import NOBODY, left_text
 
 if TYPE_CHECKING:
     from stategraph.stores.summaries import Summary
@@ -40,21 +41,31 @@ _SHARE = 4  # of the time, at most, is one part spent on looking
 def command(request: Asked, run_id: str, every: float) -> int:
     """Follow a run as it goes on, until it ends or pauses."""
     store, screen = request.open(), request.screen
-    newest = story(store, run_id)[-1]
-    if newest.status is RunStatus.ACTIVE and store.owner(run_id) is None and not request.is_json:
-        note("nobody is at work on it yet")
-    began = time.monotonic()
+    newest, was_owned = story(store, run_id)[-1], None
+    began, is_owned = time.monotonic(), store.owner(run_id) is not None
     for rows in fresh_rows(store, run_id):
         for row in rows:
             if request.is_json:
                 screen.record(summary_shape(row))
             else:
                 _show(screen, row)
-        if rows and str(rows[-1].status) in END_OF_CALL:
-            return END_OF_CALL[str(rows[-1].status)]
+        newest = rows[-1] if rows else newest
+        if str(newest.status) in END_OF_CALL:
+            return END_OF_CALL[str(newest.status)]
+        if not is_owned and was_owned is not False and not request.is_json:
+            note(_alone(newest, was_owned=was_owned is True))
+        was_owned = is_owned
         time.sleep(max(every, _SHARE * (time.monotonic() - began)))
-        began = time.monotonic()
+        # The owner is asked for before the rows: what it saves is there before it leaves.
+        began, is_owned = time.monotonic(), store.owner(run_id) is not None
     raise Failure(Exit.NOT_FOUND, f"{run_id} is gone: it has completed, and is not preserved, or was deleted")
+
+
+def _alone(last: Summary, *, was_owned: bool) -> str:
+    if last.kind is Kind.INPUT and not was_owned:
+        return f"{NOBODY} yet"
+    left = f"left unfinished: {NOBODY}" if was_owned else left_text(last)
+    return f"{left}; to go on: stategraph resume {last.run_id} --graph MODULE:NAME"
 
 
 def _show(screen: Screen, row: Summary) -> None:

@@ -372,8 +372,8 @@ class SqliteTable(Table):
 
     def change_token(self) -> str:
         ((version,),) = self.query("", "PRAGMA data_version", ())  # of what others have written
-        opened = self._reader.opened if self._reader else self._opened
-        return f"{opened}-{version}-{self.connection.total_changes}"
+        opened, made = (self._reader.opened, 0) if self._reader else (self._opened, self.connection.total_changes)
+        return f"{opened}-{version}-{made}"
 
     def nested_ids(self, run_id: str) -> list[str]:
         return [str(nested_id) for (nested_id,) in self.query(run_id, sql.NESTED, nested_range(run_id))]

@@ -41,7 +41,7 @@ def verify(log: RunLog) -> Verified:
         except ConfigError as error:
             unreadable.append(Damage(run_id, str(error)))
         if status is None:
-            nested += 1
+            nested += not is_parts_id(run_id)
         else:
             statuses["damaged" if isinstance(status, CheckpointError) else status] += 1
     return Verified(dict(sorted(statuses.items())), nested, checkpoints, tuple(damaged), tuple(unreadable))

@@ -1,7 +1,28 @@
 // Keeps a page up to date. All else is links and forms, which work without it.
 "use strict";
 const EVERY = 1000; // milliseconds
+const AHEAD = Date.now() - Date.parse(document.body.dataset.now); // of the clock of the server
+const UNITS = [["d", 86400], ["h", 3600], ["min", 60], ["s", 1]];
 let version = document.body.dataset.version;
+
+function ago(when) { // as the server says it
+  const seconds = (Date.now() - AHEAD - when) / 1000, size = Math.abs(seconds);
+  if (seconds > -1 && seconds < 1) return "now";
+  const [unit, whole] = UNITS.find(([, least]) => size >= least);
+  const told = size < 10 ? `${size.toFixed(1)} s` : `${(size / whole).toFixed(0)} ${unit}`;
+  return seconds < 0 ? `in ${told}` : `${told} ago`;
+}
+
+function tick() {
+  for (const time of document.querySelectorAll("time")) {
+    const told = ago(Date.parse(time.dateTime));
+    if (time.textContent !== told) time.textContent = told;
+  }
+}
+
+function tell(isStale) {
+  document.querySelector(".stale").hidden = !isStale;
+}
 
 function isInUse(part) {
   const focused = document.activeElement;
@@ -39,7 +60,9 @@ async function refresh() {
 async function look() {
   try {
     if (document.hidden) return;
+    tick();
     const answer = await fetch(document.body.dataset.watch);
+    tell(!answer.ok);
     if (!answer.ok) return;
     const now = (await answer.json()).version;
     if (now !== version) {
@@ -47,7 +70,7 @@ async function look() {
       await refresh();
     }
   } catch {
-    // The server is away: it may come back.
+    tell(true); // the server is away: it may come back
   } finally {
     setTimeout(look, EVERY);
   }

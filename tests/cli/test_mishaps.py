@@ -1,0 +1,125 @@
+"""What people run into first: runs that were killed or have failed, ids and names with slips in them."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from tests.cli.shop import call, environment, process
+
+_PAGES = """
+import os
+import signal
+from stategraph import CheckpointConfig, ExecutionError, GraphConfig, MapNode, State, StateGraph
+
+def read(page):
+    if page == 17:
+        raise ValueError("page 17 is torn")
+    return page
+
+def die(state):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+checkpoint = CheckpointConfig(store="sqlite", retention="full", preserve=True, options={"path": "pages.db"})
+graph = StateGraph(GraphConfig("pages", observer="noop", checkpoint=checkpoint))
+graph.add_node("list", lambda state: {"pages": list(range(30))})
+graph.add_node("read", MapNode(read, over="pages", into="texts", max_workers=1))
+graph.add_node("die", die)
+graph.add_edge("list", "die", lambda state: state["is_killed"])
+graph.add_edge("list", "read")
+graph.set_entry_point("list")
+graph.set_exit_point("read")
+graph.set_exit_point("die")
+if __name__ == "__main__":
+    try:
+        graph.execute(State({"is_killed": False}, run_id="torn"))
+    except ExecutionError:
+        graph.execute(State({"is_killed": True}, run_id="killed"))
+"""
+
+
+@pytest.fixture(scope="module")
+def made_pages(tmp_path_factory):
+    """Return a folder with a store of two runs: one failed at item 17, the process of the other was killed."""
+    folder = tmp_path_factory.mktemp("pages")
+    (folder / "pages.py").write_text(_PAGES, encoding="utf-8")
+    done = subprocess.run([sys.executable, "pages.py"], cwd=folder, env=environment(), check=False, timeout=60)
+    assert done.returncode == -9
+    return folder
+
+
+@pytest.fixture
+def pages(made_pages, monkeypatch):
+    """Make that folder the working directory, and its store the one to look into."""
+    monkeypatch.chdir(made_pages)
+    monkeypatch.setenv("STATEGRAPH_STORE", "pages.db")
+
+
+def test_a_run_that_was_killed_says_so_and_how_it_goes_on(pages):
+    """In the list and on its own; one that was only copied was not left by anybody."""
+    shown = call("show", "killed").out
+    call("fork", "killed", "forked")
+    forked = call("runs", "--prefix", "forked").out
+    call("delete", "forked", "--yes")
+
+    assert forked.endswith("\tnobody is at work on it\n")
+    assert call("runs", "--prefix", "killed").out.endswith("\tleft unfinished: nobody is at work on it\n")
+    assert "owner: left unfinished: nobody is at work on it\n" in shown
+    assert "go on: stategraph resume killed --graph MODULE:NAME\n" in shown
+
+
+def test_the_item_that_failed_is_told_first(pages):
+    """Wherever there is room for a few words alone."""
+    failed = "part 17: ValueError: page 17 is torn"
+
+    assert call("runs", "--prefix", "torn").out.endswith(f"\tread\t{_time_of('torn')}\t{failed}\n")
+    assert call("history", "torn").out.splitlines()[-1].endswith(f"\t{failed}")
+    assert "part 17#58; ValueError" in call("draw", "torn").out
+    assert "go on: stategraph resume torn --graph MODULE:NAME\n" in call("show", "torn").out
+
+
+def _time_of(run_id):
+    (run,) = json.loads(call("runs", "--json", "--prefix", run_id).out)["runs"]
+    return run["timestamp"]
+
+
+def test_kept_items_are_no_nested_runs(pages):
+    """Where a store is counted."""
+    assert json.loads(call("doctor", "--json").out)["nested"] == 0
+    assert "2 runs (1 active, 1 failed), 0 nested in them\n" in call("doctor").out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["show", "waitin"], "no checkpoint of run 'waitin' in the "),
+        (["show", "waitin"], "; stategraph runs lists the runs\n"),
+        (["show", "done", "--step", "9"], "; stategraph history done its steps\n"),
+        (["resume", "done", "--graph", "app:graph"], "it ended at 'ship'; stategraph show done tells more\n"),
+        (["fork", "done", "burnt"], "choose another id, or forget it with stategraph delete burnt\n"),
+        (["resume", "waiting", "--graph", "app:graph"], "stategraph answer waiting VALUE --graph MODULE:NAME\n"),
+        (["resume", "waiting", "--graph", "app.py:graph"], "'app.py' is a file: give its module, as app:NAME\n"),
+        (["shw", "done"], "there is no command 'shw'; is it 'show'?\nTry 'stategraph --help'.\n"),
+        (["xyzzy"], "there is no command 'xyzzy'\n"),
+    ],
+    ids=str,
+)
+def test_messages_name_commands_as_the_way_out(shop, monkeypatch, arguments, told):
+    """Whoever types commands need not know the calls of Python."""
+    monkeypatch.setenv("STATEGRAPH_STORE", "runs.db")
+
+    # A graph is imported elsewhere: it registers types, which other tests look at as unknown ones.
+    error = process(*arguments, cwd=shop).err if "--graph" in arguments else call(*arguments).err
+
+    assert error.startswith("stategraph: ")
+    assert told in error
+    assert "store." not in error
+
+
+def test_without_a_command_its_help_is_shown():
+    """As a mistake: it is on stderr, and scripts notice."""
+    shown = call()
+
+    assert (shown.code, shown.out) == (2, "")
+    assert shown.err == call("--help").out
