@@ -22,7 +22,7 @@ from stategraph import (
     StateGraph,
 )
 from stategraph.stores import CheckpointStore, MemoryStore
-from stategraph.testing import Killed, assert_resumes_everywhere, fail_at, kill_at
+from stategraph.testing import Killed, MortalStore, assert_resumes_everywhere, fail_at, kill_at
 
 pytest_plugins = ["pytester"]
 
@@ -79,6 +79,19 @@ class TestKillAt:
         with kill_at(2):
             graph.execute(State(run_id="a"))
         assert store.load("a").step == 2
+
+    def test_the_last_step_of_a_run_that_is_not_preserved(self) -> None:
+        """It is never saved; the error says what to do."""
+        with pytest.raises(AssertionError, match=r"step 2; .* preserve=True"), kill_at(2):
+            graph_of(add, add, store=MemoryStore(), preserve=False).execute(State())
+
+    def test_steps_of_nested_runs_do_not_count(self) -> None:
+        """The run that is called dies at its own step."""
+        graph = graph_of(graph_of(add, add, add).as_node(), add, add, store=(store := MemoryStore()))
+        with kill_at(2):
+            graph.execute(State(run_id="a"))
+        assert store.load("a").step == 2
+        assert graph.resume("a")["n"] == 5
 
     def test_all_ways_to_run_count(self) -> None:
         """Streams and event loops, too; once the block is left, nothing dies any more."""
@@ -187,6 +200,52 @@ class TestResumesEverywhere:
 
         with pytest.raises(AssertionError, match=r"it does not go on: .*done already"):
             assert_resumes_everywhere(graph_of(begin, once), State())
+
+    def test_one_key_to_ignore_is_that_key_alone(self) -> None:
+        """A text is no collection of the keys that are part of it."""
+        numbers = iter(range(1000))
+        graph = graph_of(lambda state: {"no": next(numbers)})
+        with pytest.raises(AssertionError, match="'no' is 1, not 0"):
+            assert_resumes_everywhere(graph, State(), ignore="now")
+        assert assert_resumes_everywhere(graph, State(), ignore="no") == 2
+
+    def test_only_deaths_count(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Parts that run at the same time may be saved together, now more of them and now fewer."""
+        died: list[MortalStore] = []
+        die = MortalStore.die
+
+        def dies(store: MortalStore) -> None:
+            if not store.is_dead:
+                died.append(store)
+            die(store)
+
+        monkeypatch.setattr(MortalStore, "die", dies)
+        begun: list[int] = []
+
+        async def item(value: int) -> int:
+            await asyncio.sleep(0.01 * value if len(begun) == 1 else 0)  # saved one by one in the first run alone
+            return value
+
+        def begin(state: State) -> dict[str, int]:
+            begun.append(1)
+            return {}
+
+        graph = graph_of(begin, MapNode(item, over="items", into="items", max_workers=4))
+        assert assert_resumes_everywhere(graph, State({"items": [1, 2, 3, 4]})) == len(died) > 0
+
+    def test_a_key_that_is_missing_in_the_end(self) -> None:
+        """The error has its value."""
+        opened: list[str] = []
+
+        def open_it(state: State) -> dict[str, str]:
+            opened[:] = ["open"]
+            return {}
+
+        def use_it(state: State) -> dict[str, str]:
+            return {"found": opened.pop()} if opened else {}
+
+        with pytest.raises(AssertionError, match="'found' is not there; it was 'open'"):
+            assert_resumes_everywhere(graph_of(open_it, use_it), State())
 
     def test_a_pause_without_an_answer_is_told_of(self) -> None:
         with pytest.raises(AssertionError, match=r"pauses at node 'a' for 'answer'.*answers=\{'answer'"):

@@ -17,6 +17,7 @@ from stategraph._engine.context import RunContext
 from stategraph._graph.compiled import CompiledGraph
 from stategraph._protocol.commands import Task
 from stategraph._text.shown import shorten
+from stategraph._values.ids import is_nested_id
 from stategraph._values.progress import KeptParts, Part
 from stategraph._values.provenance import RunStatus
 from stategraph._values.sameness import differing_items
@@ -50,7 +51,7 @@ class MortalStore(CheckpointStore):
 
     def __init__(self, kept: CheckpointStore, dies_at: int | None = None, *, after: bool = False) -> None:
         self.kept, self.is_dead = kept, False
-        self._dies_at, self._after = dies_at, after
+        self._dies_at, self.after = dies_at, after
         self.writes: list[str] = []
 
     @property
@@ -100,7 +101,7 @@ class MortalStore(CheckpointStore):
         self._living()
         self.writes.append(what)
         is_last = len(self.writes) == self._dies_at
-        if not is_last or self._after:
+        if not is_last or self.after:
             write(*arguments, **options)
         if is_last:
             self.die()
@@ -121,7 +122,7 @@ def kill_at(step: int, *, saved: bool = True) -> Iterator[None]:
         graph.resume("a")
 
     The block is left as if all in it had ended; the store holds what a killed process leaves. Runs of all graphs count
-    that are called in the block, in any thread.
+    that are called in the block, in any thread; the steps of nested runs do not.
 
     Args:
         step: The step.
@@ -135,7 +136,7 @@ def kill_at(step: int, *, saved: bool = True) -> Iterator[None]:
     class Dying(MortalStore):
         def save(self, state: State) -> None:
             nonlocal died
-            if state.step < step:
+            if state.step < step or is_nested_id(state.run_id):  # its steps have numbers of their own
                 self._living().save(state)
                 return
             if saved and state.step == step:
@@ -150,7 +151,10 @@ def kill_at(step: int, *, saved: bool = True) -> Iterator[None]:
     with _runs_made_by(dying), suppress(Killed):
         yield
     if not died:
-        raise AssertionError(f"kill_at({step}): no run in the block has saved step {step}")
+        raise AssertionError(
+            f"kill_at({step}): no run in the block has saved step {step}; its interval says which steps a graph saves, "
+            "and the last one is saved only with preserve=True"
+        )
 
 
 @contextmanager
@@ -224,12 +228,13 @@ def assert_resumes_everywhere(
     The run is made on a memory store of its own, every step saved. It is killed before and after each write, goes on as
     `StateGraph.run` does, and has to end with the same data, after as many steps, as one that nobody disturbed.
     Nodes are called for real, and many times; nothing is written to the store of the graph.
+    All of it happens in this process, so what nodes leave in global variables is still there after a kill.
 
     Args:
         graph: The graph.
         state: What the run begins with.
         answers: What pauses are answered with, if the run pauses.
-        ignore: Keys that need not be the same, such as those with times in them.
+        ignore: Keys that need not be the same, such as those with times in them; or one of them.
 
     Returns:
         How many times it was killed.
@@ -239,37 +244,48 @@ def assert_resumes_everywhere(
         ExecutionError: a run that nobody disturbed fails.
     """
     persist = graph.config.checkpoint.persist
-    expected, writes = _ended(graph, state, answers)
+    undisturbed = MortalStore(MemoryStore())
+    expected = _to_the_end(_on(graph, undisturbed), state, answers)
+    ignored = {ignore} if isinstance(ignore, str) else set(ignore)
     if persist is not None:  # a run that was complete when its process was killed has no other keys
-        ignore = {*ignore, *(key for key in expected if key not in persist)}
-    again, _ = _ended(graph, state, answers)
-    if different := _difference(expected, again, ignore):
+        ignored.update(key for key in expected if key not in persist)
+    again = _to_the_end(_on(graph, MortalStore(MemoryStore())), state, answers)
+    if different := _difference(expected, again, ignored):
         raise AssertionError(
             f"two runs that nobody disturbed end differently: {different}. Its nodes depend on something outside of "
             "the State; keys that may differ are named by ignore=(...)"
         )
-    for number, what in enumerate(writes, 1):
+    total = len(undisturbed.writes)
+    deaths = 0
+    for number in range(1, total + 1):
         for after in (False, True):
-            where = f"killed {'after' if after else 'before'} write {number} of {len(writes)}, when {what}"
+            dying = MortalStore(MemoryStore(), number, after=after)
             try:
-                ended, _ = _ended(graph, state, answers, (number, after))
+                ended = _killed_once(graph, state, answers, dying)
             except Exception as error:
-                raise AssertionError(f"{where}, it does not go on: {error!r}") from error
-            if different := _difference(expected, ended, ignore):
-                raise AssertionError(f"{where}, it ends differently: {different}")
-    return 2 * len(writes)
+                raise AssertionError(f"{_place(dying, total)}, it does not go on: {error!r}") from error
+            if ended is not None and (different := _difference(expected, ended, ignored)):
+                raise AssertionError(f"{_place(dying, total)}, it ends differently: {different}")
+            deaths += dying.is_dead
+    return deaths
 
 
-def _ended(
-    graph: StateGraph, state: State, answers: Answers | None, death: tuple[int, bool] | None = None
-) -> tuple[State, list[str]]:
-    """Run a graph on a store of its own, killed once if there is to be a death; return how it ended, and its writes."""
-    kept = MemoryStore()
-    if death is not None:
-        with suppress(Killed):
-            _to_the_end(_on(graph, MortalStore(kept, death[0], after=death[1])), state, answers)
-    alive = MortalStore(kept)
-    return _to_the_end(_on(graph, alive), state, answers), alive.writes
+def _killed_once(graph: StateGraph, state: State, answers: Answers | None, dying: MortalStore) -> State | None:
+    """Run a graph until its process dies, and go on; return how it ends, or None if the process did not die.
+
+    Parts that run at the same time may be saved together: then there are fewer writes than in another run.
+    """
+    with suppress(Killed):
+        _to_the_end(_on(graph, dying), state, answers)
+    return _to_the_end(_on(graph, MortalStore(dying.kept)), state, answers) if dying.is_dead else None
+
+
+def _place(dying: MortalStore, total: int) -> str:
+    """Say where a process died."""
+    if not dying.is_dead:
+        return "in a process that was to be killed later"
+    when = "after" if dying.after else "before"
+    return f"killed {when} write {len(dying.writes)} of {total}, when {dying.writes[-1]}"
 
 
 def _on(graph: StateGraph, store: CheckpointStore) -> StateGraph:
@@ -312,7 +328,7 @@ def _difference(expected: State, ended: State, ignore: Collection[str]) -> str:
     before, after = ({key: value for key, value in one.items() if key not in ignore} for one in (expected, ended))
     gone = sorted(before.keys() - after.keys())
     if gone:
-        return f"{gone[0]!r} is not there"
+        return f"{gone[0]!r} is not there; it was {shorten(before[gone[0]])}"
     changed = differing_items(before, after)
     if changed:
         key = min(changed)
