@@ -34,7 +34,7 @@ def equipped(plan: CompiledGraph, store: CheckpointStore) -> CompiledGraph:
     if any(node.policies.cache is not None for node in nodes.values()):
         nodes = _with_caches(plan.graph, nodes, store)
     plan = attrs.evolve(plan, stages=nodes, lacks=_lacks(plan, store))
-    if any(node.node.runs_graph for node in nodes.values()):
+    if any(node.node.graphs for node in nodes.values()):
         from stategraph._engine.subgraphs import run_nested  # imported when used, as all that follows
 
         plan = attrs.evolve(plan, start_nested=run_nested)

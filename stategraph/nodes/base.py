@@ -11,6 +11,14 @@ if TYPE_CHECKING:
     from stategraph._schema.schema import Schema  # imported when used: cattrs
     from stategraph._values.outline import NodeOutline, Structures
     from stategraph.nodes.step import Question, StepContext
+    from stategraph.nodes.subgraph import GraphNode
+
+
+def graph_of(given: Any) -> GraphNode | None:
+    """Return the node for a graph that is given in place of a function; None if it is none."""
+    if isinstance(given, Node):
+        return next((graph for graph in given.graphs if graph is given), None)
+    return given.as_node() if hasattr(given, "as_node") else None
 
 
 class _Nothing:
@@ -33,8 +41,10 @@ class Node:
     has_parts: bool = False
     """Whether it does its work in parts, which are saved as they finish."""
 
-    runs_graph: bool = False
-    """Whether it runs a graph."""
+    @property
+    def graphs(self) -> tuple[GraphNode, ...]:
+        """The graphs that it runs, as nodes."""
+        return ()
 
     otherwise: Any = NOTHING
     """The answer to a pause once its deadline has passed; NOTHING if there is none."""

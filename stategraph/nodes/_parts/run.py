@@ -34,6 +34,11 @@ class Workers:
     policies: ItemPolicies | None = None
 
     @property
+    def number(self) -> int:
+        """How many are done at the same time."""
+        return self.most or min(32, (os.cpu_count() or 1) + 4)
+
+    @property
     def retries(self) -> bool:
         """Whether parts that fail are tried again."""
         return self.policies is not None and self.policies.retry is not None
@@ -78,7 +83,7 @@ def do_parts(step: StepContext, jobs: Sequence[Job], workers: Workers, accept: A
         raise
     yield from work.stop(wait=True)
     if work.failed:
-        raise _group(step, work.failed)
+        raise group_of(step, work.failed)
     return work.finished
 
 
@@ -89,7 +94,7 @@ def _with_attempts(step: StepContext, jobs: Sequence[Job], made_of: Mapping[str,
 
 
 def _pool_for(jobs: Sequence[Job], workers: Workers) -> Pool:
-    most = workers.most or min(32, (os.cpu_count() or 1) + 4)
+    most = workers.number
     asks = trying(workers.policies)
     if workers.processes:
         from stategraph.nodes._parts.processes import ProcessPool  # imported when used
@@ -177,7 +182,7 @@ class _Work:
         return PartTold(outcome.label, how, error, outcome.took)
 
 
-def _group(step: StepContext, failed: Mapping[str, BaseException]) -> ExceptionGroup[Exception]:
+def group_of(step: StepContext, failed: Mapping[str, BaseException]) -> ExceptionGroup[Exception]:
     """Return all errors of parts as one."""
     errors = [error for error in failed.values() if isinstance(error, Exception)]
     for label, error in failed.items():
