@@ -35,9 +35,9 @@ def equipped(plan: CompiledGraph, store: CheckpointStore) -> CompiledGraph:
         nodes = _with_caches(plan.graph, nodes, store)
     plan = attrs.evolve(plan, stages=nodes, lacks=_lacks(plan, store))
     if any(node.node.graphs for node in nodes.values()):
-        from stategraph._engine.subgraphs import run_nested  # imported when used, as all that follows
+        from stategraph._engine.subgraphs import NestedRun  # imported when used, as all that follows
 
-        plan = attrs.evolve(plan, start_nested=run_nested)
+        plan = attrs.evolve(plan, nested_run=NestedRun)
     return plan if plan.schema is None else _with_schema(plan, plan.schema)
 
 

@@ -53,10 +53,8 @@ def to_be_answered(saved: State, updates: Mapping[str, Any], pause_id: str | Non
     if pause_id is not None:
         found = [pause for pause in pauses if pause.id == pause_id]
     elif len(asked) > 1:
-        parts = ", ".join(shorten(pause.part) for pause in asked[:5]) + (", ..." if len(asked) > 5 else "")
-        problem = (
-            f"{len(asked)} parts ask for {asked[0].response_param!r} ({parts}): say which is answered, with pause="
-        )
+        parts = ", ".join([shorten(pause.part) for pause in asked[:5]] + ["..."] * (len(asked) > 5))
+        problem = f"parts {parts} ask for {asked[0].response_param!r}: say which of {len(asked)} is answered, by pause="
         raise AnswerError(saved.run_id, saved.pause, problem)
     else:
         found = asked or [pause for pause in pauses if is_overdue(pause)] or [*pauses]

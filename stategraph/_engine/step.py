@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from inspect import isawaitable
-from typing import TYPE_CHECKING, Any
+from typing import Any, ClassVar, cast
 
 import attrs
 
@@ -29,11 +29,8 @@ from stategraph._values.provenance import Facts
 from stategraph.errors import CheckpointError, CheckpointNotFoundError
 from stategraph.nodes.context import NodeContext
 from stategraph.nodes.function import data_from
-from stategraph.nodes.step import PartTold
+from stategraph.nodes.step import NestedStep, PartTold
 from stategraph.state import State, data_of, evolve, with_data
-
-if TYPE_CHECKING:
-    from stategraph._engine.nested_run import NestedRun
 
 
 @attrs.define(eq=False)
@@ -48,7 +45,10 @@ class StepExecution:
         is_done_before: Whether all parts, or the nested run, were finished before, so that they are only combined now.
         written: The keys that it has written, where some are not saved.
         began_ns: When the attempt began, as clock.monotonic_ns tells it.
+        saves_nothing: Whether nothing of it is saved, nor looked for in the store.
     """
+
+    saves_nothing: ClassVar[bool] = False
 
     run: RunContext
     stage: CompiledNode
@@ -344,14 +344,13 @@ class StepExecution:
 
     # ------------------------------------------------------------------ nested runs
 
-    def nested(self, part: str = "", made_of: Any = None, *, is_branch: bool = False) -> NestedRun:
+    def nested(self, part: str = "", made_of: Any = None, *, is_branch: bool = False) -> NestedStep:
         """Return the nested run of this step or, with `part`, that of a part of it.
 
         A part that is made of something else has another run, which begins anew.
         """
-        from stategraph._engine.nested_run import NestedRun  # imported when used: few steps run graphs
-
-        return NestedRun(self, part, self._digest_of(made_of) if part else "", f"{part}/" if is_branch else "")
+        nested_run = cast(Callable[..., NestedStep], self.run.plan.nested_run)
+        return nested_run(self, part, self._digest_of(made_of) if part else "", f"{part}/" if is_branch else "")
 
     @property
     def renames(self) -> Mapping[str, str]:

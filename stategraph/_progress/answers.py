@@ -70,8 +70,10 @@ def without_answers(state: State) -> State:
     progress = state.progress
     if progress is None or not progress.answer:
         return state
-    data = {key: value for key, value in data_of(state).items() if key not in progress.answer}
-    return with_data(state, {**data, **{key: old[0] for key, old in progress.answer.items() if old}})
+    olds, missing = {**progress.answer}, progress.answer.keys() - data_of(state).keys()
+    pairs = ((key, olds.get(key, (value,))) for key, value in data_of(state).items())  # in their order
+    data = {key: old[0] for key, old in pairs if old}
+    return with_data(state, {**data, **{key: olds[key][0] for key in sorted(missing) if olds[key]}})
 
 
 def is_overdue(pause: Pause) -> bool:

@@ -11,11 +11,10 @@ if TYPE_CHECKING:
     from stategraph._schema.schema import Schema  # imported when used: cattrs
     from stategraph._values.outline import NodeOutline, Structures
     from stategraph.nodes.step import Question, StepContext
-    from stategraph.nodes.subgraph import GraphNode
 
 
-def graph_of(given: Any) -> GraphNode | None:
-    """Return the node for a graph that is given in place of a function; None if it is none."""
+def graph_of(given: Any) -> Any:
+    """Return the GraphNode for a graph that is given in place of a function; None if it is none."""
     if isinstance(given, Node):
         return next((graph for graph in given.graphs if graph is given), None)
     return given.as_node() if hasattr(given, "as_node") else None
@@ -42,8 +41,8 @@ class Node:
     """Whether it does its work in parts, which are saved as they finish."""
 
     @property
-    def graphs(self) -> tuple[GraphNode, ...]:
-        """The graphs that it runs, as nodes."""
+    def graphs(self) -> tuple[Node, ...]:
+        """The graphs that it runs, each as a GraphNode."""
         return ()
 
     otherwise: Any = NOTHING

@@ -73,7 +73,7 @@ class MapNode(Node):
             raise ValueError(f'on_error: {shorten(on_error)} is not allowed; "raise" and "collect" are')
         self.over, self.into, self.on_error = over, into, on_error
         self._workers = Workers(max_workers, processes, policies=_policies(retry, timeout, rate))
-        self._graph = graph_of(function)
+        self._graph: GraphNode | None = graph_of(function)
         if self._graph is not None:
             _check_graph_alone(self._workers)
             return
@@ -99,7 +99,7 @@ class MapNode(Node):
         return self._graph is not None and self._graph.pauses
 
     @property
-    def graphs(self) -> tuple[GraphNode, ...]:
+    def graphs(self) -> tuple[Node, ...]:
         return () if self._graph is None else (self._graph,)
 
     @property

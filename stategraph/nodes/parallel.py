@@ -94,7 +94,7 @@ class ParallelNode(Node):
         return any(branch.pauses for branch in self._branches.values())
 
     @property
-    def graphs(self) -> tuple[GraphNode, ...]:
+    def graphs(self) -> tuple[Node, ...]:
         return tuple(chain.from_iterable(branch.graphs for branch in self._branches.values()))
 
     @property
@@ -224,7 +224,7 @@ def _needs_this_process(branch: FunctionNode | GraphNode) -> bool:
 
 
 def _branch(name: str, function: Any) -> FunctionNode | GraphNode:
-    graph = graph_of(function)
+    graph: GraphNode | None = graph_of(function)
     if graph is not None:
         return graph
     if isinstance(function, Node):

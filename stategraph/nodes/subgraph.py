@@ -94,7 +94,7 @@ class GraphNode(Node):
         return frozenset(self._outputs) if isinstance(self._outputs, Mapping) else frozenset()
 
     @property
-    def graphs(self) -> tuple[GraphNode, ...]:
+    def graphs(self) -> tuple[Node, ...]:
         return (self,)
 
     def execute(self, step: StepContext) -> Task[Any]:
@@ -184,16 +184,9 @@ class GraphNode(Node):
             yield from (f"in graph {error.graph!r} of node {name!r}: {problem}" for problem in error.problems)
 
 
-def _graphs_of(node: Any) -> Iterable[GraphNode]:
+def _graphs_of(node: Any) -> Iterable[Any]:
     """Return the graphs that a node runs, as nodes."""
     return node.graphs if isinstance(node, Node) else ()
-
-
-def graph_node_of(given: Any) -> GraphNode | None:
-    """Return the node for a graph that is given in place of a function; None if it is none."""
-    if isinstance(given, GraphNode):
-        return given
-    return given.as_node() if hasattr(given, "as_node") else None
 
 
 def _not_asked(answer: Any) -> Any:
