@@ -62,6 +62,7 @@ class StepExecution:
     _answered: set[str] = attrs.field(factory=set, init=False)
     _reads: ReadSet | None = attrs.field(default=None, init=False)
     _digested: tuple[Any, str] | None = attrs.field(default=None, init=False)
+    _parts_shown: Partial | None = attrs.field(default=None, init=False)
 
     @property
     def name(self) -> str:
@@ -232,6 +233,13 @@ class StepExecution:
         self._show_partial(before.and_chunk(chunk))
         yield from self.tell(EventType.NODE_CHUNK, chunk=chunk)
         yield from show(self.run, self.run.state)
+
+    def show_part(self, label: Any, value: Any) -> Task[None]:
+        """Show a part that has finished, with those before it. They are not kept once more with the run."""
+        if self.run.shows:
+            state, before = self.run.state, self._parts_shown or Partial(self.stage.name)
+            self._parts_shown = before.and_chunk((label, value))
+            yield from show(self.run, evolve(state, progress=evolved(state.progress, partial=self._parts_shown)))
 
     def _show_partial(self, partial: Partial | None) -> None:
         state = self.run.state

@@ -137,7 +137,7 @@ class MapNode(Node):
         accept = functools.partial(_accepted, step, self.into)
         if self._graph is None:
             jobs = [self._job(step, str(place), item) for place, item in enumerate(items)]
-            results: Any = yield from do_parts(step, jobs, self._workers, accept)
+            results: Any = yield from do_parts(step, jobs, self._workers, accept, _chunk)
         else:
             from stategraph.nodes._parts.graphs import do_graph_parts  # imported when used: few items are graphs
 
@@ -201,6 +201,10 @@ def _check_graph_alone(workers: Workers) -> None:
     if workers.policies is not None:
         said = ", ".join(name for name in ("retry", "timeout", "rate") if getattr(workers.policies, name) is not None)
         raise TypeError(f"{said}: for items that are graphs, say it of their nodes: graph.add_node(..., retry=...)")
+
+
+def _chunk(label: str, value: Any) -> tuple[int, Any]:
+    return int(label), value
 
 
 def _policies(retry: RetryPolicy | None, timeout: float | None, rate: float | None) -> ItemPolicies | None:

@@ -141,7 +141,7 @@ class ParallelNode(Node):
         else:
             argument = dict(given) if self._workers.processes else given
             jobs = [self._job(step, name, argument) for name in self._branches]
-            changes = yield from do_parts(step, jobs, self._workers, accept)
+            changes = yield from do_parts(step, jobs, self._workers, accept, _chunk)
         return self._merged(step.state, {name: changes[name] for name in self._branches})
 
     def asked(self, step: StepContext) -> Task[Question]:
@@ -199,6 +199,10 @@ class ParallelNode(Node):
             error.add_note(f"in reducers[{key!r}], with the value of branch {branch!r} as the second")
             raise
         return answered(reduced, f"reducers[{key!r}]")
+
+
+def _chunk(label: str, change: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    return label, dict(change["set"])
 
 
 def _checked_name(name: object) -> str:

@@ -79,6 +79,9 @@ class StepContext(Protocol):
     def keep_parts(self, finished: Mapping[str, Any], made_of: Mapping[str, Any], mark: str = "") -> Task[None]:
         """Save parts of this step that have finished, with what they were made of; with a `mark`, something else."""
 
+    def show_part(self, label: Any, value: Any) -> Task[None]:
+        """Show a part that has finished to whoever iterates over the run."""
+
     def tell_parts(self, parts: Iterable[PartTold], total: int) -> Task[None]:
         """Report what came of parts of this step, which has so many."""
 

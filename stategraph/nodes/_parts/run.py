@@ -55,7 +55,13 @@ Accept: TypeAlias = Callable[[str, Any], Any]
 """Makes of the label and the result of a part what is kept of it. What it raises, the part has raised."""
 
 
-def do_parts(step: StepContext, jobs: Sequence[Job], workers: Workers, accept: Accept) -> Task[dict[str, Any]]:
+Chunk: TypeAlias = Callable[[str, Any], tuple[Any, Any]]
+"""Makes of the label and of what is kept of a part what a stream shows of it."""
+
+
+def do_parts(
+    step: StepContext, jobs: Sequence[Job], workers: Workers, accept: Accept, chunk: Chunk
+) -> Task[dict[str, Any]]:
     """Do the parts of a step, except those that finished in an earlier attempt; return the results by label.
 
     Raises:
@@ -72,7 +78,7 @@ def do_parts(step: StepContext, jobs: Sequence[Job], workers: Workers, accept: A
     if workers.retries:
         left = yield from _with_attempts(step, left, made_of)
     pool = _pool_for(left, workers)
-    work = _Work(step, pool, accept, made_of, finished, retries=workers.retries)
+    work = _Work(step, pool, accept, chunk, made_of, finished, retries=workers.retries)
     try:
         yield from work.do(len(left), stops=workers.stops)
     except (GeneratorExit, CannotAwait):  # the driver is gone, or cannot await: nobody waits for what has begun
@@ -111,6 +117,7 @@ class _Work:
     step: StepContext
     pool: Pool
     accept: Accept
+    chunk: Chunk
     made_of: Mapping[str, Any]
     finished: dict[str, Any]
     failed: dict[str, BaseException] = attrs.field(factory=dict)
@@ -161,6 +168,8 @@ class _Work:
             yield from self.step.keep_parts(values, self.made_of)
             self.finished.update(values)
         yield from self.step.tell_parts(map(self._told, outcomes), len(self.made_of))
+        for label, value in values.items():
+            yield from self.step.show_part(*self.chunk(label, value))
         for error in self.failed.values():
             if not isinstance(error, Exception):
                 raise error
