@@ -82,6 +82,16 @@ def start(play: Scene, graph: StateGraph, orders: Any = ORDERS) -> State:
     return play.execute(graph, State({"orders": orders}, run_id=RUN))
 
 
+def noting(name: str, log: list[str]) -> Any:
+    """-> a node that notes its name."""
+
+    def node(state: State) -> dict[str, Any]:
+        log.append(name)
+        return {}
+
+    return node
+
+
 def waiting(state: State) -> list[tuple[str, Any]]:
     """-> which parts ask, and what they show."""
     return [] if state.pause is None else [(pause.part, pause.value) for pause in state.pause.each]
@@ -234,7 +244,7 @@ class TestBranches:
         def asking(name: str) -> StateGraph:
             return make_graph({"ask": InterruptNode("n", name), "use": trace(name)}, store=play.store, name=name)
 
-        branches = {
+        branches: dict[str, Any] = {
             "legal": asking("legal").as_node(outputs=["legal"]),
             "money": asking("money").as_node(outputs=["money"]),
             "look": play.as_node(look),
@@ -263,7 +273,7 @@ class TestBranches:
 
     def test_maps_in_branches_in_maps(self, play: Scene, desk: Desk) -> None:
         """The part that asks is named by its way."""
-        branches = {
+        branches: dict[str, Any] = {
             "orders": desk.orders().as_node(outputs=["done"]),
             "count": lambda state: {"n": len(state["orders"])},
         }
@@ -291,7 +301,7 @@ class TestStopping:
             time.sleep(0.1)
             return {}
 
-        item = play.graph({"slow": slow, "late": lambda state: begun.append("late") or {}}, name="item")
+        item = play.graph({"slow": slow, "late": noting("late", begun)}, name="item")
         graph = make_graph(
             {"each": MapNode(item, "items", "done")}, store=play.store, policies={"each": {"timeout": 0.02}}
         )
@@ -303,7 +313,12 @@ class TestStopping:
     def test_a_cancellation(self, play: Scene) -> None:
         """The next node of no part begins."""
         cancel, begun = threading.Event(), list[str]()
-        item = play.graph({"first": lambda state: cancel.set() or {}, "next": lambda state: begun.append("next") or {}})
+
+        def cancelling(state: State) -> dict[str, Any]:
+            cancel.set()
+            return {}
+
+        item = play.graph({"first": cancelling, "next": noting("next", begun)})
         graph = make_graph({"each": MapNode(item, "items", "done")}, store=play.store, name="outer")
         with pytest.raises(RunCancelledError):
             play.execute(graph, State({"items": [{}, {}, {}]}, run_id=RUN), cancel=cancel)
@@ -416,7 +431,7 @@ def test_the_nodes_of_a_part_may_be_renamed(play: Scene) -> None:
 
     def graph(asking: str) -> StateGraph:
         item = make_graph({asking: InterruptNode("n", "ok"), "end": trace("x")}, store=play.store, name="item")
-        branches = {"left": item.as_node(outputs={"l": "ok"}), "right": lambda state: {}}
+        branches: dict[str, Any] = {"left": item.as_node(outputs={"l": "ok"}), "right": lambda state: {}}
         nodes = {"each": MapNode(item, "items", "done"), "both": ParallelNode(branches)}
         return make_graph(nodes, store=play.store)
 

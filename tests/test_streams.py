@@ -273,7 +273,12 @@ class TestParts:
     def test_leaving_between_them(self, play: Scene) -> None:
         """What was shown is not done again, and not kept twice."""
         done: list[int] = []
-        nodes = {"each": MapNode(lambda item: done.append(item) or -item, "items", "negative", 1)}
+
+        def negative(item: int) -> int:
+            done.append(item)
+            return -item
+
+        nodes = {"each": MapNode(negative, "items", "negative", 1)}
         graph = make_graph(nodes, store=play.store)
         stream(play, graph, "stream", State({"items": [1, 2, 3]}, run_id=RUN), most=2)
         assert play.store.load(RUN).partial is None

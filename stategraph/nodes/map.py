@@ -55,7 +55,7 @@ class MapNode(Node):
 
     def __init__(  # noqa: PLR0913 - what is said of each item
         self,
-        function: Callable[..., Any] | Nestable,
+        function: Callable[..., Any] | Node | Nestable,
         over: str,
         into: str,
         max_workers: int | None = None,

@@ -59,7 +59,7 @@ class ParallelNode(Node):
 
     def __init__(
         self,
-        branches: Mapping[str, NodeFunction | Nestable],
+        branches: Mapping[str, NodeFunction | Node | Nestable],
         max_workers: int | None = None,
         *,
         reducers: Mapping[str, Reducer] | None = None,
