@@ -7,12 +7,12 @@ from collections.abc import Set as AbstractSet
 from datetime import datetime
 from typing import Any, cast
 
-from stategraph._progress.answers import is_overdue, narrowed
+from stategraph._progress.answers import is_overdue
 from stategraph._text.shown import shorten
 from stategraph._values.progress import Pause
 from stategraph._values.provenance import RunStatus
 from stategraph.errors import AnswerError
-from stategraph.state import State
+from stategraph.state import State, evolve
 
 
 def check_answers(
@@ -58,7 +58,7 @@ def to_be_answered(saved: State, updates: Mapping[str, Any], pause_id: str | Non
         raise AnswerError(saved.run_id, saved.pause, problem)
     else:
         found = asked or [pause for pause in pauses if is_overdue(pause)] or [*pauses]
-    return narrowed(saved, found[0])
+    return evolve(saved, pause=found[0])
 
 
 _WAY_OUT = "To change it, take it back (store.rollback), or give it to a copy of the run (store.fork)"

@@ -19,7 +19,7 @@ from stategraph._graph.compatibility import check_compatible
 from stategraph._graph.compiled import CompiledGraph
 from stategraph._graph.nested import nested_in, unsaved_in
 from stategraph._graph.renaming import migrate_state, split_migration
-from stategraph._progress.answers import awaited, awake, before_updates, is_overdue, narrowed
+from stategraph._progress.answers import awaited, awake, before_updates, is_overdue
 from stategraph._protocol.commands import Amend, CannotAwait, Load, Stopped, StoreFailed, Task
 from stategraph._values.frozen import freeze_items
 from stategraph._values.ids import nested_id
@@ -132,7 +132,7 @@ class NestedRun:
     def _waiting_as_asked(self, state: State) -> State:
         """Return its State as one that waits for what the outer run is asked for, of several things."""
         asked, pauses = awaited(self.step.state), state.pause.each if state.pause else ()
-        return next((narrowed(state, pause) for pause in pauses if asked and pause.id == asked.id), state)
+        return next((evolve(state, pause=pause) for pause in pauses if asked and pause.id == asked.id), state)
 
     # ------------------------------------------------------------------ running it
 

@@ -21,11 +21,6 @@ def awaited(state: State) -> Pause | None:
     return progress.woken
 
 
-def narrowed(state: State, pause: Pause) -> State:
-    """Return a paused State as one that waits for one of its pauses alone."""
-    return state if state.pause is pause else evolve(state, pause=pause)
-
-
 def awake(paused: State, pause: Pause) -> State:
     """Return a paused State as one that goes on at the node that paused; the awaited answer can be given now."""
     answered = paused.progress.answered if paused.progress else frozenset()
