@@ -440,3 +440,25 @@ def test_the_nodes_of_a_part_may_be_renamed(play: Scene) -> None:
     assert waiting(paused) == [("left", 2)]
     final = play.resume(graph("ask"), {"ok": 5}, migrate={"both/left/asks": "both/left/ask"})
     assert final["l"] == 5
+
+
+def test_an_observer_is_told_of_one_thing_at_a_time(play: Scene, desk: Desk) -> None:
+    """It need not know that parts are in threads; not even where parts have parts."""
+
+    class Counting(Recorder):
+        inside, most = 0, 0
+
+        def on_event(self, event: Any) -> None:
+            self.inside += 1
+            time.sleep(0.0005)
+            self.most = max(self.most, self.inside)
+            self.inside -= 1
+            super().on_event(event)
+
+    counting = Counting()
+    item = play.graph(dict.fromkeys("xyz", trace("x")), name="item")
+    inner = make_graph({"each": MapNode(item, "items", "done")}, store=play.store, name="inner")
+    graph = make_graph({"all": MapNode(inner, "all", "done")}, store=play.store, observer=counting)
+    play.execute(graph, State({"all": [{"items": [{}, {}]}] * 3}, run_id=RUN))
+    assert counting.most == 1
+    assert len([event for event in counting.events if event.source == "item"]) > 3 * 2 * 3

@@ -11,6 +11,8 @@ from inspect import isawaitable
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, cast
 
+import attrs
+
 from stategraph._drivers.calls import Outcome, call_apart
 from stategraph._drivers.limits import Limits, MakeError, StopSignal
 from stategraph._protocol.commands import (
@@ -19,6 +21,7 @@ from stategraph._protocol.commands import (
     Finish,
     Gather,
     Limit,
+    Notify,
     Perform,
     RunNode,
     Sleep,
@@ -86,10 +89,11 @@ class Waits:
         self._limits.prolong(seconds)
 
     def inherit(self, limits: Limits) -> None:
-        """Set the limits of nodes that another driver has set to what is part of them."""
+        """Take over what limits the run, of which this carries out a part; tell observers of one thing at a time."""
         for limit in limits.stack:
             self._limit(limit.error, limit.seconds)
-        self._limits.stack[:] = limits.stack
+        self._limits = attrs.evolve(limits, signal=self._limits.signal, stack=[*limits.stack])
+        self._perform[Notify] = partial(_locked, limits.telling or threading.RLock())
 
     def _gather(self, _: None, about: tuple[Sequence[Task[Any]], int]) -> None:
         from stategraph._drivers.gathering import gather_in_threads  # imported when used: few graphs are parts
@@ -154,6 +158,11 @@ class Waits:
             self._awaiting = OneTask()
             reaper.hold(self, self._awaiting)
         return self._awaiting.run(awaitable)
+
+
+def _locked(lock: threading.RLock, function: Callable[[Any], Any], argument: Any) -> None:
+    with lock:
+        function(argument)
 
 
 def check_no_loop(node: str, *, shows: bool) -> None:

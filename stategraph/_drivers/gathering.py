@@ -9,6 +9,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from queue import SimpleQueue
 from typing import Any, cast
 
+import attrs
+
 from stategraph._drivers.limits import Limits, StopSignal
 from stategraph._protocol.commands import Task
 
@@ -82,6 +84,7 @@ def gather_in_threads(
 ) -> None:
     """Do tasks in threads, so many at the same time, each by `drive`; raise what the first has raised."""
     gathering, done = Gathering(tasks, limits.signal), SimpleQueue[None]()
+    limits = attrs.evolve(limits, telling=limits.telling or threading.RLock())
 
     def work() -> None:
         while (task := gathering.next()) is not None:

@@ -103,8 +103,7 @@ def _drive_part(task: Task[Any], signal: StopSignal, limits: Limits) -> None:
     """Drive a part of a run in this thread, under the limits that are set to the run."""
     performer = Performer(signal)
     try:
-        if performer.waits is not None and limits.stack:
-            performer.waits.inherit(limits)
+        cast("Waits", performer.waits).inherit(limits)  # it is there, as there is a signal
         carry_out(task, performer.perform, task.send, None)
     finally:
         performer.close()
