@@ -830,8 +830,8 @@ MUTANTS = (
     Mutant(
         "a nested run that is visited again takes the id of the first",
         "_values/ids.py",
-        'f"{run_id}{_MARK}{step}{again}/{escaped(node)}"',
-        'f"{run_id}{_MARK}1{again}/{escaped(node)}"',
+        'f"{run_id}{NESTED}{step}{again}/{escaped(node)}"',
+        'f"{run_id}{NESTED}1{again}/{escaped(node)}"',
         ("tests/test_idempotency.py",),
     ),
     Mutant(
@@ -858,8 +858,8 @@ MUTANTS = (
     Mutant(
         "somebody can give a run the id of a nested one",
         "_values/ids.py",
-        "    if _MARK in check_run_id(run_id):\n",
-        "    if _MARK in check_run_id(run_id) and False:\n",
+        "    if NESTED in check_run_id(run_id):\n",
+        "    if NESTED in check_run_id(run_id) and False:\n",
         ("tests/test_nesting.py",),
     ),
     Mutant(

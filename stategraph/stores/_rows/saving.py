@@ -52,7 +52,7 @@ def _is_written(log: RunLog, following: _Following) -> bool:
     """Write a State; return False if somebody else has written to the run."""
     old, row, base = following
     run = log.next_run(old, row, base)
-    cut = log.cut_below(run, row) if row.is_snapshot else 0
+    cut = log.cut_below(run, row) if row.base == row.sequence else 0  # it is a snapshot
     is_written = log.write(WriteBatch(run, old, (row,), cut_below=cut))
     if is_written:
         log.known.remember(run, base)
