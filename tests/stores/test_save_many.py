@@ -93,7 +93,7 @@ def test_the_last_step_saved_twice(sqlite):
 
 @pytest.mark.inside
 @pytest.mark.parametrize("before", [0, 1], ids=["the first", "later ones"])
-def test_a_write_whose_answer_was_lost(tmp_path, before):
+def test_a_write_whose_answer_was_lost(tmp_path, monkeypatch, before):
     """An interrupt has cut off whoever committed it: it is made again and refused, because it was made."""
     with SqliteStore(tmp_path / "runs.db") as store:
         store.retain("a", Policy("full"))
@@ -103,7 +103,7 @@ def test_a_write_whose_answer_was_lost(tmp_path, before):
         def lost(batch):
             return commit(batch) and (answers.pop() if answers else True)
 
-        store._log.commits.commit = lost
+        monkeypatch.setattr(store._log.commits, "commit", lost)
         store.save_many(states(before + 1, before + 2))
 
         assert [row.step for row in store.history("a")] == [*range(1, before + 3)]

@@ -212,12 +212,13 @@ def test_each_of_several_questions_has_a_form(store):
     graph.add_node("each", MapNode(ask, over="names", into="said"))
     graph.set_entry_point("each")
     graph.set_exit_point("each")
-    paused = graph.execute(State({"names": [{"n": 1}, {"n": 2}]}, run_id="r"))
-    first, second = paused.pause.each
+    pause = graph.execute(State({"names": [{"n": 1}, {"n": 2}]}, run_id="r")).pause
+    assert pause is not None
+    first, second = pause.each
     page = let_in(app(store, [graph]))
 
     shown = page.get("/run", params={"id": "r"}).text
-    assert [pause in shown for pause in (f'value="{first.id}"', f'value="{second.id}"')] == [True, True]
+    assert [text in shown for text in (f'value="{first.id}"', f'value="{second.id}"')] == [True, True]
     assert "part 1" in shown
     assert change(page, "r", "answer", pause=second.id, answer="second").status_code == 303
     until(lambda: store.load("r").pause == first)
