@@ -15,7 +15,6 @@ from stategraph._graph.compiled import CompiledGraph
 from stategraph._plan import blocks, new_run, plan_of
 from stategraph._values.events import Listener
 from stategraph.config import GraphConfig
-from stategraph.errors import ConfigError
 from stategraph.observers.registry import checked_observer, get_observer, with_progress
 from stategraph.state import State
 from stategraph.stores.base import CheckpointStore
@@ -41,6 +40,8 @@ class StateGraph(GraphBuilder):
         observer: Hears of events, in place of the one that the config names. Beside a name, it may be named.
         store: Keeps the States, in place of the one that the config names. Beside a name, it may be the file of a
             sqlite store, a folder, or an URL of a server: ``StateGraph("orders", store="runs.db")``.
+        preserve: Beside a name: whether a completed run stays in the store, as conversations take it; else that is said
+            in the CheckpointConfig.
         schema: A class or a TypedDict. Its fields are the keys that States may have; what comes into the graph,
             and what nodes return, is checked and made to fit their types before it is saved. A node whose first
             parameter is annotated with the class is given an object of it. See docs/typed-states.md.
@@ -56,16 +57,15 @@ class StateGraph(GraphBuilder):
         *,
         observer: Listener | str | None = None,
         store: CheckpointStore | str | os.PathLike[str] | None = None,
+        preserve: bool | None = None,
         schema: type | None = None,
     ) -> None:
-        if isinstance(config, str):
+        if not isinstance(config, GraphConfig) or preserve is not None:
             from stategraph._capabilities.short import short_config  # imported when used
 
-            config, store, observer = short_config(config, store, observer)
-        if not isinstance(config, GraphConfig):
-            raise ConfigError(
-                "config", config, "a name, or a GraphConfig, as GraphConfig.from_dict makes it", is_shown=False
-            )
+            config, store, observer = short_config(config, store, observer, preserve)
+        if store is not None:
+            config = config.for_store_object()
         checkpoint = config.checkpoint
         super().__init__(config.name, schema)
         self.config = config

@@ -26,6 +26,7 @@ from stategraph.errors import (
     CheckpointError,
     CheckpointingDisabledError,
     CheckpointNotFoundError,
+    ConfigError,
     GraphMismatchError,
     RunBusyError,
     RunCompleteError,
@@ -85,6 +86,9 @@ def turn(run: RunContext, run_id: str, given: Mapping[str, Any]) -> Task[State]:
     if not isinstance(given, Mapping):
         raise TypeError(f"the input of a turn is a mapping, not {type(given).__name__}")
     check_saves(run.plan)
+    if not run.plan.preserve:
+        allowed = "true keeps a conversation for its next turn: with false, each turn would begin anew"
+        raise ConfigError("checkpoint.preserve", False, allowed)
     return owning(run, Hold(check_given_id(run_id)), _turn(run, run_id, given))
 
 

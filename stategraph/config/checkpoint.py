@@ -77,10 +77,6 @@ _LEASE = 30.0
 _ON_ONE_MACHINE = ("memory", "disk", "sqlite")  # where nobody has to be heard of: locks tell who is there
 
 
-def _usual_interval(config: CheckpointConfig) -> int:
-    return 0 if config.store == "memory" else 1
-
-
 @attrs.frozen
 class CheckpointConfig:
     """When and where the State of a run is saved.
@@ -88,7 +84,7 @@ class CheckpointConfig:
     Attributes:
         store: Name of the checkpoint store: "memory", "disk", "sqlite", or one that was registered.
         interval: Save after every so many steps; 0 saves nothing, ever. None, the default, stands for 1 where another
-            store than "memory" is named, and else for 0.
+            store than "memory" is named, or where the graph is given a store object, and else for 0.
         preserve: Whether a completed run stays in the store. If not, its checkpoints are deleted at the exit point.
         durability: When a save counts as done. "sync": before the next step; a killed process loses nothing that is
             saved. "async": behind the run; it loses what waits (`stategraph.stores.write_behind.QUEUE_BOUND` saves at
@@ -109,7 +105,7 @@ class CheckpointConfig:
     """
 
     store: str = "memory"
-    interval: int = attrs.field(default=attrs.Factory(_usual_interval, takes_self=True))
+    interval: int = attrs.field(default=cast(int, None))
     preserve: bool = False
     durability: Durability = "sync"
     retention: Retention = "latest"
@@ -119,6 +115,15 @@ class CheckpointConfig:
     serializer: str = "msgpack"
     options: Mapping[str, Any] = attrs.field(factory=dict, repr=_shown_options)
     lease: float = _LEASE
+    _is_usual: bool = attrs.field(default=False, init=False, eq=False, repr=False)  # no interval was said
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields by their names."""
+        return attrs.asdict(self, recurse=False, filter=lambda field, _: field.init)
+
+    def without_usual(self) -> dict[str, Any]:
+        """Return the fields by their names; without the interval, if that was not said."""
+        return {name: value for name, value in self.to_dict().items() if name != "interval" or not self._is_usual}
 
     def store_options(self) -> dict[str, Any]:
         """Return what the store is made with: the options, and the serializer and the lease if they are not the
@@ -129,7 +134,8 @@ class CheckpointConfig:
 
     def __attrs_post_init__(self) -> None:
         if cast(object, self.interval) is None:
-            object.__setattr__(self, "interval", _usual_interval(self))
+            object.__setattr__(self, "interval", 0 if self.store == "memory" else 1)
+            object.__setattr__(self, "_is_usual", True)
         check_fields(self, "checkpoint.", _ALLOWED, hidden="options")
         if self.options.get("serializer", self.serializer) != self.serializer:
             raise ConfigError(

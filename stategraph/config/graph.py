@@ -75,7 +75,12 @@ class GraphConfig:
 
     def to_dict(self) -> dict[str, Any]:
         """Return a mapping that `from_dict` makes an equal configuration of."""
-        return {**attrs.asdict(self, recurse=False), "checkpoint": attrs.asdict(self.checkpoint, recurse=False)}
+        return {**attrs.asdict(self, recurse=False), "checkpoint": self.checkpoint.to_dict()}
+
+    def for_store_object(self) -> GraphConfig:
+        """Return it as it is for a graph that is given a store: then States are saved, unless an interval was said."""
+        usual = self.checkpoint.without_usual()
+        return self if "interval" in usual else attrs.evolve(self, checkpoint=attrs.evolve(self.checkpoint, interval=1))
 
     def merge(self, other: GraphConfig | Mapping[str, Any]) -> GraphConfig:
         """Return this configuration with another laid over it.
@@ -90,4 +95,4 @@ class GraphConfig:
         from stategraph.config.reading import laid_over, not_default  # imported when used
 
         changes = not_default(other) if isinstance(other, GraphConfig) else other
-        return self.from_dict(laid_over(self.to_dict(), changes))
+        return self.from_dict(laid_over({**self.to_dict(), "checkpoint": self.checkpoint.without_usual()}, changes))

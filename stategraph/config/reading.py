@@ -87,6 +87,8 @@ def not_default(config: Any) -> dict[str, Any]:
     values = {}
     for field in attrs.fields(type(config)):
         value = getattr(config, field.name)
+        if not field.init or (field.name == "interval" and config._is_usual):
+            continue
         if attrs.has(type(value)):
             values[field.name] = not_default(value)
         elif field.default is attrs.NOTHING or value != _default_of(field, config):
