@@ -1,5 +1,5 @@
 """DBOSRunner: turns on DBOS, which brings queues, limits, priorities, delays, schedules, and the restart of what a dead
-worker had. It takes ``pip install "stategraph[dbos]"``.
+worker had. It takes ``pip install ".[dbos]"``.
 
 DBOS hands out the work, and the store of each graph is the only journal: a turn of a run is one workflow, and no step
 of DBOS is made. See docs/many-workers.md.

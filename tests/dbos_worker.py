@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import sqlite3
 import sys
 import threading
 import time
@@ -16,6 +17,8 @@ from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from stategraph import (
     CheckpointConfig,
@@ -43,6 +46,10 @@ QUEUES = {
 }
 
 
+SQLITE_SERVES = sys.version_info < (3, 12) or sqlite3.sqlite_version_info >= (3, 42)
+"""Whether DBOS can keep its tables in SQLite here."""
+
+
 class Scene:
     """Graphs over a store, a place where nodes note what they do, and the runner of this process.
 
@@ -52,6 +59,8 @@ class Scene:
     """
 
     def __init__(self, folder: Path, dsn: str | None = None) -> None:
+        if dsn is None and not SQLITE_SERVES:
+            pytest.skip(f"DBOS takes SQLite 3.42 with this Python, and it has {sqlite3.sqlite_version}")
         self.folder, self.dsn = folder, dsn
         self.orders: dict[str, Callable[[], object]] = {}  # what the node "b" of a run does besides
         self.store: CheckpointStore

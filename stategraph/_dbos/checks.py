@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import math
 import os
+import sqlite3
+import sys
 from collections.abc import Mapping
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -59,14 +61,23 @@ def url_of(given: str | None, graphs: tuple[StateGraph, ...]) -> str:
         raise ConfigError("url", given, f"{_URLS}: {problem}", is_shown=False) from None
     if backend not in ("postgresql", "postgres", "cockroachdb", "sqlite"):
         raise ConfigError("url", given, f"{_URLS}: this one begins with {backend}://", is_shown=False)
-    return str(url)
+    return _usable(str(url), given)
+
+
+def _usable(url: str, given: str | None) -> str:
+    """Return the url of a database that DBOS can use here. It asks SQLite for times in a way that came with 3.42."""
+    if url.startswith("sqlite") and sys.version_info >= (3, 12) and sqlite3.sqlite_version_info < (3, 42):
+        python = f"Python {sys.version_info.major}.{sys.version_info.minor}"
+        allowed = f"DBOS takes SQLite 3.42 or newer under {python}, which has {sqlite3.sqlite_version} here: {_URLS}"
+        raise ConfigError("url", given, allowed, is_shown=False)
+    return url
 
 
 def _beside(graphs: tuple[StateGraph, ...]) -> str:
     for graph in graphs:
         path = getattr(graph.store, "path", None)
         if path is not None:
-            return f"sqlite:///{path}-dbos"
+            return _usable(f"sqlite:///{path}-dbos", None)
     raise ConfigError("url", None, f"as no store is on a disk, the database of DBOS has to be named: {_URLS}")
 
 

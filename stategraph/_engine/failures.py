@@ -99,7 +99,12 @@ def handle(
 def _node_failure(run: RunContext, name: str, attempt: int, error: Exception) -> ExecutionError:
     """Return the error for a node that failed, the last time in this attempt."""
     attempts = f" after {attempt} attempts" if attempt > 1 else ""
-    failure = failure_at(run, name, f"failed{attempts}: {describe_exception(error)}", error)
+    hint = ""
+    if type(error) is KeyError:
+        from stategraph._engine.hints import keys_at  # imported when used
+
+        hint = keys_at(run.state, error)
+    failure = failure_at(run, name, f"failed{attempts}: {describe_exception(error)}{hint}", error)
     if attempts:
         info = cast(ErrorInfo, failure.state.error)
         told = attrs.evolve(info, message=f"{info.message} ({attempts.strip()})".lstrip())

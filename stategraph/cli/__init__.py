@@ -1,6 +1,6 @@
 """The command ``stategraph``: see the runs of a store, and take hold of them.
 
-It needs the extra ``stategraph[cli]``. What it does stands in docs/command-line.md.
+It needs the extra ``[cli]``. What it does stands in docs/command-line.md.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from importlib.util import find_spec
 
 __all__ = ["main"]
 
-_MISSING = "stategraph: the command line needs click and rich: pip install 'stategraph[cli]'"
+_MISSING = "stategraph: the command line needs click and rich: in a clone of stategraph, pip install '.[cli]'"
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

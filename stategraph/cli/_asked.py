@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -47,12 +48,18 @@ class Asked:
         context.with_resource(unknown_shown())
         return store
 
-    def refuse_store(self) -> None:
-        """Raise UsageError if a store was asked for by a command whose graph brings its own."""
+    def check_store(self, store: CheckpointStore) -> None:
+        """Raise UsageError if another store was asked for than that of the graph of a command."""
         context = click.get_current_context()
         sources = [one.get_parameter_source("store") for one in (context, context.parent) if one is not None]
-        if ParameterSource.COMMANDLINE in sources:
-            raise click.UsageError("--store: the graph has a store of its own, and the run is there", context)
+        if ParameterSource.COMMANDLINE in sources and not _is_at(store, str(self.store)):
+            raise click.UsageError(f"--store: the graph keeps its runs in the {store}: leave --store out", context)
+
+
+def _is_at(store: CheckpointStore, address: str) -> bool:
+    """Return whether a store is the one in a file or a folder."""
+    path: object = getattr(store, "path", None)
+    return path is not None and Path(address).expanduser().resolve() == Path(str(path)).resolve()
 
 
 asked = click.make_pass_decorator(Asked, ensure=True)

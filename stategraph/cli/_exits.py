@@ -77,6 +77,11 @@ def _message(error: Exception) -> str:
     if isinstance(error, errors.RunExistsError) and not error.status:
         way_out = f"choose another id, or forget it with stategraph delete {error.run_id}"
         return f"run {error.run_id!r} is already in the {error.store}; {way_out}"
+    if isinstance(error, errors.RunBusyError):
+        return (
+            f"run {error.run_id!r} is at work: {error.owner} owns it; wait for it (--wait SECONDS) or, if it hangs, "
+            "take the run away from it (stategraph resume --take-over)"
+        )
     if isinstance(error, errors.AnswerError) and error.pause is not None:
         how = f"stategraph answer {error.run_id} VALUE --graph MODULE:NAME"
         return f"run {error.run_id!r}: {error.problem}; it waits at {error.pause.node!r}: {error.pause.reason}; {how}"

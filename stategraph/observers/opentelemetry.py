@@ -14,7 +14,7 @@ try:
     from opentelemetry import context, metrics, trace
 except ModuleNotFoundError as error:
     raise ModuleNotFoundError(
-        "the observer 'opentelemetry' takes the API of OpenTelemetry: pip install 'stategraph[otel]'", name=error.name
+        "the observer 'opentelemetry' takes the API of OpenTelemetry: pip install '.[otel]'", name=error.name
     ) from error
 
 from stategraph._values import clock

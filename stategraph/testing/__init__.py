@@ -3,7 +3,7 @@
 Graphs: `assert_resumes_everywhere`, `kill_at`, `fail_at` and `fixed`, and in pytest the fixtures ``memory_store`` and
 ``fixed_clock``. They take nothing but stategraph; see docs/testing.md.
 
-Stores, with the extra ``stategraph[testing]``::
+Stores, with the extra ``[testing]``::
 
     from stategraph.testing import CheckpointStoreContract
 

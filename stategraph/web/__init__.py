@@ -1,6 +1,6 @@
 """The page: see the runs of a store in a browser and, where their graphs are given, take hold of them.
 
-It needs the extra ``stategraph[ui]``. ``stategraph ui`` serves it; `app` is for an application of one's own. See
+It needs the extra ``[ui]``. ``stategraph ui`` serves it; `app` is for an application of one's own. See
 docs/web.md.
 """
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["app"]
 
-_MISSING = "the page needs starlette and jinja2: pip install 'stategraph[ui]'"
+_MISSING = "the page needs starlette and jinja2: pip install '.[ui]'"
 
 
 def app(

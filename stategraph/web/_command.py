@@ -34,7 +34,7 @@ def command(request: Asked, names: tuple[str, ...], port: int, host: str) -> Non
     The address that is printed has a token in it: whoever has that is let in.
     """
     if find_spec("uvicorn") is None or find_spec("jinja2") is None or find_spec("starlette") is None:
-        raise Failure(Exit.FAILED, "the page needs starlette, uvicorn and jinja2: pip install 'stategraph[ui]'")
+        raise Failure(Exit.FAILED, "the page needs starlette, uvicorn and jinja2: pip install '.[ui]'")
     graphs = [load_graph(name) for name in names]
     store = request.open() if request.store or not graphs else graphs[0].store
     from stategraph.web import app

@@ -573,7 +573,10 @@ def test_without_the_extra_it_says_what_to_install(tmp_path):
     done = subprocess.run(command, env=environment(), capture_output=True, text=True, check=False)
 
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr == "stategraph: the command line needs click and rich: pip install 'stategraph[cli]'\n"
+    assert (
+        done.stderr
+        == "stategraph: the command line needs click and rich: in a clone of stategraph, pip install '.[cli]'\n"
+    )
 
 
 def test_a_terminal_that_has_no_such_letters(shop):

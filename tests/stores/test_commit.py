@@ -202,10 +202,12 @@ class Interrupter:
     def _is_way_out(self, frame):
         """A tracer comes to the line of a `with` again before the lock is released. An interrupt does not: the
         interpreter looks for signals where a function begins or returns and where a loop goes back, and between the
-        last of these in the block, which the `with` still covers, and the return of `__exit__` there is none."""
-        return (
-            self.commits._lock.locked() and linecache.getline(commit.__file__, frame.f_lineno).lstrip()[:5] == "with "
-        )
+        last of these in the block, which the `with` still covers, and the return of `__exit__` there is none.
+
+        And since Python 3.12, what a tracer raises in a list comprehension passes by the `with` around it. What an
+        interrupt raises does not."""
+        line = linecache.getline(commit.__file__, frame.f_lineno)
+        return self.commits._lock.locked() and (line.lstrip()[:5] == "with " or " for one in " in line)
 
     def traced(self, *arguments):
         sys.settrace(self)

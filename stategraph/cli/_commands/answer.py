@@ -33,8 +33,8 @@ The store is that of the graph.
 @asked
 def command(request: Asked, /, run_id: str, value: str | None, graph: str, pause: str | None, **how: Any) -> int:
     """Answer a run that waits, and go on with it. VALUE is JSON, or text."""
-    request.refuse_store()
     flow = load_graph(graph)
+    request.check_store(flow.store)
     state = flow.store.load(run_id)
     if state.pause is None:
         raise Failure(Exit.CONFLICT, f"{run_id} waits for no answer: it is {state.status}")

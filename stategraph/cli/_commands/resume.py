@@ -36,7 +36,6 @@ def command(request: Asked, /, run_id: str, graph: str, updates: tuple[str, ...]
 
     That is done in this process, until the run ends or pauses.
     """
-    request.refuse_store()
-    return ended(
-        request.screen, went_on(request.screen, load_graph(graph), run_id, parsed_pairs(updates) or None, **how)
-    )
+    flow = load_graph(graph)
+    request.check_store(flow.store)
+    return ended(request.screen, went_on(request.screen, flow, run_id, parsed_pairs(updates) or None, **how))

@@ -33,6 +33,7 @@ def command(request: Asked, graph: str, concurrency: int, every: float, once: bo
     """
     from stategraph.cli._worker import Worker
 
-    request.refuse_store()
-    worker = Worker(load_graph(graph), request.screen, every, once, max_recoveries)
+    flow = load_graph(graph)
+    request.check_store(flow.store)
+    worker = Worker(flow, request.screen, every, once, max_recoveries)
     return worker.work(concurrency)

@@ -48,7 +48,7 @@ class RowStore(CheckpointStore):
             signed with the new one.
         serializer: Name of the serializer of new rows: "msgpack", "json", or one that was registered. All that are
             known are read.
-        compress: Whether new rows are compressed where that pays; it takes the extra ``stategraph[zstd]``.
+        compress: Whether new rows are compressed where that pays; it takes the extra ``[zstd]``.
 
     Raises:
         ConfigError: an option is not allowed, or the environment variable is not set.
