@@ -50,6 +50,13 @@ class TestBothDrivers:
         assert [result.run_id for result in results if result.error] == ["n3"]
         assert [result.state["n"] for result in results if not result.error] == [2 * n for n in range(20) if n != 3]
 
+    def test_an_id_that_comes_twice_is_named(self, collect):
+        """The second is refused as what it is, and not as a run that somebody else owns."""
+        twice = [State({"n": n}, run_id=run_id) for n, run_id in enumerate(["a", "b", "a"])]
+        results = collect(graph_of(double), twice, max_workers=3)
+        assert [result.error is None for result in results] == [True, True, False]
+        assert "run id 'a' comes twice in this batch" in str(results[2].error)
+
     def test_no_more_run_at_the_same_time_than_workers(self, collect):
         """Each of them waits for another one: exactly two are there at a time."""
         pairs, lock, inside = threading.Barrier(2), threading.Lock(), []

@@ -6,7 +6,7 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator
 
-from stategraph._capabilities.batch import AHEAD, checked_workers, failed
+from stategraph._capabilities.batch import AHEAD, checked_workers, failed, twice
 from stategraph._engine.calling import Recovered
 from stategraph._engine.start import id_of
 from stategraph.state import State
@@ -20,7 +20,7 @@ def abatch(run: _Run, states: Iterable[State], max_workers: int) -> AsyncGenerat
 
 
 async def _results(run: _Run, states: Iterator[State], max_workers: int) -> AsyncGenerator[Recovered, None]:
-    under_way: deque[asyncio.Task[Recovered]] = deque()
+    under_way, ids = deque[asyncio.Task[Recovered]](), deque[str]()
     free, raised, has_more = asyncio.Semaphore(max_workers), None, True
     try:
         while True:
@@ -33,17 +33,24 @@ async def _results(run: _Run, states: Iterator[State], max_workers: int) -> Asyn
                 except Exception as error:  # raised after the results of those before
                     raised, has_more = error, False
                 else:
-                    under_way.append(asyncio.create_task(_result_of(run, state, free)))
+                    result = _twice(state) if state.run_id in ids else _result_of(run, state, free)
+                    under_way.append(asyncio.create_task(result))
+                    ids.append(state.run_id)
             if not under_way:
                 break
             yield await under_way[0]
             under_way.popleft()
+            ids.popleft()
     finally:
         for task in under_way:
             task.cancel()
         await asyncio.gather(*under_way, return_exceptions=True)
     if raised is not None:
         raise raised
+
+
+async def _twice(state: State) -> Recovered:
+    return twice(state)
 
 
 async def _result_of(run: _Run, state: State, free: asyncio.Semaphore) -> Recovered:

@@ -39,6 +39,12 @@ def failed(state: State, error: Exception) -> Recovered:
     return Recovered(state.run_id, getattr(error, "state", None), error)
 
 
+def twice(state: State) -> Recovered:
+    """Return what comes of a State whose run id another State of the batch has, whose run is not over."""
+    problem = f"run id {state.run_id!r} comes twice in this batch: give each State a run_id of its own"
+    return failed(state, ValueError(problem))
+
+
 class Batch(Iterator[Recovered]):
     """Runs of many States in threads; to iterate over it yields what came of each, in the order of the States.
 
@@ -54,6 +60,7 @@ class Batch(Iterator[Recovered]):
         self._max_workers = checked_workers(max_workers)
         self._states, self._store = iter(states), store
         self._under_way: deque[Future[Recovered]] = deque()
+        self._ids: deque[str] = deque()  # of the runs under way
         self._stop = _Stop(how.get("cancel"))
         self._run = partial(run, **{**how, "cancel": self._stop})
         self._has_more = True
@@ -62,6 +69,7 @@ class Batch(Iterator[Recovered]):
         try:
             self._begin()
             if self._under_way:
+                self._ids.popleft()
                 return self._under_way.popleft().result()
         except BaseException:
             self.close()
@@ -73,6 +81,7 @@ class Batch(Iterator[Recovered]):
         """Stop the runs under way before their next nodes, and wait until they have stopped; begin no others."""
         self._has_more = False
         self._under_way.clear()
+        self._ids.clear()
         threads, self._threads = self._threads, None
         if threads is not None:
             self._stop.set()
@@ -100,10 +109,16 @@ class Batch(Iterator[Recovered]):
                 self._has_more = False
                 self._under_way.append(Future())
                 self._under_way[-1].set_exception(error)
+                self._ids.append("")
             else:
                 self._under_way.append(self._submit(state))
+                self._ids.append(state.run_id)
 
     def _submit(self, state: State) -> Future[Recovered]:
+        if state.run_id in self._ids:
+            done = Future[Recovered]()
+            done.set_result(twice(state))
+            return done
         if self._threads is None:
             self._threads = ThreadPoolExecutor(self._max_workers, "stategraph batch")
         context = contextvars.copy_context()
