@@ -18,7 +18,7 @@ from stategraph.config import GraphConfig
 from stategraph.observers.registry import checked_observer, get_observer, with_progress
 from stategraph.state import State
 from stategraph.stores.base import CheckpointStore
-from stategraph.stores.registry import checked_store, get_checkpoint_store
+from stategraph.stores.registry import checked_store, get_checkpoint_store, is_memory_store
 
 if TYPE_CHECKING:
     from stategraph._capabilities.batch import Batch
@@ -64,7 +64,7 @@ class StateGraph(GraphBuilder):
             from stategraph._capabilities.short import short_config  # imported when used
 
             config, store, observer = short_config(config, store, observer, preserve)
-        if store is not None:
+        if store is not None and not is_memory_store(store):
             config = config.for_store_object()
         checkpoint = config.checkpoint
         super().__init__(config.name, schema)

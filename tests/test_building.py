@@ -7,13 +7,16 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
-from typing import Any
+from pathlib import Path
+from typing import Any, cast
 
+import attrs
 import pytest
 
 from stategraph import (
     CheckpointConfig,
     ConfigError,
+    ExecutionError,
     GraphConfig,
     GraphError,
     NodeContext,
@@ -26,6 +29,7 @@ from stategraph import (
     not_,
 )
 from stategraph.stores.memory import MemoryStore
+from stategraph.stores.sqlite import SqliteStore
 
 
 def nothing(state: State) -> dict[str, Any]:
@@ -629,3 +633,73 @@ def test_names_cannot_be_made_to_look_like_others(make: Callable[..., str]) -> N
     """The parts of the structure do not run into each other."""
     assert make(nodes="a b", edges="a>b") != make(nodes="a b a>b".replace(">", "-"), edges="")
     assert make(nodes="ab c", edges="") != make(nodes="a bc", edges="")
+
+
+class TestIntervals:
+    """A store that is given is saved to, unless it is said that it is not."""
+
+    def test_of_a_store_object(self, tmp_path: Path) -> None:
+        """As of one that is named; a memory store is for those who say so."""
+        checkpoint = CheckpointConfig(preserve=True)
+        with SqliteStore(tmp_path / "a.db") as store:
+            assert StateGraph(GraphConfig("g", checkpoint=checkpoint), store=store).config.checkpoint.interval == 1
+            said = attrs.evolve(checkpoint, interval=0)
+            assert StateGraph(GraphConfig("g", checkpoint=said), store=store).config.checkpoint.interval == 0
+        assert StateGraph(GraphConfig("g"), store=MemoryStore()).config.checkpoint.interval == 0
+        assert StateGraph("g", store=MemoryStore()).config.checkpoint.interval == 1
+
+    def test_a_configuration_that_is_laid_over_another(self, tmp_path: Path) -> None:
+        """What nobody has said of the interval decides nothing, also once a store is named."""
+        merged = GraphConfig("g").merge(
+            {"checkpoint": {"store": "sqlite", "options": {"path": str(tmp_path / "a.db")}}}
+        )
+        assert merged.checkpoint.interval == 1
+
+    def test_what_stays_in_the_store_is_said_beside_a_name(self, tmp_path: Path) -> None:
+        """A conversation takes it."""
+        graph = StateGraph("g", store=tmp_path / "a.db", preserve=True, observer="noop")
+        graph.add_node("say", lambda state: {"said": [*state.get("said", ()), state["text"]]})
+        graph.set_entry_point("say")
+        graph.set_exit_point("say")
+        graph.turn("chat", {"text": "a"})
+        assert graph.turn("chat", {"text": "b"})["said"] == ["a", "b"]
+        with pytest.raises(ConfigError, match="preserve"):
+            StateGraph(GraphConfig("g"), preserve=True)
+
+    def test_a_turn_of_runs_that_are_not_kept(self, tmp_path: Path) -> None:
+        """It would begin anew each time, without a word."""
+        graph = StateGraph("g", store=tmp_path / "a.db", observer="noop")
+        graph.add_node("say", lambda state: {})
+        graph.set_entry_point("say")
+        graph.set_exit_point("say")
+        with pytest.raises(ConfigError, match="each turn would begin anew"):
+            graph.turn("chat", {"text": "a"})
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: StateGraph("g", store="disk"), '"disk.db"'),
+        (lambda: StateGraph(cast(Any, dict)), "a class is the schema"),
+    ],
+    ids=["a kind of store", "a class"],
+)
+def test_what_was_meant_is_said(make: Any, said: str) -> None:
+    """In place of a file of that name, or of a riddle."""
+    with pytest.raises(ConfigError, match=said):
+        make()
+
+
+EMPTY: dict[str, Any] = {}
+
+
+def test_a_key_that_is_not_there_is_told_with_those_that_are() -> None:
+    """Those that look like it first; of no other mapping."""
+    graph = StateGraph("g", observer="noop")
+    graph.add_node("read", lambda state: {"n": state["topc"] if state["n"] else EMPTY["topc"]})
+    graph.set_entry_point("read")
+    graph.set_exit_point("read")
+    with pytest.raises(ExecutionError, match=r"KeyError: 'topc' \(the State has 'topic', 'n'\)"):
+        graph.execute(State({"n": 1, "topic": "x"}))
+    with pytest.raises(ExecutionError, match=r"KeyError: 'topc' \(path"):
+        graph.execute(State({"n": 0, "topic": "x"}))

@@ -84,7 +84,7 @@ class CheckpointConfig:
     Attributes:
         store: Name of the checkpoint store: "memory", "disk", "sqlite", or one that was registered.
         interval: Save after every so many steps; 0 saves nothing, ever. None, the default, stands for 1 where another
-            store than "memory" is named, or where the graph is given a store object, and else for 0.
+            store than "memory" is named, or where the graph is given such a store, and else for 0.
         preserve: Whether a completed run stays in the store. If not, its checkpoints are deleted at the exit point.
         durability: When a save counts as done. "sync": before the next step; a killed process loses nothing that is
             saved. "async": behind the run; it loses what waits (`stategraph.stores.write_behind.QUEUE_BOUND` saves at

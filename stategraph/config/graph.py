@@ -78,7 +78,7 @@ class GraphConfig:
         return {**attrs.asdict(self, recurse=False), "checkpoint": self.checkpoint.to_dict()}
 
     def for_store_object(self) -> GraphConfig:
-        """Return it as it is for a graph that is given a store: then States are saved, unless an interval was said."""
+        """Return it as it is for a graph that is given a store: its usual interval is that of one that is named."""
         usual = self.checkpoint.without_usual()
         return self if "interval" in usual else attrs.evolve(self, checkpoint=attrs.evolve(self.checkpoint, interval=1))
 

@@ -115,7 +115,7 @@ def _dsn_of(given: object) -> str:
         from psycopg import ProgrammingError
         from psycopg.conninfo import conninfo_to_dict
     except ImportError as error:
-        way_out = "psycopg comes first, as the extra [postgres] brings it"
+        way_out = "psycopg comes first, as the extra stategraph[postgres] brings it"
         raise ConfigError("checkpoint.store", "postgres", f"a store that can be used: {way_out}") from error
     try:
         conninfo_to_dict(text)

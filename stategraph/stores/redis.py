@@ -118,7 +118,7 @@ def _url_of(given: object) -> str:
     try:
         from redis import ConnectionPool
     except ImportError as error:
-        way_out = "redis-py comes first, as the extra [redis] brings it"
+        way_out = "redis-py comes first, as the extra stategraph[redis] brings it"
         raise ConfigError("checkpoint.store", "redis", f"a store that can be used: {way_out}") from error
     try:
         ConnectionPool.from_url(text).make_connection()  # which connects to nothing yet

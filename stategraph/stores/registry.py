@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -56,6 +57,12 @@ def get_checkpoint_store(name: str, **options: Any) -> CheckpointStore:
         ConfigError: The store does not take these options.
     """
     return _stores.get(name, options)
+
+
+def is_memory_store(store: object) -> bool:
+    """Return whether a store that was given is a memory store; where its module was never imported, none is."""
+    memory = sys.modules.get("stategraph.stores.memory")
+    return memory is not None and isinstance(store, memory.MemoryStore)
 
 
 def checked_store(store: object) -> CheckpointStore:

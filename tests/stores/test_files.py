@@ -536,6 +536,7 @@ class TestTakenAway:
 
 READER = """
 import os, sys
+import urllib.parse  # pathlib may import it late, when the library of Python cannot be read any more
 from stategraph.stores.sqlite import SqliteStore
 os.setuid(int(sys.argv[2]))
 with SqliteStore(sys.argv[1], read_only=True) as store:

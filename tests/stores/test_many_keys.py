@@ -47,7 +47,8 @@ def executed(folder: Path, node, steps: int = 6, **data) -> tuple[list[State], S
     graph.add_edge("work", "end")
     graph.set_entry_point("work")
     graph.set_exit_point("end")
-    graph.execute(State({**MANY, **data}, run_id="many"))
+    with graph.store:
+        graph.execute(State({**MANY, **data}, run_id="many"))
     return given, SqliteStore(options["path"])
 
 
@@ -109,8 +110,9 @@ def test_every_step_is_loaded_as_it_was(tmp_path, node):
 
     _, store = executed(tmp_path, noting, basket=Basket())
 
-    for step, items in enumerate(seen[1:], 1):
-        assert [*store.load("many", step).items()] == items
+    with store:
+        for step, items in enumerate(seen[1:], 1):
+            assert [*store.load("many", step).items()] == items
 
 
 def test_a_dict_that_the_node_goes_on_to_change(tmp_path):
@@ -124,13 +126,15 @@ def test_a_dict_that_the_node_goes_on_to_change(tmp_path):
 
     given, store = executed(tmp_path, node)
 
-    assert [store.load("many", step) == after for step, after in enumerate(given[1:], 1)] == [True] * 5
+    with store:
+        assert [store.load("many", step) == after for step, after in enumerate(given[1:], 1)] == [True] * 5
 
 
 @pytest.mark.inside
 def test_the_keys_that_were_set_are_known(tmp_path):
     """The State after a step knows which keys the step has set, and tells it of the State before alone."""
-    given, _ = executed(tmp_path, add_some)
+    given, store = executed(tmp_path, add_some)
+    store.close()
 
     assert keys_set_since(given[1], given[2]) == ("new-2-b", "key-7", "new-2-a")
     assert keys_set_since(given[0], given[2]) is None
@@ -141,7 +145,8 @@ def test_the_keys_that_were_set_are_known(tmp_path):
 @pytest.mark.inside
 def test_no_data_of_the_state_before_are_kept(tmp_path):
     """A State that knows what was set since another one does not keep the values of that one."""
-    given, _ = executed(tmp_path, set_one)
+    given, store = executed(tmp_path, set_one)
+    store.close()
 
     since = since_of(given[2])
 

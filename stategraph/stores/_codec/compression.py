@@ -80,6 +80,6 @@ def zstandard_package() -> Any:
     try:
         import zstandard  # imported when used: an extra
     except ImportError as error:
-        way_out = "the package zstandard comes first, as the extra [zstd] brings it"
+        way_out = "the package zstandard comes first, as the extra stategraph[zstd] brings it"
         raise ConfigError("checkpoint.options.compress", True, way_out) from error
     return zstandard
