@@ -17,6 +17,7 @@ from stategraph.stores.base import RetentionPolicy
 
 _STATUS = {status.value: status for status in RunStatus}
 _KIND = {kind.value: kind for kind in Kind}
+_AT_KIND, _AT_STATUS, _AT_ERROR = map(CheckpointRecord._fields.index, ("kind", "status", "error"))
 # What comes of reading what nobody wrote; RecursionError of a text that is nested without end.
 _NOT_READ = (TypeError, ValueError, LookupError, AttributeError, RecursionError, OverflowError)
 
@@ -36,18 +37,14 @@ class Columns:
 
     def row(self, run_id: str, found: Sequence[Any]) -> CheckpointRecord:
         """Return the row in these columns. Raises CheckpointCorruptError if they hold none."""
+        fields = [*found]
         try:
-            sequence, base, step, revision, kind, node, time_ns, status, error, *about = found
-            info = None if error is None else self.error(error)
-            by, took, attempts, owner, version, encoding, payload, seal, pause = about
-            fields = (
-                *(sequence, base, step, revision, _KIND[kind], node, time_ns, _STATUS[status], info),
-                *(by, took, attempts, owner, version, encoding, payload, seal, pause),
-            )
-            row = tuple.__new__(CheckpointRecord, fields)  # as its constructor does, at every row that is read
+            fields[_AT_KIND], fields[_AT_STATUS] = _KIND[fields[_AT_KIND]], _STATUS[fields[_AT_STATUS]]
+            if fields[_AT_ERROR] is not None:
+                fields[_AT_ERROR] = self.error(fields[_AT_ERROR])
         except _NOT_READ as wrong:
             raise no_checkpoint(run_id, wrong) from wrong
-        return checked_row(run_id, row)
+        return checked_row(run_id, tuple.__new__(CheckpointRecord, fields))  # as its constructor does, at every row
 
     def run(self, run_id: str, found: Sequence[Any], store: object) -> RunRecord:
         """Return the run in these columns. Raises CheckpointCorruptError, which names the store, if they hold none."""
