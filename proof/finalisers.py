@@ -13,6 +13,7 @@ import sys
 import tempfile
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
@@ -122,7 +123,9 @@ class Litter:
             refused = "further down its stack" in str(error)
             world.report.found["calls of finalisers that were refused"] += refused
             if not refused:
-                world.report.failures.append(f"a finaliser was told: {error}")
+                world.report.failures.append(
+                    f"a finaliser was told: {error}\n" + "".join(traceback.format_exception(error))
+                )
 
     def save(self, store: CheckpointStore) -> None:
         """Save a run of its own."""

@@ -69,6 +69,6 @@ def _told(module: str, arguments: list[str]) -> Report:
     ended = subprocess.run(command, cwd=_TOP, capture_output=True, text=True, check=False)  # noqa: S603 - itself
     if ended.returncode == 0:
         return Report(**json.loads(ended.stdout.splitlines()[-1]))
-    told = "\n".join([*ended.stdout.splitlines()[-3:], ended.stderr[-1500:]])
+    told = "\n".join([*ended.stdout.splitlines()[-3:], ended.stderr[-6000:]])
     call = " ".join(["python -m", *command[2:]])
     return Report(module, failures=[f"{call} died or hung ({ended.returncode}): {told}"])

@@ -87,7 +87,7 @@ def new_run(
 def blocks(run: RunContext) -> RunContext:
     """Return a run that blocks this thread. Raises where it cannot: its nodes are async, and a loop runs here."""
     plan, node = run.plan, run.plan.async_node
-    if plan.start_nested is not None:  # nested graphs may have changed since this one was compiled
+    if plan.nested_run is not None:  # nested graphs may have changed since this one was compiled
         node = next((name for name, stage in plan.stages.items() if stage.node.is_async), None)
     if node is not None:
         from stategraph._drivers.blocking import check_no_loop  # imported when used: with async nodes

@@ -274,7 +274,8 @@ class AnswerError(StateGraphError, ValueError):
         if pause is None:
             return f"run {self.run_id!r}: {cut(self.problem, 500)}"
         until = f" until {pause.deadline}" if pause.deadline else ""
-        how = f"resume({self.run_id!r}, {{{pause.response_param!r}: ...}})"
+        which = ", pause=state.pause.each[0]" if pause.others else ""
+        how = f"resume({self.run_id!r}, {{{pause.response_param!r}: ...}}{which})"
         shown = "" if pause.value is None else f", to {shorten(pause.value)}"
         reason = "" if pause.reason == "waits for an answer" else f" ({cut(pause.reason)})"  # that of InterruptNode
         return (

@@ -35,6 +35,7 @@ from stategraph._util.dropped import reaper
 from stategraph.stores.disk import DiskStore
 from stategraph.stores.memory import MemoryStore
 from stategraph.stores.sqlite import SqliteStore
+from stategraph.stores.write_behind import WriteBehindStore
 from tests.conftest import make_store
 from tests.scenarios import RUN, WatchedStore, counted, fails_always, live_threads, make_graph, reopened, trace, traces
 from tests.test_events import Recorder
@@ -687,6 +688,22 @@ def test_the_end_of_the_process(tmp_path: Path, kind: str, durability: str, end:
     path = tmp_path / "runs"
     with SqliteStore(path / "runs.db") if kind == "sqlite" else DiskStore(path) as store:
         assert store.load("run")["trace"] == ["a", "b"]
+
+
+@pytest.mark.inside
+@pytest.mark.timeout(20)  # it would wait for 30 s
+def test_whoever_saves_behind_a_run_waits_for_no_end(store: CheckpointStore) -> None:
+    """The end of a dropped run waits for the saves behind it: whoever makes these must not wait for that end."""
+    behind = WriteBehindStore(store)
+    states = [State(run_id=RUN, step=1)]
+    behind.save(states[0])
+    while not behind.begun():  # the thread of the writer may be at it
+        behind.save(states[0])
+    reaper.hand_over(store, behind.flush)
+    assert store.list() in ([], [RUN])
+    behind.end([], True)
+    reaper.settle(store)
+    assert store.list() == [RUN]
 
 
 @pytest.mark.inside

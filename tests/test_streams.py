@@ -16,6 +16,8 @@ from stategraph import (
     EventType,
     ExecutionError,
     InterruptNode,
+    MapNode,
+    ParallelNode,
     Partial,
     RetryPolicy,
     RunCancelledError,
@@ -247,6 +249,44 @@ class TestChunks:
         assert (left.partial, left.step) == (Partial("talks", ("one",)), 1)
         assert chunks(states) == [("one",), ("one", "two")]
         assert any_play.store.load(RUN).partial is None
+
+
+class TestParts:
+    """Branches and items, as they finish."""
+
+    def test_each_is_shown(self, any_play: Scene) -> None:
+        """With those before it; by its place or its name."""
+        branches = {"x": lambda state: {"x": 1}, "y": lambda state: {}}
+        nodes = {"each": MapNode(str, "items", "texts", 1), "both": ParallelNode(branches, 1)}
+        states = stream(
+            any_play, make_graph(nodes, store=any_play.store), "stream", State({"items": [7, 8]}, run_id=RUN)
+        )
+        assert [state.partial for state in states] == [
+            Partial("each", ((0, "7"),)),
+            Partial("each", ((0, "7"), (1, "8"))),
+            None,
+            Partial("both", (("x", {"x": 1}),)),
+            Partial("both", (("x", {"x": 1}), ("y", {}))),
+            None,
+        ]
+
+    def test_leaving_between_them(self, play: Scene) -> None:
+        """What was shown is not done again, and not kept twice."""
+        done: list[int] = []
+
+        def negative(item: int) -> int:
+            done.append(item)
+            return -item
+
+        nodes = {"each": MapNode(negative, "items", "negative", 1)}
+        graph = make_graph(nodes, store=play.store)
+        stream(play, graph, "stream", State({"items": [1, 2, 3]}, run_id=RUN), most=2)
+        assert play.store.load(RUN).partial is None
+
+        final = play.resume(graph)
+
+        assert (final["negative"], done[:2]) == ([-1, -2, -3], [1, 2])
+        assert sorted(done) == [1, 2, 3]
 
 
 class TestResults:

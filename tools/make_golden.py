@@ -79,7 +79,8 @@ def progress_state(run_id: str) -> State:
     read: Any = frozenset({"a", "b"})  # mypy cannot tell of what a converter makes a frozenset
     answered: Any = frozenset({"name", "verdict"})
     origins = {"index": Origin("build", 3, read)}
-    progress = Progress("write", NOON, answered, partial, origins)
+    woken = Pause("approve", "write", None, "ok", NOON, id="0a1b", part="3/left")
+    progress = Progress("write", woken, answered, partial, origins)
     return State({"n": 1}, run_id=run_id, step=4, status="failed", graph="golden", progress=progress)
 
 

@@ -413,9 +413,23 @@ MUTANTS = (
         ("tests/test_engine.py",),
     ),
     Mutant(
-        "updates are laid over the work of a nested run again",
+        "an answer goes to each part that waits under its key",
         "_engine/step.py",
-        "yield from self._stored((Amend, run.services.amend, run.state))",
+        "woken is not None and woken.id == pause.id and",
+        "woken is not None and",
+        ("tests/test_graph_parts.py",),
+    ),
+    Mutant(
+        "a part that is made of something else goes on with what it had",
+        "_engine/step.py",
+        'self._digest_of(made_of) if part else ""',
+        '""',
+        ("tests/test_graph_parts.py",),
+    ),
+    Mutant(
+        "updates are laid over the work of a nested run again",
+        "_engine/subgraphs.py",
+        "yield from step.stored((Amend, run.services.amend, run.state))",
         "yield from ()",
         ("tests/test_nesting.py",),
     ),
@@ -471,14 +485,14 @@ MUTANTS = (
     Mutant(
         "a later answer to a pause is an update",
         "_engine/answering.py",
-        "closed := sorted(_answered(saved) & updates.keys() - {awaited})",
+        "closed := sorted(_answered(saved) & updates.keys() - {one.response_param for one in pauses})",
         "closed := []",
         ("tests/test_answers.py",),
     ),
     Mutant(
         "an answer to an older pause answers the newer one",
         "_engine/answering.py",
-        "(pause is None or pause.id != pause_id)",
+        "pause_id not in [one.id for one in pauses]",
         "pause is None",
         ("tests/test_answers.py",),
     ),
@@ -576,8 +590,8 @@ MUTANTS = (
     Mutant(
         "slow nodes keep the store waiting",
         "_drivers/aio.py",
-        'self._run, self._asks = task, threads.of(getattr(store, "behind_of", store))',
-        "self._run, self._asks = task, threads.nodes",
+        'self._run, self._asks, self._store = task, threads.of(getattr(store, "behind_of", store)), store',
+        "self._run, self._asks, self._store = task, threads.nodes, store",
         ("tests/test_threads.py",),
     ),
     Mutant(
@@ -816,8 +830,8 @@ MUTANTS = (
     Mutant(
         "a nested run that is visited again takes the id of the first",
         "_values/ids.py",
-        'f"{run_id}{_MARK}{step}{again}/{escaped(node)}"',
-        'f"{run_id}{_MARK}1{again}/{escaped(node)}"',
+        'f"{run_id}{NESTED}{step}{again}/{escaped(node)}"',
+        'f"{run_id}{NESTED}1{again}/{escaped(node)}"',
         ("tests/test_idempotency.py",),
     ),
     Mutant(
@@ -844,8 +858,8 @@ MUTANTS = (
     Mutant(
         "somebody can give a run the id of a nested one",
         "_values/ids.py",
-        "    if _MARK in check_run_id(run_id):\n",
-        "    if _MARK in check_run_id(run_id) and False:\n",
+        "    if NESTED in check_run_id(run_id):\n",
+        "    if NESTED in check_run_id(run_id) and False:\n",
         ("tests/test_nesting.py",),
     ),
     Mutant(

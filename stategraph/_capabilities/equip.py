@@ -34,10 +34,10 @@ def equipped(plan: CompiledGraph, store: CheckpointStore) -> CompiledGraph:
     if any(node.policies.cache is not None for node in nodes.values()):
         nodes = _with_caches(plan.graph, nodes, store)
     plan = attrs.evolve(plan, stages=nodes, lacks=_lacks(plan, store))
-    if any(node.node.runs_graph for node in nodes.values()):
-        from stategraph._engine.subgraphs import run_nested  # imported when used, as all that follows
+    if any(node.node.graphs for node in nodes.values()):
+        from stategraph._engine.subgraphs import NestedRun  # imported when used, as all that follows
 
-        plan = attrs.evolve(plan, start_nested=run_nested)
+        plan = attrs.evolve(plan, nested_run=NestedRun)
     return plan if plan.schema is None else _with_schema(plan, plan.schema)
 
 

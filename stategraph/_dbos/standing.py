@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 import attrs
 
 from stategraph._dbos.orders import Ordered, order_of, turn_id, turns_of
+from stategraph._engine.answering import to_be_answered
 from stategraph._engine.turning import turn_of
 from stategraph._progress.answers import is_overdue
 from stategraph._values.progress import Pause
@@ -88,10 +89,11 @@ class Standing:
         if saved.status is not RunStatus.PAUSED or pause is None:
             problem = f"the run waits for no answer: it is {saved.status.value}, after step {saved.step}"
             raise AnswerError(self.run_id, None, problem)
-        problem = ""
-        if pause_id not in (None, pause.id):
+        if pause_id not in (None, *(one.id for one in pause.each)):
             problem = "the pause that is to be answered is over: the run waits at another one"
-        elif pause.response_param is not None and pause.response_param not in updates and not is_overdue(pause):
+            raise AnswerError(self.run_id, pause, problem)
+        pause, problem = cast(Pause, to_be_answered(saved, updates, pause_id).pause), ""
+        if pause.response_param is not None and pause.response_param not in updates and not is_overdue(pause):
             problem = "no answer is given"
         elif self.coming is not None:
             problem = "an answer to it is on its way already, and one counts"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
 from functools import partial
 from inspect import GEN_CLOSED, getgeneratorstate
@@ -27,6 +27,7 @@ from stategraph._protocol.commands import (
     Delete,
     Finish,
     Flush,
+    Gather,
     LetGo,
     Limit,
     Load,
@@ -62,7 +63,11 @@ _Show: TypeAlias = Callable[[State], Awaitable[None]]
 
 
 async def adrive(
-    task: Task[_Answer], signal: StopSignal | None, store: Store | None = None, show: _Show | None = None
+    task: Task[_Answer],
+    signal: StopSignal | None,
+    store: Store | None = None,
+    show: _Show | None = None,
+    limits: Limits | None = None,
 ) -> _Answer:
     """Run a task on this event loop, with what blocks in worker threads; return its answer.
 
@@ -71,9 +76,10 @@ async def adrive(
         signal: May stop the run.
         store: The store of the run, if it may be asked on the event loop what it answers without waiting.
         show: Gets the States that the task shows.
+        limits: What another driver has set that this is part of.
     """
     with threads_of_loop() as threads:
-        workers = _Workers(task, signal, store, show, threads)
+        workers = _Workers(task, Limits(signal, [*limits.stack] if limits else []), store, show, threads)
         at_once = workers.at_once
         send: Callable[[Any], Command] = task.send
         go_on, value = send, None
@@ -104,10 +110,10 @@ class _Workers:
     """
 
     def __init__(
-        self, task: Task[Any], signal: StopSignal | None, store: Store | None, show: _Show | None, threads: LoopThreads
+        self, task: Task[Any], limits: Limits, store: Store | None, show: _Show | None, threads: LoopThreads
     ) -> None:
-        self._run, self._asks = task, threads.of(getattr(store, "behind_of", store))
-        self._limits = Limits(signal)
+        self._run, self._asks, self._store = task, threads.of(getattr(store, "behind_of", store)), store
+        self._limits = limits
         self._show = show
         self._threads = threads
         self._task = asyncio.current_task()
@@ -262,6 +268,11 @@ class _Workers:
             await self._check()
         await self._check()
 
+    async def _gather(self, _: None, about: tuple[Sequence[Task[Any]], int]) -> None:
+        from stategraph._drivers.gathering import gather_in_tasks  # imported when used: few graphs are parts
+
+        await gather_in_tasks(*about, self._limits, partial(adrive, store=self._store, limits=self._limits))
+
     async def _show_state(self, _: None, state: State) -> None:
         if self._show is not None:
             begun = time.monotonic()
@@ -343,6 +354,7 @@ _PERFORM: dict[type[CommandType], Callable[[_Workers, Any, Any], Awaitable[Any]]
     StartNode: _Workers._start_node,
     Await: _Workers._wait_for,
     Finish: _Workers._finish,
+    Gather: _Workers._gather,
     Sleep: _Workers._sleep,
     Show: _Workers._show_state,
     Delete: _Workers._delete,

@@ -5,15 +5,30 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from functools import partial
 from inspect import isawaitable
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, cast
 
+import attrs
+
 from stategraph._drivers.calls import Outcome, call_apart
 from stategraph._drivers.limits import Limits, MakeError, StopSignal
-from stategraph._protocol.commands import Await, CannotAwait, Finish, Limit, Perform, RunNode, Sleep, StartNode, Unlimit
+from stategraph._protocol.commands import (
+    Await,
+    CannotAwait,
+    Finish,
+    Gather,
+    Limit,
+    Notify,
+    Perform,
+    RunNode,
+    Sleep,
+    StartNode,
+    Task,
+    Unlimit,
+)
 from stategraph._util.dropped import reaper
 from stategraph.errors import AsyncNodeError
 
@@ -31,12 +46,20 @@ class Waits:
         signal: May stop the run.
         store: The store of the run.
         perform: What carries out commands: this puts itself in there.
+        drive_part: Drives a part of the run in another thread, under the limits of the run.
     """
 
-    def __init__(self, signal: StopSignal | None, store: object, perform: Perform) -> None:
+    def __init__(
+        self,
+        signal: StopSignal | None,
+        store: object,
+        perform: Perform,
+        drive_part: Callable[[Task[Any], StopSignal, Limits], Any],
+    ) -> None:
         self._limits = Limits(signal)
         self._store = store
         self._perform = perform
+        self._drive_part = drive_part
         self._awaiting: OneTask | None = None
         perform |= {
             Await: self._wait_for,
@@ -44,6 +67,7 @@ class Waits:
             Limit: self._limit,
             Unlimit: self._unlimit,
             Sleep: self._sleep,
+            Gather: self._gather,
         }
         if signal is not None:
             perform[RunNode] = perform[StartNode] = self._run_checked
@@ -63,6 +87,18 @@ class Waits:
     def prolong(self, seconds: float) -> None:
         """Extend the limits of nodes by so many seconds."""
         self._limits.prolong(seconds)
+
+    def inherit(self, limits: Limits) -> None:
+        """Take over what limits the run, of which this carries out a part; tell observers of one thing at a time."""
+        for limit in limits.stack:
+            self._limit(limit.error, limit.seconds)
+        self._limits = attrs.evolve(limits, signal=self._limits.signal, stack=[*limits.stack])
+        self._perform[Notify] = partial(_locked, limits.telling or threading.RLock())
+
+    def _gather(self, _: None, about: tuple[Sequence[Task[Any]], int]) -> None:
+        from stategraph._drivers.gathering import gather_in_threads  # imported when used: few graphs are parts
+
+        gather_in_threads(*about, self._limits, self._drive_part)
 
     def _run_checked(self, function: Callable[[Any], Any], argument: Any) -> Any:
         self._limits.check()
@@ -122,6 +158,11 @@ class Waits:
             self._awaiting = OneTask()
             reaper.hold(self, self._awaiting)
         return self._awaiting.run(awaitable)
+
+
+def _locked(lock: threading.RLock, function: Callable[[Any], Any], argument: Any) -> None:
+    with lock:
+        function(argument)
 
 
 def check_no_loop(node: str, *, shows: bool) -> None:

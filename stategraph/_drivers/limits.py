@@ -85,10 +85,12 @@ class Limits:
     Attributes:
         signal: May stop the run.
         stack: The limits of nodes, the innermost last.
+        telling: Held while an observer is told of something, where several threads may do so.
     """
 
     signal: StopSignal | None
     stack: list[TimeLimit] = attrs.field(factory=list)
+    telling: threading.RLock | None = None
 
     def push(self, error: MakeError, seconds: float) -> None:
         """Set a limit to what follows."""

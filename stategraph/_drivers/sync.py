@@ -27,7 +27,7 @@ from stategraph.state import State
 
 if TYPE_CHECKING:
     from stategraph._drivers.blocking import Waits
-    from stategraph._drivers.limits import StopSignal
+    from stategraph._drivers.limits import Limits, StopSignal
 
 _Answer = TypeVar("_Answer")
 _CALLS: Perform = dict.fromkeys([*BLOCKING, LetGo, StartNode, Notify], call)
@@ -99,6 +99,16 @@ def _end(task: Task[Any]) -> None:
             raise
 
 
+def _drive_part(task: Task[Any], signal: StopSignal, limits: Limits) -> None:
+    """Drive a part of a run in this thread, under the limits that are set to the run."""
+    performer = Performer(signal)
+    try:
+        cast("Waits", performer.waits).inherit(limits)  # it is there, as there is a signal
+        carry_out(task, performer.perform, task.send, None)
+    finally:
+        performer.close()
+
+
 def _show(_: None, state: State) -> None:
     raise Shown(state)
 
@@ -132,4 +142,4 @@ class Performer:
     def _equip(self, signal: StopSignal | None) -> None:
         from stategraph._drivers.blocking import Waits
 
-        self.waits = Waits(signal, self._store, self.perform)
+        self.waits = Waits(signal, self._store, self.perform, _drive_part)

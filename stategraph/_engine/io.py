@@ -99,7 +99,8 @@ class RunIO:
             raise self.unsaved(state, error)  # noqa: B904 - sets the cause itself
         finally:
             acting.hold = before
-        self.heed_cancel(state)
+        if self.hold is not None and self.hold.is_cancelled:
+            self.heed_cancel(state)
 
     def heed_cancel(self, state: State) -> None:
         """Raise Stopped if the save of a State has told that the run was cancelled."""

@@ -18,7 +18,7 @@ from stategraph._protocol.commands import Save, StoreFailed, Task
 from stategraph._text.shown import describe_exception, shorten
 from stategraph._values import clock
 from stategraph._values.events import EventType
-from stategraph._values.progress import Pause, evolved
+from stategraph._values.progress import Pause, evolved, pause_of
 from stategraph._values.provenance import RunStatus
 from stategraph.errors import AnswerError, ExecutionError
 from stategraph.nodes.base import NOTHING
@@ -109,12 +109,13 @@ def pause_at(run: RunContext, stage: CompiledNode, pause: Pause) -> Task[None]:
     if not run.plan.saves:
         why = "checkpoint.interval is 0 or, within a graph, the store keeps no parts"
         raise failure_at(run, stage.name, f"cannot pause: nothing is saved ({why})")
-    schema, key = run.plan.schema, pause.response_param
-    if schema is not None and key is not None and key not in schema.fields:
-        why = f"the answer is to come under {key!r}, which is no field of {schema.name}"
+    schema, keys = run.plan.schema, [one.response_param for one in pause.each]
+    lost = [key for key in keys if schema is not None and key is not None and key not in schema.fields]
+    if schema is not None and lost:
+        why = f"the answer is to come under {lost[0]!r}, which is no field of {schema.name}"
         raise failure_at(run, stage.name, f"cannot pause: {why}")
     save_with_next(run, run.state)
-    pause = _identified(run, attrs.evolve(pause, node=stage.name))
+    pause = pause_of([_identified(run, attrs.evolve(one, node=stage.name)) for one in pause.each])
     at = max(clock.to_ns(pause.at), time_ns_of(run.state))  # of a nested graph, it may have been asked before
     run.state = state = evolve(told(run.state), status=RunStatus.PAUSED, pause=pause, _time_ns=at)
     about = {"pause_node": pause.node, "reason": pause.reason, "response_param": pause.response_param}
@@ -124,7 +125,12 @@ def pause_at(run: RunContext, stage: CompiledNode, pause: Pause) -> Task[None]:
 
 
 def _identified(run: RunContext, pause: Pause) -> Pause:
-    """Return a pause with its id. A value that no store of stategraph keeps is told from others by the time alone."""
+    """Return a pause with its id: that of a nested run has one, and is the same pause.
+
+    A value that no store of stategraph keeps is told from others by the time alone.
+    """
+    if pause.id:
+        return pause
     state = run.state
     shown = {"reason": pause.reason, "node": pause.node, "response_param": pause.response_param, "at": pause.at}
     asked = {**shown, "run_id": state.run_id, "step": state.step, "generation": state.generation}

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, cast
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 import attrs
 
@@ -11,7 +11,6 @@ from stategraph._engine.context import RunContext
 from stategraph._engine.failures import end_early
 from stategraph._engine.step import StepExecution
 from stategraph._graph.compiled import CompiledGraph
-from stategraph._graph.nested import nested_in
 from stategraph._progress.origins import GIVEN
 from stategraph._protocol.commands import Task
 from stategraph._text.shown import describe_exception, shorten
@@ -28,6 +27,8 @@ from stategraph.state import State, data_of, evolve, with_data
 class Recomputation(StepExecution):
     """The repetition of a step that was completed before: nothing of it is shown or saved."""
 
+    saves_nothing = True
+
     def show_chunk(self, chunk: Any) -> Task[None]:
         yield from ()
 
@@ -43,19 +44,6 @@ class Recomputation(StepExecution):
 
     def tell_parts(self, parts: Iterable[PartTold], total: int) -> Task[None]:
         yield from ()
-
-    def run_nested(self, plan: CompiledGraph, inputs: Mapping[str, Any], updates: Mapping[str, Any]) -> Task[State]:
-        unsaved = attrs.evolve(
-            nested_in(plan, self.run.plan),
-            interval=0,
-            saves=False,
-            loads_parts=False,
-            keeps_parts=False,
-            preserve=False,
-            persist=None,
-        )
-        start = cast(Callable[..., Task[State]], self.run.plan.start_nested)
-        return (yield from start(self.run, self, unsaved, None, inputs, {}))
 
 
 def whole(

@@ -123,6 +123,10 @@ def revived(
     check_compatible(run.plan, saved, allow_changed)
     if turn:
         saved = evolve(saved, progress=evolved(saved.progress, turn=turn))
+    if saved.pause is not None and saved.pause.others:
+        from stategraph._engine.answering import to_be_answered
+
+        saved = to_be_answered(saved, updates, pause_id)
     return (yield from revive(run, saved, updates, is_same=not migrate and not turn))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from inspect import isawaitable
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import attrs
 
@@ -15,27 +15,22 @@ from stategraph._engine.limited import limited
 from stategraph._engine.node_context import context_of, kept_name
 from stategraph._engine.parts import drop_parts, load_parts, save_parts
 from stategraph._engine.saving import show, tell
-from stategraph._graph.compatibility import check_compatible
-from stategraph._graph.compiled import CompiledGraph, CompiledNode
-from stategraph._graph.nested import nested_in
-from stategraph._graph.renaming import migrate_state, split_migration
-from stategraph._progress.answers import awaited, before_updates
+from stategraph._graph.compiled import CompiledNode
+from stategraph._progress.answers import without_answers
 from stategraph._progress.origins import GIVEN, Written, origins_after
 from stategraph._progress.tracking import ReadSet, unwatched, watched
-from stategraph._protocol.commands import Amend, Await, Command, Load, Parts, Save, Sleep, StoreFailed, Task
+from stategraph._protocol.commands import Await, Command, Parts, Save, Sleep, StoreFailed, Task
 from stategraph._text.shown import describe_exception
 from stategraph._values import clock
 from stategraph._values.events import EventType
 from stategraph._values.frozen import plain_key
-from stategraph._values.ids import nested_id
 from stategraph._values.progress import KeptParts, Origin, Part, Partial, Pause, Progress, evolved
-from stategraph._values.provenance import Facts, Kind, RunStatus
+from stategraph._values.provenance import Facts
 from stategraph.errors import CheckpointError, CheckpointNotFoundError
-from stategraph.nodes.base import Node
 from stategraph.nodes.context import NodeContext
 from stategraph.nodes.function import data_from
-from stategraph.nodes.step import PartTold
-from stategraph.state import State, data_of, evolve, told, with_data
+from stategraph.nodes.step import NestedStep, PartTold
+from stategraph.state import State, data_of, evolve, with_data
 
 
 @attrs.define(eq=False)
@@ -50,7 +45,10 @@ class StepExecution:
         is_done_before: Whether all parts, or the nested run, were finished before, so that they are only combined now.
         written: The keys that it has written, where some are not saved.
         began_ns: When the attempt began, as clock.monotonic_ns tells it.
+        saves_nothing: Whether nothing of it is saved, nor looked for in the store.
     """
+
+    saves_nothing: ClassVar[bool] = False
 
     run: RunContext
     stage: CompiledNode
@@ -64,6 +62,7 @@ class StepExecution:
     _answered: set[str] = attrs.field(factory=set, init=False)
     _reads: ReadSet | None = attrs.field(default=None, init=False)
     _digested: tuple[Any, str] | None = attrs.field(default=None, init=False)
+    _parts_shown: Partial | None = attrs.field(default=None, init=False)
 
     @property
     def name(self) -> str:
@@ -93,7 +92,7 @@ class StepExecution:
             if not self.is_done_before:
                 raise
             yield from self.tell_failure(error)
-        yield from self._forget_parts()
+        yield from self.forget_parts()
         self._start_over()
         return self.checked(unwatched((yield from self._attempts())))
 
@@ -181,6 +180,15 @@ class StepExecution:
         return watched(self.state, self._reads)
 
     @property
+    def state_for_parts(self) -> State:
+        """The same without what answers a part: all parts see the State that they were made of before it asked."""
+        state = without_answers(self.state)
+        if self.run.plan.persist is None or state is self.state:
+            return self.tracked_state if state is self.state else state
+        self._reads = self._reads or ReadSet(data_of(self.state))
+        return watched(state, self._reads)
+
+    @property
     def _read(self) -> frozenset[str] | None:
         """The keys that were read; None for all, and where reads are not noted."""
         return None if self._reads is None else self._reads.read
@@ -226,6 +234,13 @@ class StepExecution:
         yield from self.tell(EventType.NODE_CHUNK, chunk=chunk)
         yield from show(self.run, self.run.state)
 
+    def show_part(self, label: Any, value: Any) -> Task[None]:
+        """Show a part that has finished, with those before it. They are not kept once more with the run."""
+        if self.run.shows:
+            state, before = self.run.state, self._parts_shown or Partial(self.stage.name)
+            self._parts_shown = before.and_chunk((label, value))
+            yield from show(self.run, evolve(state, progress=evolved(state.progress, partial=self._parts_shown)))
+
     def _show_partial(self, partial: Partial | None) -> None:
         state = self.run.state
         self.run.state = evolve(state, progress=evolved(state.progress, partial=partial))
@@ -240,13 +255,18 @@ class StepExecution:
     def answers(self, pause: Pause) -> bool:
         """Return whether the run was resumed to answer this pause of a nested run, and has the answer."""
         progress, key = self.state.progress, pause.response_param
-        return progress is not None and progress.woken == pause.at and (key is None or self.is_answer(key))
+        woken = None if progress is None else progress.woken
+        return woken is not None and woken.id == pause.id and (key is None or self.is_answer(key))
+
+    @property
+    def is_woken(self) -> bool:
+        """Whether it goes on from a pause that was answered, or has to be answered anew."""
+        return self.state.progress is not None and self.state.progress.woken is not None
 
     @property
     def is_answered(self) -> bool:
         """Whether it goes on from a pause, or has taken an answer: then its inputs alone do not decide its result."""
-        progress = self.state.progress
-        return bool(self._answered) or (progress is not None and progress.woken is not None)
+        return bool(self._answered) or self.is_woken
 
     def take_answers(self, keys: Iterable[str]) -> None:
         """Take the values of some keys as answers to this step; they will answer no other."""
@@ -271,7 +291,7 @@ class StepExecution:
             return
         if run.outer_step is not None:
             yield from run.outer_step.keep_incoming(at_last=at_last)
-        yield from self._stored((Save, run.services.save, run.state))
+        yield from self.stored((Save, run.services.save, run.state))
         run.saved = run.state
 
     def finished_parts(self, made_of: Mapping[str, Any], mark: str = "") -> Task[dict[str, Any]]:
@@ -280,7 +300,7 @@ class StepExecution:
         found = {part.label: part.value for part in run.unsaved_parts if (part.step, part.node) == (at, name)}
         if run.plan.loads_parts:
             about = (run.services, self.state.run_id, at, name)
-            loaded: KeptParts = yield from self._stored((Parts, load_parts, about))
+            loaded: KeptParts = yield from self.stored((Parts, load_parts, about))
             digests = {label: self._digest_of(made_of[label]) for label in loaded.keys() & made_of}
             same = [label for label, digest in digests.items() if digest and digest == loaded.made_of[label]]
             found = {**{label: loaded[label] for label in same}, **found}
@@ -297,7 +317,7 @@ class StepExecution:
         if not run.plan.keeps_parts:
             run.unsaved_parts += parts
         elif parts:
-            yield from self._stored((Parts, save_parts, (run.services, run.state, parts)))
+            yield from self.stored((Parts, save_parts, (run.services, run.state, parts)))
 
     def tell_parts(self, parts: Iterable[PartTold], total: int) -> Task[None]:
         """Report what came of parts of this step, which has so many."""
@@ -307,19 +327,21 @@ class StepExecution:
         """Return the digest of what a part is made of, and of the generation; empty if there is none, or no need."""
         if not self.run.plan.loads_parts:
             return ""
-        if self._digested is None or self._digested[0] is not made_of:  # all branches are made of one State
+        digested = self._digested
+        if digested is None or digested[0] is not made_of:  # all branches are made of one State
             data = data_of(made_of) if isinstance(made_of, State) else {"": made_of}
-            self._digested = made_of, self.run.plan.digest(data, {"generation": self.state.generation})
-        return self._digested[1]
+            digested = made_of, self.run.plan.digest(data, {"generation": self.state.generation})
+            self._digested = digested
+        return digested[1]
 
-    def _forget_parts(self) -> Task[None]:
+    def forget_parts(self) -> Task[None]:
         """Forget what is kept of parts of this step, and its nested run."""
         run, at = self.run, self.state.step + 1
         run.unsaved_parts[:] = [part for part in run.unsaved_parts if part.step != at]
         if run.plan.loads_parts:
-            yield from self._stored((Parts, drop_parts, (run.services, self.state.run_id, at, True)))
+            yield from self.stored((Parts, drop_parts, (run.services, self.state.run_id, at, True)))
 
-    def _stored(self, command: Command) -> Task[Any]:
+    def stored(self, command: Command) -> Task[Any]:
         """Return the answer to a command to the store; raise its failure as one of the store, not of the node."""
         try:
             return (yield command)
@@ -328,72 +350,22 @@ class StepExecution:
         except CheckpointError as error:
             raise StoreFailed from error
 
-    # ------------------------------------------------------------------ a nested run
+    # ------------------------------------------------------------------ nested runs
 
-    def nested_run_id(self) -> str:
-        """Return the id of the nested run."""
-        state = self.state
-        return nested_id(state.run_id, state.step + 1, self.kept_name, state.generation)
+    def nested(self, part: str = "", made_of: Any = None, *, is_branch: bool = False) -> NestedStep:
+        """Return the nested run of this step or, with `part`, that of a part of it.
 
-    def shares(self, key: str, inputs: Mapping[str, Any]) -> bool:
-        """Return whether a key has the same value in the nested run: it is no input, or the very object here."""
-        return key not in inputs or (key in self.state and inputs[key] is self.state[key])
+        A part that is made of something else has another run, which begins anew.
+        """
+        nested_run = cast(Callable[..., NestedStep], self.run.plan.nested_run)
+        return nested_run(self, part, self._digest_of(made_of) if part else "", f"{part}/" if is_branch else "")
 
     @property
     def renames(self) -> Mapping[str, str]:
         """New names of nodes of the nested graph, by old ones."""
         return self.run.renamed_nested.get(self.stage.name, {}) if self._renames is None else self._renames
 
-    def waiting_step(self, nested: State, graph: CompiledGraph) -> tuple[Node, StepExecution] | None:
-        """Return the node at which a nested run waits, and its step; None if it does not wait.
-
-        Raises:
-            GraphMismatchError: the graph has changed.
-        """
-        own, further = split_migration(self.renames, graph)
-        state = migrate_state(nested, own, graph)
-        pause, path = awaited(state), f"{self._path or self.run.nested_path}{self.stage.name}/"
-        if pause is None:
-            return None
-        check_compatible(graph, state, self.run.allow_changed, path)
-        stage = graph.stages[pause.node]
-        return stage.node, StepExecution(self.run, stage, state, renames=further.get(stage.name, {}), path=path)
-
-    def load_nested(self) -> Task[State | None]:
-        """Return the newest saved State of the nested run, None if there is none."""
-        if not self.run.plan.loads_parts:
-            return None
-        try:
-            state: State = yield from self._stored((Load, self.run.services.load, self.nested_run_id()))
-        except CheckpointNotFoundError:
-            return None
-        return state
-
     @property
-    def before_updates(self) -> State | None:
-        """The State without the updates that the nested run has not been given yet; None if there are none."""
-        return before_updates(self.state)
-
-    def hand_on_updates(self) -> Task[None]:
-        """Record, durably, that the nested run has the updates: from now on it may overwrite them."""
-        run = self.run
-        if run.state.progress is None or not run.state.progress.replaced:
-            return
-        run.state = told(evolve(run.state, progress=evolved(run.state.progress, replaced={})), Kind.UPDATE)
-        self.state = run.state
-        yield from self._stored((Amend, run.services.amend, run.state))
-        run.saved = run.state
-
-    def run_nested(self, plan: CompiledGraph, inputs: Mapping[str, Any], updates: Mapping[str, Any]) -> Task[State]:
-        """Return the State that the nested run ends with: completed or, if it waits for an answer, paused.
-
-        If it was begun before, it goes on, with its data updated.
-        """
-        yield from self.keep_incoming()
-        saved = yield from self.load_nested()
-        if saved is not None and saved.status is RunStatus.COMPLETED and updates:
-            yield from self._forget_parts()  # it was made of other data
-            saved = None
-        self.is_done_before = saved is not None and saved.status is RunStatus.COMPLETED and self.attempt == 1
-        start = cast(Callable[..., Task[State]], self.run.plan.start_nested)
-        return (yield from start(self.run, self, nested_in(plan, self.run.plan), saved, inputs, updates))
+    def path(self) -> str:
+        """What leads to this node from the outermost graph: names of nodes, each followed by a slash."""
+        return f"{self._path or self.run.nested_path}{self.stage.name}/"

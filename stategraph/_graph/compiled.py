@@ -17,10 +17,9 @@ from stategraph.nodes.base import Node
 from stategraph.nodes.function import NodeFunction
 
 if TYPE_CHECKING:
-    from stategraph._protocol.commands import Task
     from stategraph._schema.schema import Schema  # imported when used: cattrs
+    from stategraph.nodes.step import NestedStep
     from stategraph.policies import CachePolicy, RetryPolicy
-    from stategraph.state import State
 
 
 class Policies(TypedDict, total=False):
@@ -120,8 +119,8 @@ class CompiledGraph:
         schema: What keys there may be, and what their values are; None for any.
         persist: The only keys that are saved; None for all.
         async_node: The name of a node that is async, if there is one.
-        start_nested: Runs a graph that is a step of this one, as `stategraph._engine.subgraphs.run_nested`; None if no
-            node runs a graph.
+        nested_run: Makes the run of a graph that is a step of this one, or a part of one: the class
+            `stategraph._engine.subgraphs.NestedRun`; None if no node runs a graph.
         lacks: What keeps it from running by itself. Nested, it has the checkpoints of the outer graph.
     """
 
@@ -143,5 +142,5 @@ class CompiledGraph:
     schema: Schema | None = None
     persist: frozenset[str] | None = None
     async_node: str | None = None
-    start_nested: Callable[..., Task[State]] | None = None
+    nested_run: Callable[..., NestedStep] | None = None
     lacks: str = ""

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import attrs
 
 from stategraph._graph.compiled import CompiledGraph
-from stategraph._values.progress import Progress, evolved
+from stategraph._values.progress import Pause, Progress, evolved, pause_of
 from stategraph._values.provenance import EdgeStructure, GraphStructure
 from stategraph.errors import GraphMismatchError
 from stategraph.state import State, evolve
@@ -22,7 +22,7 @@ def split_migration(
     for old, new in migrate.items():
         node, _, nested_new = new.partition("/")
         _, _, nested_old = old.partition("/")
-        runs_graph = node in plan.stages and plan.stages[node].node.runs_graph
+        runs_graph = node in plan.stages and bool(plan.stages[node].node.graphs)
         if new not in plan.stages and nested_new and nested_old and runs_graph:
             nested.setdefault(node, {})[nested_old] = nested_new
         else:
@@ -52,7 +52,7 @@ def migrate_state(saved: State, migrate: Mapping[str, str], plan: CompiledGraph)
         raise GraphMismatchError(saved.run_id, tuple(problems), nodes)
     if is_done:
         return saved
-    pause = saved.pause and attrs.evolve(saved.pause, node=migrate.get(saved.pause.node, saved.pause.node))
+    pause = saved.pause and pause_of([_renamed_pause(pause, migrate) for pause in saved.pause.each])
     return evolve(
         saved,
         checkpoint_node=migrate.get(saved.checkpoint_node, saved.checkpoint_node),
@@ -60,6 +60,10 @@ def migrate_state(saved: State, migrate: Mapping[str, str], plan: CompiledGraph)
         pause=pause,
         progress=_moved_progress(saved.progress or Progress(), migrate),
     )
+
+
+def _renamed_pause(pause: Pause, names: Mapping[str, str]) -> Pause:
+    return attrs.evolve(pause, node=names.get(pause.node, pause.node))
 
 
 def _moved_progress(progress: Progress, migrate: Mapping[str, str]) -> Progress | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import attrs
+
 from stategraph._values import clock
 from stategraph._values.progress import Pause, evolved
 from stategraph._values.provenance import RunStatus
@@ -16,8 +18,7 @@ def awaited(state: State) -> Pause | None:
     progress = state.progress
     if state.pause is not None or progress is None or progress.woken is None or not progress.answer:
         return state.pause
-    *_, key = progress.answer
-    return Pause("it has to be answered anew", progress.next_node, None, key, progress.woken)
+    return progress.woken
 
 
 def awake(paused: State, pause: Pause) -> State:
@@ -27,12 +28,17 @@ def awake(paused: State, pause: Pause) -> State:
     answer = dict(paused.progress.answer) if paused.progress else {}
     if key is not None:  # last, as it is the newest; what the key had before the step stays what it was
         answer[key] = answer.pop(key, (paused[key],) if key in paused else ())
-    progress = evolved(paused.progress, next_node=pause.node, woken=pause.at, answer=answer, answered=answered - {key})
+    woken = attrs.evolve(pause, value=None, others=())
+    progress = evolved(paused.progress, next_node=pause.node, woken=woken, answer=answer, answered=answered - {key})
     return evolve(paused, status=RunStatus.ACTIVE, pause=None, progress=progress)
 
 
 def waiting_anew(paused: State, pause: Pause) -> State:
-    """Return a paused State as one that stands where it waits, without an answer yet."""
+    """Return a paused State as one that stands where it waits, without an answer yet.
+
+    Where it waits for several, an answer is for none of them: it asks them all first.
+    """
+    pause = attrs.evolve(pause, id="", response_param=None) if pause.others else pause
     state, key = awake(paused, pause), pause.response_param
     answered = state.progress.answered if state.progress else frozenset()
     return evolve(state, progress=evolved(state.progress, answered=answered if key is None else answered | {key}))
@@ -50,10 +56,19 @@ def asking_again(state: State) -> State:
         return state
     if state.pause is not None:  # for a further answer: the step begins anew
         state = evolve(state, status=RunStatus.ACTIVE, pause=None)
-    data = {key: value for key, value in data_of(state).items() if key not in progress.answer}
-    data |= {key: old[0] for key, old in progress.answer.items() if old}
     answered = progress.answered | progress.answer.keys()
-    return evolve(with_data(state, data), progress=evolved(progress, answered=answered))
+    return evolve(without_answers(state), progress=evolved(progress, answered=answered))
+
+
+def without_answers(state: State) -> State:
+    """Return the State with the data that it had before answers were given in the step that is being made."""
+    progress = state.progress
+    if progress is None or not progress.answer:
+        return state
+    olds, missing = {**progress.answer}, progress.answer.keys() - data_of(state).keys()
+    pairs = ((key, olds.get(key, (value,))) for key, value in data_of(state).items())  # in their order
+    data = {key: old[0] for key, old in pairs if old}
+    return with_data(state, {**data, **{key: olds[key][0] for key in sorted(missing) if olds[key]}})
 
 
 def is_overdue(pause: Pause) -> bool:

@@ -85,6 +85,12 @@ class Sleep(CommandType):
     """Wait: ``(Sleep, None, seconds)``."""
 
 
+class Gather(CommandType):
+    """Do several tasks at the same time: ``(Gather, None, (tasks, how many at once))``. The answer comes when all are
+    over. Once one has raised, no other begins, those that are at work are stopped, and it is raised.
+    """
+
+
 class Show(CommandType):
     """Show a State to the caller who iterates over the run: ``(Show, None, state)``."""
 
@@ -105,7 +111,7 @@ Task: TypeAlias = Generator[Command, Any, _Answer]
 BLOCKING: tuple[type[CommandType], ...] = (RunNode, Own, Load, Save, Amend, Delete, Flush, Parts, Cache)
 """Calls that may take long, and therefore are not made on an event loop."""
 
-WAITING: tuple[type[CommandType], ...] = (Await, Finish, Limit, Unlimit, Sleep)
+WAITING: tuple[type[CommandType], ...] = (Await, Finish, Limit, Unlimit, Sleep, Gather)
 """What makes a driver wait, or limits how long it may: a bare run asks for none of it."""
 
 

@@ -19,7 +19,9 @@ from stategraph.errors import InvalidRunIdError
 MAX_LENGTH = 200
 """Characters of an id that somebody gives."""
 
-_MARK = "/#"
+NESTED = "/#"
+"""Is in the ids of nested runs and of parts, and in no others: where a call takes too long, it is looked for there."""
+
 _PART = r"[A-Za-z0-9_:@+=-][A-Za-z0-9._:@+=-]*"
 _NUMBER = r"[1-9][0-9]{0,17}"
 _STEP = rf"/#{_NUMBER}(?:~{_NUMBER})?"
@@ -45,7 +47,7 @@ def check_given_id(run_id: str) -> str:
     Raises:
         InvalidRunIdError: it is none, or that of a nested run, which goes on with the run around it.
     """
-    if _MARK in check_run_id(run_id):
+    if NESTED in check_run_id(run_id):
         raise InvalidRunIdError(run_id, f"it names a nested run, which goes on with run {given_id(run_id)!r}")
     return run_id
 
@@ -83,12 +85,12 @@ def nested_id(run_id: str, step: int, node: str, generation: int = 0) -> str:
         generation: How often the run around it was rolled back.
     """
     again = f"~{generation}" if generation else ""
-    return f"{run_id}{_MARK}{step}{again}/{escaped(node)}"
+    return f"{run_id}{NESTED}{step}{again}/{escaped(node)}"
 
 
 def parts_id(run_id: str, step: int, node: str) -> str:
     """Return the id under which the finished parts of a step of a run are kept."""
-    return f"{run_id}{_MARK}{step}#{escaped(node)}"
+    return f"{run_id}{NESTED}{step}#{escaped(node)}"
 
 
 def escaped(name: str) -> str:
@@ -104,12 +106,12 @@ def escaped(name: str) -> str:
 
 def is_nested_id(run_id: str) -> bool:
     """Return whether an id is that of a nested run, or of the finished parts of a step."""
-    return _MARK in run_id
+    return NESTED in run_id
 
 
 def is_parts_id(run_id: str) -> bool:
     """Return whether an id is that of the finished parts of a step."""
-    return "#" in run_id.rpartition(_MARK)[2]
+    return "#" in run_id.rpartition(NESTED)[2]
 
 
 PARTS = "*[^/]#*"
@@ -118,32 +120,32 @@ PARTS = "*[^/]#*"
 
 def outer_id(run_id: str) -> str:
     """Return the id of the run around a nested run or the finished parts of a step; an id that was given, as it is."""
-    return run_id.rpartition(_MARK)[0] or run_id
+    return run_id.rpartition(NESTED)[0] or run_id
 
 
 def given_id(run_id: str) -> str:
     """Return the id that somebody has given to the outermost run around; an id that was given, as it is."""
-    return run_id.partition(_MARK)[0]
+    return run_id.partition(NESTED)[0]
 
 
 def step_of(run_id: str) -> int:
     """Return the step of the run around it that an id is about; 0, a step long past, where the id was damaged."""
-    found = re.match(_NUMBER, run_id.rpartition(_MARK)[2])
+    found = re.match(_NUMBER, run_id.rpartition(NESTED)[2])
     return int(found[0]) if found else 0
 
 
 def generation_of(nested_id_: str) -> int:
     """Return the generation of the run around a nested run in which that was begun."""
-    found = re.match(rf"{_NUMBER}~({_NUMBER})", nested_id_.rpartition(_MARK)[2])
+    found = re.match(rf"{_NUMBER}~({_NUMBER})", nested_id_.rpartition(NESTED)[2])
     return int(found[1]) if found else 0
 
 
 def directly_nested(run_id: str, nested_id_: str) -> str:
     """Return the id of the run nested directly in a run that has this id, or contains the run that has it."""
-    end = nested_id_.find(_MARK, len(run_id) + len(_MARK))
+    end = nested_id_.find(NESTED, len(run_id) + len(NESTED))
     return nested_id_ if end < 0 else nested_id_[:end]
 
 
 def nested_range(run_id: str) -> tuple[str, str]:
     """Return the bounds between which are the ids of all that is nested in a run, at any depth, and no others."""
-    return f"{run_id}{_MARK}", f"{run_id}/$"  # in the order of texts, $ comes next after #
+    return f"{run_id}{NESTED}", f"{run_id}/$"  # in the order of texts, $ comes next after #

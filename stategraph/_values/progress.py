@@ -29,6 +29,10 @@ def _frozen_value(value: Any) -> Any:
     return freeze_at("pause.value", value)
 
 
+def _as_tuple(pauses: Iterable[Pause]) -> tuple[Pause, ...]:
+    return tuple(pauses)
+
+
 @attrs.frozen
 class Pause:
     """What a paused run waits for.
@@ -42,6 +46,8 @@ class Pause:
         deadline: Until when it can be answered; None for ever.
         id: Stands for this pause and no other: for what is shown at this step of this run, and when. The run gives it;
             ``resume(run_id, updates, pause=id)`` answers no other pause.
+        part: The item or branch that asks, if it is the graph of one; of a part of a part, "outer/nested".
+        others: What else the run waits for at the same time: other parts of the same step.
     """
 
     reason: str = attrs.field(validator=attrs.validators.instance_of(str))
@@ -51,6 +57,18 @@ class Pause:
     at: datetime = attrs.field(converter=_in_utc)
     deadline: datetime | None = attrs.field(default=None, converter=attrs.converters.optional(_in_utc))
     id: str = attrs.field(default="", validator=attrs.validators.instance_of(str))
+    part: str = attrs.field(default="", validator=attrs.validators.instance_of(str))
+    others: tuple[Pause, ...] = attrs.field(default=(), converter=_as_tuple)
+
+    @property
+    def each(self) -> tuple[Pause, ...]:
+        """All that the run waits for, one by one."""
+        return attrs.evolve(self, others=()) if self.others else self, *self.others
+
+
+def pause_of(pauses: Sequence[Pause]) -> Pause:
+    """Return the pause of a run that waits for all of these."""
+    return attrs.evolve(pauses[0], others=tuple(pauses[1:]))
 
 
 @attrs.frozen
@@ -144,7 +162,7 @@ class Progress:
     Attributes:
         next_node: The node that comes next, if that is decided already: after a pause, and after a failure that goes to
             a handler. No edge is asked then.
-        woken: When the pause began that was answered last, if that is what the run goes on from.
+        woken: The pause that was answered last, without what it has shown, if that is what the run goes on from.
         answered: Keys whose values have served as answers, and answer no further pause.
         partial: What the node that is running has emitted so far.
         origins: For keys that are not saved, where their values come from.
@@ -152,13 +170,13 @@ class Progress:
             they had none. Nested runs that were begun with these are still to be given the new ones.
         kept_names: For nodes that were renamed since the last step, the names under which their parts are kept.
         answer: The keys of answers that were given since the last step, with what they replaced, as in `replaced`. The
-            last one is that of the pause that began at `woken`.
+            last one is that of the pause `woken`.
         recoveries: How often the run was gone on with after its owner was lost, since the last step.
         turn: The number of the turn that was taken up last, where turns are counted; see `stategraph.turns`.
     """
 
     next_node: str = ""
-    woken: datetime | None = None
+    woken: Pause | None = None
     answered: frozenset[str] = attrs.field(default=_NONE, converter=frozenset)
     partial: Partial | None = None
     origins: Mapping[str, Origin] = attrs.field(factory=dict)

@@ -64,5 +64,7 @@ def ended(screen: Screen, state: State) -> int:
         screen.document(state_shape(state, None, ()))
     else:
         why = "" if state.pause is None else f": {state.pause.reason}"
+        if state.pause is not None and state.pause.others:
+            why += f", and {len(state.pause.others)} more"
         screen.line((state.run_id, "bold"), "  ", (status, STYLES[status]), f"  step {state.step}{why}")
     return END_OF_CALL.get(status, Exit.OK)

@@ -102,6 +102,8 @@ def _pause(pause: Pause | None) -> dict[str, Any] | None:
         "response_param": pause.response_param,
         "at": _time(pause.at),
         "deadline": _time(pause.deadline),
+        "part": pause.part,
+        "others": [_pause(other) for other in pause.others],
     }
 
 

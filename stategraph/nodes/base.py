@@ -13,6 +13,13 @@ if TYPE_CHECKING:
     from stategraph.nodes.step import Question, StepContext
 
 
+def graph_of(given: Any) -> Any:
+    """Return the GraphNode for a graph that is given in place of a function; None if it is none."""
+    if isinstance(given, Node):
+        return next((graph for graph in given.graphs if graph is given), None)
+    return given.as_node() if hasattr(given, "as_node") else None
+
+
 class _Nothing:
     def __repr__(self) -> str:
         return "NOTHING"
@@ -33,8 +40,10 @@ class Node:
     has_parts: bool = False
     """Whether it does its work in parts, which are saved as they finish."""
 
-    runs_graph: bool = False
-    """Whether it runs a graph."""
+    @property
+    def graphs(self) -> tuple[Node, ...]:
+        """The graphs that it runs, each as a GraphNode."""
+        return ()
 
     otherwise: Any = NOTHING
     """The answer to a pause once its deadline has passed; NOTHING if there is none."""

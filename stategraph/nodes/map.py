@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Collection
-from typing import Any, Literal
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, cast
 
+from stategraph._progress.answers import awaited
 from stategraph._protocol.commands import Task
 from stategraph._text.shown import shorten
 from stategraph._values.outline import NodeOutline, Structures
+from stategraph._values.progress import Pause
 from stategraph._values.provenance import ErrorInfo
 from stategraph.nodes._parts.jobs import Job
 from stategraph.nodes._parts.run import Workers, do_parts
 from stategraph.nodes._parts.trying import ItemPolicies
-from stategraph.nodes.base import Node
+from stategraph.nodes.base import Node, graph_of
 from stategraph.nodes.function import FunctionNode
-from stategraph.nodes.step import StepContext
+from stategraph.nodes.step import Question, StepContext
 from stategraph.policies import RetryPolicy
-from stategraph.state import State
+from stategraph.state import State, evolve
+
+if TYPE_CHECKING:
+    from stategraph.nodes._parts.graphs import GraphJob
+    from stategraph.nodes.subgraph import GraphNode, Nestable
 
 
 class MapNode(Node):
@@ -26,7 +32,9 @@ class MapNode(Node):
     Each result is saved on its own as it comes: after a crash only the other items are done again.
 
     Args:
-        function: A sync or async function of an item (and, if it has a second parameter for it, of a NodeContext).
+        function: A sync or async function of an item (and, if it has a second parameter for it, of a NodeContext). Or a
+            graph, or what its `as_node` makes of it: it runs for each item, a mapping, with which it begins, and may
+            pause. The result is what `outputs` says or, without that, all data of its end.
         over: The key of the list or tuple.
         into: The key of the list of results.
         max_workers: How many items are done at the same time; by default up to four more than there are processors.
@@ -47,7 +55,7 @@ class MapNode(Node):
 
     def __init__(  # noqa: PLR0913 - what is said of each item
         self,
-        function: Callable[..., Any],
+        function: Callable[..., Any] | Node | Nestable,
         over: str,
         into: str,
         max_workers: int | None = None,
@@ -63,19 +71,41 @@ class MapNode(Node):
                 raise TypeError(f"{name}: {shorten(key)} is not allowed; the name of a key is")
         if on_error not in ("raise", "collect"):
             raise ValueError(f'on_error: {shorten(on_error)} is not allowed; "raise" and "collect" are')
-        self._function = FunctionNode.of(function)
+        self.over, self.into, self.on_error = over, into, on_error
+        self._workers = Workers(max_workers, processes, policies=_policies(retry, timeout, rate))
+        self._graph: GraphNode | None = graph_of(function)
+        if self._graph is not None:
+            _check_graph_alone(self._workers)
+            return
+        self._function = FunctionNode.of(cast("Callable[..., Any]", function))
         if self._function.is_generator:
             raise TypeError("a generator puts out chunks, which an item cannot do")
         if processes and (self._function.is_async or self._function.wants_context):
             raise TypeError("processes: what runs in a process is a sync function of an item alone")
-        self.over, self.into, self.on_error = over, into, on_error
-        self.is_async = self._function.is_async
-        self._workers = Workers(max_workers, processes, policies=_policies(retry, timeout, rate))
 
     @property
-    def function(self) -> Callable[..., Any]:
-        """What is called for each item."""
-        return self._function.given
+    def function(self) -> Callable[..., Any] | GraphNode:
+        """What is called for each item, or the node of the graph that is run."""
+        return self._function.given if self._graph is None else self._graph
+
+    @property
+    def is_async(self) -> bool:  # type: ignore[override]
+        """Whether the function is, or a node of the graph."""
+        return self._function.is_async if self._graph is None else self._graph.is_async
+
+    @property
+    def pauses(self) -> bool:  # type: ignore[override]
+        """Whether a node of the graph does."""
+        return self._graph is not None and self._graph.pauses
+
+    @property
+    def graphs(self) -> tuple[Node, ...]:
+        return () if self._graph is None else (self._graph,)
+
+    @property
+    def asks_for(self) -> frozenset[str]:
+        """The keys of the nodes of the graph."""
+        return frozenset() if self._graph is None else self._graph.asks_for
 
     @property
     def reads(self) -> frozenset[str]:
@@ -91,26 +121,90 @@ class MapNode(Node):
         """Return the key of the list of results."""
         return (self.into,)
 
-    def made_of(self) -> tuple[Any, ...]:
-        return self.function, self.over, self.into, self.on_error
+    def made_of(self) -> tuple[Any, ...] | None:
+        return None if self._graph is not None else (self.function, self.over, self.into, self.on_error)
 
     def outline(self, others: Structures) -> NodeOutline:
-        return NodeOutline("map", (f"each of {self.over}",))
+        nested = None if self._graph is None else self._graph.outline(others).nested
+        return NodeOutline("map", (f"each of {self.over}",), nested)
+
+    def problems(self, name: str) -> Iterator[str]:
+        return iter(()) if self._graph is None else self._graph.problems(name)
 
     def execute(self, step: StepContext) -> Task[Any]:
         """Do the items, and list what they return."""
+        items = self._items(step)
+        accept = functools.partial(_accepted, step, self.into)
+        if self._graph is None:
+            jobs = [self._job(step, str(place), item) for place, item in enumerate(items)]
+            results: Any = yield from do_parts(step, jobs, self._workers, accept, _chunk)
+        else:
+            from stategraph.nodes._parts.graphs import do_graph_parts  # imported when used: few items are graphs
+
+            results = yield from do_graph_parts(step, self._graph_jobs(step, items), self._workers, accept)
+            if isinstance(results, Pause):
+                return evolve(step.state, pause=results)
+        return {self.into: [results[str(place)] for place in range(len(items))]}
+
+    def asked(self, step: StepContext) -> Task[Question]:
+        """Return what the graph of an item asked."""
+        pause = awaited(step.state)
+        if self._graph is None or pause is None:
+            return (yield from super().asked(step))
+        from stategraph.nodes._parts.graphs import asked_by_part
+
+        found = yield from asked_by_part(step, self._graph_jobs(step, self._items(step)), pause)
+        return found or (yield from super().asked(step))
+
+    def _items(self, step: StepContext) -> list[Any] | tuple[Any, ...]:
         items = step.tracked_state.get(self.over)
         if not isinstance(items, list | tuple):
             found = "not in the State" if self.over not in step.state else f"a {type(items).__name__}"
             raise TypeError(f"it goes over {self.over!r}, a list or a tuple, but that is {found}")
-        jobs = [self._job(step, str(place), item) for place, item in enumerate(items)]
-        accept = functools.partial(_accepted, step, self.into)
-        results = yield from do_parts(step, jobs, self._workers, accept)
-        return {self.into: [results[job.label] for job in jobs]}
+        return items
 
     def _job(self, step: StepContext, label: str, item: Any) -> Job:
-        collect = functools.partial(ErrorInfo.of, node=step.name) if self.on_error == "collect" else None
-        return Job(label, self._function.bound(step, label), item, collect)
+        return Job(label, self._function.bound(step, label), item, self._collect(step))
+
+    def _collect(self, step: StepContext) -> Callable[[Exception], ErrorInfo] | None:
+        return functools.partial(ErrorInfo.of, node=step.name) if self.on_error == "collect" else None
+
+    def _graph_jobs(self, step: StepContext, items: Sequence[Any]) -> list[GraphJob]:
+        from stategraph.nodes._parts.graphs import GraphJob
+
+        graph = cast("GraphNode", self._graph)
+        return [
+            GraphJob(
+                str(place),
+                graph,
+                item,
+                functools.partial(_given_to_graph, graph, place),
+                lambda _, final: graph.left_of_item(final),
+                collect=self._collect(step),
+            )
+            for place, item in enumerate(items)
+        ]
+
+
+def _given_to_graph(graph: GraphNode, place: int, item: Any) -> Mapping[str, Any]:
+    """Return what the graph of an item begins with."""
+    if not isinstance(item, Mapping):
+        found = f"item {place} is {shorten(item)} ({type(item).__name__})"
+        raise TypeError(f'{found}; a graph begins with a mapping, such as {{"item": ...}}')
+    return graph.given(State(item))
+
+
+def _check_graph_alone(workers: Workers) -> None:
+    """Raise TypeError if something is said of items that graphs are told of their nodes."""
+    if workers.processes:
+        raise TypeError("processes: a graph runs in this process; what runs in a process is a function")
+    if workers.policies is not None:
+        said = ", ".join(name for name in ("retry", "timeout", "rate") if getattr(workers.policies, name) is not None)
+        raise TypeError(f"{said}: for items that are graphs, say it of their nodes: graph.add_node(..., retry=...)")
+
+
+def _chunk(label: str, value: Any) -> tuple[int, Any]:
+    return int(label), value
 
 
 def _policies(retry: RetryPolicy | None, timeout: float | None, rate: float | None) -> ItemPolicies | None:
@@ -120,5 +214,5 @@ def _policies(retry: RetryPolicy | None, timeout: float | None, rate: float | No
 def _accepted(step: StepContext, key: str, place: str, result: Any) -> Any:
     """Return the result of an item as it is kept."""
     if isinstance(result, State) and result.pause is not None:
-        raise ValueError("an item cannot pause the run: pause in a node before or after")
+        raise ValueError("an item cannot pause the run: pause in a node before or after, or let a graph be the item")
     return step.checked_item(key, place, result)

@@ -3,27 +3,33 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from functools import partial
+from itertools import chain
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
+from stategraph._progress.answers import awaited
 from stategraph._progress.tracking import unwatched
 from stategraph._protocol.commands import Task
 from stategraph._text.shown import shorten
 from stategraph._util.callables import answered, problem_of
 from stategraph._util.validators import is_name
 from stategraph._values.outline import NodeOutline, Structures
+from stategraph._values.progress import Pause
 from stategraph._values.provenance import GraphStructure
 from stategraph.nodes._parts.jobs import Job
 from stategraph.nodes._parts.run import Workers, do_parts
-from stategraph.nodes.base import Node
+from stategraph.nodes.base import Node, graph_of
 from stategraph.nodes.changes import changes_from
 from stategraph.nodes.function import FunctionNode, NodeFunction
-from stategraph.nodes.step import StepContext
-from stategraph.state import State
+from stategraph.nodes.step import Question, StepContext
+from stategraph.state import State, evolve
 
 if TYPE_CHECKING:
     from stategraph._schema.schema import Schema
+    from stategraph.nodes._parts.graphs import GraphJob
+    from stategraph.nodes.subgraph import GraphNode, Nestable
 
 Reducer = Callable[[Any, Any], Any]
 
@@ -35,7 +41,8 @@ class ParallelNode(Node):
     threads, async ones as tasks.
 
     Args:
-        branches: Functions as for a node, by the names of the branches.
+        branches: Functions as for a node, by the names of the branches. Or graphs, or what their `as_node` makes of
+            them: their runs may pause.
         max_workers: How many run at the same time; by default up to four more than there are processors.
         reducers: For keys that several branches write: a sync function of two values that makes one of them, called in
             declared order. Any other key that two branches write is an error.
@@ -52,7 +59,7 @@ class ParallelNode(Node):
 
     def __init__(
         self,
-        branches: Mapping[str, NodeFunction],
+        branches: Mapping[str, NodeFunction | Node | Nestable],
         max_workers: int | None = None,
         *,
         reducers: Mapping[str, Reducer] | None = None,
@@ -65,26 +72,54 @@ class ParallelNode(Node):
         self._reducers = _checked_reducers(reducers)
         if on_failure not in ("cancel", "finish"):
             raise ValueError(f'on_failure: {shorten(on_failure)} is not allowed; "cancel" and "finish" are')
-        if processes and any(branch.is_async or branch.wants_context for branch in self._branches.values()):
+        if processes and any(map(_needs_this_process, self._branches.values())):
             raise TypeError("processes: a branch in a process is a sync function of the data alone")
         self._workers = Workers(max_workers, processes, stops=on_failure == "cancel")
-        self.is_async = any(branch.is_async for branch in self._branches.values())
 
     @property
-    def branches(self) -> Mapping[str, NodeFunction]:
-        """The functions by the names of their branches."""
-        return MappingProxyType({name: branch.given for name, branch in self._branches.items()})
+    def branches(self) -> Mapping[str, NodeFunction | GraphNode]:
+        """The functions, or the nodes of the graphs, by the names of their branches."""
+        branches = self._branches.items()
+        functions = {name: branch.given if isinstance(branch, FunctionNode) else branch for name, branch in branches}
+        return MappingProxyType(functions)
+
+    @property
+    def is_async(self) -> bool:  # type: ignore[override]
+        """Whether a branch is."""
+        return any(branch.is_async for branch in self._branches.values())
+
+    @property
+    def pauses(self) -> bool:  # type: ignore[override]
+        """Whether the graph of a branch does."""
+        return any(branch.pauses for branch in self._branches.values())
+
+    @property
+    def graphs(self) -> tuple[Node, ...]:
+        return tuple(chain.from_iterable(branch.graphs for branch in self._branches.values()))
+
+    @property
+    def asks_for(self) -> frozenset[str]:
+        """The keys of the graphs of its branches."""
+        return frozenset().union(*(branch.asks_for for branch in self._branches.values()))
 
     def typed(self, name: str, schema: Schema) -> ParallelNode:
         made = copy.copy(self)
-        made._branches = {branch: node.typed(name, schema) for branch, node in self._branches.items()}
+        made._branches = {
+            branch: node.typed(name, schema) if isinstance(node, FunctionNode) else node
+            for branch, node in self._branches.items()
+        }
         return made
 
-    def made_of(self) -> tuple[Any, ...]:
-        return *self.branches.items(), *self._reducers.items()
+    def made_of(self) -> tuple[Any, ...] | None:
+        return None if self.graphs else (*self.branches.items(), *self._reducers.items())
 
     def outline(self, others: Structures) -> NodeOutline:
-        return NodeOutline("parallel", nested=GraphStructure(tuple(self._branches), ()))
+        drawn = {name: branch.outline(others) for name, branch in self._branches.items()}
+        outlines = {name: outline for name, outline in drawn.items() if outline is not None}
+        return NodeOutline("parallel", nested=GraphStructure(tuple(self._branches), (), outlines=outlines))
+
+    def problems(self, name: str) -> Iterator[str]:
+        return chain.from_iterable(graph.problems(name) for graph in self.graphs)
 
     def part_writes(self, value: Any) -> Collection[str]:
         """Return the keys that a branch has changed."""
@@ -92,12 +127,45 @@ class ParallelNode(Node):
 
     def execute(self, step: StepContext) -> Task[Any]:
         """Do the branches, and merge what they return."""
-        argument = dict(step.tracked_state) if self._workers.processes else step.tracked_state
-        jobs = [Job(name, branch.bound(step, name), argument) for name, branch in self._branches.items()]
-        changes = yield from do_parts(
-            step, jobs, self._workers, lambda _, result: _changes(step.checked(result), step.state)
-        )
+        given = step.state_for_parts
+
+        def accept(_: str, result: Any) -> dict[str, Any]:
+            return _changes(step.checked(result), given)
+
+        if self.graphs:
+            from stategraph.nodes._parts.graphs import do_graph_parts  # imported when used: few branches are graphs
+
+            changes: Any = yield from do_graph_parts(step, self._graph_jobs(step, given), self._workers, accept)
+            if isinstance(changes, Pause):
+                return evolve(step.state, pause=changes)
+        else:
+            argument = dict(given) if self._workers.processes else given
+            jobs = [self._job(step, name, argument) for name in self._branches]
+            changes = yield from do_parts(step, jobs, self._workers, accept, _chunk)
         return self._merged(step.state, {name: changes[name] for name in self._branches})
+
+    def asked(self, step: StepContext) -> Task[Question]:
+        """Return what the graph of a branch asked."""
+        pause = awaited(step.state)
+        if not self.graphs or pause is None:
+            return (yield from super().asked(step))
+        from stategraph.nodes._parts.graphs import asked_by_part
+
+        found = yield from asked_by_part(step, self._graph_jobs(step, step.state_for_parts), pause)
+        return found or (yield from super().asked(step))
+
+    def _job(self, step: StepContext, name: str, argument: Any) -> Job:
+        return Job(name, cast(FunctionNode, self._branches[name]).bound(step, name), argument)
+
+    def _graph_jobs(self, step: StepContext, given: State) -> list[GraphJob | Job]:
+        from stategraph.nodes._parts.graphs import GraphJob
+
+        return [
+            GraphJob(name, branch, given, branch.given, partial(branch.left, given), is_branch=True)
+            if not isinstance(branch, FunctionNode)
+            else self._job(step, name, given)
+            for name, branch in self._branches.items()
+        ]
 
     def _merged(self, state: State, changes: Mapping[str, Mapping[str, Any]]) -> State:
         """Return the State with the changes of all branches."""
@@ -133,6 +201,10 @@ class ParallelNode(Node):
         return answered(reduced, f"reducers[{key!r}]")
 
 
+def _chunk(label: str, change: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    return label, dict(change["set"])
+
+
 def _checked_name(name: object) -> str:
     if not isinstance(name, str) or not is_name(name):
         raise ValueError(f"a branch is named {shorten(name)}; a name has 1 to 200 printable characters")
@@ -151,9 +223,16 @@ def _checked_reducers(reducers: Mapping[str, Reducer] | None) -> dict[str, Reduc
     return dict(reducers or {})
 
 
-def _branch(name: str, function: NodeFunction) -> FunctionNode:
+def _needs_this_process(branch: FunctionNode | GraphNode) -> bool:
+    return not isinstance(branch, FunctionNode) or branch.is_async or branch.wants_context
+
+
+def _branch(name: str, function: Any) -> FunctionNode | GraphNode:
+    graph: GraphNode | None = graph_of(function)
+    if graph is not None:
+        return graph
     if isinstance(function, Node):
-        raise TypeError(f"branch {name!r}: a branch is a function, not a {type(function).__name__}")
+        raise TypeError(f"branch {name!r}: a branch is a function or a graph, not a {type(function).__name__}")
     try:
         branch = FunctionNode.of(function)
     except TypeError as error:
@@ -167,6 +246,6 @@ def _changes(result: Any, state: State) -> dict[str, Any]:
     """Return what a branch has changed, as it is saved."""
     result = unwatched(result)
     if isinstance(result, State) and result.pause is not None:
-        raise ValueError("a branch cannot pause the run: pause in a node before or behind")
+        raise ValueError("a branch cannot pause the run: pause in a node before or after, or let a graph be the branch")
     changed, removed = changes_from(result, state)
     return {"set": changed, "removed": removed}

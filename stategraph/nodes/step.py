@@ -37,6 +37,10 @@ class StepContext(Protocol):
     def tracked_state(self) -> State:
         """The State as it is handed to the functions of a user: reads are noted if the step may have to be repeated."""
 
+    @property
+    def state_for_parts(self) -> State:
+        """The same without what answers a part: all parts see the State that they were made of before it asked."""
+
     # ------------------------------------------------------------------ calling
 
     def context(self, part: str = "") -> NodeContext:
@@ -75,26 +79,42 @@ class StepContext(Protocol):
     def keep_parts(self, finished: Mapping[str, Any], made_of: Mapping[str, Any], mark: str = "") -> Task[None]:
         """Save parts of this step that have finished, with what they were made of; with a `mark`, something else."""
 
+    def show_part(self, label: Any, value: Any) -> Task[None]:
+        """Show a part that has finished to whoever iterates over the run."""
+
     def tell_parts(self, parts: Iterable[PartTold], total: int) -> Task[None]:
         """Report what came of parts of this step, which has so many."""
 
-    # ------------------------------------------------------------------ a nested graph
+    # ------------------------------------------------------------------ nested graphs
+
+    def nested(self, part: str = "", made_of: Any = None, *, is_branch: bool = False) -> NestedStep:
+        """Return the run of a graph as this step or, with `part`, as that part of it, made of this."""
+
+
+class NestedStep(Protocol):
+    """The run of a graph as a step of a run, or as a part of one.
+
+    Attributes:
+        is_done_before: Whether it was complete before this attempt.
+    """
+
+    is_done_before: bool
 
     @property
     def before_updates(self) -> State | None:
-        """The State without the updates that the nested run has not been given yet; None if there are none."""
+        """The State without the updates that it has not been given yet; None if there are none."""
 
-    def run_nested(self, graph: Any, inputs: Mapping[str, Any], updates: Mapping[str, Any]) -> Task[State]:
-        """Return the State that the run of a nested graph ends with: completed or, if it waits for an answer, paused.
+    def result(self, plan: Any, inputs: Mapping[str, Any], updates: Mapping[str, Any]) -> Task[State]:
+        """Return the State that it ends with: completed or, if it waits for an answer, paused.
 
-        A run of it that was begun before goes on, with its data updated.
+        If it was begun before, it goes on, with its data updated.
         """
 
-    def load_nested(self) -> Task[State | None]:
-        """Return the newest saved State of the nested run, None if there is none."""
+    def load(self) -> Task[State | None]:
+        """Return its newest saved State, None if there is none."""
 
-    def waiting_step(self, nested: State, graph: Any) -> tuple[WaitingNode, StepContext] | None:
-        """Return the node at which a nested run waits, and its step; None if it does not wait.
+    def waiting_step(self, state: State, graph: Any) -> tuple[WaitingNode, StepContext] | None:
+        """Return the node at which it waits, and its step; None if it does not wait.
 
         Raises:
             GraphMismatchError: the graph has changed.

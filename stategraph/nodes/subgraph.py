@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import attrs
@@ -13,11 +14,11 @@ from stategraph._protocol.commands import Task
 from stategraph._text.shown import shorten
 from stategraph._util.callables import answered, problem_of
 from stategraph._values.outline import NodeOutline, Structures
-from stategraph._values.provenance import GraphStructure, RunStatus
+from stategraph._values.provenance import GraphStructure
 from stategraph._values.sameness import differing_items
 from stategraph.errors import GraphError
 from stategraph.nodes.base import Node
-from stategraph.nodes.step import Question, StepContext
+from stategraph.nodes.step import NestedStep, Question, StepContext
 from stategraph.state import State, evolve
 
 if TYPE_CHECKING:
@@ -65,7 +66,6 @@ class GraphNode(Node):
     """
 
     has_parts = True
-    runs_graph = True
 
     def __init__(
         self, graph: Nestable, plan: Callable[[], NestedGraph], inputs: Keys = None, outputs: Keys = None
@@ -93,20 +93,33 @@ class GraphNode(Node):
         """The keys that come out, where they are named."""
         return frozenset(self._outputs) if isinstance(self._outputs, Mapping) else frozenset()
 
+    @property
+    def graphs(self) -> tuple[Node, ...]:
+        return (self,)
+
     def execute(self, step: StepContext) -> Task[Any]:
         """Run the graph, or go on with it."""
-        state = step.state
-        given = self._given(step.tracked_state)
-        final = yield from step.run_nested(self._plan(), given, self._updates(step.before_updates, given))
-        if final.status is RunStatus.PAUSED:
-            return evolve(state, pause=final.pause)
+        nested, given = step.nested(), self.given(step.tracked_state)
+        final = yield from nested.result(self._plan(), given, self._updates(nested.before_updates, given))
+        return evolve(step.state, pause=final.pause) if final.pause is not None else self.left(step.state, given, final)
+
+    def part_result(self, nested: NestedStep, given: Mapping[str, Any]) -> Task[State]:
+        """Return the State that the graph ends with as a part of a step."""
+        return nested.result(self._plan(), given, {})
+
+    def left(self, state: State, given: Mapping[str, Any], final: State) -> Any:
+        """Return what it returns to a State, from what the graph was given and what it has ended with."""
         if self._outputs is not None:
             return _selected("outputs", self._outputs, final)
         changed = differing_items(given, final)
         gone = [key for key in given if key not in final] if self._inputs is None else []
         return state.update(changed) if not gone else _without(state.update(changed), gone)
 
-    def _given(self, state: State) -> dict[str, Any]:
+    def left_of_item(self, final: State) -> dict[str, Any]:
+        """Return what stands for an item: the outputs or, where none are said, all data of the end."""
+        return dict(final) if self._outputs is None else _selected("outputs", self._outputs, final)
+
+    def given(self, state: State) -> dict[str, Any]:
         """Return what the nested run begins with: what the inputs say; else the State or, with a schema, its fields."""
         if self._inputs is not None:
             return _selected("inputs", self._inputs, state)
@@ -121,7 +134,7 @@ class GraphNode(Node):
             known = {name: key for name, key in self._inputs.items() if key in before}
             return differing_items(_selected("inputs", known, before), given)
         try:
-            old = self._given(before)
+            old = self.given(before)
         except Exception:  # noqa: BLE001 - this may be what the updates have fixed
             old = {}
         return differing_items(old, given)
@@ -132,9 +145,12 @@ class GraphNode(Node):
         return frozenset().union(*(stage.node.asks_for for stage in self._plan().stages.values()))
 
     def asked(self, step: StepContext) -> Task[Question]:
+        return self.asked_in(step.nested())
+
+    def asked_in(self, run: NestedStep) -> Task[Question]:
         """Return what a node of the graph asked; an answer has to fit the schema of the graph as well."""
-        saved, plan = (yield from step.load_nested()), self._plan()
-        waiting = None if saved is None else step.waiting_step(saved, plan)
+        saved, plan = (yield from run.load()), self._plan()
+        waiting = None if saved is None else run.waiting_step(saved, plan)
         if waiting is None:
             return Question(self, () if saved is not None else (_not_asked,))
         node, nested = waiting
@@ -168,6 +184,11 @@ class GraphNode(Node):
             yield from (f"in graph {error.graph!r} of node {name!r}: {problem}" for problem in error.problems)
 
 
+def _graphs_of(node: Any) -> Iterable[Any]:
+    """Return the graphs that a node runs, as nodes."""
+    return node.graphs if isinstance(node, Node) else ()
+
+
 def _not_asked(answer: Any) -> Any:
     raise ValueError("its graph begins anew, and asks its own question: resume without an answer, then look at it")
 
@@ -178,9 +199,7 @@ def _fitting(schema: Schema, key: str, state: State, answer: Any) -> Any:
 
 def _nesting(graph: Nestable, names: tuple[str, ...], above: tuple[int, ...]) -> Iterator[str]:
     """Yield graphs that contain themselves, and graphs that are nested too deep."""
-    for node in graph.nodes.values():
-        if not isinstance(node, GraphNode):
-            continue
+    for node in chain.from_iterable(_graphs_of(node) for node in graph.nodes.values()):
         path = " -> ".join([*names, node.graph.name])
         if id(node.graph) in above:
             yield f"graph {node.graph.name!r} contains itself: {path}"

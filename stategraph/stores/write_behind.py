@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import os
-import threading
 from collections import deque
 from collections.abc import Sequence
 from itertools import groupby
@@ -14,6 +13,7 @@ from weakref import WeakSet
 import attrs
 
 from stategraph._owners.holds import Hold, acting, on_behalf_of
+from stategraph._util.dropped import reaper
 from stategraph._values.frozen import are_settled, freeze, is_settled
 from stategraph._values.progress import KeptParts, Part
 from stategraph.state import State, data_of
@@ -82,8 +82,9 @@ class WriteBehindStore:
 
     def renew(self) -> None:
         """Take locks of its own, also in a forked child: the threads that had them are not there."""
-        self._lock = threading.RLock()
-        self._saving = threading.RLock()  # held by the thread that saves
+        # The end of a dropped run may wait for them: whoever holds one must not wait for such an end.
+        self._lock = reaper.known_lock()
+        self._saving = reaper.known_lock()  # held by the thread that saves
 
     def has_room_for(self, state: State) -> bool:
         """Return whether `save` would do no more than queue the State: neither wait, nor call its values."""

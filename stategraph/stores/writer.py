@@ -45,7 +45,7 @@ class Writer:
     """
 
     def __init__(self) -> None:
-        self._lock = threading.RLock()
+        self._lock = reaper.known_lock()  # the end of a dropped run may wait for it
         self._waiting: dict[int, Queued] = {}
         self._thread: threading.Thread | None = None
         self._rests = False

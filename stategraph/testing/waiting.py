@@ -15,6 +15,7 @@ from stategraph.stores import CheckpointStore
 
 _NOON = datetime(2024, 5, 29, 12, 0, 0, 1, tzinfo=UTC)
 _PAUSE = Pause("approve it", "review", {"draft": ("a", 1)}, "verdict", _NOON, _NOON.replace(year=2030), "0a1b")
+_WOKEN = attrs.evolve(_PAUSE, value=None)
 
 
 def _keys(*keys: str) -> Any:  # mypy cannot tell of what a converter makes a frozenset
@@ -23,7 +24,9 @@ def _keys(*keys: str) -> Any:  # mypy cannot tell of what a converter makes a fr
 
 PROGRESSES: dict[str, Progress] = {
     "the next node": Progress(next_node="review"),
-    "the answer to a pause": Progress(next_node="review", woken=_NOON, answer={"verdict": ()}),
+    "the answer to a pause": Progress(
+        next_node="review", woken=attrs.evolve(_PAUSE, value=None), answer={"verdict": ()}
+    ),
     "keys that were answers": Progress(answered=_keys("verdict", "name")),
     "chunks": Progress(partial=Partial("write", ("Once ", {"upon": (1, None)}, b"\0", 2**70))),
     "no chunks yet": Progress(partial=Partial("write")),
@@ -34,7 +37,7 @@ PROGRESSES: dict[str, Progress] = {
     "what was replaced": Progress(replaced={"n": (), "orders": ([{"id": (1, None)}],), "note": ("\0",)}),
     "all of it": Progress(
         next_node="review",
-        woken=_NOON,
+        woken=attrs.evolve(_WOKEN, part="3/left"),
         answer={"a": (0,)},
         answered=_keys("a"),
         partial=Partial("w", (1,)),

@@ -158,8 +158,7 @@ class Pages:
         state = newest if place == len(rows) - 1 else self.reader.state(rows[place])
         keys = _number(asked, "keys", 0, max(len(state) - 1, 0))
         waits = newest.status in (RunStatus.PAUSED, RunStatus.CANCELLED)  # an answer takes up a cancelled run, too
-        pause = newest.pause if waits else None
-        form = self._form(graph, pause)
+        pauses = newest.pause.each if waits and newest.pause is not None else ()
         return self._rendered(
             request,
             "run.html",
@@ -179,18 +178,15 @@ class Pages:
             children=children[:_PAGE],
             more_children=children[_PAGE - 1].cursor if len(children) > _PAGE else None,
             parts=self.reader.parts(newest),
-            form=form,
-            pause=pause,
+            pauses=[(pause, self._form(graph, pause)) for pause in pauses],
             can_change=graph is not None,
             problem=self.doings.problem(run_id),
             version=version,
         )
 
-    def _form(self, graph: StateGraph | None, pause: Pause | None) -> Form | None:
+    def _form(self, graph: StateGraph | None, pause: Pause) -> Form | None:
         """Return what a pause asks for; None if to go on is answer enough."""
-        if pause is None or pause.response_param is None:
-            return None
-        return form_of(graph, pause.node, pause.response_param)
+        return None if pause.response_param is None else form_of(graph, pause.node, pause.response_param)
 
     def picture(self, request: Request, asked: Mapping[str, str]) -> Response:
         """Show the picture of a run."""

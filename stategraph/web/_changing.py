@@ -33,9 +33,9 @@ Make: TypeAlias = Callable[[StateGraph, Summary, Mapping[str, str]], Change]
 
 
 def _answer(graph: StateGraph, run: Summary, given: Mapping[str, str]) -> Change:
-    pause, asked = run.pause, given.get("pause", "")
-    updates: dict[str, Any] | None = None
-    if pause is not None and pause.id == asked and pause.response_param is not None:
+    asked, updates = given.get("pause", ""), None
+    pause = next((pause for pause in (run.pause.each if run.pause else ()) if pause.id == asked), None)
+    if pause is not None and pause.response_param is not None:
         updates = {pause.response_param: form_of(graph, pause.node, pause.response_param).answer(given)}
     how: dict[str, Any] = {"by": _by(given)}
     if updates is None or run.status != RunStatus.CANCELLED:

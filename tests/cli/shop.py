@@ -21,7 +21,7 @@ REPOSITORY = Path(stategraph.__file__).parents[1]
 APP = """
 import attrs
 from stategraph import (
-    CheckpointConfig, GraphConfig, InterruptNode, State, StateGraph, register_type
+    CheckpointConfig, GraphConfig, InterruptNode, MapNode, State, StateGraph, register_type
 )
 
 @register_type(name="shop.Order")
@@ -64,6 +64,14 @@ def letters():
     graph.set_entry_point("write")
     graph.set_exit_point("send")
     return graph
+
+def many():
+    checkpoint = CheckpointConfig(store="sqlite", retention="full", preserve=True, options={"path": "runs.db"})
+    all_orders = StateGraph(GraphConfig("all-orders", observer="noop", checkpoint=checkpoint))
+    all_orders.add_node("each", MapNode(make().as_node(outputs=["shipped"]), over="orders", into="shipped"))
+    all_orders.set_entry_point("each")
+    all_orders.set_exit_point("each")
+    return all_orders
 
 def broken():
     raise RuntimeError("no graph today")

@@ -52,6 +52,26 @@ def test_only_the_pause_that_was_meant_is_answered(shop):
     assert process(*ANSWER, "true", "--pause", pause, cwd=shop).code == 0
 
 
+def test_one_of_several_questions_is_answered(shop):
+    """It has to be said which; `show` tells how."""
+    begin = "import app; app.many().execute(app.State({'orders': [{}, {}]}, run_id='many'))"
+    subprocess.run([sys.executable, "-c", begin], cwd=shop, env=environment(), check=True)
+    answer = ["answer", "many", "--graph", "app:many"]
+    pauses = json.loads(call("--store", "runs.db", "show", "many", "--json").out)["pause"]
+    other = pauses["others"][0]
+    assert (pauses["part"], other["part"]) == ("0", "1")
+    shown = call("--store", "runs.db", "show", "many").out
+    assert f"stategraph answer many VALUE --graph MODULE:NAME --pause {other['id']}" in shown
+
+    refused = process(*answer, "true", cwd=shop)
+    assert refused.code == 2
+    assert "many waits for 2 answers: say which is given, with --pause" in refused.err
+    assert process(*answer, "second", "--pause", other["id"], cwd=shop).code == 4
+    assert process(*answer, "first", cwd=shop).code == 0
+    data = json.loads(call("--store", "runs.db", "show", "many", "--json").out)["data"]
+    assert data["shipped"] == [{"shipped": "first"}, {"shipped": "second"}]
+
+
 def test_a_run_is_resumed(shop):
     """With other data; one that fails ends with 1, one that pauses with 4."""
     resume = ["resume", "burnt", "--graph", "app:graph"]

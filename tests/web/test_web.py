@@ -15,7 +15,7 @@ import attrs
 import httpx2 as httpx
 import pytest
 
-from stategraph import ConfigError, ExecutionError, State
+from stategraph import ConfigError, ExecutionError, MapNode, State, StateGraph
 from stategraph.stores.memory import MemoryStore
 from stategraph.stores.sqlite import SqliteStore
 from stategraph.web import app
@@ -203,6 +203,29 @@ def test_an_answer_is_given_and_the_run_goes_on(page, store, graph):
     until(lambda: store.load("claim").status == "completed")
     assert store.load("claim")["paid"] == 7
     assert "ann" in [row.by for row in store.history("claim")]
+
+
+def test_each_of_several_questions_has_a_form(store):
+    """And what is sent with one answers that."""
+    ask = asks(store)
+    graph = StateGraph(ask.config, store=store)
+    graph.add_node("each", MapNode(ask, over="names", into="said"))
+    graph.set_entry_point("each")
+    graph.set_exit_point("each")
+    pause = graph.execute(State({"names": [{"n": 1}, {"n": 2}]}, run_id="r")).pause
+    assert pause is not None
+    first, second = pause.each
+    page = let_in(app(store, [graph]))
+
+    shown = page.get("/run", params={"id": "r"}).text
+    assert [text in shown for text in (f'value="{first.id}"', f'value="{second.id}"')] == [True, True]
+    assert "part 1" in shown
+    assert change(page, "r", "answer", pause=second.id, answer="second").status_code == 303
+    until(lambda: store.load("r").pause == first)
+    assert change(page, "r", "answer", pause=second.id, answer="again").status_code == 409
+    assert change(page, "r", "answer", pause=first.id, answer="first").status_code == 303
+    until(lambda: store.load("r").status == "completed")
+    assert [item["answer"] for item in store.load("r")["said"]] == ["first", "second"]
 
 
 def test_an_answer_that_comes_too_late_is_refused(page, store, graph):

@@ -36,9 +36,15 @@ def command(request: Asked, /, run_id: str, value: str | None, graph: str, pause
     request.refuse_store()
     flow = load_graph(graph)
     state = flow.store.load(run_id)
-    asking = state.pause
-    if asking is None:
+    if state.pause is None:
         raise Failure(Exit.CONFLICT, f"{run_id} waits for no answer: it is {state.status}")
+    asking = next((one for one in state.pause.each if one.id == pause), state.pause)
+    if state.pause.others and pause is None:
+        raise click.UsageError(
+            f"{run_id} waits for {len(state.pause.each)} answers: say which is given, with --pause; "
+            f"stategraph show {run_id} has them",
+            click.get_current_context(),
+        )
     if asking.response_param is None:
         if value is not None:
             raise click.UsageError(f"{run_id} waits for no value: leave out VALUE", click.get_current_context())

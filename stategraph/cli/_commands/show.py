@@ -16,6 +16,7 @@ from stategraph.cli._shapes import state_shape
 from stategraph.cli._text import SHORT, ago, cut, left_text, span, value_text
 
 if TYPE_CHECKING:
+    from stategraph._values.progress import Pause
     from stategraph._values.provenance import Owner
     from stategraph.state import State
 
@@ -91,12 +92,17 @@ def _show_error(screen: Screen, state: State) -> None:
 
 
 def _show_pause(screen: Screen, state: State) -> None:
-    pause = state.pause
-    if pause is None:
-        return
+    pauses = () if state.pause is None else state.pause.each
+    for pause in pauses:
+        _show_one(screen, state.run_id, pause, is_one=len(pauses) == 1)
+
+
+def _show_one(screen: Screen, run_id: str, pause: Pause, *, is_one: bool) -> None:
     deadline = "" if pause.deadline is None else f", until {ago(pause.deadline)}"
     waited = span((datetime.now(UTC) - pause.at).total_seconds())
-    screen.line((f"waits at {cut(pause.node)} for {waited}{deadline}: {cut(pause.reason)}", "yellow"))
+    part = f", part {cut(pause.part)}," if pause.part else ""
+    screen.line((f"waits at {cut(pause.node)}{part} for {waited}{deadline}: {cut(pause.reason)}", "yellow"))
     screen.line(("asks: ", "dim"), value_text(pause.value))
     param = "" if pause.response_param is None else " VALUE"
-    screen.line(("answer: ", "dim"), f"stategraph answer {state.run_id}{param} --graph MODULE:NAME")
+    which = "" if is_one else f" --pause {pause.id}"
+    screen.line(("answer: ", "dim"), f"stategraph answer {run_id}{param} --graph MODULE:NAME{which}")

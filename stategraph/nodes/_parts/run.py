@@ -34,6 +34,11 @@ class Workers:
     policies: ItemPolicies | None = None
 
     @property
+    def number(self) -> int:
+        """How many are done at the same time."""
+        return self.most or min(32, (os.cpu_count() or 1) + 4)
+
+    @property
     def retries(self) -> bool:
         """Whether parts that fail are tried again."""
         return self.policies is not None and self.policies.retry is not None
@@ -50,7 +55,13 @@ Accept: TypeAlias = Callable[[str, Any], Any]
 """Makes of the label and the result of a part what is kept of it. What it raises, the part has raised."""
 
 
-def do_parts(step: StepContext, jobs: Sequence[Job], workers: Workers, accept: Accept) -> Task[dict[str, Any]]:
+Chunk: TypeAlias = Callable[[str, Any], tuple[Any, Any]]
+"""Makes of the label and of what is kept of a part what a stream shows of it."""
+
+
+def do_parts(
+    step: StepContext, jobs: Sequence[Job], workers: Workers, accept: Accept, chunk: Chunk
+) -> Task[dict[str, Any]]:
     """Do the parts of a step, except those that finished in an earlier attempt; return the results by label.
 
     Raises:
@@ -67,7 +78,7 @@ def do_parts(step: StepContext, jobs: Sequence[Job], workers: Workers, accept: A
     if workers.retries:
         left = yield from _with_attempts(step, left, made_of)
     pool = _pool_for(left, workers)
-    work = _Work(step, pool, accept, made_of, finished, retries=workers.retries)
+    work = _Work(step, pool, accept, chunk, made_of, finished, retries=workers.retries)
     try:
         yield from work.do(len(left), stops=workers.stops)
     except (GeneratorExit, CannotAwait):  # the driver is gone, or cannot await: nobody waits for what has begun
@@ -78,7 +89,7 @@ def do_parts(step: StepContext, jobs: Sequence[Job], workers: Workers, accept: A
         raise
     yield from work.stop(wait=True)
     if work.failed:
-        raise _group(step, work.failed)
+        raise group_of(step, work.failed)
     return work.finished
 
 
@@ -89,7 +100,7 @@ def _with_attempts(step: StepContext, jobs: Sequence[Job], made_of: Mapping[str,
 
 
 def _pool_for(jobs: Sequence[Job], workers: Workers) -> Pool:
-    most = workers.most or min(32, (os.cpu_count() or 1) + 4)
+    most = workers.number
     asks = trying(workers.policies)
     if workers.processes:
         from stategraph.nodes._parts.processes import ProcessPool  # imported when used
@@ -106,6 +117,7 @@ class _Work:
     step: StepContext
     pool: Pool
     accept: Accept
+    chunk: Chunk
     made_of: Mapping[str, Any]
     finished: dict[str, Any]
     failed: dict[str, BaseException] = attrs.field(factory=dict)
@@ -156,6 +168,8 @@ class _Work:
             yield from self.step.keep_parts(values, self.made_of)
             self.finished.update(values)
         yield from self.step.tell_parts(map(self._told, outcomes), len(self.made_of))
+        for label, value in values.items():
+            yield from self.step.show_part(*self.chunk(label, value))
         for error in self.failed.values():
             if not isinstance(error, Exception):
                 raise error
@@ -177,7 +191,7 @@ class _Work:
         return PartTold(outcome.label, how, error, outcome.took)
 
 
-def _group(step: StepContext, failed: Mapping[str, BaseException]) -> ExceptionGroup[Exception]:
+def group_of(step: StepContext, failed: Mapping[str, BaseException]) -> ExceptionGroup[Exception]:
     """Return all errors of parts as one."""
     errors = [error for error in failed.values() if isinstance(error, Exception)]
     for label, error in failed.items():

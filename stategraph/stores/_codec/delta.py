@@ -22,6 +22,7 @@ from stategraph._values.provenance import ParentStep
 from stategraph.state import State, data_of, since_of
 from stategraph.stores._codec.limits import is_writable
 from stategraph.stores._codec.msgpack import encode_value
+from stategraph.stores._codec.pauses import pause_from_json, pause_to_json
 from stategraph.stores._codec.structures import COMPARED, SHOWN, are_same, drawing_parts, structure_of
 from stategraph.stores._codec.type_codecs import DecodeError, expect_list
 from stategraph.stores._codec.value_encoder import EncodedValue
@@ -223,7 +224,7 @@ def _progress_parts(progress: Progress) -> dict[str, Any]:
     origins = {key: _origin_parts(origin) for key, origin in progress.origins.items()}
     parts = {
         "next_node": progress.next_node,
-        "woken": progress.woken,
+        "woken": pause_to_json(progress.woken),
         "answer": _old_values("answer", progress.answer),
         "answered": sorted(progress.answered),
         "partial": None if partial is None else [partial.node, _chunks(partial)],
@@ -258,10 +259,11 @@ def _progress_of(parts: dict[str, Any]) -> Progress:
     if not all(type(found) is dict for found in (parts, *(parts.get(name, {}) for name in _DICTS))):
         raise TypeError(f"it holds {shorten(parts)} where dicts should be")
     partial, origins = parts.pop("partial", None), parts.pop("origins", {})
-    answer, replaced = parts.pop("answer", {}), parts.pop("replaced", {})
+    answer, replaced, woken = parts.pop("answer", {}), parts.pop("replaced", {}), parts.pop("woken", None)
     if "answered" in parts:
         _check_strings(parts["answered"])
     return Progress(
+        woken=pause_from_json(woken),
         partial=None if partial is None else Partial(partial[0], tuple(expect_list(partial[1]))),
         origins={key: _origin_of(*expect_list(origin)) for key, origin in origins.items()},
         answer={key: tuple(expect_list(old)) for key, old in answer.items()},

@@ -43,7 +43,7 @@ def encode(parts: Sequence[Any]) -> bytes:
     containers = _containers_in(parts)
     if containers is not None and (not containers or is_writable(containers)):
         try:
-            return _pack(parts)
+            return ormsgpack.packb(parts, _extend, _OPTIONS)  # as `_pack` does; a call less, at every save
         except (TypeError, ValueError):
             pass  # the encoder finds out which part it was, and whether it can be kept in another way
     encoder = _MsgpackEncoder()

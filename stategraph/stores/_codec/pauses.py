@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from stategraph._values.progress import Pause
@@ -18,6 +19,14 @@ def pause_to_json(pause: Pause | None) -> str | None:
     """
     if pause is None:
         return None
+    try:
+        return find_format("json").encode([_fields_of(pause)]).decode()
+    except NotSerializableError as error:
+        error.path = f"pause.{error.path}"
+        raise
+
+
+def _fields_of(pause: Pause) -> dict[str, Any]:
     fields: dict[str, Any] = {
         "reason": pause.reason,
         "node": pause.node,
@@ -27,11 +36,11 @@ def pause_to_json(pause: Pause | None) -> str | None:
         "deadline": pause.deadline,
         "id": pause.id,
     }
-    try:
-        return find_format("json").encode([fields]).decode()
-    except NotSerializableError as error:
-        error.path = f"pause.{error.path}"
-        raise
+    if pause.part:
+        fields["part"] = pause.part
+    if pause.others:
+        fields["others"] = list(map(_fields_of, pause.others))
+    return fields
 
 
 def pause_from_json(kept: str | None) -> Pause | None:
@@ -45,8 +54,12 @@ def pause_from_json(kept: str | None) -> Pause | None:
         return None
     try:
         (fields,) = find_format("json").decode(kept.encode())
-        return Pause(**fields)
+        return _pause_of(**fields)
     except UnavailableValueError:
         raise
     except (TypeError, ValueError, AttributeError, ArithmeticError) as error:
         raise DecodeError(f"it holds no pause: {error}") from error
+
+
+def _pause_of(*, others: Iterable[dict[str, Any]] = (), **fields: Any) -> Pause:
+    return Pause(**fields, others=tuple(_pause_of(**other) for other in others))

@@ -52,7 +52,7 @@ def encoded_if_needed(state: State) -> State | EncodedState:
 
 def _waits_with_objects(state: State) -> bool:
     """Return whether objects may change in what a State waits for, has emitted so far, or was given anew."""
-    shown = () if state.pause is None else (state.pause.value,)
+    shown = () if state.pause is None else [pause.value for pause in state.pause.each]
     chunks = () if state.partial is None else state.partial.chunks
     progress = state.progress
     old = () if progress is None else chain(*progress.replaced.values(), *progress.answer.values())

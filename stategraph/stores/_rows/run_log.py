@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import TypeVar
 
 from stategraph._owners.holds import Hold, lost
-from stategraph._values.ids import is_nested_id
+from stategraph._values.ids import NESTED
 from stategraph.errors import (
     CheckpointCorruptError,
     CheckpointError,
@@ -345,7 +345,7 @@ class RunLog:
             RunLostError: it is written on behalf of somebody who does not own the run any more.
             StepConflictError: the store has lost what it had of the run.
         """
-        batch = self.runs.guarded(batch) if is_nested_id(batch.run.run_id) else batch
+        batch = self.runs.guarded(batch) if NESTED in batch.run.run_id else batch
         if self.gathering.batches is not None:
             self.gathering.batches.append(batch)
             return True

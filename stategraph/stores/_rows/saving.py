@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import TypeAlias
 
 from stategraph._owners.holds import acting
@@ -51,7 +52,7 @@ def _is_written(log: RunLog, following: _Following) -> bool:
     """Write a State; return False if somebody else has written to the run."""
     old, row, base = following
     run = log.next_run(old, row, base)
-    cut = log.cut_below(run, row) if row.is_snapshot else 0
+    cut = log.cut_below(run, row) if row.base == row.sequence else 0  # it is a snapshot
     is_written = log.write(WriteBatch(run, old, (row,), cut_below=cut))
     if is_written:
         log.known.remember(run, base)
@@ -178,7 +179,27 @@ def _are_all_written(log: RunLog, states: Sequence[State]) -> bool:
         log.known.remember(run, base)
     else:
         log.known.forget(run_id)
-    return is_written
+    return is_written or _is_there(log, states[-1])
+
+
+def _is_there(log: RunLog, newest: State) -> bool:
+    """Return whether a State is the newest of its run, after a write was refused that ends with it.
+
+    An interrupt may come between a write and its answer: then it is made once more, and refused because it was made.
+    """
+    try:
+        found = log.load(newest.run_id)
+    except CheckpointNotFoundError:
+        return False
+    known = log.known.get(newest.run_id)
+    if known is None or _OF_ONE_SAVE(found) != _OF_ONE_SAVE(newest):
+        return False
+    base = known[1]
+    return have_same_data(base.state, newest, base.encoded) and have_same_provenance(base.state, newest)
+
+
+_OF_ONE_SAVE = attrgetter("timestamp", "step", "checkpoint_node", "kind", "status", "error", "pause")
+"""What no two saves of a run have in common, besides data and provenance."""
 
 
 def _are_written(log: RunLog, run: RunRecord, base: DeltaBase, states: Sequence[State]) -> bool:
@@ -197,7 +218,7 @@ def _are_written(log: RunLog, run: RunRecord, base: DeltaBase, states: Sequence[
         cut = max((log.cut_below(new, row) for row in rows if row.is_snapshot), default=0)
         if not log.write(WriteBatch(new, run, tuple(rows), cut_below=cut)):
             log.known.forget(run.run_id)
-            return False
+            return refused is None and _is_there(log, states[-1])
         log.known.remember(new, base)
     if refused is not None:
         raise refused

@@ -51,8 +51,9 @@ async function refresh() {
   for (const fresh of page.querySelectorAll("[data-live]")) {
     const old = document.querySelector(`[data-live="${fresh.dataset.live}"]`);
     if (!old) { version = ""; continue; }
-    const asked = fresh.querySelector("input[name=pause]"), shown = old.querySelector("input[name=pause]");
-    if (isInUse(old) && asked?.value === shown?.value) continue; // what somebody is typing stays
+    const asked = [...fresh.querySelectorAll("input[name=pause]")].map((field) => field.value);
+    const typed = [...old.querySelectorAll("form.answer")].filter(isInUse);
+    if (isInUse(old) && typed.every((form) => asked.includes(form.elements.pause.value))) continue; // what somebody is typing stays
     replace(old, fresh);
   }
 }

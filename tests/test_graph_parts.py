@@ -1,0 +1,464 @@
+"""Graphs as items and as branches: each runs, pauses, is answered and goes on by itself."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+
+from stategraph import (
+    AnswerError,
+    ErrorInfo,
+    ExecutionError,
+    GraphError,
+    InterruptNode,
+    MapNode,
+    ParallelNode,
+    RunCancelledError,
+    RunLostError,
+    RunStatus,
+    State,
+    StateGraph,
+)
+from stategraph.stores import SqliteStore
+from stategraph.stores.memory import MemoryStore
+from stategraph.testing import Killed, MortalStore
+from tests.scenarios import HOW, RUN, FourMethodStore, Scene, make_graph, reopened, trace
+from tests.test_events import Recorder
+
+ORDERS = [{"id": 1}, {"id": 2}, {"id": 3}]
+
+
+@attrs.define
+class Desk:
+    """Orders that somebody approves, one by one, and what was done for them."""
+
+    store: Any
+    as_node: Any = staticmethod(lambda function: function)
+    how: dict[str, Any] = attrs.field(factory=dict)
+    priced: list[int] = attrs.field(factory=list)
+    paid: list[tuple[int, Any]] = attrs.field(factory=list)
+
+    def order(self, **options: Any) -> StateGraph:
+        """-> the graph of one order."""
+
+        def price(state: State) -> dict[str, Any]:
+            self.priced.append(state["id"])
+            return {"total": 100 * state["id"]}
+
+        def pay(state: State) -> dict[str, Any]:
+            self.paid.append((state["id"], state["ok"]))
+            return {"paid": state["ok"]}
+
+        nodes = {
+            "price": self.as_node(price),
+            "ask": InterruptNode("total", "ok", schema=bool),
+            "pay": self.as_node(pay),
+        }
+        return make_graph(nodes, store=self.store, name="order", **{**self.how, **options})
+
+    def orders(self, **options: Any) -> StateGraph:
+        """-> the graph of all of them."""
+        nodes = {
+            "before": trace("before"),
+            "each": MapNode(self.order(), "orders", "done", **options),
+            "end": trace("end"),
+        }
+        return make_graph(nodes, store=self.store, name="orders", **self.how)
+
+
+@pytest.fixture
+def desk(play: Scene) -> Desk:
+    """What a test plays with."""
+    return Desk(play.store, play.as_node)
+
+
+def start(play: Scene, graph: StateGraph, orders: Any = ORDERS) -> State:
+    """-> the State at the first pause, or the end."""
+    return play.execute(graph, State({"orders": orders}, run_id=RUN))
+
+
+def noting(name: str, log: list[str]) -> Any:
+    """-> a node that notes its name."""
+
+    def node(state: State) -> dict[str, Any]:
+        log.append(name)
+        return {}
+
+    return node
+
+
+def waiting(state: State) -> list[tuple[str, Any]]:
+    """-> which parts ask, and what they show."""
+    return [] if state.pause is None else [(pause.part, pause.value) for pause in state.pause.each]
+
+
+class TestItems:
+    """A graph for each item."""
+
+    def test_each_is_answered_by_itself(self, play: Scene, desk: Desk) -> None:
+        """In any order, from another process, and nothing is done twice."""
+        paused = start(play, desk.orders())
+        assert waiting(paused) == [("0", 100), ("1", 200), ("2", 300)]
+        assert paused.pause is not None
+        third, second, first = (paused.pause.each[at] for at in (2, 1, 0))
+
+        desk.store = reopened(play.store)
+        paused = play.resume(desk.orders(), {"ok": True}, pause=third)
+        assert (waiting(paused), desk.paid) == ([("0", 100), ("1", 200)], [(3, True)])
+        paused = play.resume(desk.orders(), {"ok": False}, pause=first.id)
+        assert (waiting(paused), desk.paid[1:]) == ([("1", 200)], [(1, False)])
+        final = play.resume(desk.orders(), {"ok": True}, pause=second)
+
+        assert [order["paid"] for order in final["done"]] == [False, True, True]
+        assert final["done"][1] == {"id": 2, "total": 200, "ok": True, "paid": True}
+        assert (final["trace"], final.step) == (["before", "end"], 3)
+        assert (sorted(desk.priced), sorted(desk.paid)) == ([1, 2, 3], [(1, False), (2, True), (3, True)])
+
+    def test_the_last_that_waits_needs_no_name(self, play: Scene, desk: Desk) -> None:
+        """There is nothing else that the answer may be for."""
+        assert waiting(start(play, desk.orders(), ORDERS[:1])) == [("0", 100)]
+        assert play.resume(desk.orders(), {"ok": True}).status is RunStatus.COMPLETED
+
+    def test_an_answer_that_may_be_for_several_is_refused(self, play: Scene, desk: Desk) -> None:
+        """It says which there are, and nobody has been paid."""
+        paused = start(play, desk.orders())
+        with pytest.raises(
+            AnswerError, match=r"parts '0', '1', '2' ask for 'ok': say which of 3 is answered, by pause="
+        ):
+            play.resume(desk.orders(), {"ok": True})
+        assert (play.store.load(RUN), desk.paid) == (paused, [])
+
+    def test_an_answer_counts_once(self, play: Scene, desk: Desk) -> None:
+        """A second one to the same item is refused, also while others wait."""
+        paused = start(play, desk.orders())
+        assert paused.pause is not None
+        play.resume(desk.orders(), {"ok": True}, pause=paused.pause)
+        with pytest.raises(AnswerError, match="the pause that is to be answered is over"):
+            play.resume(desk.orders(), {"ok": True}, pause=paused.pause)
+        assert desk.paid == [(1, True)]
+
+    def test_an_answer_that_does_not_fit_is_refused(self, play: Scene, desk: Desk) -> None:
+        """The node of the item checks it."""
+        paused = start(play, desk.orders())
+        assert paused.pause is not None
+        with pytest.raises(AnswerError, match="'ok'"):
+            play.resume(desk.orders(), {"ok": "perhaps"}, pause=paused.pause.each[1])
+        assert play.store.load(RUN) == paused
+
+    def test_without_an_answer_all_wait_on(self, play: Scene, desk: Desk) -> None:
+        """As where one waits."""
+        paused = start(play, desk.orders())
+        with pytest.raises(AnswerError, match="no answer is given"):
+            play.resume(desk.orders())
+        assert play.store.load(RUN) == paused
+
+    def test_a_failure_of_one(self, play: Scene, desk: Desk) -> None:
+        """It names the item; those that wait are still there once it is mended, and those that are done stay done."""
+        graph = desk.orders(max_workers=1)
+        with pytest.raises(ExecutionError, match="1 of its parts failed: 1: ") as raised:
+            start(play, graph, [{"id": 1}, {"no": 2}])
+        assert isinstance(raised.value.__cause__, ExceptionGroup)
+
+        paused = play.resume(graph, {"orders": [{"id": 1}, {"id": 2}]})
+
+        assert waiting(paused) == [("0", 100), ("1", 200)]
+        assert desk.priced == [1, 2]
+
+    def test_failures_may_be_collected(self, play: Scene, desk: Desk) -> None:
+        """Then an ErrorInfo takes the place of the result, and is not tried again."""
+        graph = desk.orders(on_error="collect")
+        paused = start(play, graph, [{"id": 1}, {"no": 2}])
+        assert waiting(paused) == [("0", 100)]
+        final = play.resume(graph, {"ok": True})
+        assert isinstance(final["done"][1], ErrorInfo)
+        assert final["done"][0]["paid"] is True
+
+    def test_an_item_that_has_changed_begins_anew(self, play: Scene, desk: Desk) -> None:
+        """The others wait where they did."""
+        paused = start(play, desk.orders())
+        assert paused.pause is not None
+        changed = [ORDERS[0], {"id": 7}, ORDERS[2]]
+        paused = play.resume(desk.orders(), {"ok": True, "orders": changed}, pause=paused.pause.each[0])
+        assert (waiting(paused), desk.paid) == ([("1", 700), ("2", 300)], [(1, True)])
+        assert sorted(desk.priced) == [1, 2, 3, 7]
+
+    def test_what_goes_in_and_out_may_be_said(self, play: Scene, desk: Desk) -> None:
+        """As where a graph is a node."""
+        double = play.graph({"double": lambda state: {"n": 2 * state["n"]}}, name="double")
+        node = double.as_node(inputs=lambda item: {"n": item["number"]}, outputs=["n"])
+        graph = make_graph({"each": MapNode(node, "items", "done")}, store=play.store)
+        final = play.execute(graph, State({"items": [{"number": 1}, {"number": 5}]}, run_id=RUN))
+        assert final["done"] == [{"n": 2}, {"n": 10}]
+
+    def test_an_item_that_is_no_mapping(self, play: Scene, desk: Desk) -> None:
+        """The graph of it would have nothing to begin with."""
+        with pytest.raises(ExecutionError, match=r"item 0 is 5 \(int\); a graph begins with a mapping"):
+            start(play, desk.orders(), [5])
+
+    def test_no_items(self, play: Scene, desk: Desk) -> None:
+        """Nothing waits."""
+        assert start(play, desk.orders(), [])["done"] == []
+
+    def test_a_rollback_asks_all_again(self, play: Scene, desk: Desk) -> None:
+        """An answer to a former question is refused."""
+        paused = start(play, desk.orders())
+        assert paused.pause is not None
+        play.store.rollback(RUN, 1)
+        with pytest.raises(AnswerError):
+            play.resume(desk.orders(), {"ok": True}, pause=paused.pause.each[1])
+        again = play.resume(desk.orders())
+        assert waiting(again) == waiting(paused)
+        assert again.pause is not None
+        assert {pause.id for pause in again.pause.each}.isdisjoint(pause.id for pause in paused.pause.each)
+
+    def test_a_fork_waits_as_the_run_does(self, play: Scene, desk: Desk) -> None:
+        """Each of the two is answered by itself."""
+        start(play, desk.orders())
+        play.store.fork(RUN, "copy")
+        copied = play.call(desk.orders(), "resume", "copy")
+        assert waiting(copied) == [("0", 100), ("1", 200), ("2", 300)]
+        assert copied.pause is not None
+        for pause in copied.pause.each:
+            copied = play.call(desk.orders(), "resume", "copy", {"ok": True}, pause=pause)
+        assert copied.status is RunStatus.COMPLETED
+        assert waiting(play.store.load(RUN)) == [("0", 100), ("1", 200), ("2", 300)]
+        assert sorted(desk.priced) == [1, 2, 3]
+
+
+class TestBranches:
+    """Graphs beside functions."""
+
+    def test_each_is_answered_by_itself(self, play: Scene) -> None:
+        """They may ask for different keys, and what is done is not done again for an answer."""
+        calls: list[str] = []
+
+        def look(state: State) -> dict[str, Any]:
+            calls.append("look")
+            return {"seen": state["n"]}
+
+        def asking(name: str) -> StateGraph:
+            return make_graph({"ask": InterruptNode("n", name), "use": trace(name)}, store=play.store, name=name)
+
+        branches: dict[str, Any] = {
+            "legal": asking("legal").as_node(outputs=["legal"]),
+            "money": asking("money").as_node(outputs=["money"]),
+            "look": play.as_node(look),
+        }
+        graph = make_graph({"both": ParallelNode(branches), "end": trace("end")}, store=play.store, name="both")
+        paused = play.execute(graph, State({"n": 3}, run_id=RUN))
+        assert waiting(paused) == [("legal", 3), ("money", 3)]
+
+        paused = play.resume(graph, {"money": "fine"})
+        assert waiting(paused) == [("legal", 3)]
+        final = play.resume(graph, {"legal": "no"})
+
+        assert {key: final[key] for key in ("legal", "money", "seen")} == {"legal": "no", "money": "fine", "seen": 3}
+        assert calls == ["look"]
+
+    def test_the_same_key_asked_twice(self, play: Scene) -> None:
+        """One answer is for one branch, however it is given."""
+        asking = make_graph({"ask": InterruptNode("n", "ok"), "end": trace("asked")}, store=play.store, name="asking")
+        branches = {name: asking.as_node(outputs={name: "ok"}) for name in ("left", "right")}
+        graph = make_graph({"both": ParallelNode(branches)}, store=play.store)
+        paused = play.execute(graph, State({"n": 1}, run_id=RUN))
+        assert paused.pause is not None
+        paused = play.resume(graph, {"ok": "R"}, pause=paused.pause.each[1])
+        final = play.resume(graph, {"ok": "L"}, pause=paused.pause)
+        assert (final["left"], final["right"]) == ("L", "R")
+
+    def test_maps_in_branches_in_maps(self, play: Scene, desk: Desk) -> None:
+        """The part that asks is named by its way."""
+        branches: dict[str, Any] = {
+            "orders": desk.orders().as_node(outputs=["done"]),
+            "count": lambda state: {"n": len(state["orders"])},
+        }
+        shop = make_graph({"both": ParallelNode(branches)}, store=play.store, name="shop")
+        graph = make_graph({"shops": MapNode(shop, "shops", "done")}, store=play.store, name="shops")
+        shops = [{"orders": ORDERS[:2]}, {"orders": ORDERS[2:]}]
+        paused = play.execute(graph, State({"shops": shops}, run_id=RUN))
+        assert waiting(paused) == [("0/orders/0", 100), ("0/orders/1", 200), ("1/orders/0", 300)]
+        while paused.pause is not None:
+            paused = play.resume(graph, {"ok": True}, pause=paused.pause.each[-1])
+        assert [[order["paid"] for order in shop["done"]] for shop in paused["done"]] == [[True, True], [True]]
+        assert [shop["n"] for shop in paused["done"]] == [2, 1]
+        assert desk.paid == [(3, True), (2, True), (1, True)]
+
+
+class TestStopping:
+    """What ends the outer run ends all parts of it."""
+
+    def test_a_timeout_of_the_node(self, play: Scene) -> None:
+        """No part goes on after it."""
+        begun: list[str] = []
+
+        def slow(state: State) -> dict[str, Any]:
+            begun.append("slow")
+            time.sleep(0.1)
+            return {}
+
+        item = play.graph({"slow": slow, "late": noting("late", begun)}, name="item")
+        graph = make_graph(
+            {"each": MapNode(item, "items", "done")}, store=play.store, policies={"each": {"timeout": 0.02}}
+        )
+        with pytest.raises(ExecutionError, match="timeout"):
+            play.execute(graph, State({"items": [{}, {}]}, run_id=RUN))
+        time.sleep(0.2)
+        assert "late" not in begun
+
+    def test_a_cancellation(self, play: Scene) -> None:
+        """The next node of no part begins."""
+        cancel, begun = threading.Event(), list[str]()
+
+        def cancelling(state: State) -> dict[str, Any]:
+            cancel.set()
+            return {}
+
+        item = play.graph({"first": cancelling, "next": noting("next", begun)})
+        graph = make_graph({"each": MapNode(item, "items", "done")}, store=play.store, name="outer")
+        with pytest.raises(RunCancelledError):
+            play.execute(graph, State({"items": [{}, {}, {}]}, run_id=RUN), cancel=cancel)
+        assert begun == []
+
+        final = play.resume(graph)
+        assert (final.status, begun) == (RunStatus.COMPLETED, ["next"] * 3)
+
+    def test_a_run_that_was_taken_over(self, tmp_path: Path) -> None:
+        """No part of it writes anything more."""
+        store, other = SqliteStore(tmp_path / "a.db"), SqliteStore(tmp_path / "a.db")
+
+        def steal(state: State) -> dict[str, Any]:
+            other.delete(RUN, take_over=True)
+            return {}
+
+        item = make_graph({"steal": steal, "next": trace("next")}, store=store, name="item")
+        graph = make_graph({"each": MapNode(item, "items", "done")}, store=store)
+        with store, other:
+            with pytest.raises(RunLostError):
+                graph.execute(State({"items": [{}, {}]}, run_id=RUN))
+            assert other.list() == []
+
+
+@pytest.mark.parametrize("how", HOW)
+class TestCrashes:
+    """Killed at every save, with each durability and retention."""
+
+    def test_nobody_is_asked_or_paid_twice(self, how: str) -> None:
+        """But for what had not been saved when it was killed."""
+        store = MemoryStore()
+        whole = self.played(store, Desk(store, how=HOW[how]))
+        for at in range(1, 200):
+            inner = MemoryStore()
+            desk = Desk(MortalStore(inner, at), how=HOW[how])
+            try:
+                final = self.played(desk.store, desk)
+            except Killed:
+                desk.store = inner
+                final = self.played(inner, desk)
+            else:
+                assert at > 8, "it was hardly killed"
+                return
+            assert final["done"] == whole["done"]
+            assert len(desk.paid) <= len(ORDERS) + 1
+            assert {ok for _, ok in desk.paid} == {True}
+        pytest.fail("it was always killed")
+
+    @staticmethod
+    def played(store: Any, desk: Desk) -> State:
+        """-> the end of the run, begun or gone on with, with all questions answered."""
+        graph = desk.orders(max_workers=1)
+        state = graph.run(State({"orders": ORDERS}, run_id=RUN))
+        while state.pause is not None:
+            state = graph.resume(RUN, {"ok": True}, pause=state.pause.each[-1])
+        return state
+
+
+class TestBuilding:
+    """What is refused before anything runs."""
+
+    def test_policies_of_items(self) -> None:
+        """The nodes of the graph have their own."""
+        item = make_graph({"a": trace("a")}, store=MemoryStore())
+        with pytest.raises(TypeError, match=r"timeout, rate: for items that are graphs, say it of their nodes"):
+            MapNode(item, "items", "done", timeout=1, rate=2)
+        with pytest.raises(TypeError, match="processes: a graph runs in this process"):
+            MapNode(item, "items", "done", processes=True)
+        with pytest.raises(TypeError, match="processes"):
+            ParallelNode({"a": item}, processes=True)
+
+    def test_a_graph_that_contains_itself(self) -> None:
+        """It is found when the graph is checked."""
+        graph = make_graph({"a": trace("a")}, store=MemoryStore())
+        graph.add_node("each", MapNode(graph, "items", "done"))
+        graph.add_edge("each", "a")
+        with pytest.raises(GraphError, match="contains itself: flow -> flow"):
+            graph.validate()
+
+    def test_problems_of_a_branch(self) -> None:
+        """They are those of the graph around it."""
+        graph = make_graph({"both": ParallelNode({"a": StateGraph("empty")})}, store=MemoryStore())
+        with pytest.raises(GraphError, match="in graph 'empty' of node 'both'"):
+            graph.validate()
+
+    def test_a_store_that_keeps_no_parts(self) -> None:
+        """A pause could not be gone on from."""
+        desk = Desk(FourMethodStore())
+        with pytest.raises(GraphError, match="takes a store that keeps parts"):
+            desk.orders().execute(State({"orders": ORDERS}, run_id=RUN))
+
+
+def test_events_lead_to_the_parts(play: Scene, desk: Desk) -> None:
+    """A nested run names the node that it is a part of; a part is told once it is over, and not while it waits."""
+    recorder = Recorder()
+    nodes = {"each": MapNode(desk.order(), "orders", "done", max_workers=1)}
+    graph = make_graph(nodes, store=play.store, observer=recorder)
+    paused = start(play, graph, ORDERS[:2])
+    assert paused.pause is not None
+    assert not [event for event in recorder.events if event.type.value == "part.complete"]
+    play.resume(graph, {"ok": True}, pause=paused.pause)
+    told = [event.data["part"] for event in recorder.events if event.type.value == "part.complete"]
+    assert told == ["0"]
+    inner = [event.data for event in recorder.events if event.source == "order"]
+    assert {(data["parent_run_id"], data["parent_node"]) for data in inner} == {(RUN, "each")}
+
+
+def test_the_nodes_of_a_part_may_be_renamed(play: Scene) -> None:
+    """As those of a nested graph; of a branch, its name is part of the way."""
+
+    def graph(asking: str) -> StateGraph:
+        item = make_graph({asking: InterruptNode("n", "ok"), "end": trace("x")}, store=play.store, name="item")
+        branches: dict[str, Any] = {"left": item.as_node(outputs={"l": "ok"}), "right": lambda state: {}}
+        nodes = {"each": MapNode(item, "items", "done"), "both": ParallelNode(branches)}
+        return make_graph(nodes, store=play.store)
+
+    play.execute(graph("ask"), State({"items": [{"n": 1}], "n": 2}, run_id=RUN))
+    paused = play.resume(graph("asks"), {"ok": 1}, migrate={"each/ask": "each/asks"})
+    assert waiting(paused) == [("left", 2)]
+    final = play.resume(graph("ask"), {"ok": 5}, migrate={"both/left/asks": "both/left/ask"})
+    assert final["l"] == 5
+
+
+def test_an_observer_is_told_of_one_thing_at_a_time(play: Scene, desk: Desk) -> None:
+    """It need not know that parts are in threads; not even where parts have parts."""
+
+    class Counting(Recorder):
+        inside, most = 0, 0
+
+        def on_event(self, event: Any) -> None:
+            self.inside += 1
+            time.sleep(0.0005)
+            self.most = max(self.most, self.inside)
+            self.inside -= 1
+            super().on_event(event)
+
+    counting = Counting()
+    item = play.graph(dict.fromkeys("xyz", trace("x")), name="item")
+    inner = make_graph({"each": MapNode(item, "items", "done")}, store=play.store, name="inner")
+    graph = make_graph({"all": MapNode(inner, "all", "done")}, store=play.store, observer=counting)
+    play.execute(graph, State({"all": [{"items": [{}, {}]}] * 3}, run_id=RUN))
+    assert counting.most == 1
+    assert len([event for event in counting.events if event.source == "item"]) > 3 * 2 * 3
