@@ -1082,7 +1082,7 @@ MUTANTS = (
     Mutant(
         "the revision before a lost one passes for the newest",
         "stores/_rows/run_log.py",
-        "            self._check_followed(run, rows[-1])\n",
+        "            self._check_followed(run, rows[-1], after)\n",
         "            pass\n",
         ("tests/stores/test_damage.py -k LostRows",),
     ),

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from stategraph.stores._files.reading import ReadFile
-from stategraph.stores._files.safe_diskcache import BytesDisk, check_schema
+from stategraph.stores._files.safe_diskcache import BytesDisk, check_schema, kept_under
 from stategraph.stores._rows.access import Access
 
 
@@ -84,9 +84,5 @@ class ReadCache:
 
     def get(self, key: str, default: bytes | None = None) -> Any:
         """Return what is kept under a key, within `reading` or `snapshot`."""
-        select = "SELECT mode, filename, value FROM Cache WHERE key = ? AND raw = 1"
-        found = self.connection.execute(select, (key,)).fetchone()
-        if found is None:
-            return default
-        mode, filename, value = found
-        return self.disk.fetch(mode, filename, value, read=False)
+        kept = kept_under(key, self.connection, self.disk)
+        return default if kept is None else kept

@@ -73,6 +73,16 @@ class BytesDisk(diskcache.Disk):  # type: ignore[misc]  # diskcache has no types
             raise CheckpointCorruptError("", "a row of the disk store names a file; stategraph has no side files")
 
 
+def kept_under(key: str, connection: sqlite3.Connection, disk: BytesDisk) -> bytes | None:
+    """Return what a cache keeps under a key, expired or not; None if there is nothing."""
+    select = "SELECT mode, filename, value FROM Cache WHERE key = ? AND raw = 1"
+    found = connection.execute(select, (key,)).fetchone()
+    if found is None:
+        return None
+    mode, filename, value = found
+    return disk.fetch(mode, filename, value, read=False)
+
+
 class Connection(sqlite3.Connection):
     """A connection that is closed with a store that nobody closed.
 
@@ -173,9 +183,12 @@ class SafeCache(diskcache.Cache):  # type: ignore[misc]
     def find(self, store: object, key: str) -> bytes | None:
         """Return what is kept under a key, expired or not; None if there is nothing."""
         with self.snapshot(store):
-            select = "SELECT mode, filename, value FROM Cache WHERE key = ? AND raw = 1"
-            found = self._con.execute(select, (key,)).fetchone()
-        return None if found is None else self.disk.fetch(*found, read=False)
+            return kept_under(key, self._con, self.disk)
+
+    def get(self, key: str, default: bytes | None = None) -> Any:
+        """Return what is kept under a key, within `reading` or a transaction: diskcache takes twice as long."""
+        kept = kept_under(key, self._con, self.disk)
+        return default if kept is None else kept
 
     def drop(self, store: object, key: str) -> None:
         """Remove what is kept under a key, expired or not."""

@@ -19,6 +19,7 @@ from stategraph.stores._files.ownership import check_side_files, log_of, secure_
 BUSY_TIMEOUT = 60  # seconds to wait for other processes that write
 _MOMENT = 1  # seconds to wait for other processes that still read what is to be erased
 _LOG_SIZE = 4 << 20  # bytes that SQLite lets the log grow to before it starts again
+_IN_CACHE = 64 << 10  # bytes of what is written to grow it that may never leave the cache
 
 DURABLE = ("synchronous = FULL", "fullfsync = 1", "checkpoint_fullfsync = 1", "secure_delete = ON")
 """Pragmas of each connection: sync every commit, on macOS down to the medium, and overwrite what is deleted."""
@@ -88,12 +89,16 @@ class OpenFiles:
     Raises:
         ConfigError: Other users can write to a file that SQLite keeps beside it. These were checked before they were
             opened, but in a folder such as /tmp, others may have made one since.
+
+    Attributes:
+        is_log_grown: Whether `grow_log` was called.
     """
 
     def __init__(self, file: Path, *, is_fixed: bool = False) -> None:
         self._paths = tuple(map(str, (file, *side_files(file)[:2])))
         self._is_fixed = is_fixed
         self._opened = _found(self._paths, is_fixed)
+        self.is_log_grown = False
         try:
             check_side_files(file)
         except OSError as error:
@@ -120,6 +125,11 @@ class OpenFiles:
                 f"{''.join(f', move {name} away' for name in left)} and make the graph anew: it opens a fresh one, in "
                 "which the run begins anew, or goes on by resume once error.state is saved in it",
             )
+
+    def grow_log(self, database: sqlite3.Connection) -> None:
+        """Grow the log of a connection that is to write: who only reads need not wait for that."""
+        self.is_log_grown = True
+        _grow_log(database, Path(self._paths[0]))
 
 
 def _found(paths: Sequence[str], with_content: bool) -> list[int | None]:
@@ -173,7 +183,7 @@ def is_unshareable(error: BaseException) -> bool:
 # --------------------------------------------------------------------------- the log
 
 
-def grow_log(database: sqlite3.Connection, file: Path) -> None:
+def _grow_log(database: sqlite3.Connection, file: Path) -> None:
     """Grow the write-ahead log once, by a transaction that is too large for the cache and is rolled back.
 
     SQLite writes what does not fit into the cache to the log before a commit. Later commits then overwrite blocks that
@@ -188,7 +198,7 @@ def grow_log(database: sqlite3.Connection, file: Path) -> None:
     try:
         database.execute("BEGIN IMMEDIATE")
         database.execute("CREATE TABLE filling (bytes BLOB)")
-        database.execute("INSERT INTO filling VALUES (zeroblob(?))", (_LOG_SIZE,))
+        database.execute("INSERT INTO filling VALUES (zeroblob(?))", (_LOG_SIZE + _IN_CACHE,))
     except sqlite3.OperationalError:
         pass  # there is no room, or another process is at work: commits take longer then, and that is all
     finally:

@@ -17,6 +17,10 @@ from stategraph.stores.base import RetentionPolicy
 
 _STATUS = {status.value: status for status in RunStatus}
 _KIND = {kind.value: kind for kind in Kind}
+_AT_KIND, _AT_STATUS, _AT_ERROR = map(CheckpointRecord._fields.index, ("kind", "status", "error"))
+_OF_KIND, _OF_STATUS, _OF_ERROR, _OF_PARENT, _OF_POLICY, _OF_LABELS = map(
+    RunRecord._fields.index, ("kind", "status", "error", "parent", "policy", "labels")
+)
 # What comes of reading what nobody wrote; RecursionError of a text that is nested without end.
 _NOT_READ = (TypeError, ValueError, LookupError, AttributeError, RecursionError, OverflowError)
 
@@ -36,49 +40,30 @@ class Columns:
 
     def row(self, run_id: str, found: Sequence[Any]) -> CheckpointRecord:
         """Return the row in these columns. Raises CheckpointCorruptError if they hold none."""
+        fields = [*found]
         try:
-            sequence, base, step, revision, kind, node, time_ns, status, error, *about = found
-            info = None if error is None else self.error(error)
-            by, took, attempts, owner, version, encoding, payload, seal, pause = about
-            fields = (
-                *(sequence, base, step, revision, _KIND[kind], node, time_ns, _STATUS[status], info),
-                *(by, took, attempts, owner, version, encoding, payload, seal, pause),
-            )
-            row = tuple.__new__(CheckpointRecord, fields)  # as its constructor does, at every row that is read
+            fields[_AT_KIND], fields[_AT_STATUS] = _KIND[fields[_AT_KIND]], _STATUS[fields[_AT_STATUS]]
+            if fields[_AT_ERROR] is not None:
+                fields[_AT_ERROR] = self.error(fields[_AT_ERROR])
         except _NOT_READ as wrong:
             raise no_checkpoint(run_id, wrong) from wrong
-        return checked_row(run_id, row)
+        return checked_row(run_id, tuple.__new__(CheckpointRecord, fields))  # as its constructor does, at every row
 
     def run(self, run_id: str, found: Sequence[Any], store: object) -> RunRecord:
         """Return the run in these columns. Raises CheckpointCorruptError, which names the store, if they hold none."""
+        fields = [run_id, *found]
         try:
-            number, version, sequence, step, revision, kind, node, time_ns, status, error, by, *of_run = found
-            graph, parent, policy, created_ns, labels, pause, incarnation, tip, seal = of_run
-            run = RunRecord(
-                run_id=run_id,
-                number=number,
-                version=version,
-                sequence=sequence,
-                step=step,
-                revision=revision,
-                kind=_KIND[kind],
-                node=node,
-                time_ns=time_ns,
-                status=_STATUS[status],
-                error=None if error is None else self.error(error),
-                by=by,
-                graph=graph,
-                parent=None if parent is None else self.parent(parent),
-                policy=self.policy(policy),
-                created_ns=created_ns,
-                labels=self.labels(labels),
-                pause=pause,
-                incarnation=incarnation,
-                tip=tip,
-                seal=seal,
-            )
+            if len(fields) != len(RunRecord._fields):
+                raise ValueError(f"{len(found)} columns")
+            fields[_OF_KIND], fields[_OF_STATUS] = _KIND[fields[_OF_KIND]], _STATUS[fields[_OF_STATUS]]
+            fields[_OF_POLICY], fields[_OF_LABELS] = self.policy(fields[_OF_POLICY]), self.labels(fields[_OF_LABELS])
+            if fields[_OF_ERROR] is not None:
+                fields[_OF_ERROR] = self.error(fields[_OF_ERROR])
+            if fields[_OF_PARENT] is not None:
+                fields[_OF_PARENT] = self.parent(fields[_OF_PARENT])
         except _NOT_READ as wrong:
             raise no_run(run_id, self._unread(found), store) from wrong
+        run = tuple.__new__(RunRecord, fields)
         wrong_field = wrong_field_of(run)
         if wrong_field is not None:
             raise no_run(run_id, _held(wrong_field, getattr(run, wrong_field)), store)
@@ -127,6 +112,8 @@ Labels: TypeAlias = tuple[tuple[str, str], ...]
 
 def labels_of(texts: Sequence[str]) -> Labels:
     """Return the labels that these texts are: names and values by turns. Raises ValueError if they are none."""
+    if texts == []:  # as of most runs
+        return ()
     if type(texts) is not list or not all(type(text) is str for text in texts):
         raise ValueError(f"labels are a list of texts, not {shorten(texts)}")
     return tuple(zip(texts[::2], texts[1::2], strict=True))

@@ -230,8 +230,9 @@ _TYPES_OF_ROWS = frozenset(
 
 def wrong_field_of(run: RunRecord) -> str | None:
     """Return the name of a field of a run whose value is of another type; None if there is none."""
-    wrong = (name for name, kinds in _KINDS.items() if type(getattr(run, name)) not in kinds)
-    return next(wrong, None if _is_policy(run.policy) else "policy")
+    if tuple(map(type, run)) not in _TYPES_OF_RUNS:
+        return next(name for name, value in zip(run._fields, run, strict=True) if type(value) not in _KINDS[name])
+    return None if _is_policy(run.policy) else "policy"
 
 
 _KINDS: dict[str, tuple[type, ...]] = {
@@ -239,7 +240,14 @@ _KINDS: dict[str, tuple[type, ...]] = {
     **dict.fromkeys(("incarnation", "tip", "seal"), (bytes,)),
     **dict.fromkeys(("run_id", "node"), (str,)),
     **dict.fromkeys(("graph", "pause", "by"), (str, NoneType)),
+    "kind": (Kind,),
+    "status": (RunStatus,),
+    "error": (ErrorInfo, NoneType),
+    "parent": (ParentStep, NoneType),
+    "policy": (RetentionPolicy,),
+    "labels": (tuple,),
 }
+_TYPES_OF_RUNS = frozenset(product(*map(_KINDS.__getitem__, RunRecord._fields)))
 
 
 def _is_policy(policy: RetentionPolicy) -> bool:

@@ -118,7 +118,7 @@ class RunLog:
     def _loaded(self, step: int | None, revision: int | None, run: RunRecord) -> tuple[State, CheckpointRecord] | None:
         """Return the State of a step (None: the newest), and its row; None if others write to the run meanwhile."""
         at = None if step is None and revision is None else self._find(run, step, revision)
-        rows = [] if at == _NOWHERE else self.table.chain(run.run_id, at)
+        rows, after = self._read(run, at, revision)
         if at is None and rows and not self.is_newest(run, rows[-1]):  # or one that is saved fast is never read
             rows = self.table.chain(run.run_id, run.sequence)
         if not rows:
@@ -131,11 +131,21 @@ class RunLog:
         if not is_newest and (at is None or at >= run.sequence):
             return None
         if not is_newest and revision is None and run.sequence > run.step:
-            self._check_followed(run, rows[-1])
+            self._check_followed(run, rows[-1], after)
         state = self.encoder.state(run.run_id, rows, run.incarnation)
         if is_newest:
             self.known.remember(run, self.encoder.base_of(state, rows, run.incarnation))
         return state, rows[-1]
+
+    def _read(
+        self, run: RunRecord, at: int | None, revision: int | None
+    ) -> tuple[list[CheckpointRecord], CheckpointRecord | None]:
+        """Return the chain of a State and, where another revision may follow, the next row if that builds on it."""
+        if at is not None and revision is None and run.step < run.sequence > at > _NOWHERE:
+            longer = self.table.chain(run.run_id, at + 1)
+            if len(longer) > 1 and longer[-2].sequence == at:
+                return longer[:-1], longer[-1]
+        return [] if at == _NOWHERE else self.table.chain(run.run_id, at), None
 
     def keeps_all(self, run: RunRecord | None, run_id: str = "") -> bool:
         """Return whether nothing that was saved of a run is ever replaced."""
@@ -230,12 +240,11 @@ class RunLog:
         if not found.issuperset(row.sequence for row in shown):  # one of them says that it builds on another row
             raise CheckpointCorruptError(run.run_id, "its checkpoints do not build on those that they name")
 
-    def _check_followed(self, run: RunRecord, row: CheckpointRecord) -> None:
+    def _check_followed(self, run: RunRecord, row: CheckpointRecord, after: CheckpointRecord | None) -> None:
         """Raise CheckpointCorruptError if a newer revision of a step than this one was lost."""
-        chain = self.table.chain(run.run_id, row.sequence + 1)
-        if len(chain) > 1 and chain[-2].seal == row.seal:  # all but the last are checked when they are loaded
-            self.sealer.check(run.run_id, chain[-1:], run.incarnation, row.seal)
-            check_gapless(run, chain[-2:])
+        if after is not None:
+            self.sealer.check(run.run_id, [after], run.incarnation, row.seal)
+            check_gapless(run, (row, after))
             return
         after = next((one for one in self.table.index(run.run_id) if one.sequence > row.sequence), None)
         if after is None:  # the newest is none of the index

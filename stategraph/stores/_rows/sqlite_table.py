@@ -23,7 +23,6 @@ from stategraph.stores._files.sqlite_files import (
     database_file,
     erase_log,
     fetch_damaged_text,
-    grow_log,
     is_damage,
 )
 from stategraph.stores._rows import sql_schema as sql
@@ -103,7 +102,6 @@ class SqliteTable(Table):
             sql.supplement(connection, self._path)
         else:
             sql.prepare(connection, self._path)
-            grow_log(connection, self._file)
         self._identify(sql.store_id(connection, self._path))
 
     def _disconnect(self) -> None:
@@ -147,6 +145,8 @@ class SqliteTable(Table):
                 self._check_process()
                 if self.connection.in_transaction:  # an interrupt came just after it was begun
                     self.connection.execute("ROLLBACK")
+                if not self.files.is_log_grown:
+                    self.files.grow_log(self.connection)
                 try:
                     self.connection.execute("BEGIN IMMEDIATE")
                     result = work()
