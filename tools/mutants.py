@@ -380,8 +380,8 @@ MUTANTS = (
     Mutant(
         "whoever writes last wins",
         "stores/_rows/sql_schema.py",
-        "WHERE run_id = ? AND version = ? RETURNING number",
-        "WHERE run_id = ? AND version >= ? - 1000000 RETURNING number",
+        "WHERE run_id = ? AND version = ?",
+        "WHERE run_id = ? AND version >= ? - 1000000",
         ("tests/stores/test_two_handles.py",),
     ),
     Mutant(

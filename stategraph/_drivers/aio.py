@@ -239,7 +239,7 @@ class _Workers:
             if isinstance(awaitable, Coroutine):
                 awaitable.close()  # or Python warns that nobody awaited it
             await self._raise_cancellation()
-        answer = await self._limits.wait_for(awaitable)
+        answer = await self._limits.limited(awaitable)
         if self._is_cancelled():
             await self._forget_stray_cancellations()
         return answer

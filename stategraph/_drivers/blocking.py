@@ -149,7 +149,7 @@ class Waits:
             if isinstance(awaitable, Coroutine):
                 awaitable.close()  # or Python warns that nobody awaited it
             raise CannotAwait from AsyncNodeError(node_name)
-        return self._run(self._limits.wait_for(awaitable))
+        return self._run(self._limits.limited(awaitable))
 
     def _run(self, awaitable: Any) -> Any:
         if self._awaiting is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Awaitable, Callable
+from operator import attrgetter
 from typing import Any
 
 import attrs
@@ -110,31 +111,37 @@ class Limits:
 
     def of_node(self) -> TimeLimit | None:
         """Return the limit of a node that is reached first."""
-        return min(self.stack, key=lambda limit: limit.deadline, default=None)
+        return _first(self.stack)
 
     def of_all(self) -> TimeLimit | None:
         """Return the limit that is reached first, of nodes and of the call."""
-        limits = [*self.stack]
-        if self.signal is not None and self.signal.timeout is not None:
-            limits.append(TimeLimit(self.signal.deadline, self.signal.timeout, self.signal.timed_out))
-        return min(limits, key=lambda limit: limit.deadline, default=None)
+        if self.signal is None or self.signal.timeout is None:
+            return _first(self.stack)
+        return _first([*self.stack, TimeLimit(self.signal.deadline, self.signal.timeout, self.signal.timed_out)])
 
     @property
     def cancel(self) -> threading.Event | None:
         """Stops the run once it is set."""
         return None if self.signal is None else self.signal.cancel
 
-    async def wait_for(self, awaitable: Awaitable[Any]) -> Any:
-        """Await what an async node returned, no longer than the time that is left."""
-        import asyncio  # imported when used: 20 ms
-
+    def limited(self, awaitable: Awaitable[Any]) -> Awaitable[Any]:
+        """Return what to await for what an async node returned, no longer than the time that is left."""
         limit = self.of_all()
-        if limit is None:
+        return awaitable if limit is None else _wait_for(awaitable, limit)
+
+
+def _first(limits: list[TimeLimit]) -> TimeLimit | None:
+    """Return the limit that is reached first."""
+    return min(limits, key=attrgetter("deadline")) if limits else None
+
+
+async def _wait_for(awaitable: Awaitable[Any], limit: TimeLimit) -> Any:
+    import asyncio  # imported when used: 20 ms
+
+    try:
+        async with asyncio.timeout(limit.left()) as timer:
             return await awaitable
-        try:
-            async with asyncio.timeout(limit.left()) as timer:
-                return await awaitable
-        except TimeoutError:
-            if timer.expired():
-                raise limit.passed()  # noqa: B904 - it has its cause
-            raise  # the node's own
+    except TimeoutError:
+        if timer.expired():
+            raise limit.passed()  # noqa: B904 - it has its cause
+        raise  # the node's own

@@ -89,7 +89,8 @@ class RunIO:
 
     def save(self, state: State) -> None:
         """Save a State; raises a CheckpointError if that fails."""
-        before, acting.hold = acting.hold, self.hold
+        before, hold = acting.hold, self.hold
+        acting.hold = hold
         try:
             if self.before or not self._is_told:
                 self._save_story(state)
@@ -99,7 +100,7 @@ class RunIO:
             raise self.unsaved(state, error)  # noqa: B904 - sets the cause itself
         finally:
             acting.hold = before
-        if self.hold is not None and self.hold.is_cancelled:
+        if hold is not None and hold.is_cancelled:
             self.heed_cancel(state)
 
     def heed_cancel(self, state: State) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import datetime
 from enum import StrEnum
+from functools import partial
 from typing import Any, Protocol
 
 import attrs
@@ -60,6 +61,8 @@ STEP_EVENTS = frozenset(
 PART_EVENTS = frozenset({EventType.PART_COMPLETE, EventType.PART_ERROR})
 """What is told of branches and items."""
 
+_ALL = tuple(EventType)  # every run asks for each of them
+
 
 @attrs.frozen
 class Event:
@@ -106,7 +109,7 @@ def wants(listener: Listener, type: EventType) -> bool:
 
 def wanted_events(listener: Listener | None) -> frozenset[EventType]:
     """Return the types of events that the listener wants to hear of."""
-    return frozenset(() if listener is None else (kind for kind in EventType if wants(listener, kind)))
+    return frozenset(() if listener is None else filter(partial(wants, listener), _ALL))
 
 
 def notify(listener: Listener, type: EventType, source: str, data: Mapping[str, Any]) -> None:

@@ -83,9 +83,7 @@ def _when(seconds: int) -> str:
 
 
 def _shown(value: object) -> str:
-    if isinstance(value, str) and value.isprintable() and _QUOTED.isdisjoint(value):
-        return str(value)
-    return repr(value)
-
-
-_QUOTED = frozenset(" =\"'")
+    if not isinstance(value, str) or not value.isprintable():
+        return repr(value)
+    is_quoted = " " in value or "=" in value or '"' in value or "'" in value
+    return repr(value) if is_quoted else str(value)

@@ -76,7 +76,7 @@ class Delta:
                 delta._add_unsettled(key, value, encoded.get(key))
             elif value is previous:
                 continue
-            elif _has_grown(previous, value):
+            elif type(value) is type(previous) is FrozenList and _has_grown(previous, value):
                 delta.appended[key] = freeze(value[len(previous) :])  # settled again: then msgpack takes it as it is
             else:
                 delta.changed[key] = value
@@ -183,9 +183,9 @@ def encode_unsettled(state: State) -> dict[str, bytes]:
     return {key: encode_value(value, key) for key, value in data_of(state).items() if not is_settled(value)}
 
 
-def _has_grown(old: Any, new: Any) -> bool:
+def _has_grown(old: FrozenList, new: FrozenList) -> bool:
     """Return whether a list is the old one with items appended."""
-    return type(new) is FrozenList and type(old) is FrozenList and 0 < len(old) < len(new) and all(map(is_, old, new))
+    return 0 < len(old) < len(new) and all(map(is_, old, new))
 
 
 def have_same_provenance(old: State, new: State) -> bool:

@@ -7,7 +7,8 @@ the few settled ones that ormsgpack refuses, go through a `ValueEncoder` first, 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from itertools import repeat
 from typing import Any
 
@@ -43,7 +44,7 @@ def encode(parts: Sequence[Any]) -> bytes:
     containers = _containers_in(parts)
     if containers is not None and (not containers or is_writable(containers)):
         try:
-            return ormsgpack.packb(parts, _extend, _OPTIONS)  # as `_pack` does; a call less, at every save
+            return _pack(parts)
         except (TypeError, ValueError):
             pass  # the encoder finds out which part it was, and whether it can be kept in another way
     encoder = _MsgpackEncoder()
@@ -76,10 +77,6 @@ def _containers_in(parts: Sequence[Any]) -> list[Any] | None:
     return containers
 
 
-def _pack(value: Any) -> bytes:
-    return ormsgpack.packb(value, _extend, _OPTIONS)
-
-
 def _extend(value: Any) -> ormsgpack.Ext:
     """Return the extension of a settled value that ormsgpack does not know; it calls this."""
     codec = CODEC_OF[type(value)]
@@ -93,6 +90,9 @@ def _extension(codec: TypeCodec, parts: Any) -> ormsgpack.Ext:
     if codec.number is None:
         raise TypeError(f"msgpack has {codec.name} itself")
     return ormsgpack.Ext(codec.number, _pack(parts))
+
+
+_pack: Callable[[Any], bytes] = partial(ormsgpack.packb, default=_extend, option=_OPTIONS)
 
 
 def _in_order(items: Iterable[Any]) -> list[Any]:

@@ -313,30 +313,16 @@ class RunLog:
             first: The first checkpoint of a run that begins, if it is another.
         """
         state = base.state
-        return self.sealer.sealed_run(
-            RunRecord(
-                run_id=state.run_id,
-                number=old.number if old else 0,
-                version=old.version + 1 if old else int.from_bytes(os.urandom(6)),
-                sequence=row.sequence,
-                step=state.step,
-                revision=row.revision,
-                kind=row.kind,
-                node=state.checkpoint_node,
-                time_ns=row.time_ns,
-                status=state.status,
-                error=state.error,
-                by=row.by,
-                graph=state.graph,
-                parent=state.parent,
-                policy=self.known.policy_of(state.run_id, old),
-                created_ns=old.created_ns if old else (first or row).time_ns,
-                labels=tuple(sorted(state.labels.items())) if state.labels else (),
-                pause=row.pause,
-                incarnation=old.incarnation if old else base.incarnation,
-                tip=row.seal,
-            )
+        version = old.version + 1 if old else int.from_bytes(os.urandom(6))
+        created_ns = old.created_ns if old else (first or row).time_ns
+        labels = tuple(sorted(state.labels.items())) if state.labels else ()
+        incarnation = old.incarnation if old else base.incarnation
+        fields = (
+            *(state.run_id, old.number if old else 0, version, row.sequence, state.step, row.revision, row.kind),
+            *(state.checkpoint_node, row.time_ns, state.status, state.error, row.by, state.graph, state.parent),
+            *(self.known.policy_of(state.run_id, old), created_ns, labels, row.pause, incarnation, row.seal, b""),
         )
+        return self.sealer.sealed_run(tuple.__new__(RunRecord, fields))  # as its constructor does, at every save
 
     def write(self, batch: WriteBatch) -> bool:
         """Write a batch, together with those of other threads; return False if others have written to the run.

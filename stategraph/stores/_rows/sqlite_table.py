@@ -246,10 +246,10 @@ class SqliteTable(Table):
         execute = self.connection.execute
         if old is None:
             found = execute(sql.NEW_RUN, (*run_values(run), run.run_id)).fetchone()
-        elif lasting_values(old) == lasting_values(run):
-            found = execute(sql.NEXT_STEP, (*step_values(run), run.run_id, old.version)).fetchone()
-        else:
-            found = execute(sql.NEXT_RUN, (*run_values(run), run.run_id, old.version)).fetchone()
+        elif found := execute(sql.NUMBER, (run.run_id, old.version)).fetchone():
+            is_step = lasting_values(old) == lasting_values(run)
+            update, values = (sql.NEXT_STEP, step_values(run)) if is_step else (sql.NEXT_RUN, run_values(run))
+            execute(update, (*values, *found))
         return None if found is None else int(found[0])
 
     def _put_rows(self, first: int, rows: Sequence[CheckpointRecord]) -> None:
