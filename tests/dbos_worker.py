@@ -75,6 +75,7 @@ class Scene:
         self.rich = self.make_rich()
         self.loop = self.make_loop()
         self.bare = self.make_bare()
+        self.several = self.make_several()
 
     def runner(self, *more: StateGraph, **options: Any) -> DBOSRunner:
         """Return a runner for all of the graphs."""
@@ -83,7 +84,7 @@ class Scene:
             options["url"] = self.dsn
             config["dbos_system_schema"] = f"dbos_{self.folder.name.replace('-', '_')}"
         options = {"config": config, "queues": QUEUES, "poll": 0.05, "lapse": LAPSE, **options}
-        graphs = (self.work, self.brief, self.asks, self.rich, self.loop, self.bare)
+        graphs = (self.work, self.brief, self.asks, self.rich, self.loop, self.bare, self.several)
         return DBOSRunner(*graphs, *more, **options)
 
     # ------------------------------------------------------------------ notes
@@ -150,6 +151,15 @@ class Scene:
         graph.add_node("ask", InterruptNode(None, "decision"))
         graph.set_entry_point("ask")
         graph.set_exit_point("ask")
+        return graph
+
+    def make_several(self) -> StateGraph:
+        """Return a graph that asks of each of its items."""
+        config = GraphConfig("several", observer="noop", checkpoint=CheckpointConfig(interval=1, preserve=True))
+        graph = StateGraph(config, store=self.store)
+        graph.add_node("each", MapNode(self.bare.as_node(outputs=["decision"]), over="items", into="decisions"))
+        graph.set_entry_point("each")
+        graph.set_exit_point("each")
         return graph
 
     def make_rich(self) -> StateGraph:

@@ -366,6 +366,24 @@ def test_a_run_on_its_way_is_not_resumed_twice(scene, runner, run_id):
     handle.result(LONG)
 
 
+def test_of_several_questions_each_has_its_answer(scene, runner, run_id):
+    """In any order: an answer to one leaves the others waiting, and which is meant has to be said."""
+    paused = runner.start(scene.several, State({"items": [{}, {}, {}]}, run_id=run_id)).result(LONG)
+    pauses = {pause.part: pause for pause in paused.pause.each}
+    with pytest.raises(AnswerError, match="pause"):
+        runner.answer(run_id, {"decision": "which?"})
+
+    second = runner.answer(run_id, {"decision": "second"}, pause=pauses["1"]).result(LONG)
+    assert (second.status, [pause.part for pause in second.pause.each]) == (RunStatus.PAUSED, ["0", "2"])
+    with pytest.raises(AnswerError):
+        runner.answer(run_id, {"decision": "late"}, pause=pauses["1"])
+    runner.answer(run_id, {"decision": "third"}, pause=pauses["2"].id).result(LONG)
+    final = runner.answer(run_id, {"decision": "first"}).result(LONG)
+
+    assert final.status is RunStatus.COMPLETED
+    assert [item["decision"] for item in final["decisions"]] == ["first", "second", "third"]
+
+
 # --------------------------------------------------------------------------- changed graphs
 
 

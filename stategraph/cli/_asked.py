@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cached_property
+from functools import cached_property, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 from click.core import ParameterSource
 
-from stategraph.cli._screen import Screen
+from stategraph.cli._screen import Screen, note
+from stategraph.errors import CheckpointNotFoundError, StateGraphError
 
 if TYPE_CHECKING:
     from stategraph.stores.base import CheckpointStore
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
+_MOST_COMPARED = 1_000
+"""A slip in an id is looked for among so many of the newest runs."""
 
 
 class Asked:
@@ -31,6 +34,7 @@ class Asked:
         self.store: str | None = None
         self.config: str | None = None
         self.is_json = False
+        self._store: CheckpointStore | None = None
 
     @cached_property
     def screen(self) -> Screen:
@@ -42,18 +46,40 @@ class Asked:
         from stategraph.cli._opening import find  # imported when used: completion of commands needs none
         from stategraph.stores._codec.opaque import unknown_shown
 
-        store = find(self.store, self.config).open(to_change=to_change)
+        store = self._store = find(self.store, self.config).open(to_change=to_change)
         context = click.get_current_context()
         context.call_on_close(store.close)
         context.with_resource(unknown_shown())
         return store
 
     def check_store(self, store: CheckpointStore) -> None:
-        """Raise UsageError if another store was asked for than that of the graph of a command."""
+        """Take the store of the graph of a command as the one that is asked for.
+
+        Raises:
+            UsageError: another one was named.
+        """
+        self._store = store
+        if self._was_given("store") and not _is_at(store, str(self.store)):
+            message = f"--store: the graph keeps its runs in the {store}: leave --store out"
+            raise click.UsageError(message, click.get_current_context())
+        if self._was_given("config"):
+            note(f"stategraph: --config is not looked at: the graph keeps its runs in the {store}")
+
+    def _was_given(self, option: str) -> bool:
+        """Return whether an option stands in the command line, before the command or behind it."""
         context = click.get_current_context()
-        sources = [one.get_parameter_source("store") for one in (context, context.parent) if one is not None]
-        if ParameterSource.COMMANDLINE in sources and not _is_at(store, str(self.store)):
-            raise click.UsageError(f"--store: the graph keeps its runs in the {store}: leave --store out", context)
+        sources = [one.get_parameter_source(option) for one in (context, context.parent) if one is not None]
+        return ParameterSource.COMMANDLINE in sources
+
+    def like(self, run_id: str) -> str | None:
+        """Return the id of a run that was perhaps meant."""
+        import difflib  # imported when used
+
+        try:
+            known = [] if self._store is None else [run.run_id for run in self._store.runs(limit=_MOST_COMPARED)]
+        except StateGraphError:
+            return None
+        return next(iter(difflib.get_close_matches(run_id, known, 1, 0.75)), None)
 
 
 def _is_at(store: CheckpointStore, address: str) -> bool:
@@ -62,8 +88,19 @@ def _is_at(store: CheckpointStore, address: str) -> bool:
     return path is not None and Path(address).expanduser().resolve() == Path(str(path)).resolve()
 
 
-asked = click.make_pass_decorator(Asked, ensure=True)
-"""Gives a command what was asked."""
+def asked(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command what was asked. Where there is no such run, the error gets a note of one that is named alike."""
+
+    @wraps(function)
+    def call(request: Asked, /, *args: Any, **options: Any) -> Any:
+        try:
+            return function(request, *args, **options)
+        except CheckpointNotFoundError as error:
+            if error.step is None and (near := request.like(error.run_id)):
+                error.add_note(f"did you mean {near}?")
+            raise
+
+    return click.make_pass_decorator(Asked, ensure=True)(call)
 
 
 def _keep(context: click.Context, option: click.Parameter, value: Any) -> None:

@@ -69,7 +69,7 @@ def _message(error: Exception) -> str:
         what = (
             "stategraph runs lists the runs" if error.step is None else f"stategraph history {error.run_id} its steps"
         )
-        return f"{str(error).rpartition('; ')[0]}; {what}"
+        return "; ".join((str(error).rpartition("; ")[0], *getattr(error, "__notes__", ()), what))
     if isinstance(error, errors.RunCompleteError):
         return (
             f"run {error.run_id!r} is complete: it ended at {error.node!r}; stategraph show {error.run_id} tells more"

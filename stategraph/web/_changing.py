@@ -34,6 +34,8 @@ Make: TypeAlias = Callable[[StateGraph, Summary, Mapping[str, str]], Change]
 
 def _answer(graph: StateGraph, run: Summary, given: Mapping[str, str]) -> Change:
     asked, updates = given.get("pause", ""), None
+    if not asked:
+        raise Failure(Exit.USAGE, "the form names no pause")
     pause = next((pause for pause in (run.pause.each if run.pause else ()) if pause.id == asked), None)
     if pause is not None and pause.response_param is not None:
         updates = {pause.response_param: form_of(graph, pause.node, pause.response_param).answer(given)}

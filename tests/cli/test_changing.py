@@ -112,6 +112,13 @@ def test_a_graph_that_cannot_be_had(shop, graph, code, said):
 def test_the_graph_has_a_store_of_its_own(shop):
     """A store that is named beside it is refused, not ignored."""
     assert process("--store", "other.db", *ANSWER, "true", cwd=shop).code == 2
+    assert "leave --store out" in process(*ANSWER, "true", "--store", "other.db", cwd=shop).err
+    told = process("--config", "other.toml", "resume", "done", "--graph", "app:graph", cwd=shop)
+    assert (told.code, told.err.splitlines()[0].partition(": the graph keeps")[0]) == (
+        5,
+        "stategraph: --config is not looked at",
+    )
+    assert process("--store", "./runs.db", "resume", "done", "--graph", "app:graph", cwd=shop).code == 5
     assert process(*ANSWER, cwd=shop).code == 2  # without a value
     assert process("answer", "done", "1", "--graph", "app:graph", cwd=shop).code == 5
     assert process("answer", "nobody", "1", "--graph", "app:graph", cwd=shop).code == 3

@@ -94,7 +94,8 @@ def test_kept_items_are_no_nested_runs(pages):
     ("arguments", "told"),
     [
         (["show", "waitin"], "no checkpoint of run 'waitin' in the "),
-        (["show", "waitin"], "; stategraph runs lists the runs\n"),
+        (["show", "waitin"], "; did you mean waiting?; stategraph runs lists the runs\n"),
+        (["resume", "dome", "--graph", "app:graph"], "; did you mean done?; stategraph runs lists the runs\n"),
         (["show", "done", "--step", "9"], "; stategraph history done its steps\n"),
         (["resume", "done", "--graph", "app:graph"], "it ended at 'ship'; stategraph show done tells more\n"),
         (["fork", "done", "burnt"], "choose another id, or forget it with stategraph delete burnt\n"),

@@ -415,6 +415,8 @@ def test_a_form_of_another_page_is_refused(page, store, graph):
     cross = {"sec-fetch-site": "cross-site"}
     assert page.post("/change", data={**data, "csrf": token}, headers=cross).status_code == 403
     assert page.post("/change", data={**data, "more": "x" * 1_100_000, "csrf": token}).status_code == 413
+    unsaid = {"do": "answer", "id": "claim", "answer": "1", "csrf": token}
+    assert page.post("/change", data=unsaid).status_code == 400  # it names no pause
     assert page.get("/change").status_code == 405
     assert store.load("claim").status == "paused"
 
