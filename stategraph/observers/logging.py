@@ -69,12 +69,14 @@ def _log(logger: Any, event: Event) -> None:
     logger.log(_level(event.type), event.type.value, graph=event.source, **event.data)
 
 
+_HEADS = {type: f"[{_NAMES[_level(type)]:9}] {type.value:30}" for type in EventType}
+
+
 def _write(err: TextIO | None, event: Event, data: Mapping[str, Any]) -> None:
     """Write a line as structlog does while nobody configures it."""
     if err is not None:
-        told = " ".join([f"{key}={_shown(data[key])}" for key in sorted(data)])
-        when, what = _when(int(event.timestamp.timestamp())), event.type.value
-        err.write(f"{when} [{_NAMES[_level(event.type)]:9}] {what:30} {told}\n")
+        told = " ".join([f"{key}={_shown(value)}" for key, value in sorted(data.items())])
+        err.write(f"{_when(int(event.timestamp.timestamp()))} {_HEADS[event.type]} {told}\n")
 
 
 @lru_cache(maxsize=1)  # many lines have the same
