@@ -51,7 +51,7 @@ STRUCTURES = structures(structures())
 FEW = settings(max_examples=60, deadline=None)
 
 
-STATUSES = ("", "done", "handled", "failed", "waiting", "under way", "maybe")
+STATUSES = ("", "done", "handled", "failed", "waiting", "under way", "next", "maybe")
 
 
 def picture_of(structure):
@@ -259,4 +259,4 @@ def test_it_is_for_light_and_dark_pages_and_needs_no_colour():
     svg = picture_of(GraphStructure(("a",), ())).to_svg()
 
     assert "@media (prefers-color-scheme:dark)" in svg
-    assert len(set(_MARKS.values())) == 6
+    assert len(set(_MARKS.values())) == 7

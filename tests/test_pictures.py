@@ -125,7 +125,7 @@ def drawn_run(graph, run):
 
 def statuses(drawn):
     """-> the status of each node, by its name."""
-    known = {"done", "handled", "failed", "waiting", "working", "maybe"}
+    known = {"done", "handled", "failed", "waiting", "working", "next", "maybe"}
     return {node.name: " ".join(node.classes & known) for node in drawn.nodes}
 
 
@@ -193,7 +193,7 @@ def test_what_was_taken_back_is_not_drawn():
     graph.store.rollback("r", 3)
     drawn = drawn_run(graph, "r")
 
-    assert statuses(drawn) == {"draft": "done", "review": "done", "end": ""}
+    assert statuses(drawn) == {"draft": "done", "review": "next", "end": ""}
     assert drawn.node("draft").texts[1].startswith("×2")
     assert "unfinished" in graph.picture("r").to_svg()
 
@@ -275,7 +275,7 @@ def test_a_pause_is_drawn_where_it_waits():
 
 
 def test_what_is_under_way_is_drawn():
-    """If one node comes next, it is that; of several, any may be."""
+    """Whoever is at work says where; if that is not known, of several nodes that can come next any may be."""
     seen = []
     graph = graph_named("g")
 
@@ -295,6 +295,31 @@ def test_what_is_under_way_is_drawn():
 
     assert seen == [
         {"a": "done", "b": "working", "c": "", "d": ""},
+        {"a": "done", "b": "done", "c": "", "d": "working"},
+    ]
+
+
+def test_where_a_run_goes_on_that_nobody_is_at_work_on_is_drawn():
+    """As the node that is next, or that may be; no way to it was taken."""
+    graph = graph_named("g")
+    for name in "abcd":
+        graph.add_node(name, nothing)
+    graph.add_edge("a", "b")
+    graph.add_edge("b", "c", key_exists("x"))
+    graph.add_edge("b", "d")
+    graph.add_edge("c", "d")
+    graph.set_entry_point("a")
+    graph.set_exit_point("d")
+    graph.execute(State(run_id="r"))
+    seen = []
+    for step in range(3):
+        graph.store.fork("r", f"copy-{step}", step)
+        assert f"copy-{step} · unfinished" in graph.picture(f"copy-{step}").to_svg()
+        seen.append(statuses(drawn_run(graph, f"copy-{step}")))
+
+    assert seen == [
+        {"a": "next", "b": "", "c": "", "d": ""},
+        {"a": "done", "b": "next", "c": "", "d": ""},
         {"a": "done", "b": "done", "c": "maybe", "d": "maybe"},
     ]
 
@@ -320,7 +345,7 @@ def test_nested_runs_are_drawn_in_their_boxes():
         {"first": "done", "ask": "done", "last": "done"},
     ]
     graph.store.rollback("r", 1)
-    assert statuses(drawn_run(graph, "r")) == {"a": "done", "sub": "", "c": ""}
+    assert statuses(drawn_run(graph, "r")) == {"a": "done", "sub": "next", "c": ""}
     graph.resume("r")
     assert statuses(drawn_run(graph, "r").node("sub").graphs[0])["last"] == ""
 

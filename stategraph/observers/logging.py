@@ -69,7 +69,7 @@ def _log(logger: Any, event: Event) -> None:
     logger.log(_level(event.type), event.type.value, graph=event.source, **event.data)
 
 
-_HEADS = {type: f"[{_NAMES[_level(type)]:9}] {type.value:30}" for type in EventType}
+_HEADS = {kind: f"[{_NAMES[_level(kind)]:9}] {kind.value:30}" for kind in EventType}
 
 
 def _write(err: TextIO | None, event: Event, data: Mapping[str, Any]) -> None:

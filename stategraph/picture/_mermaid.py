@@ -14,6 +14,7 @@ _STYLES = {
     "failed": "stroke:#d1242f,stroke-width:4px",
     "waiting": "stroke:#9a6700,stroke-width:4px",
     "under way": "stroke:#0969da,stroke-width:4px",
+    "next": "stroke:#0969da,stroke-width:2px,stroke-dasharray:7 3",
     "maybe": "stroke:#0969da,stroke-width:2px,stroke-dasharray:2 3",
 }
 _SHAPES = {"map": ("[[", "]]"), "parallel": ("[/", "/]"), "pause": ("{{", "}}"), "graph": ("[", "]")}

@@ -15,6 +15,7 @@ from stategraph._values.provenance import GraphStructure, Kind, RunStatus
 from stategraph.errors import FormatError
 
 if TYPE_CHECKING:
+    from stategraph._values.provenance import Owner
     from stategraph.stores.base import CheckpointStore
     from stategraph.stores.summaries import Summary
 
@@ -25,7 +26,8 @@ class Visit:
 
     Attributes:
         status: "" if it was not there, "done", "handled" (it failed, and the run went on), "failed", "waiting",
-            "under way", or "maybe" where several nodes may be under way.
+            "under way", "next" where nobody is at work and the run goes on here, or "maybe" where several nodes may be
+            under way or next.
         times: How often it was completed; 0 where the history is not whole.
         seconds: How long that took; None if it is not known.
         retries: How many further attempts that took.
@@ -68,17 +70,19 @@ def walk_of(structure: GraphStructure, rows: Sequence[Summary], store: Checkpoin
         depth: How deep to look for nested runs.
     """
     last, path = rows[-1], _path_of(rows)
-    now = _now(structure, last, store)
+    owner = None if store is None or last.status is not RunStatus.ACTIVE else store.owner(last.run_id)
+    now = _now(structure, last, owner, is_known=store is not None)
     visits = _visits(structure, path, is_whole=bool(path) and path[0].step == 1)
     taken = Counter(_taken(structure, path, rows))
     for name, visit in now.items():
         before = visits.get(name, Visit())
         visits[name] = attrs.evolve(before, status=visit.status, said=visit.said)
-        if visit.status != "maybe" and last.checkpoint_node not in ("", name):  # else a predicate may have failed
+        is_there = visit.status not in ("maybe", "next")  # though a predicate may have failed
+        if is_there and last.checkpoint_node not in ("", name):
             taken[last.checkpoint_node, name] += 1
     nested = _branches(structure, visits)
     if store is None or not depth:
-        return Walk(visits, taken, nested, _caption(last, path, now))
+        return Walk(visits, taken, nested, _caption(last, path, owner))
     for name in now:
         finished = _finished(structure, store, last, name)
         visits[name] = attrs.evolve(visits[name], parts=len(finished))
@@ -92,7 +96,7 @@ def walk_of(structure: GraphStructure, rows: Sequence[Summary], store: Checkpoin
         for found in [_nested_walk(outline.nested, store, _nested_ids(last.run_id, steps[name], name, turns), depth)]
         if found is not None
     }
-    return Walk(visits, taken, nested, _caption(last, path, now))
+    return Walk(visits, taken, nested, _caption(last, path, owner))
 
 
 def _branches(structure: GraphStructure, visits: Mapping[str, Visit]) -> dict[str, Walk]:
@@ -170,28 +174,30 @@ def _taken(structure: GraphStructure, path: Sequence[Summary], rows: Sequence[Su
     ]
 
 
-def _now(structure: GraphStructure, last: Summary, store: CheckpointStore | None) -> dict[str, Visit]:
-    """Return the nodes at which the run stands."""
+def _now(structure: GraphStructure, last: Summary, owner: Owner | None, *, is_known: bool) -> dict[str, Visit]:
+    """Return the nodes at which the run stands, or goes on; `is_known` is whether it was asked who is at work on it."""
     if last.status is RunStatus.FAILED and last.error is not None:
         return {last.error.node: Visit("failed", said=failure_text(last.error.type, last.error.message))}
     if last.status is RunStatus.PAUSED and last.pause is not None:
         return {last.pause.node: Visit("waiting", said=last.pause.reason)}
-    if last.status is not RunStatus.ACTIVE or store is None or store.owner(last.run_id) is None:
+    if last.status is not RunStatus.ACTIVE or not is_known:
         return {}
+    if owner is not None and owner.node in structure.nodes:
+        return {owner.node: Visit("under way")}
     if last.kind is Kind.INPUT:
         following = [] if structure.entry is None else [structure.entry]
     else:
         ways = (edge for edge in structure.edges if edge.source == last.checkpoint_node and edge.label != "on_error")
         following = list(dict.fromkeys(edge.target for edge in ways))
-    return dict.fromkeys(following, Visit("under way" if len(following) == 1 else "maybe"))
+    only = "next" if owner is None else "under way"
+    return dict.fromkeys(following, Visit(only if len(following) == 1 else "maybe"))
 
 
 _SAID = {RunStatus.ACTIVE: "unfinished", RunStatus.PAUSED: "waiting"}
 
 
-def _caption(last: Summary, path: Sequence[Summary], now: Mapping[str, Visit]) -> str:
-    is_at_work = any(visit.status in ("under way", "maybe") for visit in now.values())
-    status = "under way" if is_at_work else _SAID.get(last.status, last.status.value)
+def _caption(last: Summary, path: Sequence[Summary], owner: Owner | None) -> str:
+    status = _SAID.get(last.status, last.status.value) if owner is None else "under way"
     known = [row.took for row in path if row.took is not None]
     steps = f"{last.step} step{'' if last.step == 1 else 's'}"
     return " · ".join([last.run_id, status, steps, *([in_time(sum(known))] if len(known) == last.step > 0 else [])])

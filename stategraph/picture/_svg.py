@@ -28,6 +28,7 @@ _STYLE = """
 .sg .handled>.shape{stroke:var(--failed)}
 .sg .waiting>.shape{stroke:var(--wait);stroke-width:3}.sg .waiting>.badge{fill:var(--wait)}
 .sg .working>.shape{stroke:var(--work);stroke-width:3}.sg .working>.badge{fill:var(--work)}
+.sg .next>.shape{stroke:var(--work);stroke-width:2;stroke-dasharray:7 3}.sg .next>.badge{fill:var(--work)}
 .sg .maybe>.shape{stroke:var(--work);stroke-width:2;stroke-dasharray:2 3}.sg .maybe>.badge{fill:var(--work)}
 """.replace("\n", "")
 
@@ -37,6 +38,7 @@ _MARKS = {
     "failed": "m-3-3l6 6m0-6l-6 6",
     "waiting": "m-2-3.5v7m4-7v7",
     "under way": "m-2-3.5l5 3.5l-5 3.5z",
+    "next": "m-3-3.5l3 3.5l-3 3.5m3-7l3 3.5l-3 3.5",
     "maybe": "m-2-1.6q0-2.2 2-2.2t2 2q0 1.400-2 2.300m0 3v.1",
 }
 """What is drawn on the badge of a status, so that it can be told without its colour."""
