@@ -62,7 +62,8 @@ def _saved_together(saves: Sequence[tuple[RunIO, State, Callable[[], object]]]) 
             raised[place] = _raised_by(call)
     for places in together.values():
         before = [dict(saves[place][0].before) for place in places]
-        made = cast(Any, saves[places[0]][0].whole)._save_together([saves[place][2] for place in places])
+        calls = [({saves[place][1].run_id}, saves[place][2]) for place in places]
+        made = cast(Any, saves[places[0]][0].whole)._save_together(calls)
         for place, before_it, is_saved in zip(places, before, made, strict=True):
             raised[place] = _outcome(*saves[place], before_it, is_saved)
     return raised

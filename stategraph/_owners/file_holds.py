@@ -172,7 +172,7 @@ class FileHolds(SharedHolds[Fences]):
         with self._lock:
             if self._locks is None or not self._locks.is_there:  # another thread may have opened it meanwhile
                 locks = LockFile(self._path)
-                for hold in self._by_run.values():
+                for hold in list(self._by_run.values()):
                     if hold.byte:
                         locks.lock(hold.byte)
                 self._locks = locks

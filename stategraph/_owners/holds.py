@@ -165,7 +165,7 @@ class Holds:
             gone = self._cancelled.keys() - self._by_run.keys()
         gone.difference_update(kept())
         with self._lock:
-            self._cancelled = {run_id: by for run_id, by in self._cancelled.items() if run_id not in gone}
+            self._cancelled = {run_id: by for run_id, by in list(self._cancelled.items()) if run_id not in gone}
             self._most_cancelled = max(_MANY_CANCELLED, 2 * len(self._cancelled))
 
     def cancelled_by(self, run_id: str) -> str | None:

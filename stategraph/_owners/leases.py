@@ -132,7 +132,7 @@ class LeaseHolds(SharedHolds[Leases]):
         _all.add(self)
 
     def renew(self) -> None:
-        for hold in self._by_run.values():
+        for hold in list(self._by_run.values()):
             hold.fence = 0  # a forked child is another process, and lets go of nothing of its parent's
         super().renew()
         self._worker: Worker | None = None
@@ -303,7 +303,7 @@ class LeaseHolds(SharedHolds[Leases]):
                     self._leases.renew_worker(worker, self._seconds)
                     self._renewed = now
                     if not self.is_sure():  # for a while this process was not there, as far as others know
-                        for hold in [hold for hold in self._by_run.values() if hold.fence]:
+                        for hold in [hold for hold in list(self._by_run.values()) if hold.fence]:
                             self.drop_lost(hold.run_id, self._leases)
                     self._sure_until = now + _SURE * self._seconds
             finally:

@@ -67,7 +67,7 @@ class Registry(Generic[_Thing]):
         with self._lock:
             self._entries[name] = entry
             self._normal[name] = normal
-            self._made = {key: thing for key, thing in self._made.items() if key[0] != name}
+            self._made = {key: thing for key, thing in list(self._made.items()) if key[0] != name}
 
     def get(self, name: str, options: Mapping[str, Any]) -> _Thing:
         """Return the thing of that name: for the same name and options the same object as long as it is usable.
@@ -89,7 +89,7 @@ class Registry(Generic[_Thing]):
             made = self._made.get(key)
             if made is None or not self._is_usable(made):
                 made = self._checked(name, entry(**options))
-                usable = {key: thing for key, thing in self._made.items() if self._is_usable(thing)}
+                usable = {key: thing for key, thing in list(self._made.items()) if self._is_usable(thing)}
                 self._made = {**usable, key: made}
             return made
 

@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from datetime import datetime
 from enum import StrEnum
 from functools import partial
-from itertools import compress
 from typing import Any, Protocol
 
 import attrs
@@ -110,15 +109,7 @@ def wants(listener: Listener, type: EventType) -> bool:
 
 def wanted_events(listener: Listener | None) -> frozenset[EventType]:
     """Return the types of events that the listener wants to hear of."""
-    if listener is None:
-        return frozenset()
-    try:
-        answers = list(map(listener.wants, _ALL))  # type: ignore[attr-defined]  # each run asks: at once if it can be
-    except failures():
-        answers = []
-    if answers and all(answer is True or answer is False for answer in answers):
-        return frozenset(compress(_ALL, answers))
-    return frozenset(filter(partial(wants, listener), _ALL))
+    return frozenset(() if listener is None else filter(partial(wants, listener), _ALL))
 
 
 def notify(listener: Listener, type: EventType, source: str, data: Mapping[str, Any]) -> None:

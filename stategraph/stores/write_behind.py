@@ -13,7 +13,7 @@ from weakref import WeakSet
 import attrs
 
 from stategraph._owners.holds import Hold, acting, on_behalf_of
-from stategraph._util.dropped import reaper
+from stategraph._util.dropped import is_held_here, reaper
 from stategraph._values.frozen import are_settled, freeze, is_settled
 from stategraph._values.progress import KeptParts, Part
 from stategraph.state import State, data_of
@@ -151,10 +151,10 @@ class WriteBehindStore:
 
     def begun(self) -> list[State]:
         """Return what is queued, if it is only States and nobody saves them: `end` is to follow then."""
-        if not self._saving.acquire(blocking=False):
+        if is_held_here(self._saving) or not self._saving.acquire(blocking=False):
             return []
         with self._lock:
-            states = [write for write in self._queue if isinstance(write, State)]
+            states = [write for write in list(self._queue) if isinstance(write, State)]
             if states and len(states) == len(self._queue) and self._error is None:
                 return states
         self._saving.release()
@@ -169,7 +169,7 @@ class WriteBehindStore:
         """Go on once it is known whether States are saved, which is False if they have to be saved alone."""
         if saved is True:
             self._forget(states)
-        elif isinstance(saved, BaseException):
+        elif isinstance(saved, BaseException) and self._is_queued(states):
             self._error = saved
         self._saving.release()
 
@@ -179,6 +179,8 @@ class WriteBehindStore:
 
     def save_queued(self) -> None:
         """Save what is queued, on behalf of the run. What goes wrong is raised in the thread of the run."""
+        if is_held_here(self._saving):  # a finaliser has others saved: this thread does so already, further down
+            return
         try:
             self._save_gathered()
         except BaseException as error:  # noqa: BLE001
@@ -192,7 +194,11 @@ class WriteBehindStore:
             try:
                 for _, together in groupby(writes, lambda write: (type(write), write.run_id)):
                     group = list(together)
-                    self._save_group(group)
+                    try:
+                        self._save_group(group)
+                    except Exception:
+                        if self._is_queued(group):
+                            raise
                     self._forget(group)  # at once: what is saved is not saved again after an interrupt
             except Exception as error:  # noqa: BLE001 - raised in the thread of the run
                 self._error = error
@@ -203,6 +209,11 @@ class WriteBehindStore:
                 if self._queue and self._queue[0] is write:
                     self._queue.popleft()
                     self._queued -= _count(write)
+
+    def _is_queued(self, writes: Sequence[_Write]) -> bool:
+        """Return whether writes are still to be made: a finaliser may have ended the run, further up in this thread."""
+        with self._lock:
+            return bool(self._queue) and self._queue[0] is writes[0]
 
     def _save_group(self, group: Sequence[_Write]) -> None:
         with on_behalf_of(self._hold):

@@ -141,7 +141,8 @@ def _saved_together(store: Any, waiting: Sequence[Queued]) -> set[int]:
     begun = [(queued, states) for queued in waiting if (states := queued.begun())]
     saved: Sequence[bool | BaseException] = [False] * len(begun)
     try:
-        saved = store._save_together([partial(queued.save_begun, states) for queued, states in begun])
+        calls = [({state.run_id for state in states}, partial(queued.save_begun, states)) for queued, states in begun]
+        saved = store._save_together(calls)
     finally:
         for (queued, states), is_saved in zip(begun, saved, strict=True):
             queued.end(states, is_saved)

@@ -149,17 +149,18 @@ class SafeCache(diskcache.Cache):  # type: ignore[misc]
         with self._lock:
             if self._is_shut:
                 raise sqlite3.ProgrammingError("the store is closed")
-            ended = next((other for other in self._opened if not other.is_alive()), None)
-            if ended is not None:
-                connection = self._opened.pop(ended)
-            elif self._opened:
+            ended = next((other for other in list(self._opened) if not other.is_alive()), None)
+            connection = None if ended is None else self._opened.pop(ended, None)
+            if connection is None and self._opened:
                 self.files.check()  # or there would be an empty database in its place
                 connection = self._connect()
-            else:
+            elif connection is None:
                 connection = self._connect()
                 self.files = OpenFiles(Path(self._directory, DBNAME))
-            self._opened[thread] = connection
-        return connection
+            made = self._opened.setdefault(thread, connection)
+            if made is not connection:  # a finaliser has come in between, and has used the store
+                connection.close()
+        return made
 
     def _connect(self) -> Connection:
         file = os.path.join(self._directory, DBNAME)  # noqa: PTH118 - diskcache has it as a str
@@ -213,7 +214,7 @@ class SafeCache(diskcache.Cache):  # type: ignore[misc]
     def at_rest(self) -> Iterator[None]:
         """Keep other threads from using a connection, or opening one."""
         with self._lock, ExitStack() as held:
-            for connection in self._opened.values():
+            for connection in list(self._opened.values()):
                 held.enter_context(connection.access.guard)
             yield
 
@@ -223,7 +224,7 @@ class SafeCache(diskcache.Cache):  # type: ignore[misc]
             self._leave_to_parent()
 
     def _leave_to_parent(self) -> None:
-        for connection in self._opened.values():
+        for connection in list(self._opened.values()):
             connection.close()  # or SQLite believes that this process has the locks of its parent
         self._opened, self._lock, self._local = {}, reaper.known_lock(), threading.local()
         self._txn_id, self._pid = None, os.getpid()

@@ -142,7 +142,7 @@ class Links:
     def close(self) -> None:
         """Close all connections."""
         self.is_usable = False
-        for link in self._links.values():
+        for link in list(self._links.values()):
             link.close()
         self._links.clear()
 
@@ -226,7 +226,7 @@ class Links:
             return self._nodes.link(address, self.give_up)
         except redis.ConnectionError:
             if address is not None:  # a node that is gone: the one that the URL names knows who has taken over
-                moved = [partition for partition, other in self._nodes.where.items() if other == address]
+                moved = [partition for partition, other in list(self._nodes.where.items()) if other == address]
                 for partition in moved:
                     self._nodes.where.pop(partition, None)
             raise

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Protocol
 
 from stategraph.stores._rows.access import Inside, SharedCommits
@@ -22,9 +22,16 @@ class Commits(Protocol):
 
 
 class Gathering(threading.local):
-    """What this thread is to write together, where it gathers that."""
+    """What this thread is to write together, where it gathers that.
+
+    Attributes:
+        batches: The writes.
+        run_ids: The runs whose writes they are. A finaliser may come in between, and save another one: it is told that
+            this is saved, so its write is not put off.
+    """
 
     batches: list[WriteBatch] | None = None
+    run_ids: Collection[str] = ()
 
 
 class CommitLanes:

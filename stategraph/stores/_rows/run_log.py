@@ -332,7 +332,7 @@ class RunLog:
             StepConflictError: the store has lost what it had of the run.
         """
         batch = self.runs.guarded(batch) if NESTED in batch.run.run_id else batch
-        if self.gathering.batches is not None:
+        if self.gathering.batches is not None and batch.run.run_id in self.gathering.run_ids:
             self.gathering.batches.append(batch)
             return True
         try:

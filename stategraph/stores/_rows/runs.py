@@ -83,8 +83,8 @@ class KnownRuns:
             return
         first, last = nested_range(run_id)
         with self._lock:
-            for known in [one for one in self._newest if one == run_id or first < one < last]:
-                del self._newest[known]
+            for known in [one for one in list(self._newest) if one == run_id or first < one < last]:
+                self._newest.pop(known, None)
             self.incarnations.pop(run_id, None)
 
     def forget_all(self, run_id: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import TypeAlias
 
 from stategraph.errors import CheckpointError, CheckpointSaveError, StepConflictError
@@ -13,13 +13,17 @@ Saved: TypeAlias = bool | BaseException
 """Whether all that a call has saved is durable, False if it has to be made again, or why it cannot be saved now."""
 
 
-def save_together(log: RunLog, calls: Sequence[Callable[[], object]]) -> list[Saved]:
+Saving: TypeAlias = tuple[Collection[str], Callable[[], object]]
+"""The ids of runs, and a call that saves States of them."""
+
+
+def save_together(log: RunLog, calls: Sequence[Saving]) -> list[Saved]:
     """Make calls that save, and write what they save in few transactions.
 
     A call finds its writes made, but what it asks the table meanwhile, it is told as it was before: if that troubles
     it, or the write is refused after all, nothing of it is written, and it has to be made again on its own.
     """
-    gathered = [_gathered(log, call) for call in calls]
+    gathered = [_gathered(log, *call) for call in calls]
     outcomes = iter(log.commits.commit_all([batch for batches in gathered for batch in batches or ()]))
     saved: list[Saved] = []
     for batches in gathered:
@@ -46,10 +50,11 @@ def _unsaved(log: RunLog, batch: WriteBatch, outcome: Saved) -> Saved:
     return False
 
 
-def _gathered(log: RunLog, call: Callable[[], object]) -> list[WriteBatch] | None:
-    """Return what a call writes; None if it could not be made."""
+def _gathered(log: RunLog, run_ids: Collection[str], call: Callable[[], object]) -> list[WriteBatch] | None:
+    """Return what a call writes of these runs; None if it could not be made."""
     batches: list[WriteBatch] = []
-    log.gathering.batches = batches
+    gathering = log.gathering
+    before, (gathering.batches, gathering.run_ids) = (gathering.batches, gathering.run_ids), (batches, run_ids)
     try:
         call()
     except BaseException:  # noqa: BLE001 - it is made again
@@ -57,5 +62,5 @@ def _gathered(log: RunLog, call: Callable[[], object]) -> list[WriteBatch] | Non
             log.known.forget(batch.run.run_id)
         return None
     finally:
-        log.gathering.batches = None
+        gathering.batches, gathering.run_ids = before
     return batches
