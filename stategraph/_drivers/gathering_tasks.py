@@ -35,7 +35,7 @@ class Tasks(Gathering):
         """Wait until one more task is over; return whether there may be more, or raise what the first has raised."""
         if self._all is None:
             self._all = asyncio.gather(*(self._work() for _ in range(self._most)))
-            self._all.add_done_callback(lambda _: self._ended.set())
+            self._all.add_done_callback(self._over)
         try:
             await self._ended.wait()
         except asyncio.CancelledError as error:
@@ -54,6 +54,11 @@ class Tasks(Gathering):
             self._all.cancel()
             await asyncio.wait([self._all])
         self._forget()
+
+    def _over(self, all_tasks: asyncio.Future[Any]) -> None:
+        if not all_tasks.cancelled():
+            all_tasks.exception()  # or asyncio says that nobody asked for it: what came of each task is noted
+        self._ended.set()
 
     async def _work(self) -> None:
         while (task := self.next()) is not None:

@@ -86,8 +86,9 @@ class Sleep(CommandType):
 
 
 class Gather(CommandType):
-    """Begin several tasks, which are done at the same time: ``(Gather, None, (tasks, how many at once))``. The answer is
-    a `Gathered`.
+    """Begin several tasks, which are done at the same time: ``(Gather, None, (tasks, how many at once))``.
+
+    The answer is a `Gathered`.
     """
 
 
@@ -102,8 +103,9 @@ class Gathered(Protocol):
 
 
 class OneEnds(CommandType):
-    """Wait until one more of gathered tasks is over: ``(OneEnds, None, gathered)``. The answer says whether there may be
-    more. Once all are over, what the first has raised is raised.
+    """Wait until one more of gathered tasks is over: ``(OneEnds, None, gathered)``.
+
+    The answer says whether there may be more. Once all are over, what the first has raised is raised.
     """
 
 

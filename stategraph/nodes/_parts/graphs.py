@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -80,16 +81,14 @@ def do_graph_parts(
 
 def _gathered(work: _Work, jobs: Sequence[GraphJob | Job], chunk: Chunk) -> Task[None]:
     """Do parts at the same time, and show each that has finished to whoever iterates over the run."""
-    shown = set(work.results)
     gathered: Gathered = yield (Gather, None, ([work.do(job) for job in jobs], work.workers.number))
     try:
         is_more = True
         while is_more:
             is_more = yield (OneEnds, None, gathered)
-            for label in list(work.results):
-                if label not in shown:
-                    shown.add(label)
-                    yield from work.step.show_part(*chunk(label, work.results[label]))
+            while work.finished:
+                label = work.finished.popleft()
+                yield from work.step.show_part(*chunk(label, work.results[label]))
     except (GeneratorExit, CannotAwait):  # the driver is gone, or cannot await: nobody waits for what has begun
         gathered.halt()
         raise
@@ -118,6 +117,8 @@ class _Work:
     results: dict[str, Any] = attrs.field(factory=dict)
     failed: dict[str, BaseException] = attrs.field(factory=dict)
     waiting: dict[str, tuple[Pause, ...]] = attrs.field(factory=dict)
+    finished: deque[str] = attrs.field(factory=deque)
+    """Parts that have finished in this call, and have not been shown."""
     is_done_before: bool = True
 
     @property
@@ -160,6 +161,8 @@ class _Work:
             self.waiting[job.label] = tuple(attrs.evolve(pause, part=part) for pause, part in each)
         else:
             self.results[job.label] = self.accept(job.label, job.left(given, final))
+            if not nested.is_done_before:
+                self.finished.append(job.label)
 
     def _call(self, job: Job) -> Task[None]:
         self.is_done_before = False
@@ -183,3 +186,4 @@ class _Work:
     def _keep(self, label: str, value: Any, made_of: Any) -> Task[None]:
         yield from self.step.keep_parts({label: value}, {label: made_of})
         self.results[label] = value
+        self.finished.append(label)
