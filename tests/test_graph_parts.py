@@ -336,7 +336,7 @@ class TestStopping:
             return {}
 
         item = make_graph({"steal": steal, "next": trace("next")}, store=store, name="item")
-        graph = make_graph({"each": MapNode(item, "items", "done")}, store=store)
+        graph = make_graph({"each": MapNode(item, "items", "done", max_workers=1)}, store=store)
         with store, other:
             with pytest.raises(RunLostError):
                 graph.execute(State({"items": [{}, {}]}, run_id=RUN))

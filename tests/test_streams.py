@@ -24,9 +24,21 @@ from stategraph import (
     RunStatus,
     State,
     StateGraph,
+    key_equals,
 )
 from stategraph.stores.memory import MemoryStore
-from tests.scenarios import RUN, Scene, WatchedStore, call_async, live_threads, make_graph, raises, reopened, traces
+from tests.scenarios import (
+    RUN,
+    Scene,
+    WatchedStore,
+    call_async,
+    live_threads,
+    make_graph,
+    raises,
+    reopened,
+    returns,
+    traces,
+)
 from tests.test_events import Recorder
 
 pytestmark = pytest.mark.timeout(60)
@@ -287,6 +299,103 @@ class TestParts:
 
         assert (final["negative"], done[:2]) == ([-1, -2, -3], [1, 2])
         assert sorted(done) == [1, 2, 3]
+
+
+class TestGraphsAsParts:
+    """Items and branches that are graphs, as they finish."""
+
+    def halves(self, play: Scene, done: list[int]) -> StateGraph:
+        """-> a graph that negates the number of an item, and notes it; 13 is none to negate, and 0 asks for another."""
+
+        def negate(state: State) -> dict[str, Any]:
+            done.append(state["n"])
+            if state["n"] == 13:
+                raise ValueError("no 13")
+            return {"negative": -state["n"]}
+
+        nodes = {"negate": play.as_node(negate), "ask": InterruptNode("n", "other"), "end": returns({})}
+        edges = [("negate", "ask", key_equals("n", 0)), ("negate", "end"), ("ask", "end")]
+        return make_graph(nodes, edges, store=play.store, name="half")
+
+    def many(self, play: Scene, done: list[int], workers: int = 1) -> StateGraph:
+        """-> a graph of many of these."""
+        node = MapNode(self.halves(play, done).as_node(outputs=["negative"]), "items", "out", workers)
+        return make_graph({"each": node}, store=play.store, preserve=True)
+
+    def test_each_is_shown(self, play: Scene) -> None:
+        """By its place or its name, with those before it; those beside a graph are, too."""
+        items = State({"items": [{"n": 7}, {"n": 8}]}, run_id=RUN)
+        states = stream(play, self.many(play, []), "stream", items)
+        assert [state.partial and state.partial.chunks for state in states] == [
+            ((0, {"negative": -7}),),
+            ((0, {"negative": -7}), (1, {"negative": -8})),
+            None,
+        ]
+
+        branches: dict[str, Any] = {
+            "half": self.halves(play, []).as_node(outputs=["negative"]),
+            "plain": lambda state: {"y": 1},
+        }
+        graph = make_graph({"both": ParallelNode(branches, 1)}, store=play.store, name="other")
+        states = stream(play, graph, "stream", State({"n": 2}, run_id="branches"))
+        assert chunks(states) == [
+            (("half", {"negative": -2}),),
+            (("half", {"negative": -2}), ("plain", {"y": 1})),
+        ]
+
+    def test_leaving_between_them(self, play: Scene) -> None:
+        """What was shown is not done again."""
+        done: list[int] = []
+        graph = self.many(play, done)
+        items = State({"items": [{"n": number} for number in (1, 2, 3, 4)]}, run_id=RUN)
+        stream(play, graph, "stream", items, most=2)
+        left = play.store.load(RUN)
+
+        states = stream(play, graph, "stream_resume", RUN)
+
+        assert (left.partial, left.status, left.step) == (None, RunStatus.ACTIVE, 0)
+        assert sorted(done) == [1, 2, 3, 4]
+        assert [item["negative"] for item in states[-1]["out"]] == [-1, -2, -3, -4]
+
+    def test_one_that_fails_and_one_that_waits(self, play: Scene) -> None:
+        """Others are shown; once the answer is given, only what finishes then."""
+        graph = self.many(play, [])
+        data = {"items": [{"n": 1}, {"n": 0}, {"n": 2}]}
+        states = stream(play, graph, "stream", State(data, run_id=RUN))
+        assert [state.partial.chunk for state in states if state.partial] == [
+            (0, {"negative": -1}),
+            (2, {"negative": -2}),
+        ]
+        assert states[-1].status is RunStatus.PAUSED
+
+        states = stream(play, graph, "stream_resume", RUN, {"other": 5})
+        assert [state.partial.chunk for state in states if state.partial] == [(1, {"negative": 0})]
+        assert states[-1].status is RunStatus.COMPLETED
+
+        seen: list[State] = []
+        with pytest.raises(ExecutionError, match="no 13"):
+            seen += stream(play, graph, "stream", State({"items": [{"n": 1}, {"n": 13}]}, run_id="fails"))
+        assert play.store.load("fails").status is RunStatus.FAILED
+
+    def test_leaving_while_others_are_at_work(self, play: Scene) -> None:
+        """They have ended when the stream has, and no thread is left."""
+        before = live_threads()
+        graph = self.many(play, [], workers=3)
+        items = [{"n": number} for number in range(1, 9)]
+        stream(play, graph, "stream", State({"items": items}, run_id=RUN), most=1)
+        final = play.resume(graph)
+
+        assert [item["negative"] for item in final["out"]] == [-number for number in range(1, 9)]
+        assert live_threads() <= before
+
+    def test_a_reader_takes_the_time_of_no_node(self, memory_play: Scene) -> None:
+        """An hour to look at what is shown is no hour of work."""
+        node = MapNode(self.halves(memory_play, []).as_node(outputs=["negative"]), "items", "out", 1)
+        graph = make_graph({"each": node}, store=memory_play.store, policies={"each": {"timeout": 0.2}})
+        with contextlib.closing(graph.stream(State({"items": [{"n": 1}]}, run_id=RUN))) as shown:
+            next(shown)
+            time.sleep(0.3)
+            assert [state.status for state in shown] == [RunStatus.COMPLETED]
 
 
 class TestResults:

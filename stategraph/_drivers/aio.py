@@ -32,6 +32,7 @@ from stategraph._protocol.commands import (
     Limit,
     Load,
     Notify,
+    OneEnds,
     Own,
     Parts,
     Perform,
@@ -268,10 +269,10 @@ class _Workers:
             await self._check()
         await self._check()
 
-    async def _gather(self, _: None, about: tuple[Sequence[Task[Any]], int]) -> None:
-        from stategraph._drivers.gathering import gather_in_tasks  # imported when used: few graphs are parts
+    async def _gather(self, _: None, about: tuple[Sequence[Task[Any]], int]) -> Any:
+        from stategraph._drivers.gathering_tasks import Tasks  # imported when used: few graphs are parts
 
-        await gather_in_tasks(*about, self._limits, partial(adrive, store=self._store, limits=self._limits))
+        return Tasks(about, self._limits, partial(adrive, store=self._store, limits=self._limits))
 
     async def _show_state(self, _: None, state: State) -> None:
         if self._show is not None:
@@ -355,6 +356,7 @@ _PERFORM: dict[type[CommandType], Callable[[_Workers, Any, Any], Awaitable[Any]]
     Await: _Workers._wait_for,
     Finish: _Workers._finish,
     Gather: _Workers._gather,
+    OneEnds: lambda _, __, gathered: gathered.one_ends(),
     Sleep: _Workers._sleep,
     Show: _Workers._show_state,
     Delete: _Workers._delete,

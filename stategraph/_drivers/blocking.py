@@ -22,6 +22,7 @@ from stategraph._protocol.commands import (
     Gather,
     Limit,
     Notify,
+    OneEnds,
     Perform,
     RunNode,
     Sleep,
@@ -33,6 +34,7 @@ from stategraph._util.dropped import reaper
 from stategraph.errors import AsyncNodeError
 
 if TYPE_CHECKING:
+    from stategraph._drivers.gathering import Threads
     from stategraph._drivers.one_task import OneTask
 
 _ASYNC_STREAMS = "'graph.astream(...)' or 'graph.astream_resume(...)' with 'async for', or 'await graph.aexecute(...)'"
@@ -68,6 +70,7 @@ class Waits:
             Unlimit: self._unlimit,
             Sleep: self._sleep,
             Gather: self._gather,
+            OneEnds: lambda _, gathered: gathered.one_ends(),
         }
         if signal is not None:
             perform[RunNode] = perform[StartNode] = self._run_checked
@@ -95,10 +98,10 @@ class Waits:
         self._limits = attrs.evolve(limits, signal=self._limits.signal, stack=[*limits.stack])
         self._perform[Notify] = partial(_locked, limits.telling or threading.RLock())
 
-    def _gather(self, _: None, about: tuple[Sequence[Task[Any]], int]) -> None:
-        from stategraph._drivers.gathering import gather_in_threads  # imported when used: few graphs are parts
+    def _gather(self, _: None, about: tuple[Sequence[Task[Any]], int]) -> Threads:
+        from stategraph._drivers.gathering import Threads  # imported when used: few graphs are parts
 
-        gather_in_threads(*about, self._limits, self._drive_part)
+        return Threads(about, self._limits, self._drive_part)
 
     def _run_checked(self, function: Callable[[Any], Any], argument: Any) -> Any:
         self._limits.check()

@@ -1,13 +1,13 @@
-"""Several tasks at the same time, each with a driver of its own: in threads or, on an event loop, in its tasks."""
+"""Several tasks at the same time, each with a driver of its own, in threads."""
 
 from __future__ import annotations
 
 import contextvars
 import threading
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from queue import SimpleQueue
-from typing import Any, cast
+from typing import Any
 
 import attrs
 
@@ -15,8 +15,6 @@ from stategraph._drivers.limits import Limits, StopSignal
 from stategraph._protocol.commands import Task
 
 _LOOK = 0.05  # seconds after which a wait looks whether it is to end
-GATHERED = "it stops with another part of its step"
-"""Why a task is stopped that others have ended."""
 
 
 class Either:
@@ -39,17 +37,19 @@ class Either:
 
 
 class Gathering:
-    """Tasks that are done at the same time, and what has come of them.
+    """Tasks that are done at the same time, and what has come of them: a `Gathered`.
 
     Args:
-        tasks: The tasks.
-        signal: May stop the call that they are part of.
+        about: The tasks, and how many of them are done at the same time.
+        limits: What limits the call that they are part of.
     """
 
-    def __init__(self, tasks: Sequence[Task[Any]], signal: StopSignal | None) -> None:
-        self._left = deque(tasks)
+    def __init__(self, about: tuple[Sequence[Task[Any]], int], limits: Limits) -> None:
+        tasks, most = about
+        self._left, self._most = deque(tasks), min(most, len(tasks))
         self._halted = threading.Event()
         self._errors: list[BaseException] = []
+        signal = limits.signal
         of_call, timeout, deadline = (
             (None, None, float("inf")) if signal is None else (signal.cancel, signal.timeout, signal.deadline)
         )
@@ -71,70 +71,80 @@ class Gathering:
         """Stop all tasks."""
         self._halted.set()
 
-    def end(self) -> None:
+    def _end(self) -> None:
         """Raise what was raised first, if anything was, once all tasks are over."""
-        for task in self._left:
-            task.close()
+        self._forget()
         if self._errors:
             raise self._errors[0]
 
+    def _forget(self) -> None:
+        """Forget tasks that have not begun."""
+        for task in self._left:
+            task.close()
+        self._left.clear()
 
-def gather_in_threads(
-    tasks: Sequence[Task[Any]], most: int, limits: Limits, drive: Callable[[Task[Any], StopSignal, Limits], Any]
-) -> None:
-    """Do tasks in threads, so many at the same time, each by `drive`; raise what the first has raised."""
-    gathering, done = Gathering(tasks, limits.signal), SimpleQueue[None]()
-    limits = attrs.evolve(limits, telling=limits.telling or threading.RLock())
 
-    def work() -> None:
-        while (task := gathering.next()) is not None:
-            try:
-                drive(task, gathering.signal, limits)
-            except BaseException as error:
-                gathering.fail(error)
+class Threads(Gathering):
+    """Tasks that are done in threads.
 
-    def in_context(context: contextvars.Context) -> None:
+    Args:
+        about: The tasks, and how many of them are done at the same time.
+        limits: What limits the run.
+        drive: Does a task.
+    """
+
+    def __init__(
+        self,
+        about: tuple[Sequence[Task[Any]], int],
+        limits: Limits,
+        drive: Callable[[Task[Any], StopSignal, Limits], Any],
+    ) -> None:
+        super().__init__(about, limits)
+        self._drive, self._limits = drive, attrs.evolve(limits, telling=limits.telling or threading.RLock())
+        self._ends = SimpleQueue[bool]()  # of tasks and, False, of threads
+        self._threads: list[threading.Thread] = []
+        self._at_work = 0
+
+    def one_ends(self) -> bool:
+        """Wait until one more task is over; return whether there may be more, or raise what the first has raised."""
         try:
-            context.run(work)
-        finally:
-            done.put(None)
+            if not self._threads:
+                self._begin()
+            while self._at_work:
+                if self._ends.get():
+                    return True
+                self._at_work -= 1
+        except BaseException:  # an interrupt: what is at work ends first
+            self.stop(None)
+            raise
+        self._end()
+        return False
 
-    threads = [
-        threading.Thread(target=in_context, args=[contextvars.copy_context()], name="stategraph part", daemon=True)
-        for _ in range(min(most, len(tasks)))
-    ]
-    for thread in threads:
-        thread.start()
-    try:
-        for _ in threads:
-            done.get()
-    except BaseException:  # an interrupt: what is at work ends first
-        gathering.halt()
-        for thread in threads:
+    def stop(self, _: object) -> None:
+        """Stop all tasks, and wait for their end."""
+        self.halt()
+        for thread in self._threads:
             thread.join()
-        raise
-    gathering.end()
+        self._forget()
 
+    def _begin(self) -> None:
+        for _ in range(self._most):
+            context = contextvars.copy_context()
+            thread = threading.Thread(target=self._work_in, args=[context], name="stategraph part", daemon=True)
+            thread.start()
+            self._threads.append(thread)
+            self._at_work += 1
 
-async def gather_in_tasks(
-    tasks: Sequence[Task[Any]], most: int, limits: Limits, drive: Callable[[Task[Any], StopSignal], Awaitable[Any]]
-) -> None:
-    """Do tasks on the event loop, so many at the same time, each by `drive`; raise what the first has raised."""
-    import asyncio  # imported when used: 20 ms
+    def _work_in(self, context: contextvars.Context) -> None:
+        try:
+            context.run(self._work)
+        finally:
+            self._ends.put(False)
 
-    from stategraph._util.cancellation import outlast
-
-    gathering = Gathering(tasks, limits.signal)
-
-    async def work() -> None:
-        while (task := gathering.next()) is not None:
+    def _work(self) -> None:
+        while (task := self.next()) is not None:
             try:
-                await drive(task, gathering.signal)
+                self._drive(task, self.signal, self._limits)
             except BaseException as error:
-                gathering.fail(error)
-
-    all_done = asyncio.gather(*(work() for _ in range(min(most, len(tasks)))))
-    cancelled = await outlast(all_done, hands_on_to=cast("asyncio.Task[Any]", all_done))
-    if cancelled is not None:
-        raise cancelled
-    gathering.end()
+                self.fail(error)
+            self._ends.put(True)

@@ -160,8 +160,8 @@ class NestedRun:
         if saved is not None and saved.status is RunStatus.COMPLETED and updates:
             yield from step.forget_parts()  # it was made of other data
             saved = None
-        self.is_done_before = saved is not None and saved.status is RunStatus.COMPLETED and step.attempt == 1
-        step.is_done_before = self.is_done_before and not self.part
+        self.is_done_before = saved is not None and saved.status is RunStatus.COMPLETED
+        step.is_done_before = self.is_done_before and step.attempt == 1 and not self.part
         plan = nested_in(plan, outer)
         if self.part:  # others may wait when it has ended, and the run with them
             plan = attrs.evolve(plan, preserve=outer.loads_parts)

@@ -8,7 +8,7 @@ step, and an object of a class takes five times as long to make.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Generator
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 from stategraph._util.callables import failure_of
 
@@ -86,8 +86,26 @@ class Sleep(CommandType):
 
 
 class Gather(CommandType):
-    """Do several tasks at the same time: ``(Gather, None, (tasks, how many at once))``. The answer comes when all are
-    over. Once one has raised, no other begins, those that are at work are stopped, and it is raised.
+    """Begin several tasks, which are done at the same time: ``(Gather, None, (tasks, how many at once))``.
+
+    The answer is a `Gathered`.
+    """
+
+
+class Gathered(Protocol):
+    """Tasks that are done at the same time. Once one has raised, no other begins, and those at work are stopped."""
+
+    stop: Callable[[Any], Any]
+    """Stops those that are at work, and waits for their end; called by a `Finish`."""
+
+    def halt(self) -> None:
+        """Stop those that are at work, without waiting for them."""
+
+
+class OneEnds(CommandType):
+    """Wait until one more of gathered tasks is over: ``(OneEnds, None, gathered)``.
+
+    The answer says whether there may be more. Once all are over, what the first has raised is raised.
     """
 
 
@@ -111,7 +129,7 @@ Task: TypeAlias = Generator[Command, Any, _Answer]
 BLOCKING: tuple[type[CommandType], ...] = (RunNode, Own, Load, Save, Amend, Delete, Flush, Parts, Cache)
 """Calls that may take long, and therefore are not made on an event loop."""
 
-WAITING: tuple[type[CommandType], ...] = (Await, Finish, Limit, Unlimit, Sleep, Gather)
+WAITING: tuple[type[CommandType], ...] = (Await, Finish, Limit, Unlimit, Sleep, Gather, OneEnds)
 """What makes a driver wait, or limits how long it may: a bare run asks for none of it."""
 
 

@@ -141,7 +141,7 @@ class MapNode(Node):
         else:
             from stategraph.nodes._parts.graphs import do_graph_parts  # imported when used: few items are graphs
 
-            results = yield from do_graph_parts(step, self._graph_jobs(step, items), self._workers, accept)
+            results = yield from do_graph_parts(step, self._graph_jobs(step, items), self._workers, accept, _chunk)
             if isinstance(results, Pause):
                 return evolve(step.state, pause=results)
         return {self.into: [results[str(place)] for place in range(len(items))]}

@@ -135,7 +135,7 @@ class ParallelNode(Node):
         if self.graphs:
             from stategraph.nodes._parts.graphs import do_graph_parts  # imported when used: few branches are graphs
 
-            changes: Any = yield from do_graph_parts(step, self._graph_jobs(step, given), self._workers, accept)
+            changes: Any = yield from do_graph_parts(step, self._graph_jobs(step, given), self._workers, accept, _chunk)
             if isinstance(changes, Pause):
                 return evolve(step.state, pause=changes)
         else:

@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import attrs
 
-from stategraph._protocol.commands import Await, Gather, RunNode, StartNode, Task
+from stategraph._protocol.commands import (
+    Await,
+    CannotAwait,
+    Finish,
+    Gather,
+    Gathered,
+    OneEnds,
+    RunNode,
+    StartNode,
+    Task,
+)
 from stategraph._util.callables import is_async_callable
 from stategraph._values import clock
 from stategraph._values.progress import Pause, pause_of
 from stategraph.nodes._parts.jobs import Job
-from stategraph.nodes._parts.run import Accept, Workers, group_of
+from stategraph.nodes._parts.run import Accept, Chunk, Workers, group_of
 from stategraph.nodes.step import NestedStep, PartTold, Question, StepContext
 from stategraph.nodes.subgraph import GraphNode
 from stategraph.state import State
@@ -46,7 +57,7 @@ class GraphJob:
 
 
 def do_graph_parts(
-    step: StepContext, jobs: Sequence[GraphJob | Job], workers: Workers, accept: Accept
+    step: StepContext, jobs: Sequence[GraphJob | Job], workers: Workers, accept: Accept, chunk: Chunk
 ) -> Task[dict[str, Any] | Pause]:
     """Do the parts of a step of which some run graphs; return the results by label.
 
@@ -60,12 +71,30 @@ def do_graph_parts(
     yield from work.find()
     left = [job for job in jobs if job.label not in work.results]
     if left:
-        yield (Gather, None, ([work.do(job) for job in left], workers.number))
+        yield from _gathered(work, left, chunk)
     step.is_done_before = work.is_done_before and step.attempt == 1
     if work.failed:
         raise group_of(step, {label: work.failed[label] for label in work.jobs if label in work.failed})
     pauses = [pause for label in work.jobs for pause in work.waiting.get(label, ())]
     return pause_of(pauses) if pauses else work.results
+
+
+def _gathered(work: _Work, jobs: Sequence[GraphJob | Job], chunk: Chunk) -> Task[None]:
+    """Do parts at the same time, and show each that has finished to whoever iterates over the run."""
+    gathered: Gathered = yield (Gather, None, ([work.do(job) for job in jobs], work.workers.number))
+    try:
+        is_more = True
+        while is_more:
+            is_more = yield (OneEnds, None, gathered)
+            while work.finished:
+                label = work.finished.popleft()
+                yield from work.step.show_part(*chunk(label, work.results[label]))
+    except (GeneratorExit, CannotAwait):  # the driver is gone, or cannot await: nobody waits for what has begun
+        gathered.halt()
+        raise
+    except BaseException:
+        yield (Finish, gathered.stop, None)
+        raise
 
 
 def asked_by_part(step: StepContext, jobs: Sequence[GraphJob | Job], pause: Pause) -> Task[Question | None]:
@@ -88,6 +117,8 @@ class _Work:
     results: dict[str, Any] = attrs.field(factory=dict)
     failed: dict[str, BaseException] = attrs.field(factory=dict)
     waiting: dict[str, tuple[Pause, ...]] = attrs.field(factory=dict)
+    finished: deque[str] = attrs.field(factory=deque)
+    """Parts that have finished in this call, and have not been shown."""
     is_done_before: bool = True
 
     @property
@@ -130,6 +161,8 @@ class _Work:
             self.waiting[job.label] = tuple(attrs.evolve(pause, part=part) for pause, part in each)
         else:
             self.results[job.label] = self.accept(job.label, job.left(given, final))
+            if not nested.is_done_before:
+                self.finished.append(job.label)
 
     def _call(self, job: Job) -> Task[None]:
         self.is_done_before = False
@@ -153,3 +186,4 @@ class _Work:
     def _keep(self, label: str, value: Any, made_of: Any) -> Task[None]:
         yield from self.step.keep_parts({label: value}, {label: made_of})
         self.results[label] = value
+        self.finished.append(label)
