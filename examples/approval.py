@@ -36,7 +36,7 @@ def is_an_answer(answer: object) -> bool:
     return answer in ANSWERS
 
 
-def approval_graph(path: Path) -> StateGraph:
+def approval_graph(path: Path = Path("approval.db")) -> StateGraph:
     """The graph: propose -> approve -> order or reject, with every step in a file."""
     # A completed order stays in the file: its id cannot be used again.
     checkpoint = CheckpointConfig(store="sqlite", interval=1, preserve=True, options={"path": str(path)})

@@ -54,7 +54,7 @@ def _rank(item: tuple[str, int]) -> tuple[int, str]:
     return -item[1], item[0]
 
 
-def report_graph(store: str) -> StateGraph:
+def report_graph(store: str = "report.db") -> StateGraph:
     """The graph: find_files -> read (each of them) -> write_report."""
     checkpoint = CheckpointConfig(store="sqlite", options={"path": store})
     graph = StateGraph(GraphConfig(name="file-report", observer="noop", checkpoint=checkpoint))

@@ -50,7 +50,7 @@ def settle(state: State) -> Updates:
     return {"label": state.get("third") or state.get("second") or state["first"]}
 
 
-def labelling_graph(store: Path) -> StateGraph:
+def labelling_graph(store: Path = Path("labels.db")) -> StateGraph:
     """The graph: a first label, sometimes a second, rarely a third, and what they settle."""
     options = {"path": str(store)}
     checkpoint = CheckpointConfig(store="sqlite", interval=1, retention="full", preserve=True, options=options)

@@ -46,7 +46,7 @@ def book(state: State) -> Updates:
     return {"total": values[2]}
 
 
-def night_graph(folder: Path) -> StateGraph:
+def night_graph(folder: Path = Path()) -> StateGraph:
     """The graph of one job: collect -> check -> book. Complete jobs are kept, so that none is done twice."""
     options = {"path": str(folder / "jobs.db")}
     checkpoint = CheckpointConfig(store="sqlite", interval=1, preserve=True, options=options)

@@ -11,7 +11,7 @@ import click
 from click.core import ParameterSource
 
 from stategraph.cli._screen import Screen, note
-from stategraph.errors import CheckpointNotFoundError, StateGraphError
+from stategraph.errors import CheckpointNotFoundError, RunBusyError, StateGraphError
 
 if TYPE_CHECKING:
     from stategraph.stores.base import CheckpointStore
@@ -41,12 +41,14 @@ class Asked:
         """Where the answer goes."""
         return Screen(self.is_json)
 
-    def open(self, *, to_change: bool = False) -> CheckpointStore:
+    def open(self, *, to_change: bool = False, may_make: bool = False) -> CheckpointStore:
         """Open the store; it is closed with the command. Values of types that are not registered here are opaque."""
         from stategraph.cli._opening import find  # imported when used: completion of commands needs none
         from stategraph.stores._codec.opaque import unknown_shown
 
-        store = self._store = find(self.store, self.config).open(to_change=to_change)
+        if self.store and self._was_given("config") and not self._was_given("store"):
+            note("stategraph: --config is not looked at: STATEGRAPH_STORE goes before it")
+        store = self._store = find(self.store, self.config).open(to_change=to_change, may_make=may_make)
         context = click.get_current_context()
         context.call_on_close(store.close)
         context.with_resource(unknown_shown())
@@ -60,7 +62,10 @@ class Asked:
         """
         self._store = store
         if self._was_given("store") and not _is_at(store, str(self.store)):
-            message = f"--store: the graph keeps its runs in the {store}: leave --store out"
+            message = (
+                f"--store: the graph keeps its runs in the {store}: leave --store out or, where the graph names it "
+                "by a relative path, start in the folder that this counts from"
+            )
             raise click.UsageError(message, click.get_current_context())
         if self._was_given("config"):
             note(f"stategraph: --config is not looked at: the graph keeps its runs in the {store}")
@@ -98,6 +103,12 @@ def asked(function: Callable[..., Any]) -> Callable[..., Any]:
         except CheckpointNotFoundError as error:
             if error.step is None and (near := request.like(error.run_id)):
                 error.add_note(f"did you mean {near}?")
+            raise
+        except RunBusyError as error:
+            taken = {parameter.name for parameter in click.get_current_context().command.params}
+            wait = "wait for it (--wait SECONDS)" if "wait" in taken else "wait until it is done"
+            way_out = " or, if it hangs, take the run away from it (--take-over)" if "take_over" in taken else ""
+            error.add_note(wait + way_out)
             raise
 
     return click.make_pass_decorator(Asked, ensure=True)(call)

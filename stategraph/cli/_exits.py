@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from enum import IntEnum
 from typing import Any
 
@@ -63,29 +64,49 @@ def exit_of(error: Exception) -> Exit:
     return next((code for kinds, code in _EXITS if isinstance(error, kinds)), Exit.FAILED)
 
 
+_COMMANDS = (
+    (re.compile(r"store\.delete\('([^']*)'\)"), r"stategraph delete \1"),
+    (re.compile(r"resume\('([^']*)'\) goes on"), r"stategraph resume \1 goes on"),
+    (re.compile(r"\ballow_changed=True"), "--allow-changed"),
+    (re.compile(r"\bmigrate=\{'?([^:{}']*)'?: \"?'?([^:{}'\"]*)'?\"?\}"), r"--migrate \1=\2"),
+)
+
+
+def as_commands(text: str) -> str:
+    """Return a text of the library in which commands stand for the calls that it names as ways out."""
+    for call, command in _COMMANDS:
+        text = call.sub(command, text)
+    return text
+
+
 def _message(error: Exception) -> str:
     """Return what is told of an error. Where it names calls as the way out, the commands that do so stand instead."""
+    notes = getattr(error, "__notes__", ())
     if isinstance(error, errors.CheckpointNotFoundError):
         what = (
-            "stategraph runs lists the runs" if error.step is None else f"stategraph history {error.run_id} its steps"
+            "stategraph runs lists the runs"
+            if error.step is None
+            else f"stategraph history {error.run_id} lists its steps"
         )
-        return "; ".join((str(error).rpartition("; ")[0], *getattr(error, "__notes__", ()), what))
+        return "; ".join((str(error).rpartition("; ")[0], *notes, what))
     if isinstance(error, errors.RunCompleteError):
         return (
             f"run {error.run_id!r} is complete: it ended at {error.node!r}; stategraph show {error.run_id} tells more"
         )
     if isinstance(error, errors.RunExistsError) and not error.status:
         way_out = f"choose another id, or forget it with stategraph delete {error.run_id}"
-        return f"run {error.run_id!r} is already in the {error.store}; {way_out}"
+        return "; ".join((f"run {error.run_id!r} is already in the {error.store}", way_out, *notes))
     if isinstance(error, errors.RunBusyError):
-        return (
-            f"run {error.run_id!r} is at work: {error.owner} owns it; wait for it (--wait SECONDS) or, if it hangs, "
-            "take the run away from it (stategraph resume --take-over)"
-        )
+        return "; ".join((f"run {error.run_id!r} is at work: {error.owner} owns it", *notes))
     if isinstance(error, errors.AnswerError) and error.pause is not None:
-        how = f"stategraph answer {error.run_id} VALUE --graph MODULE:NAME"
+        if error.pause.response_param is not None and "resume without" in error.problem:
+            how = f"stategraph resume {error.run_id} --graph MODULE:NAME"
+        else:
+            how = f"stategraph answer {error.run_id} VALUE --graph MODULE:NAME, where VALUE is JSON (true, 12) or text"
         return f"run {error.run_id!r}: {error.problem}; it waits at {error.pause.node!r}: {error.pause.reason}; {how}"
-    return str(error)
+    if isinstance(error, errors.FormatError):
+        return "; ".join((as_commands(str(error)), *notes))
+    return as_commands(str(error))
 
 
 def told(error: Exception) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -48,7 +49,13 @@ def _imported(name: str) -> Any:
             raise Failure(Exit.USAGE, f"there is no module {error.name!r} in {here}, nor is one installed") from None
         raise Failure(Exit.FAILED, f"to import {name} failed: {describe_exception(error)}") from error
     except Exception as error:
-        raise Failure(Exit.FAILED, f"to import {name} failed: {describe_exception(error)}") from error
+        raise Failure(Exit.FAILED, f"to import {name} failed: {describe_exception(error)}{_place(error)}") from error
+
+
+def _place(error: Exception) -> str:
+    """Return where an exception was raised."""
+    calls = traceback.extract_tb(error.__traceback__)
+    return f" ({calls[-1].filename}, line {calls[-1].lineno})" if calls else ""
 
 
 def _graph_of(found: Any, name: str) -> StateGraph:

@@ -34,8 +34,8 @@ class Where:
     kind: str
     options: dict[str, Any]
 
-    def open(self, *, to_change: bool) -> CheckpointStore:
-        """Open it. One that is not there is never made.
+    def open(self, *, to_change: bool, may_make: bool = False) -> CheckpointStore:
+        """Open it. One that is not there is made only with `may_make`.
 
         Raises:
             Failure: it is not there.
@@ -46,10 +46,21 @@ class Where:
         if self.kind in ("sqlite", "disk"):
             path = Path(options["path"]).expanduser()
             file = path / "cache.db" if self.kind == "disk" else path
-            if not file.is_file():
-                raise Failure(Exit.NOT_FOUND, f"there is no {self.kind} store at {path}")
+            if not file.is_file() and not may_make:
+                raise Failure(Exit.NOT_FOUND, f"there is no {self.kind} store at {path}{_like(path)}")
             options = {**options, "read_only": not to_change}
         return get_checkpoint_store(self.kind, **options)
+
+
+def _like(path: Path) -> str:
+    """Return which store was perhaps meant: what is named alike in that folder."""
+    import difflib  # imported when used
+
+    try:
+        near = difflib.get_close_matches(path.name, [one.name for one in path.parent.iterdir()], 1)
+    except OSError:
+        return ""
+    return f"; did you mean {path.parent / near[0]}?" if near else ""
 
 
 def find(store: str | None, config: str | None) -> Where:

@@ -67,6 +67,14 @@ def parsed_moment(text: str) -> datetime:
         raise click.BadParameter(f"{text!r} is no time: {known}") from None
 
 
+def parsed_renames(pairs: Sequence[str]) -> dict[str, str] | None:
+    """Return the new names of nodes that are given as OLD=NEW, by the old ones; None if there are none."""
+    parts = [pair.partition("=") for pair in pairs]
+    if not all(old and new for old, _, new in parts):
+        raise Failure(Exit.USAGE, "--migrate: give it as OLD=NEW")
+    return {old: new for old, _, new in parts} or None
+
+
 run_argument = click.argument("run_id", metavar="RUN", shell_complete=run_ids)
 """The run that a command is about."""
 
@@ -83,9 +91,12 @@ wait_option = click.option(
 )
 take_over_option = click.option("--take-over", is_flag=True, help="Take the run from whoever is at work on it.")
 
+revision_option = click.option(
+    "--revision", type=click.IntRange(min=0), help="This revision of the step; the newest if not given."
+)
 step_options: tuple[Callable[[Any], Any], ...] = (
     click.option("--step", type=click.IntRange(min=0), help="Of this step; the newest if not given."),
-    click.option("--revision", type=click.IntRange(min=0), help="This revision of the step; the newest if not given."),
+    revision_option,
 )
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from stategraph._text.shown import describe_exception
-from stategraph.cli._exits import INTERRUPTED, Exit
+from stategraph.cli._exits import INTERRUPTED, Exit, as_commands
 from stategraph.cli._screen import STYLES, Screen, note
 from stategraph.cli._text import cut
 from stategraph.errors import StateGraphError
@@ -48,6 +48,8 @@ class Worker:
     def work(self, concurrency: int) -> int:
         """Work in so many threads until it is stopped; return the exit code."""
         self.graph.recover(max_recoveries=self.max_recoveries)  # which says now if the graph saves nothing
+        if not self.graph.store.runs(limit=1):  # as where a relative path counts from another folder
+            note(f"stategraph: the {self.graph.store} has no runs yet")
         threads = [threading.Thread(target=self._sweeps, daemon=True) for _ in range(concurrency)]
         with self._stopped_by_signals():
             for thread in threads:
@@ -99,7 +101,7 @@ class Worker:
             step = None if state is None else state.step
             self.screen.record({"run_id": recovered.run_id, "status": status, "step": step, "error": message})
             return
-        why = "" if error is None else f"  {cut(' '.join(describe_exception(error).split()))}"
+        why = "" if error is None else f"  {cut(' '.join(as_commands(describe_exception(error)).split()))}"
         self.screen.line((recovered.run_id, "bold"), "  ", (status, STYLES.get(status, "")), why)
 
     @contextmanager

@@ -96,10 +96,13 @@ def test_kept_items_are_no_nested_runs(pages):
         (["show", "waitin"], "no checkpoint of run 'waitin' in the "),
         (["show", "waitin"], "; did you mean waiting?; stategraph runs lists the runs\n"),
         (["resume", "dome", "--graph", "app:graph"], "; did you mean done?; stategraph runs lists the runs\n"),
-        (["show", "done", "--step", "9"], "; stategraph history done its steps\n"),
+        (["show", "done", "--step", "9"], "; stategraph history done lists its steps\n"),
         (["resume", "done", "--graph", "app:graph"], "it ended at 'ship'; stategraph show done tells more\n"),
         (["fork", "done", "burnt"], "choose another id, or forget it with stategraph delete burnt\n"),
-        (["resume", "waiting", "--graph", "app:graph"], "stategraph answer waiting VALUE --graph MODULE:NAME\n"),
+        (
+            ["resume", "waiting", "--graph", "app:graph"],
+            " VALUE --graph MODULE:NAME, where VALUE is JSON (true, 12) or text\n",
+        ),
         (["resume", "waiting", "--graph", "app.py:graph"], "'app.py' is a file: give its module, as app:NAME\n"),
         (["shw", "done"], "there is no command 'shw'; is it 'show'?\nTry 'stategraph --help'.\n"),
         (["xyzzy"], "there is no command 'xyzzy'\n"),
@@ -124,3 +127,80 @@ def test_without_a_command_its_help_is_shown():
 
     assert (shown.code, shown.out) == (2, "")
     assert shown.err == call("--help").out
+
+
+def test_an_export_of_several_runs_is_imported_into_a_store_that_is_not_there(shop):
+    """All of them, or those that are named; what was cut off is refused, and says so."""
+    assert call("--store", "runs.db", "export").code == 2
+    assert call("--store", "runs.db", "export", "done", "--all").code == 2
+    assert call("--store", "runs.db", "export", "--all", "-o", "all.jsonl").code == 0
+    assert call("--store", "new.db", "import", "all.jsonl").out == "waiting\ndone\nburnt\nleft\n"
+    assert call("--store", "runs.db", "export", "done", "left", "-o", "two.jsonl").code == 0
+
+    again = call("--store", "new.db", "import", "two.jsonl")
+    assert (again.code, again.out) == (5, "")
+    lines = (shop / "two.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)
+    (shop / "cut.jsonl").write_text("".join(lines[:3]), encoding="utf-8")
+    cut = call("--store", "other.db", "import", "cut.jsonl")
+    assert (cut.code, cut.out) == (6, "")
+    assert "lines are missing: 'done' has " in cut.err
+    assert "read from cut.jsonl" in cut.err
+
+
+def test_a_store_with_a_slip_in_its_name_is_found(shop):
+    """In the same folder."""
+    assert (
+        call("--store", "run.db", "runs").err
+        == "stategraph: there is no sqlite store at run.db; did you mean runs.db?\n"
+    )
+
+
+def test_a_configuration_that_the_environment_goes_before_is_told_of(shop, monkeypatch):
+    """It was typed, and is not looked at."""
+    monkeypatch.setenv("STATEGRAPH_STORE", "runs.db")
+    told = call("--config", "none.toml", "runs")
+    assert (told.code, told.err) == (0, "stategraph: --config is not looked at: STATEGRAPH_STORE goes before it\n")
+
+
+def test_a_node_that_was_renamed_is_named_on_the_command_line(shop):
+    """The message says how."""
+    (shop / "renamed.py").write_text(
+        (shop / "app.py").read_text(encoding="utf-8").replace('"price"', '"cost"'), encoding="utf-8"
+    )
+    resume = ["resume", "waiting", "--graph", "renamed:graph", "--set", "approved=true"]
+
+    refused = process(*resume, cwd=shop)
+    assert refused.code == 5
+    assert "if it was renamed, resume with --migrate price=" in refused.err
+    assert process(*resume, "--migrate", "price", cwd=shop).code == 2
+    assert process(*resume, "--migrate", "price=cost", cwd=shop).code == 0
+
+
+@pytest.mark.inside
+def test_who_is_at_work_on_a_run_is_told_with_the_options_of_the_command(shop):
+    """Which `delete` has others of than `resume`."""
+    from stategraph._owners.holds import Grip, Hold
+    from stategraph.stores import SqliteStore
+
+    store = SqliteStore("runs.db")
+    hold = Hold("left")
+    grip = Grip(hold)
+    store._own(hold, take_over=False)
+    try:
+        deleted = process("--store", "runs.db", "delete", "left", "--yes", cwd=shop).err
+        resumed = process("resume", "left", "--graph", "app:graph", cwd=shop).err
+    finally:
+        del grip
+        store.close()
+    assert deleted.endswith("owns it; wait until it is done or, if it hangs, take the run away from it (--take-over)\n")
+    assert resumed.endswith(
+        "owns it; wait for it (--wait SECONDS) or, if it hangs, take the run away from it (--take-over)\n"
+    )
+
+
+def test_the_beginning_of_the_id_of_a_pause_will_do(shop):
+    """As `show` tells it."""
+    pause = json.loads(call("--store", "runs.db", "show", "waiting", "--json").out)["pause"]["id"]
+    answer = ["answer", "waiting", "true", "--graph", "app:graph", "--pause"]
+    assert process(*answer, "zz", cwd=shop).code == 5
+    assert process(*answer, pause[:6], cwd=shop).code == 0

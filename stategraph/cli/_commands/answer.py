@@ -26,7 +26,7 @@ The store is that of the graph.
 @run_argument
 @click.argument("value", required=False)
 @graph_option
-@click.option("--pause", metavar="ID", help="The pause that is answered: another one is not.")
+@click.option("--pause", metavar="ID", help="The pause that is answered, by its id or the beginning of it.")
 @by_option
 @wait_option
 @common
@@ -37,8 +37,11 @@ def command(request: Asked, /, run_id: str, value: str | None, graph: str, pause
     request.check_store(flow.store)
     state = flow.store.load(run_id)
     if state.pause is None:
-        raise Failure(Exit.CONFLICT, f"{run_id} waits for no answer: it is {state.status}")
-    asking = next((one for one in state.pause.each if one.id == pause), state.pause)
+        is_left = state.status in ("failed", "cancelled")
+        way_out = "" if not is_left else f"; to go on with other data: stategraph resume {run_id} --set KEY=VALUE"
+        raise Failure(Exit.CONFLICT, f"{run_id} waits for no answer: it is {state.status}{way_out}")
+    begun = [one for one in state.pause.each if pause and one.id.startswith(pause)]
+    asking, pause = (begun[0], begun[0].id) if len(begun) == 1 else (state.pause, pause)
     if state.pause.others and pause is None:
         raise click.UsageError(
             f"{run_id} waits for {len(state.pause.each)} answers: say which is given, with --pause; "

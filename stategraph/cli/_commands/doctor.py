@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from stategraph.cli._asked import Asked, asked, common
-from stategraph.cli._exits import Exit
+from stategraph.cli._exits import Exit, as_commands
 from stategraph.cli._text import cut
 
 _EXAMPLES = """
@@ -45,7 +45,7 @@ def command(request: Asked) -> int:
     screen.line(f"{found.checkpoints:,} checkpoints")
     screen.line((f"{len(found.damaged):,} damaged", "red" if found.damaged else "green"))
     for damage in found.damaged:
-        screen.line((cut(damage.run_id) or "the store", "bold"), f": {cut(damage.reason, 1000)}")
+        screen.line((cut(damage.run_id) or "the store", "bold"), f": {cut(as_commands(damage.reason), 1000)}")
     for other in found.unreadable:
         screen.line((cut(other.run_id), "bold"), f" cannot be read here: {cut(other.reason, 1000)}")
     return Exit.DAMAGED if found.damaged else Exit.OK

@@ -8,6 +8,7 @@ import click
 
 from stategraph.cli._asked import Asked, asked, common
 from stategraph.cli._transfer import row_store
+from stategraph.errors import FormatError
 
 _EXAMPLES = """
 \b
@@ -24,9 +25,14 @@ Examples:
 def command(request: Asked, file: IO[str]) -> None:
     """Begin the runs of an export.
 
-    Each begins as a whole, or not at all.
+    Each begins as a whole, or not at all. A store that is not there is made.
     """
-    found = row_store(request.open(to_change=True)).import_runs(file)
+    store = row_store(request.open(to_change=True, may_make=True))
+    try:
+        found = store.import_runs(file)
+    except FormatError as error:
+        error.add_note(f"read from {file.name}")
+        raise
     if request.is_json:
         request.screen.document({"runs": found})
         return

@@ -9,7 +9,15 @@ import click
 from stategraph.cli._asked import Asked, asked, common
 from stategraph.cli._changing import ended, went_on
 from stategraph.cli._graphs import load_graph
-from stategraph.cli._options import by_option, graph_option, parsed_pairs, run_argument, take_over_option, wait_option
+from stategraph.cli._options import (
+    by_option,
+    graph_option,
+    parsed_pairs,
+    parsed_renames,
+    run_argument,
+    take_over_option,
+    wait_option,
+)
 
 _EXAMPLES = """
 \b
@@ -26,16 +34,20 @@ The store is that of the graph.
 @graph_option
 @click.option("--set", "updates", multiple=True, metavar="KEY=VALUE", help="Lay this over the data; JSON, or text.")
 @click.option("--allow-changed", is_flag=True, help="Go on even if the graph has changed since.")
+@click.option("--migrate", "renames", multiple=True, metavar="OLD=NEW", help="A node has another name since.")
 @by_option
 @wait_option
 @take_over_option
 @common
 @asked
-def command(request: Asked, /, run_id: str, graph: str, updates: tuple[str, ...], **how: Any) -> int:
+def command(
+    request: Asked, /, run_id: str, graph: str, updates: tuple[str, ...], renames: tuple[str, ...], **how: Any
+) -> int:
     """Go on with a run from its last checkpoint.
 
     That is done in this process, until the run ends or pauses.
     """
+    how["migrate"] = parsed_renames(renames)
     flow = load_graph(graph)
     request.check_store(flow.store)
     return ended(request.screen, went_on(request.screen, flow, run_id, parsed_pairs(updates) or None, **how))

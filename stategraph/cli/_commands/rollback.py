@@ -7,7 +7,7 @@ import click
 from stategraph.cli._asked import Asked, asked, common
 from stategraph.cli._changing import confirm, done, sure
 from stategraph.cli._looking import standing
-from stategraph.cli._options import at_step, by_option, run_argument, take_over_option
+from stategraph.cli._options import by_option, revision_option, run_argument, take_over_option
 from stategraph.cli._shapes import state_shape
 
 _EXAMPLES = """
@@ -22,7 +22,8 @@ With retention "full" nothing is forgotten: what came later stays in the history
 
 @click.command("rollback", epilog=_EXAMPLES)
 @run_argument
-@at_step
+@click.option("--step", type=click.IntRange(min=0), help="To this step; it has to be given.")
+@revision_option
 @by_option
 @take_over_option
 @sure

@@ -66,6 +66,7 @@ def _show_run(screen: Screen, state: State, owner: Owner | None) -> None:
         ("labels", ", ".join(f"{name}={value}" for name, value in sorted(state.labels.items()))),
         ("owner", str(owner) if owner else left_text(state) if state.status == "active" else ""),
         ("under way", _under_way(owner)),
+        ("by", state.by or ""),
     ]
     for name, text in told:
         if text:

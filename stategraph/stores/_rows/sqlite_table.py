@@ -179,7 +179,8 @@ class SqliteTable(Table):
     ) -> CheckpointError:
         """Return an error of SQLite as one of stategraph."""
         if is_damage(error):
-            way_out = "put back a copy of it, or get out what can be read with '.recover' of the sqlite3 shell"
+            recovered = "get out what can be read with '.recover' of the sqlite3 shell"
+            way_out = f"put back a copy of it, without the -wal that is there now, or {recovered}"
             return CheckpointCorruptError(run_id, f"the {self.store} is damaged: {error}; {way_out}")
         return kind(run_id, f"the {self.store} failed: {error}")
 

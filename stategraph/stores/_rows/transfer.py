@@ -18,7 +18,7 @@ from stategraph._owners.holds import Owning, held
 from stategraph._text.shown import shorten
 from stategraph._values.ids import check_stored_id, given_id, is_parts_id
 from stategraph._values.provenance import ErrorInfo, Kind, ParentStep, RunStatus
-from stategraph.errors import CheckpointCorruptError, FormatError
+from stategraph.errors import CheckpointCorruptError, FormatError, RunExistsError
 from stategraph.stores._codec.nesting import check_json
 from stategraph.stores._codec.opaque import unknown_shown
 from stategraph.stores._rows.copies import begin_runs
@@ -42,17 +42,18 @@ def exported(log: RunLog, run_id: str) -> Iterator[str]:
         CheckpointNotFoundError: there is no such run.
         CheckpointCorruptError, FormatError, ConfigError: as `CheckpointStore.load`.
     """
-    yield from log.read(run_id, lambda run: _lines(log, run))
-    for nested_id in log.table.nested_ids(run_id):
-        nested = log.runs.find(nested_id)
-        if nested is not None:  # it was not dropped meanwhile, nor left by another run
-            yield from log.read(nested_id, lambda run: _lines(log, run))
+    # Not those that were dropped meanwhile, or left by another run.
+    nested = [one for one in log.table.nested_ids(run_id) if log.runs.find(one) is not None]
+    yield from log.read(run_id, lambda run: _lines(log, run, len(nested)))
+    for nested_id in nested:
+        yield from log.read(nested_id, lambda run: _lines(log, run, 0))
 
 
-def _lines(log: RunLog, run: RunRecord) -> list[str]:
+def _lines(log: RunLog, run: RunRecord, nested: int) -> list[str]:
     with unknown_shown():  # what is not known here is told as it is kept
         chains = [*log.holding(run, log.visible(run))]
-        return [_written(_run_told(run)), *(line for chain in chains for line in _chain_told(log, run, chain))]
+        lines = [line for chain in chains for line in _chain_told(log, run, chain)]
+        return [_written(_run_told(run) | {"checkpoints": len(lines), "nested": nested}), *lines]
 
 
 def _run_told(run: RunRecord) -> dict[str, Any]:
@@ -122,7 +123,12 @@ def imported(store: Owning, log: RunLog, lines: Iterable[str]) -> list[str]:
     found: list[str] = []
     for run_id, told in groupby(_told(lines), key=lambda one: given_id(str(one.run.get("run_id")))):
         with unknown_shown(), held(store, run_id):
-            begin_runs(log, _batches(log, run_id, list(told)))
+            try:
+                begin_runs(log, _batches(log, run_id, list(told)))
+            except (RunExistsError, FormatError) as error:
+                if found:
+                    error.add_note(f"imported before it: {', '.join(found)}")
+                raise
         found.append(run_id)
     return found
 
@@ -153,11 +159,22 @@ def _told(lines: Iterable[str]) -> Iterator[_Told]:
 
 def _batches(log: RunLog, run_id: str, told: list[_Told]) -> list[WriteBatch]:
     incarnation = new_incarnation()
+    for one in told:
+        _check_whole(run_id, one.run, "checkpoints", len(one.checkpoints))
+    _check_whole(run_id, told[0].run, "nested", len(told) - 1)
     batches = [_batch(log, one, incarnation) for one in told]
     outer, *nested = batches
     if outer.run.run_id != run_id:
         raise FormatError(run_id, "the lines tell what is nested in it, and not the run itself")
     return [outer, *(attrs.evolve(batch, outer=incarnation) for batch in nested)]
+
+
+def _check_whole(run_id: str, told: dict[str, Any], what: str, found: int) -> None:
+    """Raise FormatError if lines of a run are missing, as where an export was cut off."""
+    counted = told.get(what, found)
+    if counted != found:
+        number = f"{shorten(told.get('run_id'))} has {shorten(counted)} {what}, and {found} of them are there"
+        raise FormatError(run_id, f"lines are missing: {number}; nothing of it is imported: export it again")
 
 
 def _batch(log: RunLog, told: _Told, incarnation: bytes) -> WriteBatch:
