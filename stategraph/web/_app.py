@@ -21,7 +21,7 @@ from starlette.staticfiles import StaticFiles
 from stategraph._values.ids import is_nested_id
 from stategraph._values.progress import Pause
 from stategraph._values.provenance import RunStatus
-from stategraph.cli._exits import Exit, exit_of
+from stategraph.cli._exits import Exit, exit_of, told
 from stategraph.cli._options import parsed_labels
 from stategraph.cli._text import ago, clean, cut, failure_text, left_text, span, value_text
 from stategraph.graph import StateGraph
@@ -100,7 +100,7 @@ class Pages:
 
     def _failed(self, request: Request, error: Exception, run_id: str = "") -> Response:
         code = _STATUS_CODES.get(exit_of(error), 500)
-        return self._rendered(request, "problem.html", code, problem=str(error), run_id=run_id)
+        return self._rendered(request, "problem.html", code, problem=told(error)["error"]["message"], run_id=run_id)
 
     def _rendered(self, request: Request, template: str, code: int = 200, **shown: Any) -> Response:
         root = request.scope.get("root_path", "")
