@@ -25,7 +25,7 @@ Examples:
   stategraph resume review-42 --graph app.flows:review
   stategraph resume review-42 --graph app.flows:review --set limit=20 --by ann
 
-The store is that of the graph.
+The store is that of the graph. --by is kept with what --set or an answer adds to the history.
 """
 
 
