@@ -274,6 +274,7 @@ def try_case(seed: int, report: Report) -> None:
 
 def _live(world: World, *, interrupted: bool, threads: int, loops: int) -> None:
     """Have threads begin and leave runs, until all have ended that they began."""
+    world.graph.execute(State(run_id="first"))  # imports: an interrupt within one may leave its lock behind
     works: list[Callable[[], object]] = [lambda: use(world)] * threads
     works += [lambda: asyncio.run(ause(world))] * loops
     begun = [threading.Thread(target=work, daemon=True) for work in works]
