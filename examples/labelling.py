@@ -133,6 +133,7 @@ def main() -> int:
     given = parser.parse_args()
     graph = labelling_graph(given.store)
     with graph.store:
+        list(graph.recover())  # one who was killed may have left a run between a label and what that settles
         if given.command == "label":
             return label(graph, given.run_id, given.label, given.person)
         if given.command == "add":

@@ -40,6 +40,9 @@ def in_time(main: Callable[[], Coroutine[Any, Any, Any]], selector: selectors.Ba
     thread.join(PATIENCE)
     assert outcomes, "it hangs"
     thread.join(PATIENCE)
+    give_up = time.monotonic() + PATIENCE
+    while not live_threads() <= before and time.monotonic() < give_up:
+        time.sleep(0.001)  # one that has told its outcome is about to end
     assert live_threads() <= before
     if isinstance(outcomes[0], BaseException):
         raise outcomes[0]

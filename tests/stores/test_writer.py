@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from stategraph import State
+from stategraph._owners.holds import held
 from stategraph.errors import CheckpointError, CheckpointSaveError
 from stategraph.stores import write_behind
 from stategraph.stores.base import RetentionPolicy
@@ -202,3 +203,64 @@ class TestShortRuns:
             second.save_many([at(2), at(3)])
 
             assert [row.step for row in first.history(RUN)] == [1, 2, 3]
+
+
+class TestFinalisers:
+    """They may come anywhere, on any thread, and use the store that this thread saves to."""
+
+    @pytest.mark.inside
+    @pytest.mark.parametrize("fails", [False, True])
+    def test_what_one_saves_among_saves_that_are_gathered(self, tmp_path: Path, fails: bool) -> None:
+        """It is durable when that is said, whatever becomes of the others."""
+        with SqliteStore(tmp_path / "a.db") as store, SqliteStore(tmp_path / "a.db") as other:
+
+            def save() -> None:
+                store.save(at(1))
+                store.save(at(1, "another"))
+                assert other.list() == ["another"]
+                if fails:
+                    raise ValueError
+
+            with held(store, RUN):
+                assert store._save_together([({RUN}, save)]) == [not fails]
+            assert other.list() == ["another", *([] if fails else [RUN])]
+
+    @pytest.mark.inside
+    def test_gathering_again_among_saves_that_are_gathered(self, tmp_path: Path) -> None:
+        """The outer ones go on being gathered."""
+        with SqliteStore(tmp_path / "a.db") as store:
+
+            def save() -> None:
+                store.save(at(1))
+                with held(store, "b"):
+                    assert store._save_together([({"b"}, lambda: store.save(at(1, "b")))]) == [True]
+                store.save(at(2))
+                assert store.list() == ["b"]
+
+            with held(store, RUN):
+                assert store._save_together([({RUN}, save)]) == [True]
+            assert (store.list(), store.load(RUN).step) == (["b", RUN], 2)
+
+    @pytest.mark.parametrize("ends", ["flush", "save_queued", "begun"])
+    def test_one_that_ends_the_run_whose_saves_are_made(self, ends: str) -> None:
+        """They are made once."""
+
+        class Reentered(MemoryStore):
+            saved: list[int] = []
+
+            def save_many(self, states: Any) -> None:
+                if not self.saved:
+                    self.saved.append(0)
+                    getattr(run, ends)()
+                self.saved.extend(state.step for state in states)
+                super().save_many(states)
+
+        store = Reentered()
+        store.saved = []
+        run = WriteBehindStore(store)
+        for step in (1, 2, 3):
+            run.save(at(step))
+        run.flush()
+
+        assert store.load(RUN).step == 3
+        assert run.has_queued is False
