@@ -320,7 +320,7 @@ class CheckpointNotFoundError(CheckpointError, LookupError):
     store: str = "store"
     step: int | None = None
     revision: int | None = None
-    way_out: str = "store.list() names the runs it holds"
+    way_out: str = "store.list() names the runs it holds, completed ones where preserve=True keeps them"
     reason: str = attrs.field(default="not found", init=False)
 
     def __str__(self) -> str:

@@ -118,7 +118,8 @@ class GraphBuilder:
             ConfigError: a policy is not what it should be.
         """
         if not is_name(name):
-            raise self._error(f"a node is named {shorten(name)}; a name has 1 to 200 printable characters")
+            allowed = "the name comes first" if callable(name) else "a name has 1 to 200 printable characters"
+            raise self._error(f"a node is named {shorten(name)}; {allowed}")
         try:
             made = node if isinstance(node, Node) else FunctionNode.of(node)
         except TypeError as error:
