@@ -16,7 +16,7 @@ from typing import IO, Any, cast
 import attrs
 
 from proof.report import Report
-from proof.serving.owner import graph_of
+from proof.serving.owner import IN_DOUBT, graph_of
 from proof.serving.server import Options, Server
 from proof.workers import _TOP, limited
 from stategraph import CheckpointStore, State
@@ -104,7 +104,8 @@ def _strike(
     for run_id, (state, took) in zip(run_ids, taken, strict=True):
         if took > most:
             wrong.append(f"{run_id} was taken over after {took:.1f} s")
-        if how is signal.SIGSTOP and ends.get(run_id) != "RunLostError":
+        report.found["runs that were in doubt"] += ends.get(run_id) == IN_DOUBT
+        if how is signal.SIGSTOP and ends.get(run_id) not in ("RunLostError", IN_DOUBT):
             wrong.append(f"the owner of {run_id} was told {ends.get(run_id)}")
         if store.load(run_id) != state:
             wrong.append(f"{run_id} was written over: {dict(store.load(run_id))}")
