@@ -1409,6 +1409,48 @@ MUTANTS = (
         "",
         ("tests/stores/test_redis.py -k keep_writing",),
     ),
+    Mutant(
+        "what a finaliser saves among saves that are gathered waits for them",
+        "stores/_rows/run_log.py",
+        " and batch.run.run_id in self.gathering.run_ids:",
+        ":",
+        ("tests/stores/test_writer.py -k saves_among",),
+    ),
+    Mutant(
+        "saves that a finaliser has made meanwhile are refused when they are made again",
+        "stores/write_behind.py",
+        "                        if self._is_queued(group):\n                            raise",
+        "                        raise",
+        ("tests/stores/test_writer.py -k whose_saves_are_made",),
+    ),
+    Mutant(
+        "an export that was cut off between two nested runs is imported",
+        "stores/_rows/transfer.py",
+        '    _check_whole(run_id, told[0].run, "nested", len(told) - 1)\n',
+        "",
+        ("tests/stores/test_transfer.py -k missing",),
+    ),
+    Mutant(
+        "parts that are graphs go on when their stream is left",
+        "nodes/_parts/graphs.py",
+        "        yield (Finish, gathered.stop, None)\n",
+        "",
+        ("tests/test_streams.py::TestGraphsAsParts",),
+    ),
+    Mutant(
+        "a graph that was done before is shown as one that has finished now",
+        "nodes/_parts/graphs.py",
+        "            if not nested.is_done_before:\n",
+        "            if nested:\n",
+        ("tests/test_streams.py::TestGraphsAsParts",),
+    ),
+    Mutant(
+        "a picture takes a run that nobody is at work on for one that is under way",
+        "picture/_run.py",
+        '    only = "next" if owner is None else "under way"\n',
+        '    only = "under way"\n',
+        ("tests/test_pictures.py -k nobody_is_at_work",),
+    ),
 )
 
 

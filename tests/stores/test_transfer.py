@@ -124,8 +124,9 @@ def test_lines_in_which_something_is_missing_are_refused(stores):
     lines = list(one.export_run("a"))
     first_nested = next(place for place, line in enumerate(lines) if json.loads(line)["run_id"] != "a")
 
+    last = max(place for place, line in enumerate(lines) if json.loads(line)["type"] == "run")
     cut_off = (lines[:end] for end in range(1, len(lines)))
-    for wrong in (lines[1:], lines[first_nested:], [lines[0], *lines[2:]], *cut_off):
+    for wrong in (lines[1:], lines[first_nested:], lines[last:], [lines[0], *lines[2:]], *cut_off):
         with pytest.raises(FormatError):
             other.import_runs(wrong)
         assert other.runs() == []
