@@ -1,6 +1,7 @@
 """Shared commits: threads that write at the same time share a transaction, and what becomes of it."""
 
 import linecache
+import sqlite3
 import sys
 import threading
 import time
@@ -364,6 +365,20 @@ class TestWithAStore:
 
             assert isinstance(late, CheckpointSaveError)
             assert early is True
+
+    def test_a_value_that_is_too_large_for_sqlite_fails_alone(self, tmp_path):
+        """Others that are saved with it are saved."""
+        with SqliteStore(tmp_path / "runs.db") as store:
+            store.save(State(run_id="first", step=1))
+            connection_of(store).setlimit(sqlite3.SQLITE_LIMIT_LENGTH, 100_000)
+            states = [State({"text": "x" * size}, run_id=f"run-{size}", step=1) for size in (200_000, 10)]
+            snapshots = [log_of(store).encoder.snapshot(state) for state in states]
+            writes = [WriteBatch(log_of(store).next_run(None, row, base), None, (row,)) for row, base in snapshots]
+
+            large, small = log_of(store).commits._outcomes(writes)
+
+            assert isinstance(large, CheckpointSaveError)
+            assert small is True
 
     def test_threads_share_the_commits_of_a_store(self, tmp_path, monkeypatch):
         """Fewer transactions than writes, and every write is there."""

@@ -14,6 +14,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from operator import attrgetter
 from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
@@ -237,8 +238,14 @@ class SharedCommits:
 
 def _is_about_all(error: Exception) -> bool:
     """Whether it is the store that failed, and not one of the writes that could not be made: such as a number that the
-    store has no place for."""
-    return isinstance(error, CheckpointSaveError) and not isinstance(error.__cause__, OverflowError | ValueError)
+    store has no place for, or a value that is too large for it."""
+    cause = error.__cause__
+    is_of_one = isinstance(cause, OverflowError | ValueError) or _DATA_ERROR in map(_name_of, type(cause).__mro__)
+    return isinstance(error, CheckpointSaveError) and not is_of_one
+
+
+_DATA_ERROR = "DataError"  # as Python's database API (PEP 249) calls what is wrong with the data alone, in all drivers
+_name_of = attrgetter("__name__")
 
 
 def _copy(error: Exception) -> Exception:
