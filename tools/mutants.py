@@ -1435,14 +1435,14 @@ MUTANTS = (
         "nodes/_parts/graphs.py",
         "        yield (Finish, gathered.stop, None)\n",
         "",
-        ("tests/test_streams.py::TestGraphsAsParts",),
+        ("tests/test_streams.py -k GraphsAsParts",),
     ),
     Mutant(
         "a graph that was done before is shown as one that has finished now",
         "nodes/_parts/graphs.py",
         "            if not nested.is_done_before:\n",
         "            if nested:\n",
-        ("tests/test_streams.py::TestGraphsAsParts",),
+        ("tests/test_streams.py -k GraphsAsParts",),
     ),
     Mutant(
         "a picture takes a run that nobody is at work on for one that is under way",
