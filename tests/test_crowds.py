@@ -6,7 +6,7 @@ import asyncio
 import threading
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -162,12 +162,32 @@ def test_a_store_that_has_lost_what_was_saved(store: Any, monkeypatch: pytest.Mo
     assert all(isinstance(one, State) for n, one in enumerate(found) if n != 3)
 
 
+class Gate:
+    """Where all runs wait for one of them, so that it saves together with others: not first, which would be alone."""
+
+    def __init__(self) -> None:
+        self._is_open = asyncio.Event()
+
+    async def passed(self) -> None:
+        """Wait until it is open."""
+        await self._is_open.wait()
+
+    async def opened(self) -> None:
+        """Open it, and let the others go first."""
+        self._is_open.set()
+        await asyncio.sleep(0)
+
+
 def test_a_run_that_is_taken_over(store: Any) -> None:
     """Its owner hears of it at the next save; what the other one saves stays, and all others go on."""
+    gate = Gate()
 
     async def stolen(state: State) -> dict[str, Any]:
-        if state["n"] == 3:
-            await asyncio.to_thread(store.delete, "run-3", take_over=True)
+        if state["n"] != 3:
+            await gate.passed()
+            return {}
+        await asyncio.to_thread(store.delete, "run-3", take_over=True)
+        await gate.opened()
         return {}
 
     found = crowd(make_graph({**async_traces("a"), "b": stolen, **async_traces("cd")}, store=store, preserve=True))
@@ -180,11 +200,14 @@ def test_a_run_that_is_taken_over(store: Any) -> None:
 def test_a_run_that_is_cancelled(store: Any) -> None:
     """It stops before the next node, and the others do not."""
     begun: list[int] = []
-    graph: Any = None
+    gate, graph = Gate(), cast(Any, None)
 
     async def cancels(state: State) -> dict[str, Any]:
-        if state["n"] == 3:
-            await asyncio.to_thread(graph.cancel, "run-3")
+        if state["n"] != 3:
+            await gate.passed()
+            return {}
+        await asyncio.to_thread(graph.cancel, "run-3")
+        await gate.opened()
         return {}
 
     async def begins(state: State) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 What signing cannot promise, and what is no failure here:
 
 - A run, or all of the store, is as it once was, head and rows together; what it had since may still be there.
+- A checkpoint that is not the newest is as it was before its step was saved again: it was put back alone.
 - A revision has the number of one that was taken out, or overwritten, where the call saved it: see docs/signing.md.
 - Lists tell of a run as it once was, where only its head was put back; to load it is refused.
 - A run is not there, or rows of it are not, where they were taken out. It may then be begun anew.
@@ -144,9 +145,20 @@ class Judge:
         if question[0].startswith("load of a") and _is_hidden(seen, expected):
             saved = self._player.scene.saved.get(run, {}).get(seen.step)
             return "" if _is_same(seen, saved) else instead
+        if question[0].startswith("load of a") and self._is_put_back(seen, case):
+            return ""
         if question[0] == "load of a revision" and case.is_renumbered(seen, *question[1:3]):
             return ""
         return "" if expected and self._was_saved(question, seen, expected, case) else instead
+
+    def _is_put_back(self, seen: Any, case: _Case) -> bool:
+        """Return whether a checkpoint, not the newest one, is as it was before its step was saved again."""
+        if not isinstance(seen, State):
+            return False
+        newest = [world.answers.get(("load", seen.run_id)) for world in case.worlds]
+        is_newest = any(isinstance(state, State) and state.step <= seen.step for state in newest)
+        former = self._player.scene.former.get(seen.run_id, ())
+        return not is_newest and any(is_same_state(seen, state) for state in former)
 
     def _was_saved(self, question: Question, seen: Any, expected: Sequence[Any], case: _Case) -> bool:
         """Return whether an answer tells of what was saved, where it may tell of less, or of a call cut off."""

@@ -205,6 +205,7 @@ class Scene:
         live: The same, after some more commits, while it was open.
         moments: What its rows were, whenever something had been done; last, as they are in `files`.
         saved: The States of each run, by step, that are in these rows, in sight or not.
+        former: All States that were saved of each run since it began, also those that were saved over.
     """
 
     name: str
@@ -213,6 +214,7 @@ class Scene:
     live: dict[str, bytes]
     moments: list[Moment]
     saved: dict[str, dict[int, State]]
+    former: dict[str, list[State]]
 
     @property
     def rows(self) -> Rows:
@@ -262,7 +264,7 @@ def build(name: str, folder: Path, salt: str, *, is_signed: bool) -> Scene:
         builder.go_on()
         live = contents(folder)
         builder.close()
-    return Scene(name, is_signed, files, live, [*builder.moments, earlier], saved)
+    return Scene(name, is_signed, files, live, [*builder.moments, earlier], saved, builder.former)
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -283,6 +285,7 @@ class _Builder:
         self._begun: dict[str, int] = {}
         self.moments: list[Moment] = []
         self.saved: dict[str, dict[int, State]] = {}
+        self.former: dict[str, list[State]] = {}
         self.open()
 
     def open(self) -> None:
@@ -318,6 +321,9 @@ class _Builder:
         states_now = {"save": arguments[:1], "amend": arguments[:1], "save_many": arguments[0], "rollback": [made]}
         for state in states_now.get(write, ()):
             self.saved.setdefault(state.run_id, {})[state.step] = state
+            self.former.setdefault(state.run_id, []).append(state)
+        if write == "delete":
+            self.former.pop(arguments[0], None)
 
     def begin(self) -> None:
         """Make all runs."""
