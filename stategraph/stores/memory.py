@@ -91,6 +91,7 @@ class MemoryStore(CheckpointStore):
                 self._keep(state, may_change_data)
             return
         compared: Kept | None = None
+        is_again = False
         while True:
             if self._is_in_use():
                 from stategraph.stores._rows.access import used_below
@@ -107,7 +108,7 @@ class MemoryStore(CheckpointStore):
                     return
                 newest = run.kept[-1]
                 if newest is compared:
-                    run.kept[len(run.kept) - (not run.policy.keeps_all) :] = [kept]
+                    run.kept[len(run.kept) - (is_again or not run.policy.keeps_all) :] = [kept]
                     return
                 if newest.step < state.step:
                     if run.policy.retention == "latest":
@@ -122,7 +123,7 @@ class MemoryStore(CheckpointStore):
                 from stategraph.stores._checks import check_step
 
                 check_step(run_id, newest.step, state.step, same_data)
-            compared = newest
+            compared, is_again = newest, _is_saved_again(newest, state)
 
     def retain(self, run_id: str, policy: RetentionPolicy) -> None:
         with self._alone:
@@ -239,3 +240,11 @@ def _have_same_data(kept: Kept, state: State) -> bool:
     from stategraph.stores._codec.delta import have_same_data  # imported when used: 20 ms
 
     return have_same_data(state_of(kept), state, {})
+
+
+def _is_saved_again(kept: Kept, state: State) -> bool:
+    if (kept if isinstance(kept, State) else kept.state).timestamp != state.timestamp:
+        return False
+    from stategraph.stores._codec.delta import are_of_one_save
+
+    return _have_same_data(kept, state) and are_of_one_save(state_of(kept), state)

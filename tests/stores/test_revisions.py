@@ -183,3 +183,29 @@ class TestRevisions:
         store.save(State({"n": 4}, run_id="a", step=4))
 
         assert [(row.step, row.revision) for row in store.history("a")] == [(3, 0), (3, 1), (4, 0)]
+
+
+@pytest.mark.parametrize("policy", [_FULL, Policy("latest")], ids=lambda policy: policy.retention)
+@pytest.mark.parametrize("kind", ["memory", "sqlite", "disk", "postgres", "redis"])
+def test_a_save_that_is_made_again(tmp_path: Path, kind: str, policy: Policy) -> None:
+    """As after an interrupt that came between its commit and its answer: it is no revision. What differs in anything is."""
+    store = opened(kind, tmp_path)
+    store.retain("r", policy)
+    first = State({"n": [1]}, run_id="r", step=1)
+    second = attrs.evolve(first.set("n", [2]), step=2)
+    for _ in range(2):
+        store.save(first)
+    for _ in range(2):
+        store.save_many([second] if kind == "memory" else [first, second])  # memory saves one after the other
+        store.save(second)
+        store.save_many([second])
+    rows = [(row.step, row.revision) for row in store.history("r")]
+    assert rows == ([(1, 0), (2, 0)] if policy.retention == "full" else [(2, 0)])
+
+    done = attrs.evolve(second, status="completed")
+    store.save_many([second, done])
+    store.save(done)
+    rows = [(row.step, row.revision) for row in store.history("r")]
+    assert rows == ([(1, 0), (2, 0), (2, 1)] if policy.retention == "full" else [(2, 0)])
+    assert store.load("r") == done
+    assert not store.verify().damaged

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain, compress, islice
-from operator import eq, is_, is_not
+from operator import attrgetter, eq, is_, is_not
 from typing import Any
 
 import attrs
@@ -194,6 +194,17 @@ def have_same_provenance(old: State, new: State) -> bool:
     same_origin = old.parent == new.parent and old.generation == new.generation and old.labels == new.labels
     same_progress = old.progress is new.progress or old.progress == new.progress
     return same_structure and same_origin and same_progress and old.graph == new.graph
+
+
+_OF_ONE_SAVE = attrgetter("timestamp", "step", "checkpoint_node", "kind", "status", "error", "pause")
+
+
+def are_of_one_save(old: State, new: State) -> bool:
+    """Return whether two States of a run that have the same data are one, which is saved twice.
+
+    That happens: an interrupt may come between the commit of a save and its answer, and then it is made again.
+    """
+    return _OF_ONE_SAVE(old) == _OF_ONE_SAVE(new) and have_same_provenance(old, new)
 
 
 # --------------------------------------------------------------------------- graph, parent and progress

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from operator import attrgetter
 from typing import TypeAlias
 
 from stategraph._owners.holds import acting
@@ -11,7 +10,7 @@ from stategraph._values.ids import is_nested_id
 from stategraph.errors import CheckpointCorruptError, CheckpointNotFoundError, NotSerializableError, StepConflictError
 from stategraph.state import State
 from stategraph.stores._checks import check_step
-from stategraph.stores._codec.delta import have_same_data, have_same_provenance
+from stategraph.stores._codec.delta import are_of_one_save, have_same_data, have_same_provenance
 from stategraph.stores._rows.encoder import DeltaBase, ascending_groups
 from stategraph.stores._rows.records import CheckpointRecord, RunRecord, WriteBatch
 from stategraph.stores._rows.run_log import RunLog
@@ -70,11 +69,12 @@ def _following(
         return run, *log.encoder.following(base, state, log.next_place(run, state))
     same_data = have_same_data(base.state, state, base.encoded)
     check_step(state.run_id, run.step, state.step, may_change_data or same_data)
-    place = log.next_place(run, state)
-    if log.keeps_all(run) and not log.sealer.takes_former:
+    is_again = same_data and are_of_one_save(base.state, state)
+    if log.keeps_all(run) and not is_again:
+        place = log.next_place(run, state)
+        if log.sealer.takes_former:  # what it would build on may be signed with a former key
+            return run, *log.encoder.snapshot(state, run.incarnation, place)
         return run, *log.encoder.following(base, state, place)
-    if log.keeps_all(run):  # what it would build on may be signed with a former key
-        return run, *log.encoder.snapshot(state, run.incarnation, place)
     # What a row builds on may be signed with a former key, and a snapshot builds on nothing.
     if same_data and have_same_provenance(base.state, state) and not log.sealer.takes_former:
         saved = log.table.chain(state.run_id, run.sequence)
@@ -116,7 +116,9 @@ def save_many(log: RunLog, states: Sequence[State]) -> None:
     if not states or _is_newest_written(log, states[-1]):
         return
     run_id = states[0].run_id
-    if _are_all_written(log, states):
+    known = log.known.get(run_id)
+    is_saved = known is not None and are_of_one_save(known[1].state, states[-1]) and _is_there(log, states[-1])
+    if is_saved or _are_all_written(log, states):
         return
     for ascending in ascending_groups(states):
         first, *others = ascending
@@ -192,14 +194,10 @@ def _is_there(log: RunLog, newest: State) -> bool:
     except CheckpointNotFoundError:
         return False
     known = log.known.get(newest.run_id)
-    if known is None or _OF_ONE_SAVE(found) != _OF_ONE_SAVE(newest):
+    if known is None or not are_of_one_save(found, newest):
         return False
     base = known[1]
-    return have_same_data(base.state, newest, base.encoded) and have_same_provenance(base.state, newest)
-
-
-_OF_ONE_SAVE = attrgetter("timestamp", "step", "checkpoint_node", "kind", "status", "error", "pause")
-"""What no two saves of a run have in common, besides data and provenance."""
+    return have_same_data(base.state, newest, base.encoded)
 
 
 def _are_written(log: RunLog, run: RunRecord, base: DeltaBase, states: Sequence[State]) -> bool:
