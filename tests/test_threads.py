@@ -301,6 +301,33 @@ class TestLives:
         in_time(main)
 
 
+@pytest.mark.parametrize("has_begun", [False, True])
+def test_an_interrupt_when_a_thread_starts(monkeypatch: pytest.MonkeyPatch, has_begun: bool) -> None:
+    """The loop is closed nevertheless, whether the thread has begun or not, and the runs can be made anew."""
+    graph, left = make_graph(traces("ab"), store=WaitingStore(), preserve=True), ["an interrupt"]
+    start = threading.Thread.start
+
+    def interrupted(thread: threading.Thread) -> None:
+        if not thread.name.startswith("stategraph") or not left:
+            start(thread)
+            return
+        left.clear()
+        if has_begun:
+            start(thread)
+        raise KeyboardInterrupt
+
+    async def main() -> None:
+        await asyncio.gather(*(graph.arun(State(run_id=f"run-{number}")) for number in range(4)))
+
+    monkeypatch.setattr(threading.Thread, "start", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        asyncio.run(main())
+    gc.collect()
+    assert not ours()
+    asyncio.run(main())
+    assert [graph.store.load(f"run-{number}")["trace"] for number in range(4)] == [["a", "b"]] * 4
+
+
 PROGRAMS = {
     "a loop that is never closed": """
         loop = asyncio.new_event_loop()

@@ -169,7 +169,8 @@ class Judge:
         former = self._player.scene.former.get(run, ())
         pairs = list(zip(seen, expected, strict=True))
         others = [(one, other) for one, other in pairs if one != other]
-        return pairs[-1:] != others[-1:] and all(one.step == other.step and _is_of(one, former) for one, other in others)
+        are_former = all(one.step == other.step and _is_of(one, former) for one, other in others)
+        return are_former and pairs[-1:] != others[-1:]
 
     def _was_saved(self, question: Question, seen: Any, expected: Sequence[Any], case: _Case) -> bool:
         """Return whether an answer tells of what was saved, where it may tell of less, or of a call cut off."""

@@ -80,13 +80,16 @@ class Threads:
 
     def close(self) -> None:
         """End all threads; those that are busy end when they have finished."""
-        self._let_go(self._count)
+        # One sign for all of them: an interrupt at the start of a thread may leave it uncounted.
+        ended, self._calls, self._count = self._calls, SimpleQueue(), 0
+        ended.put(None)
         if not self._busy and not sys.is_finalizing():  # when the interpreter ends, threads are not waited for
             for thread in self._threads - {threading.current_thread()}:
-                thread.join()
+                if thread.is_alive():  # and not one that such an interrupt has kept from starting
+                    thread.join()
 
     def _start(self) -> None:
-        thread = threading.Thread(target=self._work, name=self._name, daemon=True)
+        thread = threading.Thread(target=self._work, args=(self._calls,), name=self._name, daemon=True)
         self._threads.add(thread)
         try:
             thread.start()
@@ -125,19 +128,21 @@ class Threads:
 
     # ------------------------------------------------------------------ in a thread
 
-    def _work(self) -> None:
-        while self._do_next():
+    def _work(self, waiting: SimpleQueue[_Call | None]) -> None:
+        while self._do_next(waiting):
             pass
+        if waiting is not self._calls:  # closed
+            waiting.put(None)
         self._threads.discard(threading.current_thread())
 
-    def _do_next(self) -> bool:
+    def _do_next(self, waiting: SimpleQueue[_Call | None]) -> bool:
         """Make calls, and return whether there may be others. While it waits, it holds nothing of the last ones."""
-        call = self._calls.get()
+        call = waiting.get()
         if call is None:
             return False
         calls, goes_on = [call], True
-        while self._answers is not None and goes_on and not self._calls.empty():
-            call = self._calls.get()
+        while self._answers is not None and goes_on and not waiting.empty():
+            call = waiting.get()
             goes_on = call is not None
             calls += [call] if call is not None else ()
         asked = [(run, function, argument) for _, run, function, argument in calls]
