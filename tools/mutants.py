@@ -977,7 +977,7 @@ MUTANTS = (
     Mutant(
         "what is saved in a file that was replaced is called saved",
         "stores/_rows/sqlite_table.py",
-        "        self.files.check()\n",
+        "        self.files.check(self)\n",
         "",
         ("tests/stores/test_files.py",),
     ),

@@ -68,13 +68,17 @@ class _Dropped:
 _Known = TypeVar("_Known")
 
 
-class _Weak(Generic[_Known]):
-    """Objects that are known as long as somebody else has them. Any thread and any finaliser may change it."""
+class WeakObjects(Generic[_Known]):
+    """Objects that are known as long as somebody else has them. Any thread and any finaliser may change it.
+
+    A WeakSet is told in Python code that one is gone: an interrupt that comes there is not raised, but lost.
+    """
 
     def __init__(self) -> None:
         self._references: set[weakref.ref[_Known]] = set()
 
     def add(self, one: _Known) -> None:
+        """Know one more."""
         self._references.add(weakref.ref(one, self._references.discard))
 
     def __iter__(self) -> Iterator[_Known]:
@@ -90,7 +94,7 @@ class Reaper:
     """
 
     def __init__(self) -> None:
-        self._locks = _Weak[threading.RLock]()
+        self._locks = WeakObjects[threading.RLock]()
         self.renew()
 
     def renew(self) -> None:
@@ -101,7 +105,7 @@ class Reaper:
         self._is_called = False  # one is on its way
         self.waited_for: set[int] = set()
         self._held: dict[int, object] = {}
-        self._streams = _Weak[Stream]()
+        self._streams = WeakObjects[Stream]()
 
     def hand_over(self, store: object, end: Callable[[], object]) -> None:
         """Have a function called soon that ends a run. A finaliser may ask for it: this takes no lock."""

@@ -8,12 +8,11 @@ from collections import deque
 from collections.abc import Sequence
 from itertools import groupby
 from typing import TypeAlias
-from weakref import WeakSet
 
 import attrs
 
 from stategraph._owners.holds import Hold, acting, on_behalf_of
-from stategraph._util.dropped import is_held_here, reaper
+from stategraph._util.dropped import WeakObjects, is_held_here, reaper
 from stategraph._values.frozen import are_settled, freeze, is_settled
 from stategraph._values.progress import KeptParts, Part
 from stategraph.state import State, data_of
@@ -294,11 +293,11 @@ class WriteBehindStore:
         return str(self._store)
 
 
-_all: WeakSet[WriteBehindStore] = WeakSet()
+_all = WeakObjects[WriteBehindStore]()
 
 
 def _renew_all() -> None:
-    for behind in list(_all):
+    for behind in _all:
         behind.renew()
 
 

@@ -26,6 +26,7 @@ from stategraph import (
     StateGraph,
 )
 from stategraph.stores._files.results import ResultCache
+from stategraph.stores._files.sqlite_files import OpenFiles
 from stategraph.stores.disk import DiskStore
 from stategraph.stores.sqlite import SqliteStore
 
@@ -503,6 +504,22 @@ class TestTakenAway:
 
         assert not (folder / "cache.db").exists()
         store.close()
+
+    @pytest.mark.inside
+    def test_closed_by_another_thread(self, kind: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Just after the commit, which removes the log: what is saved is there."""
+        store, check = opened(kind, folder), OpenFiles.check
+        store.save(State({"n": 1}, run_id="a", step=1))
+
+        def checked(files: OpenFiles, table: Any = None) -> None:
+            store.close()
+            check(files, table)
+
+        monkeypatch.setattr(OpenFiles, "check", checked)
+        store.save(State({"n": 2}, run_id="a", step=2))
+        monkeypatch.undo()
+        with opened(kind, folder) as again:
+            assert again.load("a")["n"] == 2
 
     @pytest.mark.inside
     def test_the_folder_of_a_cache(self, folder: Path) -> None:

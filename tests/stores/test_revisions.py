@@ -188,7 +188,7 @@ class TestRevisions:
 @pytest.mark.parametrize("policy", [_FULL, Policy("latest")], ids=lambda policy: policy.retention)
 @pytest.mark.parametrize("kind", ["memory", "sqlite", "disk", "postgres", "redis"])
 def test_a_save_that_is_made_again(tmp_path: Path, kind: str, policy: Policy) -> None:
-    """As after an interrupt that came between its commit and its answer: it is no revision. What differs in anything is."""
+    """As after an interrupt that came between its commit and its answer: it is no revision; what differs is one."""
     store = opened(kind, tmp_path)
     store.retain("r", policy)
     first = State({"n": [1]}, run_id="r", step=1)

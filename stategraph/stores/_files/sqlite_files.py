@@ -11,7 +11,7 @@ import time
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from stategraph.errors import CheckpointSaveError, ConfigError
 from stategraph.stores._files.ownership import check_side_files, log_of, secure_file, side_files
@@ -79,6 +79,10 @@ def check_log(file: Path) -> None:
         raise ConfigError("checkpoint.options.path", str(file), allowed)
 
 
+class _MayBeClosed(Protocol):
+    closed: bool
+
+
 class OpenFiles:
     """The files that a connection has open. If they are moved or replaced, nobody finds what is written to them.
 
@@ -109,13 +113,16 @@ class OpenFiles:
         """Return whether they are where they were when they were opened."""
         return _found(self._paths, self._is_fixed) == self._opened
 
-    def check(self) -> None:
+    def check(self, table: _MayBeClosed | None = None) -> None:
         """Check, after a commit, that it can be found by others.
+
+        Args:
+            table: Has the connection. If another thread has closed it since the commit, the log is gone with that.
 
         Raises:
             CheckpointSaveError: It cannot.
         """
-        if _found(self._paths, self._is_fixed) != self._opened:
+        if _found(self._paths, self._is_fixed) != self._opened and not (table and table.closed):
             file, *others = map(Path, self._paths)
             left = [] if file.exists() else [other.name for other in others if other.exists()]
             raise CheckpointSaveError(

@@ -110,7 +110,7 @@ class DiskTable(Table):
         run_id = batches[0].run.run_id
         with self._writing(run_id, CheckpointSaveError):
             written = [self.write(batch) for batch in batches]
-        self.cache.files.check()
+        self.cache.files.check(self)
         return written
 
     def write(self, batch: WriteBatch) -> bool:

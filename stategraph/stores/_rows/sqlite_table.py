@@ -208,7 +208,7 @@ class SqliteTable(Table):
     def apply(self, batches: Sequence[WriteBatch]) -> Sequence[bool]:
         write: Callable[[], Sequence[bool]] = partial(list, map(self.write, batches))
         written = self.in_transaction(batches[0].run.run_id, write, CheckpointSaveError)
-        self.files.check()
+        self.files.check(self)
         return written
 
     def write(self, batch: WriteBatch) -> bool:
