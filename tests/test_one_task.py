@@ -193,6 +193,30 @@ class TestInterrupts:
         assert one.run(asyncio.sleep(0, "next")) == "next"
         one.close()
 
+    @pytest.mark.inside
+    def test_while_the_task_is_called_to_go_on(self) -> None:
+        """The loop is closed all the same."""
+        one, seen = OneTask(), list[str]()
+        loop: Any = one.runner.get_loop()
+        call_soon = loop.call_soon
+
+        def interrupted(*arguments: Any, **options: Any) -> Any:
+            loop.call_soon = call_soon
+            os.kill(os.getpid(), signal.SIGINT)
+            return call_soon(*arguments, **options)
+
+        async def awaited() -> None:
+            seen.append("begun")
+
+        one.run(asyncio.sleep(0))
+        loop.call_soon = interrupted
+        with pytest.raises(KeyboardInterrupt):
+            one.run(awaited())
+        assert one.run(asyncio.sleep(0, "next")) == "next"
+        one.close()
+        assert not seen
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
     def test_in_between(self) -> None:
         """It is raised where it comes, as ever."""
 

@@ -8,7 +8,7 @@ import threading
 
 # The module `signal` makes an enum of each answer, which takes longer than all else here.
 from _signal import SIGINT, default_int_handler, getsignal, signal  # type: ignore[import-not-found]
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Coroutine
 from types import FrameType
 from typing import Any
 
@@ -37,12 +37,12 @@ class OneTask:
         self._awaitable, self._interrupts = awaitable, 0
         before = None
         try:
+            before = self._heed_interrupts()  # first: within `set_result`, one would keep the task from going on
             if self._task is None or self._wanted is None or self._wanted.done():
                 self._task = self._loop.create_task(self._work(), context=self._context)
                 self._task.add_done_callback(self._ended)
             else:
                 self._wanted.set_result(None)
-            before = self._heed_interrupts()
             self._is_running = True
             self._loop.run_forever()
         finally:
@@ -50,11 +50,18 @@ class OneTask:
             self._leave_interrupts(before)
             task, answer = self._task, self._answer
             self._answer = None
+            if self._awaitable is not None:  # the task was cancelled before it came to it
+                self._forget()
             if answer is None or (task is not None and task.done()):
                 self._task = None
             if task is not None and task.done() and not task.cancelled():
                 task.exception()  # is raised here: asyncio need not report it as lost
         return answer[0] if answer is not None else self._end_of(task)
+
+    def _forget(self) -> None:
+        if isinstance(self._awaitable, Coroutine):
+            self._awaitable.close()  # or Python warns that nobody awaited it
+        self._awaitable = None
 
     def retire(self) -> None:
         """End the task, for somebody else is about to close the loop."""

@@ -198,7 +198,7 @@ def test_a_save_that_is_made_again(tmp_path: Path, kind: str, policy: Policy) ->
     for _ in range(2):
         store.save_many([second] if kind == "memory" else [first, second])  # memory saves one after the other
         store.save(second)
-        store.save_many([second])
+        store.save_many([second, second])
     rows = [(row.step, row.revision) for row in store.history("r")]
     assert rows == ([(1, 0), (2, 0)] if policy.retention == "full" else [(2, 0)])
 
