@@ -197,8 +197,10 @@ def test_a_run_that_is_taken_over(store: Any) -> None:
     assert "run-3" not in store.list()
 
 
-def test_a_run_that_is_cancelled(store: Any) -> None:
-    """It stops before the next node, and the others do not."""
+@pytest.mark.inside
+@pytest.mark.parametrize("by", ["this process", "another one"])
+def test_a_run_that_is_cancelled(store: Any, by: str) -> None:
+    """It stops before the next node, and the others do not. What another process says is heard at the next save."""
     begun: list[int] = []
     gate, graph = Gate(), cast(Any, None)
 
@@ -206,7 +208,10 @@ def test_a_run_that_is_cancelled(store: Any) -> None:
         if state["n"] != 3:
             await gate.passed()
             return {}
-        await asyncio.to_thread(graph.cancel, "run-3")
+        if by == "this process":
+            await asyncio.to_thread(graph.cancel, "run-3")
+        else:
+            await asyncio.to_thread(store._log.table.set_cancelled, "run-3", True, None)
         await gate.opened()
         return {}
 

@@ -203,7 +203,7 @@ def test_a_save_that_is_made_again(tmp_path: Path, kind: str, policy: Policy) ->
     assert rows == ([(1, 0), (2, 0)] if policy.retention == "full" else [(2, 0)])
 
     done = attrs.evolve(second, status="completed")
-    store.save_many([second, done])
+    store.save_many([second, done, done])
     store.save(done)
     rows = [(row.step, row.revision) for row in store.history("r")]
     assert rows == ([(1, 0), (2, 0), (2, 1)] if policy.retention == "full" else [(2, 0)])
