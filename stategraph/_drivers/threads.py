@@ -82,9 +82,10 @@ class Threads:
         """End all threads; those that are busy end when they have finished."""
         # One sign for all of them: an interrupt at the start of a thread may leave it uncounted.
         ended, self._calls, self._count = self._calls, SimpleQueue(), 0
+        threads = self._threads - {threading.current_thread()}
         ended.put(None)
         if not self._busy and not sys.is_finalizing():  # when the interpreter ends, threads are not waited for
-            for thread in self._threads - {threading.current_thread()}:
+            for thread in threads:
                 if thread.is_alive():  # and not one that such an interrupt has kept from starting
                     thread.join()
 
