@@ -60,10 +60,14 @@ class World:
     Args:
         case: The case.
         order: The calls that made a step so far, by their numbers.
+
+    Attributes:
+        is_another: Whether a call had fewer steps than before: the parts of a node end one by one, or several at once.
     """
 
     def __init__(self, case: Case, order: tuple[int, ...]) -> None:
         self.case, self._stack, self.wrong = case, ExitStack(), list[str]()
+        self.is_another = False
         self._folder = "" if case.store == "memory" else self._stack.enter_context(_temporary_folder())
         first = self._opened()
         if case.begun:
@@ -72,7 +76,9 @@ class World:
         self.store = first if case.store == "memory" else self._opened()
         self.calls = [Call(case, number, store) for number, store in enumerate([first, *others])]
         for number in order:
-            self.step(number)
+            self.is_another = self.is_another or self.calls[number].end is not None
+            if not self.is_another:
+                self.step(number)
 
     def _opened(self) -> Any:
         """Return a store, as another process has it."""
@@ -187,6 +193,10 @@ def explore(case: Case, report: Report) -> int:
 
     def orders(world: World, order: tuple[int, ...]) -> int:
         """Return in how many ways it can go on from here."""
+        if world.is_another:
+            world.close()
+            report.found["orders that came out otherwise"] += 1
+            return 0
         situation = world.situation()
         if situation in counted or world.wrong:
             _judge(report, world, order)
