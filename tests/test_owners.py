@@ -449,6 +449,9 @@ class TestForks:
         assert store.owner(RUN) is not None
         process.kill()
         process.wait()
+        give_up = time.monotonic() + 30
+        while store.owner(RUN) is not None and time.monotonic() < give_up:
+            time.sleep(0.01)  # the child may not have come so far as to let go
 
         assert store.owner(RUN) is None
         os.killpg(process.pid, signal.SIGKILL)
