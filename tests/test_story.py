@@ -10,6 +10,7 @@ from stategraph import (
     AnswerError,
     ExecutionError,
     InterruptNode,
+    MapNode,
     RetryPolicy,
     RunCancelledError,
     RunStatus,
@@ -107,6 +108,19 @@ def test_going_on_without_updates_adds_nothing(play: Scene) -> None:
     play.resume(graph)
 
     assert kinds(play.store) == [*("input", "step", "failure", "failure", "step", "end"), "rollback", "end"]
+
+
+@pytest.mark.parametrize("middle", ["map", "nested"])
+def test_going_on_with_what_has_parts_adds_nothing(play: Scene, middle: str) -> None:
+    """A run that was left where it stood is as it was."""
+    nested = make_graph({"x": lambda state: {"n": 1}}, store=play.store, name="inner", **FULL)
+    node = {"map": MapNode(str, over="items", into="texts"), "nested": nested.as_node()}[middle]
+    graph = make_graph({"a": lambda state: {"items": [1, 2]}, "b": node}, store=play.store, **FULL)
+    with graph.stream(State(run_id=RUN)) as states:
+        next(states)
+    play.resume(graph)
+
+    assert kinds(play.store) == ["input", "step", "step", "end"]
 
 
 @pytest.mark.parametrize("durability", ["sync", "async"])

@@ -184,6 +184,8 @@ def revive(
         run.state = told(run.state, Kind.ANSWER if is_answer else Kind.UPDATE, run.by)
     if is_same and not updates:
         run.found = run.state
+        if saved.status is RunStatus.ACTIVE and saved.structure == run.state.structure:
+            run.saved = run.state  # as it is: nothing is to be told of it
     else:
         command = (Amend, run.services.amend, run.state) if amends else (Save, run.services.save, run.state)
         yield from save(run, command, run.state)
