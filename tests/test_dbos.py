@@ -588,6 +588,7 @@ def test_on_an_event_loop_calls_say_where_they_belong(scene, runner, run_id):
         assert asyncio.run(on_a_loop(call)).status is RunStatus.COMPLETED
 
 
+@pytest.mark.unmeasured  # coverage has a lock that a fork leaves locked
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 def test_a_child_that_was_forked_leaves_the_runner_alone(scene, runner, run_id):

@@ -412,6 +412,7 @@ def forked(work: Callable[[], object]) -> int:
     return os.waitpid(child, 0)[1]
 
 
+@pytest.mark.unmeasured  # coverage has a lock that a fork leaves locked
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 class TestForks:
     """A child owns nothing, and lets go of nothing."""

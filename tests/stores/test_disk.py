@@ -831,6 +831,7 @@ def test_threads_that_race_for_a_step_agree_on_one(store: DiskStore) -> None:
     assert winners == [store.load("a")["by"]]
 
 
+@pytest.mark.unmeasured  # coverage has a lock that a fork leaves locked
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_a_forked_process_has_a_connection_of_its_own(store: DiskStore) -> None:
     """What it saves is there, and the parent's store goes on."""

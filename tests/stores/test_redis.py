@@ -513,6 +513,7 @@ class TestOpening:
             with pytest.raises(CheckpointError, match="closed"):
                 ask()
 
+    @pytest.mark.unmeasured  # coverage has a lock that a fork leaves locked
     def test_a_forked_child(self, store: RedisStore) -> None:
         """Has connections of its own; those of its parent work on."""
         store.save(numbered("a", 1))

@@ -143,6 +143,7 @@ class TestWriter:
 
         until(is_gone)
 
+    @pytest.mark.unmeasured  # coverage has a lock that a fork leaves locked
     @pytest.mark.skipif(not hasattr(os, "fork"), reason="there are no forks")
     @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
     def test_a_forked_child(self) -> None:
