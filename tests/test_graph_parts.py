@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -341,6 +342,33 @@ class TestStopping:
             with pytest.raises(RunLostError):
                 graph.execute(State({"items": [{}, {}]}, run_id=RUN))
             assert other.list() == []
+
+
+@pytest.mark.parametrize("trouble", ["an interrupt before", "an interrupt after", "no more threads"])
+def test_trouble_when_a_thread_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trouble: str) -> None:
+    """No part is left at work by an interrupt; where the system has no more threads, those that there are do it."""
+    store, start, left = SqliteStore(tmp_path / "runs.db"), threading.Thread.start, [trouble, ""]
+    item = make_graph({"x": lambda state: {"y": 2 * state["id"]}}, store=store, name="item")
+    graph = make_graph({"a": MapNode(item, over="orders", into="done", max_workers=3)}, store=store, preserve=True)
+
+    def troubled(thread: threading.Thread) -> None:
+        what = left.pop() if thread.name == "stategraph part" and left else ""
+        if what == "no more threads":
+            raise RuntimeError("can't start new thread")
+        if what != "an interrupt before":
+            start(thread)
+        if what:
+            raise KeyboardInterrupt
+
+    told = nullcontext() if trouble == "no more threads" else pytest.raises(KeyboardInterrupt)
+    with monkeypatch.context() as patched, told:
+        patched.setattr(threading.Thread, "start", troubled)
+        graph.execute(State({"orders": ORDERS}, run_id=RUN))
+    assert not [thread for thread in threading.enumerate() if thread.name == "stategraph part"]
+    assert store.owner(RUN) is None
+    final = graph.run(State({"orders": ORDERS}, run_id=RUN))
+    assert [one["y"] for one in final["done"]] == [2, 4, 6]
+    store.close()
 
 
 @pytest.mark.parametrize("how", HOW)

@@ -13,6 +13,7 @@ import attrs
 
 from stategraph._drivers.limits import Limits, StopSignal
 from stategraph._protocol.commands import Task
+from stategraph._util.dropped import is_started
 
 _LOOK = 0.05  # seconds after which a wait looks whether it is to end
 
@@ -124,16 +125,21 @@ class Threads(Gathering):
         """Stop all tasks, and wait for their end."""
         self.halt()
         for thread in self._threads:
-            thread.join()
+            if thread.is_alive():  # one that an interrupt has kept from starting finds nothing to do
+                thread.join()
         self._forget()
 
     def _begin(self) -> None:
         for _ in range(self._most):
             context = contextvars.copy_context()
             thread = threading.Thread(target=self._work_in, args=[context], name="stategraph part", daemon=True)
-            thread.start()
-            self._threads.append(thread)
-            self._at_work += 1
+            self._threads.append(thread)  # first: an interrupt may come when it has started
+            if is_started(thread):
+                self._at_work += 1
+            elif self._at_work:  # the system has no more: those that there are do it
+                return
+            else:
+                raise RuntimeError("can't start new thread")
 
     def _work_in(self, context: contextvars.Context) -> None:
         try:
