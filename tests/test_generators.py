@@ -760,6 +760,7 @@ class TestEnds:
                 for number in range(5):
                     yield number
                     await asyncio.sleep(0)
+                yield {"said": ["all"]}
             finally:
                 ends.append("closed")
 
@@ -772,7 +773,7 @@ class TestEnds:
         for turns in range(40):
             asyncio.run(main(turns))
         assert ends.count("begun") == ends.count("closed") > 0
-        assert all(run.done() for run in runs)
+        assert all(run.cancelled() or run.result()["said"] == ["all"] for run in runs)
 
     def test_an_interrupt(self, memory_play: Scene) -> None:
         """From the keyboard: the generator can clean up, and the interrupt comes out."""
