@@ -151,7 +151,7 @@ class Trial:
             for number in range(MOST_CALLS):
                 way, use, blow = self.case.calls[number] if number < len(self.case.calls) else ("task", "execute", None)
                 final = self._call(store, way, use, blow)
-                behind = {one for one in threading.enumerate() if one.name != "stategraph writer"} - threads
+                behind = {one for one in threading.enumerate() if one.name != "stategraph saver"} - threads
                 self.wrong += [f"{way}, {use}: thread {thread.name} is left" for thread in behind]
                 if final is not None or self.wrong:
                     break

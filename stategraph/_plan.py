@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from stategraph._drivers.sync import hand_over
 from stategraph._engine.context import RunContext
 from stategraph._engine.io import RunIO
 from stategraph._graph.compiled import CompiledGraph
-from stategraph._util.dropped import reaper
 from stategraph._values.events import Listener, wanted_events
 from stategraph.config import GraphConfig
 from stategraph.stores.base import CheckpointStore, RetentionPolicy
 
 if TYPE_CHECKING:
-    from stategraph._protocol.store import Store
+    from stategraph.stores.save_queue import SaveQueue
 
 
 def plan_of(
@@ -73,15 +69,14 @@ def new_run(
         asked: What is said of the call, as the last arguments of RunContext.
     """
     checkpoint = config.checkpoint
-    written: Store = store
+    queue: SaveQueue | None = None
     if plan.write_behind:
-        from stategraph.stores.write_behind import WriteBehindStore  # imported when used: for durability "async"
+        from stategraph.stores.save_queue import SaveQueue  # imported when used: for durability "async"
 
-        written = WriteBehindStore(store)
+        queue = SaveQueue(store)
     policy = RetentionPolicy(checkpoint.retention, checkpoint.window, checkpoint.ttl)
-    services = RunIO(written, observer, config.name, policy, plan.persist, partial(reaper.settle, store))
-    dropped = partial(hand_over, store, os.getpid())
-    return RunContext(plan, services, wanted_events(observer), shows, dropped, *asked)
+    services = RunIO(store, observer, config.name, policy, plan.persist, queue)
+    return RunContext(plan, services, wanted_events(observer), shows, *asked)
 
 
 def blocks(run: RunContext) -> RunContext:

@@ -151,7 +151,7 @@ class StateGraph(GraphBuilder):
         from stategraph._drivers.aio import adrive  # imported when used: asyncio takes 20 ms
 
         run = self._new_run(how, ExecuteCall)
-        return await adrive(executed(run, state, how), signal_of(how), run.services.whole)
+        return await adrive(executed(run, state, how), signal_of(how), self.store)
 
     def resume(self, run_id: str, updates: Mapping[str, Any] | None = None, **how: Unpack[ResumeCall]) -> State:
         """Go on with a run from its last checkpoint: take the next edge after the node that produced it.
@@ -187,7 +187,7 @@ class StateGraph(GraphBuilder):
         from stategraph._drivers.aio import adrive  # imported when used: asyncio takes 20 ms
 
         run = self._new_run(how, ResumeCall)
-        return await adrive(resumed(run, run_id, updates, how), signal_of(how), run.services.whole)
+        return await adrive(resumed(run, run_id, updates, how), signal_of(how), self.store)
 
     def run(self, state: State, **how: Unpack[RunCall]) -> State:
         """Run a State, however often it is asked for: its run_id says whether that was done.
@@ -207,7 +207,7 @@ class StateGraph(GraphBuilder):
         from stategraph._engine.calling import run_once  # imported when used
 
         run = self._new_run(how, RunCall)
-        return await adrive(run_once(run, state), signal_of(how), run.services.whole)
+        return await adrive(run_once(run, state), signal_of(how), self.store)
 
     def run_many(self, states: Iterable[State], *, max_workers: int = 8, **how: Unpack[RunCall]) -> Batch:
         """Run many States, each as `run` does, some at the same time; iterate over what came of each, in their order.
@@ -224,7 +224,7 @@ class StateGraph(GraphBuilder):
         from stategraph._capabilities.batch import Batch  # imported when used
 
         self._runnable()
-        return Batch(self.run, states, max_workers, self.store, how)
+        return Batch(self.run, states, max_workers, how)
 
     def arun_many(
         self, states: Iterable[State], *, max_workers: int = 8, **how: Unpack[RunCall]
@@ -254,7 +254,7 @@ class StateGraph(GraphBuilder):
         from stategraph._engine.calling import turn  # imported when used
 
         run = self._new_run(how)
-        return await adrive(turn(run, run_id, input), signal_of(how), run.services.whole)
+        return await adrive(turn(run, run_id, input), signal_of(how), self.store)
 
     def submit(self, state: State, *, labels: Mapping[str, str] | None = None) -> State:
         """Save a State as a run that is to begin, and that nobody is at work on: `recover` goes on with it.
@@ -317,14 +317,14 @@ class StateGraph(GraphBuilder):
         from stategraph._drivers.iteration import Stream  # imported when used
 
         task = executed(self._sync_run(how, ExecuteCall, shows=True), state, how)
-        return Stream(task, signal_of(how), self.store)
+        return Stream(task, signal_of(how))
 
     def stream_resume(self, run_id: str, updates: Mapping[str, Any] | None = None, **how: Unpack[ResumeCall]) -> Stream:
         """Go on with a run as `resume` does, yielding as `stream` does."""
         from stategraph._drivers.iteration import Stream  # imported when used
 
         task = resumed(self._sync_run(how, ResumeCall, shows=True), run_id, updates, how)
-        return Stream(task, signal_of(how), self.store)
+        return Stream(task, signal_of(how))
 
     def astream(self, state: State, **how: Unpack[ExecuteCall]) -> AsyncStream:
         """Run a State as `stream` does, on the running event loop.

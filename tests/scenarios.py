@@ -148,7 +148,7 @@ def reopened(store: CheckpointStore) -> CheckpointStore:
 
 def live_threads() -> set[threading.Thread]:
     """-> the threads that are there, without those of stores, which stay for a while in case there is more to do."""
-    stay = ("stategraph writer", "stategraph-leases")
+    stay = ("stategraph saver", "stategraph-leases")
     return {thread for thread in threading.enumerate() if thread.name not in stay}
 
 

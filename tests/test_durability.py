@@ -28,7 +28,6 @@ from stategraph import (
     State,
     StateGraph,
 )
-from stategraph.stores import write_behind
 from stategraph.stores.disk import DiskStore
 from stategraph.stores.memory import MemoryStore
 from stategraph.stores.sqlite import SqliteStore
@@ -71,13 +70,6 @@ def scene(store: CheckpointStore, driver: Any, as_node: Any) -> Scene:
 def how(request: pytest.FixtureRequest) -> dict[str, Any]:
     """Every durability with every retention that goes with it."""
     return HOW[request.param]
-
-
-@pytest.fixture(autouse=True)
-def nothing_waits_to_be_saved() -> Iterator[None]:
-    """Whatever happens to a run, what is saved behind it is saved when the call returns."""
-    yield
-    assert [behind for behind in write_behind._all if behind.has_queued] == []
 
 
 def kept_of(steps: list[int], how: dict[str, Any]) -> list[int]:

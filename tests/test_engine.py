@@ -22,7 +22,7 @@ from stategraph._engine import resume as resuming
 from stategraph._engine import start as starting
 from stategraph._engine.context import RunContext
 from stategraph._owners.holds import Hold
-from stategraph._protocol.commands import Amend, Await, Delete, LetGo, Load, Notify, RunNode, Save, StartNode, Stopped
+from stategraph._protocol.commands import Amend, Await, Delete, Load, Notify, RunNode, Save, StartNode, Stopped
 from tests.scenarios import RUN, FourMethodStore, as_async, make_graph, shorter_than, traces
 
 pytestmark = pytest.mark.inside
@@ -184,7 +184,7 @@ class TestCommands:
 
         assert names(drive.commands) == [
             *("Own", "Load", "RunNode 0", "RunNode 1", "Save 2", "RunNode 2", "RunNode 3", "Save 4"),
-            *("RunNode 4", "RunNode 5", "Delete 6", "LetGo"),
+            *("RunNode 4", "RunNode 5", "Delete 6"),
         ]
 
     def test_a_run_that_is_kept(self) -> None:
@@ -193,7 +193,7 @@ class TestCommands:
 
         drive.run({})
 
-        assert names(drive.commands)[-4:] == ["Save 5", "RunNode 5", "Save 6", "LetGo"]
+        assert names(drive.commands)[-3:] == ["Save 5", "RunNode 5", "Save 6"]
         assert all(command[0] is not Delete for command in drive.commands)
 
     def test_async_nodes(self) -> None:
@@ -223,7 +223,7 @@ class TestCommands:
         with pytest.raises(ExecutionError):
             drive.run({4: ValueError()})
 
-        assert names(drive.commands) == ["Own", "Load", "RunNode 0", "RunNode 1", "RunNode 2", "Save 2", "LetGo"]
+        assert names(drive.commands) == ["Own", "Load", "RunNode 0", "RunNode 1", "RunNode 2", "Save 2"]
 
     @pytest.mark.parametrize("interval", [0, 1, 2])
     def test_events_add_notes_and_nothing_else(self, interval: int) -> None:
@@ -320,7 +320,7 @@ def test_an_error_of_the_store_passes(start: Any, wanted: Any, interval: int, ki
                 drive.run({number: thrown})
 
             assert caught.value is thrown
-            assert all(later[0] in (Notify, LetGo) for later in drive.commands[number + 1 :])
+            assert all(later[0] is Notify for later in drive.commands[number + 1 :])
 
 
 @everywhere
@@ -380,7 +380,7 @@ def test_a_delete_that_fails_loses_nothing(interval: int) -> None:
     undisturbed.run({})
 
     with pytest.raises(CheckpointError):
-        drive.run({len(undisturbed.commands) - 2: CheckpointError(RUN, "locked")})
+        drive.run({len(undisturbed.commands) - 1: CheckpointError(RUN, "locked")})
 
     assert drive.world.kept is not None
     assert drive.world.kept.step == 6

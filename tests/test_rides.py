@@ -14,7 +14,6 @@ import pytest
 from stategraph import RetryPolicy, RunCancelledError, State
 from stategraph._drivers.rides import Ride
 from stategraph._protocol.commands import Notify, RunNode, Save
-from stategraph._util.dropped import reaper
 from stategraph.stores.memory import MemoryStore
 from tests.scenarios import RUN, broken_first, make_graph, trace
 from tests.test_cancellations import PATIENCE, in_time
@@ -235,29 +234,5 @@ class TestAsyncNodes:
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task
-
-        in_time(main)
-
-    @pytest.mark.inside
-    def test_dropped_runs(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """If the store would wait for the end of runs that were dropped, a thread asks it."""
-        where: list[int] = []
-
-        async def node(state: State) -> dict[str, Any]:
-            return {}
-
-        class Store(MemoryStore):
-            def save(self, state: State) -> None:
-                where.append(threading.get_ident())
-                super().save(state)
-
-        async def main() -> None:
-            graph = make_graph(dict.fromkeys("ab", node), store=Store(), preserve=True)
-            await graph.aexecute(State())
-            assert set(where) == {threading.get_ident()}
-            where.clear()
-            monkeypatch.setattr(type(reaper), "has_dropped", True)
-            await graph.aexecute(State())
-            assert threading.get_ident() not in where
 
         in_time(main)

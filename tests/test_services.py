@@ -3,7 +3,6 @@
 import pytest
 
 from stategraph._engine.io import RunIO
-from stategraph._engine.parts import drop_parts, load_parts, save_parts
 from stategraph._values.progress import Part
 from stategraph.errors import CheckpointError, CheckpointSaveError
 from stategraph.observers.base import NoopObserver
@@ -12,8 +11,8 @@ from stategraph.state import State
 pytestmark = pytest.mark.inside
 
 ASKED = {
-    "load_parts": (lambda services: load_parts((services, "a", 2, "map")), "could not load its parts"),
-    "drop_parts": (lambda services: drop_parts((services, "a", 2, True)), "could not drop its parts"),
+    "load_parts": (lambda services: services.load_parts(("a", 2, "map")), "could not load its parts"),
+    "drop_parts": (lambda services: services.drop_parts(("a", 2, True)), "could not drop its parts"),
 }
 
 
@@ -65,6 +64,6 @@ def test_parts_that_could_not_be_saved():
     state = State(run_id="a", step=1)
 
     with pytest.raises(CheckpointSaveError, match="step 1 could not be saved in the failing store") as raised:
-        save_parts((services(OSError("no wire")), state, [Part(2, "map", "x", 1)]))
+        services(OSError("no wire")).save_parts((state, [Part(2, "map", "x", 1)]))
 
     assert raised.value.state is state

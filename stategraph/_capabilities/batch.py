@@ -6,6 +6,7 @@ import contextvars
 import math
 import threading
 import time
+import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -16,7 +17,6 @@ from stategraph._drivers.limits import StopSignal
 from stategraph._drivers.options import RunCall
 from stategraph._engine.calling import Recovered
 from stategraph._engine.start import id_of
-from stategraph._util.dropped import reaper
 from stategraph._util.validators import is_count
 from stategraph.errors import ConfigError
 from stategraph.state import State
@@ -24,6 +24,7 @@ from stategraph.state import State
 AHEAD = 2
 """States that are taken for each worker, before the result of the first of them is asked for."""
 
+_ABANDONED = "a batch of runs was neither closed nor exhausted; iterate within 'with graph.run_many(...) as results'"
 _LOOK = 0.05  # seconds between two looks at the event of the caller, while a run waits
 
 
@@ -48,17 +49,15 @@ def twice(state: State) -> Recovered:
 class Batch(Iterator[Recovered]):
     """Runs of many States in threads; to iterate over it yields what came of each, in the order of the States.
 
-    To close it, or to leave its ``with``, stops the runs under way and waits for them. Those of one that is dropped
-    are stopped as well, and nobody waits for them.
+    Closing it, or leaving its ``with`` block, stops the runs under way and waits for them. A batch that is neither
+    closed nor exhausted is abandoned: its runs stop before their next nodes, and Python emits a ResourceWarning.
     """
 
     _threads: ThreadPoolExecutor | None = None
 
-    def __init__(
-        self, run: Callable[..., State], states: Iterable[State], max_workers: int, store: object, how: RunCall
-    ) -> None:
+    def __init__(self, run: Callable[..., State], states: Iterable[State], max_workers: int, how: RunCall) -> None:
         self._max_workers = checked_workers(max_workers)
-        self._states, self._store = iter(states), store
+        self._states = iter(states)
         self._under_way: deque[Future[Recovered]] = deque()
         self._ids: deque[str] = deque()  # of the runs under way
         self._stop = _Stop(how.get("cancel"))
@@ -94,8 +93,9 @@ class Batch(Iterator[Recovered]):
         self.close()
 
     def __del__(self) -> None:
-        if self._threads is not None:  # a finaliser takes no lock, and nothing waits for runs that wait for the store
-            reaper.hand_over(self._store, partial(_drop, self._stop, self._threads))
+        if self._threads is not None:
+            warnings.warn(_ABANDONED, ResourceWarning, source=self, stacklevel=2)
+            self._stop.set()
 
     def _begin(self) -> None:
         """Begin as many runs as may be ahead of the results. What the States raise comes after the results before."""
@@ -150,8 +150,3 @@ def _result_of(run: Callable[[State], State], state: State) -> Recovered:
         return Recovered(state.run_id, run(state))
     except Exception as error:
         return failed(state, error)
-
-
-def _drop(stop: threading.Event, threads: ThreadPoolExecutor) -> None:
-    stop.set()
-    threads.shutdown(wait=False, cancel_futures=True)

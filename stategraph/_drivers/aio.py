@@ -16,6 +16,7 @@ from stategraph._drivers.calls import Outcome, call_apart
 from stategraph._drivers.limits import Limits, MakeError, StopSignal
 from stategraph._drivers.rides import Ridden, Ride
 from stategraph._drivers.threads import LoopThreads, Work, threads_of_loop
+from stategraph._engine.io import Queue
 from stategraph._protocol.commands import (
     BLOCKING,
     WAITING,
@@ -28,7 +29,6 @@ from stategraph._protocol.commands import (
     Finish,
     Flush,
     Gather,
-    LetGo,
     Limit,
     Load,
     Notify,
@@ -48,7 +48,6 @@ from stategraph._protocol.commands import (
 from stategraph._protocol.store import Store
 from stategraph._util.callables import failure_of, is_async_callable
 from stategraph._util.cancellation import outlast
-from stategraph._util.dropped import reaper
 from stategraph.errors import ExecutionError
 from stategraph.state import State
 
@@ -113,7 +112,7 @@ class _Workers:
     def __init__(
         self, task: Task[Any], limits: Limits, store: Store | None, show: _Show | None, threads: LoopThreads
     ) -> None:
-        self._run, self._asks, self._store = task, threads.of(getattr(store, "behind_of", store)), store
+        self._run, self._asks, self._store = task, threads.of(store), store
         self._limits = limits
         self._show = show
         self._threads = threads
@@ -125,7 +124,6 @@ class _Workers:
         self._asks_at_once = store is not None and store.never_waits
         self._rides = self._asks_at_once and show is None
         self._ridden: Ridden = None, None
-        self._has_room_for: Any = getattr(store, "has_room_for", None)
         self.at_once: Perform = {
             **_AT_ONCE,
             StartNode: self._start_at_once,
@@ -134,15 +132,12 @@ class _Workers:
         }
         if self._asks_at_once:
             self.at_once.update(dict.fromkeys(_STORE, self._ask_at_once))
-        if self._has_room_for:
-            self.at_once[Save] = self._save_at_once
+        self.at_once[Save] = self._save_at_once
 
     # ------------------------------------------------------------------ at once, or _LATER
 
     def _ask_at_once(self, function: _Function, argument: Any) -> Any:
-        """Ask a store that never waits, unless it would wait for runs that were dropped."""
-        if reaper.has_dropped:
-            return _LATER
+        """Ask a store that never waits."""
         try:
             return function(argument)
         except Exception:
@@ -150,9 +145,11 @@ class _Workers:
         except BaseException as error:
             raise escaped(error) from None
 
-    def _save_at_once(self, function: _Function, argument: State) -> Any:
-        """Save a State behind the run, if that is only to queue it."""
-        return self._ask_at_once(function, argument) if self._has_room_for(argument) else _LATER
+    def _save_at_once(self, function: Any, argument: State) -> Any:
+        """Save a State, if that is only to queue it, or if the store never waits."""
+        queue: Queue | None = function.__self__.queue
+        is_quick = self._asks_at_once if queue is None else queue.has_room_for(argument)
+        return self._ask_at_once(function, argument) if is_quick else _LATER
 
     def _start_at_once(self, function: _Function, argument: Any) -> Any:
         limits = self._limits
@@ -284,7 +281,9 @@ class _Workers:
         """Delete a run that has completed, unless it was cancelled: then its result would be nowhere else."""
         if self._is_cancelled():
             await self._raise_cancellation()
-        if not self._asks_at_once or self._ask_at_once(function, argument) is _LATER:
+        if self._asks_at_once:
+            self._ask_at_once(function, argument)
+        else:
             await self._ask_store(function, argument)
         self._deleted = argument
 
@@ -346,7 +345,7 @@ def _later(_: object, __: object) -> object:
 
 _AT_ONCE: Perform = {
     **dict.fromkeys((*BLOCKING, *WAITING, Show, Delete), _later),
-    **dict.fromkeys((Notify, LetGo), call),
+    Notify: call,
 }
 _PERFORM: dict[type[CommandType], Callable[[_Workers, Any, Any], Awaitable[Any]]] = {
     **dict.fromkeys(BLOCKING, _Workers._ask_store),

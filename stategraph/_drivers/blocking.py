@@ -30,7 +30,6 @@ from stategraph._protocol.commands import (
     Task,
     Unlimit,
 )
-from stategraph._util.dropped import reaper
 from stategraph.errors import AsyncNodeError
 
 if TYPE_CHECKING:
@@ -38,7 +37,6 @@ if TYPE_CHECKING:
     from stategraph._drivers.one_task import OneTask
 
 _ASYNC_STREAMS = "'graph.astream(...)' or 'graph.astream_resume(...)' with 'async for', or 'await graph.aexecute(...)'"
-_TO_END = 1.0  # seconds in which tasks of a run that was dropped may end by themselves
 
 
 class Waits:
@@ -46,7 +44,6 @@ class Waits:
 
     Args:
         signal: May stop the run.
-        store: The store of the run.
         perform: What carries out commands: this puts itself in there.
         drive_part: Drives a part of the run in another thread, under the limits of the run.
     """
@@ -54,12 +51,10 @@ class Waits:
     def __init__(
         self,
         signal: StopSignal | None,
-        store: object,
         perform: Perform,
         drive_part: Callable[[Task[Any], StopSignal, Limits], Any],
     ) -> None:
         self._limits = Limits(signal)
-        self._store = store
         self._perform = perform
         self._drive_part = drive_part
         self._awaiting: OneTask | None = None
@@ -77,15 +72,8 @@ class Waits:
 
     def close(self) -> None:
         """Close the event loop."""
-        reaper.let_go(self)
         if self._awaiting is not None:
             self._awaiting.close()
-
-    def drop(self) -> None:
-        """Leave it to others to close the event loop."""
-        if self._awaiting is not None:
-            reaper.hand_over(self._store, partial(_close, self._awaiting))
-            self._awaiting = None
 
     def prolong(self, seconds: float) -> None:
         """Extend the limits of nodes by so many seconds."""
@@ -159,7 +147,6 @@ class Waits:
             from stategraph._drivers.one_task import OneTask  # imported when used: asyncio takes 20 ms
 
             self._awaiting = OneTask()
-            reaper.hold(self, self._awaiting)
         return self._awaiting.run(awaitable)
 
 
@@ -183,28 +170,3 @@ def _is_loop_running() -> bool:
     """Return whether an event loop is running in this thread."""
     asyncio = sys.modules.get("asyncio")  # where it was never imported, none is
     return asyncio is not None and asyncio.events._get_running_loop() is not None
-
-
-def _close(awaiting: OneTask) -> None:
-    """Close an event loop that was dropped."""
-    awaiting.retire()
-    with awaiting.runner as runner:
-        runner.run(_end_tasks())
-
-
-async def _end_tasks() -> None:
-    """Wait for what is under way on the event loop, such as the end of an async generator that was dropped.
-
-    What a node has left at work may never end by itself: it is cancelled after some time, as at the end of
-    ``asyncio.run``.
-    """
-    import asyncio
-
-    await asyncio.sleep(0)  # what finalisers have asked for begins
-    others = asyncio.all_tasks() - {asyncio.current_task()}
-    if others:
-        _, others = await asyncio.wait(others, timeout=_TO_END)
-    for task in others:
-        task.cancel()
-    if others:
-        await asyncio.wait(others)

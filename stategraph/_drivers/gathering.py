@@ -13,7 +13,6 @@ import attrs
 
 from stategraph._drivers.limits import Limits, StopSignal
 from stategraph._protocol.commands import Task
-from stategraph._util.dropped import is_started
 
 _LOOK = 0.05  # seconds after which a wait looks whether it is to end
 
@@ -125,21 +124,21 @@ class Threads(Gathering):
         """Stop all tasks, and wait for their end."""
         self.halt()
         for thread in self._threads:
-            if thread.is_alive():  # one that an interrupt has kept from starting finds nothing to do
-                thread.join()
+            thread.join()
         self._forget()
 
     def _begin(self) -> None:
         for _ in range(self._most):
             context = contextvars.copy_context()
             thread = threading.Thread(target=self._work_in, args=[context], name="stategraph part", daemon=True)
-            self._threads.append(thread)  # first: an interrupt may come when it has started
-            if is_started(thread):
-                self._at_work += 1
-            elif self._at_work:  # the system has no more: those that there are do it
+            try:
+                thread.start()
+            except RuntimeError:  # the system has no more threads: those that there are do it
+                if not self._threads:
+                    raise
                 return
-            else:
-                raise RuntimeError("can't start new thread")
+            self._threads.append(thread)
+            self._at_work += 1
 
     def _work_in(self, context: contextvars.Context) -> None:
         try:

@@ -1,117 +1,57 @@
-"""Iterating over a run in this thread."""
+"""Stream: iterating over a run in this thread."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Iterator
-from contextlib import contextmanager, suppress
-from inspect import GEN_CLOSED, GEN_CREATED, GEN_SUSPENDED, getgeneratorstate
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+import warnings
+from collections.abc import Callable, Generator
+from inspect import GEN_CLOSED, GEN_CREATED, GEN_RUNNING, GEN_SUSPENDED, getgeneratorstate
+from typing import TYPE_CHECKING, Any, NoReturn, Self
 
-from stategraph._drivers.endings import left, raised_after
+from stategraph._drivers.endings import is_plain_stop, left, raised_after
 from stategraph._drivers.sync import Performer, Shown, carry_out
-from stategraph._protocol.commands import Command, Stopped, Task
-from stategraph._util.dropped import reaper
+from stategraph._protocol.commands import Command, Task
 from stategraph.errors import ExecutionError
 from stategraph.state import State
 
 if TYPE_CHECKING:
     from stategraph._drivers.limits import StopSignal
 
-_Answer = TypeVar("_Answer")
-
-
-def _iterate(task: Task[_Answer], signal: StopSignal | None, store: object) -> Generator[State, None, _Answer]:
-    """Run a task in this thread, yielding what it shows, and return its answer.
-
-    What is thrown in stops the run at a checkpoint, and is raised then. A GeneratorExit comes from a finaliser, on any
-    thread and at any time: the run is dropped, and ended elsewhere.
-    """
-    thrown: BaseException | None = None
-    go_on: Callable[[Any], Command] = task.send
-    value: Any = None
-    with _performer(signal, store) as performer:
-        while True:
-            try:
-                answer = carry_out(task, performer.perform, go_on, value)
-                if thrown is None:
-                    return answer
-                break
-            except Shown as shown:
-                begun = time.monotonic()
-                try:
-                    yield shown.args[0]
-                    _prolong_limits(performer, time.monotonic() - begun)
-                    go_on, value = task.send, None
-                except GeneratorExit:
-                    try:
-                        task.close()
-                    finally:
-                        _drop_loop(performer)
-                    raise
-                except BaseException as error:
-                    thrown = error
-                    go_on, value = task.throw, left()
-            except BaseException as error:
-                if getgeneratorstate(task) != GEN_CLOSED:  # an interrupt, on the way to the task
-                    go_on, value = task.throw, error
-                elif thrown is None:
-                    if isinstance(error, ExecutionError):
-                        raise error.with_traceback(None) from error.__cause__  # as `drive`
-                    raise
-                else:
-                    thrown = raised_after(thrown, error)
-                    break
-    try:
-        raise thrown
-    finally:
-        del thrown  # or it would hold this frame, which holds it
-
-
-def _prolong_limits(performer: Performer, seconds: float) -> None:
-    if performer.waits is not None:
-        performer.waits.prolong(seconds)
-
-
-def _drop_loop(performer: Performer) -> None:
-    if performer.waits is not None:
-        performer.waits.drop()
-
-
-@contextmanager
-def _performer(signal: StopSignal | None, store: object) -> Iterator[Performer]:
-    """Give what carries out the commands of a run. While it is there, it keeps the store alive."""
-    performer = Performer(signal, store)
-    reaper.hold(performer, store)
-    try:
-        yield performer
-    finally:
-        reaper.let_go(performer)
-        performer.close()
-
 
 class Stream(Generator[State, None, State]):
-    """A run that goes on when its next State is asked for.
+    """A run that continues when its next State is requested.
 
-    To close it, to leave its ``with`` or to throw an error into it stops the run at a checkpoint, from which
-    `StateGraph.resume` goes on. One that is merely dropped is stopped soon after, by a thread.
+    Closing it, leaving its ``with`` block, or throwing an error into it stops the run at a checkpoint, from which
+    `StateGraph.resume` continues. A stream that is neither closed nor exhausted is abandoned: it counts as a crash. The
+    run keeps its last checkpoint and can be resumed, and Python emits a ResourceWarning.
     """
 
-    def __init__(self, task: Task[State], signal: StopSignal | None, store: object) -> None:
-        self._states = _iterate(task, signal, store)
-        reaper.watch(self)
+    def __init__(self, task: Task[State], signal: StopSignal | None) -> None:
+        self._task = task
+        self._performer = Performer(signal)
+        self._shown_at = 0.0
 
     def __next__(self) -> State:
-        return next(self._states)
+        if getgeneratorstate(self._task) == GEN_SUSPENDED and self._performer.waits is not None:
+            self._performer.waits.prolong(time.monotonic() - self._shown_at)
+        try:
+            answer = self._carry_out(self._task.send, None)
+        except Shown as shown:
+            self._shown_at = time.monotonic()
+            state: State = shown.args[0]
+            return state
+        except ExecutionError as error:
+            raise error.with_traceback(None) from error.__cause__  # as `drive`
+        raise StopIteration(answer)
 
     def send(self, value: None, /) -> State:
-        return self._states.send(value)
+        return self.__next__()
 
-    def throw(self, *error: Any) -> State:
-        """Stop the run as an error of the caller's loop does, and raise that error."""
-        if isinstance(error[0], GeneratorExit) or error[0] is GeneratorExit:
-            self.close()
-        return self._states.throw(*error)
+    def throw(self, typ: Any, val: Any = None, tb: Any = None, /) -> NoReturn:
+        """Stop the run as an error in the caller's loop does, and raise that error."""
+        thrown = typ if isinstance(typ, BaseException) else val if isinstance(val, BaseException) else typ()
+        ended = self._stop()
+        raise thrown if ended is None else raised_after(thrown, ended)
 
     def close(self) -> None:
         """Stop the run, if it has begun and has not ended.
@@ -119,18 +59,48 @@ class Stream(Generator[State, None, State]):
         Raises:
             RunCancelledError: its last State could not be saved; the notes say why.
         """
-        if getgeneratorstate(self._states) == GEN_CREATED:
-            self._states.close()
-        with suppress(StopIteration, Stopped):
-            self._states.throw(left())
+        ended = self._stop()
+        if ended is not None:
+            raise ended
 
-    def drop(self) -> None:
-        """Stop the run as `close` does, at the end of the process. One that a thread is running goes on."""
-        if getgeneratorstate(self._states) == GEN_SUSPENDED:
-            self.close()
+    def _stop(self) -> BaseException | None:
+        """Stop the run; return what it ended with, unless that only says that it was stopped."""
+        if getgeneratorstate(self._task) == GEN_CREATED:
+            self._task.close()
+        ended: BaseException | None = None
+        while getgeneratorstate(self._task) != GEN_CLOSED:
+            try:
+                self._carry_out(self._task.throw, left())
+            except Shown:
+                continue
+            except BaseException as error:
+                ended = None if is_plain_stop(error) else error
+        return ended
+
+    def _carry_out(self, go_on: Callable[[Any], Command], value: Any) -> State:
+        if getgeneratorstate(self._task) == GEN_RUNNING:
+            raise ValueError("another thread is iterating over this stream: one at a time does")
+        try:
+            return carry_out(self._task, self._performer.perform, go_on, value)
+        finally:
+            if getgeneratorstate(self._task) == GEN_CLOSED:
+                self._performer.close()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exception: object) -> None:
         self.close()
+
+    def __del__(self) -> None:
+        task = vars(self).get("_task")
+        if task is not None and getgeneratorstate(task) == GEN_SUSPENDED:
+            warnings.warn(ABANDONED, ResourceWarning, source=self, stacklevel=2)
+            task.close()
+
+
+ABANDONED = (
+    "a stream of a run was neither closed nor exhausted; its run can be resumed from its last checkpoint. "
+    "Iterate within 'with graph.stream(...) as states', or call its close method"
+)
+"""The warning for a stream that is abandoned."""

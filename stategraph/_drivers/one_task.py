@@ -63,11 +63,6 @@ class OneTask:
             self._awaitable.close()  # or Python warns that nobody awaited it
         self._awaitable = None
 
-    def retire(self) -> None:
-        """End the task, for somebody else is about to close the loop."""
-        if self._task is not None:
-            self._task.cancel()
-
     def close(self) -> None:
         """Close the event loop."""
         self._leave_interrupts(default_int_handler)

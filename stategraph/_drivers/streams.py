@@ -1,11 +1,11 @@
-"""Iterating over a run on an event loop."""
+"""AsyncStream: iterating over a run on an event loop."""
 
 from __future__ import annotations
 
 import asyncio
+import warnings
 from collections import deque
 from collections.abc import AsyncGenerator
-from contextlib import suppress
 from typing import Any, Self
 
 import attrs
@@ -16,45 +16,35 @@ from stategraph._drivers.limits import StopSignal
 from stategraph._protocol.commands import Task
 from stategraph._protocol.store import Store
 from stategraph._util.cancellation import outlast
-from stategraph._util.dropped import reaper, report
 from stategraph._values.provenance import RunStatus
 from stategraph.state import State
 
 
 @attrs.define(eq=False)
 class _Turns:
-    """Whose turn it is: that of the run, or of the caller who iterates over it.
+    """Takes turns between the run and the caller who iterates over it: the run is never ahead of the caller."""
 
-    Nothing else holds the run while it waits for its turn: a collection that finds it would close it, on its thread,
-    while its loop goes on with it. So it is held then, and only then: while the caller waits for the run, that would
-    hold the caller as well.
-    """
-
-    store: object
     states: deque[State | None] = attrs.field(factory=deque)
-    shown: asyncio.Event = attrs.field(factory=asyncio.Event)  # a Queue asks its loop when a waiting task is dropped
+    shown: asyncio.Event = attrs.field(factory=asyncio.Event)
     seen: asyncio.Event = attrs.field(factory=asyncio.Event)
     last: State | None = None
     is_left: bool = False
-    is_dropped: bool = False
 
     async def show(self, state: State) -> None:
-        """Wait until the next State is asked for: the run is never ahead of the caller."""
+        """Wait until the next State is requested."""
         if state.status is not RunStatus.ACTIVE:  # there is no next
             self._put(state)
             return
         if not self.is_left:
             self.seen.clear()
             self._put(state)
-            reaper.hold(self, (self, self.store))
             await self.seen.wait()
         if self.is_left:
             raise left()
 
     async def next(self) -> State | None:
-        """Wait for the next State; there is none any more once the run has ended."""
+        """Wait for the next State; return None once the run has ended."""
         if not self.states:  # one is there already where a task begins when it is created (asyncio.eager_task_factory)
-            reaper.hold(self, self.store)
             self.seen.set()
         while not self.states:
             self.shown.clear()
@@ -67,47 +57,43 @@ class _Turns:
         self.shown.set()
 
     def leave(self) -> None:
-        """Have the run stopped at the point where it shows a State, now or later."""
+        """Stop the run where it shows a State, now or later."""
         self.is_left = True
         self.seen.set()
 
-    def end(self, run: asyncio.Task[Any]) -> None:
-        """Say that there are no more States. What the run raised is raised in the caller who asks for one."""
-        reaper.let_go(self)
+    def end(self, _: object) -> None:
+        """Note that no more States come."""
         self._put(None)
-        error = None if run.cancelled() else run.exception()
-        if self.is_dropped and error is not None and not is_plain_stop(error):
-            report(error)
 
 
 class AsyncStream(AsyncGenerator[State, None]):
-    """A run on the running event loop that goes on when its next State is asked for.
+    """A run on the running event loop that continues when its next State is requested.
 
-    To close it, to leave its ``async with`` or to throw an error into it stops the run at a checkpoint, from which
-    `StateGraph.aresume` goes on. One that is merely dropped is stopped soon after: by its event loop or, if that is not
-    running any more, by a thread.
+    Closing it, leaving its ``async with`` block, or throwing an error into it stops the run at a checkpoint, from which
+    `StateGraph.aresume` continues. A stream that is neither closed nor exhausted is abandoned: it counts as a crash.
+    The run keeps its last checkpoint and can be resumed, and Python emits a ResourceWarning.
     """
 
     _run: asyncio.Task[State] | None = None
 
     def __init__(self, task: Task[State], signal: StopSignal | None, store: Store) -> None:
         self._task, self._signal, self._store = task, signal, store
-        self._turns = _Turns(store)
-        self._is_asked = self._is_over = False
-        self._raised_last: list[BaseException] = []  # what is raised when there is no State any more
+        self._turns = _Turns()
+        self._is_waited_for = self._is_over = False
+        self._raised_last: list[BaseException] = []  # raised when there is no State any more
 
     async def __anext__(self) -> State:
-        self._check_not_asked()
+        self._check_alone()
         if self._is_over:
             raise self._raised_last.pop() if self._raised_last and _is_cancelled() else StopAsyncIteration
-        self._is_asked = True
+        self._is_waited_for = True
         try:
-            state = await self._asked()
+            state = await self._next()
         except BaseException as error:
             self._is_over = True
             state = await self._cancelled(error)
         finally:
-            self._is_asked = False
+            self._is_waited_for = False
         if state is None:
             self._is_over = True
             raise StopAsyncIteration
@@ -117,7 +103,7 @@ class AsyncStream(AsyncGenerator[State, None]):
         return await self.__anext__()
 
     async def athrow(self, typ: Any, val: object = None, tb: object = None, /) -> State:
-        """Stop the run as an error of the caller's loop does, and raise that error."""
+        """Stop the run as an error in the caller's loop does, and raise that error."""
         if isinstance(typ, BaseException):
             thrown: BaseException = typ
         else:
@@ -141,24 +127,20 @@ class AsyncStream(AsyncGenerator[State, None]):
     async def __aexit__(self, *exception: object) -> None:
         await self.aclose()
 
-    def drop(self) -> None:
-        """Have the run stopped, without waiting for it: a finaliser may do this on any thread, at any time."""
-        run, turns = self._run, self._turns
-        if run is None or run.done():
-            return
-        reaper.let_go(turns)
-        turns.is_dropped = True
-        loop = run.get_loop()
-        if not loop.is_running():
-            with suppress(ValueError, RuntimeError):  # it has just begun to run
-                self._task.close()
-        with suppress(RuntimeError):  # the loop is closed
-            loop.call_soon_threadsafe(turns.leave)
-
     def __del__(self) -> None:
-        self.drop()
+        if self._run is not None and not self._run.done():
+            warnings.warn(ABANDONED, ResourceWarning, source=self, stacklevel=2)
+            self._abandon(self._run)
 
-    async def _asked(self) -> State | None:
+    def _abandon(self, run: asyncio.Task[State]) -> None:
+        """Have the event loop stop the run or, if that is not running any more, release the run as it is."""
+        loop = run.get_loop()
+        if loop.is_running():
+            loop.call_soon_threadsafe(run.cancel)
+        else:
+            self._task.close()
+
+    async def _next(self) -> State | None:
         """Return the next State; None if the run has ended."""
         if self._run is None:
             self._run = self._begun()
@@ -168,17 +150,15 @@ class AsyncStream(AsyncGenerator[State, None]):
         return state
 
     def _begun(self) -> asyncio.Task[State]:
-        reaper.watch(self)
-        reaper.hold(self._turns, self._turns.store)
         run = asyncio.create_task(adrive(self._task, self._signal, self._store, self._turns.show))
         run.add_done_callback(self._turns.end)
-        # asyncio need not tell that a run which was dropped is found by a collection: it is ended all the same.
+        # The ResourceWarning says it better than asyncio's message about a pending task.
         run._log_destroy_pending = False  # type: ignore[attr-defined]
         return run
 
     async def _stopped(self) -> BaseException | None:
         """Stop the run, and return what it ended with; None if nothing was running."""
-        self._check_not_asked()
+        self._check_alone()
         self._is_over, run = True, self._run
         if run is None:
             self._task.close()
@@ -194,15 +174,16 @@ class AsyncStream(AsyncGenerator[State, None]):
         """Cancel the run, unless it has ended, and wait for its end.
 
         Returns:
-            The last State, if the run completed all the same and nobody has seen it: it may be nowhere else.
+            The last State, if the run completed all the same and its caller has not seen it: it may be nowhere else.
 
         Raises:
-            BaseException: the error, or a cancellation that came meanwhile.
+            BaseException: the error, or a later cancellation.
         """
         run = self._run
-        if isinstance(error, GeneratorExit):  # the caller is dropped: nobody can wait
-            self.drop()
-        if isinstance(error, GeneratorExit) or run is None:
+        if run is None:
+            raise error
+        if isinstance(error, GeneratorExit):  # the caller is abandoned, and cannot wait
+            self._abandon(run)
             raise error
         run.cancel()
         self._turns.leave()
@@ -216,15 +197,21 @@ class AsyncStream(AsyncGenerator[State, None]):
             raise error
         raise cancelled from end
 
-    def _check_not_asked(self) -> None:
-        if self._is_asked:
-            raise RuntimeError("somebody else waits for the next State of this stream: one at a time iterates over it")
+    def _check_alone(self) -> None:
+        if self._is_waited_for:
+            raise RuntimeError("another task is waiting for the next State of this stream: one at a time does")
+
+
+ABANDONED = (
+    "a stream of a run was neither closed nor exhausted; its run can be resumed from its last checkpoint. "
+    "Iterate within 'async with graph.astream(...) as states', or await its aclose method"
+)
 
 
 def _is_cancelled() -> bool:
     """Return whether a cancellation of this task is still in effect.
 
-    It may have been taken back meanwhile, such as by a timeout that has been left.
+    A timeout that has been left may have taken it back.
     """
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0

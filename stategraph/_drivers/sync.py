@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from functools import partial
 from inspect import GEN_CLOSED, getgeneratorstate
@@ -13,7 +12,6 @@ from stategraph._protocol.commands import (
     BLOCKING,
     WAITING,
     Command,
-    LetGo,
     Notify,
     Perform,
     Show,
@@ -21,7 +19,6 @@ from stategraph._protocol.commands import (
     Task,
     escaped,
 )
-from stategraph._util.dropped import reaper
 from stategraph.errors import ExecutionError
 from stategraph.state import State
 
@@ -30,7 +27,7 @@ if TYPE_CHECKING:
     from stategraph._drivers.limits import Limits, StopSignal
 
 _Answer = TypeVar("_Answer")
-_CALLS: Perform = dict.fromkeys([*BLOCKING, LetGo, StartNode, Notify], call)
+_CALLS: Perform = dict.fromkeys([*BLOCKING, StartNode, Notify], call)
 
 
 class Shown(BaseException):
@@ -77,28 +74,6 @@ def carry_out(task: Task[_Answer], perform: Perform, go_on: Callable[[Any], Comm
             go_on, value = task.throw, error if isinstance(error, Exception) else escaped(error)
 
 
-def hand_over(store: object, pid: int, task: Task[Any]) -> None:
-    """Have a thread do what is left to do of a run whose driver is gone; a finaliser may ask for it.
-
-    Args:
-        store: The store of the run.
-        pid: The process in which it ran. In a forked copy of that, nothing is left to do.
-        task: What is left to do.
-    """
-    if pid == os.getpid():
-        reaper.hand_over(store, partial(_end, task))
-
-
-def _end(task: Task[Any]) -> None:
-    from stategraph._drivers.endings import is_plain_stop  # imported when used: only streams are dropped
-
-    try:
-        drive(task, None)
-    except BaseException as error:
-        if not is_plain_stop(error):
-            raise
-
-
 def _drive_part(task: Task[Any], signal: StopSignal, limits: Limits) -> None:
     """Drive a part of a run in this thread, under the limits that are set to the run."""
     performer = Performer(signal)
@@ -118,11 +93,9 @@ class Performer:
 
     Args:
         signal: May stop the run.
-        store: The store of the run, if it may be dropped.
     """
 
-    def __init__(self, signal: StopSignal | None, store: object = None) -> None:
-        self._store = store
+    def __init__(self, signal: StopSignal | None) -> None:
         self.waits: Waits | None = None
         self.perform: Perform = {**_CALLS, Show: _show}
         if signal is None:
@@ -142,4 +115,4 @@ class Performer:
     def _equip(self, signal: StopSignal | None) -> None:
         from stategraph._drivers.blocking import Waits
 
-        self.waits = Waits(signal, self._store, self.perform, _drive_part)
+        self.waits = Waits(signal, self.perform, _drive_part)

@@ -172,13 +172,13 @@ class LoopThreads:
     def of(self, store: object) -> Threads:
         """Return the threads that ask a store: a single one if that can save for several runs in one go, but several
         if it is a server that they wait for, which answers them at the same time."""
-        if getattr(store, "_is_server", not hasattr(store, "_save_together")):
+        if getattr(store, "_is_server", not hasattr(store, "_save_runs")):
             return self.store
         threads = self._of_stores.get(store)
         if threads is None:
-            from stategraph._drivers.together import answers  # imported when used: with stores that can do that
+            from stategraph._drivers.store_calls import make_calls  # imported when used: with stores that can do that
 
-            threads = self._of_stores[store] = Threads("stategraph store", 1, answers)
+            threads = self._of_stores[store] = Threads("stategraph store", 1, make_calls)
         return threads
 
     def __enter__(self) -> Self:

@@ -107,7 +107,7 @@ def _turn(run: RunContext, run_id: str, given: Mapping[str, Any]) -> Task[State]
 def _another(run: RunContext) -> RunContext:
     """Return the context of another call on the same run, of the same owner."""
     services = run.services.nested(run.plan.graph, run.plan.persist)
-    return RunContext(run.plan, services, run.wanted, hand_over=run.hand_over, signal=run.signal)
+    return RunContext(run.plan, services, run.wanted, signal=run.signal)
 
 
 # --------------------------------------------------------------------------- submit and cancel

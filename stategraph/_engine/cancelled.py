@@ -34,8 +34,7 @@ def _canceller(run: RunContext, error: BaseException) -> Task[str | None]:
     by: str | None = None
     try:
         by = yield (Load, run.services.cancelled_by, run.state.run_id)
-    except GeneratorExit:  # the driver is gone: another one asks again
-        run.hand_over(end_cancelled(run, error))
+    except GeneratorExit:
         raise
     except BaseException as second:  # that it was cancelled is saved without it
         error.add_note(f"While it was asked who has cancelled the run: {describe_exception(second)}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from datetime import datetime
 from functools import partial
 from types import MappingProxyType
@@ -53,7 +53,6 @@ class RunContext:
         saved: The last State that the store has acknowledged.
         found: The State that it goes on from, if that differs from the one that was loaded in nothing but its status.
         shows: Whether the caller iterates over the run.
-        hand_over: Takes what is left to do of a run whose driver is gone. It is called in finalisers.
         patience: Seconds to wait for whoever owns the run.
         takes_over: Whether the run is taken away from whoever owns it.
         waits_since: When it began to wait for whoever owned the run, if it had to.
@@ -77,7 +76,6 @@ class RunContext:
     services: RunIO
     wanted: frozenset[EventType]
     shows: bool = False
-    hand_over: Callable[[Task[None]], object] = id
     patience: float = 0.0
     takes_over: bool = False
     signal: Signal | None = None

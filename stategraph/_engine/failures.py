@@ -7,7 +7,7 @@ from typing import Any, cast
 import attrs
 
 from stategraph._engine.context import PATH_LENGTH, RunContext, fitting
-from stategraph._engine.rescue import rescue, tell_end, with_notes
+from stategraph._engine.rescue import rescue, with_notes
 from stategraph._engine.saving import emit
 from stategraph._graph.compiled import CompiledNode
 from stategraph._protocol.commands import CannotAwait, Escaped, Stopped, StoreFailed, Task
@@ -46,12 +46,6 @@ def end_early(run: RunContext, error: BaseException) -> Task[None]:
         yield from rescue(run, cause)
         raise cause from cause.__cause__
     yield from rescue(run, error)
-
-
-def end_dropped(run: RunContext) -> Task[None]:
-    """End a run whose driver is gone, unless others have taken it: a garbage collection may find it late."""
-    stop = Stopped("it was dropped before its end")
-    yield from tell_end(run, run.state, stop) if run.services.is_lost else end_early(run, stop)
 
 
 def too_many_nodes(run: RunContext, name: str) -> ExecutionError:

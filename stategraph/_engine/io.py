@@ -6,9 +6,9 @@ The engine never calls these functions. It puts them into commands.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from stategraph._owners.holds import Hold, acting, lost, on_behalf_of, own
 from stategraph._protocol.commands import Stopped
@@ -28,19 +28,38 @@ from stategraph.state import State
 
 if TYPE_CHECKING:
     from stategraph._protocol.store import Store
+    from stategraph._values.progress import KeptParts, Part
+
+_Answer = TypeVar("_Answer")
+
+
+class Queue(Protocol):
+    """Saves that return at once: `stategraph.stores.save_queue.SaveQueue`."""
+
+    def has_room_for(self, state: State, /) -> bool: ...
+    def save(self, states: Sequence[State], /) -> None: ...
+    def save_parts(self, run_id: str, parts: Sequence[Part], /) -> None: ...
+    def drop_parts(self, run_id: str, step: int, /, *, newer_too: bool) -> None: ...
+    def flush(self) -> None: ...
 
 
 class RunIO:
-    """The store and the observer of a graph, for one run. A CheckpointError from here has the State at stake in it.
+    """The store and the observer of a graph, for one run. A CheckpointError from here holds the State at stake.
 
     Args:
         store: Keeps the States.
-        observer: Hears of events.
+        observer: Receives events.
         source: The name of the graph.
-        policy: What the store is to keep of the run. It is told before the first save, not earlier: a run that is never
-            saved must leave nothing in a store.
+        policy: What the store keeps of the run. The store learns it before the first save, not earlier: a run that is
+            never saved must leave nothing in a store.
         persist: The only keys that are saved; None for all.
-        settle: Waits until runs of the store have ended that were dropped before.
+        queue: Takes the saves, if the run does not wait for them.
+
+    Attributes:
+        hold: The hold of the owner of the run, once it has one.
+        heeds_cancel: Whether a save stops the run if that was cancelled.
+        kept: The State that was saved right before the run was found to be cancelled.
+        place: Where the run stands in the tree of all events.
     """
 
     def __init__(
@@ -50,61 +69,38 @@ class RunIO:
         source: str,
         policy: Any = None,
         persist: AbstractSet[str] | None = None,
-        settle: Callable[[], object] = bool,
+        queue: Queue | None = None,
     ) -> None:
-        self.whole = store
-        self._settle = settle
-        self.store = store if persist is None else _selective(store, persist)
+        self.store, self.observer, self.queue = store, observer, queue
         self.hold: Hold | None = None
         self.heeds_cancel = False
-        self.kept: State | None = None  # what was saved right before it was found out that the run is cancelled
-        self.observer = observer
-        self._source = source
-        self._policy = policy
-        self._is_told = False
-        self.place: dict[str, Any] = {}  # of the run in the tree of all events
-        self.before: dict[int, State] = {}  # what is to be saved with the next State, by its identity
+        self.kept: State | None = None
+        self.place: dict[str, Any] = {}
+        self._source, self._policy, self._persist = source, policy, persist
+        self._knows_policy = False
+        self._before: dict[int, State] = {}  # saved with the next State, by identity
+
+    def nested(self, source: str, persist: AbstractSet[str] | None) -> RunIO:
+        """Return the services for a nested run, whose graph saves keys of its own."""
+        nested = RunIO(self.store, self.observer, source, self._policy, persist, self.queue)
+        nested.hold = self.hold
+        return nested
+
+    # ------------------------------------------------------------------ owning, and being cancelled
 
     @property
     def is_cancelled(self) -> bool:
         """Whether the run is known to be cancelled."""
         return self.hold is not None and self.hold.is_cancelled
 
-    @property
-    def is_lost(self) -> bool:
-        """Whether the run is known to be taken by others."""
-        return self.hold is not None and self.hold.is_lost
-
     def own(self, about: tuple[Hold, bool]) -> None:
-        """Become the owner of a run, which the last takes away from whoever has it."""
-        self._settle()  # it may be this run that was dropped a moment ago
+        """Become the owner of a run; if the second is true, take it from its owner."""
         hold, take_over = about
-        try:
-            own(self.whole, hold, take_over=take_over)
-        except (CheckpointError, RunBusyError):
-            raise
-        except failures() as error:
-            raise CheckpointError(hold.run_id, f"the {self.store} failed: {describe_exception(error)}") from error
+        self._asked(hold.run_id, "be asked who owns it", lambda: own(self.store, hold, take_over=take_over))
         self.hold = hold
 
-    def save(self, state: State) -> None:
-        """Save a State; raises a CheckpointError if that fails."""
-        before, hold = acting.hold, self.hold
-        acting.hold = hold
-        try:
-            if self.before or not self._is_told:
-                self._save_story(state)
-            else:
-                self.store.save(state)
-        except failures() as error:
-            raise self.unsaved(state, error)  # noqa: B904 - sets the cause itself
-        finally:
-            acting.hold = before
-        if hold is not None and hold.is_cancelled:
-            self.heed_cancel(state)
-
     def heed_cancel(self, state: State) -> None:
-        """Raise Stopped if the save of a State has told that the run was cancelled."""
+        """Raise Stopped if the save of a State has found the run cancelled."""
         if self.heeds_cancel and self.hold is not None and self.hold.is_cancelled:
             self.kept = state
             self.stop_if_cancelled(state)
@@ -116,81 +112,125 @@ class RunIO:
             raise Stopped("it was cancelled")
 
     def hears_of_cancel(self, _: object = None) -> bool:
-        """Return whether the run was cancelled, by whatever process."""
-        return self.hold is not None and (self.hold.is_cancelled or self.whole._is_cancelled(self.hold))
+        """Return whether the run was cancelled, by any process."""
+        return self.hold is not None and (self.hold.is_cancelled or self.store._is_cancelled(self.hold))
 
     def cancel(self, about: tuple[str, str | None]) -> None:
-        """Tell whoever is at work on a run that it is cancelled, and by whom."""
-        self.whole._cancel(*about)
+        """Cancel a run that another call owns: its id, and who cancels it."""
+        self.store._cancel(*about)
 
     def cancelled_by(self, run_id: str) -> str | None:
-        """Return who has cancelled a run that was at work, if that was said."""
-        return self.whole._cancelled_by(run_id)
+        """Return who has cancelled a run, if that is known."""
+        return self.store._cancelled_by(run_id)
 
     def take_up(self, hold: Hold) -> None:
         """Go on with a run that was cancelled."""
         with on_behalf_of(hold):
-            self.whole._take_up(hold)
+            self.store._take_up(hold)
+
+    # ------------------------------------------------------------------ saving
+
+    def save(self, state: State) -> None:
+        """Save a State; raises a CheckpointError if that fails."""
+        before, acting.hold = acting.hold, self.hold
+        try:
+            if self.queue is None and self._knows_policy and not self._before and self._persist is None:
+                self.store.save(state)  # the most frequent case by far
+            else:
+                self._save_all(self.to_save(state))
+        except failures() as error:
+            raise self.unsaved(state, error)  # noqa: B904 - sets the cause itself
+        finally:
+            acting.hold = before
+        if self.is_cancelled:
+            self.heed_cancel(state)
+
+    def _save_all(self, states: Sequence[State]) -> None:
+        if self.queue is not None:
+            self.queue.save(states)
+        elif len(states) == 1:
+            self.store.save(states[0])
+        else:
+            self.store.save_many(states)
 
     def save_with_next(self, state: State) -> None:
-        """Keep a State until the next save, which saves both in one go, if nothing of a run is ever to be replaced.
+        """Save a State together with the next one, if the store keeps all that was saved of the run.
 
-        So its story tells of the input and of the last step, at no further sync.
+        So the history includes the input and the last step, and that costs no further sync.
         """
         if self._policy is not None and self._policy.keeps_all:
-            self.before.pop(id(state), None)
-            self.before[id(state)] = state
+            self._before.pop(id(state), None)
+            self._before[id(state)] = state
 
-    def _save_story(self, state: State) -> None:
-        """Save a State, and what is to be saved with it, once the store knows what it is to keep."""
-        if not self._is_told:
-            self._tell_policy(state.run_id)
-        before, self.before = self.before, {}
-        before.pop(id(state), None)
-        if before:
-            self.store.save_many((*before.values(), state))
-        else:
-            self.store.save(state)
+    def to_save(self, state: State) -> list[State]:
+        """Return what is to be saved now that a State is: with the keys that are saved, after the States before it."""
+        self._set_policy(state.run_id)
+        self._before.pop(id(state), None)
+        states, self._before = [*self._before.values(), state], {}
+        return [self._persisted(one) for one in states]
+
+    def _set_policy(self, run_id: str) -> None:
+        if not self._knows_policy:
+            self.store.retain(run_id, self._policy)
+            self._knows_policy = True
+
+    def _persisted(self, state: State) -> State:
+        if self._persist is None:
+            return state
+        from stategraph._progress.origins import persisted  # imported when used: few graphs save only some keys
+
+        return persisted(state, self._persist)
+
+    def saved(self, about: tuple[State, BaseException | None]) -> None:
+        """End a save that was made elsewhere: of a State, with what it raised; raise as `save`."""
+        state, error = about
+        if error is not None:
+            raise self.unsaved(state, error)
+        self.heed_cancel(state)
 
     def amend(self, state: State) -> None:
         """Save a State in place of the newest one; raises a CheckpointError if that fails."""
         with on_behalf_of(self.hold):
             try:
-                if not self._is_told:
-                    self._tell_policy(state.run_id)
-                self.store.amend(state)
+                self._drain()
+                self._set_policy(state.run_id)
+                self.store.amend(self._persisted(state))
             except failures() as error:
                 raise self.unsaved(state, error)  # noqa: B904 - sets the cause itself
 
-    def load(self, run_id: str) -> State:
-        """Return the newest State of the run; raise a CheckpointError if there is none, or something else comes."""
-        self._settle()  # it may be this run that was dropped a moment ago
-        try:
-            state = self.store.load(run_id)
-        except CheckpointError:
-            raise
-        except failures() as error:
-            reason = f"the {self.store} could not load it: {describe_exception(error)}"
-            if isinstance(error, LookupError):
-                reason += " (a store says with CheckpointNotFoundError that a run is not there)"
-            raise CheckpointError(run_id, reason) from error
-        if type(state) is not State or state.run_id != run_id:
-            raise CheckpointCorruptError(run_id, f"the {self.store} gave {shorten(state)} for it")
-        return state
-
     def flush(self, state: State) -> None:
-        """Wait until all that was saved before is durable; raises a CheckpointError if it will not be."""
+        """Wait until everything that was saved is durable; raises a CheckpointError if it will not be."""
         try:
             with on_behalf_of(self.hold):
+                self._drain()
                 self.store.flush()
         except failures() as error:
             raise self.unsaved(state, error)  # noqa: B904 - sets the cause itself
         if self.heeds_cancel and state.status is RunStatus.PAUSED:
             self.stop_if_cancelled(state)
 
+    def _drain(self) -> None:
+        if self.queue is not None:
+            self.queue.flush()
+
+    def unsaved(self, state: State, error: BaseException) -> CheckpointError:
+        """Return the error for a State that could not be saved: the store's own, if it is a CheckpointError."""
+        self._knows_policy = False  # a store need not remember the policy of a run that it could not begin
+        if isinstance(error, StepConflictError) and self.hold is not None and self.store._has_lost(self.hold):
+            failure: CheckpointError = lost(state.run_id)
+            failure.__cause__ = None if isinstance(error, RunLostError) else error
+        elif isinstance(error, CheckpointError):
+            failure = error
+        else:
+            reason = f"step {state.step} could not be saved in the {self.store}: {describe_exception(error)}"
+            failure = CheckpointSaveError(state.run_id, reason)
+            failure.__cause__ = error
+        failure.state = state
+        return failure
+
     def delete(self, state: State) -> None:
-        """Delete the run of a completed State; raises a CheckpointError if that fails, or a save before it has."""
-        self.flush(state)  # or a save behind the run that has failed would seem to be a failure to delete
+        """Delete the run of a completed State; raises a CheckpointError if that, or an earlier save, fails."""
+        self.flush(state)  # or an earlier save that has failed would seem to be a failure to delete
         try:
             with on_behalf_of(self.hold):
                 self.store._discard(state.run_id)
@@ -203,38 +243,58 @@ class RunIO:
             failure.state = state
             raise failure from error
 
-    def nested(self, source: str, persist: AbstractSet[str] | None) -> RunIO:
-        """Return the services for a nested run, whose graph has its own keys that are saved."""
-        nested = RunIO(self.whole, self.observer, source, self._policy, persist, self._settle)
-        nested.hold = self.hold
-        return nested
+    # ------------------------------------------------------------------ loading
 
-    def unsaved(self, state: State, error: BaseException) -> CheckpointError:
-        """Return the error for a State that could not be saved: the store's own, if it is a CheckpointError."""
-        self._is_told = False  # a store need not remember the policy of a run that it could not begin
-        if isinstance(error, StepConflictError) and self.hold is not None and self.whole._has_lost(self.hold):
-            failure: CheckpointError = lost(state.run_id)
-            failure.__cause__ = None if isinstance(error, RunLostError) else error
-        elif isinstance(error, CheckpointError):
-            failure = error
+    def load(self, run_id: str) -> State:
+        """Return the newest State of the run; raise a CheckpointError if there is none, or the store fails."""
+        state: object = self._asked(run_id, "load it", lambda: self.store.load(run_id))
+        if type(state) is not State or state.run_id != run_id:
+            raise CheckpointCorruptError(run_id, f"the {self.store} gave {shorten(state)} for it")
+        return state
+
+    def _asked(self, run_id: str, purpose: str, ask: Callable[[], _Answer]) -> _Answer:
+        """Return what the store answers; raise a CheckpointError if it fails."""
+        try:
+            with on_behalf_of(self.hold):
+                self._drain()
+                return ask()
+        except (CheckpointError, RunBusyError):
+            raise
+        except failures() as error:
+            reason = f"the {self.store} could not {purpose}: {describe_exception(error)}"
+            if isinstance(error, LookupError):
+                reason += " (a store says with CheckpointNotFoundError that a run is not there)"
+            raise CheckpointError(run_id, reason) from error
+
+    # ------------------------------------------------------------------ parts of a step
+
+    def save_parts(self, about: tuple[State, Sequence[Part]]) -> None:
+        """Save finished parts of the step after a State; raises a CheckpointError if that fails."""
+        state, parts = about
+        try:
+            with on_behalf_of(self.hold):
+                (self.queue or self.store).save_parts(state.run_id, parts)
+        except failures() as error:
+            raise self.unsaved(state, error)  # noqa: B904 - sets the cause itself
+        if self.heeds_cancel and self.is_cancelled:
+            self.stop_if_cancelled(state)
+
+    def load_parts(self, about: tuple[str, int, str]) -> KeptParts:
+        """Return the parts of a step of a run that were saved."""
+        return self._asked(about[0], "load its parts", lambda: self.store.load_parts(*about))
+
+    def drop_parts(self, about: tuple[str, int, bool]) -> None:
+        """Forget the parts of a run that a State of this step has joined; if the last is true, newer ones as well."""
+        run_id, step, newer_too = about
+        if self.queue is not None:
+            with on_behalf_of(self.hold):
+                self.queue.drop_parts(run_id, step, newer_too=newer_too)
         else:
-            reason = f"step {state.step} could not be saved in the {self.store}: {describe_exception(error)}"
-            failure = CheckpointSaveError(state.run_id, reason)
-            failure.__cause__ = error
-        failure.state = state
-        return failure
+            self._asked(run_id, "drop its parts", lambda: self.store.drop_parts(run_id, step, newer_too=newer_too))
+
+    # ------------------------------------------------------------------ events
 
     def notify(self, about: tuple[EventType, Mapping[str, Any]]) -> None:
-        """Tell the observer of an event: its type and its data."""
+        """Send an event to the observer: its type and its data."""
         self.place = self.place or {"call_id": os.urandom(8).hex()}
         notify(self.observer, about[0], self._source, {**about[1], **self.place})
-
-    def _tell_policy(self, run_id: str) -> None:
-        self.store.retain(run_id, self._policy)
-        self._is_told = True
-
-
-def _selective(store: Store, persist: AbstractSet[str]) -> Store:
-    from stategraph._engine.selective_store import SelectiveStore  # imported when used: few graphs save only some keys
-
-    return cast("Store", SelectiveStore(store, persist))

@@ -13,7 +13,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, cast
 
 from stategraph._engine.context import RunContext
-from stategraph._engine.failures import end_dropped, end_early, handle, no_way_on, too_many_nodes
+from stategraph._engine.failures import end_early, handle, no_way_on, too_many_nodes
 from stategraph._engine.saving import (
     LOOK_AGAIN,
     drop_joined_parts,
@@ -57,8 +57,7 @@ def run_from(run: RunContext, stage: CompiledNode | None) -> Task[State]:
             from stategraph._engine.pauses import pause_at  # imported when used: that a node pauses shows in its result
 
             yield from pause_at(run, *pausing)
-    except GeneratorExit:  # the driver is gone, and this may be a finaliser: another one ends the run
-        run.hand_over(end_dropped(run))
+    except GeneratorExit:  # the stream of the run was abandoned: that counts as a crash
         raise
     except BaseException as error:
         yield from end_early(run, error)

@@ -8,10 +8,9 @@ from weakref import ref
 
 from stategraph._engine.context import RunContext
 from stategraph._engine.loop import run_from
-from stategraph._engine.rescue import noting, rescue
 from stategraph._engine.saving import take_up
 from stategraph._owners.holds import Hold, let_go
-from stategraph._protocol.commands import LetGo, Own, Sleep, Stopped, Task
+from stategraph._protocol.commands import Own, Sleep, Stopped, Task
 from stategraph._values import clock
 from stategraph._values.events import EventType, notify
 from stategraph.errors import RunBusyError
@@ -34,30 +33,18 @@ def owning(
     if not run.plan.saves:
         answer: Any = yield from task
         return (yield from run_from(run, answer)) if then_runs else answer
-    answer = None
     try:
-        try:
-            yield from _own(run, hold)
-            if hold.is_cancelled and takes_up:
-                yield from take_up(run, hold)
-            answer = yield from task
-            if then_runs:
-                answer = yield from run_from(run, answer)
-            yield (LetGo, let_go, hold)
-        except GeneratorExit:  # the driver is gone: another one lets go, after all else that is left to do
-            run.hand_over(_let_go(run, hold))
-            raise
-        except BaseException as error:
-            if answer is not None and answer is getattr(run, "state", None):
-                # An interrupt at the very end: a run that is deleted by now has its result nowhere else.
-                yield from rescue(run, error)
-            yield from noting(error, "While it was let go of", _let_go(run, hold))
-            raise
+        yield from _own(run, hold)
+        if hold.is_cancelled and takes_up:
+            yield from take_up(run, hold)
+        answer = yield from task
+        if then_runs:
+            answer = yield from run_from(run, answer)
     except GeneratorExit:
+        hold.is_abandoned = True
         raise
-    except BaseException:
-        let_go(hold)  # an interrupt may come when that is about to be asked for
-        raise
+    finally:
+        let_go(hold)
     return answer
 
 
@@ -82,14 +69,3 @@ def _own(run: RunContext, hold: Hold) -> Task[None]:
             if EventType.LEASE_LATE in run.wanted:
                 hold.tell = partial(notify, run.services.observer, EventType.LEASE_LATE, run.plan.graph)
             return
-
-
-def _let_go(run: RunContext, hold: Hold) -> Task[None]:
-    try:
-        yield (LetGo, let_go, hold)
-    except GeneratorExit:
-        run.hand_over(_let_go(run, hold))
-        raise
-    except BaseException:  # an interrupt: it may have come to nothing
-        yield (LetGo, let_go, hold)
-        raise

@@ -6,7 +6,6 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from stategraph._engine.context import NOTHING_GIVEN, RunContext
-from stategraph._engine.parts import drop_parts
 from stategraph._engine.saving import save
 from stategraph._protocol.commands import Amend, Load, Parts, Task
 from stategraph._values.progress import evolved
@@ -92,7 +91,7 @@ def check_same(run: RunContext, saved: State, state: State) -> None:
 def replace_newest(run: RunContext, state: State) -> Task[None]:
     """Save a State that is executed once more in place of the one that it was."""
     if run.plan.loads_parts:  # parts of the step that did not complete were made of other data
-        yield (Parts, drop_parts, (run.services, state.run_id, state.step + 1, True))
+        yield (Parts, run.services.drop_parts, (state.run_id, state.step + 1, True))
     yield from save(run, (Amend, run.services.amend, state), state)
 
 

@@ -22,14 +22,6 @@ from stategraph.state import State, evolve, told
 
 def rescue(run: RunContext, error: BaseException) -> Task[None]:
     """Save what is not saved yet before an error is raised; a second failure becomes a note on the first."""
-    try:
-        yield from _last_saves(run, error)
-    except GeneratorExit:  # the driver is gone: another one begins anew
-        run.hand_over(_last_saves(run, error))
-        raise
-
-
-def _last_saves(run: RunContext, error: BaseException) -> Task[None]:
     state = error.state if isinstance(error, ExecutionError) else run.state
     yield from noting(error, "While the run was being stopped", _save_unsaved(run, error, state))
     yield from noting(error, "While its last saves were waited for", flush(run, state))
@@ -51,9 +43,7 @@ def _save_unsaved(run: RunContext, error: BaseException, state: State) -> Task[N
         info = ErrorInfo.of(error, run.path[-1] if run.path else state.checkpoint_node)
         yield from _keep_what_can_be(run, evolve(told(state), status=RunStatus.FAILED, error=info))
     if run.unsaved_parts and run.plan.loads_parts:
-        from stategraph._engine.parts import save_parts  # imported when used: few nodes have parts
-
-        yield (Parts, save_parts, (run.services, state, run.unsaved_parts))
+        yield (Parts, run.services.save_parts, (state, run.unsaved_parts))
 
 
 def _save_last(run: RunContext, state: State) -> Task[None]:

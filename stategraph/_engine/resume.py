@@ -72,7 +72,7 @@ def resume(
     if not run.plan.saves:
         raise CheckpointingDisabledError(run.plan.graph)
     task = revived(run, run_id, updates, allow_changed, migrate, pause_id)
-    owned = owning(run, Hold(run_id, is_shown=run.shows), task, then_runs=True)
+    owned = owning(run, Hold(run_id), task, then_runs=True)
     return _taking_over(run, run_id, allow_changed, migrate, owned) if run.takes_over else owned
 
 

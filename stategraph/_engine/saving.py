@@ -81,6 +81,4 @@ def drop_joined_parts(run: RunContext) -> Task[None]:
     """Forget parts whose results are in a State that is saved."""
     run.has_joined_parts = False
     if run.plan.loads_parts:
-        from stategraph._engine.parts import drop_parts  # imported when used: few nodes have parts
-
-        yield (Parts, drop_parts, (run.services, run.state.run_id, run.state.step, False))
+        yield (Parts, run.services.drop_parts, (run.state.run_id, run.state.step, False))

@@ -23,7 +23,7 @@ _Keys: TypeAlias = Collection[str]
 def execute(run: RunContext, state: State, *, restart: bool = False) -> Task[State]:
     """Run a State from the entry point to an exit point; with `restart` also one of a run that is not complete."""
     task = _admitted(run, state, restart=restart)
-    return owning(run, Hold(id_of(state), is_shown=run.shows), task, then_runs=True)
+    return owning(run, Hold(id_of(state)), task, then_runs=True)
 
 
 def id_of(state: object) -> str:

@@ -13,7 +13,6 @@ from stategraph._engine.announce import announce_failure, announce_parts
 from stategraph._engine.context import RunContext
 from stategraph._engine.limited import limited
 from stategraph._engine.node_context import context_of, kept_name
-from stategraph._engine.parts import drop_parts, load_parts, save_parts
 from stategraph._engine.saving import show, tell
 from stategraph._graph.compiled import CompiledNode
 from stategraph._progress.answers import without_answers
@@ -299,8 +298,8 @@ class StepExecution:
         run, at, name = self.run, self.state.step + 1, self.kept_name + mark
         found = {part.label: part.value for part in run.unsaved_parts if (part.step, part.node) == (at, name)}
         if run.plan.loads_parts:
-            about = (run.services, self.state.run_id, at, name)
-            loaded: KeptParts = yield from self.stored((Parts, load_parts, about))
+            about = (self.state.run_id, at, name)
+            loaded: KeptParts = yield from self.stored((Parts, run.services.load_parts, about))
             digests = {label: self._digest_of(made_of[label]) for label in loaded.keys() & made_of}
             same = [label for label, digest in digests.items() if digest and digest == loaded.made_of[label]]
             found = {**{label: loaded[label] for label in same}, **found}
@@ -317,7 +316,7 @@ class StepExecution:
         if not run.plan.keeps_parts:
             run.unsaved_parts += parts
         elif parts:
-            yield from self.stored((Parts, save_parts, (run.services, run.state, parts)))
+            yield from self.stored((Parts, run.services.save_parts, (run.state, parts)))
 
     def tell_parts(self, parts: Iterable[PartTold], total: int) -> Task[None]:
         """Report what came of parts of this step, which has so many."""
@@ -339,7 +338,7 @@ class StepExecution:
         run, at = self.run, self.state.step + 1
         run.unsaved_parts[:] = [part for part in run.unsaved_parts if part.step != at]
         if run.plan.loads_parts:
-            yield from self.stored((Parts, drop_parts, (run.services, self.state.run_id, at, True)))
+            yield from self.stored((Parts, run.services.drop_parts, (self.state.run_id, at, True)))
 
     def stored(self, command: Command) -> Task[Any]:
         """Return the answer to a command to the store; raise its failure as one of the store, not of the node."""

@@ -190,7 +190,7 @@ def run_nested(
     if run.wanted:
         outer = {"parent_run_id": step.state.run_id, "parent_step": step.state.step + 1, "parent_node": step.name}
         services.place = {**run.services.place, **outer}
-    nested = RunContext(plan, services, run.wanted, hand_over=run.hand_over, signal=run.signal)
+    nested = RunContext(plan, services, run.wanted, signal=run.signal)
     nested.nested_path, nested.allow_changed = about.path, run.allow_changed
     nested.outer_step, nested.outermost = step, run.outermost or run.plan.graph
     nested.state = _begun(nested, about, inputs) if saved is None else saved

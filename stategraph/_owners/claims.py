@@ -8,7 +8,7 @@ from typing import Protocol
 
 import attrs
 
-from stategraph._owners.holds import Grip, Hold, let_go
+from stategraph._owners.holds import Hold, let_go
 from stategraph._owners.leases import LeaseHolds, Worker, new_fence
 from stategraph.errors import RunBusyError
 
@@ -47,7 +47,6 @@ def claimed(claims: Claims, owners: LeaseHolds, graph: str) -> Iterator[Hold]:
     number = 0
     while True:
         hold = Hold("")
-        grip = Grip(hold)  # noqa: F841 - let go of with this frame
         try:
             worker, hold.holds, hold.fence = owners.present(), owners, new_fence()
             claim = claims.claim(graph, worker, hold.fence, number)

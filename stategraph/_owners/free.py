@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
-from stategraph._owners.holds import Grip, Hold, Owning
+from stategraph._owners.holds import Hold, Owning, let_go
 from stategraph.errors import RunBusyError
 
 
@@ -13,11 +13,9 @@ from stategraph.errors import RunBusyError
 def held_if_free(store: Owning, run_ids: Sequence[str]) -> Iterator[Mapping[str, Hold]]:
     """Own those of these runs that nobody owns, for a single write by hand; return what there is of them, by run."""
     holds: dict[str, Hold] = {}
-    grips: list[Grip] = []  # let go of with this frame
     try:
         for run_id in run_ids:
             hold = Hold(run_id, is_brief=True, is_by_hand=True)
-            grips.append(Grip(hold))
             try:
                 store._own(hold, take_over=False)
             except RunBusyError:
@@ -25,4 +23,5 @@ def held_if_free(store: Owning, run_ids: Sequence[str]) -> Iterator[Mapping[str,
             holds[run_id] = hold
         yield holds
     finally:
-        grips.clear()
+        for hold in holds.values():
+            let_go(hold)

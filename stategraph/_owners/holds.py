@@ -6,7 +6,6 @@ until it has returned. What it writes carries its hold, and a store refuses what
 
 from __future__ import annotations
 
-import gc
 import os
 import threading
 import time
@@ -16,7 +15,6 @@ from contextlib import contextmanager
 from functools import cache
 from typing import Any, Protocol, cast
 
-from stategraph._util.dropped import reaper
 from stategraph._values import clock
 from stategraph._values.ids import given_id
 from stategraph._values.provenance import Owner
@@ -33,7 +31,6 @@ class Hold:
 
     Args:
         run_id: The run, the outermost one.
-        is_shown: Whether the caller iterates over the run, and may have left it to the garbage collection.
         is_brief: Whether it is for a single write: whoever comes meanwhile waits for its end.
         is_by_hand: Whether that is a write to the store, and none of a run.
 
@@ -45,6 +42,7 @@ class Hold:
         is_settled: Whether all is done that makes it the hold on the run.
         is_lost: Whether the run is not its owner's any more: somebody else has taken it, or the owner has let go of it.
         is_cancelled: Whether somebody has cancelled the run, and nobody has taken it up since.
+        is_abandoned: Whether a finaliser releases it, which does no I/O.
         holds: What it is released from.
         call: Returns the call that has the run, if it is there; its ``under_way()`` says at which node, and since when.
         tell: Tells whoever listens to the run that it may be lost soon, if anybody does.
@@ -52,19 +50,17 @@ class Hold:
     """
 
     __slots__ = (
-        *("byte", "fence", "holds", "is_brief", "is_by_hand", "is_cancelled", "is_lost", "is_settled", "is_shown"),
+        *("byte", "fence", "holds", "is_abandoned", "is_brief", "is_by_hand", "is_cancelled", "is_lost", "is_settled"),
         *("call", "lock", "run_id", "since_ns", "store", "tell"),
     )
 
-    def __init__(
-        self, run_id: str, *, is_shown: bool = False, is_brief: bool = False, is_by_hand: bool = False
-    ) -> None:
-        self.run_id, self.is_shown, self.is_brief, self.is_by_hand = run_id, is_shown, is_brief, is_by_hand
+    def __init__(self, run_id: str, *, is_brief: bool = False, is_by_hand: bool = False) -> None:
+        self.run_id, self.is_brief, self.is_by_hand = run_id, is_brief, is_by_hand
         self.since_ns = clock.now_ns()
         self.store: object = None
         self.holds: Holds | None = None
         self.fence = self.byte = 0
-        self.is_lost = self.is_settled = self.is_cancelled = False
+        self.is_lost = self.is_settled = self.is_cancelled = self.is_abandoned = False
         self.lock: threading.RLock | None = None
         self.tell: Callable[[dict[str, object]], None] | None = None
         self.call: Callable[[], Any] | None = None
@@ -107,7 +103,7 @@ class Holds:
 
     def renew(self) -> None:
         """Own nothing, in a forked child: its parent does."""
-        self._lock = reaper.known_lock()  # a finaliser may come while it is held, and use the store
+        self._lock = threading.RLock()  # an abandoned stream may release its run while it is held
         held = list(self._by_run.values())
         self._by_run.clear()
         for hold in held:
@@ -124,10 +120,6 @@ class Holds:
             RunBusyError: somebody else owns it, and it is not to be taken over.
             RunLostError: whoever wanted it is gone.
         """
-        other = self._by_run.get(hold.run_id)
-        if other is not None and other.is_shown and not take_over:  # it may be a stream that nobody iterates over
-            gc.collect()
-            reaper.settle(hold.store)
         with self._lock:
             other = self._by_run.get(hold.run_id)
             if other is not None and not take_over:
@@ -222,7 +214,6 @@ def held(store: Owning, run_id: str, *, take_over: bool = False) -> Iterator[Hol
         yield cast(Hold, acting.hold)
         return
     hold = Hold(given_id(run_id), is_brief=True, is_by_hand=True)
-    grip = Grip(hold)  # noqa: F841 - let go of with this frame
     try:
         own(store, hold, take_over=take_over)
         with on_behalf_of(hold):
@@ -267,29 +258,9 @@ def busy(run_id: str, owner: Owner, longest: float) -> RunBusyError:
 def let_go(hold: Hold) -> None:
     """Let go of a run, for good: who still tries to own it on behalf of this hold, or to write, is refused."""
     hold.is_lost = True
-    if acting.hold is hold:  # an interrupt has left it there
-        acting.hold = None
     if hold.holds is not None:
         hold.holds.release(hold)
         hold.holds = None
-
-
-class Grip:
-    """Lets go of a run once nobody has this any more: an interrupt may come where nothing else would.
-
-    Args:
-        hold: What the owner has of the run.
-    """
-
-    __slots__ = ("_hold",)
-
-    def __init__(self, hold: Hold) -> None:
-        self._hold = hold
-
-    def __del__(self) -> None:
-        hold = getattr(self, "_hold", None)  # an interrupt may come before that is set
-        if hold is not None:
-            let_go(hold)
 
 
 @contextmanager

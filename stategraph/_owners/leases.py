@@ -24,7 +24,6 @@ import attrs
 
 from stategraph._owners.holds import Hold, busy, host_name
 from stategraph._owners.shared import SharedHolds
-from stategraph._util.dropped import reaper
 from stategraph._values.ids import given_id
 from stategraph._values.provenance import Owner
 from stategraph.errors import CheckpointError, RunBusyError
@@ -139,7 +138,7 @@ class LeaseHolds(SharedHolds[Leases]):
         self._renewed = self._sure_until = -float("inf")
         self._to_free: dict[int, str] = {}
         self._wake = threading.Event()
-        self._renewing = reaper.known_lock()  # a finaliser may come while it is held
+        self._renewing = threading.RLock()
         self._is_renewing = False
         self._thread: threading.Thread | None = None
 
@@ -203,13 +202,13 @@ class LeaseHolds(SharedHolds[Leases]):
     def release(self, hold: Hold) -> None:
         super().release(hold)
         if hold.fence:  # also of one who was taken over here: it may have come to no more than that
-            self._free(hold.run_id, hold.fence)
+            self._free(hold)
 
-    def _free(self, run_id: str, fence: int) -> None:
+    def _free(self, hold: Hold) -> None:
         """Let go of a lease; where that cannot be done now, it is tried until it can."""
-        self._to_free[fence] = run_id
+        self._to_free[hold.fence] = hold.run_id
         is_late = time.monotonic() > self._renewed + 2 * self._seconds / _PARTS  # the server seems not to be there
-        if is_late or self._leases.is_in_use():  # or a finaliser: it must not wait for what it interrupts
+        if is_late or hold.is_abandoned:
             self._wake.set()
         else:
             with suppress(CheckpointError):

@@ -33,10 +33,6 @@ class Own(CommandType):
     """Become the owner of a run."""
 
 
-class LetGo(CommandType):
-    """Let go of a run. It does not wait, and there is nothing to be done if it was lost."""
-
-
 class Load(CommandType):
     """Load the newest State of a run. The answer is the State."""
 

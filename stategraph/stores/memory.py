@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import builtins
+import threading
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING
 
 from stategraph._owners.holds import Hold, Holds, acting, held, is_acting, lost
-from stategraph._util.dropped import reaper
 from stategraph._values.ids import check_given_id, check_run_id, is_nested_id
 from stategraph.errors import CheckpointNotFoundError, CheckpointSaveError
 from stategraph.state import State, data_of, time_ns_of
@@ -44,17 +44,16 @@ class MemoryStore(CheckpointStore):
 
     def renew(self) -> None:
         """Take a lock of its own, in a forked child."""
-        self._lock = reaper.known_lock()
+        self._lock = threading.RLock()
         self._is_in_use: Callable[[], bool] = self._lock._is_owned  # type: ignore[attr-defined]
 
     @property
     def _alone(self) -> AbstractContextManager[bool]:
-        """The lock, once runs that were dropped have ended. Raises if this thread holds it, further down its stack."""
+        """The lock. Raises if this thread holds it, further down its stack."""
         if self._is_in_use():
             from stategraph.stores._rows.access import used_below
 
             raise used_below(self)
-        reaper.settle(self)
         return self._lock
 
     def __str__(self) -> str:
@@ -139,7 +138,7 @@ class MemoryStore(CheckpointStore):
     def load(
         self, run_id: str, step: int | None = None, revision: int | None = None, *, unknown: str | None = None
     ) -> State:  # all values are here: none is unknown
-        run = self._settled().runs.get(check_run_id(run_id))
+        run = self._held.runs.get(check_run_id(run_id))
         if step is None and revision is None:
             if run is None:
                 raise CheckpointNotFoundError(run_id, str(self))
@@ -155,13 +154,8 @@ class MemoryStore(CheckpointStore):
             self._held.drop(run_id)
             self._held.policies.pop(run_id, None)
 
-    def _settled(self) -> HeldRuns:
-        """Return what it holds, once runs that were dropped have ended."""
-        reaper.settle(self)
-        return self._held
-
     def list(self) -> builtins.list[str]:
-        return sorted(run_id for run_id in tuple(self._settled().runs) if not is_nested_id(run_id))
+        return sorted(run_id for run_id in tuple(self._held.runs) if not is_nested_id(run_id))
 
     # ------------------------------------------------------------------ imported when used: few runs ask for it
 
@@ -189,12 +183,12 @@ class MemoryStore(CheckpointStore):
     def history(self, run_id: str) -> builtins.list[Summary]:
         from stategraph.stores._memory.history import history
 
-        return history(self._settled(), check_run_id(run_id))
+        return history(self._held, check_run_id(run_id))
 
     def _runs(self, which: RunFilter, limit: int, after: int | None) -> builtins.list[Summary]:
         from stategraph.stores._memory.history import runs
 
-        return runs(self._settled(), which, limit, after, self.owner)
+        return runs(self._held, which, limit, after, self.owner)
 
     def rollback(
         self, run_id: str, step: int, revision: int | None = None, *, take_over: bool = False, by: str | None = None

@@ -7,13 +7,10 @@ import time
 import pytest
 
 from stategraph import CheckpointConfig, GraphConfig, State, StateGraph
-from stategraph._values.progress import Part
 from stategraph._values.provenance import RunStatus
-from stategraph.errors import CheckpointSaveError, ExecutionError, NotSerializableError, RunCancelledError
-from stategraph.stores import write_behind as background
+from stategraph.errors import CheckpointSaveError, ExecutionError, RunCancelledError
 from stategraph.stores.memory import MemoryStore
 from stategraph.stores.sqlite import SqliteStore
-from stategraph.stores.write_behind import WriteBehindStore
 from stategraph.testing.corpus import Order
 
 LAST = 20
@@ -29,7 +26,7 @@ def interrupted_at_once(function, *arguments):
 def wait_until_no_thread_saves():
     """Wait until those have ended that nobody could join."""
     give_up = time.monotonic() + 20
-    while any(thread.name == "stategraph writer" for thread in threading.enumerate()):
+    while any(thread.name == "stategraph saver" for thread in threading.enumerate()):
         assert time.monotonic() < give_up
         time.sleep(0.001)
 
@@ -81,199 +78,6 @@ def graph_on(store, work=lambda state: {"n": state.step + 1}, *, last=LAST, inte
     graph.add_edge("work", "work", lambda state: state.step < last)
     graph.add_edge("work", "end")
     return graph
-
-
-class TestWriteBehindStore:
-    def test_save_returns_before_the_store_has_saved(self, store):
-        """And flush when it has."""
-        store.may_save.clear()
-        behind = WriteBehindStore(store)
-
-        behind.save(states(1)[0])
-
-        assert store.list() == []
-        store.may_save.set()
-        behind.flush()
-        assert store.load("a").step == 1
-
-    def test_the_order_is_kept(self, store):
-        """Every State once, in the order in which they came, some of them together."""
-        behind = WriteBehindStore(store)
-        for state in states(*range(1, 201)):
-            behind.save(state)
-        behind.flush()
-
-        assert store.saved == list(range(1, 201))
-        assert len(store.batches) < 200
-
-    def test_a_run_that_is_too_far_ahead_waits(self, store, monkeypatch):
-        """Never more than the bound are waiting, and none is dropped."""
-        monkeypatch.setattr(background, "QUEUE_BOUND", 5)
-        store.may_save.clear()
-        behind = WriteBehindStore(store)
-        taken = []
-
-        def run():
-            for state in states(*range(1, 21)):
-                behind.save(state)
-                taken.append(state.step)
-
-        runner = threading.Thread(target=run)
-        runner.start()
-        time.sleep(0.1)
-        ahead = len(taken)
-        store.may_save.set()
-        runner.join(10)
-        behind.flush()
-
-        assert ahead == 5
-        assert store.saved == list(range(1, 21))
-
-    def test_each_part_counts_as_a_save(self, store, monkeypatch):
-        """A run whose parts come in batches is no further ahead for that; parts that wait are saved together."""
-        monkeypatch.setattr(background, "QUEUE_BOUND", 6)
-        behind, taken, written = WriteBehindStore(store), [], []
-        store.save(states(1)[0])
-        keep = store.save_parts
-
-        def save_parts(run_id, parts):
-            store.may_save.wait()
-            written.append(len(parts))
-            keep(run_id, parts)
-
-        store.save_parts = save_parts
-        store.may_save.clear()
-
-        def run():
-            for first in range(0, 30, 3):
-                behind.save_parts("a", [Part(2, "map", str(number), [number]) for number in range(first, first + 3)])
-                taken.append(first)
-
-        runner = threading.Thread(target=run)
-        runner.start()
-        time.sleep(0.1)
-        ahead = len(taken)
-        store.may_save.set()
-        runner.join(10)
-        behind.flush()
-
-        assert ahead == 2
-        assert sum(written) == 30
-        assert max(written) <= 6 + 2
-        assert store.load_parts("a", 2, "map") == {str(number): [number] for number in range(30)}
-
-    def test_parts_are_saved_as_they_were_when_they_were_given(self, store):
-        """Whatever happens to objects in them meanwhile, and in order with the States around them."""
-        order = Order(1, ["tea"])
-        behind = WriteBehindStore(store)
-        behind.save(states(1)[0])
-        behind.save_parts("a", [Part(2, "map", "x", order), Part(2, "map", "y", [order])])
-        order.items.append("milk")
-        behind.save_parts("a", [Part(3, "map", "x", "later")])
-        behind.drop_parts("a", 1)
-
-        assert behind.load_parts("a", 2, "map") == {"x": Order(1, ["tea"]), "y": [Order(1, ["tea"])]}
-        behind.save(states(2)[0])
-        behind.drop_parts("a", 2)
-        behind.flush()
-        assert store.load_parts("a", 2, "map") == {}
-        assert store.load_parts("a", 3, "map") == {"x": "later"}
-
-    def test_a_part_that_cannot_be_copied_is_refused_at_once(self, store):
-        """As the store does it; what waited before it is saved."""
-        behind = WriteBehindStore(store)
-        behind.save(states(1)[0])
-        behind.save_parts("a", [Part(2, "map", "x", 1)])
-
-        with pytest.raises(NotSerializableError):
-            behind.save_parts("a", [Part(2, "map", "y", threading.Lock())])
-
-        assert store.load_parts("a", 2, "map") == {"x": 1}
-
-    def test_a_write_that_failed_is_raised_by_the_next_save(self, store):
-        """And once only; what waited behind it is not saved, for it builds on what is missing."""
-        store.fails_at = 2
-        behind = WriteBehindStore(store)
-        for state in states(1, 2):
-            behind.save(state)
-        time.sleep(0.1)
-
-        with pytest.raises(CheckpointSaveError, match="full"):
-            behind.save(states(3)[0])
-
-        behind.flush()
-        assert store.load("a").step == 1
-
-    def test_a_write_that_failed_is_raised_by_flush(self, store):
-        """If there is no next save."""
-        store.fails_at = 1
-        behind = WriteBehindStore(store)
-        behind.save(states(1)[0])
-
-        with pytest.raises(CheckpointSaveError, match="full"):
-            behind.flush()
-
-    def test_after_a_failure_it_saves_again(self, store):
-        """A State that comes after the error was raised is saved like any other, or its save is an error too."""
-        store.fails_at = 1
-        behind = WriteBehindStore(store)
-        behind.save(states(1)[0])
-        time.sleep(0.1)
-        with pytest.raises(CheckpointSaveError):
-            behind.save(states(2)[0])
-        store.fails_at = None
-
-        behind.save(states(3)[0])
-        behind.flush()
-
-        assert store.load("a").step == 3
-
-    def test_a_writer_that_waits_for_room_is_told_of_the_failure(self, store, monkeypatch):
-        """It does not wait for a thread that has stopped."""
-        monkeypatch.setattr(background, "QUEUE_BOUND", 2)
-        store.fails_at = 1
-        store.may_save.clear()
-        behind = WriteBehindStore(store)
-        for state in states(1, 2):
-            behind.save(state)
-        threading.Timer(0.1, store.may_save.set).start()
-
-        with pytest.raises(CheckpointSaveError):
-            behind.save(states(3)[0])
-        behind.flush()
-
-    def test_flush_of_nothing(self, store):
-        """Is done at once, any number of times."""
-        behind = WriteBehindStore(store)
-        behind.flush()
-        behind.flush()
-
-        assert store.list() == []
-
-    def test_the_rest_of_the_store_waits_until_all_is_saved(self, store):
-        """What is loaded, amended or deleted is what was saved before."""
-        behind = WriteBehindStore(store)
-        behind.save(states(1)[0])
-        assert behind.load("a").step == 1
-        behind.save(states(2)[0])
-        behind.amend(State({"n": "other"}, run_id="a", step=2))
-        assert store.load("a")["n"] == "other"
-        behind.save(states(3)[0])
-        behind.delete("a")
-        assert store.list() == []
-
-    def test_a_state_is_kept_as_it_was_when_it_was_saved(self, store):
-        """An object in it that changes before the thread comes to it changes nothing that is kept."""
-        store.may_save.clear()
-        order = Order(1, ["tea"])
-        behind = WriteBehindStore(store)
-        behind.save(State({"order": order}, run_id="a", step=1))
-
-        order.items.append("milk")
-        store.may_save.set()
-        behind.flush()
-
-        assert store.load("a")["order"].items == ["tea"]
 
 
 class TestAsyncRuns:
@@ -336,44 +140,14 @@ class TestAsyncRuns:
 
         assert (store.load("a").step, store.load("a").status) == (7, RunStatus.ACTIVE)
 
-    @pytest.mark.parametrize("is_run", [True, False])
-    def test_an_interrupt_while_saves_are_waited_for_costs_none(self, store, is_run):
+    def test_an_interrupt_while_saves_are_waited_for_costs_none(self, store):
         """They are made, and waited for again."""
         store.may_save.clear()
         threading.Timer(0.3, store.may_save.set).start()
-        if is_run:
-            with pytest.raises(KeyboardInterrupt):
-                interrupted_at_once(graph_on(store).execute, State(run_id="a"))
-        else:
-            saves = WriteBehindStore(store)
-            saves.save(State(run_id="a", step=LAST + 1))
-            time.sleep(0.02)  # the writer is at it
-            with pytest.raises(KeyboardInterrupt):
-                interrupted_at_once(saves.flush)
-            saves.flush()
+        with pytest.raises(KeyboardInterrupt):
+            interrupted_at_once(graph_on(store).execute, State(run_id="a"))
 
         assert store.load("a").step == LAST + 1
-
-    def test_an_interrupt_at_the_start_of_the_thread_goes_up(self, store, monkeypatch):
-        """It is not taken for a lack of threads: one that waits for the first sign of a thread finds a lock free."""
-        started = threading.Thread.start
-
-        def start(thread):
-            started(thread)
-            if thread.name == "stategraph writer":
-                monkeypatch.undo()
-                try:
-                    raise KeyboardInterrupt
-                finally:
-                    raise RuntimeError("cannot release un-acquired lock")
-
-        monkeypatch.setattr(threading.Thread, "start", start)
-        with pytest.raises(KeyboardInterrupt):
-            graph_on(store).execute(State(run_id="a"))
-
-        assert store.load("a").step == 1
-        assert graph_on(store).resume("a").step == LAST + 1
-        wait_until_no_thread_saves()
 
     def test_a_cancelled_run_is_saved(self, store):
         """Up to the last completed step."""

@@ -1,23 +1,17 @@
 """Shared commits: threads that write at the same time share a transaction, and what becomes of it."""
 
-import linecache
 import sqlite3
-import sys
 import threading
 import time
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
-from queue import SimpleQueue
-from typing import cast
 
 import pytest
 
 from stategraph import State
 from stategraph.errors import CheckpointCorruptError, CheckpointError, CheckpointSaveError
-from stategraph.stores._rows import access as commit
-from stategraph.stores._rows.access import SharedCommits
-from stategraph.stores._rows.lanes import CommitLanes
+from stategraph.stores._rows import committer as commit
+from stategraph.stores._rows.committer import Committer
 from stategraph.stores._rows.records import WriteBatch
 from stategraph.stores._rows.sqlite_table import SqliteTable
 from stategraph.stores.disk import DiskStore
@@ -55,13 +49,13 @@ def applied():
 
 @pytest.fixture
 def commits(applied):
-    return SharedCommits(applied)
+    return Committer(applied)
 
 
 def outcome(commits, write):
     """-> what a commit returns or raises."""
     try:
-        return commits.commit(write)
+        return commits.commit([write])[0]
     except BaseException as error:
         return error
 
@@ -73,7 +67,7 @@ def gathered(commits, applied, count=THREADS):
     futures = [pool.submit(outcome, commits, 0)]
     assert applied.entered.wait(10)
     futures += [pool.submit(outcome, commits, number) for number in range(1, count)]
-    wait_until(lambda: len(commits._queue) == count - 1)
+    wait_until(lambda: len(commits._waiting) == count)
     return pool, futures
 
 
@@ -94,8 +88,8 @@ def assert_nobody_waits(commits):
 
 def test_a_caller_that_is_alone_commits_in_its_own_thread(commits, applied):
     """At once, and hears whether it was made."""
-    assert commits.commit(1) is True
-    assert commits.commit(9) is False
+    assert outcome(commits, 1) is True
+    assert outcome(commits, 9) is False
     assert applied.batches == [[1], [9]]
 
 
@@ -132,7 +126,7 @@ def test_an_error_reaches_every_caller_of_the_batch(commits, applied):
 
     assert [type(one) for one in outcomes] == [CheckpointSaveError] * THREADS
     applied.error = None
-    assert commits.commit(1) is True
+    assert outcome(commits, 1) is True
 
 
 def test_each_caller_gets_an_error_of_its_own(commits, applied):
@@ -147,140 +141,23 @@ def test_each_caller_gets_an_error_of_its_own(commits, applied):
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
-def test_an_interrupt_in_the_leader_leaves_nobody_waiting(commits, applied, error):
-    """It goes up in the thread that it came to; the others hear that their write is not known to be made."""
-    pool, futures = gathered(commits, applied)
-    with pool:
-        applied.error = error()
-        applied.gate.set()
-        outcomes = [future.result(10) for future in futures]
-
-    assert any(isinstance(one, error) for one in outcomes)
-    assert all(isinstance(one, error | CheckpointSaveError) for one in outcomes)
+def test_an_interrupt_in_one_caller_leaves_none_waiting(commits, applied, error):
+    """The others commit without it."""
+    applied.error = error()
+    assert isinstance(outcome(commits, 0), error)
     applied.error = None
-    assert_nobody_waits(commits)
-
-
-class InterruptedQueue(SimpleQueue[None]):
-    """A queue whose readers are interrupted."""
-
-    def get(self, block=True, timeout=None):
-        raise KeyboardInterrupt
-
-
-def test_an_interrupt_in_a_waiting_caller_leaves_nobody_waiting(commits, applied, monkeypatch):
-    """Its write is taken back if nobody has begun with it; those behind it are committed."""
-    applied.gate.clear()
-    with ThreadPoolExecutor(3) as pool:
-        leader = pool.submit(outcome, commits, 0)
-        assert applied.entered.wait(10)
-        with monkeypatch.context() as patched:
-            patched.setattr(commit, "SimpleQueue", InterruptedQueue)
-            assert isinstance(outcome(commits, 1), KeyboardInterrupt)
-        behind = pool.submit(outcome, commits, 2)
-        wait_until(lambda: len(commits._queue) == 1)
+    pool, futures = gathered(commits, applied, 10)
+    with pool:
         applied.gate.set()
-
-        assert (leader.result(10), behind.result(10)) == (True, True)
-    assert applied.batches == [[0], [2]]
+        assert [future.result(10) for future in futures] == [True] * 9 + [False]
 
 
-class Interrupter:
-    """Interrupts a thread at the so-many-th line that it runs in commit.py; `lines` are those that it came to."""
+def test_a_call_from_within_is_refused(commits):
+    """It would wait for itself."""
+    commits._apply = lambda writes: commits.commit([1])
 
-    def __init__(self, commits, number):
-        self.commits, self.number, self.lines = commits, number, []
-
-    def __call__(self, frame, event, arg):
-        if frame.f_code.co_filename != commit.__file__:
-            return None
-        if event == "line" and not self._is_way_out(frame):
-            self.lines.append(f"{frame.f_code.co_name}:{frame.f_lineno}")
-            if len(self.lines) == self.number:
-                raise KeyboardInterrupt
-        return self
-
-    def _is_way_out(self, frame):
-        """A tracer comes to the line of a `with` again before the lock is released. An interrupt does not: the
-        interpreter looks for signals where a function begins or returns and where a loop goes back, and between the
-        last of these in the block, which the `with` still covers, and the return of `__exit__` there is none.
-
-        And since Python 3.12, what a tracer raises in a list comprehension passes by the `with` around it. What an
-        interrupt raises does not."""
-        line = linecache.getline(commit.__file__, frame.f_lineno)
-        return self.commits._lock.locked() and (line.lstrip()[:5] == "with " or " for one in " in line)
-
-    def traced(self, *arguments):
-        sys.settrace(self)
-        try:
-            return outcome(*arguments)
-        finally:
-            sys.settrace(None)
-
-
-def interrupted_at(number, place, interrupts=Interrupter):
-    """One caller is interrupted at a line; it is alone, is a leader with followers, or is one of the followers.
-
-    -> the lines that it came to, and how many threads are left waiting."""
-    applied = Applied()
-    commits = SharedCommits(applied)
-    interrupter = interrupts(commits, number)
-    applied.gate.clear()
-    calls = [outcome] * 4
-    calls[place] = interrupter.traced
-    threads: list[threading.Thread] = []
-    for call in calls:
-        threads.append(threading.Thread(target=call, args=(commits, 10 + len(threads)), daemon=True))
-        threads[-1].start()
-        end = time.monotonic() + 0.2
-        while threads[-1].is_alive() and time.monotonic() < end:
-            waiting = sum(thread.is_alive() for thread in threads) - 1  # of an interrupted one there is nothing to see
-            if applied.entered.is_set() and (commits._leader is None or len(commits._queue) >= waiting):
-                break
-            time.sleep(0.0005)
-    applied.gate.set()
-    for thread in threads:
-        thread.join(1)
-    assert_nobody_waits(commits)
-    return interrupter.lines, sum(thread.is_alive() for thread in threads)
-
-
-@pytest.mark.unmeasured
-@pytest.mark.parametrize(("place", "least"), [(0, 15), (1, 30), (2, 10), (3, 10)])
-def test_an_interrupt_at_any_line_leaves_nobody_waiting(place, least):
-    """Wherever it comes, those who wait are served or told, and the next commit is made."""
-    for number in range(1, 1000):
-        lines, waiting = interrupted_at(number, place)
-        assert not waiting, f"interrupted at {lines[-1]}"
-        if len(lines) < number:
-            break
-    assert number > least, f"no line was interrupted: {lines}"
-
-
-class WaitInterrupter(Interrupter):
-    """Interrupts a thread where the so-many-th function of `threading` returns by which it waits."""
-
-    def __call__(self, frame, event, arg):
-        if frame.f_code.co_filename == threading.__file__ and event == "return" and self._is_of_commit(frame):
-            self.lines.append(f"{frame.f_code.co_name}:{frame.f_lineno}")
-            if len(self.lines) == self.number:
-                raise KeyboardInterrupt
-        return self
-
-    def _is_of_commit(self, frame):
-        while frame.f_code.co_filename == threading.__file__:
-            frame = frame.f_back
-        return frame.f_code.co_filename == commit.__file__
-
-
-@pytest.mark.unmeasured
-def test_an_interrupt_within_what_a_caller_waits_with_leaves_nobody_waiting():
-    """No lock is left behind that whoever wakes the caller would wait for."""
-    for number in range(1, 1000):
-        lines, waiting = interrupted_at(number, 1, WaitInterrupter)
-        assert not waiting, f"interrupted at {lines[-1]}"
-        if len(lines) < number:
-            break
+    with pytest.raises(CheckpointSaveError, match="inside of the store already"):
+        raise commits.commit([0])[0]
 
 
 def test_a_write_that_cannot_be_made_fails_alone(commits, applied):
@@ -334,7 +211,7 @@ class TestWithAStore:
                 return apply(writes)
 
             monkeypatch.setattr(table_of(store), "write", damaged)
-            monkeypatch.setattr(log_of(store).commits, "_apply", counted)
+            monkeypatch.setattr(log_of(store).committer, "_apply", counted)
 
             def run(number):
                 try:
@@ -361,7 +238,7 @@ class TestWithAStore:
             snapshots = [log_of(store).encoder.snapshot(state) for state in states]
             writes = [WriteBatch(log_of(store).next_run(None, row, base), None, (row,)) for row, base in snapshots]
 
-            late, early = log_of(store).commits._outcomes(writes)
+            late, early = log_of(store).committer.commit(writes)
 
             assert isinstance(late, CheckpointSaveError)
             assert early is True
@@ -375,7 +252,7 @@ class TestWithAStore:
             snapshots = [log_of(store).encoder.snapshot(state) for state in states]
             writes = [WriteBatch(log_of(store).next_run(None, row, base), None, (row,)) for row, base in snapshots]
 
-            large, small = log_of(store).commits._outcomes(writes)
+            large, small = log_of(store).committer.commit(writes)
 
             assert isinstance(large, CheckpointSaveError)
             assert small is True
@@ -424,43 +301,3 @@ class TestWithAStore:
         store.close()
 
         assert wrong == []
-
-
-class TestLanes:
-    """Of a store that makes several transactions at a time."""
-
-    def test_each_is_made_at_once_while_there_are_lanes(self) -> None:
-        """What comes after that shares the next."""
-        gate, applied, entered = threading.Event(), list[int](), threading.Semaphore(0)
-
-        def apply(writes: Sequence[WriteBatch]) -> list[bool]:
-            applied.append(len(writes))
-            entered.release()
-            gate.wait(10)
-            return [True] * len(writes)
-
-        lanes = CommitLanes(apply, bool, 2)
-        threads = [threading.Thread(target=lanes.commit, args=(cast("WriteBatch", number),)) for number in range(5)]
-        for thread in threads[:2]:
-            thread.start()
-            assert entered.acquire(timeout=10)
-        for thread in threads[2:]:
-            thread.start()
-        while sum(max(0, lane.waiting) for lane in lanes._lanes) < 3:
-            time.sleep(0.001)
-        gate.set()
-        for thread in threads:
-            thread.join(10)
-
-        assert sorted(applied) == [1, 1, 3]
-
-    def test_who_lanes_in_one_is_refused_in_all(self) -> None:
-        """It would wait for itself, further down its stack."""
-
-        def apply(writes: Sequence[WriteBatch]) -> list[bool]:
-            with pytest.raises(CheckpointSaveError):
-                lanes.commit(cast("WriteBatch", 2))
-            return [True]
-
-        lanes = CommitLanes(apply, bool, 2)
-        assert lanes.commit(cast("WriteBatch", 1))

@@ -31,10 +31,10 @@ def private_names(tree: ast.AST) -> set[str]:
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(ROOT)))
 def test_an_object_asks_others_for_public_names_only(file):
-    """`_discard` and `_save_together` are what a run may ask of a store, and so may what stands before one."""
+    """`_discard` and `_save_runs` are what a run may ask of a store, and so may what stands before one."""
     asked = private_names(ast.parse(file.read_text(encoding="utf-8")))
 
-    assert asked - FOREIGN - {"_discard", "_save_together"} == set()
+    assert asked - FOREIGN - {"_discard", "_save_runs"} == set()
 
 
 @pytest.mark.parametrize("store", [MemoryStore, SqliteStore, DiskStore])

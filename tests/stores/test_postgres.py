@@ -28,9 +28,8 @@ from stategraph import (
 )
 from stategraph.errors import CheckpointSaveError, FormatError
 from stategraph.stores import Policy, PostgresStore
-from stategraph.stores._rows.access import SharedCommits
+from stategraph.stores._rows.committer import Committer
 from stategraph.stores._rows.records import WriteBatch
-from stategraph.stores.write_behind import WriteBehindStore
 from tests.postgres_proxy import Proxy, folder_of
 from tests.postgres_server import crash, dsn, new_schema, new_server, open_postgres
 
@@ -271,11 +270,10 @@ class TestValues:
         good = [numbered(f"good-{number}", 1) for number in range(3)]
         for state in (*good, State(run_id="bad", step=1)):
             store.save(state)
-        commits = SharedCommits(store._log.table.apply)
         batches = [again(store, state.run_id) for state in good]
         wrong = again(store, "bad")
         wrong = WriteBatch(wrong.run._replace(**wrong_by), wrong.old, wrong.put)
-        outcomes = commits._outcomes([batches[0], wrong, *batches[1:]])
+        outcomes = Committer(store._log.table.apply).commit([batches[0], wrong, *batches[1:]])
 
         assert [outcome for outcome in outcomes if not isinstance(outcome, Exception)] == [True] * 3
         assert isinstance(outcomes[1], CheckpointSaveError)
@@ -701,28 +699,6 @@ class TestFaults:
         thread.join()
 
         assert store.load("a").step == 2
-
-    def test_a_lock_on_a_run_that_is_saved_behind(self, opened: Callable[..., PostgresStore], schema: str) -> None:
-        """Other runs that the same writer saves behind do not wait for it, be it alone in its turn or not."""
-        store = opened(patience=20)
-        behind = {run_id: WriteBehindStore(store) for run_id in ("a", "b", "c")}
-        for run_id, one in behind.items():
-            one.save(numbered(run_id, 1))
-            one.flush()
-        with psycopg.connect(dsn()) as stranger:
-            stranger.execute(f"SELECT 1 FROM {schema}.run WHERE run_id = 'a' FOR UPDATE")
-            give_up = time.monotonic() + 10
-            behind["a"].save(numbered("a", 2))
-            for step in (2, 3):
-                for run_id in ("b", "c"):
-                    behind[run_id].save(numbered(run_id, step))
-                while any(behind[run_id].has_queued for run_id in ("b", "c")):
-                    assert time.monotonic() < give_up
-                    time.sleep(0.01)
-            assert behind["a"].has_queued
-        behind["a"].flush()
-
-        assert {run_id: store.load(run_id).step for run_id in behind} == {"a": 2, "b": 3, "c": 3}
 
     def test_a_primary_that_cannot_be_written_to(self, opened: Callable[..., PostgresStore], schema: str) -> None:
         """As while another is promoted: a save waits for it as long as patience lasts."""

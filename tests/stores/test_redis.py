@@ -32,7 +32,7 @@ from stategraph._values.progress import Part
 from stategraph.errors import CheckpointCorruptError, CheckpointSaveError, FormatError
 from stategraph.stores import Policy, RedisStore
 from stategraph.stores._checks import RunFilter
-from stategraph.stores._rows.access import SharedCommits
+from stategraph.stores._rows.committer import Committer
 from stategraph.stores._rows.records import WriteBatch
 from tests.redis_proxy import RedisProxy
 from tests.redis_server import KEEPS, Server, new_prefix, open_redis, server, url
@@ -284,9 +284,7 @@ class TestValues:
             store.save(numbered(run_id, 1))
         batches = [again(store, run_id) for run_id in ("good", "bad", "fine")]
         batches[1] = WriteBatch(batches[1].run._replace(node=node), batches[1].old, batches[1].put)
-        commits = store._log.commits
-        assert isinstance(commits, SharedCommits)
-        outcomes = commits._outcomes(batches)
+        outcomes = Committer(store._log.table.apply).commit(batches)
 
         assert [outcomes[0], outcomes[2]] == [True, True]
         assert isinstance(outcomes[1], CheckpointSaveError)

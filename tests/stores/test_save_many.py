@@ -98,12 +98,13 @@ def test_a_write_whose_answer_was_lost(tmp_path, monkeypatch, before):
     with SqliteStore(tmp_path / "runs.db") as store:
         store.retain("a", Policy("full"))
         store.save_many(states(*range(1, before + 1)))
-        commit, answers = store._log.commits.commit, [False]
+        commit, answers = store._log.committer.commit, [False]
 
-        def lost(batch):
-            return commit(batch) and (answers.pop() if answers else True)
+        def lost(batches):
+            written = commit(batches)
+            return [answers.pop()] if answers else written
 
-        monkeypatch.setattr(store._log.commits, "commit", lost)
+        monkeypatch.setattr(store._log.committer, "commit", lost)
         store.save_many(states(before + 1, before + 2))
 
         assert [row.step for row in store.history("a")] == [*range(1, before + 3)]

@@ -20,7 +20,7 @@ from stategraph.errors import (
     StepConflictError,
 )
 from stategraph.stores._rows import runs as known
-from stategraph.stores._rows.access import SharedCommits
+from stategraph.stores._rows.committer import Committer
 from stategraph.stores._rows.copies import copy_run
 from stategraph.stores.base import Policy
 from stategraph.stores.disk import DiskStore
@@ -340,7 +340,7 @@ class TestNestedRunsOfARunThatWasDeleted:
                 saved(other, 1)
             return apply(writes)
 
-        log_of(dead).commits = SharedCommits(after_it_was_deleted)
+        log_of(dead).committer = Committer(after_it_was_deleted)
         with pytest.raises(RunLostError, match="deleted"):
             dead.save(nested(2, run_id=run_id))
 
@@ -416,7 +416,7 @@ class TestARollbackThatFails:
             own(other, Hold("a"), take_over=True)
             return apply(writes)
 
-        log_of(run).commits = SharedCommits(after_another_has_written)
+        log_of(run).committer = Committer(after_another_has_written)
         with pytest.raises((RunLostError, RunBusyError)):
             run.rollback("a", 1)
 
@@ -429,7 +429,7 @@ class TestARollbackThatFails:
         def failing(writes):
             raise CheckpointSaveError("a", "the disk is full")
 
-        log_of(run).commits = SharedCommits(failing)
+        log_of(run).committer = Committer(failing)
         with pytest.raises(CheckpointSaveError, match="full"):
             run.rollback("a", 1)
 

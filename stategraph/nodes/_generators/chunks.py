@@ -37,8 +37,7 @@ def take_chunks(step: StepContext, generator: Any) -> Task[Any]:
                 held = item
             else:
                 yield from step.show_chunk(item)
-    except (GeneratorExit, CannotAwait):  # there is no driver that could close it
-        feed.drop()
+    except (GeneratorExit, CannotAwait):  # no driver could close it
         raise
     except BaseException as error:
         try:

@@ -8,8 +8,6 @@ from collections.abc import Callable, Generator
 from queue import SimpleQueue
 from typing import Any, Protocol, TypeAlias
 
-from stategraph._util.dropped import report
-
 Advance: TypeAlias = tuple[bool, Any]
 """Whether a generator is over, and what it has yielded or, at its end, returned."""
 
@@ -30,9 +28,6 @@ class Feed(Protocol):
 
         One that is left at work, because its time is up, is closed where it stops next, and nobody waits for that.
         """
-
-    def drop(self) -> None:
-        """Have the generator closed soon, without waiting for it: a finaliser may ask for this."""
 
 
 class ThreadFeed:
@@ -73,27 +68,6 @@ class ThreadFeed:
         if not self._is_busy:
             self._thread.join()
             _result(closed)
-
-    def drop(self) -> None:
-        """Close the generator now, as Python would soon do, but in its own context and, if it has one, its own thread,
-        for which nobody waits. It takes no lock."""
-        self._is_closed, was_closed = True, self._is_closed
-        if was_closed:
-            return
-        if self._thread is None:
-            self._close_dropped()
-        else:
-            self._thread.begin(self._close_dropped)
-            self._thread.end()
-
-    def _close_dropped(self) -> None:
-        try:
-            if self._thread is None:
-                self._context.run(self._generator.close)
-            else:
-                self._generator.close()
-        except BaseException as error:  # noqa: BLE001 - there is nobody to whom it could be raised
-            report(error)
 
     def _advance(self) -> Advance:
         try:

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable
-from contextlib import suppress
 from typing import Any, Final, TypeAlias
 
 from stategraph._util.cancellation import outlast
-from stategraph._util.dropped import reaper
 from stategraph.nodes._generators.feeds import Advance
 
 _Outcome: TypeAlias = tuple[Advance, BaseException | None]
@@ -74,12 +72,6 @@ class TaskFeed:
         if failure is not None:
             raise failure
 
-    def drop(self) -> None:
-        self._is_closing = True
-        with suppress(RuntimeError):  # the loop is closed
-            _wake(self._asked)
-        reaper.let_go(self)
-
     async def _drive(self) -> None:
         """Advance the generator step by step, as it is asked to."""
         step: Awaitable[Any] | None = anext(self._generator)
@@ -96,15 +88,10 @@ class TaskFeed:
         cancelled: asyncio.CancelledError | None = None
         while not self._is_closing:
             self._asked = asyncio.get_running_loop().create_future()
-            # Nothing else holds the task while it waits: a collection that finds it would close it, on its thread,
-            # while another thread lets it close the generator.
-            reaper.hold(self, self._task)
             try:
                 await self._asked
             except asyncio.CancelledError as error:
                 cancelled = error
-            finally:
-                reaper.let_go(self)
             self._asked = None
             if self._outcome is None and not self._is_closing:
                 return anext(self._generator) if cancelled is None else self._generator.athrow(cancelled)

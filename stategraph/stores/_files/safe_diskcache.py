@@ -19,7 +19,6 @@ from typing import Any
 import diskcache
 from diskcache.core import DBNAME, DEFAULT_SETTINGS, METADATA, MODE_RAW, UNKNOWN
 
-from stategraph._util.dropped import reaper
 from stategraph.errors import CheckpointCorruptError, ConfigError, FormatError
 from stategraph.stores._files.config_paths import absolute_path
 from stategraph.stores._files.fork_safety import protect_at_fork
@@ -122,7 +121,7 @@ class SafeCache(diskcache.Cache):  # type: ignore[misc]
     def __init__(self, folder: str) -> None:
         self._opened: dict[threading.Thread, Connection] = {}
         self._watcher = _Watcher()
-        self._lock = reaper.known_lock()  # a finaliser may come while it is held, and use the cache
+        self._lock = threading.RLock()
         self._pid = os.getpid()
         self._is_shut = False
         self.files: OpenFiles
@@ -226,7 +225,7 @@ class SafeCache(diskcache.Cache):  # type: ignore[misc]
     def _leave_to_parent(self) -> None:
         for connection in list(self._opened.values()):
             connection.close()  # or SQLite believes that this process has the locks of its parent
-        self._opened, self._lock, self._local = {}, reaper.known_lock(), threading.local()
+        self._opened, self._lock, self._local = {}, threading.RLock(), threading.local()
         self._txn_id, self._pid = None, os.getpid()
 
     def close(self) -> None:

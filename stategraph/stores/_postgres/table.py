@@ -8,12 +8,9 @@ from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any, TypeVar
 
-from psycopg.errors import LockNotAvailable
-
 from stategraph._owners.claims import claimed
 from stategraph._owners.holds import lost
 from stategraph._owners.leases import LeaseHolds
-from stategraph._util.dropped import reaper
 from stategraph._values.ids import given_id, nested_range
 from stategraph.errors import CheckpointCorruptError, CheckpointError, CheckpointSaveError
 from stategraph.stores._checks import RunFilter
@@ -37,7 +34,6 @@ from stategraph.stores._postgres.failures import (
 )
 from stategraph.stores._postgres.leasing import Leasing
 from stategraph.stores._postgres.schema import prepare, quoted
-from stategraph.stores._rows.access import StalledError
 from stategraph.stores._rows.records import MAX_STEP, CheckpointRecord, RunRecord, Unreadable, WriteBatch
 from stategraph.stores._rows.sql_columns import COLUMNS, run_of, run_or_unreadable
 from stategraph.stores._rows.table import Identify, Table, closed_error
@@ -72,7 +68,7 @@ class PostgresTable(Leasing, Table):
     ) -> None:
         self.store, self._dsn, self._schema = store, dsn, quoted(schema)
         self._patience, self._prepares = patience, prepares
-        self.closed, self.lanes = False, pool
+        self.closed = False
         self._pid = os.getpid()
         self._connections = Connections(self._connect, pool, _all_in_use)
         self.owners: LeaseHolds | None = LeaseHolds(self, lease, partial(claimed, self))
@@ -90,7 +86,6 @@ class PostgresTable(Leasing, Table):
         return connected(self._dsn, self._patience, give_up, prepares=self._prepares)
 
     def close(self) -> None:
-        reaper.settle(self.store)
         if self.owners is not None:
             self.owners.leave()
         self.closed = True
@@ -134,7 +129,6 @@ class PostgresTable(Leasing, Table):
 
     def query(self, run_id: str, statement: str, values: Sequence[Any]) -> list[Any]:
         """Return all that a statement finds."""
-        reaper.settle(self.store)
 
         def found(server: Server) -> list[Any]:
             return server.execute(statement, values, binary=True).fetchall()
@@ -181,11 +175,8 @@ class PostgresTable(Leasing, Table):
         inside = [place for place in order if not is_kept_from(batches[place])]
         written = [False] * len(batches)
         if inside:
-            try:
-                found = self._applied([batches[place] for place in inside], waits=False)
-            except LockNotAvailable as error:
-                reason = str(explained(error, "", self.store, CheckpointSaveError).reason)
-                raise StalledError(reason, lambda batch: self._applied([batch], waits=True)[0]) from error
+            # If others have locked a row of one of several runs, each is written alone, and waits alone.
+            found = self._applied([batches[place] for place in inside], waits=len(inside) == 1)
             for place, is_written in zip(inside, found, strict=True):
                 hold = batches[place].hold
                 written[place] = is_written and not (hold is not None and hold.is_lost)

@@ -13,7 +13,6 @@ import redis
 
 from stategraph._owners.holds import lost
 from stategraph._owners.leases import LeaseHolds
-from stategraph._util.dropped import reaper
 from stategraph._values.ids import given_id, nested_range
 from stategraph.errors import CheckpointCorruptError, CheckpointError, CheckpointSaveError, ConfigError, FormatError
 from stategraph.stores._checks import RunFilter
@@ -83,7 +82,6 @@ class RedisTable(Leasing, Table):
         self._is_open = True
 
     def close(self) -> None:
-        reaper.settle(self.store)
         if self.owners is not None:
             self.owners.leave()
         self.closed = True
@@ -128,7 +126,6 @@ class RedisTable(Leasing, Table):
 
     def query(self, run_id: str, *several: Asked) -> list[Any]:
         """Return all that is asked for."""
-        reaper.settle(self.store)
         with while_sure(self.owners, self._patience, (run_id,)) as patience:
             return self._answers(run_id, several, patience)
 
@@ -151,9 +148,9 @@ class RedisTable(Leasing, Table):
 
     # ------------------------------------------------------------------ writing
 
-    def apply(self, batches: Sequence[WriteBatch]) -> Sequence[bool | BaseException]:
+    def apply(self, batches: Sequence[WriteBatch]) -> Sequence[bool | Exception]:
         """Write batches in one round trip, as `Table.apply`; each as a whole, and whatever becomes of the others."""
-        written: list[bool | BaseException] = [False] * len(batches)
+        written: list[bool | Exception] = [False] * len(batches)
         asked_for: dict[int, Asked] = {}
         for place, batch in enumerate(batches):
             try:
@@ -170,10 +167,10 @@ class RedisTable(Leasing, Table):
                 written[place] = False if hold is not None and hold.is_lost else outcome
         return written
 
-    def _applied(self, batches: Sequence[WriteBatch], several: Sequence[Asked]) -> list[bool | BaseException]:
+    def _applied(self, batches: Sequence[WriteBatch], several: Sequence[Asked]) -> list[bool | Exception]:
         is_again = False
 
-        def write(links: Links) -> list[bool | BaseException]:
+        def write(links: Links) -> list[bool | Exception]:
             nonlocal is_again
             was_again, is_again = is_again, True
             found = links.ask(several, self._replicas)
@@ -188,7 +185,7 @@ class RedisTable(Leasing, Table):
         with while_sure(self.owners, self._patience, run_ids) as patience:
             return self._ask(run_ids[0] if len(run_ids) == 1 else "", write, CheckpointSaveError, patience)
 
-    def _outcome(self, code: Any, was_again: bool) -> bool | BaseException:
+    def _outcome(self, code: Any, was_again: bool) -> bool | Exception:
         if isinstance(code, Exception):
             error = explained(code, "", self.store, CheckpointSaveError)
             error.__cause__ = code

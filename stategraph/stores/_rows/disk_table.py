@@ -80,7 +80,7 @@ class DiskTable(Table):
         return found
 
     def close(self) -> None:
-        with self.cache.access.to_change(self.store):
+        with self.cache.access.to_write(self.store):
             self.closed = True
         if self.owners is not None:
             self.owners.leave()

@@ -18,10 +18,10 @@ from stategraph.errors import (
 )
 from stategraph.state import State
 from stategraph.stores._files.fork_safety import protect_at_fork
+from stategraph.stores._rows.committer import Committer, Outcome
 from stategraph.stores._rows.encoder import CheckpointEncoder, DeltaBase, Place
 from stategraph.stores._rows.gaps import check_all, check_gapless, checked_pages
 from stategraph.stores._rows.integrity import Sealer
-from stategraph.stores._rows.lanes import Gathering, commits_of
 from stategraph.stores._rows.records import CheckpointRecord, RunRecord, WriteBatch
 from stategraph.stores._rows.runs import KnownRuns, Runs
 from stategraph.stores._rows.table import Table
@@ -46,16 +46,14 @@ class RunLog:
         known: What is remembered of runs since they were saved or loaded here.
         encoder: Makes records of States, and States of records.
         sealer: Makes and checks the seals of records.
-        commits: Writes batches of several threads in one transaction.
-        gathering: Where a thread gathers what it writes, for `together.save_together`.
+        committer: Writes batches of several threads in one transaction.
     """
 
     def __init__(self, table: Table, sealer: Sealer, encoder: CheckpointEncoder) -> None:
         self.table, self.sealer, self.encoder = table, sealer, encoder
         self.known = KnownRuns()
         self.runs = Runs(table, sealer, self.known)
-        self.commits = commits_of(table)
-        self.gathering = Gathering()
+        self.committer = self._new_committer()
         protect_at_fork(self)
 
     def at_rest(self) -> AbstractContextManager[object]:
@@ -64,9 +62,12 @@ class RunLog:
 
     def renew(self) -> None:
         """Take locks of its own, in a forked child. Threads that committed in the parent are not here."""
-        self.commits = commits_of(self.table)
+        self.committer = self._new_committer()
         self.known.renew()
         self.table.renew()
+
+    def _new_committer(self) -> Committer:
+        return Committer(self.table.apply, is_shared=not self.table.is_server)
 
     # ------------------------------------------------------------------ reading
 
@@ -331,12 +332,8 @@ class RunLog:
             RunLostError: it is written on behalf of somebody who does not own the run any more.
             StepConflictError: the store has lost what it had of the run.
         """
-        batch = self.runs.guarded(batch) if NESTED in batch.run.run_id else batch
-        if self.gathering.batches is not None and batch.run.run_id in self.gathering.run_ids:
-            self.gathering.batches.append(batch)
-            return True
         try:
-            is_written = self.commits.commit(batch) or (self.is_settled(batch.hold) and self.commits.commit(batch))
+            is_written = self._is_written(batch) or (self.is_settled(batch.hold) and self._is_written(batch))
         except CheckpointError as error:
             error.run_id = error.run_id or batch.run.run_id
             raise
@@ -345,6 +342,17 @@ class RunLog:
         if not is_written:
             self.check_kept(batch)
         return is_written
+
+    def _is_written(self, batch: WriteBatch) -> bool:
+        (outcome,) = self.commit([batch])
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    def commit(self, batches: Sequence[WriteBatch]) -> list[Outcome]:
+        """Write batches of several runs; return the outcome of each."""
+        guarded = [self.runs.guarded(batch) if NESTED in batch.run.run_id else batch for batch in batches]
+        return self.committer.commit(guarded) if guarded else []
 
     def check_kept(self, refused: WriteBatch) -> None:
         """Raise StepConflictError if the store has lost what it had of a run, which others have not deleted."""

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import logging
 import os
+import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from typing import Generic, TypeVar
 
 import attrs
 
-from stategraph._util.dropped import reaper
 from stategraph._values.ids import given_id, is_nested_id, nested_range
 from stategraph.errors import CheckpointCorruptError, CheckpointError, StepConflictError
 from stategraph.stores._checks import RunFilter
@@ -54,7 +54,7 @@ class KnownRuns:
 
     def renew(self) -> None:
         """Take a lock of its own, as in a forked child."""
-        self._lock = reaper.known_lock()  # a finaliser may come while it is held, and use the store
+        self._lock = threading.Lock()
 
     def remember(self, run: RunRecord, base: DeltaBase) -> None:
         """Remember the newest checkpoint of a run."""

@@ -1,24 +1,38 @@
-"""Saving States: one at a time, or several of a run in few transactions."""
+"""Saving States: how they become a write batch, and what follows if others have written to the run."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import TypeAlias
 
-from stategraph._owners.holds import acting
+from stategraph._owners.holds import Hold, acting, on_behalf_of
 from stategraph._values.ids import is_nested_id
-from stategraph.errors import CheckpointCorruptError, CheckpointNotFoundError, NotSerializableError, StepConflictError
-from stategraph.state import State
+from stategraph.errors import (
+    CheckpointCorruptError,
+    CheckpointNotFoundError,
+    CheckpointSaveError,
+    NotSerializableError,
+    StepConflictError,
+)
+from stategraph.state import State, data_of
 from stategraph.stores._checks import check_step
 from stategraph.stores._codec.delta import are_of_one_save, have_same_data, have_same_provenance
-from stategraph.stores._rows.encoder import DeltaBase, ascending_groups
+from stategraph.stores._rows.encoder import DeltaBase
 from stategraph.stores._rows.records import CheckpointRecord, RunRecord, WriteBatch
 from stategraph.stores._rows.run_log import RunLog
+from stategraph.stores.base import RetentionPolicy
 
 _TRIES = 5  # of a save, while others write to the same run
 
 _Following: TypeAlias = tuple[RunRecord | None, CheckpointRecord, DeltaBase]
 """A State to be written: the record of its run so far, its own record, and what the next builds on."""
+
+_Prepared: TypeAlias = tuple[WriteBatch, DeltaBase]
+"""What is to be written, and what the next checkpoint builds on."""
+
+Saves: TypeAlias = tuple[Hold | None, Sequence[State]]
+"""States of one run to be saved, in order, and the hold of its owner."""
 
 
 def save(log: RunLog, state: State, *, may_change_data: bool = False) -> None:
@@ -30,32 +44,129 @@ def save(log: RunLog, state: State, *, may_change_data: bool = False) -> None:
     for _ in range(_TRIES):
         known = log.known.get(state.run_id)
         try:
-            following = _following(log, known, state, may_change_data)
+            prepared = _prepared(log, [state], may_change_data)
         except NotSerializableError as error:
             error.run_id = state.run_id
             raise
         except StepConflictError:
-            log.is_settled(acting.hold)  # somebody else who owns the run is the better answer
+            log.is_settled(acting.hold)  # that another call owns the run is the better answer
             if known is None or not log.is_stale(known[0]):
                 raise
             log.known.forget(state.run_id)
             continue
-        if following is not None and _is_written(log, following):
+        if prepared is not None and log.write(prepared[0]):
+            log.known.remember(prepared[0].run, prepared[1])
             return
-        log.known.forget(state.run_id)  # somebody else has written: compare with what there is now
+        log.known.forget(state.run_id)  # others have written: compare with the run as it is now
         log.runs.remove_left_over(state.run_id)
     raise StepConflictError(state.run_id, f"step {state.step} was not saved: others keep writing to the run")
 
 
-def _is_written(log: RunLog, following: _Following) -> bool:
-    """Write a State; return False if somebody else has written to the run."""
+def save_many(log: RunLog, states: Sequence[State]) -> None:
+    """Save several States of one run, in one transaction if possible; of a run that keeps the newest only, the newest.
+
+    If they cannot be saved at once, they are saved one by one: what can be kept is kept, and the first State that
+    cannot raises its error.
+    """
+    (error,) = save_runs(log, [(acting.hold, states)])
+    if error is not None:
+        raise error
+
+
+def save_runs(log: RunLog, runs: Sequence[Saves]) -> list[Exception | None]:
+    """Save States of several runs, in one transaction if possible; return the error of each, None if it is saved."""
+    prepared = [_prepared_for(log, *saves) for saves in runs]
+    outcomes = iter(log.commit([one[0] for one in prepared if one is not None]))
+    return [
+        _finish(log, saves, one, one is not None and next(outcomes)) for saves, one in zip(runs, prepared, strict=True)
+    ]
+
+
+def _prepared_for(log: RunLog, hold: Hold | None, states: Sequence[State]) -> _Prepared | None:
+    """Return what is to be written of States; None if they have to be saved one by one."""
+    with on_behalf_of(hold):
+        try:
+            return _prepared(log, states)
+        except Exception:  # noqa: BLE001 - the State that is to blame raises it, once it is saved alone
+            return None
+
+
+def _finish(log: RunLog, saves: Saves, prepared: _Prepared | None, outcome: bool | Exception) -> Exception | None:
+    """Return the error of States that were to be saved together, after saving those alone that were refused."""
+    hold, states = saves
+    if prepared is not None and outcome is True:
+        log.known.remember(prepared[0].run, prepared[1])
+        return None
+    log.known.forget(states[0].run_id)
+    if type(outcome) is CheckpointSaveError:
+        outcome.run_id = outcome.run_id or states[0].run_id
+        return outcome
+    with on_behalf_of(hold):
+        try:
+            if prepared is not None:
+                log.check_kept(prepared[0])
+            for state in states:
+                save(log, state)
+        except StepConflictError as error:
+            return None if _is_there(log, states[-1]) else error
+        except Exception as error:  # noqa: BLE001 - raised by the caller
+            return error
+    return None
+
+
+def _is_there(log: RunLog, newest: State) -> bool:
+    """Return whether a State is the newest of its run already: an interrupt may hide that a commit was made."""
+    try:
+        run = log.runs.find(newest.run_id)
+        if run is None:
+            return False
+        log.runs.check_known(run)
+        found = log.load(newest.run_id)
+    except (CheckpointNotFoundError, StepConflictError):
+        return False
+    known = log.known.get(newest.run_id)
+    return known is not None and are_of_one_save(found, newest) and have_same_data(found, newest, known[1].encoded)
+
+
+def _prepared(log: RunLog, states: Sequence[State], may_change_data: bool = False) -> _Prepared | None:
+    """Return what is to be written of States of one run; None if others write to it at the same time.
+
+    Raises:
+        NotSerializableError: a State cannot be kept exactly.
+        StepConflictError: a State contradicts a saved one, or the States cannot be written at once.
+    """
+    run_id = states[0].run_id
+    known = log.known.get(run_id)
+    if len(states) > 1:
+        states = _kept(states, log.known.policy_of(run_id, known and known[0]))
+    following = _following(log, known, states[0], may_change_data)
+    if following is None:
+        return None
     old, row, base = following
-    run = log.next_run(old, row, base)
-    cut = log.cut_below(run, row) if row.base == row.sequence else 0  # it is a snapshot
-    is_written = log.write(WriteBatch(run, old, (row,), cut_below=cut))
-    if is_written:
-        log.known.remember(run, base)
-    return is_written
+    rows, keeps_all = [row], log.keeps_all(old, run_id)
+    for state in states[1:]:
+        before = base.state
+        if state.step <= before.step:  # of a later one, data need not be compared
+            same_data = keeps_all and have_same_data(before, state, base.encoded)
+            check_step(run_id, before.step, state.step, same_data)
+            if are_of_one_save(before, state):
+                continue
+        row, base = log.encoder.following(base, state, log.next_place(row, state))
+        rows.append(row)
+    run = log.next_run(old, row, base, rows[0])
+    cut = 0 if keeps_all else max((log.cut_below(run, row) for row in rows if row.is_snapshot), default=0)
+    return WriteBatch(run, old, tuple(rows), cut_below=cut), base
+
+
+def _kept(states: Sequence[State], policy: RetentionPolicy) -> Sequence[State]:
+    """Return the States of a run that are kept, of several that are saved at once."""
+    if policy.max_checkpoints == 1:
+        return states[-1:]
+    if policy.keeps_all:
+        return states
+    # The completion of a run takes the place of its last step.
+    is_replaced = (one.step == after.step and data_of(one) is data_of(after) for one, after in pairwise(states))
+    return [*(one for one, replaced in zip(states, is_replaced, strict=False) if not replaced), states[-1]]
 
 
 def _following(
@@ -106,121 +217,3 @@ def _following_unknown(log: RunLog, state: State, may_change_data: bool) -> _Fol
     if known is None or known[0].incarnation != run.incarnation:
         return None
     return _following(log, known, state, may_change_data)
-
-
-# --------------------------------------------------------------------------- several States
-
-
-def save_many(log: RunLog, states: Sequence[State]) -> None:
-    """Save several States of one run in few transactions; of a run that keeps the newest only, the newest."""
-    if not states or _is_newest_written(log, states[-1]):
-        return
-    run_id = states[0].run_id
-    known = log.known.get(run_id)
-    is_saved = known is not None and are_of_one_save(known[1].state, states[-1]) and _is_there(log, states[-1])
-    if is_saved or _are_all_written(log, states):
-        return
-    for ascending in ascending_groups(states):
-        first, *others = ascending
-        known = log.known.get(run_id)
-        if known is None or first.step <= known[0].step:
-            save(log, first)
-            known = log.known.get(run_id)
-        else:
-            others = ascending
-        if others and (known is None or not _are_written(log, *known, others)):
-            for state in others:
-                save(log, state)
-
-
-def _is_newest_written(log: RunLog, newest: State) -> bool:
-    """Write the newest of several States if its run is known to keep no other; return whether it was written.
-
-    What is remembered of the run may be out of date: another handle may have said that all of it is to be kept. The
-    write finds out, for it is refused if anybody else has written to the run.
-    """
-    known = log.known.get(newest.run_id)
-    if log.known.policy_of(newest.run_id, known and known[0]).max_checkpoints != 1:
-        return False
-    try:
-        following = _following(log, known, newest, may_change_data=False)
-    except (NotSerializableError, StepConflictError):  # one by one: what came before it can be kept, and is
-        return False
-    if following is None or (known is None and following[0] is not None):  # which policy it has, others have said
-        return False
-    return _is_written(log, following)
-
-
-def _are_all_written(log: RunLog, states: Sequence[State]) -> bool:
-    """Write several States of a run that keeps them all, in one transaction; return whether that was done.
-
-    If it is not, they are written one by one, and whatever is in the way of one of them is raised there.
-    """
-    run_id = states[0].run_id
-    known = log.known.get(run_id)
-    if not log.keeps_all(known[0] if known else None, run_id):
-        return False
-    rows: list[CheckpointRecord] = []
-    try:
-        following = _following(log, known, states[0], may_change_data=False)
-        if following is None:
-            return False
-        old, row, base = following
-        rows.append(row)
-        for state in states[1:]:
-            before = base.state
-            if state.step <= before.step:  # of a later one, data need not be compared
-                same_data = have_same_data(before, state, base.encoded)
-                check_step(run_id, before.step, state.step, same_data)
-                if same_data and are_of_one_save(before, state):
-                    continue
-            row, base = log.encoder.following(base, state, log.next_place(row, state))
-            rows.append(row)
-    except (NotSerializableError, StepConflictError):
-        return False
-    run = log.next_run(old, row, base, rows[0])
-    is_written = log.write(WriteBatch(run, old, tuple(rows)))
-    if is_written:
-        log.known.remember(run, base)
-    else:
-        log.known.forget(run_id)
-    return is_written or _is_there(log, states[-1])
-
-
-def _is_there(log: RunLog, newest: State) -> bool:
-    """Return whether a State is the newest of its run, after a write was refused that ends with it.
-
-    An interrupt may come between a write and its answer: then it is made once more, and refused because it was made.
-    """
-    try:
-        found = log.load(newest.run_id)
-    except CheckpointNotFoundError:
-        return False
-    known = log.known.get(newest.run_id)
-    if known is None or not are_of_one_save(found, newest):
-        return False
-    base = known[1]
-    return have_same_data(base.state, newest, base.encoded)
-
-
-def _are_written(log: RunLog, run: RunRecord, base: DeltaBase, states: Sequence[State]) -> bool:
-    """Write later States of a run in one transaction; return False if somebody else has written to the run."""
-    rows: list[CheckpointRecord] = []
-    refused: NotSerializableError | None = None
-    try:
-        for state in states:
-            row, base = log.encoder.following(base, state, log.next_place(rows[-1] if rows else run, state))
-            rows.append(row)
-    except NotSerializableError as error:  # what came before it can be kept, and is
-        error.run_id = run.run_id
-        refused = error
-    if rows:
-        new = log.next_run(run, rows[-1], base)
-        cut = max((log.cut_below(new, row) for row in rows if row.is_snapshot), default=0)
-        if not log.write(WriteBatch(new, run, tuple(rows), cut_below=cut)):
-            log.known.forget(run.run_id)
-            return refused is None and _is_there(log, states[-1])
-        log.known.remember(new, base)
-    if refused is not None:
-        raise refused
-    return True

@@ -110,7 +110,7 @@ class SqliteTable(Table):
         self.connection.close()
 
     def close(self) -> None:
-        with self._access.to_change(self.store):
+        with self._access.to_write(self.store):
             self.closed = True
             self._disconnect()
         if self.owners is not None:

@@ -24,9 +24,8 @@ from stategraph.stores._rows.integrity import Sealer, former_keys, signing_key
 from stategraph.stores._rows.pruning import prune
 from stategraph.stores._rows.records import RunRecord, WriteBatch
 from stategraph.stores._rows.run_log import RunLog
-from stategraph.stores._rows.saving import save, save_many
+from stategraph.stores._rows.saving import Saves, save, save_many, save_runs
 from stategraph.stores._rows.table import Identify, Table
-from stategraph.stores._rows.together import Saved, Saving, save_together
 from stategraph.stores._rows.transfer import exported, imported
 from stategraph.stores._rows.verifying import verify
 from stategraph.stores.base import CheckpointStore, RetentionPolicy, SigningKey
@@ -165,8 +164,8 @@ class RowStore(CheckpointStore):
         """Whether a call waits for a server, which answers several threads at the same time."""
         return self._log.table.is_server
 
-    def _save_together(self, calls: Sequence[Saving]) -> builtins.list[Saved]:
-        return save_together(self._log, calls)
+    def _save_runs(self, runs: Sequence[Saves]) -> builtins.list[Exception | None]:
+        return save_runs(self._log, runs)
 
     def retain(self, run_id: str, policy: RetentionPolicy) -> None:
         self._log.known.retain(check_run_id(run_id), policy)

@@ -27,14 +27,12 @@ class Table(ABC):
     Attributes:
         store: The store whose records these are; errors name it, and runs that were dropped know it.
         closed: Whether it was closed.
-        lanes: How many transactions it makes at a time.
         is_server: Whether it is on a server, which answers several threads at the same time.
         removed_together: How many runs at most it removes in one transaction.
     """
 
     store: object
     closed: bool
-    lanes: int = 1
     is_server: bool = False
     removed_together: int = 1
 
@@ -44,7 +42,7 @@ class Table(ABC):
     # ------------------------------------------------------------------ records
 
     @abstractmethod
-    def apply(self, batches: Sequence[WriteBatch]) -> Sequence[bool | BaseException]:
+    def apply(self, batches: Sequence[WriteBatch]) -> Sequence[bool | Exception]:
         """Write batches in one transaction; return which of them were written.
 
         A table that has no transaction over several runs writes each as a whole, and of several may return an error in

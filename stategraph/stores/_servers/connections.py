@@ -9,8 +9,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Generic, Protocol, TypeVar
 
-from stategraph._util.dropped import reaper
-
 
 class Usable(Protocol):
     """A connection to a server.
@@ -42,7 +40,7 @@ class _Turns:
 
     def __init__(self, most: int) -> None:
         self._free = most
-        self._lock = reaper.known_lock()  # a finaliser may come while it is held, and use the store
+        self._lock = threading.Lock()
         self._waiting: deque[threading.Lock] = deque()
 
     def take(self, seconds: float) -> bool:

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from enum import IntEnum
 
 from stategraph._owners.holds import Hold, acting
-from stategraph._util.dropped import reaper
 from stategraph.stores._rows.access import used_below
 from stategraph.stores._rows.records import WriteBatch
 from stategraph.stores._rows.table import Table
@@ -49,7 +48,6 @@ def hold_to_remove(table: Table, run_id: str) -> Hold | None:
     """
     if table.is_in_use():
         raise used_below(table.store, run_id)
-    reaper.settle(table.store)
     hold = acting.hold
     if hold is not None and table.owners is not None:
         table.owners.settle(hold)

@@ -1,0 +1,104 @@
+"""Committer: threads that commit at the same time share one transaction, and its one sync (group commit).
+
+The first thread commits at once, in its own thread: a hand-over would take as long as the sync. The threads that come
+while it is at work wait, and one of them commits for all of them.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from operator import attrgetter
+from typing import TypeAlias
+
+import attrs
+
+from stategraph._text.shown import describe_exception
+from stategraph.errors import CheckpointError, CheckpointSaveError
+from stategraph.stores._rows.access import used_below
+from stategraph.stores._rows.records import WriteBatch
+
+MOST_TOGETHER = 256  # batches in one transaction: a reader of a network file system still sees steady progress
+
+Outcome: TypeAlias = bool | Exception
+"""Whether a batch was written, or why that is not known."""
+
+
+@attrs.define(eq=False)
+class _Write:
+    """A batch that is to be written, and what became of it."""
+
+    batch: WriteBatch
+    outcome: Outcome | None = None
+
+
+class Committer:
+    """Commits batches of several threads together.
+
+    Args:
+        apply: Writes several batches and returns the outcome of each. A CheckpointSaveError that it raises concerns all
+            of them: the store is locked, full or broken. After any other error they are written one by one, so that
+            only the culprit fails.
+        is_shared: Whether threads share a transaction. Those that write to a server each have one of their own, and
+            the server has one sync for all of them.
+    """
+
+    def __init__(self, apply: Callable[[Sequence[WriteBatch]], Sequence[Outcome]], *, is_shared: bool = True) -> None:
+        self._apply, self._is_shared = apply, is_shared
+        self._turn = threading.RLock()  # held by the thread that commits
+        self._waiting: list[_Write] = []
+
+    def commit(self, batches: Sequence[WriteBatch]) -> list[Outcome]:
+        """Write batches; return the outcome of each. What was written is durable when this returns."""
+        writes = list(map(_Write, batches))
+        if not self._is_shared:
+            self._write(writes)
+        else:
+            if self._turn._is_owned():  # type: ignore[attr-defined]  # as threading.Condition does
+                raise used_below("store", kind=CheckpointSaveError)
+            self._waiting += writes
+            try:
+                with self._turn:
+                    while writes[-1].outcome is None:
+                        together = self._waiting[:MOST_TOGETHER]
+                        self._write(together)
+                        del self._waiting[: len(together)]
+            finally:
+                if writes[-1].outcome is None:  # an interrupt
+                    self._waiting[:] = [write for write in self._waiting if write not in writes]
+        return [write.outcome or False for write in writes]
+
+    def _write(self, writes: Sequence[_Write]) -> None:
+        outcomes: Sequence[Outcome]
+        try:
+            outcomes = self._apply([write.batch for write in writes])
+        except Exception as error:  # noqa: BLE001 - each caller raises it
+            if len(writes) == 1:
+                outcomes = [error]
+            elif _concerns_all(error):
+                outcomes = [_copy(error) for _ in writes]
+            else:
+                for write in writes:
+                    self._write([write])
+                return
+        for write, outcome in zip(writes, outcomes, strict=True):
+            write.outcome = outcome
+
+
+_DATA_ERROR = "DataError"  # as Python's database API (PEP 249) calls what is wrong with the data alone, in all drivers
+_name_of = attrgetter("__name__")
+
+
+def _concerns_all(error: Exception) -> bool:
+    """Return whether the store failed, and not one of the batches, such as one with a value that is too large."""
+    cause = error.__cause__
+    is_of_one = isinstance(cause, OverflowError | ValueError) or _DATA_ERROR in map(_name_of, type(cause).__mro__)
+    return isinstance(error, CheckpointSaveError) and not is_of_one
+
+
+def _copy(error: Exception) -> Exception:
+    """Return a copy of the error of a shared commit for one of its callers: an exception belongs to one thread."""
+    reason = error.reason if isinstance(error, CheckpointError) else describe_exception(error)
+    copy = CheckpointSaveError("", reason)  # its caller adds the run
+    copy.__cause__ = error
+    return copy

@@ -1,0 +1,287 @@
+"""Streams that are left early: closed, thrown into, or abandoned, which counts as a crash."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stategraph import CheckpointStore, RunCancelledError, RunStatus, State, StateGraph
+from stategraph.stores.memory import MemoryStore
+from tests.conftest import make_store
+from tests.scenarios import RUN, WatchedStore, counted, fails_always, make_graph, traces
+
+SAVED: dict[str, dict[str, Any]] = {
+    "each step": {},
+    "every 4th": {"interval": 4},
+    "exit": {"durability": "exit"},
+    "async": {"durability": "async", "interval": 3},
+}
+"""When States are saved."""
+
+
+@pytest.fixture(params=["memory", "sqlite", "disk"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[CheckpointStore]:
+    """A store of each kind."""
+    with make_store(request.param, tmp_path) as store:
+        yield store
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+def some_store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[CheckpointStore]:
+    """A store, where its kind hardly matters."""
+    with make_store(request.param, tmp_path) as store:
+        yield store
+
+
+@pytest.fixture(params=["every 4th", "async"])
+def some(request: pytest.FixtureRequest) -> dict[str, Any]:
+    """Options with which States wait to be saved."""
+    return SAVED[request.param]
+
+
+def begun(graph: StateGraph, states: int = 2) -> tuple[Any, State]:
+    """Return a stream, and the last of the States that were taken from it."""
+    stream = graph.stream(State(run_id=RUN))
+    return stream, [next(stream) for _ in range(states)][-1]
+
+
+class TestAbandoned:
+    """A stream that is neither closed nor exhausted: a warning, a free run, the last checkpoint, and nothing more."""
+
+    def resumed(self, graph: StateGraph) -> Any:
+        """Return the trace of the run once it is resumed, after it was begun anew if it was never saved."""
+        if RUN not in graph.store.list():
+            return graph.execute(State(run_id=RUN))["trace"]
+        assert graph.store.owner(RUN) is None
+        assert graph.store.load(RUN).status is RunStatus.ACTIVE
+        return graph.resume(RUN)["trace"]
+
+    @pytest.mark.parametrize("when", SAVED)
+    def test_a_stream(self, store: CheckpointStore, when: str) -> None:
+        """The run can be resumed at once."""
+        graph = make_graph(traces("abcde"), store=store, **SAVED[when])
+        stream, _ = begun(graph)
+        with pytest.warns(ResourceWarning, match="neither closed nor exhausted"):
+            del stream
+            gc.collect()
+
+        assert self.resumed(graph) == [*"abcde"]
+
+    def test_at_a_chunk(self, some_store: CheckpointStore) -> None:
+        """The generator is closed, too."""
+        closed: list[bool] = []
+
+        def chunks(state: State) -> Iterator[Any]:
+            try:
+                yield "a"
+                yield "b"
+            finally:
+                closed.append(True)
+
+        graph = make_graph({"a": chunks}, store=some_store)
+        stream, _ = begun(graph, 1)
+        with pytest.warns(ResourceWarning, match="neither closed nor exhausted"):
+            del stream
+            gc.collect()
+
+        assert closed == [True]
+        assert some_store.owner(RUN) is None
+
+    @pytest.mark.parametrize("loop_is", ["running", "closed"])
+    def test_on_an_event_loop(self, some_store: CheckpointStore, loop_is: str) -> None:
+        """The loop stops the run; where it does not run any more, the run is free as it is."""
+        graph = make_graph(traces("abcde"), store=some_store, interval=2)
+        loop = asyncio.new_event_loop()
+        kept: list[Any] = []
+
+        async def main() -> None:
+            stream = graph.astream(State(run_id=RUN))
+            await anext(stream)
+            await anext(stream)
+            kept.append(stream)
+            del stream
+            if loop_is == "running":
+                with pytest.warns(ResourceWarning, match="neither closed nor exhausted"):
+                    kept.clear()
+                    gc.collect()
+                await asyncio.wait(asyncio.all_tasks() - {asyncio.current_task()}, timeout=30)
+
+        loop.run_until_complete(main())
+        loop.close()
+        if kept:
+            with pytest.warns(ResourceWarning, match="neither closed nor exhausted"):
+                kept.clear()
+                gc.collect()
+
+        assert self.resumed(graph) == [*"abcde"]
+
+    def test_a_batch(self, some_store: CheckpointStore) -> None:
+        """Its runs stop before their next nodes."""
+        go_on = threading.Event()
+
+        def wait(state: State) -> dict[str, Any]:
+            go_on.wait(30)
+            return {}
+
+        graph = make_graph({"a": wait, "b": lambda state: {}}, store=some_store, preserve=True)
+        batch = graph.run_many([State(run_id=name) for name in "xyz"], max_workers=3)
+        batch._begin()
+        with pytest.warns(ResourceWarning, match="neither closed nor exhausted"):
+            del batch
+            gc.collect()
+        go_on.set()
+
+    def test_one_that_has_not_begun_or_has_ended(self, some_store: CheckpointStore) -> None:
+        """Nothing is said of it."""
+        graph = make_graph(traces("ab"), store=some_store)
+        graph.stream(State(run_id=RUN))
+        assert len(list(graph.stream(State(run_id=RUN)))) == 2
+        gc.collect()
+
+
+class TestThrow:
+    """An error of whoever iterates stops the run, and goes up."""
+
+    def thrown(self, graph: StateGraph, is_async: bool, error: Any) -> None:
+        """Throw an error into a stream after its second State."""
+        if not is_async:
+            stream, _ = begun(graph)
+            stream.throw(error)
+            return
+
+        async def main() -> None:
+            stream = graph.astream(State(run_id=RUN))
+            await anext(stream)
+            await anext(stream)
+            await stream.athrow(error)
+
+        asyncio.run(main())
+
+    @pytest.mark.parametrize("is_async", [False, True])
+    @pytest.mark.parametrize("error", [ValueError("no"), KeyboardInterrupt(), ValueError])
+    def test_the_run_is_saved(
+        self,
+        some_store: CheckpointStore,
+        some: dict[str, Any],
+        is_async: bool,
+        error: BaseException | type[BaseException],
+    ) -> None:
+        """At its last State, and as one that has not failed."""
+        graph = make_graph(traces("abcde"), store=some_store, **some)
+        with pytest.raises(error if isinstance(error, type) else type(error)) as raised:
+            self.thrown(graph, is_async, error)
+
+        assert raised.value is error or isinstance(error, type)
+        assert some_store.load(RUN)["trace"] == ["a", "b"]
+        assert some_store.load(RUN).status is RunStatus.ACTIVE
+        assert graph.resume(RUN)["trace"] == [*"abcde"]
+
+    @pytest.mark.parametrize("is_async", [False, True])
+    def test_what_fails_besides_is_a_note(self, is_async: bool) -> None:
+        """The error that was thrown is the one that counts."""
+        store = WatchedStore(MemoryStore(), fails_always("save", OSError("the disk is full")))
+        cause = KeyError("why")
+        error = ValueError("no")
+        error.__cause__ = cause
+        with pytest.raises(ValueError, match="no") as raised:
+            self.thrown(make_graph(traces("abc"), store=store, interval=5), is_async, error)
+
+        assert "the disk is full" in raised.value.__notes__[0]
+        assert raised.value.__cause__ is cause
+
+    @pytest.mark.parametrize("is_async", [False, True])
+    def test_generator_exit(self, some_store: CheckpointStore, is_async: bool) -> None:
+        """Is what a generator is closed with."""
+        graph = make_graph(traces("abc"), store=some_store, interval=5)
+        with pytest.raises(GeneratorExit):
+            self.thrown(graph, is_async, GeneratorExit())
+
+        assert some_store.load(RUN)["trace"] == ["a", "b"]
+
+    def test_before_it_begins_and_after_it_has_ended(self) -> None:
+        """Nothing is run, and the error goes up."""
+        ran: list[int] = []
+        graph = make_graph({"a": counted(lambda state: {}, ran)}, store=MemoryStore())
+        new = graph.stream(State(run_id=RUN))
+        with pytest.raises(ValueError, match="no"):
+            new.throw(ValueError("no"))
+        assert list(new) == []
+        assert ran == []
+        ended = graph.stream(State(run_id=RUN))
+        assert len(list(ended)) == 1
+        with pytest.raises(ValueError, match="no"):
+            ended.throw(ValueError("no"))
+
+        async def main() -> None:
+            stream = graph.astream(State(run_id=RUN))
+            with pytest.raises(ValueError, match="no"):
+                await stream.athrow(ValueError("no"))
+            assert [state async for state in stream] == []
+            with pytest.raises(ValueError, match="no"):
+                await stream.athrow(ValueError("no"))
+
+        asyncio.run(main())
+        assert ran == [1]
+
+
+class TestWith:
+    """Leaving a ``with`` stops the run at once."""
+
+    @pytest.mark.parametrize("error", [None, ValueError("no")])
+    @pytest.mark.parametrize("is_async", [False, True])
+    def test_it_is_closed(
+        self, some_store: CheckpointStore, some: dict[str, Any], is_async: bool, error: Exception | None
+    ) -> None:
+        """However it is left."""
+        graph = make_graph(traces("abcde"), store=some_store, **some)
+
+        def leave() -> None:
+            if error is not None:
+                raise error
+
+        async def main() -> None:
+            async with graph.astream(State(run_id=RUN)) as states:
+                await anext(states)
+                leave()
+
+        with pytest.raises(ValueError, match="no") if error else contextlib.nullcontext():
+            if is_async:
+                asyncio.run(main())
+            else:
+                with graph.stream(State(run_id=RUN)) as states:
+                    next(states)
+                    leave()
+
+        assert some_store.load(RUN)["trace"] == ["a"]
+
+    def test_two_that_iterate_at_once(self) -> None:
+        """The second is told; the first one goes on."""
+        graph = make_graph(traces("ab"), store=MemoryStore())
+
+        async def main() -> None:
+            stream = graph.astream(State(run_id=RUN))
+            first = asyncio.ensure_future(anext(stream))
+            await asyncio.sleep(0)
+            with pytest.raises(RuntimeError, match="another task"):
+                await anext(stream)
+            with pytest.raises(RuntimeError, match="another task"):
+                await stream.aclose()
+            assert (await first).step == 1
+            await stream.aclose()
+            assert [state async for state in stream] == []
+
+        asyncio.run(main())
+
+    def test_closing_that_fails(self) -> None:
+        """Is not silent."""
+        store = WatchedStore(MemoryStore(), fails_always("save", OSError("the disk is full")))
+        graph = make_graph(traces("abc"), store=store, interval=5)
+        with pytest.raises(RunCancelledError), graph.stream(State(run_id=RUN)) as states:
+            next(states)
