@@ -12,7 +12,7 @@ from stategraph._drivers.sync import Performer
 from stategraph._engine.calling import cancel
 from stategraph._engine.resume import resume_with
 from stategraph._engine.start import execute
-from stategraph._protocol.commands import CommandType, LetGo, Own, RunNode, Show, Sleep, StartNode, Task
+from stategraph._protocol.commands import CommandType, Own, RunNode, Show, Sleep, StartNode, Task
 from stategraph.errors import CheckpointNotFoundError
 from tests.scenarios import RUN, make_graph
 
@@ -205,7 +205,6 @@ class Call:
         else:
             go_on, value = self.task.send, answer
             self.has_own = self.has_own or kind is Own
-        self.has_own = self.has_own and kind is not LetGo
         if self.fault == "interrupted after" and at == self.at:
             go_on, value = self.task.throw, KeyboardInterrupt()
         self._note(kind.__name__, _shown(value))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,6 @@ from stategraph import (
     AnswerError,
     ErrorInfo,
     ExecutionError,
-    GraphError,
     InterruptNode,
     MapNode,
     ParallelNode,
@@ -26,10 +24,7 @@ from stategraph import (
     StateGraph,
 )
 from stategraph.stores import SqliteStore
-from stategraph.stores.memory import MemoryStore
-from stategraph.testing import Killed, MortalStore
-from tests.scenarios import HOW, RUN, FourMethodStore, Scene, make_graph, reopened, trace
-from tests.test_events import Recorder
+from tests.scenarios import RUN, Scene, make_graph, reopened, trace
 
 ORDERS = [{"id": 1}, {"id": 2}, {"id": 3}]
 
@@ -344,149 +339,20 @@ class TestStopping:
             assert other.list() == []
 
 
-@pytest.mark.parametrize("trouble", ["an interrupt before", "an interrupt after", "no more threads"])
-def test_trouble_when_a_thread_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trouble: str) -> None:
-    """No part is left at work by an interrupt; where the system has no more threads, those that there are do it."""
-    store, start, left = SqliteStore(tmp_path / "runs.db"), threading.Thread.start, [trouble, ""]
+def test_no_more_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the system has no more threads, those that there are do all parts."""
+    store, start, left = SqliteStore(tmp_path / "runs.db"), threading.Thread.start, [True, False]
     item = make_graph({"x": lambda state: {"y": 2 * state["id"]}}, store=store, name="item")
     graph = make_graph({"a": MapNode(item, over="orders", into="done", max_workers=3)}, store=store, preserve=True)
 
     def troubled(thread: threading.Thread) -> None:
-        what = left.pop() if thread.name == "stategraph part" and left else ""
-        if what == "no more threads":
+        if thread.name == "stategraph part" and left and left.pop():
             raise RuntimeError("can't start new thread")
-        if what != "an interrupt before":
-            start(thread)
-        if what:
-            raise KeyboardInterrupt
+        start(thread)
 
-    told = nullcontext() if trouble == "no more threads" else pytest.raises(KeyboardInterrupt)
-    with monkeypatch.context() as patched, told:
-        patched.setattr(threading.Thread, "start", troubled)
-        graph.execute(State({"orders": ORDERS}, run_id=RUN))
+    monkeypatch.setattr(threading.Thread, "start", troubled)
+    final = graph.execute(State({"orders": ORDERS}, run_id=RUN))
+
+    assert [one["y"] for one in final["done"]] == [2, 4, 6]
     assert not [thread for thread in threading.enumerate() if thread.name == "stategraph part"]
     assert store.owner(RUN) is None
-    final = graph.run(State({"orders": ORDERS}, run_id=RUN))
-    assert [one["y"] for one in final["done"]] == [2, 4, 6]
-    store.close()
-
-
-@pytest.mark.parametrize("how", HOW)
-class TestCrashes:
-    """Killed at every save, with each durability and retention."""
-
-    def test_nobody_is_asked_or_paid_twice(self, how: str) -> None:
-        """But for what had not been saved when it was killed."""
-        store = MemoryStore()
-        whole = self.played(store, Desk(store, how=HOW[how]))
-        for at in range(1, 200):
-            inner = MemoryStore()
-            desk = Desk(MortalStore(inner, at), how=HOW[how])
-            try:
-                final = self.played(desk.store, desk)
-            except Killed:
-                desk.store = inner
-                final = self.played(inner, desk)
-            else:
-                assert at > 8, "it was hardly killed"
-                return
-            assert final["done"] == whole["done"]
-            assert len(desk.paid) <= len(ORDERS) + 1
-            assert {ok for _, ok in desk.paid} == {True}
-        pytest.fail("it was always killed")
-
-    @staticmethod
-    def played(store: Any, desk: Desk) -> State:
-        """-> the end of the run, begun or gone on with, with all questions answered."""
-        graph = desk.orders(max_workers=1)
-        state = graph.run(State({"orders": ORDERS}, run_id=RUN))
-        while state.pause is not None:
-            state = graph.resume(RUN, {"ok": True}, pause=state.pause.each[-1])
-        return state
-
-
-class TestBuilding:
-    """What is refused before anything runs."""
-
-    def test_policies_of_items(self) -> None:
-        """The nodes of the graph have their own."""
-        item = make_graph({"a": trace("a")}, store=MemoryStore())
-        with pytest.raises(TypeError, match=r"timeout, rate: for items that are graphs, say it of their nodes"):
-            MapNode(item, "items", "done", timeout=1, rate=2)
-        with pytest.raises(TypeError, match="processes: a graph runs in this process"):
-            MapNode(item, "items", "done", processes=True)
-        with pytest.raises(TypeError, match="processes"):
-            ParallelNode({"a": item}, processes=True)
-
-    def test_a_graph_that_contains_itself(self) -> None:
-        """It is found when the graph is checked."""
-        graph = make_graph({"a": trace("a")}, store=MemoryStore())
-        graph.add_node("each", MapNode(graph, "items", "done"))
-        graph.add_edge("each", "a")
-        with pytest.raises(GraphError, match="contains itself: flow -> flow"):
-            graph.validate()
-
-    def test_problems_of_a_branch(self) -> None:
-        """They are those of the graph around it."""
-        graph = make_graph({"both": ParallelNode({"a": StateGraph("empty")})}, store=MemoryStore())
-        with pytest.raises(GraphError, match="in graph 'empty' of node 'both'"):
-            graph.validate()
-
-    def test_a_store_that_keeps_no_parts(self) -> None:
-        """A pause could not be gone on from."""
-        desk = Desk(FourMethodStore())
-        with pytest.raises(GraphError, match="takes a store that keeps parts"):
-            desk.orders().execute(State({"orders": ORDERS}, run_id=RUN))
-
-
-def test_events_lead_to_the_parts(play: Scene, desk: Desk) -> None:
-    """A nested run names the node that it is a part of; a part is told once it is over, and not while it waits."""
-    recorder = Recorder()
-    nodes = {"each": MapNode(desk.order(), "orders", "done", max_workers=1)}
-    graph = make_graph(nodes, store=play.store, observer=recorder)
-    paused = start(play, graph, ORDERS[:2])
-    assert paused.pause is not None
-    assert not [event for event in recorder.events if event.type.value == "part.complete"]
-    play.resume(graph, {"ok": True}, pause=paused.pause)
-    told = [event.data["part"] for event in recorder.events if event.type.value == "part.complete"]
-    assert told == ["0"]
-    inner = [event.data for event in recorder.events if event.source == "order"]
-    assert {(data["parent_run_id"], data["parent_node"]) for data in inner} == {(RUN, "each")}
-
-
-def test_the_nodes_of_a_part_may_be_renamed(play: Scene) -> None:
-    """As those of a nested graph; of a branch, its name is part of the way."""
-
-    def graph(asking: str) -> StateGraph:
-        item = make_graph({asking: InterruptNode("n", "ok"), "end": trace("x")}, store=play.store, name="item")
-        branches: dict[str, Any] = {"left": item.as_node(outputs={"l": "ok"}), "right": lambda state: {}}
-        nodes = {"each": MapNode(item, "items", "done"), "both": ParallelNode(branches)}
-        return make_graph(nodes, store=play.store)
-
-    play.execute(graph("ask"), State({"items": [{"n": 1}], "n": 2}, run_id=RUN))
-    paused = play.resume(graph("asks"), {"ok": 1}, migrate={"each/ask": "each/asks"})
-    assert waiting(paused) == [("left", 2)]
-    final = play.resume(graph("ask"), {"ok": 5}, migrate={"both/left/asks": "both/left/ask"})
-    assert final["l"] == 5
-
-
-def test_an_observer_is_told_of_one_thing_at_a_time(play: Scene, desk: Desk) -> None:
-    """It need not know that parts are in threads; not even where parts have parts."""
-
-    class Counting(Recorder):
-        inside, most = 0, 0
-
-        def on_event(self, event: Any) -> None:
-            self.inside += 1
-            time.sleep(0.0005)
-            self.most = max(self.most, self.inside)
-            self.inside -= 1
-            super().on_event(event)
-
-    counting = Counting()
-    item = play.graph(dict.fromkeys("xyz", trace("x")), name="item")
-    inner = make_graph({"each": MapNode(item, "items", "done")}, store=play.store, name="inner")
-    graph = make_graph({"all": MapNode(inner, "all", "done")}, store=play.store, observer=counting)
-    play.execute(graph, State({"all": [{"items": [{}, {}]}] * 3}, run_id=RUN))
-    assert counting.most == 1
-    assert len([event for event in counting.events if event.source == "item"]) > 3 * 2 * 3

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import gc
 import json
 import os
 import shutil
@@ -31,7 +30,7 @@ from stategraph import (
     StepConflictError,
 )
 from stategraph._engine import owning
-from stategraph._owners import byte_locks, file_holds, holds, leases
+from stategraph._owners import byte_locks, file_holds, holds
 from stategraph._values.progress import Part
 from stategraph.stores.disk import DiskStore
 from stategraph.stores.memory import MemoryStore
@@ -157,24 +156,6 @@ class TestStreams:
         stream.close()
 
         assert graph.resume(RUN)["trace"] == [*"abc"]
-
-    @pytest.mark.parametrize("is_in_a_cycle", [False, True])
-    def test_one_that_was_dropped(self, any_store: CheckpointStore, is_in_a_cycle: bool) -> None:
-        """Its run is free as soon as anybody asks, though nothing was collected yet."""
-        graph = make_graph(traces("abc"), store=any_store)
-        stream = graph.stream(State(run_id=RUN))
-        next(stream)
-        gc.disable()
-        try:
-            if is_in_a_cycle:
-                knot: list[Any] = [stream]
-                knot.append(knot)
-                del knot
-            del stream
-
-            assert graph.resume(RUN)["trace"] == [*"abc"]
-        finally:
-            gc.enable()
 
     def test_one_on_an_event_loop(self, any_store: CheckpointStore) -> None:
         """As any other."""
@@ -851,9 +832,6 @@ def test_who_has_lost_a_run_frees_nobody(open_files: Callable[[], CheckpointStor
         assert locks.owner(owner.byte) is None
 
 
-# --------------------------------------------------------------------------- interrupts
-
-
 @pytest.mark.parametrize("take_over", [False, True])
 def test_a_task_that_is_cancelled_at_any_time(any_store: CheckpointStore, take_over: bool) -> None:
     """Turn by turn of its event loop: the run is free afterwards."""
@@ -875,73 +853,6 @@ def test_a_task_that_is_cancelled_at_any_time(any_store: CheckpointStore, take_o
         assert turns > 3
 
     asyncio.run(main())
-
-
-@pytest.mark.inside
-@pytest.mark.parametrize("how", ["execute", "save", "delete", "rollback", "take over"])
-def test_an_interrupt_at_any_line(any_store: CheckpointStore, how: str) -> None:
-    """Of what owns a run and lets go of it: the run is free afterwards, and this thread acts for nobody."""
-    graph = make_graph(traces("ab"), store=any_store, preserve=True, retention="full", interval=1)
-    calls: dict[str, Callable[[], object]] = {
-        "execute": lambda: graph.execute(any_store.load(RUN), restart=True),
-        "take over": lambda: graph.execute(any_store.load(RUN), take_over=True, restart=True),
-        "save": lambda: any_store.save(any_store.load(RUN)),
-        "delete": lambda: any_store.delete(RUN),
-        "rollback": lambda: any_store.rollback(RUN, any_store.load(RUN).step),
-    }
-    graph.execute(State(run_id=RUN))
-    files = {module.__file__ for module in (holds, file_holds, byte_locks, leases, owning)}
-    for line in range(1, 1000):
-        other = holds.Hold(RUN)
-        if how == "take over":
-            holds.own(any_store, other)
-        is_struck = _interrupted(calls[how], files, line)
-        holds.let_go(other)
-        if any_store.owner(RUN) is not None:
-            gc.collect()
-
-        assert holds.acting.hold is None, line
-        assert any_store.owner(RUN) is None, line
-        if not is_struck:
-            break
-        if not any_store.list():
-            graph.execute(State(run_id=RUN))
-        any_store.save(any_store.load(RUN))
-    assert line > 10
-
-
-def _interrupted(call: Callable[[], object], files: set[str | None], line: int) -> bool:
-    """Interrupt a call at one of the lines that it comes to in some files; return whether it came that far."""
-    passed = 0
-
-    def trace(frame: Any, event: str, argument: object) -> Any:
-        nonlocal passed
-        if frame.f_code.co_filename not in files:
-            return None if event == "call" else trace
-        if event == "line" and "__del__" not in _callers(frame):
-            passed += 1
-            if passed == line:
-                raise KeyboardInterrupt
-        return trace
-
-    before = sys.gettrace()
-    sys.settrace(trace)
-    try:
-        call()
-    except KeyboardInterrupt:
-        return True
-    finally:
-        sys.settrace(before)
-    return False
-
-
-def _callers(frame: Any) -> set[str]:
-    """Return the names of the functions that a frame is called by. What a finaliser raises is raised nowhere."""
-    names: set[str] = set()
-    while frame is not None:
-        names.add(frame.f_code.co_name)
-        frame = frame.f_back
-    return names
 
 
 @pytest.mark.inside

@@ -74,7 +74,7 @@ class SaveQueue:
         self._lock = threading.Lock()  # several threads may be at work on parts of a step
         self._writes: list[_Write] = []
         self._count = 0
-        self._error: Exception | None = None
+        self._error: BaseException | None = None
 
     def has_room_for(self, state: State) -> bool:
         """Return whether `save` would only queue the State: it neither waits nor calls its values."""
@@ -137,7 +137,7 @@ class SaveQueue:
         """Return what is to be saved."""
         return [] if self._error is not None else list(self._writes)
 
-    def end(self, writes: Sequence[_Write], error: Exception | None) -> None:
+    def end(self, writes: Sequence[_Write], error: BaseException | None) -> None:
         """Forget writes that have been made, or note why they could not be."""
         with self._lock:
             if error is not None:
@@ -233,7 +233,11 @@ class _Saver:
             del queues
 
     def _save_all(self, queues: list[SaveQueue]) -> None:
-        save_queued(queues)
+        try:
+            save_queued(queues)
+        except BaseException as error:  # noqa: BLE001 - raised in the threads of the runs
+            for queue in queues:
+                queue.end([], error)
         for queue in queues:
             if queue.waiting():  # more has come, or the run was saving itself
                 self._called.put(queue)

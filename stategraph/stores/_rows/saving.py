@@ -105,13 +105,19 @@ def _finish(log: RunLog, saves: Saves, prepared: _Prepared | None, outcome: bool
         try:
             if prepared is not None:
                 log.check_kept(prepared[0])
-            for state in states:
-                save(log, state)
-        except StepConflictError as error:
-            return None if _is_there(log, states[-1]) else error
+            _save_each(log, states)
         except Exception as error:  # noqa: BLE001 - raised by the caller
             return error
     return None
+
+
+def _save_each(log: RunLog, states: Sequence[State]) -> None:
+    try:
+        for state in states:
+            save(log, state)
+    except StepConflictError:
+        if not _is_there(log, states[-1]):
+            raise
 
 
 def _is_there(log: RunLog, newest: State) -> bool:
