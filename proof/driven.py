@@ -142,7 +142,6 @@ class Call:
         if self.what in {"execute", "resume", "cancel"}:
             graph = graph_of(case.kind, self.name, self.store, case.durability)
             self.run = graph._new_run(how)  # type: ignore[arg-type]
-            self.run.hand_over = _nothing
             if self.what == "execute":
                 return execute(self.run, State({"items": [1, 2]}, run_id=RUN))
             if self.what == "cancel":

@@ -37,7 +37,6 @@ from stategraph.state import State, completed_by, data_of, evolve, told
 if TYPE_CHECKING:
     from stategraph._values.progress import Pause
 
-_UNSEEN: tuple[Any, ...] = (None, None, None, 0)  # what is under way is written down for nobody
 _MANY_KEYS = 500  # of a State: with fewer, to remember which were set takes longer than to look at all of them
 
 
@@ -82,7 +81,7 @@ def _steps(run: RunContext, stage: CompiledNode | None, name: str) -> Task[tuple
     monotonic_ns, now_ns = clock.monotonic_ns, clock.now_ns
     asks, look_at = keeps_recent or plan.write_behind, monotonic() + LOOK_AGAIN
     data = data_of(state)
-    (seek, jot, pack, at), encoded = _jotting(run), str.encode
+    jot = _jotting(run)
     if stage is None:
         name, stage = name or plan.entry, stages[plan.entry]
     while name or not stage.is_exit:
@@ -94,11 +93,7 @@ def _steps(run: RunContext, stage: CompiledNode | None, name: str) -> Task[tuple
             name = edge.target
         enter(name)
         if jot is not None:
-            try:
-                seek(at)
-                jot(pack(now_ns(), encoded(name, "utf-8", "replace")))
-            except (OSError, ValueError):  # there is no room, or the store is closed: then nobody else is told
-                jot = None
+            jot(now_ns(), name.encode("utf-8", "replace"))
         if watched:
             yield from announce_entry(run, stage, edge, name, begins=left > 0)
         if not left:
@@ -156,12 +151,12 @@ def _steps(run: RunContext, stage: CompiledNode | None, name: str) -> Task[tuple
     return None
 
 
-def _jotting(run: RunContext) -> tuple[Any, ...]:
-    """Return how to write down, for other processes, which node is under way, if they are told that."""
+def _jotting(run: RunContext) -> Callable[[int, bytes], None] | None:
+    """Return a function that notes for other processes which node is under way, if they can look."""
     hold, plan = run.services.hold, run.plan
     if hold is None or hold.holds is None or run.outer_step is not None or plan.interval != 1 or plan.write_behind:
-        return _UNSEEN
-    return hold.holds.jotting(hold) or _UNSEEN
+        return None
+    return hold.holds.jotting(hold)
 
 
 def _function(run: RunContext, stage: CompiledNode) -> Callable[[State], Any]:

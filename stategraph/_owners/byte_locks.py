@@ -16,7 +16,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import cache, partial
 from hashlib import blake2b
-from io import FileIO
+from mmap import mmap
 from pathlib import Path
 from typing import TypeAlias
 
@@ -43,8 +43,8 @@ _UNTIL_NOTED = 0.1  # seconds from the lock to the note, on a busy machine
 _IS_BRIEF = struct.calcsize("<QqI")  # where a note says that it is for a moment only
 
 
-Jotting: TypeAlias = tuple[Callable[[int], int], Callable[[bytes], int | None], Callable[..., bytes], int]
-"""How to write down which node is under way; see `LockFile.jotting`."""
+Jotting: TypeAlias = Callable[[int, bytes], None]
+"""Notes which node is under way; see `LockFile.jotting`."""
 
 
 class LockFile:
@@ -60,6 +60,7 @@ class LockFile:
 
     def __init__(self, path: Path, *, read_only: bool = False) -> None:
         self._path = path
+        self._jots: mmap | None = None
         mode = os.O_RDONLY if read_only else os.O_RDWR | os.O_CREAT
         self._fd = os.open(path, mode | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         status = os.fstat(self._fd)
@@ -71,10 +72,6 @@ class LockFile:
     def __del__(self) -> None:
         with suppress(AttributeError, OSError):  # it was never opened
             os.close(self._fd)
-        jots: FileIO | None = vars(self).get("_jots")
-        if jots is not None:
-            with suppress(OSError):
-                jots.close()  # a run that still has it does not write to another file that is given its number
 
     @property
     def is_there(self) -> bool:
@@ -97,26 +94,31 @@ class LockFile:
         return True
 
     def jotting(self, byte: int) -> Jotting | None:
-        """Return how to write down which node is under way in a run whose byte is locked, at no Python call.
+        """Return a function that notes the node under way in a run whose byte is locked: when it began, and its name.
 
-        That is what seeks and what writes, what packs the time and the name, and where they go. None where nobody could
-        look. Runs that write at the same time may garble that, which then says nothing: each knows its byte.
+        It writes to memory that is shared with other processes, and costs no system call. None where they could not
+        look. Runs whose notes share a place may garble them; a note that does not fit its byte says nothing.
         """
-        if not CAN_SEE:
+        if not _OF_FILE:
             return None
+        at = byte % _NOTES * _JOT.size
         try:
-            jots: FileIO = vars(self).get("_jots") or self._opened_once_more()
-        except OSError:  # as where there are no descriptors left
+            jots = self._jots = self._jots or self._mapped()
+            os.posix_fallocate(self._fd, _JOTS + at, _JOT.size)  # or a full disk would end the process
+        except OSError:  # there is no room, or there are no descriptors left
             return None
-        return jots.seek, jots.write, partial(_JOT.pack, byte), _JOTS + byte % _NOTES * _JOT.size
+        return partial(_JOT.pack_into, jots, at, byte)
 
-    def _opened_once_more(self) -> FileIO:
-        """Open the file for what a run may hold on to, and a forked child: it keeps nothing locked."""
-        opened = FileIO(os.open(self._path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW), "r+")
-        jots: FileIO = vars(self).setdefault("_jots", opened)
-        if jots is not opened:  # another thread was quicker
-            opened.close()
-        return jots
+    def _mapped(self) -> mmap:
+        """Map the notes into memory, of the file opened once more: a run may hold on to it, and it locks nothing."""
+        size = _NOTES * _JOT.size
+        if os.fstat(self._fd).st_size < _JOTS + size:
+            os.ftruncate(self._fd, _JOTS + size)
+        fd = os.open(self._path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+        try:
+            return mmap(fd, size, offset=_JOTS)
+        finally:
+            os.close(fd)
 
     def unlock(self, byte: int) -> None:
         """Let go of a byte. Whoever locks it next and has not noted that yet seems to have it for a moment only."""

@@ -12,9 +12,9 @@ import threading
 import weakref
 from collections.abc import Collection, Iterable
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias
+from typing import Protocol, TypeAlias
 
-from stategraph._owners.byte_locks import CAN_LOCK, CAN_SEE, LockFile, byte_of
+from stategraph._owners.byte_locks import CAN_LOCK, CAN_SEE, Jotting, LockFile, byte_of
 from stategraph._owners.holds import Hold, busy
 from stategraph._owners.shared import SharedHolds
 from stategraph._values.provenance import Owner
@@ -135,7 +135,7 @@ class FileHolds(SharedHolds[Fences]):
             hold.byte = 0  # nobody unlocks what is another's
             return False
 
-    def jotting(self, hold: Hold) -> Any:
+    def jotting(self, hold: Hold) -> Jotting | None:
         locks = self._locks
         return locks.jotting(hold.byte) if locks is not None and hold.byte else None
 

@@ -170,9 +170,8 @@ class Holds:
             self._cancelled.pop(hold.run_id, None)
             hold.is_cancelled = False
 
-    def jotting(self, hold: Hold) -> Any:
-        """Return how to write down, for other processes, what is under way: see `LockFile.jotting`; None if they do not
-        look."""
+    def jotting(self, hold: Hold) -> Callable[[int, bytes], None] | None:
+        """Return a function that notes for other processes which node is under way; None if they do not look."""
         return None
 
     def release(self, hold: Hold) -> None:
