@@ -70,10 +70,10 @@ class Guard:
 
     def _placed(self, scope: Scope) -> Scope:
         """Return a request with the path that the browser knows. Some proxies and servers leave out the beginning."""
-        inner = scope.get("root_path", "")
-        root, path = f"{self.root_path}{inner}", scope["path"]
-        left_out = next((begin for begin in (root, inner) if path.startswith(f"{begin}/")), "")
-        return {**scope, "root_path": root, "path": f"{root}{path.removeprefix(left_out)}"}
+        given = scope.get("root_path", "")
+        root, path = f"{self.root_path}{given}", scope["path"]
+        begin = next((begin for begin in (root, given) if path.startswith(f"{begin}/")), "")
+        return {**scope, "root_path": root, "path": f"{root}{path.removeprefix(begin)}"}
 
     def _refused(self, scope: Scope) -> Response | None:
         """Return what a request is answered with that does not come to the page; None if it does."""
