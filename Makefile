@@ -63,7 +63,7 @@ bench: $(BENCH)/bench.stamp  ## Measure stategraph beside other libraries, in an
 	@$(BENCH)/bin/python -m benchmarks $(if $(ALL),--all)
 
 clean:  ## Remove all that was made here, the environments too
-	rm -rf .venv .venv-* .coverage .coverage.* .hypothesis .mypy_cache .pytest_cache .ruff_cache build dist
+	rm -rf .venv .venv-* .cache .coverage .coverage.* .hypothesis .mypy_cache .pytest_cache .ruff_cache build dist
 	rm -rf stdlib-audit-demo stdlib-audit-store stdlib-audit.md
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 

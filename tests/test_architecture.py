@@ -14,7 +14,7 @@ PAGE = "ARCHITECTURE.md"
 TEXT = text_of(PAGE)
 PACKAGE = Path(stategraph.__file__).parent
 
-OTHER_MEANINGS: dict[str, set[str]] = {}
+OTHER_MEANINGS: dict[str, set[str]] = {"session": {"session", "_begin_session"}}  # of a browser, with the page
 """Identifiers that have a word of the column "not" in another sense than the one that is replaced there."""
 
 

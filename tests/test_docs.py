@@ -24,7 +24,7 @@ from tests.pages import (
 from tests.postgres_server import dsn
 from tests.redis_server import url
 
-PAGES = sorted(f"docs/{page.name}" for page in (ROOT / "docs").glob("*.md"))
+PAGES = sorted(page.relative_to(ROOT).as_posix() for page in (ROOT / "docs").rglob("*.md"))
 INDEX = "docs/README.md"
 
 

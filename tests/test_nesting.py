@@ -458,10 +458,13 @@ def test_async_nodes_within_need_aexecute() -> None:
 
 
 def test_events_tell_both_graphs(memory_play: Scene) -> None:
-    """Each under its name."""
+    """Each under its name, to the observer of the outer graph alone."""
     recorder = Recorder(EventType.GRAPH_START, EventType.GRAPH_COMPLETE)
-    memory_play.execute(outer_graph(inner_graph(traces("a")).as_node(), memory_play.store, observer=recorder))
+    unheard = Recorder(EventType.GRAPH_START, EventType.GRAPH_COMPLETE)
+    inner = inner_graph(traces("a"), observer=unheard)
+    memory_play.execute(outer_graph(inner.as_node(), memory_play.store, observer=recorder))
 
+    assert unheard.events == []
     assert [(event.type.value, event.source) for event in recorder.events] == [
         ("graph.start", "outer"),
         ("graph.start", "inner"),

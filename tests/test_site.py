@@ -1,63 +1,61 @@
-"""The site: each page has its place in it, and links lead where files are. `make docs` looks at what is built."""
+"""The site: each page has its place, and the reference every public name. `make docs` looks at what is built."""
 
+import importlib
+import pkgutil
+import re
 import sys
+import tomllib
+from typing import Any
 
 import pytest
 
+import stategraph
 from tests.pages import ROOT
 
-sys.path.insert(0, str(ROOT / "tools"))
+REFERENCE = sorted((ROOT / "docs" / "reference").glob("*.md"))
+MODULES = ["stategraph"] + [
+    found.name
+    for found in pkgutil.walk_packages(stategraph.__path__, "stategraph.")
+    if "._" not in found.name and not found.name.startswith("stategraph.cli")  # its reference is docs/command-line.md
+]
 
-import make_site
 
-PAGES = [f"docs/{page.name}" for page in (ROOT / "docs").glob("*.md")]
+def pages_in(navigation: Any) -> list[str]:
+    """-> the pages that a navigation names, in their order."""
+    if isinstance(navigation, str):
+        return [navigation]
+    below = navigation.values() if isinstance(navigation, dict) else navigation
+    return [page for part in below for page in pages_in(part)]
 
 
 def test_each_page_is_in_the_navigation_once():
     """And the navigation names no other."""
-    named = sorted(page for pages in make_site.NAVIGATION.values() for page in pages)
-    assert named == sorted(make_site.place_of(file) for file in {*PAGES, *make_site.FILES} - {"LICENSE"})
+    project = tomllib.loads((ROOT / "zensical.toml").read_text(encoding="utf-8"))["project"]
+    pages = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
+    assert sorted(pages_in(project["nav"])) == sorted(page.relative_to(ROOT).as_posix() for page in pages)
 
 
-@pytest.mark.parametrize(
-    ("file", "link", "led"),
-    [
-        ("README.md", "docs/state.md#how", "state.md#how"),
-        ("README.md", "docs/README.md#examples", "guide.md#examples"),
-        ("README.md", "docs/images/review.svg", "images/review.svg"),
-        ("README.md", "LICENSE", "license.md"),
-        ("README.md", "#install", "#install"),
-        ("README.md", "https://semver.org", "https://semver.org"),
-        ("docs/state.md", "../ARCHITECTURE.md", "architecture.md"),
-        ("docs/state.md", "../examples/crawl.py", "examples/crawl.md"),
-        ("docs/state.md", "../tests/conftest.py", "development.md"),
-        ("docs/state.md", "stores.md", "stores.md"),
-    ],
-)
-def test_links_lead_where_files_are_in_the_site(file, link, led):
-    """Whatever they are called in the repository."""
-    assert make_site.with_links(f"a [link]({link}) here", file) == f"a [link]({led}) here"
+@pytest.fixture(scope="module")
+def described():
+    """Return what the reference describes, by the paths that it gives."""
+    paths = [path for page in REFERENCE for path in re.findall(r"^::: (\S+)$", page.read_text(), re.MULTILINE)]
+    assert len(paths) == len(set(paths))
+    return {path: getattr(importlib.import_module(path.rpartition(".")[0]), path.rpartition(".")[2]) for path in paths}
 
 
-def test_code_is_left_alone():
-    """What looks like a link there is none."""
-    code = "```python\nx = a[0](docs/state.md)\n```"
-    assert make_site.with_links(code, "README.md") == code
+def test_every_public_name_is_in_the_reference(described):
+    """Those in `__all__` of public modules, each under a path from which it can be imported."""
+    made = [importlib.import_module(module) for module in MODULES]
+    public = {(module.__name__, name) for module in made for name in getattr(module, "__all__", ())}
+    there = [(path.rpartition(".")[2], thing) for path, thing in described.items()]
+    lost = [
+        f"{module}.{name}"
+        for module, name in sorted(public)
+        if not any(name == last and thing is getattr(sys.modules[module], name) for last, thing in there)
+    ]
+    assert lost == []
 
 
-@pytest.mark.inside
-def test_what_is_wrong_with_a_built_page_is_found(tmp_path):
-    """Links that lead nowhere, and anchors that are not there."""
-    (tmp_path / "other.html").write_text('<p id="here">', encoding="utf-8")
-    pages = {tmp_path / "other.html": make_site._Page('<p id="here">')}
-    page = tmp_path / "page.html"
-    leads = {link: make_site._leads(page, link, pages) for link in ("other.html#here", "other.html#there", "gone.html")}
-    assert leads == {"other.html#here": True, "other.html#there": False, "gone.html": False}
-    assert make_site._Page('<script src="https://cdn.example/x.js">').loads == ["https://cdn.example/x.js"]
-    assert make_site._is_elsewhere("https://cdn.example/x.js")
-
-
-@pytest.mark.parametrize("module", make_site.MODULES)
-def test_the_reference_has_names(module):
-    """Every public module has some."""
-    assert make_site.public_names(module)
+def test_the_reference_has_public_names_alone(described):
+    """No part of a path is private."""
+    assert [path for path in described if "._" in path] == []

@@ -12,7 +12,9 @@ from stategraph._util.validators import Allowed, check_fields, is_count, is_name
 from stategraph.errors import ConfigError
 
 Durability: TypeAlias = Literal["sync", "async", "exit"]
+"""When a State is saved: before the next node begins, beside it, or at the end of the call."""
 Retention: TypeAlias = Literal["latest", "full", "windowed"]
+"""Which checkpoints of a run are kept: the newest, all, or the newest few."""
 
 
 def _to_keys(value: Any) -> Any:

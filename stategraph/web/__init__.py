@@ -28,6 +28,7 @@ def app(
     *,
     token: str | None = None,
     hosts: Collection[str] = ("localhost", "127.0.0.1", "[::1]"),
+    root_path: str = "",
 ) -> Guard:
     """Return the page as an ASGI application, to be served or mounted.
 
@@ -36,13 +37,15 @@ def app(
     Args:
         store: Whose runs are shown.
         graphs: Runs of these can be answered, resumed, cancelled, forked and rolled back; others are only shown.
-        token: Whoever gives it in an address, ``/?token=...``, is let in, and known by a cookie from then on. One is
-            made if none is given: it is the attribute `token` of what is returned. An empty one lets in everybody
-            who reaches the page: only for an application that asks who it is.
+        token: A browser that gives it in an address, ``/?token=...``, is let in, and known by a session cookie until
+            this process ends. One is made if none is given: it is the attribute `token` of the result. An empty one
+            lets in everybody who reaches the page: only for an application that has a login of its own.
         hosts: The names, without ports, under which the page is reached; requests for others are refused.
+        root_path: The path under which a reverse proxy has the page, such as ``/runs``. The proxy may leave it out of
+            the requests that it passes on, or not. `Mount` of starlette says it by itself.
 
     Raises:
-        ConfigError: two graphs have the same name.
+        ConfigError: two graphs have the same name, or a host has no name.
         ImportError: starlette or jinja2 is missing.
     """
     if find_spec("starlette") is None or find_spec("jinja2") is None:
@@ -54,6 +57,6 @@ def app(
     for graph in graphs:
         if by_name.setdefault(graph.name, graph) is not graph:
             raise ConfigError("graphs", graph.name, "a name of its own for each graph")
-    guard = Guard(token, frozenset(hosts))
+    guard = Guard(token, hosts, root_path)
     guard.app = Pages(store, by_name, guard.csrf).routed()
     return guard

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import hmac
 import secrets
-from collections.abc import Mapping
-from hashlib import sha256
+from collections import deque
+from collections.abc import Iterable, Mapping
 from http.cookies import CookieError, SimpleCookie
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from stategraph.errors import ConfigError
 
 _HEADERS = {
     "content-security-policy": (
@@ -25,6 +27,7 @@ _HEADERS = {
     "cross-origin-resource-policy": "same-origin",
     "cross-origin-opener-policy": "same-origin",
 }
+_MOST_SESSIONS = 1_000  # the oldest goes first: its browser takes the address with the token again
 _NOT_LET_IN = "Open the address that was printed when the page was started: it has the token."
 
 
@@ -34,16 +37,19 @@ class Guard:
     Args:
         token: The token; one is made if it is None, and none is asked for if it is empty.
         hosts: The names under which the page is reached.
+        root_path: The path under which a reverse proxy has the page.
     """
 
     app: ASGIApp
 
-    def __init__(self, token: str | None, hosts: frozenset[str]) -> None:
+    def __init__(self, token: str | None, hosts: Iterable[str], root_path: str) -> None:
         self.token = secrets.token_urlsafe(24) if token is None else token
-        self.hosts = hosts
+        self.hosts = frozenset(map(host_of, hosts))
         self.csrf = secrets.token_urlsafe(24)
+        self.root_path = f"/{root_path.strip('/')}".rstrip("/")
         # Cookies are the same for all ports of a host: another page beside this one has a cookie of its own.
-        self._cookie = f"stategraph_{sha256(self.token.encode()).hexdigest()[:12]}"
+        self._cookie = f"stategraph_{secrets.token_hex(6)}"
+        self._sessions: deque[str] = deque(maxlen=_MOST_SESSIONS)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request, if it is one that is let in."""
@@ -58,14 +64,22 @@ class Guard:
                     headers.setdefault(name, value)
             await send(message)
 
+        scope = self._placed(scope)
         refused = self._refused(scope)
         await (refused or self.app)(scope, receive, send_with_headers)
+
+    def _placed(self, scope: Scope) -> Scope:
+        """Return a request with the path that the browser knows. Some proxies and servers leave out the beginning."""
+        given = scope.get("root_path", "")
+        root, path = f"{self.root_path}{given}", scope["path"]
+        begin = next((begin for begin in (root, given) if path.startswith(f"{begin}/")), "")
+        return {**scope, "root_path": root, "path": f"{root}{path.removeprefix(begin)}"}
 
     def _refused(self, scope: Scope) -> Response | None:
         """Return what a request is answered with that does not come to the page; None if it does."""
         headers = Headers(scope=scope)
         host = headers.get("host", "")
-        if _name_of(f"//{host}") not in self.hosts:  # else any name that resolves to this machine would do
+        if _name_of(host) not in self.hosts:  # else any name that resolves to this machine would do
             return PlainTextResponse(f"This page is not reached under this name; {self._reached_under()}", 421)
         origin = headers.get("origin")
         if origin is not None and urlsplit(origin).netloc != host:
@@ -78,29 +92,59 @@ class Guard:
         return self._not_let_in(scope, headers)
 
     def _reached_under(self) -> str:
-        return f"{', '.join(sorted(self.hosts))} is right."
+        return f"{', '.join(sorted(self.hosts))} is right. --allow-host, or hosts= of stategraph.web.app, adds a name."
 
     def _not_let_in(self, scope: Scope, headers: Mapping[str, str]) -> Response | None:
         if not self.token:
             return None
-        given = parse_qs(scope.get("query_string", b"").decode("latin-1")).get("token", [""])[0]
-        if self._is_token(given) and scope["method"] == "GET":
-            root = scope.get("root_path", "")
-            response = RedirectResponse(f"{root}/", 303)
-            response.set_cookie(self._cookie, self.token, path=f"{root}/", httponly=True, samesite="strict")
+        asked = parse_qsl(scope.get("query_string", b"").decode("latin-1"), keep_blank_values=True)
+        given = next((value for name, value in asked if name == "token"), "")
+        if _is_same(given, self.token) and scope["method"] == "GET":
+            rest = urlencode([(name, value) for name, value in asked if name != "token"])
+            # Two slashes at the beginning would name another host.
+            path = f"/{quote(scope['path'].lstrip('/'))}"
+            response = RedirectResponse(f"{path}?{rest}" if rest else path, 303)
+            self._begin_session(response, scope)
             return response
-        if self._is_token(_cookie_of(headers.get("cookie", ""), self._cookie)):
+        session = _cookie_of(headers.get("cookie", ""), self._cookie)
+        if any(_is_same(session, one) for one in self._sessions):
             return None
         return PlainTextResponse(_NOT_LET_IN, 401)
 
-    def _is_token(self, given: str) -> bool:
-        return hmac.compare_digest(given.encode(errors="replace"), self.token.encode())
+    def _begin_session(self, response: Response, scope: Scope) -> None:
+        """Give the browser a cookie that opens the page until this process ends."""
+        session = secrets.token_urlsafe(24)
+        self._sessions.append(session)
+        response.set_cookie(
+            self._cookie,
+            session,
+            path=f"{scope['root_path']}/",
+            secure=scope.get("scheme") == "https",
+            httponly=True,
+            samesite="strict",
+        )
 
 
-def _name_of(address: str) -> str:
-    """Return the name of the host in an address, without the port."""
+def _is_same(given: str, secret: str) -> bool:
+    return hmac.compare_digest(given.encode(errors="replace"), secret.encode())
+
+
+def host_of(given: str) -> str:
+    """Return the name of a host that requests may give.
+
+    Raises:
+        ConfigError: the text names no host.
+    """
+    name = _name_of(given)
+    if not name:
+        raise ConfigError("hosts", given, "a name such as 'runs.example' or '[::1]'")
+    return name
+
+
+def _name_of(host: str) -> str:
+    """Return the name in a Host header, without the port; empty if there is none."""
     try:
-        name = urlsplit(address).hostname or ""
+        name = urlsplit(f"//{host}").hostname or ""
     except ValueError:
         return ""
     return f"[{name}]" if ":" in name else name

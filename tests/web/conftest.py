@@ -27,8 +27,8 @@ def page(store, graph):
     return let_in(app(store, [graph]))
 
 
-def let_in(guard):
+def let_in(guard, address="http://localhost:7420"):
     """Return a client that has the token."""
-    client = TestClient(guard, base_url="http://localhost:7420")
+    client = TestClient(guard, base_url=address)
     client.get(f"/?token={guard.token}")
     return client

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import contextmanager
 from enum import Enum
 from typing import Literal
 from urllib.parse import quote
@@ -14,6 +15,9 @@ from urllib.parse import quote
 import attrs
 import httpx2 as httpx
 import pytest
+from starlette.applications import Starlette
+from starlette.routing import Mount
+from starlette.testclient import TestClient
 
 from stategraph import ConfigError, ExecutionError, MapNode, State, StateGraph
 from stategraph.stores.memory import MemoryStore
@@ -368,9 +372,7 @@ def test_without_a_graph_runs_are_only_shown(store, graph):
 
 
 def test_only_who_has_the_token_is_let_in(store):
-    """It becomes a cookie that scripts and other sites do not see."""
-    from starlette.testclient import TestClient
-
+    """They get a session cookie that scripts and other sites do not see."""
     guard = app(store)
     client = TestClient(guard, base_url="http://localhost:7420")
 
@@ -384,6 +386,57 @@ def test_only_who_has_the_token_is_let_in(store):
     assert client.get("/static/page.css").status_code == 200
 
 
+def test_the_cookie_is_of_one_session_and_of_one_process(store):
+    """It is not the token, and another process with the same token does not know it."""
+    first, second = (let_in(app(store, token="of-all-processes")) for _ in range(2))
+    again = let_in(first.app)
+    (cookie,), (other,) = first.cookies.values(), again.cookies.values()
+
+    assert "of-all-processes" not in cookie
+    assert len(cookie) > 30
+    assert cookie != other
+    assert [client.get("/").status_code for client in (first, second, again)] == [200, 200, 200]
+    for value in (cookie, "of-all-processes", ""):
+        stale = {"cookie": f"{next(iter(second.cookies))}={value}"}
+        assert TestClient(second.app, base_url="http://localhost").get("/", headers=stale).status_code == 401
+
+
+@pytest.mark.parametrize(("scheme", "is_secure"), [("http", False), ("https", True)])
+def test_the_cookie_stays_with_https(store, scheme, is_secure):
+    """If the page was reached by it."""
+    guard = app(store)
+    client = TestClient(guard, base_url=f"{scheme}://localhost")
+
+    cookie = client.get(f"/?token={guard.token}", follow_redirects=False).headers["set-cookie"]
+
+    assert ("Secure" in cookie.split("; ")) is is_secure
+    assert client.get("/").status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("address", "led"),
+    [
+        ("/?token={}", "/"),
+        ("/run?id=a%26b&token={}&row=2", "/run?id=a%26b&row=2"),
+        ("/run?id=%C3%A4%2F%231&tok%65n={}", "/run?id=%C3%A4%2F%231"),
+        ("//evil.example/run?token={}", "//evil.example/run"),
+        ("/%5C%5Cevil.example/run?token={}", "/%5C%5Cevil.example/run"),
+        ("/%3Fid=1?token={}", "/%3Fid%3D1"),
+        ("/run%0D%0Ax:y?token={}", "/run%0D%0Ax%3Ay"),
+    ],
+)
+@pytest.mark.parametrize("root", ["", "/tools/runs"])
+def test_a_link_with_the_token_leads_to_the_same_page_without_it(store, address, led, root):
+    """On this host, whatever the link says."""
+    guard = app(store, root_path=root)
+    client = TestClient(guard, base_url="http://localhost:7420")
+
+    let = client.get("http://localhost:7420" + address.format(guard.token), follow_redirects=False)
+
+    on_this_host = "/" + (root + led).lstrip("/")
+    assert (let.status_code, let.headers["location"]) == (303, on_this_host)
+
+
 @pytest.mark.parametrize(
     ("headers", "code"),
     [
@@ -391,6 +444,8 @@ def test_only_who_has_the_token_is_let_in(store):
         ({"host": "localhost.evil.example:7420"}, 421),
         ({"host": "localhost:7420"}, 200),
         ({"host": "[::1]:7420"}, 200),
+        ({"host": "LOCALHOST"}, 200),
+        ({"host": "localhost@evil.example"}, 421),
         ({"host": ""}, 421),
         ({"host": "[::1"}, 421),
         ({"origin": "http://evil.example"}, 403),
@@ -402,6 +457,24 @@ def test_host_and_origin_are_those_of_the_page(page, headers, code):
     """A name that another resolves to this machine, or a page of another site, gets nothing."""
     cookie = "; ".join(f"{name}={value}" for name, value in page.cookies.items())
     assert page.get("/", headers={**headers, "cookie": cookie}).status_code == code
+
+
+@pytest.mark.parametrize("given", ["runs.example", "Runs.Example", "runs.example:8443"])
+def test_a_host_that_was_named_is_let_in(store, given):
+    """However it is written; all others are refused, and the answer says what would let them in."""
+    client = let_in(app(store, hosts=[given]), "http://runs.example")
+
+    assert client.get("/").status_code == 200
+    refused = client.get("/", headers={"host": "localhost"})
+    assert refused.status_code == 421
+    assert "--allow-host" in refused.text
+
+
+@pytest.mark.parametrize("given", ["", ":80", "[::1"])
+def test_a_host_without_a_name_is_refused(store, given):
+    """It would let in requests that say none."""
+    with pytest.raises(ConfigError, match=r"runs\.example"):
+        app(store, hosts=[given])
 
 
 def test_a_form_of_another_page_is_refused(page, store, graph):
@@ -438,10 +511,6 @@ def test_a_browser_is_told_to_run_nothing_else(page):
 
 def test_it_can_be_mounted_in_an_application():
     """Under a path, and with an empty token where that application asks who it is."""
-    from starlette.applications import Starlette
-    from starlette.routing import Mount
-    from starlette.testclient import TestClient
-
     with MemoryStore() as store:
         graph = asks(store)
         graph.execute(State(run_id="r"))
@@ -453,6 +522,29 @@ def test_it_can_be_mounted_in_an_application():
         assert client.get("/runs/run", params={"id": "r"}).status_code == 200
         done = change_at(client, "/runs", "r", store)
         assert done.headers["location"] == "/runs/run?id=r"
+
+
+@pytest.mark.parametrize("sent", ["", "/tools/runs"], ids=["left out", "passed on"])
+@pytest.mark.parametrize("given", ["/tools/runs", "tools/runs/"])
+def test_it_can_stand_behind_a_proxy_under_a_path(store, graph, given, sent):
+    """Which the proxy leaves out of requests, or not: what the browser is given has the path."""
+    graph.execute(State({"photos": []}, run_id="claim"))
+    guard = app(store, [graph], root_path=given)
+    client = TestClient(guard, base_url="http://localhost:7420")
+    let = client.get(f"{sent}/run?id=claim&token={guard.token}", follow_redirects=False)
+    assert let.headers["location"] == "/tools/runs/run?id=claim"
+    assert "Path=/tools/runs/" in let.headers["set-cookie"].split("; ")
+    cookie = {"cookie": let.headers["set-cookie"].partition(";")[0]}
+
+    shown = client.get(f"{sent}/run?id=claim", headers=cookie).text
+    for address in re.findall(r'(?:href|src|action|data-watch)="([^"#?]+)', shown):
+        assert address.startswith("/tools/runs/")
+        path = sent + address.removeprefix("/tools/runs")
+        assert client.get(path, headers=cookie).status_code != 401
+    assert client.get(f"{sent}/static/page.css", headers=cookie).status_code == 200
+    data = {"do": "cancel", "id": "claim", "csrf": shown.partition('name="csrf" value="')[2].partition('"')[0]}
+    done = client.post(f"{sent}/change", data=data, headers=cookie, follow_redirects=False)
+    assert done.headers["location"] == "/tools/runs/run?id=claim"
 
 
 def change_at(client, root, run_id, store):
@@ -471,23 +563,59 @@ def test_two_graphs_of_one_name_are_refused(store):
 # --------------------------------------------------------------------------- the command
 
 
+@contextmanager
+def serving(folder, *options):
+    """Serve a store by the command; yield the process and the address that it prints."""
+    with SqliteStore(folder / "runs.db") as store:
+        store.save(State(run_id="one"))
+    command = [sys.executable, "-m", "stategraph.cli", "--store", "runs.db", "ui", "--port", "0", *options]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, cwd=folder, env=environment(), stdout=pipe, stderr=pipe, text=True) as process:
+        try:
+            assert process.stdout is not None
+            yield process, process.stdout.readline().strip()
+        finally:
+            process.send_signal(signal.SIGINT)
+            process.communicate(timeout=60)
+
+
 def test_the_command_prints_an_address_and_serves_it(tmp_path):
     """Until it is interrupted; whoever has the address is let in."""
-    with SqliteStore(tmp_path / "runs.db") as store:
-        store.save(State(run_id="one"))
-    command = [sys.executable, "-m", "stategraph.cli", "--store", "runs.db", "ui", "--port", "0"]
-    with subprocess.Popen(command, cwd=tmp_path, env=environment(), stdout=subprocess.PIPE, text=True) as serving:
-        assert serving.stdout is not None
-        address = serving.stdout.readline().strip()
-        with httpx.Client(follow_redirects=True) as client:
-            shown = client.get(address).text
-            refused = httpx.get(address.partition("?")[0]).status_code
-        serving.send_signal(signal.SIGINT)
+    with serving(tmp_path) as (process, address), httpx.Client(follow_redirects=True) as client:
+        shown = client.get(address).text
+        refused = httpx.get(address.partition("?")[0]).status_code
 
     assert re.fullmatch(r"http://127\.0\.0\.1:\d+/\?token=.{32}", address)
     assert ">one<" in shown
     assert refused == 401
-    assert serving.returncode == 130
+    assert process.returncode == 130
+
+
+def test_the_command_serves_other_machines_under_the_names_that_it_is_given(tmp_path):
+    """The address that it prints has the first; with HTTPS, as a proxy on this machine says, cookies stay with it."""
+    options = ("--host", "0.0.0.0", "--allow-host", "runs.example", "--allow-host", "other.example")
+    with serving(tmp_path, *options, "--root-path", "/runs") as (_, address):
+        found = re.fullmatch(r"http://runs\.example:(\d+)(/runs/\?token=.{32})", address)
+        assert found is not None, address
+        here = f"http://127.0.0.1:{found[1]}"
+        for host in ("runs.example", f"other.example:{found[1]}", f"127.0.0.1:{found[1]}"):
+            let = httpx.get(here + found[2], headers={"host": host})
+            assert (let.status_code, let.headers["location"]) == (303, "/runs/")
+            assert "Secure" not in let.headers["set-cookie"]
+            cookie = let.headers["set-cookie"].partition(";")[0]
+            assert ">one<" in httpx.get(f"{here}/runs/", headers={"host": host, "cookie": cookie}).text
+        secure = httpx.get(here + found[2], headers={"host": "runs.example", "x-forwarded-proto": "https"})
+        assert "Secure" in secure.headers["set-cookie"]
+        assert httpx.get(here + found[2], headers={"host": "evil.example"}).status_code == 421
+
+
+def test_the_command_says_that_other_machines_need_a_name(tmp_path):
+    """Where it listens to all, and none was given; the address is one of this machine."""
+    with serving(tmp_path, "--host", "0.0.0.0") as (process, address):
+        notes = process.stderr.readline() + process.stderr.readline()
+        assert httpx.get(address).status_code == 303
+
+    assert "--allow-host" in notes
 
 
 def test_the_command_says_where_nothing_can_listen(tmp_path, monkeypatch):
