@@ -301,6 +301,71 @@ class TestParts:
         assert sorted(done) == [1, 2, 3]
 
 
+class TestPartsThatFinishTogether:
+    """More async parts than workers, several of which finish in one turn of the event loop."""
+
+    @pytest.mark.parametrize("how", ["close", "with", "throw"])
+    @pytest.mark.parametrize("kind", ["items", "branches"])
+    def test_leaving_at_the_first(self, play: Scene, kind: str, how: str) -> None:
+        """The run stops, lets go of its id, and goes on with the parts that are left; an error comes out."""
+        done: list[int] = []
+
+        async def part(number: int) -> dict[str, Any]:
+            await asyncio.sleep(0)
+            done.append(number)
+            return {f"part {number}": True}
+
+        def branch(number: int) -> Any:
+            async def run(state: State) -> dict[str, Any]:
+                return await part(number)
+
+            return run
+
+        branches = {str(number): branch(number) for number in range(8)}
+        node = MapNode(part, "items", "out", 2) if kind == "items" else ParallelNode(branches, 2)
+        graph = make_graph({"each": node, "end": returns({})}, store=play.store, preserve=True)
+        given = State({"items": list(range(8))}, run_id=RUN)
+
+        held: object = None
+        with pytest.raises(KeyError, match="mine") if how == "throw" else contextlib.nullcontext():
+            held = _leave_first(play, graph, given, how)  # or a finaliser would end the run
+        assert play.store.load(RUN).status is not RunStatus.COMPLETED
+        final = play.resume(graph, wait=5)
+
+        assert final.status is RunStatus.COMPLETED
+        assert sorted(done) == [*range(8)]
+        del held
+
+
+def _leave_first(play: Scene, graph: StateGraph, given: State, how: str) -> object:
+    """Take the first State of a stream, and leave it; return the stream."""
+    if play.call is not call_async:
+        shown = graph.stream(given)
+        next(shown)
+        match how:
+            case "throw":
+                shown.throw(KeyError("mine"))
+            case "close":
+                shown.close()
+            case _:
+                shown.__exit__(None, None, None)
+        return shown
+
+    async def main() -> object:
+        shown = graph.astream(given)
+        await anext(shown)
+        match how:
+            case "throw":
+                await shown.athrow(KeyError("mine"))
+            case "close":
+                await shown.aclose()
+            case _:
+                await shown.__aexit__(None, None, None)
+        return shown
+
+    return asyncio.run(main())
+
+
 class TestGraphsAsParts:
     """Items and branches that are graphs, as they finish."""
 

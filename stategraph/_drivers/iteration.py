@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from stategraph._drivers.endings import left, raised_after
 from stategraph._drivers.sync import Performer, Shown, carry_out
-from stategraph._protocol.commands import Command, Stopped, Task
+from stategraph._protocol.commands import Command, Show, Stopped, Task
 from stategraph._util.dropped import reaper
 from stategraph.errors import ExecutionError
 from stategraph.state import State
@@ -51,6 +51,7 @@ def _iterate(task: Task[_Answer], signal: StopSignal | None, store: object) -> G
                     raise
                 except BaseException as error:
                     thrown = error
+                    performer.perform[Show] = _pass_over
                     go_on, value = task.throw, left()
             except BaseException as error:
                 if getgeneratorstate(task) != GEN_CLOSED:  # an interrupt, on the way to the task
@@ -66,6 +67,10 @@ def _iterate(task: Task[_Answer], signal: StopSignal | None, store: object) -> G
         raise thrown
     finally:
         del thrown  # or it would hold this frame, which holds it
+
+
+def _pass_over(_: object, __: State) -> None:
+    """Go on at once: the run is stopping, and no caller looks at it."""
 
 
 def _prolong_limits(performer: Performer, seconds: float) -> None:
