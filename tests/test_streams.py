@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import itertools
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Generator, Iterator
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -24,6 +26,7 @@ from stategraph import (
     RunStatus,
     State,
     StateGraph,
+    Updates,
     key_equals,
 )
 from stategraph.stores.memory import MemoryStore
@@ -83,7 +86,7 @@ async def atalks(state: State) -> AsyncIterator[Any]:
     yield "one"
     await asyncio.sleep(0)
     yield "two"
-    yield {"said": ["one", "two"]}
+    yield Updates({"said": ["one", "two"]})
 
 
 def chunks(states: list[State]) -> list[tuple[Any, ...]]:
@@ -466,13 +469,15 @@ class TestGraphsAsParts:
 class TestResults:
     """Of nodes that are generators."""
 
-    @pytest.mark.parametrize("last", [{"n": 1}, "State"])
-    @pytest.mark.parametrize("kind", ["yields", "returns", "async"])
-    def test_what_comes_last(self, memory_play: Scene, kind: str, last: Any) -> None:
-        """A mapping or a State, yielded or returned, is the result; one before that is a chunk."""
+    @pytest.mark.parametrize(
+        ("kind", "last"),
+        [*itertools.product(["yields", "returns", "async"], ["Updates", "State"]), ("returns", "mapping")],
+    )
+    def test_what_comes_last(self, memory_play: Scene, kind: str, last: str) -> None:
+        """Updates or a State, yielded or returned, are the result, and so is a mapping that is returned."""
 
         def result(state: State) -> Any:
-            return state.set("n", 1) if last == "State" else last
+            return {"mapping": {"n": 1}, "Updates": Updates({"n": 1}), "State": state.set("n", 1)}[last]
 
         def yields(state: State) -> Iterator[Any]:
             yield {"chunk": 1}
@@ -486,20 +491,100 @@ class TestResults:
             yield {"chunk": 1}
             yield result(state)
 
-        node = {"yields": yields, "returns": returns, "async": ayields}[kind]
-        states = stream(memory_play, make_graph({"a": node}, store=memory_play.store), "stream", State(run_id=RUN))
+        states = stream(
+            memory_play, _alone({"yields": yields, "returns": returns, "async": ayields}[kind]), "stream", State()
+        )
 
         assert dict(states[-1]) == {"n": 1}
         assert chunks(states) == [({"chunk": 1},)]
 
-    def test_no_result(self, memory_play: Scene) -> None:
-        """As for any node: a run does not go on without one."""
+    @pytest.mark.parametrize("last", [{"n": 1}, {}, MappingProxyType({"n": 1})])
+    @pytest.mark.parametrize("kind", ["sync", "async"])
+    def test_a_dict_that_is_yielded_last(self, memory_play: Scene, kind: str, last: Any) -> None:
+        """It is a chunk. The warning names the node, and says how to give updates."""
+
+        def node(state: State) -> Iterator[Any]:
+            yield "one"
+            yield last
+
+        async def anode(state: State) -> AsyncIterator[Any]:
+            yield "one"
+            yield last
+
+        graph = make_graph({"model": node if kind == "sync" else anode}, store=memory_play.store)
+        with pytest.warns(FutureWarning, match=r"'model'.* chunk .*yield Updates\(\{\.\.\.\}\)"):
+            states = stream(memory_play, graph, "stream", State({"before": 0}, run_id=RUN))
+
+        assert dict(states[-1]) == {"before": 0}
+        assert chunks(states)[-1] == ("one", last)
+
+    @pytest.mark.parametrize("last", ["Updates({})", "Updates", "returned", "State"])
+    def test_chunks_of_a_language_model(self, memory_play: Scene, last: str) -> None:
+        """They are dicts, and there is no warning where the node says what its updates are."""
+
+        def node(state: State) -> Any:
+            yield {"delta": "a"}
+            yield {"delta": "b"}
+            match last:
+                case "returned":
+                    return {"text": "ab"}
+                case "State":
+                    yield state.set("text", "ab")
+                case "Updates":
+                    yield Updates({"text": "ab"})
+                case _:
+                    yield Updates({})
+            return None
+
+        states = stream(memory_play, _alone(node), "stream", State(run_id=RUN))
+
+        assert dict(states[-1]) == ({} if last == "Updates({})" else {"text": "ab"})
+        assert chunks(states)[-1] == ({"delta": "a"}, {"delta": "b"})
+
+    @pytest.mark.parametrize("then", ["yields", "returns"])
+    def test_updates_that_are_not_the_last(self, memory_play: Scene, then: str) -> None:
+        """They would be lost: the node fails."""
+
+        def node(state: State) -> Any:
+            yield Updates({"n": 1})
+            if then == "yields":
+                yield "more"
+                return None
+            return {"m": 1}
+
+        with pytest.raises(ExecutionError, match="after it had yielded its Updates"):
+            memory_play.execute(_alone(node))
+
+    def test_updates_take_a_mapping(self) -> None:
+        """Other values are refused; what a mapping is made of is copied."""
+        data = {"n": 1}
+        updates = Updates(data)
+        data["n"] = 2
+
+        assert updates == {"n": 1}
+        assert repr(updates) == "Updates(data={'n': 1})"
+        with pytest.raises(TypeError, match=r"Updates: \['n'\] is not allowed; a mapping of updates is"):
+            Updates(["n"])  # type: ignore[arg-type]
+        with pytest.raises(AttributeError):
+            updates.data = {}  # type: ignore[misc]
+
+    @pytest.mark.parametrize("kind", ["sync", "async", "nothing at all"])
+    def test_no_updates(self, memory_play: Scene, kind: str) -> None:
+        """A generator that gives none has none."""
 
         def node(state: State) -> Iterator[str]:
             yield "chunk"
 
-        with pytest.raises(ExecutionError, match=r"returned None.*returns \{\}"):
-            memory_play.execute(make_graph({"a": node}, store=memory_play.store))
+        async def anode(state: State) -> AsyncIterator[str]:
+            yield "chunk"
+
+        async def empty(state: State) -> AsyncIterator[str]:
+            for chunk in list[str]():
+                yield chunk
+
+        graph = _alone({"sync": node, "async": anode}.get(kind, empty))
+
+        assert dict(memory_play.execute(graph, State({"before": 0}, run_id=RUN))) == {"before": 0}
 
     @pytest.mark.parametrize("before", [[], ["a"]])
     def test_chunks_that_cannot_be_kept(self, play: Scene, before: list[str]) -> None:
@@ -593,7 +678,7 @@ class TestResults:
         def node(state: State) -> Iterator[Any]:
             yield "one"
             yield "two"
-            yield {"n": 1}
+            yield Updates({"n": 1})
 
         graph = make_graph({"talks": node}, store=memory_play.store, policies={"talks": {"timeout": 0.2}})
         seen: list[State] = []
