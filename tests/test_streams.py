@@ -8,6 +8,7 @@ import gc
 import itertools
 import threading
 import time
+import tracemalloc
 from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from types import MappingProxyType
 from typing import Any
@@ -601,6 +602,37 @@ class TestResults:
         saved = play.store.load(RUN)
         assert saved.error is not None
         assert (saved.status, saved.error.type, saved.partial) == (RunStatus.FAILED, "ValueError", None)
+
+    @pytest.mark.parametrize("is_async", [True, False])
+    def test_many_chunks(self, memory_play: Scene, is_async: bool) -> None:
+        """Each costs the same, however many were before it: so does the State that shows it."""
+
+        def node(state: State) -> Any:
+            yield from range(state["n"])
+            return {}
+
+        async def anode(state: State) -> AsyncIterator[int]:
+            for number in range(state["n"]):
+                yield number
+
+        graph = _alone(anode if is_async else node)
+
+        def peak(count: int) -> int:
+            """Return how many bytes it takes to keep all States of so many chunks."""
+            gc.collect()
+            tracemalloc.start()
+            try:
+                states = stream(memory_play, graph, "stream", State({"n": count}, run_id=RUN))
+                taken = tracemalloc.get_traced_memory()[1]
+            finally:
+                tracemalloc.stop()
+            shown = [state.partial.chunk for state in states if state.partial]
+            assert shown == list(range(count))
+            assert states[count // 2].partial == Partial("talks", tuple(range(count // 2 + 1)))
+            return taken
+
+        peak(10)  # what is imported for the first is there
+        assert peak(4000) < 8 * peak(1000)
 
     @pytest.mark.parametrize("is_async", [True, False])
     def test_a_failure_keeps_what_was_put_out(self, any_play: Scene, is_async: bool) -> None:
