@@ -7,7 +7,7 @@ from typing import Any
 
 import attrs
 
-from stategraph import InterruptNode, MapNode, ParallelNode, RetryPolicy, State, StateGraph
+from stategraph import InterruptNode, MapNode, ParallelNode, RetryPolicy, State, StateGraph, Updates
 from stategraph._drivers.sync import Performer
 from stategraph._engine.calling import cancel
 from stategraph._engine.resume import resume_with
@@ -31,7 +31,7 @@ def _nodes(kind: str, name: str) -> dict[str, Any]:
 
     def chunks(state: State) -> Iterator[Any]:
         yield "chunk"
-        yield _noting(name)(state)
+        yield Updates(_noting(name)(state))
 
     def fails(state: State, context: Any) -> dict[str, Any]:
         if context.attempt == 1:

@@ -33,6 +33,7 @@ from stategraph import (
     RetryPolicy,
     State,
     StateGraph,
+    Updates,
 )
 from tests.scenarios import make_graph
 from tests.simulated_process import TURN, Build, SimulatedProcess, Tool
@@ -243,7 +244,8 @@ def _stream(function: _Function, step: Step) -> _Function:
         for number in range(step.number):
             await asyncio.sleep(0)
             yield number
-        yield function(state, context)
+        result = function(state, context)
+        yield result if isinstance(result, State) else Updates(result)
 
     return astream if step.is_async else stream
 

@@ -21,6 +21,7 @@ from stategraph import (
     RetryPolicy,
     State,
     StateGraph,
+    Updates,
 )
 from tests.scenarios import chain, make_graph
 from tests.simulated_process import Build, SimulatedProcess, Tool
@@ -51,7 +52,7 @@ def _as_async_generator(function: Function) -> Function:
             try:
                 chunk = next(generator)
             except StopIteration as end:
-                yield end.value
+                yield end.value if isinstance(end.value, State) else Updates(end.value)
                 return
             await asyncio.sleep(0)
             yield chunk

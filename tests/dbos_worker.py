@@ -31,6 +31,7 @@ from stategraph import (
     RetryPolicy,
     State,
     StateGraph,
+    Updates,
 )
 from stategraph._dbos import process
 from stategraph._dbos.worker import Worker
@@ -206,7 +207,7 @@ class Scene:
     def streams(self, state: State) -> Iterator[Any]:
         """Emit chunks."""
         yield "one "
-        yield {"streamed": True}
+        yield Updates({"streamed": True})
 
 
 def square(number: int) -> int:

@@ -29,6 +29,7 @@ from stategraph import (
     RetryPolicy,
     State,
     StateGraph,
+    Updates,
 )
 from stategraph._util.code_version import version_of
 from stategraph._values import clock
@@ -202,7 +203,7 @@ class TestHits:
 
         def node(state: State) -> Iterator[Any]:
             yield "chunk"
-            yield {"y": 1}
+            yield Updates({"y": 1})
 
         graph = bench.graph(node)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import pickle
 import signal
 import subprocess
@@ -10,7 +11,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +41,7 @@ from stategraph import (
     stores,
 )
 from tests.conftest import make_store
-from tests.scenarios import HOW, RUN, Scene, broken_first, counted, make_graph, raises, reopened, trace, traces
+from tests.scenarios import DRIVERS, HOW, RUN, Scene, broken_first, counted, make_graph, raises, reopened, trace, traces
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -552,6 +553,50 @@ class TestCancel:
         assert kept.status is RunStatus.CANCELLED
         assert kept.pause is not None
 
+    @pytest.mark.parametrize("is_nested", [False, True])
+    @pytest.mark.parametrize("from_another", [False, True])
+    @pytest.mark.parametrize("is_async", [False, True])
+    def test_a_generator(self, play: Scene, is_async: bool, from_another: bool, is_nested: bool) -> None:
+        """It is closed at a chunk; in a run of this process, at the next one. What it had emitted is kept."""
+        log: list[Any] = []
+
+        def cancel() -> None:
+            store = reopened(play.store) if from_another else play.store
+            make_graph(traces("a"), store=store).cancel(RUN)
+
+        def node(state: State) -> Generator[int, None, None]:
+            try:
+                for number in range(1000):
+                    log.append(number)
+                    if number == 2:
+                        cancel()
+                    if from_another and number > 2:
+                        time.sleep(0.01)  # other handles are asked once in a while
+                    yield number
+            finally:
+                log.append("closed")
+
+        async def anode(state: State) -> AsyncIterator[int]:
+            with contextlib.closing(node(state)) as generator:
+                for chunk in generator:
+                    yield chunk
+
+        nodes: dict[str, Any] = {"talks": anode if is_async else node}
+        if is_nested:
+            nodes = {"inner": make_graph(nodes, store=play.store, name="inner").as_node()}
+        graph = chat(play, {"a": trace("a"), **nodes})
+        with pytest.raises(RunCancelledError):
+            play.execute(graph)
+
+        kept = play.store.load(RUN)
+        assert (kept.status, kept.step) == (RunStatus.CANCELLED, 1)
+        assert log[:3] == [0, 1, 2]
+        assert log[-1] == "closed"
+        assert len(log) < 1000 if from_another else len(log) == 4
+        if not is_nested:
+            assert kept.partial is not None
+            assert kept.partial.chunks == tuple(log[:-1])
+
     def test_a_nested_run(self, play: Scene) -> None:
         """It stops with the run around it, and goes on with it."""
         left = [None]
@@ -646,6 +691,8 @@ if task == "sweep":
     sys.stdin.readline()
     for one in graph.recover(max_recoveries=3):
         print(one.run_id, one.error, flush=True)
+elif task == "cancel":
+    graph.cancel("run")
 elif task == "run":
     try:
         graph.run(State({"slow": True}, run_id="run"))
@@ -762,6 +809,31 @@ class TestProcesses:
         assert graph.store.load(RUN).status is RunStatus.CANCELLED
         assert (folder / "log").read_text().splitlines() == ["run a"]
         assert graph.resume(RUN).status is RunStatus.COMPLETED
+
+    @pytest.mark.parametrize("driver", DRIVERS)
+    @pytest.mark.parametrize("is_async", [False, True])
+    def test_cancelling_a_generator_of_another(self, shared: Any, driver: str, is_async: bool) -> None:
+        """It stops at a chunk."""
+        graph, start, _ = shared
+        seen: list[int] = []
+
+        def node(state: State) -> Iterator[int]:
+            start("cancel").ended()
+            for number in range(1000):
+                seen.append(number)
+                yield number
+                time.sleep(0.01)
+
+        async def anode(state: State) -> AsyncIterator[int]:
+            for chunk in node(state):
+                yield chunk
+
+        flow = make_graph({"talks": anode if is_async else node}, store=graph.store, preserve=True)
+        with pytest.raises(RunCancelledError):
+            DRIVERS[driver](flow, "execute", State(run_id=RUN))
+
+        assert graph.store.load(RUN).status is RunStatus.CANCELLED
+        assert len(seen) < 1000
 
     def test_one_that_was_killed_before_it_was_told(self, shared: Any) -> None:
         """The run is cancelled, and no sweep goes on with it."""

@@ -17,7 +17,7 @@ from typing import Any
 import attrs
 import pytest
 
-from stategraph import ExecutionError, RetryPolicy, RunCancelledError, State, StateGraph
+from stategraph import ExecutionError, RetryPolicy, RunCancelledError, State, StateGraph, Updates
 from stategraph.stores.memory import MemoryStore
 from tests.scenarios import RUN, Scene, call_async, make_graph
 from tests.test_streams import chunks, stream
@@ -88,7 +88,7 @@ def precise(state: State) -> Iterator[Any]:
     with decimal.localcontext(prec=50):
         yield "one"
         yield "two"
-        yield {"said": [str(Decimal(1) / 3)]}
+        yield Updates({"said": [str(Decimal(1) / 3)]})
 
 
 async def aprecise(state: State) -> AsyncIterator[Any]:
@@ -97,7 +97,7 @@ async def aprecise(state: State) -> AsyncIterator[Any]:
         yield "one"
         await asyncio.sleep(0)
         yield "two"
-        yield {"said": [str(Decimal(1) / 3)]}
+        yield Updates({"said": [str(Decimal(1) / 3)]})
 
 
 def named(state: State) -> Iterator[Any]:
@@ -107,7 +107,7 @@ def named(state: State) -> Iterator[Any]:
     found = NAME.get()
     NAME.reset(token)
     yield "two"
-    yield {"said": [found, NAME.get()]}
+    yield Updates({"said": [found, NAME.get()]})
 
 
 async def anamed(state: State) -> AsyncIterator[Any]:
@@ -118,7 +118,7 @@ async def anamed(state: State) -> AsyncIterator[Any]:
     await asyncio.sleep(0)
     NAME.reset(token)
     yield "two"
-    yield {"said": [found, NAME.get()]}
+    yield Updates({"said": [found, NAME.get()]})
 
 
 class TestContext:
@@ -176,10 +176,10 @@ class TestContext:
         """What the caller has set is set in the generator."""
 
         def node(state: State) -> Iterator[Any]:
-            yield {"name": NAME.get()}
+            yield Updates({"name": NAME.get()})
 
         async def anode(state: State) -> AsyncIterator[Any]:
-            yield {"name": NAME.get()}
+            yield Updates({"name": NAME.get()})
 
         token = NAME.set("caller")
         try:
@@ -199,7 +199,7 @@ class TestContext:
             yield "chunk"
             if len(found) == 1:
                 raise ValueError("once")
-            yield {"said": found}
+            yield Updates({"said": found})
 
         async def anode(state: State) -> AsyncIterator[Any]:
             for chunk in node(state):
@@ -247,7 +247,7 @@ class TestThread:
                 for number in range(5):
                     yield f"chunk {number}"
                     database.execute("SELECT 1")
-                yield {"said": ["all"]}
+                yield Updates({"said": ["all"]})
 
         assert said(make(node)) == ["all"]
 
@@ -258,7 +258,7 @@ class TestThread:
             lock = threading.RLock()
             with lock:
                 yield "chunk"
-            yield {"said": ["free"]}
+            yield Updates({"said": ["free"]})
 
         assert said(make(node)) == ["free"]
 
@@ -272,7 +272,7 @@ class TestThread:
             await asyncio.sleep(0)
             yield "chunk"
             tasks.append(asyncio.current_task())
-            yield {"said": [str(len(set(tasks)))]}
+            yield Updates({"said": [str(len(set(tasks)))]})
 
         assert said(make(node)) == ["1"]
 
@@ -284,7 +284,7 @@ class TestThread:
             yield "chunk"
             if is_failing:
                 raise ValueError("no")
-            yield {}
+            yield Updates({})
 
         before = set(threading.enumerate())
         with contextlib.suppress(ExecutionError):
@@ -334,7 +334,7 @@ class TestTimeouts:
                     yield "two"
                     await asyncio.sleep(40)
             except TimeoutError:
-                yield {"said": ["cut off"]}
+                yield Updates({"said": ["cut off"]})
 
         assert said(make(node)) == ["cut off"]
 
@@ -346,7 +346,7 @@ class TestTimeouts:
                 yield "one"
                 await asyncio.sleep(0)
                 yield "two"
-            yield {"said": ["in time"]}
+            yield Updates({"said": ["in time"]})
 
         assert said(make(node)) == ["in time"]
 
@@ -371,7 +371,7 @@ class TestTaskGroups:
                 for _ in range(3):
                     looked.append(await found.get())
                     yield looked[-1]
-            yield {"said": sorted(looked)}
+            yield Updates({"said": sorted(looked)})
 
         assert said(make(node)) == ["0", "1", "2"]
 
@@ -390,7 +390,7 @@ class TestTaskGroups:
                     await asyncio.sleep(40)
                     pytest.fail("it was not cancelled")
             except ExceptionGroup as error:
-                yield {"said": [str(error.exceptions[0])]}
+                yield Updates({"said": [str(error.exceptions[0])]})
 
         assert said(make(node)) == ["no"]
 
@@ -435,7 +435,7 @@ class TestTaskGroups:
                 log.append("left")
                 yield "failed"
                 log.append("went on")
-            yield {"said": []}
+            yield Updates({"said": []})
 
         graph, shown = make(node), list[State]()
 
@@ -518,7 +518,7 @@ class TestAnyio:
                     for _ in range(3):
                         looked.append(await receive.receive())
                         yield looked[-1]
-            yield {"said": sorted(looked)}
+            yield Updates({"said": sorted(looked)})
 
         assert said(make(node)) == ["0", "1", "2"]
 
@@ -537,7 +537,7 @@ class TestAnyio:
                     await anyio.sleep(40)
                     pytest.fail("it was not cancelled")
             except ExceptionGroup as error:
-                yield {"said": [str(error.exceptions[0])]}
+                yield Updates({"said": [str(error.exceptions[0])]})
 
         assert said(make(node)) == ["no"]
 
@@ -549,7 +549,7 @@ class TestAnyio:
                 yield "one"
                 yield "two"
                 await anyio.sleep(40)
-            yield {"said": [str(scope.cancelled_caught)]}
+            yield Updates({"said": [str(scope.cancelled_caught)]})
 
         assert said(make(node)) == ["True"]
 
@@ -760,7 +760,7 @@ class TestEnds:
                 for number in range(5):
                     yield number
                     await asyncio.sleep(0)
-                yield {"said": ["all"]}
+                yield Updates({"said": ["all"]})
             finally:
                 ends.append("closed")
 
@@ -854,7 +854,7 @@ class TestNeverAhead:
             for number in range(3):
                 log.append(f"made {number}")
                 yield number
-            yield {}
+            yield Updates({})
 
         async def anode(state: State) -> AsyncIterator[Any]:
             for chunk in node(state):

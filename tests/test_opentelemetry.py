@@ -29,6 +29,7 @@ from stategraph import (
     RetryPolicy,
     RunCancelledError,
     State,
+    Updates,
     get_observer,
 )
 from stategraph.nodes.interrupt import InterruptNode
@@ -234,7 +235,7 @@ class TestSpans:
             with traced.tracer.start_as_current_span("async chunk"):
                 await asyncio.sleep(0)
             yield 1
-            yield {}
+            yield Updates({})
 
         nodes = {"g": chunks, "ag": achunks}
         play.execute(make_graph(nodes, store=play.store, observer=traced.observer))

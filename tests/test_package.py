@@ -28,7 +28,7 @@ PUBLIC = """
     InvalidRunIdError MapNode MaxIterationsError MultiObserver NodeContext NotSerializableError Observer
     Owner ParallelNode ParentStep Partial Pause RecomputeError Recovered RetryPolicy RunBusyError RunCancelledError
     RunCompleteError RunExistsError RunLostError RunStatus SchemaError State StateGraph StateGraphError
-    StepConflictError UnknownNameError UnknownNodeError
+    StepConflictError UnknownNameError UnknownNodeError Updates
     always and_ get_checkpoint_store get_observer key_equals key_exists not_ or_ register_checkpoint_store
     register_observer register_type
 """.split()

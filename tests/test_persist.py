@@ -35,6 +35,7 @@ from stategraph import (
     RunStatus,
     State,
     StateGraph,
+    Updates,
 )
 from stategraph._progress.tracking import ReadSet, TrackedState, unwatched, watched
 from stategraph.state import data_of
@@ -295,7 +296,7 @@ class TestGoingOn:
 
         def stream(state: State) -> Iterator[Any]:
             yield from state["x"]
-            yield {"y": [2 * x for x in state["x"]]}
+            yield Updates({"y": [2 * x for x in state["x"]]})
 
         def double(state: State) -> dict[str, Any]:
             return {"y": [2 * x for x in state["x"]]}

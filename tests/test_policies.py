@@ -30,6 +30,7 @@ from stategraph import (
     RunStatus,
     State,
     StateGraph,
+    Updates,
 )
 from stategraph.stores.memory import MemoryStore
 from tests.scenarios import (
@@ -658,7 +659,7 @@ def test_an_async_generator_with_a_context(driver: Any, store: MemoryStore) -> N
 
     async def node(state: State, context: NodeContext) -> Any:
         yield "chunk"
-        yield {"attempt": context.attempt}
+        yield Updates({"attempt": context.attempt})
 
     assert run(driver, one_node(node, store))["attempt"] == 1
 

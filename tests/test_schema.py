@@ -644,14 +644,14 @@ def test_names_of_arguments_are_those_of_the_class(call: Call) -> None:
 
 
 def test_generators_may_take_and_return_objects(call: Call) -> None:
-    """Chunks are what they were; what a sync one returns and what an async one yields last are updates."""
+    """What a sync one returns and an object that one yields last are updates; an object before that is a chunk."""
 
     def chunks(order: Order) -> Any:
         yield "chunk"
         return attrs.evolve(order, note=order.id)
 
     async def achunks(order: Order, context: NodeContext) -> Any:
-        yield "chunk"
+        yield attrs.evolve(order, note="draft")
         yield attrs.evolve(order, total=len(context.node))
 
     final = execute(call, make({"a": chunks, "b": achunks}))

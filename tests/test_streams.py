@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import itertools
 import threading
 import time
+import tracemalloc
 from collections.abc import AsyncIterator, Callable, Generator, Iterator
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -24,6 +27,7 @@ from stategraph import (
     RunStatus,
     State,
     StateGraph,
+    Updates,
     key_equals,
 )
 from stategraph.stores.memory import MemoryStore
@@ -83,7 +87,7 @@ async def atalks(state: State) -> AsyncIterator[Any]:
     yield "one"
     await asyncio.sleep(0)
     yield "two"
-    yield {"said": ["one", "two"]}
+    yield Updates({"said": ["one", "two"]})
 
 
 def chunks(states: list[State]) -> list[tuple[Any, ...]]:
@@ -301,6 +305,71 @@ class TestParts:
         assert sorted(done) == [1, 2, 3]
 
 
+class TestPartsThatFinishTogether:
+    """More async parts than workers, several of which finish in one turn of the event loop."""
+
+    @pytest.mark.parametrize("how", ["close", "with", "throw"])
+    @pytest.mark.parametrize("kind", ["items", "branches"])
+    def test_leaving_at_the_first(self, play: Scene, kind: str, how: str) -> None:
+        """The run stops, lets go of its id, and goes on with the parts that are left; an error comes out."""
+        done: list[int] = []
+
+        async def part(number: int) -> dict[str, Any]:
+            await asyncio.sleep(0)
+            done.append(number)
+            return {f"part {number}": True}
+
+        def branch(number: int) -> Any:
+            async def run(state: State) -> dict[str, Any]:
+                return await part(number)
+
+            return run
+
+        branches = {str(number): branch(number) for number in range(8)}
+        node = MapNode(part, "items", "out", 2) if kind == "items" else ParallelNode(branches, 2)
+        graph = make_graph({"each": node, "end": returns({})}, store=play.store, preserve=True)
+        given = State({"items": list(range(8))}, run_id=RUN)
+
+        held: object = None
+        with pytest.raises(KeyError, match="mine") if how == "throw" else contextlib.nullcontext():
+            held = _leave_first(play, graph, given, how)  # or a finaliser would end the run
+        assert play.store.load(RUN).status is not RunStatus.COMPLETED
+        final = play.resume(graph, wait=5)
+
+        assert final.status is RunStatus.COMPLETED
+        assert sorted(done) == [*range(8)]
+        del held
+
+
+def _leave_first(play: Scene, graph: StateGraph, given: State, how: str) -> object:
+    """Take the first State of a stream, and leave it; return the stream."""
+    if play.call is not call_async:
+        shown = graph.stream(given)
+        next(shown)
+        match how:
+            case "throw":
+                shown.throw(KeyError("mine"))
+            case "close":
+                shown.close()
+            case _:
+                shown.__exit__(None, None, None)
+        return shown
+
+    async def main() -> object:
+        shown = graph.astream(given)
+        await anext(shown)
+        match how:
+            case "throw":
+                await shown.athrow(KeyError("mine"))
+            case "close":
+                await shown.aclose()
+            case _:
+                await shown.__aexit__(None, None, None)
+        return shown
+
+    return asyncio.run(main())
+
+
 class TestGraphsAsParts:
     """Items and branches that are graphs, as they finish."""
 
@@ -401,13 +470,15 @@ class TestGraphsAsParts:
 class TestResults:
     """Of nodes that are generators."""
 
-    @pytest.mark.parametrize("last", [{"n": 1}, "State"])
-    @pytest.mark.parametrize("kind", ["yields", "returns", "async"])
-    def test_what_comes_last(self, memory_play: Scene, kind: str, last: Any) -> None:
-        """A mapping or a State, yielded or returned, is the result; one before that is a chunk."""
+    @pytest.mark.parametrize(
+        ("kind", "last"),
+        [*itertools.product(["yields", "returns", "async"], ["Updates", "State"]), ("returns", "mapping")],
+    )
+    def test_what_comes_last(self, memory_play: Scene, kind: str, last: str) -> None:
+        """Updates or a State, yielded or returned, are the result, and so is a mapping that is returned."""
 
         def result(state: State) -> Any:
-            return state.set("n", 1) if last == "State" else last
+            return {"mapping": {"n": 1}, "Updates": Updates({"n": 1}), "State": state.set("n", 1)}[last]
 
         def yields(state: State) -> Iterator[Any]:
             yield {"chunk": 1}
@@ -421,20 +492,100 @@ class TestResults:
             yield {"chunk": 1}
             yield result(state)
 
-        node = {"yields": yields, "returns": returns, "async": ayields}[kind]
-        states = stream(memory_play, make_graph({"a": node}, store=memory_play.store), "stream", State(run_id=RUN))
+        states = stream(
+            memory_play, _alone({"yields": yields, "returns": returns, "async": ayields}[kind]), "stream", State()
+        )
 
         assert dict(states[-1]) == {"n": 1}
         assert chunks(states) == [({"chunk": 1},)]
 
-    def test_no_result(self, memory_play: Scene) -> None:
-        """As for any node: a run does not go on without one."""
+    @pytest.mark.parametrize("last", [{"n": 1}, {}, MappingProxyType({"n": 1})])
+    @pytest.mark.parametrize("kind", ["sync", "async"])
+    def test_a_dict_that_is_yielded_last(self, memory_play: Scene, kind: str, last: Any) -> None:
+        """It is a chunk. The warning names the node, and says how to give updates."""
+
+        def node(state: State) -> Iterator[Any]:
+            yield "one"
+            yield last
+
+        async def anode(state: State) -> AsyncIterator[Any]:
+            yield "one"
+            yield last
+
+        graph = make_graph({"model": node if kind == "sync" else anode}, store=memory_play.store)
+        with pytest.warns(FutureWarning, match=r"'model'.* chunk .*yield Updates\(\{\.\.\.\}\)"):
+            states = stream(memory_play, graph, "stream", State({"before": 0}, run_id=RUN))
+
+        assert dict(states[-1]) == {"before": 0}
+        assert chunks(states)[-1] == ("one", last)
+
+    @pytest.mark.parametrize("last", ["Updates({})", "Updates", "returned", "State"])
+    def test_chunks_of_a_language_model(self, memory_play: Scene, last: str) -> None:
+        """They are dicts, and there is no warning where the node says what its updates are."""
+
+        def node(state: State) -> Any:
+            yield {"delta": "a"}
+            yield {"delta": "b"}
+            match last:
+                case "returned":
+                    return {"text": "ab"}
+                case "State":
+                    yield state.set("text", "ab")
+                case "Updates":
+                    yield Updates({"text": "ab"})
+                case _:
+                    yield Updates({})
+            return None
+
+        states = stream(memory_play, _alone(node), "stream", State(run_id=RUN))
+
+        assert dict(states[-1]) == ({} if last == "Updates({})" else {"text": "ab"})
+        assert chunks(states)[-1] == ({"delta": "a"}, {"delta": "b"})
+
+    @pytest.mark.parametrize("then", ["yields", "returns"])
+    def test_updates_that_are_not_the_last(self, memory_play: Scene, then: str) -> None:
+        """They would be lost: the node fails."""
+
+        def node(state: State) -> Any:
+            yield Updates({"n": 1})
+            if then == "yields":
+                yield "more"
+                return None
+            return {"m": 1}
+
+        with pytest.raises(ExecutionError, match="after it had yielded its Updates"):
+            memory_play.execute(_alone(node))
+
+    def test_updates_take_a_mapping(self) -> None:
+        """Other values are refused; what a mapping is made of is copied."""
+        data = {"n": 1}
+        updates = Updates(data)
+        data["n"] = 2
+
+        assert updates == {"n": 1}
+        assert repr(updates) == "Updates(data={'n': 1})"
+        with pytest.raises(TypeError, match=r"Updates: \['n'\] is not allowed; a mapping of updates is"):
+            Updates(["n"])  # type: ignore[arg-type]
+        with pytest.raises(AttributeError):
+            updates.data = {}  # type: ignore[misc]
+
+    @pytest.mark.parametrize("kind", ["sync", "async", "nothing at all"])
+    def test_no_updates(self, memory_play: Scene, kind: str) -> None:
+        """A generator that gives none has none."""
 
         def node(state: State) -> Iterator[str]:
             yield "chunk"
 
-        with pytest.raises(ExecutionError, match=r"returned None.*returns \{\}"):
-            memory_play.execute(make_graph({"a": node}, store=memory_play.store))
+        async def anode(state: State) -> AsyncIterator[str]:
+            yield "chunk"
+
+        async def empty(state: State) -> AsyncIterator[str]:
+            for chunk in list[str]():
+                yield chunk
+
+        graph = _alone({"sync": node, "async": anode}.get(kind, empty))
+
+        assert dict(memory_play.execute(graph, State({"before": 0}, run_id=RUN))) == {"before": 0}
 
     @pytest.mark.parametrize("before", [[], ["a"]])
     def test_chunks_that_cannot_be_kept(self, play: Scene, before: list[str]) -> None:
@@ -451,6 +602,37 @@ class TestResults:
         saved = play.store.load(RUN)
         assert saved.error is not None
         assert (saved.status, saved.error.type, saved.partial) == (RunStatus.FAILED, "ValueError", None)
+
+    @pytest.mark.parametrize("is_async", [True, False])
+    def test_many_chunks(self, memory_play: Scene, is_async: bool) -> None:
+        """Each costs the same, however many were before it: so does the State that shows it."""
+
+        def node(state: State) -> Any:
+            yield from range(state["n"])
+            return {}
+
+        async def anode(state: State) -> AsyncIterator[int]:
+            for number in range(state["n"]):
+                yield number
+
+        graph = _alone(anode if is_async else node)
+
+        def peak(count: int) -> int:
+            """Return how many bytes it takes to keep all States of so many chunks."""
+            gc.collect()
+            tracemalloc.start()
+            try:
+                states = stream(memory_play, graph, "stream", State({"n": count}, run_id=RUN))
+                taken = tracemalloc.get_traced_memory()[1]
+            finally:
+                tracemalloc.stop()
+            shown = [state.partial.chunk for state in states if state.partial]
+            assert shown == list(range(count))
+            assert states[count // 2].partial == Partial("talks", tuple(range(count // 2 + 1)))
+            return taken
+
+        peak(10)  # what is imported for the first is there
+        assert peak(4000) < 8 * peak(1000)
 
     @pytest.mark.parametrize("is_async", [True, False])
     def test_a_failure_keeps_what_was_put_out(self, any_play: Scene, is_async: bool) -> None:
@@ -528,7 +710,7 @@ class TestResults:
         def node(state: State) -> Iterator[Any]:
             yield "one"
             yield "two"
-            yield {"n": 1}
+            yield Updates({"n": 1})
 
         graph = make_graph({"talks": node}, store=memory_play.store, policies={"talks": {"timeout": 0.2}})
         seen: list[State] = []

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 from stategraph._drivers.endings import is_plain_stop, left, raised_after
 from stategraph._drivers.sync import Performer, Shown, carry_out
-from stategraph._protocol.commands import Command, Task
+from stategraph._protocol.commands import Command, Show, Task
 from stategraph.errors import ExecutionError
 from stategraph.state import State
 
@@ -67,15 +67,14 @@ class Stream(Generator[State, None, State]):
         """Stop the run; return what it ended with, unless that only says that it was stopped."""
         if getgeneratorstate(self._task) == GEN_CREATED:
             self._task.close()
-        ended: BaseException | None = None
-        while getgeneratorstate(self._task) != GEN_CLOSED:
-            try:
-                self._carry_out(self._task.throw, left())
-            except Shown:
-                continue
-            except BaseException as error:
-                ended = None if is_plain_stop(error) else error
-        return ended
+        if getgeneratorstate(self._task) == GEN_CLOSED:
+            return None
+        self._performer.perform[Show] = _pass_over
+        try:
+            self._carry_out(self._task.throw, left())
+        except BaseException as error:
+            return None if is_plain_stop(error) else error
+        return None
 
     def _carry_out(self, go_on: Callable[[Any], Command], value: Any) -> State:
         if getgeneratorstate(self._task) == GEN_RUNNING:
@@ -97,6 +96,10 @@ class Stream(Generator[State, None, State]):
         if task is not None and getgeneratorstate(task) == GEN_SUSPENDED:
             warnings.warn(ABANDONED, ResourceWarning, source=self, stacklevel=2)
             task.close()
+
+
+def _pass_over(_: object, __: State) -> None:
+    """Go on at once: the run is stopping, and its caller looks at nothing more."""
 
 
 ABANDONED = (

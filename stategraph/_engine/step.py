@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from inspect import isawaitable
+from time import monotonic
 from typing import Any, ClassVar, cast
 
 import attrs
@@ -13,12 +14,12 @@ from stategraph._engine.announce import announce_failure, announce_parts
 from stategraph._engine.context import RunContext
 from stategraph._engine.limited import limited
 from stategraph._engine.node_context import context_of, kept_name
-from stategraph._engine.saving import show, tell
+from stategraph._engine.saving import LOOK_AGAIN, show, tell
 from stategraph._graph.compiled import CompiledNode
 from stategraph._progress.answers import without_answers
 from stategraph._progress.origins import GIVEN, Written, origins_after
 from stategraph._progress.tracking import ReadSet, unwatched, watched
-from stategraph._protocol.commands import Await, Command, Parts, Save, Sleep, StoreFailed, Task
+from stategraph._protocol.commands import Await, Command, Load, Parts, Save, Sleep, StoreFailed, Task
 from stategraph._text.shown import describe_exception
 from stategraph._values import clock
 from stategraph._values.events import EventType
@@ -62,6 +63,7 @@ class StepExecution:
     _reads: ReadSet | None = attrs.field(default=None, init=False)
     _digested: tuple[Any, str] | None = attrs.field(default=None, init=False)
     _parts_shown: Partial | None = attrs.field(default=None, init=False)
+    _look_at: float = attrs.field(default=0.0, init=False)
 
     @property
     def name(self) -> str:
@@ -226,12 +228,20 @@ class StepExecution:
         yield from tell(self.run, type, self.state.run_id, self.state.step + 1, self.stage.name, about)
 
     def show_chunk(self, chunk: Any) -> Task[None]:
-        """Emit a chunk: it is seen at once, and kept with the run until the node has finished."""
+        """Emit a chunk: it is seen at once, and kept with the run until the node has finished.
+
+        The run stops here if it was cancelled. Whether another process has cancelled it, the store is asked once in a
+        while.
+        """
         chunk = unwatched(chunk)
         before = self.run.state.partial or Partial(self.stage.name)
         self._show_partial(before.and_chunk(chunk))
         yield from self.tell(EventType.NODE_CHUNK, chunk=chunk)
         yield from show(self.run, self.run.state)
+        services = self.run.services
+        if services.hold is not None and (services.is_cancelled or monotonic() >= self._look_at):
+            yield from self.stored((Load, services.stop_if_cancelled, self.run.state))
+            self._look_at = monotonic() + LOOK_AGAIN
 
     def show_part(self, label: Any, value: Any) -> Task[None]:
         """Show a part that has finished, with those before it. They are not kept once more with the run."""

@@ -105,7 +105,7 @@ class GraphBuilder:
             name: Names it within the graph.
             node: A sync or async function of a State (and, if it has a second parameter for it, of a NodeContext) that
                 returns a State made from the one it was given, or a mapping of updates to it; a generator function
-                that yields chunks and returns the same; or one of the nodes that stategraph has.
+                that yields chunks, and last a State or its `Updates`; or one of the nodes that stategraph has.
             retry: Try it again when it fails.
             timeout: Seconds that one attempt may take. An async function is cancelled then; the thread of a sync one
                 cannot be stopped, so it goes on by itself, and what it returns is lost.

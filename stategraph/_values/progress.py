@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from datetime import UTC, datetime, timedelta
@@ -72,22 +71,59 @@ def pause_of(pauses: Sequence[Pause]) -> Pause:
 
 
 @attrs.frozen
+class _Emitted:
+    """The first `count` chunks of a list that only grows.
+
+    Values with one chunk more share the list: to copy it for each chunk would cost the square of their number.
+    """
+
+    chunks: list[Any]
+    count: int
+
+    def and_chunk(self, chunk: Any) -> _Emitted:
+        """Return these and one chunk more."""
+        chunks = self.chunks if 0 < self.count == len(self.chunks) else self.chunks[: self.count]
+        chunks.append(freeze(chunk))
+        return _Emitted(chunks, len(chunks))
+
+    def as_tuple(self) -> tuple[Any, ...]:
+        """Return the chunks."""
+        return tuple(self.chunks[: self.count])
+
+
+_NO_CHUNKS = _Emitted([], 0)
+
+
+def _emitted(chunks: Iterable[Any] | _Emitted) -> _Emitted:
+    if isinstance(chunks, _Emitted):
+        return chunks
+    frozen = list(freeze(tuple(chunks)))
+    return _Emitted(frozen, len(frozen))
+
+
+@attrs.frozen(repr=False)
 class Partial:
     """What a node that did not finish has emitted so far."""
 
     node: str = attrs.field(validator=attrs.validators.instance_of(str))
-    chunks: tuple[Any, ...] = attrs.field(default=(), converter=freeze)
+    _emitted: _Emitted = attrs.field(default=_NO_CHUNKS, converter=_emitted, alias="chunks", eq=_Emitted.as_tuple)
+
+    @property
+    def chunks(self) -> tuple[Any, ...]:
+        """All chunks so far; each look makes a tuple of them."""
+        return self._emitted.as_tuple()
 
     @property
     def chunk(self) -> Any:
         """The newest chunk."""
-        return self.chunks[-1]
+        return self._emitted.chunks[self._emitted.count - 1]
 
     def and_chunk(self, chunk: Any) -> Partial:
-        """Return this with one chunk more. The chunks before it are frozen already, and are not looked at again."""
-        more = copy.copy(self)
-        object.__setattr__(more, "chunks", (*self.chunks, freeze(chunk)))
-        return more
+        """Return this with one chunk more. The chunks before it are neither copied nor looked at again."""
+        return Partial(self.node, self._emitted.and_chunk(chunk))
+
+    def __repr__(self) -> str:
+        return f"Partial(node={self.node!r}, chunks={self.chunks!r})"
 
 
 @attrs.frozen

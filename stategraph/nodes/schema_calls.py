@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from stategraph._values.records import is_record
+from stategraph.nodes._generators.chunks import YieldedObject
 from stategraph.state import State
 
 if TYPE_CHECKING:
@@ -52,6 +53,9 @@ class Typed:
     def _plain(self, result: Any, before: Mapping[str, Any]) -> Any:
         return self.schema.changes(result, before) if isinstance(result, self.schema.cls) else result
 
+    def _yielded(self, chunk: Any, before: Mapping[str, Any]) -> Any:
+        return YieldedObject(self._plain(chunk, before)) if isinstance(chunk, self.schema.cls) else chunk
+
 
 class TypedCall(Typed):
     """A sync function."""
@@ -84,7 +88,7 @@ class TypedGenerator(Typed):
                     chunk = next(generator)
                 except StopIteration as end:
                     return self._plain(end.value, before)
-                yield self._plain(chunk, before)
+                yield self._yielded(chunk, before)
 
 
 class TypedAsyncGenerator(Typed):
@@ -96,7 +100,7 @@ class TypedAsyncGenerator(Typed):
             step: Awaitable[Any] = anext(generator)
             while True:
                 try:
-                    chunk = self._plain(await step, before)
+                    chunk = self._yielded(await step, before)
                 except StopAsyncIteration:
                     return
                 try:
