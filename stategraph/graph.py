@@ -37,11 +37,10 @@ class StateGraph(GraphBuilder):
 
     Args:
         config: Its name, and what is saved when and where; or only its name: with a store, each step is saved then.
-        observer: Hears of events, in place of the one that the config names. Beside a name, it may be named.
-        store: Keeps the States, in place of the one that the config names. Beside a name, it may be the file of a
-            sqlite store, a folder, or an URL of a server: ``StateGraph("orders", store="runs.db")``.
-        preserve: Beside a name: whether a completed run stays in the store, as conversations take it; else that is said
-            in the CheckpointConfig.
+        observer: Hears of events, in place of the one that the config names: an observer, or the name of one.
+        store: Keeps the States, in place of the one that the config names: a store, the file of a sqlite store, a
+            folder, or a URL of a server, as in ``StateGraph("orders", store="runs.db")``.
+        preserve: Whether a completed run stays in the store, as conversations need it, in place of the config's.
         schema: A class or a TypedDict. Its fields are the keys that States may have; what comes into the graph,
             and what nodes return, is checked and made to fit their types before it is saved. A node whose first
             parameter is annotated with the class is given an object of it. See docs/typed-states.md.
@@ -60,7 +59,8 @@ class StateGraph(GraphBuilder):
         preserve: bool | None = None,
         schema: type | None = None,
     ) -> None:
-        if not isinstance(config, GraphConfig) or preserve is not None:
+        is_short = isinstance(observer, str) or isinstance(store, str | os.PathLike) or preserve is not None
+        if is_short or not isinstance(config, GraphConfig):
             from stategraph._capabilities.short import short_config  # imported when used
 
             config, store, observer = short_config(config, store, observer, preserve)

@@ -75,7 +75,7 @@ def test_the_defaults() -> None:
     """Nothing is saved until an interval is set."""
     assert GraphConfig("g") == GraphConfig(
         "g",
-        "structlog",
+        "noop",
         1000,
         CheckpointConfig(
             store="memory",
