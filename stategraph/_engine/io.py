@@ -162,6 +162,11 @@ class RunIO:
             except failures() as error:
                 raise self.unsaved(state, error)  # noqa: B904 - sets the cause itself
 
+    def write(self, write: Callable[[], State]) -> State:
+        """Return what a write to the store returns that is made on behalf of the owner of the run."""
+        with on_behalf_of(self.hold):
+            return write()
+
     def load(self, run_id: str) -> State:
         """Return the newest State of the run; raise a CheckpointError if there is none, or something else comes."""
         self._settle()  # it may be this run that was dropped a moment ago

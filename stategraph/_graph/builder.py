@@ -49,6 +49,7 @@ class GraphBuilder:
         self._defaults: dict[str, Any] = {}
         self._entry: str | None = None
         self._exits: set[str] = set()
+        self._stands_at: dict[str, str] = {}
 
     @property
     def name(self) -> str:
@@ -255,6 +256,23 @@ class GraphBuilder:
         with self._changing():
             self._defaults.update(freeze_items(dict(defaults)))
 
+    def stands_at(self, removed: Mapping[str, str]) -> None:
+        """Name, for nodes that were removed, the nodes that runs which stand there go on from.
+
+        A saved run that waits at such a node, or that has completed it last, runs the named node next, in every call
+        that goes on with it. If the run waits for an answer there, it needs none any more; one that is given is kept
+        in the data. See docs/graph-changes.md.
+
+        Raises:
+            TypeError: it is no mapping of str to str. A name that the graph does not have is a GraphError when it runs.
+        """
+        if not isinstance(removed, Mapping) or not all(
+            isinstance(name, str) for pair in removed.items() for name in pair
+        ):
+            raise TypeError(f"stands_at takes a mapping of removed nodes to nodes, not {shorten(removed)}")
+        with self._changing():
+            self._stands_at.update(removed)
+
     # ------------------------------------------------------------------ inside
 
     def _compiled(self, persist: frozenset[str] | None, *, loads_parts: bool, **how: Any) -> CompiledGraph:
@@ -276,6 +294,11 @@ class GraphBuilder:
             f"node {name!r} goes to {policies.on_error!r} on error, which is not there"
             for name, policies in self._policies.items()
             if policies.on_error is not None and policies.on_error not in self._nodes
+        ]
+        problems += [
+            f"stands_at names node {node!r}, which is not there"
+            for node in self._stands_at.values()
+            if node not in self._nodes
         ]
         if (
             persist is not None
@@ -301,6 +324,7 @@ class GraphBuilder:
             defaults=self._defaults.copy(),
             schema=self._schema,
             persist=persist,
+            stands_at=self._stands_at.copy(),
             async_node=next((name for name, stage in stages.items() if stage.node.is_async), None),
             **how,
         )
