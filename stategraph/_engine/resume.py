@@ -214,7 +214,7 @@ def _noting_replaced(run: RunContext, state: State, before: dict[str, Any]) -> S
     from stategraph._values.sameness import differing_items  # imported when used: where runs may be nested
 
     persist = run.plan.persist
-    values = before if persist is None else {key: before[key] for key in before.keys() & persist}
+    values = before if persist is None else {key: value for key, value in before.items() if key in persist}
     given = differing_items(before, data_of(state))
     replaced = {key: (values[key],) if key in values else () for key in given}
     earlier = state.progress.replaced if state.progress else {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 from itertools import pairwise
 from types import MappingProxyType
@@ -275,7 +276,7 @@ class GraphBuilder:
 
     # ------------------------------------------------------------------ inside
 
-    def _compiled(self, persist: frozenset[str] | None, *, loads_parts: bool, **how: Any) -> CompiledGraph:
+    def _compiled(self, persist: AbstractSet[str] | None, *, loads_parts: bool, **how: Any) -> CompiledGraph:
         """Return the graph as it is now, compiled.
 
         Args:
@@ -308,7 +309,13 @@ class GraphBuilder:
         ):
             from stategraph._graph.checks import further_problems  # imported when used
 
-            further = self._schema, self._nodes, self._policies, self._defaults, persist or frozenset()
+            further = (
+                self._schema,
+                self._nodes,
+                self._policies,
+                self._defaults,
+                frozenset[str]() if persist is None else persist,
+            )
             problems += list(further_problems(*further, is_sound=not problems))
         if problems or self._entry is None:
             raise GraphError(self._name, tuple(problems))

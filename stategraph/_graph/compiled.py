@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING, Any, TypedDict
 
 import attrs
@@ -141,7 +142,7 @@ class CompiledGraph:
     digest: Callable[..., str]
     defaults: Mapping[str, Any] = attrs.field(factory=dict)
     schema: Schema | None = None
-    persist: frozenset[str] | None = None
+    persist: AbstractSet[str] | None = None
     async_node: str | None = None
     nested_run: Callable[..., NestedStep] | None = None
     stands_at: Mapping[str, str] = attrs.field(factory=dict)
