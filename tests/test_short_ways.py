@@ -41,6 +41,10 @@ def third(state):
     return {"last": "third"}
 
 
+def way(state):
+    return state["way"]
+
+
 @pytest.fixture
 def graph():
     graph = StateGraph("short", observer="noop")
@@ -354,6 +358,24 @@ class TestRoutes:
         assert str(one) == "'first' -> 'second' (shared says 'x')"
         assert one.predicate(State({"way": "x"}))
         assert not other.predicate(State({"way": "x"}))
+
+    @pytest.mark.parametrize(
+        ("function", "name", "shown", "label"),
+        [
+            (way, None, "way says 'x'", "own predicate says 'x'"),
+            (lambda state: state["way"], None, "'x'", "own predicate says 'x'"),
+            (lambda state: state["way"], "verdict", "verdict says 'x'", "verdict says 'x'"),
+        ],
+    )
+    def test_what_its_edges_are_called(self, graph, function, name, shown, label):
+        """By the name that is given, or that of the function, and by the answer; in pictures, too."""
+        graph.add_route("first", function, {"x": "second", "y": "third"}, name=name)
+
+        assert str(graph.edges[0]) == f"'first' -> 'second' ({shown})"
+        assert graph.edges[0].structure.label == label
+        picture = graph.picture().to_mermaid()
+        assert shown.replace("'", "#39;") in picture or shown in picture
+        assert "lambda" not in picture
 
     def test_a_predicate_that_returns_a_node(self, graph):
         """It would be a yes of its own edge, whatever node it names."""

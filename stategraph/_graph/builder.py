@@ -198,7 +198,12 @@ class GraphBuilder:
             self._edges.extend(edges)
 
     def add_route(
-        self, from_node: str, function: Callable[[State], Any], targets: Mapping[Any, str] | Iterable[str]
+        self,
+        from_node: str,
+        function: Callable[[State], Any],
+        targets: Mapping[Any, str] | Iterable[str],
+        *,
+        name: str | None = None,
     ) -> None:
         """Add edges out of a node, of which a function chooses one: it is asked once, when their turn has come.
 
@@ -206,6 +211,7 @@ class GraphBuilder:
             from_node: The node they leave.
             function: Returns which way to go, of the State after `from_node`.
             targets: The nodes that they lead to, by what the function returns; or only their names, if it returns them.
+            name: Names the edges as that of `add_edge` does, each with its answer: "verdict says 'good'".
 
         Raises:
             UnknownNodeError: a node is not there.
@@ -215,7 +221,7 @@ class GraphBuilder:
 
         source = self._known(from_node)
         try:
-            edges = route(source, function, targets)
+            edges = route(source, function, targets, name)
         except (TypeError, ValueError) as error:
             raise self._error(f"the route out of {source!r}: {error}") from None
         for edge in edges:
