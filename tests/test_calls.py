@@ -208,14 +208,14 @@ class TestTurn:
         assert [run.run_id for run in any_play.store.runs(labels={"user": "bob"})] == [RUN]
 
     @pytest.mark.parametrize("how", ["failed", "interrupted", "cancelled", "before its first node"])
-    @pytest.mark.parametrize("completed", [0, 2])
-    def test_a_turn_that_is_discarded(self, play: Scene, how: str, completed: int) -> None:
+    @pytest.mark.parametrize(("completed", "durability"), [(0, "sync"), (2, "sync"), (2, "async")])
+    def test_a_turn_that_is_discarded(self, play: Scene, how: str, completed: int, durability: str) -> None:
         """The run goes on from the end of the last completed turn, however often that is done."""
         broken = KeyboardInterrupt() if how == "interrupted" else ValueError()
         nodes = {"a": trace("a"), "b": raises(broken)}
         if how.startswith("before"):
             nodes = {"a": raises(broken), "b": trace("b")}
-        graph, dead = (chat(play, made, retention="full") for made in (None, nodes))
+        graph, dead = (chat(play, made, retention="full", durability=durability) for made in (None, nodes))
         for number in range(completed):
             play.call(graph, "turn", RUN, {"said": number})
         for _ in range(2):
