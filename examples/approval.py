@@ -40,7 +40,7 @@ def approval_graph(path: Path = Path("approval.db")) -> StateGraph:
     """The graph: propose -> approve -> order or reject, with every step in a file."""
     # A completed order stays in the file: its id cannot be used again.
     checkpoint = CheckpointConfig(store="sqlite", interval=1, preserve=True, options={"path": str(path)})
-    graph = StateGraph(GraphConfig(name="approval", observer="noop", checkpoint=checkpoint))
+    graph = StateGraph(GraphConfig(name="approval", checkpoint=checkpoint))
     graph.add_node("propose", propose)
     graph.add_node("approve", InterruptNode("question", "approved", reason="over the limit", validator=is_an_answer))
     graph.add_node("order", lambda state: {"outcome": f"ordered for {state['amount']} EUR"})

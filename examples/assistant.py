@@ -69,7 +69,7 @@ def reply(state: State) -> Updates:
 def assistant_graph(path: Path) -> StateGraph:
     """The graph: listen -> what the rule says -> reply. A completed run is kept, for the next turn to go on with."""
     checkpoint = CheckpointConfig(store="sqlite", preserve=True, options={"path": str(path)})
-    graph = StateGraph(GraphConfig(name="assistant", observer="noop", checkpoint=checkpoint))
+    graph = StateGraph(GraphConfig(name="assistant", checkpoint=checkpoint))
     graph.add_node("listen", listen)
     graph.add_node("reply", reply)
     for intent, node in (("remember", remember), ("recall", recall), ("calculate", calculate), ("chat", chat)):

@@ -27,7 +27,7 @@ def count(state: State, context: NodeContext) -> Updates:
 
 def fetch_graph() -> StateGraph:
     """The graph: find -> fetch -> count."""
-    config = GraphConfig(name="async-nodes", observer="noop", checkpoint=CheckpointConfig(interval=1))
+    config = GraphConfig(name="async-nodes", checkpoint=CheckpointConfig(interval=1))
     graph = StateGraph(config)
     graph.add_node("find", lambda state: {"page": state["topic"]})
     graph.add_node("fetch", fetch)

@@ -49,7 +49,7 @@ def audit_graph(store: Path, report: Path, log: Path | None, show: Show) -> Stat
     )
     graph = StateGraph(
         # The loop takes a step for each batch, and how many those are is up to the user.
-        GraphConfig(name="stdlib-audit", observer="noop", max_iterations=1_000_000, checkpoint=checkpoint)
+        GraphConfig(name="stdlib-audit", max_iterations=1_000_000, checkpoint=checkpoint)
     )
     graph.add_node("discover", find_files)
     graph.add_node("audit_batch", partial(audit_batch, log=log, show=show))

@@ -42,7 +42,7 @@ def pipeline(path: Path) -> StateGraph:
     checkpoint = CheckpointConfig(
         store="sqlite", interval=1, retention="full", preserve=True, options={"path": str(path)}
     )
-    graph = StateGraph(GraphConfig(name="compare-settings", observer="noop", checkpoint=checkpoint))
+    graph = StateGraph(GraphConfig(name="compare-settings", checkpoint=checkpoint))
     graph.add_node("measure", measure)
     graph.add_node("smooth", smooth)
     graph.add_node("detect", detect)

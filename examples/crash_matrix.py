@@ -36,7 +36,7 @@ def counting_graph(folder: Path, durability: Durability, interval: int) -> State
     checkpoint = CheckpointConfig(
         store="sqlite", interval=interval, durability=durability, options={"path": str(folder / "runs.db")}
     )
-    graph = StateGraph(GraphConfig(name="crash-matrix", observer="noop", checkpoint=checkpoint))
+    graph = StateGraph(GraphConfig(name="crash-matrix", checkpoint=checkpoint))
     graph.add_node("count", count)
     graph.add_node("end", lambda state: {})
     graph.add_edge("count", "end", key_equals("n", STEPS))

@@ -75,7 +75,7 @@ def sum_up(state: State) -> Updates:
 def crawl_graph(site: str, store: str) -> StateGraph:
     """The graph: fetch (each page) -> sort_out, again while there are pages; then sum_up."""
     checkpoint = CheckpointConfig(store="sqlite", interval=1, preserve=True, options={"path": store})
-    graph = StateGraph(GraphConfig(name="crawl", observer="noop", max_iterations=1000, checkpoint=checkpoint))
+    graph = StateGraph(GraphConfig(name="crawl", max_iterations=1000, checkpoint=checkpoint))
     retry = RetryPolicy(max_attempts=5, retry_on=ThrottledError, delay=patience)
     pages = MapNode(partial(fetch, site), over="paths", into="fetched", max_workers=4, retry=retry, rate=RATE)
     graph.add_node("fetch", pages)

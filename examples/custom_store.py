@@ -109,7 +109,7 @@ def main() -> None:
     """Let a run fail and go on, with its State in a file in between."""
     with tempfile.TemporaryDirectory() as folder:
         checkpoint = CheckpointConfig(store="files", interval=1, options={"path": folder})
-        graph = StateGraph(GraphConfig(name="custom-store", observer="noop", checkpoint=checkpoint))
+        graph = StateGraph(GraphConfig(name="custom-store", checkpoint=checkpoint))
         graph.add_node("count", lambda state: {"lines": 100})
         graph.add_node("share", lambda state: {"share": state["lines"] / state["files"]})
         graph.add_edge("count", "share")

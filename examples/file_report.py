@@ -57,7 +57,7 @@ def _rank(item: tuple[str, int]) -> tuple[int, str]:
 def report_graph(store: str = "report.db") -> StateGraph:
     """The graph: find_files -> read (each of them) -> write_report."""
     checkpoint = CheckpointConfig(store="sqlite", options={"path": store})
-    graph = StateGraph(GraphConfig(name="file-report", observer="noop", checkpoint=checkpoint))
+    graph = StateGraph(GraphConfig(name="file-report", checkpoint=checkpoint))
     graph.add_node("find_files", find_files)
     graph.add_node("read", MapNode(read, over="files", into="counted", max_workers=4))
     graph.add_node("write_report", write_report)

@@ -38,7 +38,7 @@ def make_runner(dsn: str, log: Path) -> tuple[StateGraph, DBOSRunner]:
         return {context.node: os.getpid()}
 
     checkpoint = CheckpointConfig(store="postgres", preserve=True, options={"dsn": dsn, "schema": SCHEMA})
-    graph = StateGraph(GraphConfig(name="articles", observer="noop", checkpoint=checkpoint))
+    graph = StateGraph(GraphConfig(name="articles", checkpoint=checkpoint))
     for node in NODES:
         graph.add_node(node, work)
     graph.add_edge("fetch", "convert")

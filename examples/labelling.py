@@ -54,7 +54,7 @@ def labelling_graph(store: Path = Path("labels.db")) -> StateGraph:
     """The graph: a first label, sometimes a second, rarely a third, and what they settle."""
     options = {"path": str(store)}
     checkpoint = CheckpointConfig(store="sqlite", interval=1, retention="full", preserve=True, options=options)
-    graph = StateGraph(GraphConfig(name="labelling", observer="noop", checkpoint=checkpoint))
+    graph = StateGraph(GraphConfig(name="labelling", checkpoint=checkpoint))
     for name in ("first", "second", "third"):
         graph.add_node(f"ask_{name}", InterruptNode("text", name, validator=_is_label, reason=f"{name} label"))
     graph.add_node("settle", settle)

@@ -60,7 +60,7 @@ def map_graph(folder: Path) -> StateGraph:
         return longest_function(file)
 
     checkpoint = CheckpointConfig(store="sqlite", interval=1, preserve=True, options={"path": str(folder / "runs.db")})
-    graph = StateGraph(GraphConfig(name="map-files", observer="noop", checkpoint=checkpoint))
+    graph = StateGraph(GraphConfig(name="map-files", checkpoint=checkpoint))
     graph.add_node("find", find_files)
     graph.add_node("measure", MapNode(measure, over="files", into="functions", max_workers=WORKERS))
     graph.add_node("pick", pick)

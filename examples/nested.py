@@ -48,7 +48,7 @@ def add_chapter(state: State) -> Updates:
 def chained(name: str, path: Path, nodes: dict[str, Any]) -> StateGraph:
     """A graph from the first node to the last."""
     checkpoint = CheckpointConfig(store="sqlite", interval=1, options={"path": str(path)})
-    graph = StateGraph(GraphConfig(name=name, observer="noop", checkpoint=checkpoint))
+    graph = StateGraph(GraphConfig(name=name, checkpoint=checkpoint))
     for node, function in nodes.items():
         graph.add_node(node, function)
     names = list(nodes)

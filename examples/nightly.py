@@ -50,7 +50,7 @@ def night_graph(folder: Path = Path()) -> StateGraph:
     """The graph of one job: collect -> check -> book. Complete jobs are kept, so that none is done twice."""
     options = {"path": str(folder / "jobs.db")}
     checkpoint = CheckpointConfig(store="sqlite", interval=1, preserve=True, options=options)
-    graph = StateGraph(GraphConfig(name="nightly", observer="noop", checkpoint=checkpoint))
+    graph = StateGraph(GraphConfig(name="nightly", checkpoint=checkpoint))
     graph.add_sequence(collect, check)
     graph.add_node("book", book, retry=RetryPolicy(max_attempts=3, retry_on=sqlite3.OperationalError))
     graph.add_edge("check", "book")

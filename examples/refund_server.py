@@ -46,7 +46,7 @@ def pay(state: State) -> dict[str, Any]:
 def refund_graph(path: str) -> StateGraph:
     """Ask a person, then pay or decline."""
     checkpoint = CheckpointConfig(store="sqlite", interval=1, preserve=True, options={"path": path})
-    graph = StateGraph(GraphConfig(name="refunds", observer="noop", checkpoint=checkpoint))
+    graph = StateGraph(GraphConfig(name="refunds", checkpoint=checkpoint))
     graph.add_node("approve", InterruptNode("amount", "decision", reason="a refund"))
     graph.add_node("pay", pay)
     graph.add_node("decline", lambda state: {"paid": 0})

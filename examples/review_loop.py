@@ -40,7 +40,7 @@ def patience_is_over(state: State) -> bool:
 
 def review_graph() -> StateGraph:
     """The graph: write -> review, and from there back, on, or out."""
-    graph = StateGraph(GraphConfig(name="review-loop", observer="noop"))
+    graph = StateGraph(GraphConfig(name="review-loop"))
     graph.add_node("write", write)
     graph.add_node("review", review)
     graph.add_node("publish", publish)

@@ -37,7 +37,7 @@ def put_out(key: str, pace: float) -> Callable[[State], Generator[str, None, Upd
 
 def talk_graph(pace: float) -> StateGraph:
     """The graph: question -> answer -> count."""
-    graph = StateGraph(GraphConfig(name="streaming", observer="noop"))
+    graph = StateGraph(GraphConfig(name="streaming"))
     graph.add_node("question", put_out("question", pace))
     graph.add_node("answer", put_out("answer", pace))
     graph.add_node("count", lambda state: {"words": sum(len(state[key].split()) for key in TEXTS)})

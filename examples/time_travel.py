@@ -32,7 +32,7 @@ def pipeline(path: Path) -> StateGraph:
     checkpoint = CheckpointConfig(
         store="sqlite", interval=1, retention="full", preserve=True, options={"path": str(path)}
     )
-    graph = StateGraph(GraphConfig(name="time-travel", observer="noop", checkpoint=checkpoint))
+    graph = StateGraph(GraphConfig(name="time-travel", checkpoint=checkpoint))
     graph.add_node("load", load)
     graph.add_node("clean", clean)
     graph.add_node("average", average)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING, Any
 
 from stategraph._engine.context import RunContext
 from stategraph._engine.io import RunIO
 from stategraph._graph.compiled import CompiledGraph
 from stategraph._values.events import Listener, wanted_events
-from stategraph.config import GraphConfig
+from stategraph.config import CheckpointConfig, GraphConfig
 from stategraph.stores.base import CheckpointStore, RetentionPolicy
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ def plan_of(
     """
     checkpoint = config.checkpoint
     errors = ("error",) if handled else ()  # which no node could make again
-    persist = frozenset((*(checkpoint.persist or ()), *errors)) if saves_keys else None
+    persist = saved_keys(checkpoint, errors) if saves_keys else None
     plan = compiled(
         persist,
         interval=0 if checkpoint.durability == "exit" else checkpoint.interval,
@@ -53,6 +54,16 @@ def plan_of(
     from stategraph._capabilities.equip import equipped  # imported when used: by graphs that need more than calls
 
     return equipped(plan, store)
+
+
+def saved_keys(checkpoint: CheckpointConfig, errors: tuple[str, ...] = ()) -> AbstractSet[str]:
+    """Return the keys that are saved where `persist` names some; `errors` always are."""
+    persist = checkpoint.persist
+    if not isinstance(persist, Mapping):
+        return frozenset((*(persist or ()), *errors))
+    from stategraph._progress.origins import AllBut  # imported when used
+
+    return AllBut(frozenset(persist["except"]).difference(errors))
 
 
 def new_run(

@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Unpack
 
-from stategraph._drivers.options import Call, ExecuteCall, ResumeCall, RunCall, asked_of, executed, resumed, signal_of
+from stategraph._drivers.options import (
+    Call,
+    ExecuteCall,
+    ResumeCall,
+    RunCall,
+    TurnCall,
+    asked_of,
+    executed,
+    resumed,
+    signal_of,
+    turned,
+)
 from stategraph._drivers.sync import drive
 from stategraph._engine.context import RunContext
 from stategraph._graph.builder import GraphBuilder
@@ -22,6 +33,7 @@ from stategraph.stores.registry import checked_store, get_checkpoint_store, is_m
 
 if TYPE_CHECKING:
     from stategraph._capabilities.batch import Batch
+    from stategraph._capabilities.sweep import Sweep
     from stategraph._drivers.iteration import Stream
     from stategraph._drivers.streams import AsyncStream
     from stategraph._engine.calling import Recovered
@@ -37,11 +49,10 @@ class StateGraph(GraphBuilder):
 
     Args:
         config: Its name, and what is saved when and where; or only its name: with a store, each step is saved then.
-        observer: Hears of events, in place of the one that the config names. Beside a name, it may be named.
-        store: Keeps the States, in place of the one that the config names. Beside a name, it may be the file of a
-            sqlite store, a folder, or an URL of a server: ``StateGraph("orders", store="runs.db")``.
-        preserve: Beside a name: whether a completed run stays in the store, as conversations take it; else that is said
-            in the CheckpointConfig.
+        observer: Hears of events, in place of the one that the config names: an observer, or the name of one.
+        store: Keeps the States, in place of the one that the config names: a store, the file of a sqlite store, a
+            folder, or a URL of a server, as in ``StateGraph("orders", store="runs.db")``.
+        preserve: Whether a completed run stays in the store, as conversations need it, in place of the config's.
         schema: A class or a TypedDict. Its fields are the keys that States may have; what comes into the graph,
             and what nodes return, is checked and made to fit their types before it is saved. A node whose first
             parameter is annotated with the class is given an object of it. See docs/typed-states.md.
@@ -60,7 +71,8 @@ class StateGraph(GraphBuilder):
         preserve: bool | None = None,
         schema: type | None = None,
     ) -> None:
-        if not isinstance(config, GraphConfig) or preserve is not None:
+        is_short = isinstance(observer, str) or isinstance(store, str | os.PathLike) or preserve is not None
+        if is_short or not isinstance(config, GraphConfig):
             from stategraph._capabilities.short import short_config  # imported when used
 
             config, store, observer = short_config(config, store, observer, preserve)
@@ -235,26 +247,31 @@ class StateGraph(GraphBuilder):
         self._runnable()
         return abatch(partial(self.arun, **how), states, max_workers)
 
-    def turn(self, run_id: str, input: Mapping[str, Any], **how: Unpack[Call]) -> State:
+    def turn(self, run_id: str, input: Mapping[str, Any], **how: Unpack[TurnCall]) -> State:
         """Go on with a conversation: finish the turn before, then execute the run with this input.
 
         The first turn begins the run. A turn that was cancelled is not finished. Turns take ``preserve=True``: a run
-        that is deleted when it completes begins anew. The options are those of `execute`.
+        that is deleted when it completes begins anew. The options are those of `run`, and:
+
+        Args:
+            run_id: The conversation.
+            input: Laid over the data with which the turn before has ended.
+            allow_changed: As for `resume`, to finish the turn before; like `migrate`.
+            unfinished: What becomes of a turn before that was cut off: "finish", or "discard", which rolls the run back
+                to the end of the last completed turn. That takes ``retention="full"``.
 
         Raises:
             AnswerError: the turn before is paused; the input was not taken. And all that `execute` and `resume` raise.
         """
-        from stategraph._engine.calling import turn  # imported when used
+        run, retention = self._sync_run(how, TurnCall), self.config.checkpoint.retention
+        return drive(turned(run, run_id, input, how, self.store, retention), signal_of(how))
 
-        return drive(turn(self._sync_run(how), run_id, input), signal_of(how))
-
-    async def aturn(self, run_id: str, input: Mapping[str, Any], **how: Unpack[Call]) -> State:
+    async def aturn(self, run_id: str, input: Mapping[str, Any], **how: Unpack[TurnCall]) -> State:
         """Go on with a conversation as `turn` does, on the running event loop; see `aexecute`."""
         from stategraph._drivers.aio import adrive  # imported when used: asyncio takes 20 ms
-        from stategraph._engine.calling import turn  # imported when used
 
-        run = self._new_run(how)
-        return await adrive(turn(run, run_id, input), signal_of(how), self.store)
+        run, retention = self._new_run(how, TurnCall), self.config.checkpoint.retention
+        return await adrive(turned(run, run_id, input, how, self.store, retention), signal_of(how), self.store)
 
     def submit(self, state: State, *, labels: Mapping[str, str] | None = None) -> State:
         """Save a State as a run that is to begin, and that nobody is at work on: `recover` goes on with it.
@@ -267,7 +284,14 @@ class StateGraph(GraphBuilder):
 
         return drive(submit(self._new_run(RunCall(labels=labels), RunCall), state), None)
 
-    def recover(self, *, limit: int | None = None, max_recoveries: int = 10) -> Iterator[Recovered]:
+    def recover(
+        self,
+        *,
+        limit: int | None = None,
+        max_recoveries: int = 10,
+        allow_changed: bool = False,
+        migrate: Mapping[str, str] | None = None,
+    ) -> Iterator[Recovered]:
         """Go on with runs of this graph that are unfinished and that nobody owns, the oldest first.
 
         Runs that are paused, cancelled or failed stay. Of processes that do this at the same time, one takes up a run.
@@ -276,19 +300,24 @@ class StateGraph(GraphBuilder):
         Args:
             limit: How many runs to go on with at most.
             max_recoveries: How many owners one step of a run may take down; then the run is failed.
+            allow_changed: As for `resume`, for each run.
+            migrate: As for `resume`, for each run.
 
         Raises:
             CheckpointingDisabledError: the graph saves nothing (interval 0).
         """
-        from stategraph._capabilities.sweep import Sweep  # imported when used
+        return iter(self._sweep(partial(self._sync_run, {}), limit, max_recoveries, allow_changed, migrate))
 
-        return iter(Sweep(self.store, self._name, partial(self._sync_run, {}), limit, max_recoveries))
-
-    def arecover(self, *, limit: int | None = None, max_recoveries: int = 10) -> AsyncIterator[Recovered]:
+    def arecover(
+        self,
+        *,
+        limit: int | None = None,
+        max_recoveries: int = 10,
+        allow_changed: bool = False,
+        migrate: Mapping[str, str] | None = None,
+    ) -> AsyncIterator[Recovered]:
         """Go on with runs as `recover` does, on the running event loop; see `aexecute`."""
-        from stategraph._capabilities.sweep import Sweep  # imported when used
-
-        return aiter(Sweep(self.store, self._name, partial(self._new_run, {}), limit, max_recoveries))
+        return aiter(self._sweep(partial(self._new_run, {}), limit, max_recoveries, allow_changed, migrate))
 
     def cancel(self, run_id: str, *, by: str | None = None) -> None:
         """Cancel a run, whatever process is at work on it; `resume` takes it up again.
@@ -368,6 +397,20 @@ class StateGraph(GraphBuilder):
         from stategraph._capabilities.follow import afollow
 
         return afollow(self.store, run_id, wait, timeout)
+
+    def _sweep(
+        self,
+        new_run: Callable[[], RunContext],
+        limit: int | None,
+        max_recoveries: int,
+        allow_changed: bool,
+        migrate: Mapping[str, str] | None,
+    ) -> Sweep:
+        from stategraph._capabilities.sweep import Sweep  # imported when used
+        from stategraph._engine.resume import checked_changes
+
+        changed = checked_changes(allow_changed, migrate)
+        return Sweep(self.store, self._name, new_run, limit, max_recoveries, changed)
 
     def _new_run(self, how: Call, kind: type = Call, *, shows: bool = False) -> RunContext:
         observer = with_progress(self.observer) if how.get("progress") else self.observer

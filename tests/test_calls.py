@@ -20,6 +20,7 @@ import pytest
 from stategraph import (
     AnswerError,
     CheckpointConfig,
+    CheckpointError,
     CheckpointingDisabledError,
     CheckpointNotFoundError,
     CheckpointStore,
@@ -198,6 +199,67 @@ class TestTurn:
         graph.cancel(RUN)
 
         assert any_play.call(graph, "turn", RUN, {"said": 2})["trace"] == ["a", "a", "b"]
+
+    def test_labels(self, any_play: Scene) -> None:
+        """They are those of the run, until a turn brings others."""
+        for labels, expected in (({"user": "ann"}, "ann"), (None, "ann"), ({"user": "bob"}, "bob")):
+            state = any_play.call(chat(any_play), "turn", RUN, {}, labels=labels)
+
+            assert state.labels == {"user": expected}
+        assert [run.run_id for run in any_play.store.runs(labels={"user": "bob"})] == [RUN]
+
+    @pytest.mark.parametrize("how", ["failed", "interrupted", "cancelled", "before its first node"])
+    @pytest.mark.parametrize(("completed", "durability"), [(0, "sync"), (2, "sync"), (2, "async")])
+    def test_a_turn_that_is_discarded(self, play: Scene, how: str, completed: int, durability: str) -> None:
+        """The run goes on from the end of the last completed turn, however often that is done."""
+        broken = KeyboardInterrupt() if how == "interrupted" else ValueError()
+        nodes = {"a": trace("a"), "b": raises(broken)}
+        if how.startswith("before"):
+            nodes = {"a": raises(broken), "b": trace("b")}
+        graph, dead = (chat(play, made, retention="full", durability=durability) for made in (None, nodes))
+        for number in range(completed):
+            play.call(graph, "turn", RUN, {"said": number})
+        for _ in range(2):
+            with pytest.raises((ExecutionError, KeyboardInterrupt)):
+                play.call(dead, "turn", RUN, {"said": "lost", "more": "lost"}, unfinished="discard")
+            if how == "cancelled":
+                dead.cancel(RUN)
+
+        final = play.call(graph, "turn", RUN, {"said": "last"}, unfinished="discard", by="ann")
+
+        assert dict(final) == {"said": "last", "trace": ["a", "b"] * (completed + 1)}
+        assert (final.step, final.status) == (2 * (completed + 1), RunStatus.COMPLETED)
+        assert any(row.kind == "rollback" and row.by == "ann" for row in play.store.history(RUN))
+        assert play.call(graph, "turn", RUN, {"said": "next"}, unfinished="discard")["said"] == "next"
+
+    def test_turns_that_were_rolled_back_are_not_gone_back_to(self, play: Scene) -> None:
+        """Not even if they were completed."""
+        graph = chat(play, retention="full")
+        for number in (1, 2):
+            play.call(graph, "turn", RUN, {"said": number})
+        play.store.rollback(RUN, 3)
+
+        assert play.call(graph, "turn", RUN, {}, unfinished="discard")["trace"] == ["a", "b"] * 2
+
+    def test_a_turn_that_waits_is_not_discarded(self, play: Scene) -> None:
+        """It is not cut off."""
+        graph = chat(play, {"ask": InterruptNode("said", "ok")}, retention="full")
+        play.call(graph, "turn", RUN, {"said": 1})
+
+        with pytest.raises(AnswerError):
+            play.call(graph, "turn", RUN, {"said": 2}, unfinished="discard")
+
+    def test_what_cannot_be_discarded(self, memory_play: Scene) -> None:
+        """The error says what it takes."""
+        for how, text in (({"unfinished": "drop"}, "discard"), ({"unfinished": "discard"}, "full")):
+            with pytest.raises(ConfigError, match=text):
+                memory_play.call(chat(memory_play), "turn", RUN, {}, **how)
+        memory_play.call(chat(memory_play), "turn", RUN, {})
+        dead = chat(memory_play, {"a": trace("a"), "b": raises(ValueError())})
+        with pytest.raises(ExecutionError):
+            memory_play.call(dead, "turn", RUN, {})
+        with pytest.raises(CheckpointError, match="full"):
+            memory_play.call(chat(memory_play, retention="full"), "turn", RUN, {}, unfinished="discard")
 
     def test_what_is_no_input(self, memory_play: Scene) -> None:
         """Is refused, and so is a graph that saves nothing."""

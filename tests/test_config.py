@@ -75,7 +75,7 @@ def test_the_defaults() -> None:
     """Nothing is saved until an interval is set."""
     assert GraphConfig("g") == GraphConfig(
         "g",
-        "structlog",
+        "noop",
         1000,
         CheckpointConfig(
             store="memory",
@@ -90,6 +90,23 @@ def test_the_defaults() -> None:
             options={},
         ),
     )
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("g.toml", 'name = "g"\ncheckpoint.persist = { except = ["raw"] }\n'),
+        ("g.json", '{"name": "g", "checkpoint": {"persist": {"except": ["raw"]}}}'),
+    ],
+)
+def test_keys_that_are_not_saved(tmp_path: Path, name: str, text: str) -> None:
+    """A file names them, as code does; a list laid over them replaces them."""
+    (tmp_path / name).write_text(text, encoding="utf-8")
+    config = GraphConfig.from_file(tmp_path / name)
+
+    assert config.checkpoint == CheckpointConfig(persist={"except": ["raw"]})
+    assert GraphConfig.from_dict(config.to_dict()) == config
+    assert config.merge({"checkpoint": {"persist": ["text"]}}).checkpoint.persist == ("text",)
 
 
 @pytest.mark.parametrize("config_class", [GraphConfig, CheckpointConfig])
@@ -181,7 +198,13 @@ _WRONG_VALUES: dict[str, tuple[str, list[Any]]] = {
     "checkpoint.retention": ('"latest" keeps the newest', ["", None, 5, "all", 0, ["full"]]),
     "checkpoint.window": ("how many checkpoints", [0, -1, 1.0, "5", True, []]),
     "checkpoint.ttl": ("more than 0", [0, -1, 0.0, float("inf"), float("-inf"), "5", True, []]),
-    "checkpoint.persist": ("a list of different keys", ["topic", 5, True, {"a": 1}, (5,), ("a", "a"), ([],), {"a"}]),
+    "checkpoint.persist": (
+        "a list of different keys",
+        [
+            *["topic", 5, True, {"a": 1}, (5,), ("a", "a"), ([],), {"a"}],
+            *[{"except": "a"}, {"except": None}, {"except": ("a", "a")}, {"except": ("a",), "b": 1}],
+        ],
+    ),
     "checkpoint.serializer": ("a registered serializer", ["", None, 5, "a\nb", ["json"]]),
     "checkpoint.options": ("a mapping of option names", [None, 5, "path", ["path"], {5: 1}]),
     "checkpoint": ("mapping", [None, 5, "disk", ["disk"], True]),

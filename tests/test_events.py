@@ -354,7 +354,7 @@ class TestMultiObserver:
 
 
 class TestStructlog:
-    """The default observer."""
+    """The observer "structlog"."""
 
     @pytest.fixture(autouse=True)
     def unconfigured(self) -> Iterator[None]:

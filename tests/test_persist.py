@@ -124,11 +124,13 @@ def begin(scene: Scene, steps: Mapping[str, Any], data: Mapping[str, Any], persi
 class TestGoingOn:
     """A run that is resumed ends like one that never stopped."""
 
+    @pytest.mark.parametrize("keys", [{}, {"persist": {"except": ["index", "size"]}}], ids=str)
     @pytest.mark.parametrize("failing", STEPS)
     @pytest.mark.parametrize("options", [{}, {"interval": 3}, {"durability": "async"}, {"durability": "exit"}], ids=str)
-    def test_a_run_that_failed(self, scene: Scene, failing: str, options: dict[str, Any]) -> None:
+    def test_a_run_that_failed(self, scene: Scene, failing: str, options: dict[str, Any], keys: dict[str, Any]) -> None:
         """Wherever it failed, it ends with the same data, step and node."""
-        graph = begin(scene, fails_in(STEPS, failing), {"topic": "states"}, **options)
+        graph = begin(scene, fails_in(STEPS, failing), {"topic": "states"}, **options, **keys)
+        assert scene.store.load(RUN).keys() <= set(PERSIST)
         whole = make_graph(STEPS, store=MemoryStore()).execute(State({"topic": "states"}, run_id=RUN))
 
         final = scene.resume(graph)
@@ -155,6 +157,22 @@ class TestGoingOn:
                 scene.resume(graph)
 
         assert scene.resume(graph)["answer"] == "3: states"
+
+    def test_all_keys_but_some(self, scene: Scene) -> None:
+        """Those that are named are left out of every State; so are defaults of theirs, and updates."""
+        store = WatchedStore(scene.store)
+        graph = scene.graph(
+            fails_in(STEPS, "answer"), persist={"except": ["index", "size", "tone"]}, store=store, preserve=True
+        )
+        graph.set_defaults({"tone": "dry", "mood": "good"})
+        with pytest.raises(ExecutionError, match="once"):
+            scene.execute(graph, State({"topic": "states"}, run_id=RUN))
+        final = scene.resume(graph, {"more": 1, "tone": "wet"})
+
+        saved = [state for name, state in store.calls if name in {"save", "amend"}]
+        assert all(set(state).isdisjoint({"index", "size", "tone"}) for state in saved)
+        assert set(scene.store.load(RUN)) == {*PERSIST, "mood", "more"}
+        assert set(final) == {*PERSIST, "index", "size", "tone", "mood", "more"}
 
     def test_what_is_saved(self, scene: Scene) -> None:
         """The keys that are named and nothing else, in every State; what is returned has them all."""
@@ -667,11 +685,12 @@ class TestRefusals:
 
         assert (dict(scene.store.load(RUN)), scene.store.load(RUN).step) == ({"n": 1}, 1)
 
-    def test_a_node_that_is_known_to_write_both_kinds(self) -> None:
+    @pytest.mark.parametrize("keys", [{"persist": ["a"]}, {"persist": {"except": ["b"]}}], ids=str)
+    def test_a_node_that_is_known_to_write_both_kinds(self, keys: dict[str, Any]) -> None:
         """It is refused when the graph is validated."""
         inner = make_graph({"a": lambda _: {"a": 1, "b": 2}}, store=MemoryStore(), name="in")
         nodes: dict[str, Any] = {"node": inner.as_node(outputs=["a", "b"])}
-        graph = make_graph(nodes, store=MemoryStore(), persist=["a"])
+        graph = make_graph(nodes, store=MemoryStore(), **keys)
 
         with pytest.raises(GraphError, match=r"'node'.*\('a'\).*\('b'\)"):
             graph.validate()
@@ -848,7 +867,7 @@ def edges_of(program: list[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
 
 
 def run_program(
-    program: list[tuple[Any, ...]], crashes: Crashes, data: dict[str, str], call: Any, persist: list[str] | None
+    program: list[tuple[Any, ...]], crashes: Crashes, data: dict[str, str], call: Any, persist: Any
 ) -> State | None:
     """-> the final State after all crashes, None where resuming was refused."""
     left, store = list(crashes), MemoryStore()
@@ -887,18 +906,19 @@ _UPDATES = st.dictionaries(st.sampled_from("pqr"), st.sampled_from(["0", "u"]), 
     crashes=st.lists(st.tuples(st.integers(0, 12), _UPDATES), max_size=3),
     data=st.dictionaries(st.sampled_from(KEYS), st.sampled_from(["0", "1"]), max_size=4),
     driver=st.sampled_from(["sync", "sync", "sync", "async"]),
+    persist=st.sampled_from([sorted(SAVED), {"except": sorted({*KEYS} - SAVED)}]),
 )
 def test_a_resumed_run_ends_like_one_that_saves_everything_or_is_refused(
-    program: list[tuple[Any, ...]], crashes: Crashes, data: dict[str, str], driver: str
+    program: list[tuple[Any, ...]], crashes: Crashes, data: dict[str, str], driver: str, persist: Any
 ) -> None:
     """Never with another State, whatever nodes read, write and remove, wherever they crash, and with updates."""
     crashes.sort(key=lambda crash: crash[0])
     whole = run_program(program, crashes, data, DRIVERS["sync"], None)
     assert whole is not None
 
-    final = run_program(program, crashes, data, DRIVERS[driver], sorted(SAVED))
+    final = run_program(program, crashes, data, DRIVERS[driver], persist)
 
     if final is not None:
         assert (dict(final), final.step, final.checkpoint_node) == (dict(whole), whole.step, whole.checkpoint_node)
     if not any(updates for _, updates in crashes):
-        assert dict(whole) == dict(run_program(program, [], data, DRIVERS["sync"], sorted(SAVED)) or {})
+        assert dict(whole) == dict(run_program(program, [], data, DRIVERS["sync"], persist) or {})

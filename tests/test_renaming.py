@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from typing import Any
 
@@ -10,16 +11,183 @@ import pytest
 from stategraph import (
     AnswerError,
     ExecutionError,
+    GraphError,
     GraphMismatchError,
     InterruptNode,
     MapNode,
     NodeContext,
+    Recovered,
     RunStatus,
     State,
     StateGraph,
     key_equals,
 )
 from tests.scenarios import RUN, Scene, make_graph, raises, trace, traces
+
+
+def swept(scene: Scene, graph: StateGraph, **options: Any) -> list[Recovered]:
+    """-> what comes of a sweep, with the driver of the scene."""
+    if scene.call.__name__ == "call_sync":
+        return list(graph.recover(**options))
+
+    async def sweep() -> list[Recovered]:
+        return [one async for one in graph.arecover(**options)]
+
+    return asyncio.run(sweep())
+
+
+class TestTurnsAndSweeps:
+    """turn and recover go on with runs of a graph that has changed, as resume does."""
+
+    def test_a_turn_that_was_cut_off_before_a_rename(self, any_play: Scene) -> None:
+        """It is finished under the new name, then the new one begins."""
+        broken = make_graph({**traces("ab"), "c": raises(ValueError())}, store=any_play.store, preserve=True)
+        with pytest.raises(ExecutionError):
+            any_play.call(broken, "turn", RUN, {"said": 1})
+        graph = make_graph(traces("axc"), store=any_play.store, preserve=True)
+        with pytest.raises(GraphMismatchError, match="'b'"):
+            any_play.call(graph, "turn", RUN, {"said": 2})
+
+        for number in (2, 3):
+            final = any_play.call(graph, "turn", RUN, {"said": number}, migrate={"b": "x"})
+
+        assert "".join(final["trace"]) == "abc" + "axc" * 2
+
+    def test_a_turn_that_was_cut_off_before_a_change(self, any_play: Scene) -> None:
+        """It is finished in the graph as it is now, if that is allowed."""
+        broken = make_graph({"a": trace("a"), "c": raises(ValueError())}, store=any_play.store, preserve=True)
+        with pytest.raises(ExecutionError):
+            any_play.call(broken, "turn", RUN, {})
+        graph = make_graph(traces("abc"), store=any_play.store, preserve=True)
+
+        assert "".join(any_play.call(graph, "turn", RUN, {}, allow_changed=True)["trace"]) == "abcabc"
+
+    @pytest.mark.parametrize("how", [{"migrate": {"a": "x"}}, {"allow_changed": True}], ids=str)
+    def test_a_sweep(self, any_play: Scene, how: dict[str, Any]) -> None:
+        """Runs that a deployed change has stopped go on."""
+        make_graph(traces("ab"), store=any_play.store, preserve=True).submit(State(run_id=RUN))
+        graph = make_graph(traces("xb"), store=any_play.store, preserve=True)
+        assert isinstance(swept(any_play, graph)[0].error, GraphMismatchError)
+
+        (recovered,) = swept(any_play, graph, **how)
+
+        assert recovered.error is None
+        assert any_play.store.load(RUN)["trace"] == ["x", "b"]
+
+    @pytest.mark.parametrize("how", [{"migrate": ["b"]}, {"allow_changed": 1}], ids=str)
+    def test_what_is_not_allowed(self, memory_play: Scene, how: dict[str, Any]) -> None:
+        """It is refused before anything is read."""
+        graph = make_graph(traces("ab"), store=memory_play.store, preserve=True)
+
+        with pytest.raises(TypeError, match=next(iter(how))):
+            memory_play.call(graph, "turn", RUN, {}, **how)
+        with pytest.raises(TypeError, match=next(iter(how))):
+            swept(memory_play, graph, **how)
+
+
+class TestRemoved:
+    """A graph says once where runs go on from that stand at a node which was removed."""
+
+    @pytest.mark.parametrize("answer", [{}, {"ok": True}], ids=str)
+    @pytest.mark.parametrize("before", ["present", "removed, too"])
+    def test_the_node_that_waits(self, any_play: Scene, answer: dict[str, Any], before: str) -> None:
+        """The run needs no answer any more, but keeps one."""
+        nodes = {"a": trace("a"), "ask": InterruptNode(None, "ok"), "b": trace("b")}
+        any_play.execute(make_graph(nodes, store=any_play.store))
+        graph = make_graph(traces("ab" if before == "present" else "xb"), store=any_play.store, preserve=True)
+        with pytest.raises(GraphMismatchError, match="stands_at"):
+            any_play.resume(graph, answer)
+        graph.stands_at({"ask": "b", "a": "b"})
+
+        final = any_play.resume(graph, answer)
+
+        assert (final["trace"], final.get("ok"), final.step) == (["a", "b"], answer.get("ok"), 2)
+        assert final.fingerprint == graph.fingerprint
+
+    def test_the_node_that_was_completed_last(self, any_play: Scene) -> None:
+        """The named node runs next, and none is left out."""
+        broken = make_graph({**traces("ab"), "c": raises(ValueError())}, store=any_play.store)
+        with pytest.raises(ExecutionError):
+            any_play.execute(broken)
+        graph = make_graph(traces("ac"), store=any_play.store)
+        graph.stands_at({"b": "c"})
+
+        assert any_play.resume(graph)["trace"] == ["a", "b", "c"]
+
+    def test_it_is_durable(self, any_play: Scene) -> None:
+        """A run that fails there needs the declaration no more."""
+        broken = make_graph({**traces("ab"), "c": raises(ValueError())}, store=any_play.store)
+        with pytest.raises(ExecutionError):
+            any_play.execute(broken)
+        graph = make_graph({"a": trace("a"), "c": raises(ValueError())}, store=any_play.store)
+        graph.stands_at({"b": "c"})
+        with pytest.raises(ExecutionError):
+            any_play.resume(graph)
+
+        assert any_play.resume(make_graph(traces("ac"), store=any_play.store))["trace"] == ["a", "b", "c"]
+
+    def test_the_node_before_a_pause(self, any_play: Scene) -> None:
+        """The run still waits for its answer."""
+        ask = InterruptNode(None, "ok")
+        any_play.execute(make_graph({"a": trace("a"), "ask": ask, "b": trace("b")}, store=any_play.store))
+        graph = make_graph({"ask": ask, "b": trace("b")}, store=any_play.store)
+        graph.stands_at({"a": "ask"})
+        with pytest.raises(AnswerError):
+            any_play.resume(graph)
+
+        assert any_play.resume(graph, {"ok": True})["trace"] == ["a", "b"]
+
+    def test_a_turn(self, any_play: Scene) -> None:
+        """The turn that waited is finished, and the new one begins."""
+        nodes = {"a": trace("a"), "ask": InterruptNode(None, "ok"), "b": trace("b")}
+        any_play.call(make_graph(nodes, store=any_play.store, preserve=True), "turn", RUN, {})
+        graph = make_graph(traces("ab"), store=any_play.store, preserve=True)
+        graph.stands_at({"ask": "b"})
+
+        assert "".join(any_play.call(graph, "turn", RUN, {})["trace"]) == "abab"
+
+    def test_a_sweep(self, any_play: Scene) -> None:
+        """The run that stands there goes on by itself."""
+        any_play.execute(
+            make_graph({"a": trace("a"), "b": InterruptNode(None, "ok")}, store=any_play.store, preserve=True)
+        )
+        waiting = any_play.store.load(RUN)
+        any_play.store.fork(RUN, "copy")  # it stands before "b", and does not wait
+        graph = make_graph(traces("ac"), store=any_play.store, preserve=True)
+        graph.stands_at({"b": "c"})
+
+        (recovered,) = swept(any_play, graph)
+
+        assert recovered.run_id == "copy"
+        assert any_play.store.load("copy")["trace"] == ["a", "c"]
+        assert any_play.store.load(RUN) == waiting
+
+    def test_a_nested_graph(self, play: Scene) -> None:
+        """Its own declaration counts."""
+
+        def make(nodes: dict[str, Any]) -> tuple[StateGraph, StateGraph]:
+            nested = make_graph(nodes, store=play.store, name="nested")
+            return nested, make_graph({"in": nested.as_node()}, store=play.store)
+
+        play.execute(make({"a": trace("a"), "ask": InterruptNode(None, "ok"), "b": trace("b")})[1])
+        nested, graph = make(traces("ab"))
+        nested.stands_at({"ask": "b"})
+
+        assert play.resume(graph, {"ok": True}, allow_changed=True)["trace"] == ["a", "b"]
+
+    def test_a_name_that_is_not_there(self, memory_play: Scene) -> None:
+        """The error names it, before anything runs."""
+        graph = make_graph(traces("ab"), store=memory_play.store)
+        graph.stands_at({"ask": "nowhere"})
+
+        with pytest.raises(GraphError, match=r"stands_at.*'nowhere'"):
+            graph.validate()
+
+    @pytest.mark.parametrize("removed", [["ask"], {"ask": 1}, {1: "a"}], ids=repr)
+    def test_no_mapping(self, memory_play: Scene, removed: Any) -> None:
+        """It is refused."""
+        with pytest.raises(TypeError, match="stands_at"):
+            make_graph(traces("ab"), store=memory_play.store).stands_at(removed)
 
 
 class TestMigrate:

@@ -3,6 +3,7 @@
 import enum
 from functools import partial
 
+import attrs
 import pytest
 
 from stategraph import (
@@ -17,6 +18,7 @@ from stategraph import (
     StateGraph,
     UnknownNameError,
     UnknownNodeError,
+    get_observer,
 )
 from stategraph.stores import DiskStore, MemoryStore, SqliteStore
 from tests.scenarios import RUN
@@ -37,6 +39,10 @@ def second(state):
 
 def third(state):
     return {"last": "third"}
+
+
+def way(state):
+    return state["way"]
 
 
 @pytest.fixture
@@ -110,7 +116,8 @@ class TestByName:
         heard = MultiObserver()
 
         assert StateGraph("short", observer="noop").config.observer == "noop"
-        assert StateGraph("short").config.observer == "structlog"
+        assert StateGraph("short", observer="structlog").config.observer == "structlog"
+        assert StateGraph("short").config.observer == "noop"
         assert StateGraph("short", observer=heard).observer is heard
 
     @pytest.mark.parametrize("store", ["mysql://here/runs", "file:///runs.db"])
@@ -120,11 +127,58 @@ class TestByName:
             StateGraph("short", store=store)
         assert "runs" not in str(caught.value)
 
-    @pytest.mark.parametrize("how", [{"store": "runs.db"}, {"observer": "noop"}], ids=str)
-    def test_beside_a_config_nothing_is_named(self, how):
-        """The config is the place for that."""
-        with pytest.raises(ConfigError, match=r"Config\((store|observer)="):
-            StateGraph(GraphConfig("short"), **how)
+    def test_beside_a_config(self, tmp_path):
+        """Arguments replace fields of the config, the others stay."""
+        config = GraphConfig("short", max_iterations=7, checkpoint=CheckpointConfig(retention="full"))
+        graph = StateGraph(config, store=tmp_path / "runs.db", observer="structlog", preserve=True)
+
+        kept = CheckpointConfig("sqlite", 1, True, retention="full", options={"path": str(tmp_path / "runs.db")})
+        assert graph.config == GraphConfig("short", "structlog", 7, kept)
+        assert type(graph.store) is SqliteStore
+        assert graph.observer is get_observer("structlog")
+        graph.store.close()
+
+    @pytest.mark.parametrize(
+        ("how", "changed"), [({"observer": "noop"}, {}), ({"preserve": False}, {"preserve": False})]
+    )
+    def test_one_beside_a_config(self, tmp_path, how, changed):
+        """It replaces its own field alone."""
+        kept = CheckpointConfig("sqlite", 5, True, options={"path": str(tmp_path / "runs.db")})
+        graph = StateGraph(GraphConfig("short", "structlog", checkpoint=kept), **how)
+
+        assert graph.config.checkpoint == attrs.evolve(kept, **changed)
+        graph.store.close()
+
+    def test_a_place_beside_a_config(self, tmp_path):
+        """It replaces the store and its place; an interval and other options stay."""
+        options = {"path": str(tmp_path / "runs.db"), "compress": True}
+        config = GraphConfig("short", checkpoint=CheckpointConfig("sqlite", 3, options=options))
+        graph = StateGraph(config, store=tmp_path / "others.db")
+
+        assert graph.config.checkpoint.options == {**options, "path": str(tmp_path / "others.db")}
+        assert graph.config.checkpoint.interval == 3
+        graph.store.close()
+
+    def test_memory_beside_a_config(self, tmp_path):
+        """A test replaces the store of a configuration, and each step is saved."""
+        config = GraphConfig(
+            "short", checkpoint=CheckpointConfig("sqlite", options={"path": str(tmp_path / "runs.db")})
+        )
+        graph = StateGraph(config, store="memory")
+
+        assert isinstance(graph.store, MemoryStore)
+        assert graph.config.checkpoint.interval == 1
+
+    def test_nothing_is_logged_by_default(self, capfd):
+        """Errors are raised all the same."""
+        graph = StateGraph("short")
+        graph.add_node("fails", lambda state: {"n": 1 // 0}, retry=RetryPolicy(2, initial_delay=0))
+        graph.set_entry_point("fails")
+        graph.set_exit_point("fails")
+
+        with pytest.raises(ExecutionError, match="division"):
+            graph.execute(State())
+        assert capfd.readouterr().err == ""
 
     @pytest.mark.parametrize("name", ["", "a\nb", "x" * 201])
     def test_a_name_that_is_none(self, name):
@@ -304,6 +358,24 @@ class TestRoutes:
         assert str(one) == "'first' -> 'second' (shared says 'x')"
         assert one.predicate(State({"way": "x"}))
         assert not other.predicate(State({"way": "x"}))
+
+    @pytest.mark.parametrize(
+        ("function", "name", "shown", "label"),
+        [
+            (way, None, "way says 'x'", "own predicate says 'x'"),
+            (lambda state: state["way"], None, "'x'", "own predicate says 'x'"),
+            (lambda state: state["way"], "verdict", "verdict says 'x'", "verdict says 'x'"),
+        ],
+    )
+    def test_what_its_edges_are_called(self, graph, function, name, shown, label):
+        """By the name that is given, or that of the function, and by the answer; in pictures, too."""
+        graph.add_route("first", function, {"x": "second", "y": "third"}, name=name)
+
+        assert str(graph.edges[0]) == f"'first' -> 'second' ({shown})"
+        assert graph.edges[0].structure.label == label
+        picture = graph.picture().to_mermaid()
+        assert shown.replace("'", "#39;") in picture or shown in picture
+        assert "lambda" not in picture
 
     def test_a_predicate_that_returns_a_node(self, graph):
         """It would be a yes of its own edge, whatever node it names."""

@@ -348,7 +348,8 @@ def test_a_run_that_takes_down_its_workers_is_failed(store):
 # --------------------------------------------------------------------------- orders
 
 
-def test_a_renamed_node_is_told(store):
+@pytest.mark.parametrize("number", [1, 2])
+def test_a_renamed_node_is_told(store, number):
     """And the run waits for whoever says what became of it."""
     scene = Scene(store)
     scene.fails["b"] = KeyboardInterrupt()
@@ -360,7 +361,7 @@ def test_a_renamed_node_is_told(store):
     with pytest.raises(GraphMismatchError, match="'b'"):
         scene.perform(scene.order())
 
-    assert scene.perform(scene.order(2, migrate={"b": "c"}, allow_changed=True))["c"] == 1
+    assert scene.perform(scene.order(number, migrate={"b": "c"}, allow_changed=True))["c"] == 1
 
 
 def test_a_run_of_another_graph_is_left_alone(store):

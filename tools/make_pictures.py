@@ -36,7 +36,7 @@ SECONDS = (0.031, 0.42, 1.7, 0.08, 2.6, 0.004)
 
 def _config(name: str) -> GraphConfig:
     checkpoint = CheckpointConfig(interval=1, retention="full", preserve=True)
-    return GraphConfig(name, observer="noop", checkpoint=checkpoint)
+    return GraphConfig(name, checkpoint=checkpoint)
 
 
 def _goes_on(state: State) -> dict[str, Any]:

@@ -28,7 +28,7 @@ def second(state):
         os._exit(7)
     return {"n": state["n"] + 1}
 
-graph = StateGraph("smoke", store="runs.db", observer="noop")
+graph = StateGraph("smoke", store="runs.db")
 graph.add_node("first", lambda state: {"n": 1})
 graph.add_node("second", second)
 graph.add_edge("first", "second")

@@ -39,7 +39,7 @@ _SIZE = {"width": 1240, "height": 800}
 
 def _config(name: str) -> GraphConfig:
     checkpoint = CheckpointConfig(interval=1, retention="full", preserve=True)
-    return GraphConfig(name, observer="noop", checkpoint=checkpoint)
+    return GraphConfig(name, checkpoint=checkpoint)
 
 
 def _looked_at(photo: str) -> str:

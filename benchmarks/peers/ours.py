@@ -82,7 +82,7 @@ def execution(graph: StateGraph, start: State) -> Run:
 
 
 def quietly(run: Run) -> Run:
-    """-> the same run, with what the default observer logs, two lines a run, written but not between the figures."""
+    """-> the same run, with what an observer logs, two lines a run, written but not between the figures."""
 
     def quiet() -> object:
         with Path(os.devnull).open("w") as nowhere, redirect_stderr(nowhere):

@@ -18,7 +18,7 @@ _TURNS = 20
 
 
 def lines(steps: int) -> Callable[[], float]:
-    """-> seconds that a run takes longer because it is logged, as the default is."""
+    """-> seconds that a run takes longer because it is logged."""
     return lambda: _difference(steps)
 
 

@@ -1,4 +1,4 @@
-"""What the default observer takes of a run of three steps: two lines, to a file."""
+"""What the observer "structlog" takes of a run of three steps: two lines, to a file."""
 
 from benchmarks import floors
 from benchmarks.gauges import reported

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from typing import Protocol, runtime_checkable
 
 import attrs
@@ -38,6 +38,7 @@ class Sweep:
         new_run: Makes what is known of a call.
         limit: How many runs to go on with at most; None for all.
         max_recoveries: How many owners one step of a run may take down.
+        changed: Whether runs go on though the graph has changed, and the new names of nodes, by their old ones.
 
     Raises:
         ConfigError: a number is not allowed.
@@ -49,6 +50,7 @@ class Sweep:
     new_run: Callable[[], RunContext]
     limit: int | None
     max_recoveries: int
+    changed: tuple[bool, Mapping[str, str]]
 
     def __attrs_post_init__(self) -> None:
         if self.limit is not None and not is_count(self.limit, at_least=1):
@@ -82,7 +84,7 @@ class Sweep:
                 return
 
     def _taking_up(self, hold: Hold) -> Task[Recovered | None]:
-        return recover(self.new_run(), hold, self.max_recoveries)
+        return recover(self.new_run(), hold, self.max_recoveries, *self.changed)
 
     def _next(self, holds: Iterator[Hold]) -> Task[Hold | None]:
         found: Hold | None = yield (Load, lambda _: next(holds, None), None)

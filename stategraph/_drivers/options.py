@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, TypedDict, cast
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, cast
 
 from stategraph._engine.context import RunContext
 from stategraph._engine.start import execute
@@ -16,6 +16,7 @@ from stategraph.state import State
 
 if TYPE_CHECKING:
     from stategraph._drivers.limits import StopSignal
+    from stategraph._engine.calling import Storing
     from stategraph._values.progress import Pause
 
 
@@ -60,19 +61,37 @@ class ExecuteCall(RunCall, total=False):
     restart: bool
 
 
-class ResumeCall(Call, total=False):
-    """What may be said of a call that resumes a run.
+class ChangedCall(Call, total=False):
+    """What may be said of a call that goes on with a run, whose graph may have changed since.
 
     Attributes:
         allow_changed: Go on even if nodes or edges of the graph have changed since.
         migrate: New names of nodes that were renamed since, by their old ones; of a node of a nested graph, both after
             the name of the node that runs the graph and a slash.
-        pause: The pause that is answered, or its id. If the run does not wait at that one, nothing is changed.
     """
 
     allow_changed: bool
     migrate: Mapping[str, str] | None
+
+
+class ResumeCall(ChangedCall, total=False):
+    """What may be said of a call that resumes a run.
+
+    Attributes:
+        pause: The pause that is answered, or its id. If the run does not wait at that one, nothing is changed.
+    """
+
     pause: Pause | str | None
+
+
+class TurnCall(RunCall, ChangedCall, total=False):
+    """What may be said of a turn of a conversation.
+
+    Attributes:
+        unfinished: Whether a turn before that was cut off is finished first, or discarded.
+    """
+
+    unfinished: Literal["finish", "discard"]
 
 
 def asked_of(how: Call, kind: type = Call) -> tuple[float, bool, StopSignal | None, str | None, Mapping[str, str]]:
@@ -117,6 +136,22 @@ def resumed(run: RunContext, run_id: str, updates: Mapping[str, Any] | None, how
     from stategraph._engine.resume import resume_with  # imported when used: most processes begin runs
 
     return resume_with(run, run_id, updates, how.get("allow_changed", False), how.get("migrate"), how.get("pause"))
+
+
+def turned(
+    run: RunContext, run_id: str, given: Mapping[str, Any], how: TurnCall, store: Storing, retention: str
+) -> Task[State]:
+    """Return the task of a turn of a conversation, whose runs a store keeps with this retention."""
+    from stategraph._engine.calling import turn  # imported when used, like the next
+    from stategraph._engine.resume import checked_changes
+
+    unfinished = how.get("unfinished", "finish")
+    if unfinished not in ("finish", "discard"):
+        raise ConfigError("unfinished", unfinished, '"finish" or "discard"')
+    if unfinished == "discard" and retention != "full":
+        raise ConfigError("unfinished", unfinished, 'only retention="full" keeps the end of the turn before')
+    changed = checked_changes(how.get("allow_changed", False), how.get("migrate"))
+    return turn(run, run_id, given, *changed, discards_in=store if unfinished == "discard" else None)
 
 
 def _restart_of(how: ExecuteCall) -> bool:

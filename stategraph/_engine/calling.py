@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any, Protocol
 
 import attrs
 
@@ -11,10 +12,10 @@ from stategraph._engine.context import RunContext
 from stategraph._engine.failures import failure_at
 from stategraph._engine.owning import owning
 from stategraph._engine.past import check_not_of_another, newest_of
-from stategraph._engine.resume import resume_owned
+from stategraph._engine.resume import renamed, resume_owned
 from stategraph._engine.saving import flush, save, take_up
 from stategraph._engine.start import admit, begin, id_of
-from stategraph._graph.compatibility import check_compatible
+from stategraph._graph.compatibility import check_compatible, off_removed
 from stategraph._graph.compiled import CompiledGraph
 from stategraph._owners.holds import Hold
 from stategraph._protocol.commands import Amend, Load, Save, Task
@@ -31,7 +32,7 @@ from stategraph.errors import (
     RunBusyError,
     RunCompleteError,
 )
-from stategraph.state import State, evolve, told
+from stategraph.state import State, evolve, told, with_data
 
 _WAITS = (RunStatus.PAUSED, RunStatus.CANCELLED)
 
@@ -81,27 +82,76 @@ def check_graph(run: RunContext, saved: State) -> None:
         raise GraphMismatchError(saved.run_id, (change,), "Run the State under a run_id of its own.")
 
 
-def turn(run: RunContext, run_id: str, given: Mapping[str, Any]) -> Task[State]:
-    """Execute a run with new input, once the turn before is finished; begin the run if there is none."""
+def turn(
+    run: RunContext,
+    run_id: str,
+    given: Mapping[str, Any],
+    allow_changed: bool,
+    migrate: Mapping[str, str],
+    *,
+    discards_in: Storing | None,
+) -> Task[State]:
+    """Execute a run with new input, once the turn before is finished; begin the run if there is none.
+
+    Args:
+        run: The run.
+        run_id: Its id.
+        given: The input.
+        allow_changed: Whether the turn before is finished though the graph has changed.
+        migrate: The new names of nodes, by their old ones.
+        discards_in: The store in which a turn before that was cut off is rolled back; None to finish it.
+    """
     if not isinstance(given, Mapping):
         raise TypeError(f"the input of a turn is a mapping, not {type(given).__name__}")
     check_saves(run.plan)
     if not run.plan.preserve:
         allowed = "true keeps a conversation for its next turn: with false, each turn would begin anew"
         raise ConfigError("checkpoint.preserve", False, allowed)
-    return owning(run, Hold(check_given_id(run_id)), _turn(run, run_id, given))
+    task = _turn(run, run_id, given, (allow_changed, migrate), discards_in)
+    return owning(run, Hold(check_given_id(run_id)), task)
 
 
-def _turn(run: RunContext, run_id: str, given: Mapping[str, Any]) -> Task[State]:
+def _turn(
+    run: RunContext,
+    run_id: str,
+    given: Mapping[str, Any],
+    changed: tuple[bool, Mapping[str, str]],
+    discards_in: Storing | None,
+) -> Task[State]:
     state = yield from newest_of(run, run_id)
     if state is None:
         return (yield from begin(run, State(given, run_id=run_id)))
     check_not_of_another(run, state)
-    if state.status in (RunStatus.ACTIVE, RunStatus.FAILED):
-        state = yield from resume_owned(_another(run), run_id)
+    waits = state.status is RunStatus.PAUSED and off_removed(run.plan, state) is state
+    if discards_in is not None and not waits and state.status is not RunStatus.COMPLETED:
+        state = yield (Amend, run.services.write, partial(_without_last_turn, discards_in, run_id, run.by))
+    elif not waits and state.status not in (RunStatus.COMPLETED, RunStatus.CANCELLED):
+        state = yield from resume_owned(_another(run), run_id, *changed)
     if state.status is RunStatus.PAUSED and state.pause is not None:
         raise AnswerError(run_id, state.pause, "a new turn begins once the one before is finished")
     return (yield from begin(run, state.update(given), restart=True))
+
+
+class Storing(Protocol):
+    """A store that can roll a run back."""
+
+    def history(self, run_id: str, /) -> Sequence[Any]: ...
+    def rollback(self, run_id: str, step: int, revision: int | None, /, *, by: str | None) -> State: ...
+
+
+def _without_last_turn(store: Storing, run_id: str, by: str | None) -> State:
+    """Roll a run back to the end of its last completed turn; return that State, empty if there is none."""
+    rows = store.history(run_id)
+    newest = rows[-1].step
+    for row in reversed(rows):
+        if row.status is RunStatus.COMPLETED and row.step <= newest:
+            return store.rollback(run_id, row.step, row.revision, by=by)
+        if row.kind is Kind.ROLLBACK:  # what came after its step was rolled back before
+            newest = min(newest, row.step)
+    if rows[0].step or rows[0].kind is not Kind.INPUT:
+        reason = 'the end of the turn before is not kept, as it was saved without retention="full"; finish this turn'
+        raise CheckpointError(run_id, reason)
+    return with_data(store.rollback(run_id, 0, rows[0].revision, by=by), {})
 
 
 def _another(run: RunContext) -> RunContext:
@@ -175,11 +225,14 @@ def check_saves(plan: CompiledGraph) -> None:
 # --------------------------------------------------------------------------- recover
 
 
-def recover(run: RunContext, hold: Hold, max_recoveries: int) -> Task[Recovered | None]:
+def recover(
+    run: RunContext, hold: Hold, max_recoveries: int, allow_changed: bool, migrate: Mapping[str, str]
+) -> Task[Recovered | None]:
     """Go on with a run, if it is one that was left unfinished and that nobody owns."""
     check_saves(run.plan)
     try:
-        recovered: Recovered | None = yield from owning(run, hold, go_on(run, hold, max_recoveries), takes_up=False)
+        task = go_on(run, hold, max_recoveries, allow_changed, migrate)
+        recovered: Recovered | None = yield from owning(run, hold, task, takes_up=False)
     except RunBusyError:
         return None
     except Exception as error:
@@ -187,7 +240,9 @@ def recover(run: RunContext, hold: Hold, max_recoveries: int) -> Task[Recovered 
     return recovered
 
 
-def go_on(run: RunContext, hold: Hold, max_recoveries: int) -> Task[Recovered | None]:
+def go_on(
+    run: RunContext, hold: Hold, max_recoveries: int, allow_changed: bool, migrate: Mapping[str, str]
+) -> Task[Recovered | None]:
     """Go on with a run whose owner was lost, and count that; return None if it is not one that goes on by itself."""
     saved = yield from newest_of(run, hold.run_id)
     if saved is None or saved.status is not RunStatus.ACTIVE or saved.graph != run.plan.graph:
@@ -195,16 +250,17 @@ def go_on(run: RunContext, hold: Hold, max_recoveries: int) -> Task[Recovered | 
     if hold.is_cancelled:
         yield from cancel_as_told(run, saved)
         return None
-    check_compatible(run.plan, saved, False)
+    fitting = renamed(run, saved, migrate)
+    check_compatible(run.plan, fitting, allow_changed)
     recoveries = saved.progress.recoveries if saved.progress else 0
     # Before the first of these, one was lost whom nobody has counted: that who made the State, if a node did.
     lost = recoveries + 1 if recoveries and saved.checkpoint_node else recoveries
     if lost >= max_recoveries:
-        yield from _fail(run, saved, lost)
+        yield from _fail(run, fitting, lost)
     counted = told(evolve(saved, progress=evolved(saved.progress, recoveries=recoveries + 1)), Kind.UPDATE)
     yield from save(run, (Amend, run.services.amend, counted), counted)
     try:
-        return Recovered(hold.run_id, (yield from resume_owned(run, hold.run_id)))
+        return Recovered(hold.run_id, (yield from resume_owned(run, hold.run_id, allow_changed, migrate)))
     except CheckpointError:  # the store would not take that either
         raise
     except Exception:

@@ -198,6 +198,11 @@ class RunIO:
             except failures() as error:
                 raise self.unsaved(state, error)  # noqa: B904 - sets the cause itself
 
+    def write(self, write: Callable[[], State]) -> State:
+        """Return what a write to the store returns that is made on behalf of the owner of the run."""
+        with on_behalf_of(self.hold):
+            return write()
+
     def flush(self, state: State) -> None:
         """Wait until everything that was saved is durable; raises a CheckpointError if it will not be."""
         try:

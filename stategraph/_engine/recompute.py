@@ -155,8 +155,8 @@ class _Work:
         if refused:
             raise RecomputeError(saved.run_id, refused)
         persist = plan.persist if plan.persist is not None else plan.defaults.keys()
-        unsaved = plan.defaults.keys() - persist - origins.keys() - saved.keys()
-        defaults = {key: plan.defaults[key] for key in unsaved}
+        known = persist, origins, saved
+        defaults = {key: value for key, value in plan.defaults.items() if not any(key in keys for keys in known)}
         return cls(origins, missing, needed, supplied, defaults)
 
     def in_order(self) -> Iterator[tuple[Origin, list[str]]]:

@@ -11,7 +11,7 @@ from stategraph._engine.owning import owning
 from stategraph._engine.past import with_all_keys
 from stategraph._engine.saving import emit, save
 from stategraph._engine.start import stamped, with_origins
-from stategraph._graph.compatibility import check_compatible
+from stategraph._graph.compatibility import check_compatible, off_removed
 from stategraph._graph.compiled import CompiledNode
 from stategraph._owners.holds import Hold
 from stategraph._progress.answers import awaited
@@ -41,6 +41,11 @@ def resume_with(
     """Return the task that resumes a run as a user asks for it. Raises TypeError if something is of a wrong type."""
     if updates is not None and not isinstance(updates, Mapping):
         raise TypeError(f"updates are a mapping, not {type(updates).__name__}")
+    return resume(run, run_id, updates or {}, *checked_changes(allow_changed, migrate), _id_of(pause))
+
+
+def checked_changes(allow_changed: object, migrate: Mapping[str, str] | None) -> tuple[bool, Mapping[str, str]]:
+    """Return how a call goes on with a run of a graph that has changed. Raises TypeError if that is of a wrong type."""
     if not isinstance(allow_changed, bool):
         raise TypeError(f"allow_changed is True or False, not {shorten(allow_changed)}")
     if migrate is not None and not isinstance(migrate, Mapping):
@@ -48,7 +53,7 @@ def resume_with(
     wrong = [name for pair in (migrate or {}).items() for name in pair if not isinstance(name, str)]
     if wrong:
         raise TypeError(f"migrate: {shorten(wrong[0])} is not allowed; names of nodes are")
-    return resume(run, run_id, updates or {}, allow_changed, migrate or {}, _id_of(pause))
+    return allow_changed, migrate or {}
 
 
 def _id_of(pause: Pause | str | None) -> str | None:
@@ -85,9 +90,11 @@ def _taking_over(
     return (yield from task)
 
 
-def resume_owned(run: RunContext, run_id: str) -> Task[State]:
+def resume_owned(
+    run: RunContext, run_id: str, allow_changed: bool = False, migrate: Mapping[str, str] = NOTHING_GIVEN
+) -> Task[State]:
     """Do what `resume` does, as the owner of the run."""
-    return (yield from run_from(run, (yield from revived(run, run_id))))
+    return (yield from run_from(run, (yield from revived(run, run_id, NOTHING_GIVEN, allow_changed, migrate))))
 
 
 def revived(
@@ -121,24 +128,28 @@ def revived(
     run.allow_changed = allow_changed
     saved = renamed(run, loaded, migrate)
     check_compatible(run.plan, saved, allow_changed)
+    is_same = saved is loaded and not migrate and not turn
     if turn:
         saved = evolve(saved, progress=evolved(saved.progress, turn=turn))
     if saved.pause is not None and saved.pause.others:
         from stategraph._engine.answering import to_be_answered
 
         saved = to_be_answered(saved, updates, pause_id)
-    return (yield from revive(run, saved, updates, is_same=not migrate and not turn))
+    return (yield from revive(run, saved, updates, is_same=is_same))
 
 
 def renamed(run: RunContext, saved: State, migrate: Mapping[str, str]) -> State:
-    """Return a saved State with its nodes renamed. The new names for nested graphs are kept in the run."""
+    """Return a saved State with its nodes renamed, and away from a node that the graph says was removed.
+
+    The new names for nested graphs are kept in the run.
+    """
     run.renamed_nested = {}
     if not migrate:
-        return saved
+        return off_removed(run.plan, saved)
     from stategraph._graph.renaming import migrate_state, split_migration  # imported when used
 
     own, run.renamed_nested = split_migration(migrate, run.plan)
-    return migrate_state(saved, own, run.plan)
+    return off_removed(run.plan, migrate_state(saved, own, run.plan))
 
 
 def revive(
@@ -203,7 +214,7 @@ def _noting_replaced(run: RunContext, state: State, before: dict[str, Any]) -> S
     from stategraph._values.sameness import differing_items  # imported when used: where runs may be nested
 
     persist = run.plan.persist
-    values = before if persist is None else {key: before[key] for key in before.keys() & persist}
+    values = before if persist is None else {key: value for key, value in before.items() if key in persist}
     given = differing_items(before, data_of(state))
     replaced = {key: (values[key],) if key in values else () for key in given}
     earlier = state.progress.replaced if state.progress else {}

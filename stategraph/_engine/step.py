@@ -322,7 +322,7 @@ class StepExecution:
         parts = [Part(at, name, label, value, of(made_of[label])) for label, value in finished.items()]
         persist, node = run.plan.persist, self.stage.node
         if persist is not None:
-            parts = [part for part in parts if persist.issuperset(node.part_writes(part.value))]
+            parts = [part for part in parts if not frozenset(node.part_writes(part.value)) - persist]
         if not run.plan.keeps_parts:
             run.unsaved_parts += parts
         elif parts:

@@ -15,7 +15,7 @@ from stategraph._engine.resume import renamed, revive
 from stategraph._engine.saving import save
 from stategraph._engine.start import stamped, with_defaults, with_origins
 from stategraph._engine.step import StepExecution
-from stategraph._graph.compatibility import check_compatible
+from stategraph._graph.compatibility import check_compatible, off_removed
 from stategraph._graph.compiled import CompiledGraph
 from stategraph._graph.nested import nested_in, unsaved_in
 from stategraph._graph.renaming import migrate_state, split_migration
@@ -120,7 +120,7 @@ class NestedRun:
             GraphMismatchError: the graph has changed.
         """
         own, further = split_migration(self.renames, graph)
-        state = self._waiting_as_asked(migrate_state(state, own, graph))
+        state = self._waiting_as_asked(off_removed(graph, migrate_state(state, own, graph)))
         pause = awaited(state)
         if pause is None:
             return None
@@ -245,7 +245,7 @@ def _go_on(
         return (yield from run_from(run, None))
     if saved.status is RunStatus.COMPLETED:  # and the step that it is part of was not saved any more
         return (yield from with_all_keys(run, saved, NOTHING_GIVEN, inputs))[0]
-    saved = renamed(run, saved, about.renames)
+    loaded, saved = saved, renamed(run, saved, about.renames)
     check_compatible(run.plan, saved, run.allow_changed, run.nested_path)
     pause, answered, updates = saved.pause, about.answered(saved), {**updates}
     if answered is not None:
@@ -257,8 +257,9 @@ def _go_on(
             saved = told(evolve(saved, structure=run.plan.structure), Kind.UPDATE)
             yield from save(run, (Amend, run.services.amend, saved), saved)
         return saved
+    is_same = saved is loaded and pause is None and not about.renames
     # A pause whose deadline has passed unanswered begins anew.
     saved = evolve(saved, status=RunStatus.ACTIVE)
-    behind = yield from revive(run, saved, updates, inputs, is_same=pause is None and not about.renames)
+    behind = yield from revive(run, saved, updates, inputs, is_same=is_same)
     yield from about.hand_on_updates()
     return (yield from run_from(run, behind))

@@ -75,7 +75,7 @@ def _take_turn(run: RunContext, hold: Hold, turn: Turn, max_recoveries: int) -> 
         return saved
     if hold.is_cancelled:
         return (yield from cancel_as_told(run, saved))
-    recovered = yield from go_on(run, hold, max_recoveries)
+    recovered = yield from go_on(run, hold, max_recoveries, turn.allow_changed, turn.migrate)
     return saved if recovered is None or recovered.state is None else recovered.state
 
 

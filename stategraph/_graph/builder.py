@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 from itertools import pairwise
 from types import MappingProxyType
@@ -49,6 +50,7 @@ class GraphBuilder:
         self._defaults: dict[str, Any] = {}
         self._entry: str | None = None
         self._exits: set[str] = set()
+        self._stands_at: dict[str, str] = {}
 
     @property
     def name(self) -> str:
@@ -196,7 +198,12 @@ class GraphBuilder:
             self._edges.extend(edges)
 
     def add_route(
-        self, from_node: str, function: Callable[[State], Any], targets: Mapping[Any, str] | Iterable[str]
+        self,
+        from_node: str,
+        function: Callable[[State], Any],
+        targets: Mapping[Any, str] | Iterable[str],
+        *,
+        name: str | None = None,
     ) -> None:
         """Add edges out of a node, of which a function chooses one: it is asked once, when their turn has come.
 
@@ -204,6 +211,7 @@ class GraphBuilder:
             from_node: The node they leave.
             function: Returns which way to go, of the State after `from_node`.
             targets: The nodes that they lead to, by what the function returns; or only their names, if it returns them.
+            name: Names the edges as that of `add_edge` does, each with its answer: "verdict says 'good'".
 
         Raises:
             UnknownNodeError: a node is not there.
@@ -213,7 +221,7 @@ class GraphBuilder:
 
         source = self._known(from_node)
         try:
-            edges = route(source, function, targets)
+            edges = route(source, function, targets, name)
         except (TypeError, ValueError) as error:
             raise self._error(f"the route out of {source!r}: {error}") from None
         for edge in edges:
@@ -255,9 +263,26 @@ class GraphBuilder:
         with self._changing():
             self._defaults.update(freeze_items(dict(defaults)))
 
+    def stands_at(self, removed: Mapping[str, str]) -> None:
+        """Name, for nodes that were removed, the nodes that runs which stand there go on from.
+
+        A saved run that waits at such a node, or that has completed it last, runs the named node next, in every call
+        that goes on with it. If the run waits for an answer there, it needs none any more; one that is given is kept
+        in the data. See docs/graph-changes.md.
+
+        Raises:
+            TypeError: it is no mapping of str to str. A name that the graph does not have is a GraphError when it runs.
+        """
+        if not isinstance(removed, Mapping) or not all(
+            isinstance(name, str) for pair in removed.items() for name in pair
+        ):
+            raise TypeError(f"stands_at takes a mapping of removed nodes to nodes, not {shorten(removed)}")
+        with self._changing():
+            self._stands_at.update(removed)
+
     # ------------------------------------------------------------------ inside
 
-    def _compiled(self, persist: frozenset[str] | None, *, loads_parts: bool, **how: Any) -> CompiledGraph:
+    def _compiled(self, persist: AbstractSet[str] | None, *, loads_parts: bool, **how: Any) -> CompiledGraph:
         """Return the graph as it is now, compiled.
 
         Args:
@@ -277,6 +302,11 @@ class GraphBuilder:
             for name, policies in self._policies.items()
             if policies.on_error is not None and policies.on_error not in self._nodes
         ]
+        problems += [
+            f"stands_at names node {node!r}, which is not there"
+            for node in self._stands_at.values()
+            if node not in self._nodes
+        ]
         if (
             persist is not None
             or self._schema is not None
@@ -285,7 +315,13 @@ class GraphBuilder:
         ):
             from stategraph._graph.checks import further_problems  # imported when used
 
-            further = self._schema, self._nodes, self._policies, self._defaults, persist or frozenset()
+            further = (
+                self._schema,
+                self._nodes,
+                self._policies,
+                self._defaults,
+                frozenset[str]() if persist is None else persist,
+            )
             problems += list(further_problems(*further, is_sound=not problems))
         if problems or self._entry is None:
             raise GraphError(self._name, tuple(problems))
@@ -301,6 +337,7 @@ class GraphBuilder:
             defaults=self._defaults.copy(),
             schema=self._schema,
             persist=persist,
+            stands_at=self._stands_at.copy(),
             async_node=next((name for name, stage in stages.items() if stage.node.is_async), None),
             **how,
         )

@@ -99,7 +99,10 @@ def _keys_named(
     nodes: Mapping[str, Node], policies: Mapping[str, NodePolicies], persist: AbstractSet[str]
 ) -> dict[str, str]:
     """Return the keys that are named anywhere, each with one place that names it."""
-    known = dict.fromkeys(sorted(persist), "checkpoint.persist names")
+    from stategraph._progress.origins import AllBut  # imported when used
+
+    named = persist.keys if isinstance(persist, AllBut) else persist
+    known = dict.fromkeys(sorted(named), "checkpoint.persist names")
     for name, policy in policies.items():
         if policy.cache is not None:
             known |= dict.fromkeys(policy.cache.inputs, f"the cache of node {name!r} names")

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections import Counter
 
 from stategraph._graph.compiled import CompiledGraph
+from stategraph._values.progress import Progress
 from stategraph._values.provenance import EdgeStructure, GraphStructure, RunStatus
 from stategraph.errors import CheckpointCorruptError, GraphMismatchError, RunCompleteError
-from stategraph.state import State
+from stategraph.state import State, evolve
 
 
 def check_compatible(plan: CompiledGraph, saved: State, allow_changed: bool, path: str = "") -> None:
@@ -27,7 +28,10 @@ def check_compatible(plan: CompiledGraph, saved: State, allow_changed: bool, pat
         if node not in plan.stages:
             change = f"it stands at node {node!r}, which the graph does not have"
             names = f'{{{path + node!r}: "{path}..."}}'
-            way_out = f"Its nodes are {', '.join(plan.stages)}; if it was renamed, resume with migrate={names}."
+            way_out = (
+                f"Its nodes are {', '.join(plan.stages)}; if it was renamed, resume with migrate={names}. "
+                f'If it was removed, graph.stands_at({{{node!r}: "..."}}) names the node to go on from.'
+            )
             raise GraphMismatchError(saved.run_id, (change,), way_out)
     if saved.structure is not None and not allow_changed and saved.fingerprint != plan.structure.fingerprint:
         raise GraphMismatchError(
@@ -43,6 +47,24 @@ def _nodes_of(saved: State) -> list[str]:
     pause, progress = saved.pause, saved.progress
     nodes = [saved.checkpoint_node, pause.node if pause else "", progress.next_node if progress else ""]
     return [node for node in nodes if node]
+
+
+def off_removed(plan: CompiledGraph, saved: State) -> State:
+    """Return a State that stands at a removed node as one that goes on at the node which the graph names for it.
+
+    What it waits for there is over, for nothing in the graph needs the answer.
+    """
+    if not plan.stands_at or saved.status is RunStatus.COMPLETED:
+        return saved
+    removed = plan.stands_at.keys() - plan.stages.keys()
+    pause, progress, last = saved.pause, saved.progress, saved.checkpoint_node
+    node = pause.node if pause else (progress.next_node if progress else "") or last
+    if node in removed:
+        left = (progress or Progress()).without_step().changed(next_node=plan.stands_at[node])
+        saved = evolve(saved, status=RunStatus.ACTIVE, error=None, pause=None, progress=left)
+    elif last not in removed:
+        return saved
+    return evolve(saved, checkpoint_node="" if last in removed else last, structure=plan.structure)
 
 
 def _changes_since(old: GraphStructure, new: GraphStructure) -> tuple[str, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING, Any, TypedDict
 
 import attrs
@@ -121,6 +122,7 @@ class CompiledGraph:
         async_node: The name of a node that is async, if there is one.
         nested_run: Makes the run of a graph that is a step of this one, or a part of one: the class
             `stategraph._engine.subgraphs.NestedRun`; None if no node runs a graph.
+        stands_at: For nodes that were removed, the nodes that runs which stand there go on from.
         lacks: What keeps it from running by itself. Nested, it has the checkpoints of the outer graph.
     """
 
@@ -140,7 +142,8 @@ class CompiledGraph:
     digest: Callable[..., str]
     defaults: Mapping[str, Any] = attrs.field(factory=dict)
     schema: Schema | None = None
-    persist: frozenset[str] | None = None
+    persist: AbstractSet[str] | None = None
     async_node: str | None = None
     nested_run: Callable[..., NestedStep] | None = None
+    stands_at: Mapping[str, str] = attrs.field(factory=dict)
     lacks: str = ""

@@ -28,10 +28,13 @@ class Says(LibraryPredicate):
         return bool(answered(self.function(state)) == self.answer)
 
     def describe(self, describe_own: Callable[[Predicate], str]) -> str:
-        return f"{describe_own(self.function)} says {stable_repr(self.answer)}"
+        asked, answer = describe_own(self.function), stable_repr(self.answer)
+        return answer if asked.endswith("<lambda>") else f"{asked} says {answer}"
 
 
-def route(source: str, function: Callable[[State], Any], targets: Mapping[Any, str] | Iterable[str]) -> list[Edge]:
+def route(
+    source: str, function: Callable[[State], Any], targets: Mapping[Any, str] | Iterable[str], name: str | None
+) -> list[Edge]:
     """Return the edges of a route, in the order of its targets.
 
     Raises:
@@ -48,7 +51,8 @@ def route(source: str, function: Callable[[State], Any], targets: Mapping[Any, s
     if not ways:
         raise ValueError("it has no targets: name the nodes that the function may choose")
     one = object()
-    return [Edge(source, target, Says(function, answer, one)) for answer, target in ways.items()]
+    names = {answer: None if name is None else f"{name} says {stable_repr(answer)}" for answer in ways}
+    return [Edge(source, target, Says(function, answer, one), names[answer]) for answer, target in ways.items()]
 
 
 def _in_order(names: Iterable[str]) -> Iterable[str]:

@@ -8,7 +8,8 @@ steps that concern a key that is not saved.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+import sys
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from typing import Any
 
@@ -21,6 +22,32 @@ from stategraph.state import State, data_of, evolve, with_data
 
 GIVEN = ""
 """In place of the node that wrote a key: it came with the input of the run or an update, or is the engine's own."""
+
+
+class AllBut(AbstractSet[str]):
+    """All keys but some, as a set that has no end: it says what is in it, and takes part in ``&`` and ``-``.
+
+    Args:
+        keys: Those that are not in it.
+    """
+
+    def __init__(self, keys: frozenset[str]) -> None:
+        self.keys = keys
+
+    def __contains__(self, key: object) -> bool:
+        return key not in self.keys
+
+    def __rand__(self, others: AbstractSet[str]) -> frozenset[str]:
+        return frozenset(others) - self.keys
+
+    def __rsub__(self, others: AbstractSet[str]) -> frozenset[str]:
+        return frozenset(others) & self.keys
+
+    def __iter__(self) -> Iterator[str]:
+        raise TypeError("these keys have no end")
+
+    def __len__(self) -> int:
+        return sys.maxsize
 
 
 def persisted(state: State, keys: AbstractSet[str] | None) -> State:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -33,21 +33,21 @@ class Worker:
         screen: Where it is told what came of each.
         every: Seconds between looks for runs.
         once: Whether to end when there is nothing left to do.
-        max_recoveries: As for `StateGraph.recover`.
+        how: What else is said to `StateGraph.recover`.
     """
 
     graph: StateGraph
     screen: Screen
     every: float
     once: bool
-    max_recoveries: int
+    how: Mapping[str, Any]
     _is_over: threading.Event = attrs.field(factory=threading.Event, init=False)
     _has_failed: bool = attrs.field(default=False, init=False)
     _refused: dict[str, str] = attrs.field(factory=dict, init=False)
 
     def work(self, concurrency: int) -> int:
         """Work in so many threads until it is stopped; return the exit code."""
-        self.graph.recover(max_recoveries=self.max_recoveries)  # which says now if the graph saves nothing
+        self.graph.recover(**self.how)  # which says now if the graph saves nothing
         if not self.graph.store.runs(limit=1):  # as where a relative path counts from another folder
             note(f"stategraph: the {self.graph.store} has no runs yet")
         threads = [threading.Thread(target=self._sweeps, daemon=True) for _ in range(concurrency)]
@@ -75,7 +75,7 @@ class Worker:
     def _sweep(self) -> bool:
         """Go on with the runs that there are; return whether there was one."""
         has_found = False
-        for recovered in self.graph.recover(max_recoveries=self.max_recoveries):
+        for recovered in self.graph.recover(**self.how):
             if self._is_news(recovered):
                 has_found = True
                 self._tell(recovered)

@@ -17,13 +17,20 @@ Retention: TypeAlias = Literal["latest", "full", "windowed"]
 """Which checkpoints of a run are kept: the newest, all, or the newest few."""
 
 
+Persist: TypeAlias = tuple[str, ...] | Mapping[Literal["except"], tuple[str, ...]] | None
+
+
 def _to_keys(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {name: _to_keys(keys) for name, keys in value.items()}
     return tuple(value) if isinstance(value, list) else value
 
 
 def _are_keys(value: Any) -> bool:
     if value is None:
         return True
+    if isinstance(value, Mapping):
+        return value.keys() == {"except"} and isinstance(value["except"], tuple) and _are_keys(value["except"])
     return isinstance(value, tuple) and all(isinstance(key, str) for key in value) and len(set(value)) == len(value)
 
 
@@ -69,7 +76,10 @@ _ALLOWED: Allowed = {
         lambda value: value is None or is_seconds(value),
     ),
     "lease": ("the seconds after which a process that is not heard of has lost its runs; more than 0", is_seconds),
-    "persist": ("a list of different keys: no others are saved", _are_keys),
+    "persist": (
+        'a list of different keys: no others are saved; or {"except": [...]}: all others are',
+        _are_keys,
+    ),
     "serializer": ('"msgpack", "json", or the name of a registered serializer', is_name),
     "options": ("a mapping of option names to values", _is_options),
 }
@@ -94,8 +104,9 @@ class CheckpointConfig:
         retention: Which checkpoints of a run are kept: "latest", "full", or "windowed".
         window: With retention "windowed", how many of the newest.
         ttl: Seconds after its completion when `CheckpointStore.prune` removes a preserved run; None for never.
-        persist: The only keys of the State that are saved; None for all. When a run is resumed, the nodes that wrote
-            the other keys run again first (docs/selective-persistence.md). Without effect where nothing is saved.
+        persist: The only keys of the State that are saved; or ``{"except": [...]}``, the only ones that are not; None
+            for all. When a run is resumed, the nodes that wrote keys that are not saved run again first
+            (docs/selective-persistence.md). Without effect where nothing is saved.
         lease: Where runs live on a server: seconds after which a process that is not heard of has lost its runs, by the
             clock of the server. It says that it is there each third of it. Without effect on one machine.
         serializer: How the store turns values into bytes: "msgpack", the fastest; "json", which other tools read; or
@@ -113,7 +124,7 @@ class CheckpointConfig:
     retention: Retention = "latest"
     window: int | None = None
     ttl: float | None = None
-    persist: tuple[str, ...] | None = attrs.field(default=None, converter=_to_keys)
+    persist: Persist = attrs.field(default=None, converter=_to_keys)
     serializer: str = "msgpack"
     options: Mapping[str, Any] = attrs.field(factory=dict, repr=_shown_options)
     lease: float = _LEASE

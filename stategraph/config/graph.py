@@ -35,7 +35,7 @@ class GraphConfig:
 
     Attributes:
         name: Names the graph; saved with its runs, which only a graph of this name resumes.
-        observer: Name of the observer: "structlog", "noop", or one that was registered.
+        observer: Name of the observer: "noop", "structlog", which logs to stderr, or one that was registered.
         max_iterations: How many nodes one call of execute or resume may run; stops endless loops.
         checkpoint: When and where the State is saved.
 
@@ -44,7 +44,7 @@ class GraphConfig:
     """
 
     name: str
-    observer: str = "structlog"
+    observer: str = "noop"
     max_iterations: int = 1000
     checkpoint: CheckpointConfig = attrs.field(factory=CheckpointConfig)
 

@@ -14,7 +14,7 @@ import attrs
 import cattrs
 
 from stategraph._util.validators import encodable
-from stategraph.config.checkpoint import Durability, Retention
+from stategraph.config.checkpoint import Durability, Persist, Retention
 from stategraph.errors import ConfigError
 
 _Config = TypeVar("_Config")
@@ -24,7 +24,7 @@ _converter = cattrs.Converter(forbid_extra_keys=True, detailed_validation=False)
 for _leaf in (str, int, bool):
     _converter.register_structure_hook(_leaf, lambda value, _: value)
 _WORDS = Durability, Retention
-_OTHER_LEAVES: tuple[Any, ...] = (*_WORDS, int | None, float | None, tuple[str, ...] | None, Any, Mapping[str, Any])
+_OTHER_LEAVES: tuple[Any, ...] = (*_WORDS, int | None, float | None, Persist, Any, Mapping[str, Any])
 _converter.register_structure_hook_func(lambda kind: kind in _OTHER_LEAVES, lambda value, _: value)
 
 

@@ -16,6 +16,10 @@ _SCHEMES = {
 """The stores that an URL of a scheme is of, and their options for it."""
 
 
+PLACES = ("path", *{option: None for _, option in _SCHEMES.values()})
+"""The options of stores that say where they are."""
+
+
 _KINDS = ("sqlite", "disk", "postgres", "redis")
 
 

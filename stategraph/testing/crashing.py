@@ -15,6 +15,7 @@ from stategraph import graph as _graph
 from stategraph._capabilities.equip import equipped
 from stategraph._engine.context import RunContext
 from stategraph._graph.compiled import CompiledGraph
+from stategraph._plan import saved_keys
 from stategraph._protocol.commands import Task
 from stategraph._text.shown import shorten
 from stategraph._values.ids import is_nested_id
@@ -243,12 +244,12 @@ def assert_resumes_everywhere(
         AssertionError: it ends differently; or two runs that nobody disturbed do.
         ExecutionError: a run that nobody disturbed fails.
     """
-    persist = graph.config.checkpoint.persist
     undisturbed = MortalStore(MemoryStore())
     expected = _to_the_end(_on(graph, undisturbed), state, answers)
     ignored = {ignore} if isinstance(ignore, str) else set(ignore)
-    if persist is not None:  # a run that was complete when its process was killed has no other keys
-        ignored.update(key for key in expected if key not in persist)
+    if graph.config.checkpoint.persist is not None:  # a run that was complete when its process was killed has no others
+        saved = saved_keys(graph.config.checkpoint)
+        ignored.update(key for key in expected if key not in saved)
     again = _to_the_end(_on(graph, MortalStore(MemoryStore())), state, answers)
     if different := _difference(expected, again, ignored):
         raise AssertionError(

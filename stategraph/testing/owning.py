@@ -28,7 +28,7 @@ def _graph(store: CheckpointStore, meddle: _Meddle = dict, *, has_third: bool = 
         return {"made": [*state["made"], "b"]}
 
     checkpoint = CheckpointConfig(**{"interval": 1, "preserve": True, **options})
-    graph = StateGraph(GraphConfig("orders", observer="noop", checkpoint=checkpoint), store=store)
+    graph = StateGraph(GraphConfig("orders", checkpoint=checkpoint), store=store)
     graph.add_node("a", lambda state: {"made": ["a"]})
     graph.add_node("b", meddled)
     graph.add_edge("a", "b")
@@ -137,7 +137,7 @@ class OwningContract:
         """However fast it is: what it had done by then is copied."""
         stop = threading.Event()
         checkpoint = CheckpointConfig(interval=1, preserve=True, retention="full")
-        config = GraphConfig("orders", observer="noop", checkpoint=checkpoint, max_iterations=1_000_000)
+        config = GraphConfig("orders", checkpoint=checkpoint, max_iterations=1_000_000)
         graph = StateGraph(config, store=store)
         graph.add_node("a", lambda state: {"made": state.step})
         graph.add_node("b", lambda state: {})

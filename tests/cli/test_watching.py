@@ -192,7 +192,9 @@ def test_a_run_that_does_not_fit_the_graph_is_told_once(shop):
         opened.save(attrs.evolve(state, step=1, checkpoint_node="write"))
 
     done = process("work", "app:letters", "--once", cwd=shop)
+    gone_on = process("work", "app:letters", "--once", "--allow-changed", "--migrate", "write=type", cwd=shop)
 
+    assert "letter-0  completed" in gone_on.out
     assert done.code == 1
     assert min(line.split()[:2] for line in done.out.splitlines()) == ["letter-0", "failed"]
     assert len([line for line in done.out.splitlines() if line.startswith("letter-0")]) == 1

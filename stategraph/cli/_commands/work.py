@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
 from stategraph.cli._asked import Asked, asked, common
 from stategraph.cli._graphs import load_graph
+from stategraph.cli._options import parsed_renames
 
 _EXAMPLES = """
 \b
@@ -24,9 +27,13 @@ on are done; once more stops it at once, and other workers go on with them.
 @click.option("--every", type=click.FloatRange(min=0.01), default=1.0, show_default=True, help="Seconds between looks.")
 @click.option("--once", is_flag=True, help="End when there is nothing left to do; the exit code is 1 if a run failed.")
 @click.option("--max-recoveries", type=click.IntRange(min=1), default=10, show_default=True, help="As for recover.")
+@click.option("--allow-changed", is_flag=True, help="Go on even if the graph has changed since.")
+@click.option("--migrate", "renames", multiple=True, metavar="OLD=NEW", help="A node has another name since.")
 @common
 @asked
-def command(request: Asked, graph: str, concurrency: int, every: float, once: bool, max_recoveries: int) -> int:
+def command(
+    request: Asked, graph: str, concurrency: int, every: float, once: bool, renames: tuple[str, ...], **how: Any
+) -> int:
     """Go on with runs as they come.
 
     They are those of a graph that nobody is at work on.
@@ -35,5 +42,5 @@ def command(request: Asked, graph: str, concurrency: int, every: float, once: bo
 
     flow = load_graph(graph)
     request.check_store(flow.store)
-    worker = Worker(flow, request.screen, every, once, max_recoveries)
+    worker = Worker(flow, request.screen, every, once, {**how, "migrate": parsed_renames(renames)})
     return worker.work(concurrency)
