@@ -10,7 +10,7 @@ MEASURED := $(shell find stategraph -name '*.py')
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test cover test-all check format proof soak mutants docs release screenshots bench clean
+.PHONY: help demo test cover test-all check format proof soak docs release screenshots bench clean
 
 help:  ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1 \t\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -46,9 +46,6 @@ proof: $(VENV)/test.stamp  ## Try at length what the stores promise (half an hou
 
 soak: $(VENV)/test.stamp  ## The state machine against a model, for hours
 	@$(BIN)/python -m proof --share 100 state_machine
-
-mutants: $(VENV)/test.stamp  ## Plant bugs in a copy, and show which test catches each
-	@$(BIN)/python tools/mutants.py
 
 docs: $(VENV)/test.stamp $(VENV)/docs.stamp  ## Make the documentation as a site, in build/site, and check its links
 	@PYTHONPATH=. $(BIN)/python tools/make_site.py

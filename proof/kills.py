@@ -24,7 +24,7 @@ from stategraph import CheckpointConfig, GraphConfig, NodeContext, State, StateG
 from stategraph.config import Durability, Retention
 from stategraph.errors import CheckpointNotFoundError, RunCompleteError
 from stategraph.stores import CheckpointStore
-from stategraph.stores import save_queue as background
+from stategraph.stores import _save_queue as background
 from stategraph.stores.memory import MemoryStore
 from stategraph.testing.corpus import Order, is_same
 

@@ -14,7 +14,7 @@ from stategraph.config import CheckpointConfig, GraphConfig
 from stategraph.stores.base import CheckpointStore, RetentionPolicy
 
 if TYPE_CHECKING:
-    from stategraph.stores.save_queue import SaveQueue
+    from stategraph.stores._save_queue import SaveQueue
 
 
 def plan_of(
@@ -82,7 +82,7 @@ def new_run(
     checkpoint = config.checkpoint
     queue: SaveQueue | None = None
     if plan.write_behind:
-        from stategraph.stores.save_queue import SaveQueue  # imported when used: for durability "async"
+        from stategraph.stores._save_queue import SaveQueue  # imported when used: for durability "async"
 
         queue = SaveQueue(store)
     policy = RetentionPolicy(checkpoint.retention, checkpoint.window, checkpoint.ttl)

@@ -175,7 +175,6 @@ class TestMerging:
 
 
 @pytest.mark.parametrize("given", [[trace("a")], {}, trace("a"), None, "a"], ids=lambda given: type(given).__name__)
-@pytest.mark.inside
 def test_what_are_no_branches(given: Any) -> None:
     """They are refused, and the error shows what was given."""
     with pytest.raises(TypeError) as caught:

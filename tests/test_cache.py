@@ -401,7 +401,6 @@ class TestBrokenCaches:
         assert "cannot be read" in told[0][1]
         assert len(caplog.records) == 1
 
-    @pytest.mark.inside
     def test_damage(self, tmp_path: Path) -> None:
         """Whatever byte of an entry is changed or cut off: it is a miss, and the next result repairs it."""
         results = ResultCache(tmp_path)
@@ -418,7 +417,6 @@ class TestBrokenCaches:
         results.keep(key, ({"y": 2}, []))
         assert results.find(["parts"], None).changes == ({"y": 2}, [])
 
-    @pytest.mark.inside
     def test_the_entry_of_another_key(self, tmp_path: Path) -> None:
         """An entry holds its key, so none is taken for another."""
         results = ResultCache(tmp_path)
@@ -428,7 +426,6 @@ class TestBrokenCaches:
 
         assert results.find(["b"], None).changes is None
 
-    @pytest.mark.inside
     @pytest.mark.parametrize(
         "columns",
         [{"mode": 4}, {"filename": "../../etc/passwd"}, {"value": "text"}, {"mode": 3, "value": "t.txt"}],
@@ -454,7 +451,6 @@ class TestBrokenCaches:
         assert bench.path.stat().st_mode & 0o777 == 0o700
         assert {file.stat().st_mode & 0o777 for file in bench.path.iterdir()} == {0o600}
 
-    @pytest.mark.inside
     def test_threads_and_handles(self, tmp_path: Path) -> None:
         """Any number of them may share a folder."""
         failures: list[str] = []
@@ -474,7 +470,6 @@ class TestBrokenCaches:
             thread.join()
         assert failures == []
 
-    @pytest.mark.inside
     def test_another_working_directory(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """The folder is where it was when the graph was made ready."""
         (tmp_path / "here").mkdir()
@@ -534,7 +529,6 @@ class TestSignatures:
         _put(tmp_path, key, entry)
         assert self.found(tmp_path, KEY).changes is not None
 
-    @pytest.mark.inside
     def test_the_entry_of_another_key(self, tmp_path: Path) -> None:
         """It was signed for that one."""
         results = ResultCache(tmp_path, lambda: KEY)
@@ -544,7 +538,6 @@ class TestSignatures:
 
         assert results.find(["b"], None).is_broken
 
-    @pytest.mark.inside
     @pytest.mark.parametrize("key", ["text", b"", None])
     def test_a_function_that_gives_no_key(self, tmp_path: Path, key: Any) -> None:
         """Nothing is signed with it, and nothing kept."""
@@ -705,7 +698,6 @@ def _compiled(source: str) -> Any:
 class TestVersions:
     """The version of a function."""
 
-    @pytest.mark.inside
     @pytest.mark.parametrize(
         ("one", "other"),
         [
@@ -726,14 +718,12 @@ class TestVersions:
         """It is another version."""
         assert version_of([_compiled(one)]) != version_of([_compiled(other)])
 
-    @pytest.mark.inside
     def test_the_same_code(self) -> None:
         """Comments and layout do not count, nor does where it stands."""
         one, other = "def f(s):\n return 1", "# comment\n\ndef f(s):  # more\n\n    return 1"
 
         assert version_of([_compiled(one)]) == version_of([_compiled(other)])
 
-    @pytest.mark.inside
     def test_what_wraps_a_function(self) -> None:
         """Partials, bound methods, callables and decorators are seen through."""
 
@@ -758,7 +748,6 @@ class TestVersions:
         assert versions == [version_of([function]) for function in functions]
         assert version_of([Adder()]) == version_of([adder])
 
-    @pytest.mark.inside
     def test_a_function_that_calls_itself(self) -> None:
         """It ends."""
 
@@ -795,7 +784,6 @@ def test_what_is_no_folder_is_refused(path: Any) -> None:
         CachePolicy(("x",), path=path)
 
 
-@pytest.mark.inside
 def test_a_folder_in_the_home_of_the_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Is what ~ stands for at the start."""
     monkeypatch.setenv("HOME", str(tmp_path))

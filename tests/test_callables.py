@@ -215,7 +215,6 @@ class Silent:
         return None
 
 
-@pytest.mark.inside
 @pytest.mark.parametrize(
     ("function", "arguments"),
     [
@@ -341,7 +340,6 @@ def test_a_validator_of_a_schema_that_answers_later(later: Any) -> None:
         with_schema(validator=later).execute(State({"n": 1}))
 
 
-@pytest.mark.inside
 def test_an_upgrade_that_answers_later(later: Any) -> None:
     """The value is not loaded."""
     registered(later)

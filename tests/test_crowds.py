@@ -77,7 +77,6 @@ def test_they_end_as_one_by_one(store: Any, how: str, are_async: bool, tmp_path:
                 assert (one.step, one.status, one.kind) == (expected.step, expected.status, expected.kind)
 
 
-@pytest.mark.inside
 @pytest.mark.parametrize("durability", ["sync", "async"])
 def test_commits_are_shared(store: Any, durability: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """There are far fewer than saves. On servers, which answer several at once, fewer are gathered meanwhile."""
@@ -103,7 +102,6 @@ def test_what_cannot_be_kept(store: Any, durability: str) -> None:
     assert all(isinstance(one, State) for n, one in enumerate(found) if n != 7)
 
 
-@pytest.mark.inside
 def test_a_commit_that_fails_for_all(store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each run that was in it hears of it, with its own State, and can be taken up."""
     failing(store, monkeypatch, CheckpointSaveError("", "the disk is full"))
@@ -120,7 +118,6 @@ def test_a_commit_that_fails_for_all(store: Any, monkeypatch: pytest.MonkeyPatch
         assert list(graph.run(State({"n": n}, run_id=f"run-{n}"))["trace"]) == list("abcd")
 
 
-@pytest.mark.inside
 @pytest.mark.parametrize("retention", ["latest", "full"])
 def test_a_commit_that_fails_for_some_reason(store: Any, retention: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Saves that could not be made together are made one by one, with all that is to be saved with them."""
@@ -133,7 +130,6 @@ def test_a_commit_that_fails_for_some_reason(store: Any, retention: str, monkeyp
         assert steps == ([0, 1, 2, 3, 4, 4] if retention == "full" else [4])
 
 
-@pytest.mark.inside
 def test_a_store_that_has_lost_what_was_saved(store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """A run that is older in it than what was saved hears of that, and does not go on from there unasked."""
     table, lost = store._log.table, list[str]()
@@ -193,7 +189,6 @@ def test_a_run_that_is_taken_over(store: Any) -> None:
     assert "run-3" not in store.list()
 
 
-@pytest.mark.inside
 @pytest.mark.parametrize("by", ["this process", "another one"])
 def test_a_run_that_is_cancelled(store: Any, by: str) -> None:
     """It stops before the next node, and the others do not. What another process says is heard at the next save."""

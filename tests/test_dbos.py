@@ -475,7 +475,6 @@ def _decoded(text):
         return b""
 
 
-@pytest.mark.inside
 def test_a_longer_run_asks_dbos_no_more(scene, runner):
     """The statements of the thread that performs a turn are as many for 5 steps as for 50."""
     import threading

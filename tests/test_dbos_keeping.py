@@ -37,7 +37,7 @@ from stategraph.dbos import DBOSRunner
 from stategraph.turns import Order, to_bytes
 from tests.dbos_worker import Scene, wait_until
 
-pytestmark = [pytest.mark.inside, pytest.mark.filterwarnings("default::ResourceWarning")]
+pytestmark = [pytest.mark.filterwarnings("default::ResourceWarning")]
 LONG = 60.0  # seconds for a test that would never end
 
 

@@ -25,8 +25,6 @@ from stategraph._owners.holds import Hold
 from stategraph._protocol.commands import Amend, Await, Delete, Load, Notify, RunNode, Save, StartNode, Stopped
 from tests.scenarios import RUN, FourMethodStore, as_async, make_graph, shorter_than, traces
 
-pytestmark = pytest.mark.inside
-
 NO_EVENTS: frozenset[EventType] = frozenset()
 ALL_EVENTS = frozenset(EventType)
 EDGES = [("a", "b"), ("b", "a", shorter_than(4)), ("b", "c"), ("c", "d")]  # runs a b a b c d

@@ -338,7 +338,6 @@ def test_a_repr_that_raises_is_no_second_error(make: Any, value: Any) -> None:
     ],
     ids=lambda value: repr(value)[:10],
 )
-@pytest.mark.inside
 def test_shorten(value: Any, text: str) -> None:
     """A repr of at most 80 characters."""
     assert shorten(value) == text
@@ -360,7 +359,6 @@ class _MuteError(Exception):
     ],
     ids=ids,
 )
-@pytest.mark.inside
 def test_exceptions_are_described(error: BaseException, text: str) -> None:
     """Even where they cannot describe themselves."""
     assert describe_exception(error) == text

@@ -222,7 +222,6 @@ class TestUnderWay:
         assert [owner.node for owner in found if owner] == ["sub"]
 
 
-@pytest.mark.inside
 def test_what_others_see_of_a_nested_run(tmp_path: Path) -> None:
     """The node that runs the graph, as in the process itself."""
     store, found = SqliteStore(tmp_path / "runs.db"), []

@@ -462,7 +462,6 @@ def test_the_depth_is_limited(make: Callable[[Any], Any]) -> None:
             freeze(nested(make, levels))
 
 
-@pytest.mark.inside
 def test_deep_frozensets_are_refused() -> None:
     """When they are saved, with their place in the State and without a RecursionError."""
     items = freeze_items({"x": [nested(lambda x: frozenset({x}), 900)]})

@@ -112,7 +112,6 @@ class TestRetry:
         assert (data["part"], data["attempt"], data["delay"], data["error"]) == ("0", 1, 0, "OSError: not yet")
         assert len(recorder.data(EventType.PART_COMPLETE)) == 1
 
-    @pytest.mark.inside
     def test_attempts_count_on_after_a_crash(self, any_store: CheckpointStore, kind: Any) -> None:
         """Of three, two that were kept before the process was killed leave one; a resume after a failure has all."""
         if not any_store.keeps_parts:

@@ -175,7 +175,6 @@ class TestInterrupts:
         assert list(store.load(RUN)["trace"]) == ["a"]
         assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
-    @pytest.mark.inside
     def test_second(self) -> None:
         """The second one is raised at once."""
         one = OneTask()
@@ -193,7 +192,6 @@ class TestInterrupts:
         assert one.run(asyncio.sleep(0, "next")) == "next"
         one.close()
 
-    @pytest.mark.inside
     def test_while_the_task_is_called_to_go_on(self) -> None:
         """The loop is closed all the same."""
         one, seen = OneTask(), list[str]()

@@ -508,7 +508,6 @@ class TestFilesOfLocks:
             assert int(done.stdout) == os.getpid()
             stream.close()
 
-    @pytest.mark.inside
     def test_a_file_system_without_locks(
         self, open_store: Callable[[], CheckpointStore], monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -521,7 +520,6 @@ class TestFilesOfLocks:
         with open_store() as store, pytest.raises(CheckpointError, match="local disk"):
             make_graph({"a": lambda state: pytest.fail("it has run")}, store=store).execute(State(run_id=RUN))
 
-    @pytest.mark.inside
     def test_locks_of_a_process(
         self, open_store: Callable[[], CheckpointStore], monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -600,7 +598,6 @@ class TestStoresOfOthers:
             with pytest.raises(RunBusyError):
                 getattr(store, method)(*arguments.get(method, [RUN]))
 
-    @pytest.mark.inside
     def test_what_was_cancelled_and_deleted(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Is not remembered for ever; what is there or at work is."""
         monkeypatch.setattr(holds, "_MANY_CANCELLED", 4)
@@ -634,7 +631,6 @@ class TestStoresOfOthers:
                 store.delete(RUN)
 
 
-@pytest.mark.inside
 def test_a_run_that_was_waited_for_is_owned_as_any_other(
     open_store: Callable[[], CheckpointStore], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -653,7 +649,6 @@ def test_a_run_that_was_waited_for_is_owned_as_any_other(
 
 
 @pytest.mark.parametrize("by", ["deleted", "asked for"])
-@pytest.mark.inside
 def test_a_run_that_another_process_has_taken_over_and_done(
     open_store: Callable[[], CheckpointStore], monkeypatch: pytest.MonkeyPatch, by: str
 ) -> None:
@@ -671,7 +666,6 @@ def test_a_run_that_another_process_has_taken_over_and_done(
                 next(hangs)
 
 
-@pytest.mark.inside
 def test_who_is_taken_over_saves_nothing_at_once(
     open_store: Callable[[], CheckpointStore], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -690,7 +684,6 @@ def test_who_is_taken_over_saves_nothing_at_once(
             holds.let_go(hold)
 
 
-@pytest.mark.inside
 def test_two_threads_own_their_first_runs(
     open_files: Callable[[], CheckpointStore], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -724,7 +717,6 @@ def test_two_threads_own_their_first_runs(
             holds.let_go(hold)
 
 
-@pytest.mark.inside
 def test_whoever_has_let_go_owns_nothing_afterwards(any_store: CheckpointStore) -> None:
     """Though another thread was about to own it on its behalf, or to write."""
     late = holds.Hold(RUN)
@@ -740,7 +732,6 @@ def test_whoever_has_let_go_owns_nothing_afterwards(any_store: CheckpointStore) 
         any_store.save(State(run_id=RUN))
 
 
-@pytest.mark.inside
 def test_a_rollback_that_was_overtaken(any_store: CheckpointStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """Between owning the run and writing: nothing is rolled back."""
     make_graph(traces("ab"), store=any_store, preserve=True, retention="full").execute(State(run_id=RUN))
@@ -757,7 +748,6 @@ def test_a_rollback_that_was_overtaken(any_store: CheckpointStore, monkeypatch: 
     assert any_store.list() == []
 
 
-@pytest.mark.inside
 def test_what_somebody_owns_is_not_pruned(any_store: CheckpointStore) -> None:
     """Though its time is over: who has it may be about to go on with it."""
     over = make_graph(traces("ab"), store=any_store, preserve=True, ttl=0.001)
@@ -771,7 +761,6 @@ def test_what_somebody_owns_is_not_pruned(any_store: CheckpointStore) -> None:
     assert any_store.prune().runs == (() if any_store.list() else (RUN,))  # a store of four methods prunes nothing
 
 
-@pytest.mark.inside
 def test_lost_parts(any_store: CheckpointStore) -> None:
     """Parts of a step are no more kept of one who has lost the run than States are: the next owner makes its own."""
     if not any_store.keeps_parts:
@@ -788,7 +777,6 @@ def test_lost_parts(any_store: CheckpointStore) -> None:
     holds.let_go(owner)
 
 
-@pytest.mark.inside
 def test_a_run_is_owned_until_all_is_durable(any_store: CheckpointStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also what is saved after the call goes on: nobody finds the run free, and its last State missing."""
     found: list[Any] = []
@@ -804,7 +792,6 @@ def test_a_run_is_owned_until_all_is_durable(any_store: CheckpointStore, monkeyp
     assert found == ["completed"]
 
 
-@pytest.mark.inside
 def test_who_has_lost_a_run_frees_nobody_here(any_store: CheckpointStore) -> None:
     """By letting go: the run is that of who has taken it."""
     late, owner = holds.Hold(RUN), holds.Hold(RUN)
@@ -816,7 +803,6 @@ def test_who_has_lost_a_run_frees_nobody_here(any_store: CheckpointStore) -> Non
     holds.let_go(owner)
 
 
-@pytest.mark.inside
 def test_who_has_lost_a_run_frees_nobody(open_files: Callable[[], CheckpointStore]) -> None:
     """Nor for other processes."""
     with open_files() as store:
@@ -855,7 +841,6 @@ def test_a_task_that_is_cancelled_at_any_time(any_store: CheckpointStore, take_o
     asyncio.run(main())
 
 
-@pytest.mark.inside
 def test_a_node_of_an_earlier_owner_is_not_under_way(open_files: Callable[[], CheckpointStore], tmp_path: Path) -> None:
     """Whoever owns the run now has not come to any yet."""
     first, second = open_files(), open_files()

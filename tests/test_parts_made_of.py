@@ -196,7 +196,6 @@ class TestExactly:
 
         assert len(items.log) == 1
 
-    @pytest.mark.inside
     def test_all_that_a_store_keeps(self) -> None:
         """Two values have one digest if and only if they are the same."""
         for one in KEPT_VALUES.values():
@@ -204,7 +203,6 @@ class TestExactly:
                 is_one = digest_of({"": one}) == digest_of({"": other})
                 assert is_one == is_same(one, other), (one, other)
 
-    @pytest.mark.inside
     def test_what_is_loaded(self, play: Scene) -> None:
         """It has the digest of what was saved."""
         play.store.save(State({"values": [*KEPT_VALUES.values()]}, run_id=RUN))
@@ -215,7 +213,6 @@ class TestExactly:
             digest_of({"": value}) for value in KEPT_VALUES.values()
         ]
 
-    @pytest.mark.inside
     def test_what_cannot_be_kept(self) -> None:
         """It has none, so that nothing is joined for it."""
         assert digest_of({"": object()}) == ""

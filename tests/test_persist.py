@@ -736,7 +736,6 @@ class TestChangedConfig:
 class TestWatchedState:
     """It is a State, and leaks nowhere."""
 
-    @pytest.mark.inside
     def test_what_it_notes(self) -> None:
         """Keys that are read or asked for; not those that the node has set itself."""
         state = State({"a": 1, "b": 2})
@@ -760,7 +759,6 @@ class TestWatchedState:
             lambda state: state.set("x", 1).remove("x"),
         ],
     )
-    @pytest.mark.inside
     def test_it_does_not_leave_its_node(self, scene: Scene, result: Callable[[State], State]) -> None:
         """Whatever a node makes of it."""
         seen: list[State] = []
@@ -784,7 +782,6 @@ class TestWatchedState:
         assert not isinstance(final, TrackedState)
 
 
-@pytest.mark.inside
 def test_without_checkpoints_it_has_no_effect() -> None:
     """Interval 0 saves nothing, and so nothing is computed again; a node may write what it likes."""
     config = GraphConfig("g", checkpoint=CheckpointConfig(persist=["a"]))

@@ -16,8 +16,6 @@ from stategraph.picture._run import Visit, Walk, in_time
 from stategraph.picture._svg import _MARKS
 from tests.drawings import NEAR, STACK, SVG, elements, read
 
-pytestmark = pytest.mark.inside
-
 HOSTILE = [
     "end", "subgraph", "click", "class", "graph", '"', '"]', "<script>alert(1)</script>", "a-->b", "%%{init:{}}%%",
     "%% c",

@@ -111,7 +111,6 @@ def test_branches_begin_as_on_failure_says(
 class TestAhead:
     """At most twice as many jobs as there are workers have begun and are not taken for saved."""
 
-    @pytest.mark.inside
     def test_threads_wait_for_the_store(self) -> None:
         """As long as nobody asks for the next outcomes, no job begins beyond that."""
         begun: list[int] = []
@@ -129,7 +128,6 @@ class TestAhead:
         assert sorted(begun) == list(range(50))
         assert not [thread for thread in threading.enumerate() if thread.name == "stategraph part"]
 
-    @pytest.mark.inside
     def test_tasks_wait_for_the_store(self) -> None:
         """So it is on an event loop."""
         begun: list[int] = []

@@ -152,7 +152,6 @@ def test_several_runs_at_once(shown: ProgressObserver, stream: io.StringIO, memo
     assert all(f"run-{number} completed after 2 steps" in text.replace("] ", " ") for number in range(3))
 
 
-@pytest.mark.inside
 def test_more_runs_than_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     """Those that find no line wait for one; all are told as they end."""
     monkeypatch.setenv("TERM", "xterm")
@@ -214,7 +213,6 @@ def test_how_often(every: Any) -> None:
 class TestRates:
     """Of items, in words."""
 
-    @pytest.mark.inside
     @pytest.mark.parametrize(
         ("done", "found", "failed", "told"),
         [
@@ -233,7 +231,6 @@ class TestRates:
 
         assert run.items == told
 
-    @pytest.mark.inside
     def test_quick_steps(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """A run of very many steps does not flood a log."""
         stream = io.StringIO()

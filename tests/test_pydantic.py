@@ -230,7 +230,6 @@ class TestAnswers:
         assert graph.resume("a", {"decision": {"yes": True}})["decision"] == Decision(yes=True)
         assert paused.pause is not None
 
-    @pytest.mark.inside
     def test_the_page_asks_for_its_fields(self) -> None:
         """One input for each."""
         graph = make(None, InterruptNode(None, "decision", schema=Decision))

@@ -133,7 +133,6 @@ class TestSyncNodes:
 
         in_time(main)
 
-    @pytest.mark.inside
     def test_loop_that_is_gone(self) -> None:
         """Nobody runs further nodes for a loop that has stopped."""
         gate, begun = Gate(), list[str]()
@@ -171,7 +170,6 @@ class TestSyncNodes:
 class TestRide:
     """The thread lets go of a task for good once somebody else has it."""
 
-    @pytest.mark.inside
     def test_left(self) -> None:
         """What the thread has begun is the last: the task hears nothing of it."""
         heard: list[Any] = []
@@ -198,7 +196,6 @@ class TestRide:
         assert heard == []
         running.close()  # type: ignore[attr-defined]
 
-    @pytest.mark.inside
     def test_first_that_is_not_carried_out(self) -> None:
         """It hands back what has to be done on the loop, and what the task ends with."""
 

@@ -8,8 +8,6 @@ from stategraph.errors import CheckpointError, CheckpointSaveError
 from stategraph.observers.base import NoopObserver
 from stategraph.state import State
 
-pytestmark = pytest.mark.inside
-
 ASKED = {
     "load_parts": (lambda services: services.load_parts(("a", 2, "map")), "could not load its parts"),
     "drop_parts": (lambda services: services.drop_parts(("a", 2, True)), "could not drop its parts"),

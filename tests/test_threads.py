@@ -87,7 +87,6 @@ class TestNobodyWaits:
 
         in_time(main)
 
-    @pytest.mark.inside
     def test_more_than_there_may_be_threads(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Further nodes wait; saves do not."""
         monkeypatch.setattr(threads_of, "NODES", 2)
@@ -106,7 +105,6 @@ class TestNobodyWaits:
         in_time(main)
         assert len(order) == 20
 
-    @pytest.mark.inside
     def test_as_many_slow_nodes_as_there_may_be_threads(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Runs of async nodes are saved all the same."""
         monkeypatch.setattr(threads_of, "NODES", 2)
@@ -166,7 +164,6 @@ class TestLives:
         assert counts == {before + 2}
         assert len(ours()) == before
 
-    @pytest.mark.inside
     def test_idle_ones(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """They end after some time, in a loop that goes on and while others work."""
         monkeypatch.setattr(threads_of, "IDLE", 0.05)

@@ -331,7 +331,6 @@ def test_a_run_at_work_is_not_worked_on_twice(store):
     assert scene.ran == ["a", "b"]
 
 
-@pytest.mark.inside
 def test_a_run_that_takes_down_its_workers_is_failed(store):
     """After so many of them, and the error says at which node. What a process leaves that dies is put there by hand."""
     scene = Scene(store)

@@ -39,9 +39,7 @@ def _save_queued(queues: Sequence[Any]) -> None:
     """Save what is queued of several runs. Their flush raises what went wrong."""
     queued = [queue for queue in queues if queue is not None]
     if len(queued) > 1:
-        from stategraph.stores.save_queue import save_queued  # it is imported already
-
-        save_queued(queued)
+        queued[0].save_with(queued)
 
 
 def _saved(calls: Sequence[Asked], saves: Sequence[tuple[int, RunIO]]) -> list[Outcome]:

@@ -34,7 +34,7 @@ _Answer = TypeVar("_Answer")
 
 
 class Queue(Protocol):
-    """Saves that return at once: `stategraph.stores.save_queue.SaveQueue`."""
+    """Saves that return at once: `stategraph.stores._save_queue.SaveQueue`."""
 
     def has_room_for(self, state: State, /) -> bool: ...
     def save(self, states: Sequence[State], /) -> None: ...

@@ -597,7 +597,6 @@ def test_it_tells_its_version():
     assert call("--version").out == f"{stategraph.__version__}\n"
 
 
-@pytest.mark.inside
 def test_help_has_examples(shop):
     """For the command, and for each of its commands."""
     assert "Exit codes: 0 ok" in call("--help").out

@@ -176,7 +176,6 @@ def test_a_node_that_was_renamed_is_named_on_the_command_line(shop):
     assert process(*resume, "--migrate", "price=cost", cwd=shop).code == 0
 
 
-@pytest.mark.inside
 def test_who_is_at_work_on_a_run_is_told_with_the_options_of_the_command(shop):
     """Which `delete` has others of than `resume`."""
     from stategraph._owners.holds import Hold, let_go

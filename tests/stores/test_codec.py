@@ -30,8 +30,6 @@ from stategraph.testing import KEPT_VALUES, is_same
 from stategraph.testing.corpus import Colour, Order, Point, Priority, Weekdays
 from stategraph.testing.values import check_each, check_refused
 
-pytestmark = pytest.mark.inside
-
 NUMBER = {kind.name: kind.number or 0 for kind in TYPE_CODECS}
 
 

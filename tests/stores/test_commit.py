@@ -18,8 +18,6 @@ from stategraph.stores.disk import DiskStore
 from stategraph.stores.sqlite import SqliteStore
 from tests.stores.inside import connection_of, log_of, table_of
 
-pytestmark = pytest.mark.inside
-
 THREADS = 8
 
 

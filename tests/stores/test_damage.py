@@ -70,7 +70,6 @@ def lose(store, step, run_id="a"):
 
 
 class TestLostRows:
-    @pytest.mark.inside
     @pytest.mark.parametrize("policy", [Policy(), Policy("full"), Policy("windowed", window=2)])
     @pytest.mark.parametrize("asked", [None, 3])
     def test_the_newest_one(self, any_store, policy, asked):
@@ -84,7 +83,6 @@ class TestLostRows:
         with pytest.raises(CheckpointCorruptError, match="'a'"):
             any_store.history("a")
 
-    @pytest.mark.inside
     def test_the_only_one(self, store):
         """A run of which nothing is left but that it was there."""
         saved(store, 3)
@@ -94,7 +92,6 @@ class TestLostRows:
             with pytest.raises(CheckpointCorruptError, match="step 3 is missing"):
                 ask("a")
 
-    @pytest.mark.inside
     def test_a_run_goes_on_behind_it(self, any_store):
         """What is saved next holds everything."""
         saved(any_store, 1, 2)
@@ -105,7 +102,6 @@ class TestLostRows:
             saved(any_store, 3)
             assert any_store.load("a")["n"] == 3
 
-    @pytest.mark.inside
     def test_one_that_others_build_on(self, store):
         """They tell that it was there, whoever asks for it."""
         saved(store, 1, 2, 3, policy=Policy("full"))
@@ -114,7 +110,6 @@ class TestLostRows:
         with pytest.raises(CheckpointCorruptError):
             store.load("a", 2)
 
-    @pytest.mark.inside
     def test_a_revision(self, any_store):
         """The one before it does not pass for the newest, and the history does not hide it."""
         saved(any_store, 1, 2, policy=Policy("full"))
@@ -128,7 +123,6 @@ class TestLostRows:
         with pytest.raises(CheckpointCorruptError, match="is missing"):
             any_store.history("a")
 
-    @pytest.mark.inside
     def test_the_newest_revision(self, any_store):
         """The one before it does not pass for the newest of its step."""
         saved(any_store, 1, 2, policy=Policy("full"))
@@ -138,7 +132,6 @@ class TestLostRows:
         with pytest.raises(CheckpointCorruptError, match="step 2 is missing"):
             any_store.load("a", 2)
 
-    @pytest.mark.inside
     def test_one_before_a_snapshot(self, any_store):
         """Nothing builds on it, and the numbers of those around it show that it was there."""
         saved(any_store, 1, 2, 3, policy=Policy("full"))
@@ -148,7 +141,6 @@ class TestLostRows:
         with pytest.raises(CheckpointCorruptError, match="is missing"):
             any_store.history("a")
 
-    @pytest.mark.inside
     def test_one_in_whose_place_another_stands(self, store):
         """It was saved, and is damaged."""
         saved(store, 1, 2, 3, policy=Policy("full"))
@@ -169,7 +161,6 @@ class TestLostRows:
                 any_store.load("a", step)
 
 
-@pytest.mark.inside
 def test_a_run_that_is_deleted_while_it_is_loaded(any_store, monkeypatch):
     """It is not found: nothing of it is damaged."""
     saved(any_store, 1)
@@ -185,7 +176,6 @@ def test_a_run_that_is_deleted_while_it_is_loaded(any_store, monkeypatch):
         any_store.load("a")
 
 
-@pytest.mark.inside
 def test_a_run_that_is_deleted_while_its_step_is_saved_again(any_store, monkeypatch):
     """It begins anew."""
     saved(any_store, 1)
@@ -203,7 +193,6 @@ def test_a_run_that_is_deleted_while_its_step_is_saved_again(any_store, monkeypa
     assert any_store.load("a").step == 1
 
 
-@pytest.mark.inside
 def test_a_run_that_is_written_while_it_is_loaded(any_store, monkeypatch):
     """What the loader saves next builds on what is there by then."""
     saved(any_store, 1, 2, policy=Policy("full"))
@@ -244,7 +233,6 @@ class TestWindows:
         for step in steps:
             store.save(State({"n": step, "big": f"{step}{BIG}"}, run_id="a", step=step))
 
-    @pytest.mark.inside
     def test_a_row_that_says_that_it_builds_on_nothing(self, windowed):
         """What it builds on is not removed for it: once it is put right, all is as before."""
         base = change_base(windowed, 3, 3)
@@ -327,7 +315,6 @@ class TestPrune:
         with pytest.raises(CheckpointCorruptError):
             store.load("a")
 
-    @pytest.mark.inside
     def test_what_is_damaged_stays(self, store, path):
         """And keeps no other from going."""
         for run_id in ("a", "b", "c"):
@@ -390,7 +377,6 @@ class TestOpening:
 
         assert path.read_bytes() == b""
 
-    @pytest.mark.inside
     def test_a_newer_version_that_migrates_at_the_same_time(self, path, monkeypatch):
         """Its schema is not taken back to ours."""
         from stategraph.stores._rows import sql_schema as module
@@ -421,7 +407,6 @@ class TestOptions:
 
 
 class TestPrivateFiles:
-    @pytest.mark.inside
     def test_a_new_one(self, tmp_path):
         """Only its owner may read it, whatever the umask allows."""
         before = os.umask(0)
@@ -432,7 +417,6 @@ class TestPrivateFiles:
 
         assert stat.S_IMODE((tmp_path / "new").stat().st_mode) == 0o600
 
-    @pytest.mark.inside
     def test_one_that_is_there_is_not_opened(self, tmp_path, monkeypatch):
         """To close it again would end the locks of this process; what is in it and who may read it stays."""
         file = tmp_path / "there"
@@ -448,13 +432,11 @@ class TestPrivateFiles:
         assert file.read_bytes() == b"content"
         assert stat.S_IMODE(file.stat().st_mode) == 0o640
 
-    @pytest.mark.inside
     def test_a_folder_in_its_place(self, tmp_path):
         """It is an error that says so."""
         with pytest.raises(IsADirectoryError):
             make_private(tmp_path)
 
-    @pytest.mark.inside
     def test_one_that_may_not_be_written(self, tmp_path, monkeypatch):
         """Whoever asks is not allowed to."""
         file = tmp_path / "locked"
@@ -466,7 +448,6 @@ class TestPrivateFiles:
 
 
 class TestBombs:
-    @pytest.mark.inside
     def test_what_is_worth_too_much_is_left_as_it_is(self, path):
         """A State of zeros is kept, uncompressed, and comes back."""
         pytest.importorskip("zstandard")
@@ -478,7 +459,6 @@ class TestBombs:
             assert row.encoding == "msgpack"
             assert store.load("a") == state
 
-    @pytest.mark.inside
     @pytest.mark.parametrize(("size", "is_refused"), [(payloads.ALLOWANCE, False), (payloads.ALLOWANCE + 1, True)])
     def test_the_limit(self, size, is_refused):
         """A small payload may become 4 MB, and not one byte more."""

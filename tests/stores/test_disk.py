@@ -390,7 +390,6 @@ def test_a_number_of_runs_that_is_damaged_is_an_error(saved: Path) -> None:
         assert store.load("a")["n"] == 1
 
 
-@pytest.mark.inside
 def test_a_failure_of_the_database_is_told_as_it_is(store: DiskStore) -> None:
     """One that is not a lock is not reported as a lock that was waited for."""
     connection_of(store).execute("PRAGMA query_only = 1")
@@ -600,7 +599,6 @@ def test_a_tampered_store_opens_and_runs_nothing(saved: Path) -> None:
 # --------------------------------------------------------------------------- interrupts and kills
 
 
-@pytest.mark.inside
 def test_a_transaction_left_open_does_not_swallow_the_next_save(store: DiskStore) -> None:
     """As an interrupt leaves it that comes just after diskcache began one."""
     store.save(State({"n": 1}, run_id="a", step=1))
@@ -614,7 +612,6 @@ def test_a_transaction_left_open_does_not_swallow_the_next_save(store: DiskStore
     assert not connection_of(store).in_transaction
 
 
-@pytest.mark.inside
 def test_a_thread_mark_left_behind_does_not_split_the_next_save(store: DiskStore) -> None:
     """An ended thread's id is given to a new thread, which has no transaction open."""
     store.save(State({"n": 1}, run_id="a", step=1))
@@ -627,7 +624,6 @@ def test_a_thread_mark_left_behind_does_not_split_the_next_save(store: DiskStore
     assert any(statement.startswith("BEGIN") for statement in statements)
 
 
-@pytest.mark.inside
 def test_a_transaction_whose_beginning_is_interrupted_locks_nobody_out(
     folder: Path, store: DiskStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -647,7 +643,6 @@ def test_a_transaction_whose_beginning_is_interrupted_locks_nobody_out(
         other.save(State({"n": 1}, run_id="a", step=1))
 
 
-@pytest.mark.inside
 @pytest.mark.parametrize("interrupt", [KeyboardInterrupt, RuntimeError])
 def test_an_interrupted_save_leaves_the_old_state(
     store: DiskStore, interrupt: type[BaseException], monkeypatch: pytest.MonkeyPatch
@@ -729,7 +724,6 @@ def test_processes_share_a_folder(folder: Path) -> None:
         assert {store.load(run_id).step for run_id in store.list()} == {30}
 
 
-@pytest.mark.inside
 @pytest.mark.parametrize("policy", [Policy(), Policy("full")], ids=["latest", "full"])
 def test_a_load_sees_the_rows_of_one_time(folder: Path, store: DiskStore, policy: Policy, monkeypatch: Any) -> None:
     """However much somebody else saves, cuts and deletes between the reads of one load."""
@@ -850,7 +844,6 @@ def test_a_forked_process_has_a_connection_of_its_own(store: DiskStore) -> None:
     assert store.load("a")["n"] == 3
 
 
-@pytest.mark.inside
 def test_a_locked_database_is_an_error_that_says_so(
     folder: Path, store: DiskStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -909,7 +902,6 @@ class TestConnectionsThatAreLetGo:
         monkeypatch.setattr(sys, "unraisablehook", found.append)
         return found
 
-    @pytest.mark.inside
     def test_one_that_was_never_opened(self, tmp_path: Path, unraisable: list[Any]) -> None:
         with pytest.raises(sqlite3.OperationalError):
             sqlite3.connect(tmp_path / "no folder" / "runs", factory=Connection)

@@ -165,7 +165,6 @@ class TestByHand:
 class TestClosed:
     """Erased when the last handle is closed, however it was deleted."""
 
-    @pytest.mark.inside
     @pytest.mark.parametrize("policy", [Policy(), Policy("full"), Policy("windowed", window=2)], ids=str)
     def test_a_run_that_completed(self, store: Any, folder: Path, policy: Policy) -> None:
         """Nobody waits for its traces to be erased."""
@@ -177,7 +176,6 @@ class TestClosed:
 
         assert copies(folder) == 0
 
-    @pytest.mark.inside
     def test_what_retention_removes(self, store: Any, folder: Path) -> None:
         """Of a run that goes on."""
         saved(store, "a", policy=Policy())
@@ -235,7 +233,6 @@ class TestCaches:
         now = clock.now_ns() + int(seconds * 1e9)
         monkeypatch.setattr(clock, "now_ns", lambda: now)
 
-    @pytest.mark.inside
     def test_they_are_removed_as_others_are_kept(self, results: ResultCache, folder: Path, monkeypatch: Any) -> None:
         """Now and then, all of them; and from the log, too."""
         self.later(monkeypatch, 3601)
@@ -245,7 +242,6 @@ class TestCaches:
         assert copies(folder) == 0
         assert results.find([3], None).changes is not None
 
-    @pytest.mark.inside
     def test_by_whoever_opens_the_cache_next(self, results: ResultCache, folder: Path, monkeypatch: Any) -> None:
         """With the first result that it keeps."""
         self.later(monkeypatch, 3601)
@@ -254,7 +250,6 @@ class TestCaches:
 
         assert copies(folder) == 0
 
-    @pytest.mark.inside
     def test_one_that_is_looked_for(self, results: ResultCache, folder: Path, monkeypatch: Any) -> None:
         """It is gone at once; its traces go when the cache is closed."""
         self.later(monkeypatch, 3601)
@@ -266,7 +261,6 @@ class TestCaches:
 
         assert copies(folder) == 0
 
-    @pytest.mark.inside
     def test_others_stay(self, results: ResultCache, folder: Path, monkeypatch: Any) -> None:
         """As long as they have time, or for ever."""
         self.later(monkeypatch, 3599)
@@ -295,7 +289,6 @@ class TestCaches:
         assert copies(folder) == 0
 
 
-@pytest.mark.inside
 @pytest.mark.parametrize("mode", ["sqlite", "disk"])
 def test_what_every_connection_is_told(mode: str, folder: Path) -> None:
     """To overwrite what is deleted, and to sync down to the medium where a sync alone does not."""

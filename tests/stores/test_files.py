@@ -185,7 +185,6 @@ class TestModes:
         assert {name: mode for name, mode in modes.items() if mode & 0o077} == {}
         assert len(modes) == 7
 
-    @pytest.mark.inside
     def test_of_a_cache(self, folder: Path, caplog: Any) -> None:
         """It is not used, and the node is called: a cache never fails."""
         results = ResultCache(folder)
@@ -505,7 +504,6 @@ class TestTakenAway:
         assert not (folder / "cache.db").exists()
         store.close()
 
-    @pytest.mark.inside
     def test_closed_by_another_thread(self, kind: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """Just after the commit, which removes the log: what is saved is there."""
         store, check = opened(kind, folder), OpenFiles.check
@@ -521,7 +519,6 @@ class TestTakenAway:
         with opened(kind, folder) as again:
             assert again.load("a")["n"] == 2
 
-    @pytest.mark.inside
     def test_the_folder_of_a_cache(self, folder: Path) -> None:
         """To delete it is how a cache is emptied: it is made anew."""
         results = ResultCache(folder)
@@ -690,7 +687,6 @@ class TestNames:
             b"\xff\xfe",
         }
 
-    @pytest.mark.inside
     @pytest.mark.parametrize("path", ["a\0b", "\ud800", "x/\0"])
     def test_that_no_file_can_have(self, kind: str, path: str) -> None:
         """They are errors that name the option, wherever they are given."""
@@ -741,7 +737,6 @@ class TestVersionsOfSqlite:
         else:
             saved(kind, tmp_path / "new")
 
-    @pytest.mark.inside
     def test_of_a_cache(self, tmp_path: Path, monkeypatch: Any) -> None:
         """The node is called."""
         monkeypatch.setattr(sqlite3, "sqlite_version_info", (3, 30, 1))

@@ -15,8 +15,6 @@ from stategraph.stores import SqliteStore
 from stategraph.stores._checks import RunFilter
 from stategraph.stores._rows import sql_filters
 
-pytestmark = pytest.mark.inside
-
 LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
 FILTERS: list[dict[str, Any]] = [
     {},

@@ -353,7 +353,6 @@ def test_a_history_is_what_was_signed(opened, sql, kind):
         opened().history("a")
 
 
-@pytest.mark.inside
 def test_the_seals_of_equal_runs_differ(opened):
     """Neither the same store nor the same values make them the same: every run has an incarnation of its own."""
     with fixed():
@@ -499,7 +498,6 @@ def test_prune_checks_what_it_goes_by(opened, sql):
     assert sql("SELECT count(*) FROM checkpoint") == [(6,)]
 
 
-@pytest.mark.inside
 @pytest.mark.parametrize("how", ["fork", "rollback"])
 def test_what_is_copied_is_of_one_run(opened, monkeypatch, how):
     """One that is deleted and begun anew while it is read is not mixed with what it was."""

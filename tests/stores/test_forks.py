@@ -93,7 +93,6 @@ def test_a_child_that_is_forked_while_others_save(store):
     use(store, "parent")
 
 
-@pytest.mark.inside
 @pytest.mark.parametrize("kind", [SqliteStore, DiskStore])
 def test_a_fork_waits_for_a_commit_that_is_under_way(tmp_path, monkeypatch, kind):
     """Or the child would have the database in the midst of it; whoever led or waited in the parent is not there."""

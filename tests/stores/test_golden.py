@@ -39,7 +39,6 @@ def store(request, tmp_path):
         yield store
 
 
-@pytest.mark.inside
 def test_there_are_golden_files_of_every_format_and_store():
     """Of each format that there ever was, a database and a folder."""
     expected = {f"format-{version}{kind}" for version in range(1, FORMAT + 1) for kind in (".db", "-disk")}

@@ -217,7 +217,6 @@ class TestByHand:
 class TestFences:
     """Each write of an owner carries one."""
 
-    @pytest.mark.inside
     def test_a_refused_one_is_not_tried_again(self, server: LeaseServer, opened: Callable[..., Store]) -> None:
         """Who has lost the run is told by one statement, and why by another."""
         proxy = server.proxy()
@@ -237,7 +236,6 @@ class TestFences:
         store.close()
         proxy.close()
 
-    @pytest.mark.inside
     def test_what_is_nested_in_a_run(self, opened: Callable[..., Store]) -> None:
         """Is fenced with it: its parts, its nested runs, those that are there and those that would be new."""
         store, other = opened(), opened()
@@ -309,7 +307,6 @@ class TestNothingIsSure:
 class TestThreadsOfOneProcess:
     """Who has taken a run from another thread keeps it, whenever the lease of that one comes."""
 
-    @pytest.mark.inside
     def test_the_lease_of_one_who_has_lost_it_comes_late(
         self, opened: Callable[..., Store], monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -333,7 +330,6 @@ class TestThreadsOfOneProcess:
         assert store.load(RUN).step == 1
         holds.let_go(second)
 
-    @pytest.mark.inside
     def test_one_that_is_looked_at_while_it_is_leased(
         self, opened: Callable[..., Store], monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -361,7 +357,6 @@ class TestThreadsOfOneProcess:
 class TestRenewal:
     """A process says that it is there, for all of its runs."""
 
-    @pytest.mark.inside
     def test_once_for_all_runs(self, opened: Callable[..., Store], monkeypatch: pytest.MonkeyPatch) -> None:
         """And each third of the lease; nothing is said once nothing is owned."""
         renewed: list[float] = []
@@ -419,7 +414,6 @@ class TestRenewal:
             monkeypatch.undo()
             assert [*states][-1]["trace"] == [*"abc"]
 
-    @pytest.mark.inside
     def test_all_is_let_go_of_at_the_end(self, server: LeaseServer, opened: Callable[..., Store], place: str) -> None:
         """Of a run: its lease; of a store or a process: all that it has."""
         store, other = opened(), opened()

@@ -130,7 +130,6 @@ def test_a_dict_that_the_node_goes_on_to_change(tmp_path):
         assert [store.load("many", step) == after for step, after in enumerate(given[1:], 1)] == [True] * 5
 
 
-@pytest.mark.inside
 def test_the_keys_that_were_set_are_known(tmp_path):
     """The State after a step knows which keys the step has set, and tells it of the State before alone."""
     given, store = executed(tmp_path, add_some)
@@ -142,7 +141,6 @@ def test_the_keys_that_were_set_are_known(tmp_path):
     assert keys_set_since(given[1], given[2].set("key-1", 0)) is None
 
 
-@pytest.mark.inside
 def test_no_data_of_the_state_before_are_kept(tmp_path):
     """A State that knows what was set since another one does not keep the values of that one."""
     given, store = executed(tmp_path, set_one)

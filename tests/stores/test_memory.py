@@ -108,7 +108,6 @@ def test_readers_find_what_is_there_while_others_write(store: MemoryStore) -> No
     assert store.load("a").step == 299
 
 
-@pytest.mark.inside
 @pytest.mark.parametrize("change", [lambda store: store.rollback("a", 5), lambda store: store.fork("a", "b", 5)])
 def test_a_run_that_is_deleted_before_it_is_changed(
     store: MemoryStore, change: Callable[[MemoryStore], State], monkeypatch: pytest.MonkeyPatch

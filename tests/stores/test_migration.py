@@ -91,7 +91,6 @@ OLD: tuple[int, set[str]] = (1, set())
 NEW = (2, {"tenant", "took"})
 
 
-@pytest.mark.inside
 def test_it_is_migrated_when_it_is_opened_for_writing(path, next_version):
     """It has the newest schema then, and all its runs."""
     with SqliteStore(path) as store:
@@ -104,7 +103,6 @@ def test_it_is_migrated_when_it_is_opened_for_writing(path, next_version):
         assert store.load("history/json").step == 12
 
 
-@pytest.mark.inside
 def test_a_new_one_has_all_versions_at_once(tmp_path, next_version):
     """It is made by the same statements."""
     SqliteStore(tmp_path / "new.db").close()
@@ -148,7 +146,6 @@ def test_a_process_that_is_killed_while_it_migrates_leaves_it_as_it_was(path, st
     assert schema_of(path) == NEW
 
 
-@pytest.mark.inside
 def test_it_is_read_as_it_is_by_who_only_reads(path, next_version):
     """Nothing is written, and it looks like the newest; another process may migrate it meanwhile."""
     before = path.read_bytes()

@@ -22,8 +22,6 @@ STORES = {
     "disk": lambda path: DiskStore(path / "runs"),
 }
 
-pytestmark = pytest.mark.inside  # a class that was registered is unknown again only in another process
-
 
 def make_enum(members) -> Any:
     """Return an enum."""

@@ -13,8 +13,6 @@ from stategraph.stores._rows import gaps
 from stategraph.stores.base import RetentionPolicy
 from tests.stores.lease_servers import SERVERS
 
-pytestmark = pytest.mark.inside
-
 
 @pytest.fixture(autouse=True)
 def pages_of_three(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -143,7 +143,6 @@ class TestStatements:
 
         assert trips(12) - trips(2) == 10
 
-    @pytest.mark.inside
     def test_saves_that_wait_share_a_round_trip(self, proxy: Proxy, opened: Callable[..., PostgresStore]) -> None:
         """Those that came while another was under way."""
         store = opened(dsn=proxy.dsn)
@@ -156,7 +155,6 @@ class TestStatements:
         assert store._log.table.apply(batches) == [True] * 20
         assert proxy.answers == 1
 
-    @pytest.mark.inside
     def test_numbers_of_any_size_are_one_statement(self, store: PostgresStore) -> None:
         """They are all of one type; of statements that differ in it, each would be prepared anew."""
         for step in (1, 2, 3, 40_000, 70_000, 3_000_000_000):
@@ -169,7 +167,6 @@ class TestStatements:
 
         assert prepared == [(1,), (1,)]
 
-    @pytest.mark.inside
     def test_a_save_sees_what_it_has_put(self, store: PostgresStore) -> None:
         """Rows that go with the same statement that would put them are not left over, and others go."""
         store.retain("a", Policy("windowed", window=2))
@@ -182,7 +179,6 @@ class TestStatements:
         assert dict(store.load("a")) == {"n": 39, "key-39": large}
         assert rows[0].is_snapshot
 
-    @pytest.mark.inside
     def test_batches_in_opposite_order(self, opened: Callable[..., PostgresStore]) -> None:
         """Two stores that write the same runs, one from each end, do not wait for each other for ever."""
         first, second = opened(), opened()
@@ -263,7 +259,6 @@ class TestValues:
 
         assert "Graz" in found
 
-    @pytest.mark.inside
     @pytest.mark.parametrize("wrong_by", [{"node": "a\0b"}, {"time_ns": 2**63}], ids=["NUL", "a number"])
     def test_what_no_column_can_hold(self, store: PostgresStore, wrong_by: dict[str, Any]) -> None:
         """It is refused for what it is, and other runs are not hindered, though they share the transaction."""
@@ -278,7 +273,6 @@ class TestValues:
         assert [outcome for outcome in outcomes if not isinstance(outcome, Exception)] == [True] * 3
         assert isinstance(outcomes[1], CheckpointSaveError)
 
-    @pytest.mark.inside
     def test_ids_are_in_the_order_of_their_characters(self, store: PostgresStore, schema: str, admin: Any) -> None:
         """Whatever the database sorts by: in the order of people, texts with - and / are elsewhere."""
         for run_id in ("a", "a-b", "a/b", "A", "a.b"):
@@ -296,7 +290,6 @@ class TestValues:
         """
         assert admin.execute(compared).fetchall() == [("C",)]
 
-    @pytest.mark.inside
     def test_a_list_of_all_runs_comes_in_pages(
         self, store: PostgresStore, admin: Any, schema: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -374,7 +367,6 @@ class TestOpening:
         with pytest.raises(ConfigError, match=r"stategraph\[postgres\]"):
             PostgresStore("postgresql://host/database")
 
-    @pytest.mark.inside
     def test_threads_that_wait_for_a_connection(self, opened: Callable[..., PostgresStore]) -> None:
         """They give up as all else does, and are told what there are too few of."""
         store = opened(pool=1, patience=1)
@@ -409,7 +401,6 @@ class TestOpening:
             admin.execute("SELECT pg_reload_conf()")
             wait_until(lambda: admin.execute("SHOW fsync").fetchone() == ("on",))
 
-    @pytest.mark.inside
     @pytest.mark.parametrize("value", ["off", "local", "remote_apply"])
     def test_commits_that_would_not_be_durable(self, schema: str, value: str) -> None:
         """synchronous_commit is raised where it is weaker than on, and left where it is stronger."""
@@ -469,7 +460,6 @@ class TestOpening:
         with pytest.raises(FormatError, match="update it"):
             open_postgres(schema)
 
-    @pytest.mark.inside
     def test_behind_a_pooler(self, opened: Callable[..., PostgresStore], admin: Any, schema: str) -> None:
         """With prepare=False nothing is left in a session: no statement, no setting."""
         store = opened(prepare=False, dsn=f"{dsn()}&options=-csynchronous_commit%3Doff")
@@ -567,7 +557,6 @@ class TestFaults:
         store.save(numbered("a", 3))
         assert (store.load("a").step, store.load("a")["n"]) == (3, 3)
 
-    @pytest.mark.inside
     def test_a_shared_commit_whose_answer_is_lost(self, proxy: Proxy, opened: Callable[..., PostgresStore]) -> None:
         """Each of its saves is found out."""
         store = opened(dsn=proxy.dsn)

@@ -61,7 +61,6 @@ def rows_of(schema: str, table: str) -> list[Any]:
 class TestNothingIsSure:
     """A process that could not say that it is there may have lost its runs: it begins nothing more in them."""
 
-    @pytest.mark.inside
     @pytest.mark.parametrize("durability", ["sync", "async", "exit"])
     def test_others_have_taken_it(
         self, opened: Callable[..., PostgresStore], monkeypatch: pytest.MonkeyPatch, durability: str
@@ -86,7 +85,6 @@ class TestNothingIsSure:
 
         assert made == ["a"]
 
-    @pytest.mark.inside
     @pytest.mark.parametrize("durability", ["sync", "async", "exit"])
     def test_nobody_has_taken_it(
         self, opened: Callable[..., PostgresStore], monkeypatch: pytest.MonkeyPatch, durability: str
@@ -198,7 +196,6 @@ class TestSweepers:
         assert sorted(said) == sorted(f"{run_id} None" for run_id in run_ids)
         assert store.count(status="active") == 0
 
-    @pytest.mark.inside
     def test_nobody_tries_what_others_have(
         self, opened: Callable[..., PostgresStore], monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -287,7 +284,6 @@ class TestSweepers:
         told = other.history(RUN)[-1]
         assert (told.kind, told.by) == ("cancel", "ada")
 
-    @pytest.mark.inside
     def test_a_claim_that_is_cut_off(self, opened: Callable[..., PostgresStore], schema: str) -> None:
         """Is let go of, though nobody knows what it came to."""
         store = opened()

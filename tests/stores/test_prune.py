@@ -12,8 +12,6 @@ from stategraph.stores import DiskStore, SqliteStore
 from stategraph.stores._rows import table
 from stategraph.stores.base import RetentionPolicy
 
-pytestmark = pytest.mark.inside
-
 NAMES = [f"run-{number:02d}" for number in range(25)]
 
 

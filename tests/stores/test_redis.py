@@ -170,7 +170,6 @@ class TestScripts:
 
         assert trips == [2, 1, 1, 1]
 
-    @pytest.mark.inside
     def test_saves_that_wait_share_a_round_trip(self, proxy: RedisProxy, opened: Callable[..., RedisStore]) -> None:
         """Those that came while another was under way, whichever partitions they are in."""
         store = opened(url=proxy.url)
@@ -199,7 +198,6 @@ class TestScripts:
         store.delete("a")
         assert store.list() == ["b"]
 
-    @pytest.mark.inside
     def test_keys_of_a_run_are_in_one_slot(self, store: RedisStore, admin: Any, prefix: str) -> None:
         """With all that is nested in it, and its lease; runs are in many."""
         for number in range(20):
@@ -217,7 +215,6 @@ class TestScripts:
         tags = {key.partition("}")[0] for key in admin.keys(f"{{{prefix}:*")}
         assert 8 < len(tags) <= 16
 
-    @pytest.mark.inside
     def test_whether_anything_has_changed_is_known_without_looking_at_runs(
         self, store: RedisStore, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -241,7 +238,6 @@ class TestScripts:
         left = set(admin.keys(f"{{{prefix}:*")) - before
         assert {key.rpartition("}:")[2].partition(":")[0] for key in left} <= {"number", "changes", "worker"}
 
-    @pytest.mark.inside
     def test_others_keep_writing(self, opened: Callable[..., RedisStore]) -> None:
         """A run is read as it was at one time, even if it is written to between any two questions."""
         store, other = opened(), opened()
@@ -276,7 +272,6 @@ class TestValues:
         assert store.load("a")["t"] == "a\0b\r\n$5\r\n"
         assert store.load("a")["b"] == bytes(range(256))
 
-    @pytest.mark.inside
     @pytest.mark.parametrize("node", ["a\ud800b"])
     def test_what_cannot_be_written(self, store: RedisStore, node: str) -> None:
         """It is refused for what it is, and other runs are not hindered, though they share the round trip."""
@@ -291,7 +286,6 @@ class TestValues:
         with pytest.raises(CheckpointSaveError, match="cannot hold it"):
             store._log.table.apply(batches[1:2])
 
-    @pytest.mark.inside
     def test_one_of_several_that_fails_on_the_server(self, store: RedisStore, admin: Any, prefix: str) -> None:
         """The others are written."""
         for run_id in ("good", "bad", "fine"):
@@ -308,7 +302,6 @@ class TestValues:
         store.delete("bad")
         assert store.list() == ["fine", "good"]
 
-    @pytest.mark.inside
     @pytest.mark.parametrize("run_id", ["../etc", "a b", "{x}", "a\r\nFLUSHALL", "ünï", "\udcff\udcfe", "*"], ids=ascii)
     def test_ids_that_no_run_can_have(
         self, store: RedisStore, admin: Any, prefix: str, run_id: str, caplog: Any
@@ -326,7 +319,6 @@ class TestValues:
         assert store._log.table.runs(_ALL, -1, None) == [store._log.table.run("a")]
         assert admin.keys(f"{{{prefix}:*}}:run:*") != []
 
-    @pytest.mark.inside
     def test_damage(self, store: RedisStore, admin: Any, prefix: str) -> None:
         """Is told, whatever it is, and the run can be deleted."""
         (tag,) = {f"{{{prefix}:{store._log.table._nodes.partition_of('a')}}}"}  # type: ignore[attr-defined]
@@ -425,7 +417,6 @@ class TestOpening:
         with pytest.raises(ConfigError, match=r"stategraph\[redis\]"):
             RedisStore("redis://host")
 
-    @pytest.mark.inside
     def test_the_url_is_nowhere(self, prefix: str, admin: Any, caplog: pytest.LogCaptureFixture) -> None:
         """Neither where the server refuses it, nor where nobody answers, nor in what shows a store or its config."""
         secret = "geheim-1234"
@@ -570,7 +561,6 @@ class TestFaults:
         store.save(numbered("a", 3))
         assert (store.load("a").step, store.load("a")["n"]) == (3, 3)
 
-    @pytest.mark.inside
     def test_a_shared_commit_whose_answer_is_lost(self, proxy: RedisProxy, opened: Callable[..., RedisStore]) -> None:
         """Each of its saves is found out; one that somebody else has made is not called made."""
         store = opened(url=proxy.url)
@@ -592,7 +582,6 @@ class TestFaults:
 
         assert store.list() == []
 
-    @pytest.mark.inside
     def test_a_lease_whose_answer_is_lost(self, proxy: RedisProxy, opened: Callable[..., RedisStore]) -> None:
         """It is had, and let go of."""
         store, other = opened(url=proxy.url), opened()
@@ -785,7 +774,6 @@ def test_a_replica_is_refused(servers: Callable[..., Server], prefix: str) -> No
 # --------------------------------------------------------------------------- clusters
 
 
-@pytest.mark.inside
 def test_a_cluster(servers: Callable[..., Server], prefix: str) -> None:
     """Partitions are where their slots are, also once these are moved, or while they are."""
     nodes = [servers(*KEEPS, "--cluster-enabled", "yes") for _ in range(2)]

@@ -20,8 +20,6 @@ from stategraph.stores._rows.integrity import Sealer
 from stategraph.stores._rows.records import FORMAT, CheckpointRecord
 from stategraph.testing.corpus import Order, is_same
 
-pytestmark = pytest.mark.inside
-
 ROWS = CheckpointEncoder(Sealer())
 BIG = os.urandom(200_000)
 

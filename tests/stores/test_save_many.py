@@ -30,7 +30,6 @@ def test_the_newest_of_them_is_loaded(sqlite):
     assert sqlite.load("a")["n"] == 100
 
 
-@pytest.mark.inside
 def test_a_run_that_keeps_the_newest_is_written_once(tmp_path):
     """Only the last of what has gathered, after the first State of the run."""
     with SqliteStore(tmp_path / "runs.db") as store:
@@ -91,7 +90,6 @@ def test_the_last_step_saved_twice(sqlite):
     assert sqlite.load("a").status is RunStatus.FAILED
 
 
-@pytest.mark.inside
 @pytest.mark.parametrize("before", [0, 1], ids=["the first", "later ones"])
 def test_a_write_whose_answer_was_lost(tmp_path, monkeypatch, before):
     """An interrupt has cut off whoever committed it: it is made again and refused, because it was made."""

@@ -177,7 +177,6 @@ WRONG_PARTS: list[tuple[str, Any]] = [
 ]
 
 
-@pytest.mark.inside
 @pytest.mark.timeout(20)
 @pytest.mark.parametrize(
     "payload",
@@ -248,7 +247,6 @@ def test_a_status_is_changed_without_writing_the_body_anew(path):
     assert loaded(path).status.value == "completed"
 
 
-@pytest.mark.inside
 def test_a_serializer_that_is_not_known_where_it_is_loaded(path):
     """It is named, and so is the way out. The row is not damaged."""
     from stategraph.stores import serializers
@@ -365,7 +363,6 @@ def test_a_serializer_that_does_not_give_back_what_it_was_given():
             register_serializer("sloppy", serializer)
 
 
-@pytest.mark.inside
 def test_what_a_serializer_gives_back_must_be_plain():
     """Nothing comes into a State that was not looked at."""
 
@@ -462,7 +459,6 @@ def tampered(path, payload):
         database.execute("UPDATE checkpoint SET payload = ?, seal = ?", (forged.payload, forged.seal))
 
 
-@pytest.mark.inside
 def test_bombs_are_refused(path):
     """A frame that claims more than is ever written, one that claims nothing, one that is cut, and garbage."""
     zstandard = pytest.importorskip("zstandard")

@@ -66,7 +66,6 @@ TOO_OFTEN: dict[str, Callable[[], Any]] = {
 
 @pytest.mark.parametrize("more", [{}, {"object": Two(1)}], ids=["settled", "with an object"])
 @pytest.mark.parametrize("shape", TOO_OFTEN)
-@pytest.mark.inside
 def test_what_would_be_written_too_often_is_refused(shape: str, more: dict[str, Any]) -> None:
     """However deep the same container is met again; nothing of it is written before."""
     value = TOO_OFTEN[shape]()
@@ -76,7 +75,6 @@ def test_what_would_be_written_too_often_is_refused(shape: str, more: dict[str, 
 
 
 @pytest.mark.parametrize("shared", [[*range(20_000)], [*range(20_000), Two(0)]], ids=["settled", "with an object"])
-@pytest.mark.inside
 def test_some_repetition_is_written(shared: list[Any]) -> None:
     """What is within the limit comes back as it was."""
     value = hung(shared, 10)
@@ -89,7 +87,6 @@ def test_some_repetition_is_written(shared: list[Any]) -> None:
 @pytest.mark.parametrize("levels", [MAX_DEPTH - 3, MAX_DEPTH - 2])
 @pytest.mark.parametrize("part", [0, Two(0)], ids=["settled", "with an object"])
 @pytest.mark.parametrize("width", [1, 2_000])
-@pytest.mark.inside
 def test_a_shared_container_counts_its_levels_at_each_depth(levels: int, part: Any, width: int) -> None:
     """What fits where it is met first may be too deep where it is met again."""
     shared = freeze_items({"value": repeated(lambda inner, _: [inner], levels - 1 - isinstance(part, Two), [part])})

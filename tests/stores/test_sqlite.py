@@ -42,7 +42,6 @@ def saved(store, *steps, run_id="a", **data):
 
 
 class TestTheFile:
-    @pytest.mark.inside
     def test_it_says_what_it_is(self, store, path):
         """To the ``file`` command, and to other versions."""
         assert sql(path, "PRAGMA application_id") == [(APPLICATION_ID,)]
@@ -93,7 +92,6 @@ class TestTheFile:
 
 
 class TestWhatOthersMade:
-    @pytest.mark.inside
     def test_a_newer_schema_is_refused_before_any_write(self, store, path):
         """The error says what to do, and no byte of the file has changed."""
         saved(store, 1)
@@ -197,7 +195,6 @@ class TestWhatOthersMade:
             for number in range(200):
                 other.load(f"run-{number}")
 
-    @pytest.mark.inside
     @pytest.mark.parametrize("use", ["load", "save", "list", "runs", "delete"])
     @pytest.mark.parametrize("content", [b"\xff", b"no database"])
     def test_a_file_that_is_damaged_while_it_is_open(self, store, path, use, content):
@@ -222,7 +219,6 @@ class TestWhatOthersMade:
         with pytest.raises(CheckpointCorruptError, match=f"{path} is damaged: .*put back a copy"):
             uses[use]()
 
-    @pytest.mark.inside
     @pytest.mark.parametrize("code", ["SQLITE_BUSY", "SQLITE_FULL", "SQLITE_IOERR", "SQLITE_READONLY"])
     def test_what_is_no_damage(self, store, code):
         """Stays the error that it is: trying again, or making room, may help."""
@@ -307,7 +303,6 @@ class TestQueries:
         assert "TEMP B-TREE" not in plan
         assert "checkpoint" not in plan
 
-    @pytest.mark.inside
     @pytest.mark.parametrize("statement", [CHAIN, INDEX])
     def test_a_run_is_read_by_its_key(self, store, path, statement):
         """However many other checkpoints there are."""
@@ -339,7 +334,6 @@ def _page(store, monkeypatch, where):
 
 
 class TestWhatIsWritten:
-    @pytest.mark.inside
     def test_a_step_writes_no_index(self, store):
         """Of the table of runs: nothing that they hold has changed. A status that changes is found by the index."""
         saved(store, 1)
@@ -368,7 +362,6 @@ class TestWhatIsWritten:
         assert run.step == 3
         assert {name: getattr(run, name) for name in change} == change
 
-    @pytest.mark.inside
     def test_a_policy_that_changes_is_written(self, store, path):
         """With the next save."""
         saved(store, 1)
@@ -425,7 +418,6 @@ class TestOneStoreForMany:
         with get_checkpoint_store("sqlite", path="runs.db") as other:
             assert other is not store
 
-    @pytest.mark.inside
     def test_a_write_that_fails(self, store):
         """Is an error of saving; what was saved before is still there, and the store goes on."""
         saved(store, 1)
@@ -437,7 +429,6 @@ class TestOneStoreForMany:
         assert store.load("a").step == 1
         saved(store, 2)
 
-    @pytest.mark.inside
     def test_a_transaction_that_an_interrupt_left_open(self, store, path):
         """Is no part of the next one, and does not shut others out."""
         saved(store, 1)

@@ -163,7 +163,6 @@ class TestPaths:
             *(("file:runs.db?mode=ro", "read_only"), ("file:///tmp/runs.db", "no URI")),
         ],
     )
-    @pytest.mark.inside
     def test_what_would_be_in_an_odd_place(
         self, kind: str, path: str, way_out: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:

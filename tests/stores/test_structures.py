@@ -168,7 +168,6 @@ def made_again(structure):
     return structure_of(list(structure.nodes), edges, drawing_parts(structure))
 
 
-@pytest.mark.inside
 def test_what_is_nested_in_many_places_is_kept_once():
     """Or 16 levels would be 65,536 structures."""
     structure = nested_twice(16)
@@ -177,7 +176,6 @@ def test_what_is_nested_in_many_places_is_kept_once():
     assert drawing_parts(made_again(structure)) == drawing_parts(structure)
 
 
-@pytest.mark.inside
 def test_no_depth_is_too_much():
     """Graphs are nested 16 deep at most, but what was damaged may hold anything."""
     tables = [[["a"], [], "a", ["a"], {"a": ["graph", [], place - 1]} if place else {}, []] for place in range(5_000)]
@@ -205,14 +203,12 @@ def structures(nested):
     return some.builds(GraphStructure, NODES, EDGES, some.none() | NAMES, NODES, outlines)
 
 
-@pytest.mark.inside
 @given(structures(some.none() | structures(some.none() | structures(some.none()))))
 def test_it_comes_back_as_it_was(structure):
     """Whatever the names are."""
     assert drawn(made_again(structure)) == drawn(structure)
 
 
-@pytest.mark.inside
 @pytest.mark.parametrize(
     "drawing",
     [

@@ -135,7 +135,6 @@ def test_the_bytes_of_another_run_are_refused() -> None:
         state_from_bytes("../a", KEPT)
 
 
-@pytest.mark.inside
 @pytest.mark.parametrize("version", [FORMAT + 1, 255, 10**9])
 def test_a_newer_format_is_refused(version: int) -> None:
     """It may be all right: the error says to update, not that something is damaged."""
@@ -152,7 +151,6 @@ def test_what_is_no_checkpoint_is_refused(kept: bytes) -> None:
         state_from_bytes("a", kept)
 
 
-@pytest.mark.inside
 @settings(max_examples=200, deadline=None, print_blob=True)
 @given(st.binary(max_size=80))
 def test_random_bytes_are_refused(kept: bytes) -> None:
@@ -172,7 +170,6 @@ _WRONG: dict[str, list[Any]] = {
 }
 
 
-@pytest.mark.inside
 @pytest.mark.parametrize(("field", "value"), [(name, value) for name, values in _WRONG.items() for value in values])
 def test_a_forged_field_is_refused(field: str, value: Any) -> None:
     """With a CheckpointError at loading, not with something else when the State is used."""
@@ -180,7 +177,6 @@ def test_a_forged_field_is_refused(field: str, value: Any) -> None:
         state_from_bytes("a", forged(**{field: value}))
 
 
-@pytest.mark.inside
 @pytest.mark.parametrize(("field", "value"), [("time_ns", 2**63), ("node", "\n")])
 def test_a_forged_field_that_a_state_may_have_is_harmless(field: str, value: Any) -> None:
     """The State can be used and saved like any other."""
@@ -242,7 +238,6 @@ _BODIES: dict[str, bytes] = {
 }
 
 
-@pytest.mark.inside
 @pytest.mark.parametrize("name", _BODIES)
 def test_a_forged_body_is_refused(name: str) -> None:
     """With a CheckpointError at loading, not with something else when the State is used."""
@@ -250,14 +245,12 @@ def test_a_forged_body_is_refused(name: str) -> None:
         state_from_bytes("a", forged(payload=_BODIES[name]))
 
 
-@pytest.mark.inside
 def test_a_change_is_no_checkpoint_of_its_own() -> None:
     """What it builds on is not there."""
     with pytest.raises(CheckpointCorruptError, match="builds on an earlier checkpoint"):
         state_from_bytes("a", forged(base=2))
 
 
-@pytest.mark.inside
 def test_an_unknown_class_in_it_names_the_way_out() -> None:
     """The process that resumes may have forgotten to register it."""
     unknown = codec._pack(["shop.Order", 1, {}])
@@ -308,14 +301,12 @@ def test_time_is_kept_to_the_nanosecond() -> None:
     assert time_ns_of(state_from_bytes("a", state_to_bytes(state))) == 1_700_000_000_123_456_789
 
 
-@pytest.mark.inside
 def test_a_row_says_what_it_is() -> None:
     """A snapshot, of the oldest format that can hold it."""
     assert isinstance(ROW, CheckpointRecord)
     assert (ROW.step, ROW.base, ROW.is_snapshot, ROW.format) == (3, 3, True, 1)
 
 
-@pytest.mark.inside
 def test_a_row_with_a_pause_has_the_newest_format() -> None:
     """Which an older version of stategraph refuses, as it could not restore the pause."""
     paused = State(run_id="a", status=RunStatus.PAUSED).paused("to be approved", {"total": Decimal(3)})

@@ -110,7 +110,6 @@ def test_a_run_that_another_rolled_back(store, other):
     assert other.load("a")["other"] == "way"
 
 
-@pytest.mark.inside
 def test_a_run_that_another_went_on_with_is_not_pruned(store, other, monkeypatch):
     """Though it was over when prune began."""
     store.retain("a", Policy(ttl=1e-9))
@@ -128,7 +127,6 @@ def test_a_run_that_another_went_on_with_is_not_pruned(store, other, monkeypatch
     assert other.load("a")["new"] == "question"
 
 
-@pytest.mark.inside
 def test_a_load_beside_a_save(store, other, monkeypatch):
     """What it remembers of the run is all of one time: what is saved after it can be loaded."""
     store.retain("a", Policy("full"))
@@ -208,7 +206,6 @@ def test_what_was_told_last_counts(store, other):
     assert [row.step for row in store.history("a")] == [4, 5]
 
 
-@pytest.mark.inside
 def test_a_run_that_is_at_work_does_not_end_a_prune(store, other, monkeypatch):
     """What is due of it goes another time; all others lose what is due, and that is told."""
     for run_id in ("a", "b", "c"):
@@ -235,7 +232,6 @@ def test_a_run_that_is_at_work_does_not_end_a_prune(store, other, monkeypatch):
     assert store.prune().checkpoints > 0
 
 
-@pytest.mark.inside
 def test_policies_of_many_runs_are_not_remembered_for_ever(store, other, monkeypatch):
     """A run that was saved has its own in the store; one that was not keeps it until it is."""
     monkeypatch.setattr(known, "_MOST_BASES", 5)
@@ -328,7 +324,6 @@ class TestNestedRunsOfARunThatWasDeleted:
 
     @pytest.mark.parametrize("is_begun_anew", [False, True])
     @pytest.mark.parametrize("run_id", ["a/#2/child", "a/#3/child"])
-    @pytest.mark.inside
     def test_it_is_deleted_while_one_saves(self, dead, other, monkeypatch, is_begun_anew, run_id):
         """After it was looked at: the write itself finds out."""
         apply = table_of(dead).apply
@@ -374,7 +369,6 @@ class TestNestedRunsOfARunThatWasDeleted:
 
         assert other.load("a/#2/child")["new"] == "run"
 
-    @pytest.mark.inside
     def test_however_many_runs_were_saved_since(self, dead, other, monkeypatch):
         """The newest States of runs are forgotten, but not which runs they were."""
         monkeypatch.setattr(known, "_MOST_BASES", 5)
@@ -407,7 +401,6 @@ class TestARollbackThatFails:
         assert store.load_parts("a", 3, "map") == {"x": "kept"}
         assert store.load("a/#3/child")["n"] == 1
 
-    @pytest.mark.inside
     def test_since_another_has_taken_the_run(self, run, other):
         """Just before it is made: who had the run until then has lost it, and who only writes to it finds it busy."""
         apply = table_of(run).apply
@@ -422,7 +415,6 @@ class TestARollbackThatFails:
 
         self.check_kept(other)
 
-    @pytest.mark.inside
     def test_since_it_cannot_be_written(self, run, other):
         """As when the process dies, or the disk is full."""
 
@@ -435,7 +427,6 @@ class TestARollbackThatFails:
 
         self.check_kept(other)
 
-    @pytest.mark.inside
     def test_a_prune_that_another_comes_before(self, store, other, monkeypatch):
         """What is within a run that goes on stays."""
         store.retain("a", Policy(ttl=1e-9))
@@ -458,7 +449,6 @@ class TestARollbackThatFails:
         self.check_kept(other)
 
 
-@pytest.mark.inside
 def test_policies_of_runs_that_never_begin_are_not_remembered_for_ever(store, monkeypatch):
     monkeypatch.setattr(known, "_MOST_REMEMBERED", 5)
     for number in range(50):
@@ -509,7 +499,6 @@ class TestWhatIsReadWhileAnotherWrites:
 
         assert store.prune() == Pruned()
 
-    @pytest.mark.inside
     def test_a_fork(self, store, run):
         """It says so, and can be made again."""
         run_then, row, state = log_of(store).load_with_run("a", None)

@@ -59,7 +59,6 @@ def test_a_value_of_an_older_version_is_upgraded(store, name):
     assert seen == [({"number": 7, "total": 9.5}, 1)]
 
 
-@pytest.mark.inside
 @pytest.mark.parametrize("make", [lambda name: register(name, ["a"])(1), lambda name: make_registered_enum(name).RED])
 def test_a_type_that_is_not_registered_here_is_told_from_damage(store, name, make, monkeypatch):
     """What is stored is sound: the error names the type and the call that is missing, and then it loads."""

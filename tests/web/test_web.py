@@ -326,7 +326,6 @@ def test_a_form_is_made_from_the_schema_of_the_pause(store, schema, given, answe
     assert store.load("r")["answer"] == answer
 
 
-@pytest.mark.inside
 def test_a_form_has_a_field_for_each_field_of_a_class(store):
     """And refuses what does not fit."""
     from stategraph.web._forms import form_of

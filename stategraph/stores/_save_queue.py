@@ -131,6 +131,11 @@ class SaveQueue:
         if error is not None:
             raise error
 
+    @staticmethod
+    def save_with(queues: Sequence[SaveQueue]) -> None:
+        """Save everything that is queued of several runs of a store, in one go; their flush raises what went wrong."""
+        save_queued(queues)
+
     # ------------------------------------------------------------------ in the thread that saves
 
     def waiting(self) -> list[_Write]:
