@@ -232,7 +232,7 @@ class TestAnswering:
         graph = reviewed(memory_play.store, InterruptNode("draft", "verdict", **how))
 
         with pytest.raises(
-            ExecutionError, match="'verdict'.* was in the State before .* counts as the answer"
+            ExecutionError, match=r"'verdict'.* was in the State before .* counts as the answer"
         ) as caught:
             memory_play.execute(graph, State({"verdict": "open"}, run_id=RUN))
 
