@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from stategraph._engine.context import RunContext
@@ -11,6 +12,7 @@ from stategraph._engine.io import RunIO
 from stategraph._graph.compiled import CompiledGraph
 from stategraph._values.events import Listener, wanted_events
 from stategraph.config import CheckpointConfig, GraphConfig
+from stategraph.errors import NotSerializableError
 from stategraph.stores.base import CheckpointStore, RetentionPolicy
 
 if TYPE_CHECKING:
@@ -48,6 +50,7 @@ def plan_of(
         max_iterations=config.max_iterations,
         store=str(store),
         digest=_digest_of,
+        copier=_copier_of,
     )
     if all(stage.is_plain for stage in plan.stages.values()):
         return plan
@@ -106,3 +109,13 @@ def _digest_of(*parts: Mapping[str, Any]) -> str:
     from stategraph.stores._codec.digest import digest_of  # imported when used: by pauses, and parts of steps
 
     return digest_of(*parts)
+
+
+def _copier_of(values: Mapping[str, Any]) -> Callable[[], dict[str, Any]]:
+    from stategraph.stores._codec.msgpack import decode, encode  # imported when used: where retries meet such values
+
+    kept: dict[str, bytes] = {}
+    for key, value in values.items():
+        with suppress(NotSerializableError):
+            kept[key] = encode([value])
+    return lambda: {key: decode(packed)[0] for key, packed in kept.items()}

@@ -134,7 +134,8 @@ class ExecutionError(StateGraphError, RuntimeError):
 class SchemaError(StateGraphError, ValueError):
     """A value does not fit the schema of the graph. `node` gave it; empty for what the caller gave.
 
-    `key` says where it stands (``orders[3].total``); `others` tells what else does not fit.
+    `key` says where it stands (``orders[3].total``); `others` tells what else does not fit. `run_id` and `step` are
+    those of a saved State that does not fit: the schema has changed since. They are empty and 0 for all other values.
     """
 
     node: str
@@ -143,13 +144,23 @@ class SchemaError(StateGraphError, ValueError):
     expected: str
     found: str
     others: tuple[str, ...] = ()
+    run_id: str = ""
+    step: int = 0
 
     def __str__(self) -> str:
-        where = f"node {shorten(self.node)}" if self.node else "the input"
+        saved = f"the State of run {self.run_id!r} after step {self.step}"
+        where = f"node {shorten(self.node)}" if self.node else saved if self.run_id else "the input"
         what = f"{cut(self.key)!r} of {self.schema}" if self.key else self.schema
         text = f"{where}: {what}: expected {cut(self.expected, 500)}, found {cut(self.found, 500)}"
         more = "; ".join(cut(other, 500) for other in self.others[:4]) + ("; ..." if len(self.others) > 4 else "")
-        return f"{text}; {more}" if more else text
+        text = f"{text}; {more}" if more else text
+        return f"{text}. {_WAYS_ON}" if self.run_id else text
+
+
+_WAYS_ON = (
+    "The schema has changed since this was saved. The run can go on with updates that replace such values, with a "
+    "schema that has these keys, with the program that began it, or from an earlier step that fits (store.rollback)"
+)
 
 
 class MaxIterationsError(ExecutionError):

@@ -183,7 +183,7 @@ class StateGraph(GraphBuilder):
             The final State, of status completed; or paused, if a node pauses the run.
 
         Raises:
-            SchemaError: the updates do not fit the schema.
+            SchemaError: the updates or the saved State do not fit the schema.
             AnswerError: the run is paused, and the updates hold no answer that is accepted; or an answer comes too
                 late. The run stays as it is.
             CheckpointingDisabledError: the graph saves nothing (interval 0).

@@ -18,6 +18,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import attrs
 import pytest
 
 from stategraph import (
@@ -51,6 +52,22 @@ SQLITE_SERVES = sys.version_info < (3, 12) or sqlite3.sqlite_version_info >= (3,
 """Whether DBOS can keep its tables in SQLite here."""
 
 
+@attrs.frozen
+class Older:
+    """The schema of a program that is gone."""
+
+    spent: int = 0
+    decision: str = ""
+
+
+@attrs.frozen
+class Newer:
+    """The schema of the graph "typed"."""
+
+    spent: str = ""
+    decision: str = ""
+
+
 class Scene:
     """Graphs over a store, a place where nodes note what they do, and the runner of this process.
 
@@ -76,6 +93,7 @@ class Scene:
         self.rich = self.make_rich()
         self.loop = self.make_loop()
         self.bare = self.make_bare()
+        self.typed = self.make_bare("typed", Newer)
         self.several = self.make_several()
 
     def runner(self, *more: StateGraph, **options: Any) -> DBOSRunner:
@@ -85,7 +103,7 @@ class Scene:
             options["url"] = self.dsn
             config["dbos_system_schema"] = f"dbos_{self.folder.name.replace('-', '_')}"
         options = {"config": config, "queues": QUEUES, "poll": 0.05, "lapse": LAPSE, **options}
-        graphs = (self.work, self.brief, self.asks, self.rich, self.loop, self.bare, self.several)
+        graphs = (self.work, self.brief, self.asks, self.rich, self.loop, self.bare, self.several, self.typed)
         return DBOSRunner(*graphs, *more, **options)
 
     # ------------------------------------------------------------------ notes
@@ -145,10 +163,10 @@ class Scene:
         graph.set_exit_point(last)
         return graph
 
-    def make_bare(self) -> StateGraph:
+    def make_bare(self, name: str = "bare", schema: type | None = None) -> StateGraph:
         """Return a graph that asks before anything has written data."""
-        config = GraphConfig("bare", observer="noop", checkpoint=CheckpointConfig(interval=1, preserve=True))
-        graph = StateGraph(config, store=self.store)
+        config = GraphConfig(name, observer="noop", checkpoint=CheckpointConfig(interval=1, preserve=True))
+        graph = StateGraph(config, store=self.store, schema=schema)
         graph.add_node("ask", InterruptNode(None, "decision"))
         graph.set_entry_point("ask")
         graph.set_exit_point("ask")

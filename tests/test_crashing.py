@@ -136,6 +136,60 @@ class TestFailAt:
             graph_of(add, store=MemoryStore()).execute(State())
 
 
+def with_nested(kind: str, store: CheckpointStore) -> tuple[StateGraph, str, list[str]]:
+    """Return a graph with another one in it, what leads to its nodes, and what is noted of their calls."""
+    ran: list[str] = []
+
+    def note(name: str) -> Any:
+        def node(state: State) -> dict[str, Any]:
+            ran.append(name)
+            return {name: True}
+
+        return node
+
+    within = graph_of(note("first"), note("second"))
+    if kind == "deep":
+        within = graph_of(within.as_node())
+    node: Any = within.as_node(outputs=[])
+    if kind == "item":
+        node = MapNode(node, over="items", into="made")
+    if kind == "branch":
+        node = ParallelNode({"left": node, "right": note("right")})
+    way = {"deep": "b/a/", "branch": "b/left/"}.get(kind, "b/")
+    return graph_of(note("before"), node, note("after"), store=store), way, ran
+
+
+@pytest.mark.parametrize("kind", ["nested", "deep", "item", "branch"])
+class TestNestedNodes:
+    def test_one_fails(self, any_store: CheckpointStore, kind: str) -> None:
+        """It is named by what leads to it, and a resume goes on right there."""
+        graph, way, ran = with_nested(kind, any_store)
+        with pytest.raises(ExecutionError, match=r"OSError: away"), fail_at(f"{way}b", OSError("away")):
+            graph.execute(State({"items": [{}]}, run_id="a"))
+        assert [name for name in ran if name != "right"] == ["before", "first"]
+        graph.resume("a")
+        assert "after" in ran
+
+    def test_the_process_dies_at_one(self, any_store: CheckpointStore, kind: str) -> None:
+        """When its step is saved: what was saved before is not done again."""
+        if not any_store.keeps_parts:
+            pytest.skip("it saves nothing of nested runs")
+        for saved in (True, False):
+            graph, way, ran = with_nested(kind, any_store)
+            with kill_at(f"{way}a", saved=saved):
+                graph.execute(State({"items": [{}]}, run_id=f"run-{saved}"))
+            assert [name for name in ran if name != "right"] == ["before", "first"]
+            graph.resume(f"run-{saved}")
+            assert ran.count("first") == (1 if saved else 2)
+
+    def test_one_that_is_not_there_is_told_of(self, any_store: CheckpointStore, kind: str) -> None:
+        graph, way, _ = with_nested(kind, any_store)
+        with pytest.raises(AssertionError, match=f"'{way}z'"), fail_at(f"{way}z"):
+            graph.execute(State({"items": [{}]}))
+        with pytest.raises(AssertionError, match=f"has saved a step of node {way}z"), kill_at(f"{way}z"):
+            graph.execute(State({"items": [{}]}))
+
+
 class TestResumesEverywhere:
     def test_a_sound_graph_does(self) -> None:
         """Whatever it is made of; its own store is left alone."""

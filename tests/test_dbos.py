@@ -32,12 +32,13 @@ from stategraph import (
     RunCompleteError,
     RunExistsError,
     RunStatus,
+    SchemaError,
     State,
     StateGraph,
     UnknownNameError,
 )
 from stategraph.dbos import DBOSRunner, Queue
-from tests.dbos_worker import Scene, wait_until
+from tests.dbos_worker import Older, Scene, wait_until
 
 pytestmark = [
     pytest.mark.filterwarnings("default::ResourceWarning"),  # DBOS leaves connections to the garbage collection
@@ -403,6 +404,19 @@ def test_a_renamed_node_shows(scene, runner, run_id):
     assert "'old'" in view.error
     assert scene.notes(run_id) == []
     assert runner.resume(run_id, migrate={"old": "c"}).result(LONG).status is RunStatus.COMPLETED
+
+
+def test_a_changed_schema_shows(scene, runner, run_id):
+    """It is an error of the turn that names the run; the run waits as before, and updates mend it."""
+    paused = scene.make_bare("typed", Older).execute(State({"spent": 7}, run_id=run_id))
+
+    with pytest.raises(SchemaError, match=f"run '{run_id}' after step 0: 'spent' of Newer: expected str") as caught:
+        runner.answer(run_id, {"decision": "yes"}, pause=paused.pause).result(LONG)
+
+    assert (caught.value.run_id, caught.value.step) == (run_id, 0)
+    assert scene.store.load(run_id).status is RunStatus.PAUSED
+    final = runner.resume(run_id, {"decision": "yes", "spent": "7"}).result(LONG)
+    assert (final.status, final["spent"]) == (RunStatus.COMPLETED, "7")
 
 
 def test_a_paused_run_goes_on_under_new_names(scene, runner, run_id):

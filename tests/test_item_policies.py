@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import threading
 import time
 from collections import Counter
@@ -19,10 +20,12 @@ from stategraph import (
     ExecutionError,
     GraphConfig,
     MapNode,
+    NodeContext,
     RetryPolicy,
     RunCancelledError,
     State,
     StateGraph,
+    register_type,
 )
 from stategraph.nodes._parts.run import ATTEMPTS
 from stategraph.stores import CheckpointStore
@@ -38,6 +41,14 @@ class BusyError(Exception):
     def __init__(self, after: object) -> None:
         super().__init__("busy")
         self.after = after
+
+
+@register_type
+@dataclasses.dataclass
+class Basket:
+    """An item that may change in place."""
+
+    held: list[int]
 
 
 def graph_of(function: Any, store: CheckpointStore | None = None, observer: Any = None, **policies: Any) -> StateGraph:
@@ -95,6 +106,59 @@ class TestRetry:
         with pytest.raises(ExecutionError, match="0: KeyError"):
             graph_of(kind(fail), retry=policy, max_workers=1).execute(State({"items": [1, 2][::-1]}))
 
+    def test_the_context_counts_the_attempts_of_the_item(self, kind: Any) -> None:
+        """Not those of the node."""
+        seen: list[tuple[str, int]] = []
+
+        def attempt(item: int, context: NodeContext) -> int:
+            seen.append((context.part, context.attempt))
+            if context.attempt <= item:
+                raise OSError
+            return context.attempt
+
+        async def awaited(item: int, context: NodeContext) -> int:
+            return attempt(item, context)
+
+        function = attempt if kind(len) is len else awaited
+        final = graph_of(function, retry=SOON).execute(State({"items": [0, 2]}))
+
+        assert sorted(seen) == [("0", 1), ("1", 1), ("1", 2), ("1", 3)]
+        assert final["results"] == [1, 3]
+
+    def test_without_retries_of_items_the_context_counts_those_of_the_node(self, kind: Any) -> None:
+        """For then all attempts of an item are attempts of the node."""
+        seen: list[int] = []
+
+        def attempt(item: int, context: NodeContext) -> None:
+            seen.append(context.attempt)
+            if context.attempt < 2:
+                raise OSError
+
+        graph = StateGraph(GraphConfig("items", observer="noop"))
+        graph.add_node("map", MapNode(attempt, over="items", into="results"), retry=SOON)
+        graph.set_entry_point("map")
+        graph.set_exit_point("map")
+
+        graph.execute(State({"items": [1]}))
+
+        assert seen == [1, 2]
+
+    def test_a_retry_begins_with_the_item_as_it_was(self, kind: Any) -> None:
+        """What a failed attempt has changed in place is gone."""
+        seen: list[list[int]] = []
+
+        def attempt(item: Basket) -> int:
+            seen.append(list(item.held))
+            item.held.append(2)
+            if len(seen) < 3:
+                raise OSError
+            return len(item.held)
+
+        final = graph_of(kind(attempt), retry=SOON).execute(State({"items": [Basket([1])]}))
+
+        assert seen == [[1], [1], [1]]
+        assert final["results"] == [2]
+
     def test_each_failed_attempt_is_told(self, kind: Any) -> None:
         """With its item, its number, its error, and the seconds until the next one."""
         calls: Counter[int] = Counter()
@@ -143,15 +207,18 @@ class TestRetry:
                 State({"items": [1]}, run_id="a")
             )
 
-        def fail_always(item: int) -> int:
-            calls.append(item)
+        def fail_always(item: int, context: NodeContext) -> int:
+            calls.append(context.attempt)
             raise OSError("not yet")
 
-        for attempts in (1, 3):
+        async def afail_always(item: int, context: NodeContext) -> int:
+            return fail_always(item, context)
+
+        for attempts in ([3], [1, 2, 3]):
             calls.clear()
             with pytest.raises(ExecutionError):
-                graph_of(kind(fail_always), any_store, retry=SOON).resume("a")
-            assert len(calls) == attempts
+                graph_of(fail_always if kind(fail) is fail else afail_always, any_store, retry=SOON).resume("a")
+            assert calls == attempts
 
 
 class TestTimeout:

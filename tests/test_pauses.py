@@ -225,6 +225,20 @@ class TestAnswering:
         assert memory_play.execute(graph, given)["verdict"] == Decision(True)
 
     @pytest.mark.parametrize(
+        "how", [{"schema": Decision}, {"validator": lambda answer: False}], ids=["schema", "validator"]
+    )
+    def test_a_value_that_was_there_before_is_named_as_such(self, memory_play: Scene, how: Any) -> None:
+        """It counts as the answer: an error about it says so, and how to be asked."""
+        graph = reviewed(memory_play.store, InterruptNode("draft", "verdict", **how))
+
+        with pytest.raises(
+            ExecutionError, match=r"'verdict'.* was in the State before .* counts as the answer"
+        ) as caught:
+            memory_play.execute(graph, State({"verdict": "open"}, run_id=RUN))
+
+        assert "response_param" in str(caught.value)
+
+    @pytest.mark.parametrize(
         ("schema", "answer"), [(bool, "no"), (bool, None), (str, None), (int, "5"), (int, 3.9), (list[str], "abc")]
     )
     def test_nothing_is_guessed(self, memory_play: Scene, schema: Any, answer: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import os
 import random
 import signal
@@ -31,6 +32,7 @@ from stategraph import (
     State,
     StateGraph,
     Updates,
+    register_type,
 )
 from stategraph.stores.memory import MemoryStore
 from tests.scenarios import (
@@ -786,3 +788,79 @@ class TestHandlers:
         graph = handled(raises(ValueError("no luck")), memory_scene.store, handler=raises(KeyError("worse")))
         with pytest.raises(ExecutionError, match=r"'handler'.*worse"):
             memory_scene.execute(graph)
+
+
+# --------------------------------------------------------------------------- what a failed attempt has changed
+
+
+@register_type
+@dataclasses.dataclass
+class Tally:
+    """A value that may change in place."""
+
+    numbers: list[int] = dataclasses.field(default_factory=list)
+
+
+def failing_at(*attempts: int, seen: list[Any]) -> Any:
+    """-> a node that changes a value of its State in place, and fails in these attempts."""
+
+    def node(state: State) -> dict[str, Any]:
+        seen.append(list(state["tally"].numbers))
+        state["tally"].numbers.append(2)
+        if len(seen) in attempts:
+            raise OSError("away")
+        return {"done": True}
+
+    return node
+
+
+@pytest.mark.parametrize("interval", [1, 5, 0])
+@pytest.mark.parametrize("is_branch", [False, True])
+@pytest.mark.parametrize("key", ["tally", "tallies"])
+def test_a_retry_begins_with_the_state_as_it_was(memory_scene: Scene, interval: int, is_branch: bool, key: str) -> None:
+    """As a resume does: what a failed attempt has changed in place is gone."""
+    seen: list[Any] = []
+
+    def count(state: State) -> Any:
+        return failing(state if key == "tally" else State({"tally": state["tallies"][0]}))
+
+    failing = failing_at(1, 2, seen=seen)
+    node = memory_scene.as_node(count)
+    graph = make_graph(
+        {"a": returns({}), "b": ParallelNode({"one": node}) if is_branch else node, "c": returns({})},
+        store=memory_scene.store,
+        policies={"b": {"retry": AT_ONCE}},
+        interval=interval,
+    )
+
+    final = memory_scene.execute(graph, State({"tally": Tally([1]), "tallies": [Tally([1])]}, run_id=RUN))
+
+    assert seen == [[1], [1], [1]]
+    assert (final["tally"] if key == "tally" else final["tallies"][0]) == Tally([1, 2])
+
+
+@pytest.mark.parametrize("retry", [None, AT_ONCE], ids=["once", "retried"])
+def test_an_error_has_the_state_as_it_was(memory_scene: Scene, retry: RetryPolicy | None) -> None:
+    """As it is saved: without what the failed attempts have changed in place."""
+    seen: list[Any] = []
+    nodes = {"a": returns({}), "b": failing_at(1, 2, 3, seen=seen)}
+    graph = memory_scene.graph(nodes, policies={"b": {"retry": retry}} if retry else {})
+
+    with pytest.raises(ExecutionError) as caught:
+        memory_scene.execute(graph, State({"tally": Tally([1])}, run_id=RUN))
+
+    assert caught.value.state["tally"] == graph.store.load(RUN)["tally"] == Tally([1])
+    assert caught.value.state.status is RunStatus.FAILED
+    assert "away" in caught.value.state.error.message
+
+
+def test_a_retry_with_values_that_cannot_be_copied() -> None:
+    """They are taken as they are: nothing of such a run is saved."""
+    seen: list[Any] = []
+    graph = make_graph(
+        {"a": failing_at(1, seen=seen)}, store=MemoryStore(), interval=0, policies={"a": {"retry": AT_ONCE}}
+    )
+
+    graph.execute(State({"tally": Tally([1]), "lock": threading.Lock()}))
+
+    assert seen == [[1], [1]]

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import pickle
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, date, datetime
@@ -34,6 +35,7 @@ from stategraph import (
     MapNode,
     NodeContext,
     ParallelNode,
+    RecomputeError,
     RetryPolicy,
     RunStatus,
     SchemaError,
@@ -42,9 +44,10 @@ from stategraph import (
     get_checkpoint_store,
     get_observer,
     register_type,
+    turns,
 )
 from stategraph.stores.memory import MemoryStore
-from tests.scenarios import DRIVERS, RUN, as_async, as_sync, chain
+from tests.scenarios import DRIVERS, RUN, as_async, as_sync, broken_first, chain
 
 if TYPE_CHECKING:
     from nowhere import OnlyForCheckers  # type: ignore[import-not-found]
@@ -970,3 +973,188 @@ def test_what_was_an_object_and_was_saved_is_the_same_object_again(data: dict[st
 
     assert dict(as_objects) == dict(store.load("objects")) == data
     assert dict(as_mappings) == dict(store.load("mappings")) == {"items": [], "address": None, **data}
+
+
+# --------------------------------------------------------------------------- a schema that has changed
+
+
+@dataclasses.dataclass
+class Before:
+    """What a program has written that is gone."""
+
+    spent: int = 7
+    summary: str = ""
+    okay: bool = False
+
+
+@dataclasses.dataclass
+class After:
+    """What the program that goes on knows."""
+
+    spent: dict[str, int] = dataclasses.field(default_factory=dict)
+    digest: str = ""
+    okay: bool = False
+
+
+STALE = (
+    f"the State of run {RUN!r} after step 1: 'spent' of After: expected dict[str, int], found 7 (int); "
+    "'summary': expected one of its fields (spent, digest, okay), found another key. The schema has changed since"
+)
+
+
+def versions(store: CheckpointStore, middle: Any, ran: list[Any]) -> list[StateGraph]:
+    """-> the graph as it was and as it is: three nodes, the one in the middle given."""
+
+    def last(state: State) -> dict[str, Any]:
+        ran.append(dict(state))
+        return {}
+
+    first = returning({"spent": 7, "summary": "s"})
+    return [make({"a": first, "b": middle, "c": last}, schema, store=store) for schema in (Before, After)]
+
+
+DOORS: dict[str, Callable[[Call, StateGraph], object]] = {
+    "resume": lambda call, graph: call(graph, "resume", RUN),
+    "run": lambda call, graph: call(graph, "run", State(run_id=RUN)),
+    "take over": lambda call, graph: call(graph, "resume", RUN, take_over=True),
+    "turn": lambda call, graph: call(graph, "turn", RUN, {"okay": True}),
+    "order": lambda call, graph: turns.perform(turns.Order(graph, RUN), [graph]),
+    "next order": lambda call, graph: turns.perform(turns.Order(graph, RUN, 2), [graph]),
+}
+
+
+@pytest.mark.parametrize("door", DOORS)
+def test_a_saved_state_that_does_not_fit_any_more_goes_on_by_no_door(
+    door: str, call: Call, store: CheckpointStore
+) -> None:
+    """It stays as it is saved, and nothing runs."""
+    ran: list[Any] = []
+    before, after = versions(store, broken_first(returning({}), OSError("away")), ran)
+    failure(call, before, {})
+    saved = store.load(RUN)
+    if door == "order":  # delivered again, after a worker was lost
+        store.amend(attrs.evolve(saved, status=RunStatus.ACTIVE, error=None))
+        saved = store.load(RUN)
+
+    with pytest.raises(SchemaError, match=f"^{re.escape(STALE)}") as caught:
+        DOORS[door](call, after)
+
+    assert (caught.value.run_id, caught.value.step, caught.value.node) == (RUN, 1, "")
+    assert "updates" in str(caught.value)
+    assert pickle.loads(pickle.dumps(caught.value)).run_id == RUN
+    assert (store.load(RUN).step, dict(store.load(RUN)), ran) == (saved.step, dict(saved), [])
+    assert call(before, "resume", RUN).status is RunStatus.COMPLETED
+
+
+def test_what_recover_finds_is_checked_too(store: CheckpointStore) -> None:
+    """The error is in the result, and each time the same: no owner was lost by it."""
+    ran: list[Any] = []
+    before, after = versions(store, broken_first(returning({}), OSError("away")), ran)
+    failure(DRIVERS["sync"], before, {})
+    store.amend(attrs.evolve(store.load(RUN), status=RunStatus.ACTIVE, error=None))
+
+    for _ in range(3):
+        (found,) = after.recover(max_recoveries=2)
+        assert isinstance(found.error, SchemaError)
+        assert found.error.run_id == RUN
+    assert ran == []
+
+
+def test_a_pause_and_its_fork_are_checked(call: Call, store: CheckpointStore) -> None:
+    """Before the answer is taken: the run goes on to wait."""
+    ran: list[Any] = []
+    before, after = versions(store, InterruptNode(None, "okay"), ran)
+    execute(call, before, {})
+    store.fork(RUN, "fork")
+
+    for run_id in (RUN, "fork"):
+        with pytest.raises(SchemaError, match=f"the State of run '{run_id}' after step 1: 'spent'"):
+            call(after, "resume", run_id, {"okay": True})
+
+    assert store.load(RUN).status is RunStatus.PAUSED
+    assert ran == []
+
+
+def test_updates_mend_a_saved_state(call: Call, store: CheckpointStore) -> None:
+    """They are laid over it before it is checked; a key that is not known any more cannot be mended that way."""
+    ran: list[Any] = []
+    wider = dataclasses.make_dataclass("Wider", [("summary", str, ""), ("okay", bool, False)], bases=(After,))
+    before, after = versions(store, InterruptNode(None, "okay"), ran)
+    execute(call, before, {})
+
+    with pytest.raises(SchemaError, match="'summary' of After: expected one of its fields") as caught:
+        call(after, "resume", RUN, {"okay": True, "spent": {"all": 7}})
+    assert "spent'" not in str(caught.value)
+    nodes = {"a": returning({}), "b": InterruptNode(None, "okay"), "c": returning({})}
+    final = call(make(nodes, wider, store=store), "resume", RUN, {"okay": True, "spent": {"all": 7}})
+    assert final["spent"] == {"all": 7}
+
+
+def test_a_saved_state_is_made_to_fit(call: Call, store: CheckpointStore) -> None:
+    """As input is: a float for an int, a member for its value. It is saved so with the next step."""
+    old = dataclasses.make_dataclass("Old", [("total", int), ("status", str)])
+    new = dataclasses.make_dataclass("New", [("total", float), ("status", Status)])
+    node = broken_first(returning({}), OSError("away"))
+    failure(call, make({"a": returning({}), "b": node}, old, store=store), {"total": 3, "status": "paid"})
+
+    call(make({"a": returning({}), "b": node}, new, store=store), "resume", RUN)
+
+    saved = store.load(RUN)
+    assert (type(saved["total"]), saved["status"]) == (float, Status.PAID)
+
+
+@pytest.mark.parametrize("as_item", [False, True], ids=["step", "item"])
+def test_the_state_of_a_graph_within_is_checked(as_item: bool, call: Call, store: CheckpointStore) -> None:
+    """It is no failure of the node, which nothing handles; the answer stays given."""
+    made: list[StateGraph] = []
+    for schema in (Before, After):
+        nodes = {"a": returning({"spent": 7}), "ask": InterruptNode(None, "okay"), "c": returning({})}
+        node: Any = make(nodes, schema).as_node(inputs=lambda state: {}, outputs=["spent"])
+        if as_item:
+            node = MapNode(node, over="items", into="made", on_error="collect")
+        made.append(make({"run": node, "y": returning({})}, None, store=store, on_error="y"))
+    before, after = made
+    assert execute(call, before, {"items": [{}]}).status is RunStatus.PAUSED
+
+    with pytest.raises(SchemaError, match=f"the State of run '{RUN}/.*' after step 1: 'spent' of After") as caught:
+        call(after, "resume", RUN, {"okay": True})
+
+    assert caught.value.run_id.startswith(f"{RUN}/")
+    final = call(before, "resume", RUN)
+    assert final.status is RunStatus.COMPLETED
+    assert (final["made"] == [{"spent": 7}]) if as_item else (final["spent"] == 7)
+
+
+def test_keys_that_are_not_saved_are_checked_when_they_are_made_again(call: Call, store: CheckpointStore) -> None:
+    """What is saved is checked without them."""
+    spent: list[Any] = [{"all": 7}, "much", 7]
+    nodes = {
+        "x": returning({"okay": True}),
+        "a": lambda state: {"spent": spent.pop()},
+        "b": broken_first(returning({}), OSError("away")),
+    }
+    before, after = (make(nodes, schema, store=store, persist=["okay"]) for schema in (Before, After))
+    failure(call, before, {})
+
+    with pytest.raises(RecomputeError, match="'spent' of After: expected dict"):
+        call(after, "resume", RUN)
+    assert call(after, "resume", RUN)["spent"] == {"all": 7}
+
+
+def test_the_same_schema_refuses_nothing(call: Call, store: CheckpointStore) -> None:
+    """What it took once it takes again: a run that is resumed ends as one that is not."""
+    left = [OSError("away")]
+
+    def node(state: State) -> dict[str, Any]:
+        if left:
+            raise left.pop()
+        return {}
+
+    data = {"id": "1", "total": 1, "items": [{"name": "a"}], "status": "paid", "address": {"city": "x"}}
+    for schema in SCHEMAS:
+        left[:] = [OSError("away")]
+        graph = make({"a": returning({"note": "n"}), "b": node}, schema, store=store)
+        failure(call, graph, data)
+        saved = store.load(RUN)
+        assert dict(call(graph, "resume", RUN)) == dict(saved)
+        store.delete(RUN)

@@ -3,13 +3,16 @@
 import copy
 import json
 import pickle
+from array import array
 from collections.abc import Mapping
 from datetime import UTC, date, datetime, timedelta, timezone
 from enum import StrEnum
+from fractions import Fraction
 from typing import Any
 
 import attrs
 import pytest
+from pydantic import HttpUrl, SecretStr
 
 from stategraph import (
     ErrorInfo,
@@ -512,3 +515,47 @@ def test_what_cannot_be_kept_is_no_json() -> None:
     """The error has the path to it."""
     with pytest.raises(NotSerializableError, match="a"):
         State({"a": [object()]}).to_json()
+
+
+# --------------------------------------------------------------------------- values that no store keeps
+
+
+class Scalar:
+    """As a number of an array has it."""
+
+    ndim = 0
+
+    def __init__(self, value: int) -> None:
+        self.value = value
+
+    def __index__(self) -> int:
+        return self.value
+
+    def item(self) -> int:
+        return self.value
+
+    tolist = item
+
+
+class Whole:
+    """A whole number of another library."""
+
+    def __index__(self) -> int:
+        return 7
+
+
+@pytest.mark.parametrize(
+    ("value", "way_out"),
+    [
+        (array("i", [1]), r"array\.array is not kept exactly; make it plain values: value\.tolist\(\)"),
+        (Scalar(1), r"Scalar is not kept exactly; make it a plain value: value\.item\(\)"),
+        (Whole(), r"Whole is not kept exactly; make it an int: int\(value\)"),
+        (SecretStr("s"), r"pydantic\.types\.SecretStr are not kept.*str\(value\) where that tells all of it"),
+        (HttpUrl("http://a.example"), r"HttpUrl.* not kept.*str\(value\)"),
+        (Fraction(1, 3), r"fractions\.Fraction are not kept.*str\(value\) where that tells all of it"),
+    ],
+)
+def test_the_error_for_a_value_of_another_library_says_how_to_keep_it(value: Any, way_out: str) -> None:
+    """By its key and its type."""
+    with pytest.raises(NotSerializableError, match=rf"^rows\[0\] cannot be saved: .*{way_out}"):
+        MemoryStore().save(State({"rows": [value]}, run_id="a"))

@@ -1,6 +1,7 @@
 """What a run that failed prints: the users' calls first, and few of ours."""
 
 import asyncio
+import re
 import traceback
 from collections.abc import Callable
 from typing import Any
@@ -112,3 +113,46 @@ def test_what_is_no_failure_of_the_users_code() -> None:
         graph.execute(State())
 
     assert [room for room, _ in calls_of(caught.value.__cause__)] == ["stategraph"]
+
+
+def reading(item: Any) -> Any:
+    return State({"item": item})["missing"]
+
+
+ITEMS: dict[str, Any] = {
+    "sync": failing_item,
+    "async": as_async(failing_item),
+    "with a timeout": failing_item,
+    "retried": failing_item,
+    "graph": make_graph({"b": lambda state: failing_item(state["item"])}, store=MemoryStore()).as_node(),
+}
+POLICIES: dict[str, Any] = {
+    "with a timeout": {"timeout": 20.0},
+    "retried": {"retry": RetryPolicy(max_attempts=2, initial_delay=0)},
+}
+
+
+@pytest.mark.parametrize("call", [execute, aexecute, stream])
+@pytest.mark.parametrize("kind", ITEMS)
+def test_what_is_collected_of_items(call: Callable[[Any, State], Any], kind: str) -> None:
+    """The users' calls alone, with no folders of this machine; and as a text it is short."""
+    node = MapNode(ITEMS[kind], over="items", into="made", on_error="collect", **POLICIES.get(kind, {}))
+    graph = make_graph({"a": node}, store=MemoryStore())
+
+    final = call(graph, State({"items": [{"item": 1}] if kind == "graph" else [1]}, run_id=RUN))
+
+    (info,) = (final[-1] if call is stream else final)["made"]
+    places = [re.sub(r":\d+ ", " ", line) for line in info.traceback.splitlines()]
+    here = __name__.replace(".", "/") + ".py"
+    assert places[-1] == f"{here} in deeper"
+    assert {place.partition(" ")[0] for place in places} <= {here, "tests/scenarios.py"}
+    assert len(str(info)) < 150
+    assert "deeper" not in str(info)
+
+
+def test_what_is_kept_of_an_error_in_a_call_of_ours() -> None:
+    """The users' call that led to it; ours is left out."""
+    with pytest.raises(ExecutionError) as caught:
+        make_graph({"a": reading}, store=MemoryStore()).execute(State())
+
+    assert re.fullmatch(r"(tests/)?test_tracebacks\.py:\d+ in reading", caught.value.state.error.traceback)

@@ -12,7 +12,7 @@ from stategraph._engine.context import RunContext
 from stategraph._engine.failures import failure_at
 from stategraph._engine.owning import owning
 from stategraph._engine.past import check_not_of_another, newest_of
-from stategraph._engine.resume import renamed, resume_owned
+from stategraph._engine.resume import fitting_saved, renamed, resume_owned
 from stategraph._engine.saving import flush, save, take_up
 from stategraph._engine.start import admit, begin, id_of
 from stategraph._graph.compatibility import check_compatible, off_removed
@@ -129,7 +129,7 @@ def _turn(
         state = yield from resume_owned(_another(run), run_id, *changed)
     if state.status is RunStatus.PAUSED and state.pause is not None:
         raise AnswerError(run_id, state.pause, "a new turn begins once the one before is finished")
-    return (yield from begin(run, state.update(given), restart=True))
+    return (yield from begin(run, fitting_saved(run, state, given).update(given), restart=True))
 
 
 class Storing(Protocol):

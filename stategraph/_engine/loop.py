@@ -106,6 +106,7 @@ def _steps(run: RunContext, stage: CompiledNode | None, name: str) -> Task[tuple
             else:
                 step = stage.execution(run, stage, state)
                 result = yield from step.result()
+                data = data_of(step.state)  # a retry may have begun from copies of it
             if type(result) is dict:  # the most frequent case by far
                 if len(data) > _MANY_KEYS:
                     result = result.copy()  # the node may still have it, and change it
@@ -116,7 +117,7 @@ def _steps(run: RunContext, stage: CompiledNode | None, name: str) -> Task[tuple
                     result = yield (Await, result, name)
                 if type(result) is State and result.pause is not None and result.run_id == state.run_id:
                     return stage, result.pause  # what cannot be saved is no failure of the node
-                data = data_from(result, state)
+                data = data_from(result, state if step is None else step.state)
         except Exception as error:
             keys, (following, data) = None, (yield from handle(run, stage, step, error, began))
         run.state = state = completed_by(name, state, data, monotonic_ns() - began, keys)

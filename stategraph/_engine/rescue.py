@@ -38,7 +38,7 @@ def tell_end(run: RunContext, state: State, error: BaseException) -> Task[None]:
 
 def _save_unsaved(run: RunContext, error: BaseException, state: State) -> Task[None]:
     if run.plan.saves and state is not run.saved and not isinstance(error, _SAVE_ERRORS):
-        yield from _save_last(run, state)
+        yield from _save_last(run, error, state)
     elif isinstance(error, NotSerializableError):
         info = ErrorInfo.of(error, run.path[-1] if run.path else state.checkpoint_node)
         yield from _keep_what_can_be(run, evolve(told(state), status=RunStatus.FAILED, error=info))
@@ -46,7 +46,7 @@ def _save_unsaved(run: RunContext, error: BaseException, state: State) -> Task[N
         yield (Parts, run.services.save_parts, (state, run.unsaved_parts))
 
 
-def _save_last(run: RunContext, state: State) -> Task[None]:
+def _save_last(run: RunContext, error: BaseException, state: State) -> Task[None]:
     """Save the State with which the run ends."""
     if run.state is not state:
         save_with_next(run, run.state)
@@ -60,7 +60,9 @@ def _save_last(run: RunContext, state: State) -> Task[None]:
         kept = yield (Load, run.services.load, state.run_id)
         if kept.step != state.step:
             raise
-        yield from _save_ended(run, kept, state)
+        ended = yield from _save_ended(run, kept, state)
+        if isinstance(error, ExecutionError):
+            error.state = ended
     except NotSerializableError:
         yield from _keep_what_can_be(run, state)
         raise
@@ -86,11 +88,12 @@ def _keep_what_can_be(run: RunContext, last: State) -> Task[None]:
         yield from _save_ended(run, kept, last)
 
 
-def _save_ended(run: RunContext, state: State, last: State) -> Task[None]:
-    """Save a State as the one with which the run ends, in the way in which it ended with another one."""
+def _save_ended(run: RunContext, state: State, last: State) -> Task[State]:
+    """Save a State as the one with which the run ends, in the way in which it ended with another one; return it."""
     state = evolve(told(state), status=last.status, error=last.error)
     yield from save(run, (Save, run.services.save, state), state)
     yield from flush(run, state)
+    return state
 
 
 _Error = TypeVar("_Error", bound=BaseException)

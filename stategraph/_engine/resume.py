@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+import attrs
+
 from stategraph._engine.context import NOTHING_GIVEN, RunContext, fitting
 from stategraph._engine.loop import run_from
 from stategraph._engine.owning import owning
@@ -19,11 +21,11 @@ from stategraph._protocol.commands import Amend, Load, Save, Task
 from stategraph._text.shown import shorten
 from stategraph._values import clock
 from stategraph._values.events import EventType
-from stategraph._values.frozen import lay_over
+from stategraph._values.frozen import changed_items, lay_over
 from stategraph._values.ids import check_given_id
 from stategraph._values.progress import evolved
 from stategraph._values.provenance import Kind, RunStatus
-from stategraph.errors import CheckpointingDisabledError
+from stategraph.errors import CheckpointingDisabledError, SchemaError
 from stategraph.state import State, data_of, evolve, told, with_data
 
 if TYPE_CHECKING:
@@ -78,15 +80,21 @@ def resume(
         raise CheckpointingDisabledError(run.plan.graph)
     task = revived(run, run_id, updates, allow_changed, migrate, pause_id)
     owned = owning(run, Hold(run_id), task, then_runs=True)
-    return _taking_over(run, run_id, allow_changed, migrate, owned) if run.takes_over else owned
+    return _taking_over(run, run_id, updates, allow_changed, migrate, owned) if run.takes_over else owned
 
 
 def _taking_over(
-    run: RunContext, run_id: str, allow_changed: bool, migrate: Mapping[str, str], task: Task[State]
+    run: RunContext,
+    run_id: str,
+    updates: Mapping[str, Any],
+    allow_changed: bool,
+    migrate: Mapping[str, str],
+    task: Task[State],
 ) -> Task[State]:
     """Do a task that takes a run from its owner, if the run can go on here: else its owner is to keep it."""
     saved = yield (Load, run.services.load, run_id)
     check_compatible(run.plan, renamed(run, saved, migrate), allow_changed)
+    fitting_saved(run, saved, updates)
     return (yield from task)
 
 
@@ -152,6 +160,23 @@ def renamed(run: RunContext, saved: State, migrate: Mapping[str, str]) -> State:
     return off_removed(run.plan, migrate_state(saved, own, run.plan))
 
 
+def fitting_saved(run: RunContext, saved: State, updates: Mapping[str, Any]) -> State:
+    """Return a saved State as the schema of the graph wants it, but for the keys that updates are to replace.
+
+    Raises:
+        SchemaError: it does not fit; the error names the run and the step.
+    """
+    if run.plan.schema is None:
+        return saved
+    kept = {key: value for key, value in data_of(saved).items() if key not in updates}
+    try:
+        made = fitting(run, kept, {})
+    except SchemaError as error:
+        raise attrs.evolve(error, run_id=saved.run_id, step=saved.step) from error.__cause__
+    changed = changed_items(kept, made)
+    return with_data(saved, lay_over(data_of(saved), changed)) if changed else saved
+
+
 def revive(
     run: RunContext,
     saved: State,
@@ -169,6 +194,7 @@ def revive(
         inputs: What the run began with, where that is known.
         is_same: Whether it is as it was saved.
     """
+    saved = fitting_saved(run, saved, updates)
     step, pause, asked = saved.step, saved.pause, awaited(saved)
     if saved.status is RunStatus.PAUSED or (saved.status is RunStatus.CANCELLED and saved.pause is not None):
         from stategraph._engine.pauses import take_answer  # imported when used: few runs pause

@@ -23,7 +23,7 @@ from stategraph._protocol.commands import Await, Command, Load, Parts, Save, Sle
 from stategraph._text.shown import describe_exception
 from stategraph._values import clock
 from stategraph._values.events import EventType
-from stategraph._values.frozen import plain_key
+from stategraph._values.frozen import are_settled, is_settled, lay_over, plain_key
 from stategraph._values.progress import KeptParts, Origin, Part, Partial, Pause, Progress, evolved
 from stategraph._values.provenance import Facts
 from stategraph.errors import CheckpointError, CheckpointNotFoundError
@@ -108,10 +108,13 @@ class StepExecution:
 
     def _attempts(self) -> Task[Any]:
         retry = self.stage.policies.retry
+        copies = None if retry is None else self._copier()
         while True:
             try:
                 return (yield from self._attempt())
             except Exception as error:
+                if copies is not None:
+                    self._restore(copies())
                 delay = None if retry is None or self.is_done_before else retry.delay_after(self.attempt, error)
                 if delay is None:
                     raise
@@ -121,6 +124,24 @@ class StepExecution:
             yield (Sleep, None, delay)
             self.attempt += 1
             self._start_over()
+
+    def _copier(self) -> Callable[[], dict[str, Any]] | None:
+        """Return what makes copies of the values that an attempt may change; None if there are none."""
+        data = data_of(self.state)
+        if are_settled(data.values()):
+            return None
+        return self.run.plan.copier({key: value for key, value in data.items() if not is_settled(value)})
+
+    def _restore(self, copies: Mapping[str, Any]) -> None:
+        """Undo what a failed attempt has changed in the values of the State."""
+        run, before = self.run, self.state
+        self.state = with_data(before, lay_over(data_of(before), copies))
+        if self._reads is not None:
+            self._reads.given = data_of(self.state)
+        if data_of(run.state) is data_of(before):
+            restored = with_data(run.state, data_of(self.state))
+            run.saved = restored if run.saved is run.state else run.saved
+            run.state = restored
 
     def _attempt(self) -> Task[Any]:
         stage, work, self.began_ns = self.stage, self.stage.node.execute(self), clock.monotonic_ns()
@@ -212,9 +233,14 @@ class StepExecution:
 
     # ------------------------------------------------------------------ calling
 
-    def context(self, part: str = "") -> NodeContext:
-        """Return the NodeContext of this step or, with `part`, of that part."""
-        return context_of(self.run, self.stage.name, self.state, self.attempt, part)
+    def context(self, part: str = "", attempt: int = 0) -> NodeContext:
+        """Return the NodeContext of this step or, with `part`, of that part, which may count its own attempts."""
+        return context_of(self.run, self.stage.name, self.state, attempt or self.attempt, part)
+
+    def copier(self, value: Any) -> Callable[[], Any] | None:
+        """Return what makes copies of a value that a part may change; None if it cannot change or be copied."""
+        copies = None if is_settled(value) else self.run.plan.copier({"": value})
+        return None if copies is None or not copies() else lambda: copies()[""]
 
     def call(self, function: Callable[[Any], Any], argument: Any) -> Task[Any]:
         """Return what a function returns that may take long: sync or async, as the node is."""

@@ -31,6 +31,7 @@ from stategraph.errors import (
     CheckpointNotFoundError,
     GraphMismatchError,
     RunCancelledError,
+    SchemaError,
 )
 from stategraph.nodes.base import Node
 from stategraph.state import State, evolve, told
@@ -198,7 +199,9 @@ def run_nested(
         return (yield from _go_on(nested, about, saved, inputs, updates))
     except RunCancelledError as error:
         raise with_notes(Stopped(error.reason), error) from error.__cause__
-    except (CheckpointError, GraphMismatchError) as error:
+    except (CheckpointError, GraphMismatchError, SchemaError) as error:
+        if isinstance(error, SchemaError) and not error.run_id:
+            raise
         raise StoreFailed from error
     except AsyncNodeError as error:
         raise CannotAwait from error

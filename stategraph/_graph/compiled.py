@@ -116,6 +116,8 @@ class CompiledGraph:
         store: The store in words, for errors.
         digest: Returns a text that tells mappings from all that a store would tell from them; empty if it keeps no such
             values.
+        copier: Returns a function that makes copies of the values of a mapping, as a store would load them. It leaves
+            out those that no store can keep.
         defaults: Values for keys that a run has no value for.
         schema: What keys there may be, and what their values are; None for any.
         persist: The only keys that are saved; None for all.
@@ -140,6 +142,7 @@ class CompiledGraph:
     max_iterations: int
     store: str
     digest: Callable[..., str]
+    copier: Callable[[Mapping[str, Any]], Callable[[], dict[str, Any]]]
     defaults: Mapping[str, Any] = attrs.field(factory=dict)
     schema: Schema | None = None
     persist: AbstractSet[str] | None = None

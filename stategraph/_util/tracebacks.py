@@ -13,13 +13,14 @@ def begin_with_users(error: BaseException) -> None:
 
     They are ours, and those of the standard library that we make. Of an error that is all ours, the last call stays.
     """
-    error.__traceback__ = _users_part(error.__traceback__)
+    error.__traceback__ = users_part(error.__traceback__)
     if isinstance(error, BaseExceptionGroup):
         for part in error.exceptions:
             begin_with_users(part)
 
 
-def _users_part(traceback: TracebackType | None) -> TracebackType | None:
+def users_part(traceback: TracebackType | None) -> TracebackType | None:
+    """Return a traceback from the users' first call on; of one that is all ours, its end."""
     at = behind_ours = traceback
     while at is not None:
         room = _room_of(at)
@@ -29,6 +30,11 @@ def _users_part(traceback: TracebackType | None) -> TracebackType | None:
             behind_ours = at.tb_next or at
         at = at.tb_next
     return behind_ours
+
+
+def is_ours(traceback: TracebackType) -> bool:
+    """Return whether the first call of a traceback is one of stategraph."""
+    return _room_of(traceback) == _OURS
 
 
 def _room_of(traceback: TracebackType) -> str:

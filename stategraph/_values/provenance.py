@@ -9,11 +9,13 @@ from collections.abc import Mapping
 from datetime import datetime
 from enum import StrEnum
 from functools import cached_property
+from types import FrameType
 from typing import Any, Literal, TypeAlias
 
 import attrs
 
 from stategraph._text.shown import describe_exception, shorten
+from stategraph._util.tracebacks import is_ours, users_part
 from stategraph._values.ids import check_run_id
 from stategraph.errors import ExecutionError
 
@@ -89,13 +91,14 @@ class ErrorInfo:
     """Why something failed: the type and the text of the exception, and the node it came from.
 
     Attributes:
-        traceback: The calls that led to the exception, shortened; empty where there were none. It is not compared.
+        traceback: The calls that led to the exception, from the node's function on, shortened; empty where there were
+            none. It is neither compared nor in the repr.
     """
 
     type: str = attrs.field(validator=attrs.validators.instance_of(str))
     message: str = attrs.field(validator=attrs.validators.instance_of(str))
     node: str = attrs.field(validator=attrs.validators.instance_of(str))
-    traceback: str = attrs.field(default="", validator=attrs.validators.instance_of(str), eq=False)
+    traceback: str = attrs.field(default="", validator=attrs.validators.instance_of(str), eq=False, repr=False)
 
     @property
     def parts(self) -> list[str]:
@@ -118,20 +121,31 @@ class ErrorInfo:
 def shortened_traceback(error: BaseException) -> str:
     """Return the last calls that led to an exception: file, line and function of each, and no lines of code.
 
-    Of a group that is the first one in it, and of the failure of a nested run its cause: what is around it is ours.
+    They begin with the users' first one. Calls of stategraph are left out, unless there are no others. Of a group that
+    is the first one in it, and of the failure of a nested run its cause: what is around it is ours.
     """
-    calls: list[str] = []
     while isinstance(error, BaseExceptionGroup | ExecutionError):
         cause = error.exceptions[0] if isinstance(error, BaseExceptionGroup) else error.__cause__
         if cause is None:
             break
         error = cause
-    at = error.__traceback__
+    calls: list[str] = []
+    theirs: list[str] = []
+    at = users_part(error.__traceback__)
     while at is not None:
-        code = at.tb_frame.f_code
-        calls.append(f"{code.co_filename}:{at.tb_lineno} in {code.co_name}")
+        call = f"{_file_of(at.tb_frame)}:{at.tb_lineno} in {at.tb_frame.f_code.co_name}"
+        calls.append(call)
+        if not is_ours(at):
+            theirs.append(call)
         at = at.tb_next
-    return _storable("\n".join(calls[-_CALLS:])[-_MESSAGE_LENGTH:])
+    return _storable("\n".join((theirs or calls)[-_CALLS:])[-_MESSAGE_LENGTH:])
+
+
+def _file_of(frame: FrameType) -> str:
+    """Return the file of a call, from where it is imported: with no folder of this machine."""
+    parts = frame.f_code.co_filename.replace("\\", "/").split("/")
+    depth = str(frame.f_globals.get("__name__", "")).count(".") + 1 + (parts[-1] == "__init__.py")
+    return "/".join(parts[-depth:])
 
 
 def _storable(text: str) -> str:

@@ -23,7 +23,7 @@ class NodeContext:
         graph: The name of the graph, from its config.
         node: The node.
         step: The number that the step will have once it is completed (the first one is 1).
-        attempt: Which try of this step it is, from 1.
+        attempt: Which try of this step it is, from 1; of an item that is tried again by itself, which try of that.
         generation: How often the run was rolled back.
         part: The branch, or the number of the item, where the node has several; else empty.
     """

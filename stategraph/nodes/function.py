@@ -63,13 +63,16 @@ class FunctionNode(Node):
             called = taking_context(function, further)
         return cls(function, called or function, called is not None, is_async, is_generator)
 
-    def bound(self, step: StepContext, part: str = "") -> Callable[[Any], Any]:
-        """Return the function with the context of a step or, with `part`, of that part of it, if it wants one."""
+    def bound(self, step: StepContext, part: str = "", attempt: int = 0) -> Callable[[Any], Any]:
+        """Return the function with the context of a step or, with `part`, of that part of it, if it wants one.
+
+        A part that is tried again by itself has an `attempt` of its own.
+        """
         if not self.wants_context:
             return self.function
         from stategraph.nodes.context import bound
 
-        return bound(self.function, step.context(part), is_async=self.is_async and not self.is_generator)
+        return bound(self.function, step.context(part, attempt), is_async=self.is_async and not self.is_generator)
 
     def typed(self, name: str, schema: Schema) -> FunctionNode:
         """Return the node with a function that is called with data, if this one takes an object of the schema."""

@@ -30,6 +30,12 @@ def _is_key(node: object, attribute: attrs.Attribute[Any], value: object) -> Non
         raise TypeError(f"{attribute.name}: {shorten(value)} is not allowed; {allowed}")
 
 
+_NOT_ASKED = (
+    "The key was in the State before the run paused, and its value counts as the answer: take a response_param that "
+    "nothing else sets, or remove the key before this node"
+)
+
+
 @attrs.frozen
 class InterruptNode(Node):
     """Pauses the run until somebody answers.
@@ -97,7 +103,10 @@ class InterruptNode(Node):
         """Take the answer that is there, or pause."""
         state, key = step.state, self.response_param
         if step.is_answer(key):
-            answer = self.accepted(state[key])
+            try:
+                answer = self.accepted(state[key])
+            except ValueError as error:
+                raise ValueError(f"{error}. {_NOT_ASKED}") from error
             step.take_answers([key])
             return {key: answer}
         if self.input_param is not None and self.input_param not in state:

@@ -164,7 +164,13 @@ class MapNode(Node):
         return items
 
     def _job(self, step: StepContext, label: str, item: Any) -> Job:
-        return Job(label, self._function.bound(step, label), item, self._collect(step))
+        bound = functools.partial(self._function.bound, step, label) if self._counts_attempts else None
+        return Job(label, self._function.bound(step, label), item, self._collect(step), bound=bound)
+
+    @property
+    def _counts_attempts(self) -> bool:
+        """Whether the function is told which attempt of its item it makes."""
+        return self._workers.retries and self._function.wants_context
 
     def _collect(self, step: StepContext) -> Callable[[Exception], ErrorInfo] | None:
         return functools.partial(ErrorInfo.of, node=step.name) if self.on_error == "collect" else None

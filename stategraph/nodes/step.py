@@ -43,7 +43,7 @@ class StepContext(Protocol):
 
     # ------------------------------------------------------------------ calling
 
-    def context(self, part: str = "") -> NodeContext:
+    def context(self, part: str = "", attempt: int = 0) -> NodeContext:
         """Return the NodeContext of this step or, with `part`, of that part."""
 
     def call(self, function: Callable[[Any], Any], argument: Any) -> Task[Any]:
@@ -78,6 +78,9 @@ class StepContext(Protocol):
 
     def keep_parts(self, finished: Mapping[str, Any], made_of: Mapping[str, Any], mark: str = "") -> Task[None]:
         """Save parts of this step that have finished, with what they were made of; with a `mark`, something else."""
+
+    def copier(self, value: Any) -> Callable[[], Any] | None:
+        """Return what makes copies of a value that a part may change; None if it cannot change or be copied."""
 
     def show_part(self, label: Any, value: Any) -> Task[None]:
         """Show a part that has finished to whoever iterates over the run."""

@@ -7,6 +7,7 @@ import copy
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, NoReturn, TypeAlias
+from urllib.parse import unquote
 
 import attrs
 
@@ -14,11 +15,12 @@ from stategraph import _plan
 from stategraph import graph as _graph
 from stategraph._capabilities.equip import equipped
 from stategraph._engine.context import RunContext
+from stategraph._engine.subgraphs import NestedRun
 from stategraph._graph.compiled import CompiledGraph
 from stategraph._plan import saved_keys
 from stategraph._protocol.commands import Task
 from stategraph._text.shown import shorten
-from stategraph._values.ids import is_nested_id
+from stategraph._values.ids import NESTED, is_nested_id
 from stategraph._values.progress import KeptParts, Part
 from stategraph._values.provenance import RunStatus
 from stategraph._values.sameness import differing_items
@@ -112,8 +114,8 @@ class MortalStore(CheckpointStore):
 
 
 @contextmanager
-def kill_at(step: int, *, saved: bool = True) -> Iterator[None]:
-    """Let the process of a run die when it saves this step: what is called in the block ends there.
+def kill_at(step: int | str, *, saved: bool = True) -> Iterator[None]:
+    """Let the process of a run die when it saves a step: what is called in the block ends there.
 
     ::
 
@@ -123,10 +125,11 @@ def kill_at(step: int, *, saved: bool = True) -> Iterator[None]:
         graph.resume("a")
 
     The block is left as if all in it had ended; the store holds what a killed process leaves. Runs of all graphs count
-    that are called in the block, in any thread; the steps of nested runs do not.
+    that are called in the block, in any thread. Numbers are those of the steps of the outermost runs.
 
     Args:
-        step: The step.
+        step: The number of the step, or the name of the node that makes it. Of a node of a nested graph, the name is a
+            path, such as "research/search"; of a branch, "both/left/search".
         saved: Whether it is saved first; if not, the step before is the newest one.
 
     Raises:
@@ -137,10 +140,10 @@ def kill_at(step: int, *, saved: bool = True) -> Iterator[None]:
     class Dying(MortalStore):
         def save(self, state: State) -> None:
             nonlocal died
-            if state.step < step or is_nested_id(state.run_id):  # its steps have numbers of their own
+            if not _has_come_to(step, state):
                 self._living().save(state)
                 return
-            if saved and state.step == step:
+            if saved and (state.step == step or isinstance(step, str)):
                 self._living().save(state)
             died = True
             self.die()
@@ -153,9 +156,25 @@ def kill_at(step: int, *, saved: bool = True) -> Iterator[None]:
         yield
     if not died:
         raise AssertionError(
-            f"kill_at({step}): no run in the block has saved step {step}; its interval says which steps a graph saves, "
+            f"kill_at({step!r}): no run in the block has saved {'a step of node' if isinstance(step, str) else 'step'} "
+            f"{step}; its interval says which steps a graph saves, "
             "and the last one is saved only with preserve=True"
         )
+
+
+def _has_come_to(step: int | str, state: State) -> bool:
+    """Return whether a State that is saved is that after a step, or a later one."""
+    if not isinstance(step, str):
+        return state.step >= step and not is_nested_id(state.run_id)  # their steps have numbers of their own
+    is_after_a_step = state.status in (RunStatus.ACTIVE, RunStatus.COMPLETED)
+    return is_after_a_step and step == _way_to(state.run_id) + state.checkpoint_node
+
+
+def _way_to(run_id: str) -> str:
+    """Return what leads to the graph of a nested run from the outermost one: names, each followed by a slash."""
+    nested = [part.partition("/")[2].split("~") for part in run_id.split(NESTED)[1:]]
+    ways = [name if not part or part[0].isdecimal() else f"{name}/{part[0]}" for name, *part in nested]
+    return "".join(f"{unquote(way)}/" for way in ways)
 
 
 @contextmanager
@@ -163,7 +182,8 @@ def fail_at(node: str, error: Exception | None = None, *, times: int = 1) -> Ite
     """Let a node fail before it does anything, the first times that it is called in the block.
 
     Args:
-        node: Its name, in the graph that is called.
+        node: Its name in the graph that is called. Of a node of a nested graph it is a path, such as "research/search";
+            of a branch, "both/left/search".
         error: What is raised; a RuntimeError if nothing is given.
         times: How often; attempts of a retry count.
 
@@ -179,16 +199,31 @@ def fail_at(node: str, error: Exception | None = None, *, times: int = 1) -> Ite
             raise raised
 
     def failing(plan: CompiledGraph, config: Any, store: CheckpointStore, *about: Any, **more: Any) -> RunContext:
-        stage = plan.stages.get(node)
-        if stage is not None:
-            stage = attrs.evolve(stage, node=_FailingNode(stage.node, fail), is_plain=False)
-            plan = equipped(attrs.evolve(plan, stages={**plan.stages, node: stage}), store)
-        return _plan.new_run(plan, config, store, *about, **more)
+        return _plan.new_run(_failing_at(node, fail, plan, store), config, store, *about, **more)
 
     with _runs_made_by(failing):
         yield
     if left == times:
         raise AssertionError(f"fail_at({node!r}): no run in the block has come to a node of this name")
+
+
+def _failing_at(path: str, fail: Callable[[], None], plan: CompiledGraph, store: CheckpointStore) -> CompiledGraph:
+    """Return a graph whose node at a path fails, if there is one."""
+    stage = plan.stages.get(path)
+    if stage is not None:
+        stage = attrs.evolve(stage, node=_FailingNode(stage.node, fail), is_plain=False)
+        return equipped(attrs.evolve(plan, stages={**plan.stages, path: stage}), store)
+    if path.partition("/")[0] not in plan.stages:
+        return plan
+
+    class Failing(NestedRun):
+        def result(self, plan: CompiledGraph, inputs: Mapping[str, Any], updates: Mapping[str, Any]) -> Task[State]:
+            way = f"{self.step.name}/{self.branch}"
+            if path.startswith(way):
+                plan = _failing_at(path.removeprefix(way), fail, plan, store)
+            return super().result(plan, inputs, updates)
+
+    return attrs.evolve(plan, nested_run=Failing)
 
 
 class _FailingNode(Node):

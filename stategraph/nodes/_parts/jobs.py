@@ -21,6 +21,8 @@ class Job:
         argument: With what.
         collect: Makes a result of an exception; None where that stays one.
         attempts: How often it was tried before.
+        bound: Returns the function for an attempt of a number, if it wants to know that.
+        fresh: Returns the argument as it was before the first attempt, if an attempt may change it.
     """
 
     label: str
@@ -28,6 +30,14 @@ class Job:
     argument: Any
     collect: Callable[[Exception], Any] | None = None
     attempts: int = 0
+    bound: Callable[[int], Callable[[Any], Any]] | None = None
+    fresh: Callable[[], Any] | None = None
+
+    def tried(self, attempts: int) -> Job:
+        """Return the job as it is to be done after so many attempts that have failed."""
+        function = self.function if self.bound is None else self.bound(attempts + 1)
+        argument = self.argument if self.fresh is None else self.fresh()
+        return attrs.evolve(self, attempts=attempts, function=function, argument=argument)
 
 
 @attrs.frozen

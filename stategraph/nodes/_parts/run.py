@@ -94,9 +94,10 @@ def do_parts(
 
 
 def _with_attempts(step: StepContext, jobs: Sequence[Job], made_of: Mapping[str, Any]) -> Task[list[Job]]:
-    """Return the jobs with the attempts that have failed in a process that was killed meanwhile."""
+    """Return the jobs as they are to be tried, after the attempts that a process has made that was killed."""
     kept = yield from step.finished_parts(made_of, ATTEMPTS)
-    return [attrs.evolve(job, attempts=kept_attempts(kept.get(job.label))) for job in jobs]
+    jobs = [attrs.evolve(job, fresh=step.copier(job.argument)) for job in jobs]
+    return [job.tried(kept_attempts(kept.get(job.label))) for job in jobs]
 
 
 def _pool_for(jobs: Sequence[Job], workers: Workers) -> Pool:

@@ -66,7 +66,7 @@ class Trying:
         if delay is None:
             return None
         told = Outcome(job.label, error=error, took=outcome.took, attempts=attempts, delay=delay)
-        return attrs.evolve(job, attempts=attempts), told
+        return job.tried(attempts), told
 
     def too_late(self) -> TimeoutError:
         """Return the error of an attempt that took too long."""

@@ -242,4 +242,12 @@ def _why_not(value: Any) -> str:
     for base in (dict, list, tuple, set, frozenset, str, bytes, bool, int, float):
         if isinstance(value, base):
             return f"{name} is a kind of {base.__name__} that is not kept exactly; make it a {base.__name__}"
-    return f"values of type {name} are not kept, and this is {shorten(value)}; keep what is needed to make it again"
+    if hasattr(cls, "tolist"):  # as arrays have it, and their items
+        plain = "a plain value: value.item()" if getattr(value, "ndim", 1) == 0 else "plain values: value.tolist()"
+        return f"{name} is not kept exactly; make it {plain}"
+    if hasattr(cls, "__index__"):
+        return f"{name} is not kept exactly; make it an int: int(value)"
+    return (
+        f"values of type {name} are not kept, and this is {shorten(value)}; keep what is needed to make it again, such "
+        "as str(value) where that tells all of it, or a class of yours with fields (stategraph.register_type)"
+    )
