@@ -41,14 +41,17 @@ class Asked:
         """Where the answer goes."""
         return Screen(self.is_json)
 
-    def open(self, *, to_change: bool = False, may_make: bool = False) -> CheckpointStore:
-        """Open the store; it is closed with the command. Values of types that are not registered here are opaque."""
+    def open(self, *, to_change: bool = False, **how: Any) -> CheckpointStore:
+        """Open the store, as `Where.open` does; it is closed with the command.
+
+        Values of types that are not registered here are opaque.
+        """
         from stategraph.cli._opening import find  # imported when used: completion of commands needs none
         from stategraph.stores._codec.opaque import unknown_shown
 
         if self.store and self._was_given("config") and not self._was_given("store"):
             note("stategraph: --config is not looked at: STATEGRAPH_STORE goes before it")
-        store = self._store = find(self.store, self.config).open(to_change=to_change, may_make=may_make)
+        store = self._store = find(self.store, self.config).open(to_change=to_change, **how)
         context = click.get_current_context()
         context.call_on_close(store.close)
         context.with_resource(unknown_shown())
