@@ -21,6 +21,8 @@ from stategraph.stores.base import CheckpointStore
 from stategraph.stores.registry import checked_store, get_checkpoint_store, is_memory_store
 
 if TYPE_CHECKING:
+    import threading
+
     from stategraph._capabilities.batch import Batch
     from stategraph._drivers.iteration import Stream
     from stategraph._drivers.streams import AsyncStream
@@ -267,7 +269,9 @@ class StateGraph(GraphBuilder):
 
         return drive(submit(self._new_run(RunCall(labels=labels), RunCall), state), None)
 
-    def recover(self, *, limit: int | None = None, max_recoveries: int = 10) -> Iterator[Recovered]:
+    def recover(
+        self, *, limit: int | None = None, max_recoveries: int = 10, cancel: threading.Event | None = None
+    ) -> Iterator[Recovered]:
         """Go on with runs of this graph that are unfinished and that nobody owns, the oldest first.
 
         Runs that are paused, cancelled or failed stay. Of processes that do this at the same time, one takes up a run.
@@ -276,19 +280,25 @@ class StateGraph(GraphBuilder):
         Args:
             limit: How many runs to go on with at most.
             max_recoveries: How many owners one step of a run may take down; then the run is failed.
+            cancel: Once it is set, the run under way stops before its next node, and no other one begins. The run stays
+                unfinished at its last step.
 
         Raises:
             CheckpointingDisabledError: the graph saves nothing (interval 0).
         """
         from stategraph._capabilities.sweep import Sweep  # imported when used
 
-        return iter(Sweep(self.store, self._name, partial(self._sync_run, {}), limit, max_recoveries))
+        how = Call(cancel=cancel)
+        return iter(Sweep(self.store, self._name, partial(self._sync_run, how), limit, max_recoveries, signal_of(how)))
 
-    def arecover(self, *, limit: int | None = None, max_recoveries: int = 10) -> AsyncIterator[Recovered]:
+    def arecover(
+        self, *, limit: int | None = None, max_recoveries: int = 10, cancel: threading.Event | None = None
+    ) -> AsyncIterator[Recovered]:
         """Go on with runs as `recover` does, on the running event loop; see `aexecute`."""
         from stategraph._capabilities.sweep import Sweep  # imported when used
 
-        return aiter(Sweep(self.store, self._name, partial(self._new_run, {}), limit, max_recoveries))
+        how = Call(cancel=cancel)
+        return aiter(Sweep(self.store, self._name, partial(self._new_run, how), limit, max_recoveries, signal_of(how)))
 
     def cancel(self, run_id: str, *, by: str | None = None) -> None:
         """Cancel a run, whatever process is at work on it; `resume` takes it up again.

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from functools import partial
+from typing import Any
+
 import click
 
 from stategraph.cli._asked import Asked, asked, common
@@ -13,8 +16,9 @@ Examples:
   stategraph work app.flows:orders --concurrency 4
   stategraph work app.flows:orders --once
 
-Runs come from graph.submit, or were left by a process that has ended. Ctrl-C stops it once the runs that it is at work
-on are done; once more stops it at once, and other workers go on with them.
+Runs come from graph.submit, or were left by a process that has ended. Ctrl-C or SIGTERM stops it once the runs that it
+is at work on are done, or before their next nodes after --grace SECONDS; once more stops it at once. Other workers go
+on with them. If the store does not answer at the start, it waits for it; with --once, it fails.
 """
 
 
@@ -24,16 +28,19 @@ on are done; once more stops it at once, and other workers go on with them.
 @click.option("--every", type=click.FloatRange(min=0.01), default=1.0, show_default=True, help="Seconds between looks.")
 @click.option("--once", is_flag=True, help="End when there is nothing left to do; the exit code is 1 if a run failed.")
 @click.option("--max-recoveries", type=click.IntRange(min=1), default=10, show_default=True, help="As for recover.")
+@click.option(
+    "--grace", type=click.FloatRange(min=0), metavar="SECONDS", help="When stopped, leave runs that take longer."
+)
 @common
 @asked
-def command(request: Asked, graph: str, concurrency: int, every: float, once: bool, max_recoveries: int) -> int:
+def command(request: Asked, /, graph: str, concurrency: int, once: bool, **how: Any) -> int:
     """Go on with runs as they come.
 
     They are those of a graph that nobody is at work on.
     """
-    from stategraph.cli._worker import Worker
+    from stategraph.cli._worker import Worker, load_patiently
 
-    flow = load_graph(graph)
+    load = partial(load_graph, graph)
+    flow = load() if once else load_patiently(load)
     request.check_store(flow.store)
-    worker = Worker(flow, request.screen, every, once, max_recoveries)
-    return worker.work(concurrency)
+    return Worker(flow, request.screen, once=once, **how).work(concurrency)
