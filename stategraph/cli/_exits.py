@@ -69,6 +69,7 @@ def exit_of(error: Exception) -> Exit:
 _COMMANDS = (
     (re.compile(r"store\.delete\('([^']*)'\)"), r"stategraph delete \1"),
     (re.compile(r"resume\('([^']*)'\) goes on"), r"stategraph resume \1 goes on"),
+    (re.compile(r"register_serializer makes it known, or .*"), "--import MODULE imports the module that registers it"),
     (re.compile(r"\ballow_changed=True"), "--allow-changed"),
     (re.compile(r"\bmigrate=\{'?([^:{}']*)'?: \"?'?([^:{}'\"]*)'?\"?\}"), r"--migrate \1=\2"),
 )

@@ -27,7 +27,7 @@ def load_graph(name: str) -> StateGraph:
     module_name, _, attribute = name.partition(":")
     if not module_name or not attribute:
         raise Failure(Exit.USAGE, f"{name!r} names no graph: give MODULE:NAME, such as app.flows:orders")
-    found = _imported(module_name)
+    found = imported(module_name)
     for part in attribute.split("."):
         try:
             found = getattr(found, part)
@@ -36,7 +36,12 @@ def load_graph(name: str) -> StateGraph:
     return _graph_of(found, name)
 
 
-def _imported(name: str) -> Any:
+def imported(name: str) -> Any:
+    """Return a module, which is looked for in the working directory first.
+
+    Raises:
+        Failure: it cannot be imported.
+    """
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.insert(0, here)

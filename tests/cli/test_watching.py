@@ -419,21 +419,46 @@ def test_doctor_sees_damage_of_the_file(shop):
 
 def test_what_cannot_be_read_here_is_not_damaged(shop):
     """Such as rows of a serializer that is not registered."""
-    program = """
-import json
-from stategraph.stores import Serializer, SqliteStore, register_serializer
-from stategraph import State
-class Plain(Serializer):
-    dumps = staticmethod(lambda plain: json.dumps(plain).encode())
-    loads = staticmethod(json.loads)
-register_serializer("plain", Plain())
-with SqliteStore("other.db", serializer="plain") as store:
-    store.save(State({"n": 1}, run_id="a", step=1))
-"""
-    subprocess.run([sys.executable, "-c", program], env=environment(), check=True, timeout=60)
+    saved_by_plain(shop)
 
     result = call("--store", "other.db", "doctor")
 
     assert result.code == 0
     assert "a cannot be read here: " in result.out
-    assert call("--store", "other.db", "show", "a").code == 6
+    shown = call("--store", "other.db", "show", "a")
+    assert (shown.code, "--import MODULE" in shown.err) == (6, True)
+
+
+def saved_by_plain(shop):
+    """Save a run in other.db with a serializer that the module "plain" registers."""
+    module = """
+import json
+from stategraph.stores import Serializer, register_serializer
+class Plain(Serializer):
+    dumps = staticmethod(lambda plain: json.dumps(plain).encode())
+    loads = staticmethod(json.loads)
+register_serializer("plain", Plain())
+"""
+    (shop / "plain.py").write_text(module, encoding="utf-8")
+    program = """
+import plain
+from stategraph import State
+from stategraph.stores import SqliteStore
+with SqliteStore("other.db", serializer="plain") as store:
+    store.save(State({"n": 1}, run_id="a", step=1))
+"""
+    subprocess.run([sys.executable, "-c", program], cwd=shop, env=environment(), check=True, timeout=60)
+
+
+@pytest.mark.parametrize("command", [["show", "a", "--json"], ["export", "a"]])
+def test_a_module_that_is_imported_first_makes_it_readable(shop, command):
+    """It is named before the command or behind it, or by a variable."""
+    saved_by_plain(shop)
+    named = ["--store", "other.db"]
+
+    expected = process(*named, "--import", "plain", *command, cwd=shop)
+    assert (expected.code, expected.err) == (0, "")
+    assert "cannot be read" not in expected.out
+    assert process(*named, *command, "--import", "json", "--import", "plain", cwd=shop) == expected
+    assert process(*named, *command, cwd=shop, STATEGRAPH_IMPORT="json plain") == expected
+    assert process(*named, "--import", "none", *command, cwd=shop).code == 2
