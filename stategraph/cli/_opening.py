@@ -61,9 +61,13 @@ class Where:
 
 
 def _like(path: Path) -> str:
-    """Return which store was perhaps meant: what is named alike in that folder."""
+    """Return which store was perhaps meant: what is named alike in that folder; or why there can be none."""
     import difflib  # imported when used
 
+    if path.is_dir():
+        return ": that folder holds none"
+    if path.exists() and not path.is_file():
+        return ": that is neither a file nor a folder"
     try:
         near = difflib.get_close_matches(path.name, [one.name for one in path.parent.iterdir()], 1)
     except OSError:

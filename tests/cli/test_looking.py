@@ -410,6 +410,25 @@ def test_a_table_fits_the_terminal_and_has_colours(shop):
     assert "\x1b[31mfailed" in at_terminal("--store", "runs.db", "runs", cwd=shop).out
 
 
+@pytest.mark.parametrize("width", [80, 120])
+def test_a_long_id_leaves_room_for_the_other_columns(shop, width):
+    """It is cut in the middle, for a terminal alone."""
+    ids = [f"{'a' * 190}-order-{number:03}" for number in range(3)]
+    for run_id in ids:
+        assert call("--store", "runs.db", "fork", "waiting", run_id).code == 0
+
+    head, *rows = at_terminal("--store", "runs.db", "runs", cwd=shop, width=width, NO_COLOR="1").out.splitlines()
+
+    assert head.split() == ["run", "status", "graph", "step", "at", "when"]
+    for run_id, row in zip(reversed(ids), rows, strict=False):
+        shown, *others = row.split()
+        assert (shown[:9], shown[-9:]) == (run_id[:9], run_id[-9:])
+        assert others[:4] == ["active", "orders", "1", "price"]
+    told = json.loads(call("--store", "runs.db", "runs", "--json").out)["runs"]
+    assert [run["run_id"] for run in told][:3] == ids[::-1]
+    assert call("--store", "runs.db", "runs").out.startswith(ids[-1])
+
+
 def test_a_pipe_that_nobody_reads_any_longer_ends_the_command(shop):
     """Without a traceback."""
     command = f"{sys.executable} -m stategraph.cli --store runs.db export done | head -c 1"
