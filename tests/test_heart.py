@@ -39,8 +39,8 @@ except ExecutionError:
     graph.resume("r", {"given": 1})
 """
 
-MOST_LINES = 4_260  # of code that a bare run imports: no blank lines, comments or docstrings
-MOST_LINES_RESUMED = 4_755
+MOST_LINES = 4_275  # of code that a bare run imports: no blank lines, comments or docstrings
+MOST_LINES_RESUMED = 4_770
 
 MOST_FILES = 34  # that a durable run goes through, once its graph is compiled
 

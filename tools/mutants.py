@@ -205,8 +205,8 @@ MUTANTS = (
     Mutant(
         "a worker goes on when it is told to stop",
         "cli/_worker.py",
-        "            self._is_over.set()\n",
-        "            pass\n",
+        "        self._is_over.set()\n",
+        "        pass\n",
         ("tests/cli/test_watching.py -k stops_when",),
     ),
     Mutant(

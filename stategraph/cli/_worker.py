@@ -47,20 +47,17 @@ def load_patiently(load: Callable[[], StateGraph]) -> StateGraph:
                     graph = load()
                     graph.store.runs(limit=1)
                 except (Failure, CheckpointError) as error:
-                    if not _may_pass(error):
+                    reason = error.__cause__ if isinstance(error, Failure) else error
+                    if type(reason) is not CheckpointError:  # others say that it is damaged, or of another kind
                         raise
-                    note(f"stategraph: {describe_exception(error)}; trying again in {wait:.0f} s")
+                    slow.cancel()
+                    note(f"stategraph: {reason}; trying again in {wait:.0f} s")
                 else:
                     return graph
                 time.sleep(wait)
                 wait = min(2 * wait, _LATEST)
         finally:
             slow.cancel()
-
-
-def _may_pass(error: Exception) -> bool:
-    """Return whether an error says that a store does not answer, and not that it is damaged or of another kind."""
-    return type(error.__cause__ if isinstance(error, Failure) else error) is CheckpointError
 
 
 @contextmanager
