@@ -355,8 +355,10 @@ class FormatError(CheckpointError):
     """What the store holds cannot be read here.
 
     A newer version of stategraph wrote it, it needs a type or serializer that was not registered, or it is no store at
-    all.
+    all. `statements`, where set, is the SQL that makes tables which are missing or older.
     """
+
+    statements: tuple[str, ...] = ()
 
 
 class StepConflictError(CheckpointError):

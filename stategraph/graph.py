@@ -32,6 +32,8 @@ from stategraph.stores.base import CheckpointStore
 from stategraph.stores.registry import checked_store, get_checkpoint_store, is_memory_store
 
 if TYPE_CHECKING:
+    import threading
+
     from stategraph._capabilities.batch import Batch
     from stategraph._capabilities.sweep import Sweep
     from stategraph._drivers.iteration import Stream
@@ -291,6 +293,7 @@ class StateGraph(GraphBuilder):
         max_recoveries: int = 10,
         allow_changed: bool = False,
         migrate: Mapping[str, str] | None = None,
+        cancel: threading.Event | None = None,
     ) -> Iterator[Recovered]:
         """Go on with runs of this graph that are unfinished and that nobody owns, the oldest first.
 
@@ -302,11 +305,14 @@ class StateGraph(GraphBuilder):
             max_recoveries: How many owners one step of a run may take down; then the run is failed.
             allow_changed: As for `resume`, for each run.
             migrate: As for `resume`, for each run.
+            cancel: Once it is set, the run under way stops before its next node, and no other one begins. The run stays
+                unfinished at its last step.
 
         Raises:
             CheckpointingDisabledError: the graph saves nothing (interval 0).
         """
-        return iter(self._sweep(partial(self._sync_run, {}), limit, max_recoveries, allow_changed, migrate))
+        how = Call(cancel=cancel)
+        return iter(self._sweep(partial(self._sync_run, how), limit, max_recoveries, allow_changed, migrate, how))
 
     def arecover(
         self,
@@ -315,9 +321,11 @@ class StateGraph(GraphBuilder):
         max_recoveries: int = 10,
         allow_changed: bool = False,
         migrate: Mapping[str, str] | None = None,
+        cancel: threading.Event | None = None,
     ) -> AsyncIterator[Recovered]:
         """Go on with runs as `recover` does, on the running event loop; see `aexecute`."""
-        return aiter(self._sweep(partial(self._new_run, {}), limit, max_recoveries, allow_changed, migrate))
+        how = Call(cancel=cancel)
+        return aiter(self._sweep(partial(self._new_run, how), limit, max_recoveries, allow_changed, migrate, how))
 
     def cancel(self, run_id: str, *, by: str | None = None) -> None:
         """Cancel a run, whatever process is at work on it; `resume` takes it up again.
@@ -405,12 +413,13 @@ class StateGraph(GraphBuilder):
         max_recoveries: int,
         allow_changed: bool,
         migrate: Mapping[str, str] | None,
+        how: Call,
     ) -> Sweep:
         from stategraph._capabilities.sweep import Sweep  # imported when used
         from stategraph._engine.resume import checked_changes
 
         changed = checked_changes(allow_changed, migrate)
-        return Sweep(self.store, self._name, new_run, limit, max_recoveries, changed)
+        return Sweep(self.store, self._name, new_run, limit, max_recoveries, changed, signal_of(how))
 
     def _new_run(self, how: Call, kind: type = Call, *, shows: bool = False) -> RunContext:
         observer = with_progress(self.observer) if how.get("progress") else self.observer

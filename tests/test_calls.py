@@ -433,7 +433,27 @@ class TestRecover:
             assert taken == ["r0", "r1"]
         assert len(recovered(any_play, graph)) == 1
 
-    @pytest.mark.parametrize("wrong", [{"limit": 0}, {"limit": "1"}, {"max_recoveries": 0}])
+    def test_a_sweep_that_is_stopped(self, any_play: Scene) -> None:
+        """The run under way stops before its next node, no other begins, and none counts as a lost owner."""
+        stop = threading.Event()
+
+        def stops(state: State) -> dict[str, Any]:
+            stop.set()
+            return {}
+
+        graph = chat(any_play, {"a": stops, "b": trace("b")})
+        for number in range(2):
+            graph.submit(State(run_id=f"r{number}"))
+
+        (stopped,) = recovered(any_play, graph, cancel=stop)
+        assert isinstance(stopped.error, RunCancelledError)
+        assert stopped.state is not None
+        assert (stopped.state.status, stopped.state.step) == (RunStatus.ACTIVE, 1)
+        assert recovered(any_play, graph, cancel=stop) == []
+        done = recovered(any_play, graph, max_recoveries=1)
+        assert [one.error for one in done] == [None, None]
+
+    @pytest.mark.parametrize("wrong", [{"limit": 0}, {"limit": "1"}, {"max_recoveries": 0}, {"cancel": 1}])
     def test_what_is_no_number(self, memory_play: Scene, wrong: dict[str, Any]) -> None:
         """Is refused at once."""
         with pytest.raises(ConfigError, match=next(iter(wrong))):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from typing import Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import attrs
 
@@ -16,6 +16,9 @@ from stategraph._util.validators import is_count
 from stategraph._values.provenance import RunStatus
 from stategraph.errors import ConfigError
 from stategraph.stores.base import CheckpointStore
+
+if TYPE_CHECKING:
+    from stategraph._drivers.limits import StopSignal
 
 _PAGE = 1000  # runs that the store is asked for at a time
 
@@ -39,6 +42,7 @@ class Sweep:
         limit: How many runs to go on with at most; None for all.
         max_recoveries: How many owners one step of a run may take down.
         changed: Whether runs go on though the graph has changed, and the new names of nodes, by their old ones.
+        signal: Stops the run under way, and the sweep.
 
     Raises:
         ConfigError: a number is not allowed.
@@ -51,6 +55,7 @@ class Sweep:
     limit: int | None
     max_recoveries: int
     changed: tuple[bool, Mapping[str, str]]
+    signal: StopSignal | None
 
     def __attrs_post_init__(self) -> None:
         if self.limit is not None and not is_count(self.limit, at_least=1):
@@ -63,7 +68,7 @@ class Sweep:
         left = self.limit
         holds = self._holds()
         while hold := drive(self._next(holds), None):
-            recovered = drive(self._taking_up(hold), None)
+            recovered = drive(self._taking_up(hold), self.signal)
             if recovered is not None:
                 yield recovered
                 left = left and left - 1
@@ -76,7 +81,7 @@ class Sweep:
         left = self.limit
         holds = self._holds()
         while hold := await adrive(self._next(holds), None):
-            recovered = await adrive(self._taking_up(hold), None, self.store)
+            recovered = await adrive(self._taking_up(hold), self.signal, self.store)
             if recovered is not None:
                 yield recovered
                 left = left and left - 1
@@ -87,6 +92,8 @@ class Sweep:
         return recover(self.new_run(), hold, self.max_recoveries, *self.changed)
 
     def _next(self, holds: Iterator[Hold]) -> Task[Hold | None]:
+        if self.signal is not None and self.signal.is_due():
+            return None
         found: Hold | None = yield (Load, lambda _: next(holds, None), None)
         return found
 

@@ -70,11 +70,14 @@ class Threads:
 
     def begin(self, function: Callable[[Any], Any], argument: Any) -> Work:
         """Call a function in a thread, in the context of the caller; return the future of its outcome."""
+        work = Work(loop=asyncio.get_running_loop())
         if self._busy >= self._count and self._count < self._most:
             self._start()
+            if not self._count:  # no thread can be had: this one makes the call
+                work.set_result(outcome_of(function, argument))
+                return work
         self._busy += 1
         self._peak = max(self._peak, self._busy)
-        work = Work(loop=asyncio.get_running_loop())
         self._calls.put((work, contextvars.copy_context().run, function, argument))
         return work
 
@@ -94,10 +97,8 @@ class Threads:
         self._threads.add(thread)
         try:
             thread.start()
-        except RuntimeError:  # the system has no more: the call waits, if there is somebody who will make it
+        except RuntimeError:  # the system has no more: one of those that there are makes the call
             self._threads.discard(thread)
-            if not self._count:
-                raise
             return
         self._count += 1
         self._watch()

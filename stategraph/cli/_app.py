@@ -16,7 +16,7 @@ from stategraph.cli._exits import INTERRUPTED, Exit, exit_of, told
 from stategraph.cli._screen import leave_pipe, note
 
 COMMANDS = """
-    runs show history diff watch draw export import doctor
+    runs show history diff watch draw export import migrate doctor
     resume answer fork rollback cancel delete prune work ui
 """.split()
 """In the order in which ``--help`` lists them; each is a module of `stategraph.cli._commands`, but for those below."""

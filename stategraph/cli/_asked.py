@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 from click.core import ParameterSource
 
+from stategraph.cli._graphs import imported
 from stategraph.cli._screen import Screen, note
 from stategraph.errors import CheckpointNotFoundError, RunBusyError, StateGraphError
 
@@ -28,12 +29,14 @@ class Asked:
         store: The store.
         config: The configuration that names it.
         is_json: Whether the answer is JSON.
+        modules: The modules to import first.
     """
 
     def __init__(self) -> None:
         self.store: str | None = None
         self.config: str | None = None
         self.is_json = False
+        self.modules: tuple[str, ...] = ()
         self._store: CheckpointStore | None = None
 
     @cached_property
@@ -41,14 +44,17 @@ class Asked:
         """Where the answer goes."""
         return Screen(self.is_json)
 
-    def open(self, *, to_change: bool = False, may_make: bool = False) -> CheckpointStore:
-        """Open the store; it is closed with the command. Values of types that are not registered here are opaque."""
+    def open(self, *, to_change: bool = False, **how: Any) -> CheckpointStore:
+        """Open the store, as `Where.open` does; it is closed with the command.
+
+        Values of types that are not registered here are opaque.
+        """
         from stategraph.cli._opening import find  # imported when used: completion of commands needs none
         from stategraph.stores._codec.opaque import unknown_shown
 
         if self.store and self._was_given("config") and not self._was_given("store"):
             note("stategraph: --config is not looked at: STATEGRAPH_STORE goes before it")
-        store = self._store = find(self.store, self.config).open(to_change=to_change, may_make=may_make)
+        store = self._store = find(self.store, self.config).open(to_change=to_change, **how)
         context = click.get_current_context()
         context.call_on_close(store.close)
         context.with_resource(unknown_shown())
@@ -98,6 +104,8 @@ def asked(function: Callable[..., Any]) -> Callable[..., Any]:
 
     @wraps(function)
     def call(request: Asked, /, *args: Any, **options: Any) -> Any:
+        for module in request.modules:
+            imported(module)
         try:
             return function(request, *args, **options)
         except CheckpointNotFoundError as error:
@@ -121,6 +129,10 @@ def _keep(context: click.Context, option: click.Parameter, value: Any) -> None:
         setattr(asked_for, name, value)
 
 
+def _add_modules(context: click.Context, _: click.Parameter, names: tuple[str, ...]) -> None:
+    context.ensure_object(Asked).modules += names
+
+
 def common(function: _Function) -> _Function:
     """Let a command take the options that all have."""
     options = (
@@ -135,6 +147,15 @@ def common(function: _Function) -> _Function:
             "--config", metavar="FILE", envvar="STATEGRAPH_CONFIG", help="A graph.toml that names the store.", **_EAGER
         ),
         click.option("--json", "is_json", is_flag=True, help="Answer with one JSON document.", **_EAGER),
+        click.option(
+            "--import",
+            "modules",
+            metavar="MODULE",
+            multiple=True,
+            envvar="STATEGRAPH_IMPORT",
+            help="Import this first, for the serializers and types that it registers.",
+            **{**_EAGER, "callback": _add_modules},
+        ),
     )
     for option in reversed(options):
         function = option(function)

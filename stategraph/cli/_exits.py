@@ -61,12 +61,15 @@ def exit_of(error: Exception) -> Exit:
     """Return the exit code of an error."""
     if isinstance(error, Failure):
         return error.exit_code
+    if isinstance(error, errors.FormatError) and error.statements:
+        return Exit.NOT_FOUND
     return next((code for kinds, code in _EXITS if isinstance(error, kinds)), Exit.FAILED)
 
 
 _COMMANDS = (
     (re.compile(r"store\.delete\('([^']*)'\)"), r"stategraph delete \1"),
     (re.compile(r"resume\('([^']*)'\) goes on"), r"stategraph resume \1 goes on"),
+    (re.compile(r"register_serializer makes it known, or .*"), "--import MODULE imports the module that registers it"),
     (re.compile(r"\ballow_changed=True"), "--allow-changed"),
     (re.compile(r"\bmigrate=\{'?([^:{}']*)'?: \"?'?([^:{}'\"]*)'?\"?\}"), r"--migrate \1=\2"),
 )
@@ -77,6 +80,15 @@ def as_commands(text: str) -> str:
     for call, command in _COMMANDS:
         text = call.sub(command, text)
     return text
+
+
+def _without_statements(error: errors.FormatError) -> str:
+    """Return the text of an error of missing tables without its SQL, which would fill the screen."""
+    store = str(error).partition(" has schema ")[0]
+    way_out = "stategraph migrate makes them"
+    if error.__cause__ is not None:  # that was tried
+        way_out = "this role may not make them: have an administrator run what stategraph migrate --print prints"
+    return f"{store} is not there, or its tables are too old: {way_out}"
 
 
 def _message(error: Exception) -> str:
@@ -105,7 +117,7 @@ def _message(error: Exception) -> str:
             how = f"stategraph answer {error.run_id} VALUE --graph MODULE:NAME, where VALUE is JSON (true, 12) or text"
         return f"run {error.run_id!r}: {error.problem}; it waits at {error.pause.node!r}: {error.pause.reason}; {how}"
     if isinstance(error, errors.FormatError):
-        return "; ".join((as_commands(str(error)), *notes))
+        return "; ".join((_without_statements(error) if error.statements else as_commands(str(error)), *notes))
     return as_commands(str(error))
 
 

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stategraph._text.shown import describe_exception, with_article
-from stategraph.cli._exits import Exit, Failure
+from stategraph.cli._exits import Exit, Failure, exit_of, told
+from stategraph.errors import FormatError
 
 if TYPE_CHECKING:
     from stategraph.graph import StateGraph
@@ -26,7 +27,7 @@ def load_graph(name: str) -> StateGraph:
     module_name, _, attribute = name.partition(":")
     if not module_name or not attribute:
         raise Failure(Exit.USAGE, f"{name!r} names no graph: give MODULE:NAME, such as app.flows:orders")
-    found = _imported(module_name)
+    found = imported(module_name)
     for part in attribute.split("."):
         try:
             found = getattr(found, part)
@@ -35,7 +36,12 @@ def load_graph(name: str) -> StateGraph:
     return _graph_of(found, name)
 
 
-def _imported(name: str) -> Any:
+def imported(name: str) -> Any:
+    """Return a module, which is looked for in the working directory first.
+
+    Raises:
+        Failure: it cannot be imported.
+    """
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.insert(0, here)
@@ -49,7 +55,14 @@ def _imported(name: str) -> Any:
             raise Failure(Exit.USAGE, f"there is no module {error.name!r} in {here}, nor is one installed") from None
         raise Failure(Exit.FAILED, f"to import {name} failed: {describe_exception(error)}") from error
     except Exception as error:
-        raise Failure(Exit.FAILED, f"to import {name} failed: {describe_exception(error)}{_place(error)}") from error
+        raise _failure(f"to import {name}", error, _place(error)) from error
+
+
+def _failure(work: str, error: Exception, place: str = "") -> Failure:
+    """Return how the command ends because the user's code failed. Missing tables have a way out of their own."""
+    if isinstance(error, FormatError) and error.statements:
+        return Failure(exit_of(error), told(error)["error"]["message"])
+    return Failure(Exit.FAILED, f"{work} failed: {describe_exception(error)}{place}")
 
 
 def _place(error: Exception) -> str:
@@ -65,7 +78,7 @@ def _graph_of(found: Any, name: str) -> StateGraph:
         try:
             found = found()
         except Exception as error:
-            raise Failure(Exit.FAILED, f"to call {name} failed: {describe_exception(error)}") from error
+            raise _failure(f"to call {name}", error) from error
     if not isinstance(found, StateGraph):
         raise Failure(
             Exit.USAGE, f"{name} is {with_article(type(found).__name__)}, not a StateGraph or a function that makes one"

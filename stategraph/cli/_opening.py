@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from stategraph.stores.base import CheckpointStore
 
 _ON_SERVERS: dict[str, dict[str, Any]] = {
-    "postgres": {"migrate": False, "patience": 10},
+    "postgres": {"patience": 10},
     "redis": {"patience": 10},
 }
 """Options where nothing else is said: whoever types a command does not wait for a minute."""
@@ -34,15 +34,23 @@ class Where:
     kind: str
     options: dict[str, Any]
 
-    def open(self, *, to_change: bool, may_make: bool = False) -> CheckpointStore:
-        """Open it. One that is not there is made only with `may_make`.
+    def open(self, *, to_change: bool, may_make: bool = False, migrate: bool | None = None) -> CheckpointStore:
+        """Open the store. One that is not there is made only with `may_make`.
+
+        Args:
+            to_change: Whether the command writes to the store.
+            may_make: Whether a store that is not there is made, unless its options forbid that.
+            migrate: Whether tables on a server are made, whatever the options say.
 
         Raises:
             Failure: it is not there.
+            FormatError: its tables are not there.
         """
         from stategraph.stores.registry import get_checkpoint_store
 
         options = {**_ON_SERVERS.get(self.kind, {}), **self.options}
+        if self.kind == "postgres":
+            options["migrate"] = options.get("migrate", may_make) if migrate is None else migrate
         if self.kind in ("sqlite", "disk"):
             path = Path(options["path"]).expanduser()
             file = path / "cache.db" if self.kind == "disk" else path
@@ -53,9 +61,13 @@ class Where:
 
 
 def _like(path: Path) -> str:
-    """Return which store was perhaps meant: what is named alike in that folder."""
+    """Return which store was perhaps meant: what is named alike in that folder; or why there can be none."""
     import difflib  # imported when used
 
+    if path.is_dir():
+        return ": that folder holds none"
+    if path.exists() and not path.is_file():
+        return ": that is neither a file nor a folder"
     try:
         near = difflib.get_close_matches(path.name, [one.name for one in path.parent.iterdir()], 1)
     except OSError:

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
+from stategraph._text import shown
 from stategraph.cli._text import clean
 
 Cell: TypeAlias = str | tuple[str, str]
@@ -22,6 +23,9 @@ STYLES = {
     "cancelled": "magenta",
 }
 """Of the ways in which a run stands."""
+
+_ID = 36
+"""Characters of an id that are always shown, as a UUID has them."""
 
 
 class Screen:
@@ -56,7 +60,7 @@ class Screen:
             self._console().print(Text.assemble(*map(_styled, cells)), soft_wrap=True)
 
     def table(self, columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -> None:
-        """Write a table. The first column is cut last; the last one takes what is left.
+        """Write a table. The first column has ids, which are cut in the middle; the last one takes what is left.
 
         A pipe gets one line for each row, with tabs between, nothing cut, and no head.
         """
@@ -67,17 +71,20 @@ class Screen:
         from rich.table import Table
         from rich.text import Text
 
+        console = self._console()
+        longest = max(_ID, console.width // 3)
+        rows = [(_shortened(first, longest), *others) for first, *others in rows]
         table = Table(box=None, pad_edge=False, header_style="dim", expand=True)
         for number, name in enumerate(columns):
             widths = [len(_text_of(row[number])) for row in rows]
-            least = min(max([len(name), *widths]), 36 if number == 0 else 10)
+            least = min(max([len(name), *widths]), longest if number == 0 else 10)
             last = number == len(columns) - 1
             table.add_column(
                 name, no_wrap=True, overflow="ellipsis", min_width=None if last else least, ratio=1 if last else None
             )
         for row in rows:
             table.add_row(*(Text.assemble(_styled(cell)) for cell in row))
-        self._console().print(table)
+        console.print(table)
 
     def _console(self) -> Any:
         from rich.console import Console
@@ -85,6 +92,12 @@ class Screen:
         # TERM=dumb, and how many colours there are, rich knows; bold is a colour to those who want none.
         colours: Any = None if os.environ.get("NO_COLOR") else "auto"
         return Console(highlight=False, markup=False, emoji=False, color_system=colours)
+
+
+def _shortened(cell: Cell, limit: int) -> Cell:
+    """Return a cell whose text is cut in the middle: ids differ at their ends."""
+    text, style = (cell, "") if isinstance(cell, str) else cell
+    return (text if len(text) <= limit else shown.cut(text, limit - 3)), style
 
 
 def _text_of(cell: Cell) -> str:

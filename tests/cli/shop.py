@@ -31,7 +31,8 @@ class Order:
     note: str
 
 def make(kind="sqlite", path="runs.db"):
-    checkpoint = CheckpointConfig(store=kind, retention="full", preserve=True, options={"path": path})
+    where = {"dsn" if kind == "postgres" else "path": path}
+    checkpoint = CheckpointConfig(store=kind, retention="full", preserve=True, options=where)
     graph = StateGraph(GraphConfig("orders", observer="noop", checkpoint=checkpoint))
     graph.add_node("price", lambda state: {"order": Order(7, "two chairs"), "total": 42, "log": ["priced"]})
     graph.add_node("approve", InterruptNode("order", response_param="approved", reason="more than 40"))

@@ -4,11 +4,14 @@ import json
 import sqlite3
 import subprocess
 import sys
+import uuid
 
+import psycopg
 import pytest
 
 from stategraph.stores import SqliteStore
 from tests.cli.shop import at_terminal, call, environment, listing, process
+from tests.postgres_server import dsn
 
 ANSWER = ["answer", "waiting", "--graph", "app:graph"]
 
@@ -261,3 +264,106 @@ def test_a_person_sees_the_run_at_work(shop):
     assert "orders left paused at approve" in seen
     assert seen.endswith("step 1: more than 40\n")
     assert process("answer", "left", "true", "--graph", "app:graph", cwd=shop).err == ""
+
+
+# --------------------------------------------------------------------------- to a server
+
+
+@pytest.fixture
+def database(shop, monkeypatch):
+    """Return the URL of an empty database on a server, which the module "moved" has its graph in."""
+    name = f"test_{uuid.uuid4().hex}"
+    with psycopg.connect(dsn(), autocommit=True) as admin:
+        admin.execute(f"CREATE DATABASE {name} TEMPLATE template0")
+    (shop / "moved.py").write_text("import app\ngraph = app.make('postgres', 'RUNS_DSN')\n", encoding="utf-8")
+    url = dsn().replace("/postgres?", f"/{name}?")
+    monkeypatch.setenv("RUNS_DSN", url)
+    yield url
+    with psycopg.connect(dsn(), autocommit=True) as admin:
+        admin.execute(f"DROP DATABASE {name} WITH (FORCE)")
+
+
+def test_all_runs_move_to_an_empty_database(shop, database):
+    """The import makes the tables; there the runs are listed, and go on."""
+    assert call("--store", "runs.db", "export", "--all", "-o", "all.jsonl").code == 0
+
+    moved = call("--store", database, "import", "all.jsonl")
+
+    assert (moved.code, moved.err) == (0, "")
+    assert moved.out.split() == ["waiting", "done", "burnt", "left"]
+    before, after = (json.loads(call("--store", store, "runs", "--json").out) for store in ("runs.db", database))
+    assert after["runs"] == before["runs"]
+    assert process("resume", "left", "--graph", "moved:graph", cwd=shop).code == 4
+    assert process("answer", "waiting", "true", "--graph", "moved:graph", cwd=shop).code == 0
+    assert status_of("waiting", database) == "completed"
+
+
+@pytest.mark.parametrize(
+    "command", [["runs"], ["show", "a"], ["doctor"], ["delete", "a", "--yes"], ["export", "--all"]]
+)
+def test_a_database_without_tables_is_a_store_that_is_not_there(database, command):
+    """It is said in one sentence, which names the command that makes them; no table is made."""
+    for _ in range(2):
+        result = call("--store", database, *command)
+        assert (result.code, result.out, len(result.err.splitlines())) == (3, "", 1)
+        assert "stategraph migrate" in result.err
+    error = json.loads(call("--store", database, *command, "--json").err)["error"]
+    assert (error["code"], error["exit"]) == ("not_found", 3)
+    assert "CREATE" not in error["message"]
+
+
+def test_a_store_is_made_by_migrate(database):
+    """Once more, it changes nothing."""
+    for _ in range(2):
+        assert call("--store", database, "migrate").code == 0
+    assert json.loads(call("--store", database, "migrate", "--json").out)["migrated"]
+    assert json.loads(call("--store", database, "runs", "--json").out)["runs"] == []
+
+
+def test_migrate_prints_what_an_administrator_runs(shop, database):
+    """Who may not make tables is referred to that; then nothing is left to do."""
+    role = f"app_{uuid.uuid4().hex}"
+    with psycopg.connect(database, autocommit=True) as admin:
+        admin.execute(f"CREATE ROLE {role} LOGIN")
+        as_app = database.replace("postgres:@", f"{role}@")
+        for command in (["migrate"], ["import", str(shop / "graph.jsonl")]):
+            (shop / "graph.jsonl").touch()
+            refused = call("--store", as_app, *command)
+            assert (refused.code, len(refused.err.splitlines())) == (3, 1)
+            assert "migrate --print" in refused.err
+        printed = call("--store", as_app, "migrate", "--print")
+        assert json.loads(call("--store", as_app, "migrate", "--print", "--json").out)["statements"]
+        assert call("--store", database, "runs").code == 3
+
+        admin.execute(printed.out)
+        again = call("--store", database, "migrate", "--print")
+        assert (again.code, again.out, json.loads(call("--store", database, "runs", "--json").out)["runs"]) == (
+            0,
+            "",
+            [],
+        )
+        assert json.loads(call("--store", database, "migrate", "--print", "--json").out) == {"statements": []}
+        admin.execute(f"DROP ROLE {role}")
+
+
+def test_a_graph_that_may_not_make_its_tables(shop, database):
+    """Ends its commands in the same way."""
+    program = (
+        "from stategraph import CheckpointConfig, GraphConfig, StateGraph\n"
+        "where = {'dsn': 'RUNS_DSN', 'migrate': False}\n"
+        "graph = StateGraph(GraphConfig('g', checkpoint=CheckpointConfig(store='postgres', options=where)))\n"
+    )
+    (shop / "strict.py").write_text(program, encoding="utf-8")
+
+    refused = process("resume", "left", "--graph", "strict:graph", cwd=shop)
+
+    assert (refused.code, len(refused.err.splitlines())) == (3, 1)
+    assert "stategraph migrate" in refused.err
+
+
+def test_migrate_makes_a_file_too(shop):
+    """As import does; --print makes nothing."""
+    assert call("--store", "new.db", "migrate", "--print").code == 3
+    assert not (shop / "new.db").exists()
+    assert call("--store", "new.db", "migrate").code == 0
+    assert json.loads(call("--store", "new.db", "runs", "--json").out)["runs"] == []

@@ -270,7 +270,7 @@ def test_a_store_on_a_server(shop, monkeypatch):
     monkeypatch.setenv("RUNS_DSN", dsn())
     toml = TOML.replace("sqlite", "postgres").replace('path = "runs.db"', 'dsn = "RUNS_DSN"\nschema = "of_cli"')
     (shop / "graph.toml").write_text(toml, encoding="utf-8")
-    assert call("runs").code == 6  # no table is made by whoever looks
+    assert call("runs").code == 3  # no table is made by whoever looks
     with PostgresStore(dsn(), schema="of_cli") as server:
         server.import_runs(call("--store", "runs.db", "export", "waiting").out.splitlines())
 
@@ -408,6 +408,25 @@ def test_a_table_fits_the_terminal_and_has_colours(shop):
         assert " ago" in shown.out or " now " in shown.out
 
     assert "\x1b[31mfailed" in at_terminal("--store", "runs.db", "runs", cwd=shop).out
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_a_long_id_leaves_room_for_the_other_columns(shop, width):
+    """It is cut in the middle, for a terminal alone."""
+    ids = [f"{'a' * 190}-order-{number:03}" for number in range(3)]
+    for run_id in ids:
+        assert call("--store", "runs.db", "fork", "waiting", run_id).code == 0
+
+    head, *rows = at_terminal("--store", "runs.db", "runs", cwd=shop, width=width, NO_COLOR="1").out.splitlines()
+
+    assert head.split() == ["run", "status", "graph", "step", "at", "when"]
+    for run_id, row in zip(reversed(ids), rows, strict=False):
+        shown, *others = row.split()
+        assert (shown[:9], shown[-9:]) == (run_id[:9], run_id[-9:])
+        assert others[:4] == ["active", "orders", "1", "price"]
+    told = json.loads(call("--store", "runs.db", "runs", "--json").out)["runs"]
+    assert [run["run_id"] for run in told][:3] == ids[::-1]
+    assert call("--store", "runs.db", "runs").out.startswith(ids[-1])
 
 
 def test_a_pipe_that_nobody_reads_any_longer_ends_the_command(shop):

@@ -147,12 +147,20 @@ def test_an_export_of_several_runs_is_imported_into_a_store_that_is_not_there(sh
     assert "read from cut.jsonl" in cut.err
 
 
-def test_a_store_with_a_slip_in_its_name_is_found(shop):
-    """In the same folder."""
-    assert (
-        call("--store", "run.db", "runs").err
-        == "stategraph: there is no sqlite store at run.db; did you mean runs.db?\n"
-    )
+@pytest.mark.parametrize(
+    ("address", "told"),
+    [
+        ("run.db", "there is no sqlite store at run.db; did you mean runs.db?"),
+        ("runs.db/", "there is no disk store at runs.db; did you mean runs.db?"),
+        ("/dev/null", "there is no sqlite store at /dev/null: that is neither a file nor a folder"),
+        (".", "there is no disk store at .: that folder holds none"),
+    ],
+)
+def test_a_store_with_a_slip_in_its_name(shop, address, told):
+    """One of a name alike in the same folder is found; else it is said what is wrong."""
+    result = call("--store", address, "runs")
+
+    assert (result.code, result.err) == (3, f"stategraph: {told}\n")
 
 
 def test_a_configuration_that_the_environment_goes_before_is_told_of(shop, monkeypatch):

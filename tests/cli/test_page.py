@@ -40,7 +40,7 @@ def test_it_lists_every_command_with_its_options():
     assert list(rows) == commands()
     for name in commands():
         options = set(re.findall(r"--[a-z-]+", call(name, "--help").out.partition("Options:")[2].partition("\n\n")[0]))
-        everywhere = {"--store", "--config", "--json", "--help", "--graph", "--output"}
+        everywhere = {"--store", "--config", "--json", "--import", "--help", "--graph", "--output"}
         assert set(re.findall(r"--[a-z-]+", rows[name])) >= options - everywhere, name
 
 

@@ -12,6 +12,8 @@ import pytest
 
 from stategraph.stores import SqliteStore
 from tests.cli.shop import call, environment, listing, process, started
+from tests.postgres_proxy import folder_of
+from tests.postgres_server import dsn
 
 
 def submitted(*states):
@@ -200,6 +202,161 @@ def test_a_run_that_does_not_fit_the_graph_is_told_once(shop):
     assert len([line for line in done.out.splitlines() if line.startswith("letter-0")]) == 1
 
 
+_STEPS = """
+import os, pathlib, sys, time
+from stategraph import CheckpointConfig, GraphConfig, State, StateGraph
+
+where = {"dsn": "RUNS_DSN", "patience": 0.5} if "RUNS_DSN" in os.environ else {"path": "steps.db"}
+kind = "postgres" if "RUNS_DSN" in os.environ else "sqlite"
+keeps = {"preserve": True, "retention": "full", "interval": int(os.environ.get("EACH", 1))}
+checkpoint = CheckpointConfig(store=kind, options=where, **keeps)
+graph = StateGraph(GraphConfig("steps", observer="noop", checkpoint=checkpoint))
+
+def slow(state):
+    pathlib.Path("begun").touch()
+    while not pathlib.Path("go on").exists():
+        time.sleep(0.01)
+    return {"slow": True}
+
+graph.add_node("first", lambda state: {"first": True})
+graph.add_node("slow", slow)
+graph.add_node("last", lambda state: {"last": True})
+graph.add_edge("first", "slow")
+graph.add_edge("slow", "last")
+graph.set_entry_point("first")
+graph.set_exit_point("last")
+if __name__ == "__main__":
+    graph.submit(State(run_id="a"))
+    graph.store.close()
+"""
+
+
+@pytest.fixture
+def steps(shop):
+    """Return the folder of a graph whose second node waits for the file "go on", with a run of it submitted."""
+    (shop / "steps.py").write_text(_STEPS, encoding="utf-8")
+    subprocess.run([sys.executable, "steps.py"], cwd=shop, env=environment(), check=True, timeout=60)
+    return shop
+
+
+def until_there(path):
+    until = time.monotonic() + 60
+    while not path.exists():
+        assert time.monotonic() < until
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize("arguments", [["cancel", "a"], ["rollback", "a", "--step", "0", "--yes", "--take-over"]])
+def test_a_run_that_others_have_taken_is_lost_and_no_failure(steps, arguments):
+    """One that was cancelled says so."""
+    worker = started("work", "steps:graph", "--once", "--json", cwd=steps)
+    try:
+        until_there(steps / "begun")
+        assert call("--store", "steps.db", *arguments).code == 0
+        if arguments[0] == "rollback":  # else this worker would go on with it
+            assert call("--store", "steps.db", "cancel", "a").code == 0
+        (steps / "go on").touch()
+        out, err = worker.communicate(timeout=60)
+    finally:
+        worker.kill()
+        worker.communicate()
+
+    (line,) = map(json.loads, out.splitlines())
+    expected = ("cancelled", 1) if arguments[0] == "cancel" else ("lost", 0)
+    assert (line["status"], worker.returncode) == expected, err
+
+
+@pytest.mark.parametrize("each", ["1", "5"])
+def test_a_worker_that_is_stopped_leaves_runs_that_take_longer_than_its_grace(steps, monkeypatch, each):
+    """The node at work ends and is saved, no other begins; the run is free, and the next worker goes on with it."""
+    monkeypatch.setenv("EACH", each)
+    worker = started("work", "steps:graph", "--grace", "0", "--json", cwd=steps)
+    try:
+        until_there(steps / "begun")
+        worker.send_signal(signal.SIGTERM)
+        assert worker.stderr is not None
+        assert worker.stderr.readline().startswith("stopping: ")
+        time.sleep(0.5)  # until the grace is over
+        (steps / "go on").touch()
+        out, _ = worker.communicate(timeout=60)
+    finally:
+        worker.kill()
+        worker.communicate()
+
+    assert worker.returncode == 0
+    assert json.loads(out) == {"run_id": "a", "status": "active", "step": 2, "error": None}
+    left = json.loads(call("--store", "steps.db", "show", "a", "--json").out)
+    assert (left["status"], left["step"], left["node"], left["owner"]) == ("active", 2, "slow", None)
+    again = process("work", "steps:graph", "--once", cwd=steps)
+    assert (again.code, again.out) == (0, "a  completed\n")
+
+
+def test_a_run_that_ends_within_the_grace_is_completed(steps):
+    """As without one."""
+    worker = started("work", "steps:graph", "--grace", "600", cwd=steps)
+    try:
+        until_there(steps / "begun")
+        worker.send_signal(signal.SIGTERM)
+        (steps / "go on").touch()
+        out, _ = worker.communicate(timeout=60)
+    finally:
+        worker.kill()
+        worker.communicate()
+
+    assert (worker.returncode, out) == (0, "a  completed\n")
+
+
+@pytest.fixture
+def away(steps, monkeypatch):
+    """Return the socket folder of a database that is not there yet."""
+    folder = steps / "away"
+    monkeypatch.setenv("RUNS_DSN", f"postgresql://postgres:@/postgres?host={folder}")
+    return folder
+
+
+def test_a_worker_waits_for_a_database_that_is_down(steps, away):
+    """It says so, and works once it is up."""
+    (steps / "go on").touch()
+    worker = started("work", "steps:graph", "--every", "0.05", cwd=steps)
+    try:
+        assert worker.stderr is not None
+        assert worker.stdout is not None
+        while "trying again in " not in worker.stderr.readline():
+            assert worker.poll() is None
+        away.symlink_to(folder_of(dsn()))
+        subprocess.run([sys.executable, "steps.py"], cwd=steps, env=environment(), check=True, timeout=60)
+        assert worker.stdout.readline() == "a  completed\n"
+        worker.send_signal(signal.SIGTERM)
+        assert worker.wait(60) == 0
+    finally:
+        worker.kill()
+        worker.communicate()
+
+
+@pytest.mark.parametrize("patience", ["0.5", "600"])
+def test_a_worker_that_waits_for_a_database_ends_when_it_is_stopped(steps, away, patience):
+    """At once, though it is asking the server."""
+    program = (steps / "steps.py").read_text(encoding="utf-8").replace('"patience": 0.5', f'"patience": {patience}')
+    (steps / "steps.py").write_text(program, encoding="utf-8")
+    worker = started("work", "steps:graph", cwd=steps)
+    try:
+        assert worker.stderr is not None
+        worker.stderr.readline()
+        worker.send_signal(signal.SIGTERM)
+        assert worker.wait(60) == 0
+    finally:
+        worker.kill()
+        worker.communicate()
+
+
+def test_work_once_does_not_wait_for_a_database(steps, away):
+    """It ends with an error, as from cron."""
+    result = process("work", "steps:graph", "--once", cwd=steps)
+
+    assert (result.code, result.out) == (1, "")
+    assert "failed" in result.err
+
+
 # --------------------------------------------------------------------------- doctor
 
 
@@ -264,21 +421,46 @@ def test_doctor_sees_damage_of_the_file(shop):
 
 def test_what_cannot_be_read_here_is_not_damaged(shop):
     """Such as rows of a serializer that is not registered."""
-    program = """
-import json
-from stategraph.stores import Serializer, SqliteStore, register_serializer
-from stategraph import State
-class Plain(Serializer):
-    dumps = staticmethod(lambda plain: json.dumps(plain).encode())
-    loads = staticmethod(json.loads)
-register_serializer("plain", Plain())
-with SqliteStore("other.db", serializer="plain") as store:
-    store.save(State({"n": 1}, run_id="a", step=1))
-"""
-    subprocess.run([sys.executable, "-c", program], env=environment(), check=True, timeout=60)
+    saved_by_plain(shop)
 
     result = call("--store", "other.db", "doctor")
 
     assert result.code == 0
     assert "a cannot be read here: " in result.out
-    assert call("--store", "other.db", "show", "a").code == 6
+    shown = call("--store", "other.db", "show", "a")
+    assert (shown.code, "--import MODULE" in shown.err) == (6, True)
+
+
+def saved_by_plain(shop):
+    """Save a run in other.db with a serializer that the module "plain" registers."""
+    module = """
+import json
+from stategraph.stores import Serializer, register_serializer
+class Plain(Serializer):
+    dumps = staticmethod(lambda plain: json.dumps(plain).encode())
+    loads = staticmethod(json.loads)
+register_serializer("plain", Plain())
+"""
+    (shop / "plain.py").write_text(module, encoding="utf-8")
+    program = """
+import plain
+from stategraph import State
+from stategraph.stores import SqliteStore
+with SqliteStore("other.db", serializer="plain") as store:
+    store.save(State({"n": 1}, run_id="a", step=1))
+"""
+    subprocess.run([sys.executable, "-c", program], cwd=shop, env=environment(), check=True, timeout=60)
+
+
+@pytest.mark.parametrize("command", [["show", "a", "--json"], ["export", "a"]])
+def test_a_module_that_is_imported_first_makes_it_readable(shop, command):
+    """It is named before the command or behind it, or by a variable."""
+    saved_by_plain(shop)
+    named = ["--store", "other.db"]
+
+    expected = process(*named, "--import", "plain", *command, cwd=shop)
+    assert (expected.code, expected.err) == (0, "")
+    assert "cannot be read" not in expected.out
+    assert process(*named, *command, "--import", "json", "--import", "plain", cwd=shop) == expected
+    assert process(*named, *command, cwd=shop, STATEGRAPH_IMPORT="json plain") == expected
+    assert process(*named, "--import", "none", *command, cwd=shop).code == 2

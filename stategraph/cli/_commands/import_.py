@@ -15,6 +15,7 @@ _EXAMPLES = """
 Examples:
   stategraph import review-42.jsonl
   stategraph --store old.db export review-42 | stategraph --store new.db import -
+  stategraph --store runs.db export --all | stategraph --store postgresql://server/runs import -
 """
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import click
@@ -16,8 +17,9 @@ Examples:
   stategraph work app.flows:orders --concurrency 4
   stategraph work app.flows:orders --once
 
-Runs come from graph.submit, or were left by a process that has ended. Ctrl-C stops it once the runs that it is at work
-on are done; once more stops it at once, and other workers go on with them.
+Runs come from graph.submit, or were left by a process that has ended. Ctrl-C or SIGTERM stops it once the runs that it
+is at work on are done, or before their next nodes after --grace SECONDS; once more stops it at once. Other workers go
+on with them. If the store does not answer at the start, it waits for it; with --once, it fails.
 """
 
 
@@ -29,18 +31,30 @@ on are done; once more stops it at once, and other workers go on with them.
 @click.option("--max-recoveries", type=click.IntRange(min=1), default=10, show_default=True, help="As for recover.")
 @click.option("--allow-changed", is_flag=True, help="Go on even if the graph has changed since.")
 @click.option("--migrate", "renames", multiple=True, metavar="OLD=NEW", help="A node has another name since.")
+@click.option(
+    "--grace", type=click.FloatRange(min=0), metavar="SECONDS", help="When stopped, leave runs that take longer."
+)
 @common
 @asked
 def command(
-    request: Asked, graph: str, concurrency: int, every: float, once: bool, renames: tuple[str, ...], **how: Any
+    request: Asked,
+    /,
+    graph: str,
+    concurrency: int,
+    every: float,
+    once: bool,
+    grace: float | None,
+    renames: tuple[str, ...],
+    **how: Any,
 ) -> int:
     """Go on with runs as they come.
 
     They are those of a graph that nobody is at work on.
     """
-    from stategraph.cli._worker import Worker
+    from stategraph.cli._worker import Worker, load_patiently
 
-    flow = load_graph(graph)
+    load = partial(load_graph, graph)
+    flow = load() if once else load_patiently(load)
     request.check_store(flow.store)
-    worker = Worker(flow, request.screen, every, once, {**how, "migrate": parsed_renames(renames)})
-    return worker.work(concurrency)
+    how["migrate"] = parsed_renames(renames)
+    return Worker(flow, request.screen, every, once, grace, how).work(concurrency)

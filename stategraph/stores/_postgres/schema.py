@@ -114,7 +114,7 @@ def prepare(server: Server, schema: str, store: object, *, migrates: bool) -> by
         )
     version, store_id = _found(server, schema, store)
     if version < SCHEMA_VERSION and not migrates:
-        raise FormatError("", _to_do(schema, version, store))
+        raise _to_do(schema, version, store)
     if version < SCHEMA_VERSION:
         try:
             with server.transaction():
@@ -124,14 +124,19 @@ def prepare(server: Server, schema: str, store: object, *, migrates: bool) -> by
                 for statement in _statements(schema, version) if version < SCHEMA_VERSION else ():
                     server.execute(statement)
         except errors.InsufficientPrivilege as error:
-            raise FormatError("", _to_do(schema, version, store)) from error
+            raise _to_do(schema, version, store) from error
         version, store_id = _found(server, schema, store)
     return store_id
 
 
-def _to_do(schema: str, version: int, store: object) -> str:
-    todo = ";\n".join(_statements(schema, version))
-    return f"the {store} has schema {version} and needs {SCHEMA_VERSION}: an administrator has to run\n{todo};"
+def _to_do(schema: str, version: int, store: object) -> FormatError:
+    """Return the error with the statements that an administrator has to run."""
+    statements = tuple(_statements(schema, version))
+    todo = ";\n".join(statements)
+    needs = f"the {store} has schema {version} and needs {SCHEMA_VERSION}"
+    error = FormatError("", f"{needs}: an administrator has to run\n{todo};")
+    error.statements = statements
+    return error
 
 
 def _found(server: Server, schema: str, store: object) -> tuple[int, bytes]:
