@@ -12,6 +12,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import pytest
@@ -464,6 +465,66 @@ def test_sweepers_against_each_other(opened: Callable[..., Store]) -> None:
 
     assert recovered == Counter(f"run-{number}" for number in range(60))
     assert first.count(status="active") == 0
+
+
+WORKER = """
+import json, os, sys, threading, time
+from stategraph import CheckpointConfig, GraphConfig, StateGraph
+
+checkpoint = CheckpointConfig(interval=1, preserve=True, **json.loads(sys.argv[1]))
+graph = StateGraph(GraphConfig("flow", observer="noop", checkpoint=checkpoint))
+
+def hangs(state):
+    os.write(1, f"{state.run_id}\\n".encode())  # not print: threads write at the same time
+    time.sleep(600)
+
+graph.add_node("a", hangs)
+graph.set_entry_point("a")
+graph.set_exit_point("a")
+for _ in range(4):
+    threading.Thread(target=lambda: list(graph.recover())).start()
+"""
+
+
+@pytest.mark.parametrize("kind", [*SERVERS, "sqlite", "disk"])
+def test_runs_of_a_killed_worker_come_before_younger_ones(kind: str, tmp_path: Path) -> None:
+    """However much work arrives: here, each run that is gone on with submits another one."""
+    options: dict[str, Any] = {"store": kind, "options": {"path": str(tmp_path / "runs")}}
+    if kind in SERVERS:
+        options = SERVERS[kind].config(SERVERS[kind].new_place())
+    config = GraphConfig("flow", observer="noop", checkpoint=CheckpointConfig(interval=1, preserve=True, **options))
+    old, begun = [f"old-{number}" for number in range(4)], list[str]()
+
+    def works(state: State) -> dict[str, Any]:
+        begun.append(state.run_id)
+        if len(begun) == 10:
+            killed.kill()
+            killed.wait()
+        graph.submit(State(run_id=f"young-{len(begun)}"))
+        return {}
+
+    graph = StateGraph(config)
+    graph.add_node("a", works)
+    graph.set_entry_point("a")
+    graph.set_exit_point("a")
+    for run_id in old:
+        graph.submit(State(run_id=run_id))
+    killed = subprocess.Popen([sys.executable, "-c", WORKER, json.dumps(options)], stdout=subprocess.PIPE, text=True)
+    try:
+        assert killed.stdout is not None
+        assert sorted(killed.stdout.readline().strip() for _ in old) == old
+        graph.submit(State(run_id="young-0"))
+        while len(begun) < 100 and old[-1] not in begun:
+            for _ in graph.recover(limit=100 - len(begun)):
+                if old[-1] in begun:
+                    break
+    finally:
+        killed.kill()
+        killed.communicate()
+        graph.store.close()
+
+    assert [run_id for run_id in begun if run_id in old] == old
+    assert begun.index(old[-1]) <= 10 + 4  # of younger ones, no more than the one that was there in between
 
 
 def test_the_lease_of_a_config() -> None:
