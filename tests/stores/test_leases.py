@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -467,7 +468,7 @@ def test_sweepers_against_each_other(opened: Callable[..., Store]) -> None:
     assert first.count(status="active") == 0
 
 
-WORKER = """
+FLOW = """
 import json, os, sys, threading, time
 from stategraph import CheckpointConfig, GraphConfig, StateGraph
 
@@ -478,9 +479,13 @@ def hangs(state):
     os.write(1, f"{state.run_id}\\n".encode())  # not print: threads write at the same time
     time.sleep(600)
 
-graph.add_node("a", hangs)
-graph.set_entry_point("a")
-graph.set_exit_point("a")
+def flow(node):
+    graph.add_node("a", node)
+    graph.set_entry_point("a")
+    graph.set_exit_point("a")
+"""
+WORKER = f"""{FLOW}
+flow(hangs)
 for _ in range(4):
     threading.Thread(target=lambda: list(graph.recover())).start()
 """
@@ -525,6 +530,49 @@ def test_runs_of_a_killed_worker_come_before_younger_ones(kind: str, tmp_path: P
 
     assert [run_id for run_id in begun if run_id in old] == old
     assert begun.index(old[-1]) <= 10 + 4  # of younger ones, no more than the one that was there in between
+
+
+SWEEPER = f"""{FLOW}
+flow(lambda state: {{}})
+print([one.run_id for one in graph.recover()])
+"""
+USERS = """
+import subprocess, sys
+
+options, worker, sweeper = sys.argv[1:]
+
+def command(user, program):  # who reaches the servers of the tests, and sees no process of another user
+    caps = ("--inh-caps=+dac_override", "--ambient-caps=+dac_override")
+    who = (f"--reuid={user}", f"--regid={user}", "--clear-groups")
+    return ["setpriv", *who, *caps, sys.executable, "-c", program, options]
+
+owner = subprocess.Popen(command(65533, worker), stdout=subprocess.PIPE)
+assert owner.stdout.readline() == b"run\\n"
+subprocess.run(command(65534, sweeper), check=True)
+owner.kill()
+owner.wait()
+subprocess.run(command(65534, sweeper), check=True)
+"""
+# A namespace of processes of its own: to hide those of this one would hide them from all.
+HIDDEN = ("unshare", "--mount", "--pid", "--fork", "--kill-child", "sh", "-c")
+HIDDEN += ('mount -t proc -o hidepid=2 proc /proc && exec "$@"', "-")
+
+
+@pytest.mark.skipif(
+    not (shutil.which("unshare") and shutil.which("setpriv") and os.getuid() == 0)
+    or subprocess.run([*HIDDEN, "true"], check=False, capture_output=True).returncode != 0,
+    reason="hiding the processes of other users takes root on Linux",
+)
+def test_an_owner_that_proc_hides(server: LeaseServer, place: str) -> None:
+    """Is alive as long as there is such a process, whatever another user sees of it; killed, it is gone at once."""
+    options = server.config(place)
+    with server.open(place) as store:
+        make_graph({"a": lambda state: {}}, store=store, preserve=True).submit(State(run_id=RUN))
+
+    command = [*HIDDEN, sys.executable, "-c", USERS, json.dumps(options), WORKER, SWEEPER]
+    said = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, timeout=50).stdout
+
+    assert said.splitlines() == ["[]", "['run']"]
 
 
 def test_the_lease_of_a_config() -> None:
