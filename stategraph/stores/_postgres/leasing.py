@@ -51,7 +51,7 @@ _CLAIM = (
     "nested AS (UPDATE {s}.run AS r SET fence = got.fence FROM got "
     "WHERE r.run_id > got.run_id || '/#' AND r.run_id < got.run_id || '/$') "
     "SELECT pick.number, got.run_id, coalesce(got.cancelled, false), "
-    "ARRAY(SELECT number FROM {s}.run WHERE number = ANY($4) AND status = 'active') "
+    "array_to_string(ARRAY(SELECT number FROM {s}.run WHERE number = ANY($4) AND status = 'active'), ' ') "
     "FROM pick LEFT JOIN got USING (run_id)"
 )
 _WORKERS_AT = "SELECT id, host, pid, place FROM {s}.worker WHERE starts_with(place, $1::text)"
@@ -135,7 +135,10 @@ class Leasing(ABC):
     def claim(self, graph: str, worker: Worker, fence: int, tried: Sequence[int]) -> Claim | None:
         """Lease the oldest run that was left unfinished, as `Claims.claim`."""
         found = self.change("", self._of_schema(_CLAIM), (graph, worker.id, fence, list(tried)))
-        return Claim(*found[0]) if found else None
+        if not found:
+            return None
+        number, run_id, is_cancelled, left = found[0]
+        return Claim(number, run_id, is_cancelled, [*map(int, left.split())])
 
     def workers_at(self, machine: str) -> list[Worker]:
         """Return the processes of a machine that have said that they are there."""
