@@ -352,10 +352,10 @@ class CheckpointCorruptError(CheckpointError):
 
 
 class FormatError(CheckpointError):
-    """What the store holds cannot be read here.
+    """What the store holds, or what a queue carries, cannot be read here.
 
-    A newer version of stategraph wrote it, it needs a type or serializer that was not registered, or it is no store at
-    all. `statements`, where set, is the SQL that makes tables which are missing or older.
+    A newer version of stategraph wrote it, it needs a type or serializer that was not registered, or it is no store, or
+    no order of a turn, at all. `statements`, where set, is the SQL that makes tables which are missing or older.
     """
 
     statements: tuple[str, ...] = ()

@@ -16,6 +16,7 @@ import attrs
 from stategraph._drivers.options import RunCall, signal_of
 from stategraph._drivers.sync import drive
 from stategraph._engine.turning import take_turn, turn_of
+from stategraph._text.shown import shorten
 from stategraph._util.validators import is_count
 from stategraph._values.frozen import freeze_items
 from stategraph._values.ids import check_given_id
@@ -26,6 +27,7 @@ from stategraph.errors import (
     CheckpointNotFoundError,
     ConfigError,
     ExecutionError,
+    FormatError,
     MaxIterationsError,
     RunCancelledError,
     UnknownNameError,
@@ -217,11 +219,20 @@ def to_bytes(order: Order) -> bytes:
 
 
 def from_bytes(kept: bytes) -> Order:
-    """Return the order that `to_bytes` made these bytes of."""
+    """Return the order that `to_bytes` made these bytes of.
+
+    Raises:
+        FormatError: They are no order, or one with a type that is not registered here.
+        CheckpointCorruptError: The State in them is damaged.
+    """
     from stategraph.stores._codec import msgpack  # imported when used
     from stategraph.stores.toolkit import state_from_bytes
 
-    (fields,) = msgpack.decode(kept)
-    if fields["state"] is not None:
-        fields["state"] = state_from_bytes(fields["run_id"], fields["state"])
-    return Order(**fields)
+    try:
+        (fields,) = msgpack.decode(kept)
+        if fields["state"] is not None:
+            fields["state"] = state_from_bytes(fields["run_id"], fields["state"])
+        return Order(**fields)
+    except (TypeError, ValueError, LookupError) as error:
+        way_out = "take what to_bytes returned, with the same version of stategraph and the same registered types"
+        raise FormatError("", f"{shorten(kept)} is no order of a turn ({error}); {way_out}") from error

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import queue
 import select
 import socket
 import tempfile
 import threading
+from contextlib import suppress
 from pathlib import Path
 
 
@@ -93,6 +95,94 @@ class Proxy:
             one.close()
         for thread in self._threads:
             thread.join(5)
+        self._own.cleanup()
+
+
+class Pooler:
+    """Lends sessions of a server to clients, for a transaction each and in turn, as PgBouncer does in transaction mode.
+
+    Args:
+        folder: Where the socket of the server is.
+        sessions: How many there are.
+    """
+
+    def __init__(self, folder: str, sessions: int) -> None:
+        self._server, self._most = f"{folder}/{Proxy.socket_name}", sessions
+        self._own = tempfile.TemporaryDirectory(prefix="stategraph-pooler-")
+        self._listening = socket.socket(socket.AF_UNIX)
+        self._listening.bind(f"{self._own.name}/{Proxy.socket_name}")
+        self._listening.listen(50)
+        self._greeting, self._sockets = b"", [self._listening]
+        self._sessions: queue.Queue[socket.socket] = queue.Queue()
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    @property
+    def dsn(self) -> str:
+        """Where clients connect to."""
+        return f"postgresql://postgres:@/postgres?host={self._own.name}"
+
+    def _accept(self) -> None:
+        with suppress(OSError):
+            while True:
+                client, _ = self._listening.accept()
+                self._sockets.append(client)
+                size = self._read(client, 4)
+                startup = size + self._read(client, int.from_bytes(size) - 4)
+                if not self._greeting:
+                    for _ in range(self._most):
+                        self._greeting = self._opened(startup)
+                client.sendall(self._greeting)
+                threading.Thread(target=self._serve, args=(client,), daemon=True).start()
+
+    def _opened(self, startup: bytes) -> bytes:
+        """Open a session; -> what the server says of it."""
+        session = socket.socket(socket.AF_UNIX)
+        session.connect(self._server)
+        self._sockets.append(session)
+        session.sendall(startup)
+        said = b""
+        while not said.endswith(b"Z\0\0\0\5I"):
+            said += session.recv(65536)
+        self._sessions.put(session)
+        return said
+
+    def _serve(self, client: socket.socket) -> None:
+        with suppress(OSError):
+            while (said := self._message(client))[:1] != b"X":
+                session = self._sessions.get()
+                self._lend(session, client, said)
+                self._sessions.put(session)
+
+    def _lend(self, session: socket.socket, client: socket.socket, said: bytes) -> None:
+        """Hand on what a client and a session say, until the transaction is over."""
+        session.sendall(said)
+        waiting = said[:1] in b"SQ"  # questions, each of which ends with a sync or is a query
+        while True:
+            for heard in select.select([client, session], [], [])[0]:
+                said = self._message(heard)
+                (session if heard is client else client).sendall(said)
+                waiting += (said[:1] in b"SQ") if heard is client else -(said[:1] == b"Z")
+                if heard is session and said == b"Z\0\0\0\5I" and not waiting:
+                    return
+
+    def _message(self, source: socket.socket) -> bytes:
+        head = self._read(source, 5)
+        return head + self._read(source, int.from_bytes(head[1:]) - 4)
+
+    def _read(self, source: socket.socket, size: int) -> bytes:
+        said = b""
+        while len(said) < size:
+            more = source.recv(size - len(said))
+            if not more:
+                raise OSError("it is closed")
+            said += more
+        return said
+
+    def close(self) -> None:
+        """Cut all."""
+        self._listening.shutdown(socket.SHUT_RDWR)
+        for each in self._sockets:
+            each.close()
         self._own.cleanup()
 
 

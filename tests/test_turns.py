@@ -29,6 +29,7 @@ from stategraph import (
     UnknownNameError,
 )
 from stategraph._values.progress import Progress
+from stategraph.errors import FormatError
 from stategraph.stores import MemoryStore, SqliteStore
 from stategraph.turns import Order, forget, from_bytes, next_number, perform, to_bytes
 
@@ -415,6 +416,28 @@ def test_an_order_is_plain_data():
     assert repr(again.updates) == repr(order.updates)
     assert again.state is not None
     assert repr(dict(again.state)) == repr(dict(State(VALUES)))
+
+
+NO_TURNS = {
+    "nothing": b"",
+    "text": b"no turn",
+    "a number": b"\5",
+    "no order": b"\x91\1",
+    "an order without a field": b"\x91\x80",
+    "cut off": to_bytes(Order("work", "run"))[:-2],
+    "a field that is not known": to_bytes(Order("work", "run")).replace(b"labels", b"libels"),
+    "a graph without a name": to_bytes(Order("work", "run")).replace(b"\xa4work", b"\xc4\4work"),
+    "a number that is none": to_bytes(Order("work", "run", 7)).replace(b"\xa6number\7", b"\xa6number\0"),
+}
+
+
+@pytest.mark.parametrize("kept", [*NO_TURNS.values(), None, 5], ids=[*NO_TURNS, "None", "no bytes"])
+def test_bytes_that_are_no_turn(kept):
+    """The error is one of ours, and shows them."""
+    with pytest.raises(FormatError, match="is no order of a turn") as caught:
+        from_bytes(kept)
+
+    assert repr(kept)[:20].rstrip("'") in str(caught.value)
 
 
 @pytest.mark.parametrize(

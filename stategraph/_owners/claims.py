@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Protocol
 
@@ -19,22 +19,24 @@ class Claim:
 
     Attributes:
         number: How old the run is: older ones have lower numbers.
-        run_id: The run; None if somebody else was faster.
+        run_id: The run; None if another sweeper was faster.
         is_cancelled: Whether it is cancelled.
+        left: The numbers, of those that the sweeper has tried, whose runs are still active.
     """
 
     number: int
     run_id: str | None
     is_cancelled: bool
+    left: list[int]
 
 
 class Claims(Protocol):
     """Leases runs that were left unfinished."""
 
-    def claim(self, graph: str, worker: Worker, fence: int, after: int) -> Claim | None:
-        """Lease the oldest active run of a graph that nobody has, with a higher number than this one.
+    def claim(self, graph: str, worker: Worker, fence: int, tried: Sequence[int]) -> Claim | None:
+        """Lease the oldest active run of a graph that no process owns which is there, but for those with these numbers.
 
-        Whoever claims at the same time is not waited for, but comes to another run. None if there is no such run.
+        Runs that others claim at the same time are not waited for. None if there is no such run.
         """
 
     def workers_at(self, machine: str) -> list[Worker]:
@@ -42,19 +44,24 @@ class Claims(Protocol):
 
 
 def claimed(claims: Claims, owners: LeaseHolds, graph: str) -> Iterator[Hold]:
-    """Own one run after the other that was left unfinished; each is let go of before the next at the latest."""
-    owners.forget_ended(claims.workers_at)
-    number = 0
+    """Own one run after the other that was left unfinished; each is let go of before the next at the latest.
+
+    Each is the oldest there is by then, those of processes that have died since included. No run is tried twice.
+    """
+    tried: list[int] = []
     while True:
         hold = Hold("")
         try:
+            owners.forget_ended(claims.workers_at)
             worker, hold.holds, hold.fence = owners.present(), owners, new_fence()
-            claim = claims.claim(graph, worker, hold.fence, number)
+            claim = claims.claim(graph, worker, hold.fence, tried)
             if claim is None or claim.run_id is None:
                 hold.fence = 0
             if claim is None:
                 return
-            number, hold.run_id = claim.number, claim.run_id or ""
+            if claim.run_id is None:
+                continue
+            tried, hold.run_id = [*claim.left, claim.number], claim.run_id
             if _is_taken(hold, owners):
                 hold.is_settled, hold.is_cancelled = True, claim.is_cancelled
                 yield hold
@@ -63,7 +70,7 @@ def claimed(claims: Claims, owners: LeaseHolds, graph: str) -> Iterator[Hold]:
 
 
 def _is_taken(hold: Hold, owners: LeaseHolds) -> bool:
-    """Make this the hold on its run, if it has come to one, and nobody in this process writes to that by hand."""
+    """Make this the hold on its run, unless another thread of this process writes to that by hand."""
     with suppress(RunBusyError):
-        return bool(hold.run_id) and owners.take(hold, take_over=False) is None
+        return owners.take(hold, take_over=False) is None
     return False

@@ -367,29 +367,42 @@ def new_fence() -> int:
 
 
 def _this_worker() -> Worker:
-    return Worker(os.urandom(9).hex(), host_name(), os.getpid(), f"{_machine()}/{_begun(os.getpid())}")
+    return Worker(os.urandom(9).hex(), host_name(), os.getpid(), f"{_machine()}/{_begun(os.getpid()) or ''}")
 
 
 @cache
 def _machine() -> str:
-    """Return what tells this machine, since it was started, from all others; empty where nothing does."""
+    """Return the name of this machine, since it was started, and of this namespace of processes.
+
+    It is empty where there is no such name, or where the files in /proc are those of another namespace.
+    """
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-        return f"{boot}/{os.readlink('/proc/self/ns/pid')}"  # noqa: PTH115 - it is no path
+        is_ours = os.readlink("/proc/self") == str(os.getpid())  # noqa: PTH115 - it is no path
+        return f"{boot}/{os.readlink('/proc/self/ns/pid')}" if is_ours else ""  # noqa: PTH115 - nor this
     except OSError:
         return ""
 
 
-def _begun(pid: int) -> str:
-    """Return when a process of this machine began; empty if it has ended, or that cannot be told."""
+def _begun(pid: int) -> str | None:
+    """Return when a process of this machine began; empty if it is a zombie, None where /proc does not say."""
     try:
         state, *about = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
-    except (OSError, ValueError):
-        return ""
+    except OSError:
+        return None
     return "" if state in ("Z", "X") else about[18]
 
 
 def _has_ended(worker: Worker) -> bool:
     """Return whether a process has ended for sure: it was on this machine, and is there no more."""
     machine, _, begun = worker.place.rpartition("/")
-    return bool(machine) and machine == _machine() and bool(begun) and _begun(worker.pid) != begun
+    if not machine or machine != _machine():
+        return False
+    try:
+        os.kill(worker.pid, 0)  # sends nothing
+    except ProcessLookupError:
+        return True
+    except PermissionError:  # a process of another user, and /proc may hide it
+        pass
+    now = _begun(worker.pid)
+    return now is not None and now != begun != ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import pytest
@@ -458,6 +460,113 @@ def test_sweepers_against_each_other(opened: Callable[..., Store]) -> None:
 
     assert recovered == Counter(f"run-{number}" for number in range(60))
     assert first.count(status="active") == 0
+
+
+FLOW = """
+import json, os, sys, threading, time
+from stategraph import CheckpointConfig, GraphConfig, StateGraph
+
+checkpoint = CheckpointConfig(interval=1, preserve=True, **json.loads(sys.argv[1]))
+graph = StateGraph(GraphConfig("flow", observer="noop", checkpoint=checkpoint))
+
+def hangs(state):
+    os.write(1, f"{state.run_id}\\n".encode())  # not print: threads write at the same time
+    time.sleep(600)
+
+def flow(node):
+    graph.add_node("a", node)
+    graph.set_entry_point("a")
+    graph.set_exit_point("a")
+"""
+WORKER = f"""{FLOW}
+flow(hangs)
+for _ in range(4):
+    threading.Thread(target=lambda: list(graph.recover())).start()
+"""
+
+
+@pytest.mark.parametrize("kind", [*SERVERS, "sqlite", "disk"])
+def test_runs_of_a_killed_worker_come_before_younger_ones(kind: str, tmp_path: Path) -> None:
+    """However much work arrives: here, each run that is gone on with submits another one."""
+    options: dict[str, Any] = {"store": kind, "options": {"path": str(tmp_path / "runs")}}
+    if kind in SERVERS:
+        options = SERVERS[kind].config(SERVERS[kind].new_place())
+    config = GraphConfig("flow", observer="noop", checkpoint=CheckpointConfig(interval=1, preserve=True, **options))
+    old, begun = [f"old-{number}" for number in range(4)], list[str]()
+
+    def works(state: State) -> dict[str, Any]:
+        begun.append(state.run_id)
+        if len(begun) == 10:
+            killed.kill()
+            killed.wait()
+        graph.submit(State(run_id=f"young-{len(begun)}"))
+        return {}
+
+    graph = StateGraph(config)
+    graph.add_node("a", works)
+    graph.set_entry_point("a")
+    graph.set_exit_point("a")
+    for run_id in old:
+        graph.submit(State(run_id=run_id))
+    killed = subprocess.Popen([sys.executable, "-c", WORKER, json.dumps(options)], stdout=subprocess.PIPE, text=True)
+    try:
+        assert killed.stdout is not None
+        assert sorted(killed.stdout.readline().strip() for _ in old) == old
+        graph.submit(State(run_id="young-0"))
+        while len(begun) < 100 and old[-1] not in begun:
+            for _ in graph.recover(limit=100 - len(begun)):
+                if old[-1] in begun:
+                    break
+    finally:
+        killed.kill()
+        killed.communicate()
+        graph.store.close()
+
+    assert [run_id for run_id in begun if run_id in old] == old
+    assert begun.index(old[-1]) <= 10 + 4  # of younger ones, no more than the one that was there in between
+
+
+SWEEPER = f"""{FLOW}
+flow(lambda state: {{}})
+print([one.run_id for one in graph.recover()])
+"""
+USERS = """
+import subprocess, sys
+
+options, worker, sweeper = sys.argv[1:]
+
+def command(user, program):  # who reaches the servers of the tests, and sees no process of another user
+    caps = ("--inh-caps=+dac_override", "--ambient-caps=+dac_override")
+    who = (f"--reuid={user}", f"--regid={user}", "--clear-groups")
+    return ["setpriv", *who, *caps, sys.executable, "-c", program, options]
+
+owner = subprocess.Popen(command(65533, worker), stdout=subprocess.PIPE)
+assert owner.stdout.readline() == b"run\\n"
+subprocess.run(command(65534, sweeper), check=True)
+owner.kill()
+owner.wait()
+subprocess.run(command(65534, sweeper), check=True)
+"""
+# A namespace of processes of its own: to hide those of this one would hide them from all.
+HIDDEN = ("unshare", "--mount", "--pid", "--fork", "--kill-child", "sh", "-c")
+HIDDEN += ('mount -t proc -o hidepid=2 proc /proc && exec "$@"', "-")
+
+
+@pytest.mark.skipif(
+    not (shutil.which("unshare") and shutil.which("setpriv") and os.getuid() == 0)
+    or subprocess.run([*HIDDEN, "true"], check=False, capture_output=True).returncode != 0,
+    reason="hiding the processes of other users takes root on Linux",
+)
+def test_an_owner_that_proc_hides(server: LeaseServer, place: str) -> None:
+    """Is alive as long as there is such a process, whatever another user sees of it; killed, it is gone at once."""
+    options = server.config(place)
+    with server.open(place) as store:
+        make_graph({"a": lambda state: {}}, store=store, preserve=True).submit(State(run_id=RUN))
+
+    command = [*HIDDEN, sys.executable, "-c", USERS, json.dumps(options), WORKER, SWEEPER]
+    said = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, timeout=50).stdout
+
+    assert said.splitlines() == ["[]", "['run']"]
 
 
 def test_the_lease_of_a_config() -> None:

@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -30,7 +31,7 @@ from stategraph.errors import CheckpointSaveError, FormatError
 from stategraph.stores import Policy, PostgresStore
 from stategraph.stores._rows.committer import Committer
 from stategraph.stores._rows.records import WriteBatch
-from tests.postgres_proxy import Proxy, folder_of
+from tests.postgres_proxy import Pooler, Proxy, folder_of
 from tests.postgres_server import crash, dsn, new_schema, new_server, open_postgres
 
 pytestmark = pytest.mark.timeout(60)
@@ -471,6 +472,30 @@ class TestOpening:
                 connection, [("SELECT current_setting('synchronous_commit'), current_setting('lock_timeout')", ())]
             )
         assert within == [[("on", "1s")]]
+
+    @pytest.mark.parametrize("prepare", [True, False])
+    def test_clients_that_share_sessions(self, opened: Callable[..., PostgresStore], prepare: bool) -> None:
+        """Each statement is the one that was asked for, whatever another client has prepared in the session."""
+        pooler = Pooler(folder_of(dsn()), sessions=2)
+        first, second = (opened(dsn=pooler.dsn, prepare=prepare) for _ in range(2))
+        for number in range(8):  # other statements first: the clients would number them differently
+            assert second.count(status="active") == 0
+            assert second.runs(graph="none", limit=number + 1) == []
+
+        runs = {f"{n}-{m}": chain_of(9, store) for n, store in enumerate((first, second)) for m in range(4)}
+        raised = in_threads(*(partial(graph.execute, State(run_id=run_id)) for run_id, graph in runs.items()))
+        first.save_many([numbered("many", step, text="x" * step) for step in range(1, 30)])
+
+        assert raised == []
+        for run_id in runs:
+            state = second.load(run_id)
+            assert state == first.load(run_id)
+            assert (state.step, state.status) == (9, RunStatus.COMPLETED)
+        assert second.load("many")["text"] == "x" * 29
+        assert first.count() == second.count() == 9
+        first.close()
+        second.close()
+        pooler.close()
 
     def test_a_closed_store(self, store: PostgresStore) -> None:
         """Says so, for reading and for writing."""

@@ -284,6 +284,30 @@ class TestSweepers:
         told = other.history(RUN)[-1]
         assert (told.kind, told.by) == ("cancel", "ada")
 
+    def test_a_claim_whose_answer_is_lost(self, opened: Callable[..., PostgresStore]) -> None:
+        """It is made once more, and comes to the same run: no other one stays leased."""
+
+        class CutsTheFirstClaim(Proxy):
+            claims = 0
+
+            def is_trip(self, said: bytes, is_server: bool) -> bool:
+                if b"SKIP LOCKED" in said and not is_server:
+                    self.claims += 1
+                    self.mode = "cut after" if self.claims == 1 else self.mode
+                return super().is_trip(said, is_server)
+
+        run_ids = leave_unfinished(opened(), 3)
+        proxy = CutsTheFirstClaim(folder_of(dsn()))
+        store = opened(dsn=proxy.dsn)
+
+        swept = [one.run_id for one in make_graph(WORK, store=store, preserve=True).recover()]
+
+        assert proxy.claims > len(run_ids)
+        assert swept == run_ids
+        store.close()
+        proxy.close()
+
+    @pytest.mark.inside
     def test_a_claim_that_is_cut_off(self, opened: Callable[..., PostgresStore], schema: str) -> None:
         """Is let go of, though nobody knows what it came to."""
         store = opened()

@@ -43,7 +43,6 @@ def command(
     concurrency: int,
     every: float,
     once: bool,
-    grace: float | None,
     renames: tuple[str, ...],
     **how: Any,
 ) -> int:
@@ -57,4 +56,4 @@ def command(
     flow = load() if once else load_patiently(load)
     request.check_store(flow.store)
     how["migrate"] = parsed_renames(renames)
-    return Worker(flow, request.screen, every, once, grace, how).work(concurrency)
+    return Worker(flow, request.screen, every, once, how.pop("grace"), how).work(concurrency)

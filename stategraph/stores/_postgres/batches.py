@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
 from stategraph._values.ids import given_id, nested_range
+from stategraph.stores._postgres.prepared import Asked
 from stategraph.stores._postgres.statements import Cut, Put, save
 from stategraph.stores._rows.records import MAX_STEP, WriteBatch
 from stategraph.stores._rows.sql_columns import lasting_values, row_values, run_values, step_values
 from stategraph.stores._servers.guards import fence_of
-
-Asked: TypeAlias = tuple[str, Sequence[Any]]
-"""A statement and its values."""
 
 
 def asked(schema: str, batch: WriteBatch) -> Asked:

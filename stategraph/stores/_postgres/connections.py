@@ -31,11 +31,11 @@ class Connection(psycopg.Connection[Any]):
 
     Attributes:
         give_up: When to give up, by the monotonic clock.
-        prepared: The statements that are prepared in the session, if it is known to be the same the next time.
+        prepared: Asks statements of the session.
     """
 
     give_up = float("inf")
-    prepared: Prepared | None = None
+    prepared: Prepared
 
     def wait(self, gen: Any, interval: float = 0.1, timeout: float | None = None) -> Any:
         """Carry on until the server has answered."""
@@ -83,7 +83,7 @@ def connected(dsn: str, patience: float, give_up: float, *, prepares: bool) -> C
     connection = Connection.connect(
         dsn,
         autocommit=True,
-        prepare_threshold=2 if prepares else None,
+        prepare_threshold=None,  # see `Prepared`
         cursor_factory=psycopg.RawCursor,
         connect_timeout=timeout,
         fallback_application_name="stategraph",
@@ -94,9 +94,9 @@ def connected(dsn: str, patience: float, give_up: float, *, prepares: bool) -> C
         # Every int has the same type: else a statement would be prepared anew for every size of a number.
         connection.adapters.register_dumper(int, Int8Dumper)
         _check(connection)
+        connection.prepared = Prepared(connection, prepares=prepares)
         if prepares:
             _set(connection, patience)
-            connection.prepared = Prepared(connection)
     except BaseException:
         connection.discard()
         raise

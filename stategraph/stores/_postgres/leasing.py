@@ -34,10 +34,14 @@ _CLAIM = (
     "WITH now AS MATERIALIZED (SELECT clock_timestamp() AS at), "
     # A run that another sweeper claims right now is locked by it, and left to it.
     "pick AS MATERIALIZED (SELECT r.number, r.run_id, l.fence FROM {s}.run AS r LEFT JOIN {s}.lease AS l "
-    "ON l.run_id = r.run_id AND l.worker IS NOT NULL WHERE r.status = 'active' AND r.graph = $1::text "
-    "AND r.number > $4::bigint AND strpos(r.run_id, '/#') = 0 AND NOT EXISTS "
-    "(SELECT FROM {s}.worker AS w, now WHERE w.id = l.worker AND w.until > now.at) "
-    "ORDER BY r.number LIMIT 1 FOR UPDATE OF r SKIP LOCKED), "
+    "ON l.run_id = r.run_id AND l.worker IS NOT NULL WHERE r.graph = $1::text "
+    # By the index of the status: with an = the planner may read all runs by their numbers, the complete ones first.
+    "AND r.status BETWEEN 'active' AND 'active' "
+    "AND r.number NOT IN (SELECT unnest($4::bigint[])) AND strpos(r.run_id, '/#') = 0 "
+    # Its own fence: a claim whose answer was lost is made once more, and comes to the same run.
+    "AND (l.fence = $3::bigint OR NOT EXISTS "
+    "(SELECT FROM {s}.worker AS w, now WHERE w.id = l.worker AND w.until > now.at)) "
+    "ORDER BY r.status, r.number LIMIT 1 FOR UPDATE OF r SKIP LOCKED), "
     # One that was claimed a moment ago has another fence by now than the one that this statement began with.
     "got AS (INSERT INTO {s}.lease AS l (run_id, worker, fence, since_ns, cancelled) "
     f"SELECT run_id, $2::text, $3::bigint, {_NOW_NS}, false FROM pick ON CONFLICT (run_id) DO UPDATE "
@@ -46,7 +50,9 @@ _CLAIM = (
     "own AS (UPDATE {s}.run AS r SET fence = got.fence FROM got WHERE r.run_id = got.run_id), "
     "nested AS (UPDATE {s}.run AS r SET fence = got.fence FROM got "
     "WHERE r.run_id > got.run_id || '/#' AND r.run_id < got.run_id || '/$') "
-    "SELECT pick.number, got.run_id, coalesce(got.cancelled, false) FROM pick LEFT JOIN got USING (run_id)"
+    "SELECT pick.number, got.run_id, coalesce(got.cancelled, false), "
+    "array_to_string(ARRAY(SELECT number FROM {s}.run WHERE number = ANY($4) AND status = 'active'), ' ') "
+    "FROM pick LEFT JOIN got USING (run_id)"
 )
 _WORKERS_AT = "SELECT id, host, pid, place FROM {s}.worker WHERE starts_with(place, $1::text)"
 _FREE_CLAIMED = (
@@ -126,10 +132,13 @@ class Leasing(ABC):
         until = None if until_ns is None else clock.to_datetime(until_ns)
         return Lease(fence, worker, clock.to_datetime(since_ns), until, is_running)
 
-    def claim(self, graph: str, worker: Worker, fence: int, after: int) -> Claim | None:
+    def claim(self, graph: str, worker: Worker, fence: int, tried: Sequence[int]) -> Claim | None:
         """Lease the oldest run that was left unfinished, as `Claims.claim`."""
-        found = self.change("", self._of_schema(_CLAIM), (graph, worker.id, fence, after))
-        return Claim(*found[0]) if found else None
+        found = self.change("", self._of_schema(_CLAIM), (graph, worker.id, fence, list(tried)))
+        if not found:
+            return None
+        number, run_id, is_cancelled, left = found[0]
+        return Claim(number, run_id, is_cancelled, [*map(int, left.split())])
 
     def workers_at(self, machine: str) -> list[Worker]:
         """Return the processes of a machine that have said that they are there."""

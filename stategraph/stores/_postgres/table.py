@@ -15,7 +15,7 @@ from stategraph._values.ids import given_id, nested_range
 from stategraph.errors import CheckpointCorruptError, CheckpointError, CheckpointSaveError
 from stategraph.stores._checks import RunFilter
 from stategraph.stores._postgres import statements as sql
-from stategraph.stores._postgres.batches import Asked, asked
+from stategraph.stores._postgres.batches import asked
 from stategraph.stores._postgres.connections import (
     Connection,
     Server,
@@ -33,6 +33,7 @@ from stategraph.stores._postgres.failures import (
     is_stalled,
 )
 from stategraph.stores._postgres.leasing import Leasing
+from stategraph.stores._postgres.prepared import Asked
 from stategraph.stores._postgres.schema import prepare, quoted
 from stategraph.stores._rows.records import MAX_STEP, CheckpointRecord, RunRecord, Unreadable, WriteBatch
 from stategraph.stores._rows.sql_columns import COLUMNS, run_of, run_or_unreadable
@@ -129,12 +130,8 @@ class PostgresTable(Leasing, Table):
 
     def query(self, run_id: str, statement: str, values: Sequence[Any]) -> list[Any]:
         """Return all that a statement finds."""
-
-        def found(server: Server) -> list[Any]:
-            return server.execute(statement, values, binary=True).fetchall()
-
         with while_sure(self.owners, self._patience, (run_id,)) as patience:
-            return self._ask(run_id, found, patience=patience)
+            return self._ask(run_id, lambda server: server.prepared.found([(statement, values)])[0], patience=patience)
 
     def change(self, run_id: str, statement: str, values: Sequence[Any], patience: float | None = None) -> list[Any]:
         """Return what a statement finds that writes, and may be made twice."""
@@ -142,16 +139,10 @@ class PostgresTable(Leasing, Table):
 
     def _written(self, server: Server, several: Sequence[Asked]) -> list[list[Any]]:
         """Return what each of several statements finds, which are made in one transaction and one round trip."""
-        if len(several) == 1 and server.prepared is not None:
-            return [server.prepared.found(*several[0])]
         settings: list[Asked] = []
         if not self._prepares:  # behind a pooler, the next transaction may be in another session
             settings += (set_here(*one) for one in of_transaction(self._patience))
-        with server.pipeline():  # which is one transaction, up to its end
-            for one in settings:
-                server.execute(*one)
-            cursors = [server.execute(*one, binary=True) for one in several]
-        return [cursor.fetchall() for cursor in cursors]
+        return server.prepared.found([*settings, *several])[len(settings) :]
 
     # ------------------------------------------------------------------ threads and processes
 
@@ -204,7 +195,7 @@ class PostgresTable(Leasing, Table):
     def _is_there(self, server: Server, batch: WriteBatch) -> bool:
         """Return whether a run is as a batch makes it: its seal covers all that it is, its version too."""
         select = f"SELECT seal FROM {self._schema}.run WHERE run_id = $1::text"
-        return server.execute(select, (batch.run.run_id,), binary=True).fetchone() == (batch.run.seal,)
+        return server.prepared.found([(select, (batch.run.run_id,))])[0] == [(batch.run.seal,)]
 
     # ------------------------------------------------------------------ removing
 
