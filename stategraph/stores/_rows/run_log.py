@@ -334,17 +334,22 @@ class RunLog:
         batch = self.runs.guarded(batch) if NESTED in batch.run.run_id else batch
         if self.gathering.batches is not None and batch.run.run_id in self.gathering.run_ids:
             self.gathering.batches.append(batch)
+            if batch.old is None:  # whatever is saved of the run until this is committed belongs to it
+                self.known.promised.setdefault(batch.run.run_id, batch.run.incarnation)
             return True
         try:
             is_written = self.commits.commit(batch) or (self.is_settled(batch.hold) and self.commits.commit(batch))
         except CheckpointError as error:
             error.run_id = error.run_id or batch.run.run_id
             raise
-        if not is_written and batch.hold is not None and self.has_lost(batch.hold):
+        if is_written:
+            if batch.old is None:
+                self.known.promised.pop(batch.run.run_id, None)
+            return True
+        if batch.hold is not None and self.has_lost(batch.hold):
             raise lost(batch.hold.run_id)
-        if not is_written:
-            self.check_kept(batch)
-        return is_written
+        self.check_kept(batch)
+        return False
 
     def check_kept(self, refused: WriteBatch) -> None:
         """Raise StepConflictError if the store has lost what it had of a run, which others have not deleted."""

@@ -38,7 +38,8 @@ class KnownRuns:
 
     Attributes:
         incarnations: Those of runs that are not nested, as far as they are remembered.
-        promised: Those with which runs are to begin that have nested runs already, and do not exist yet.
+        promised: Those with which runs are to begin that do not exist yet: they have nested runs already, or their
+            first States wait to be committed.
     """
 
     def __init__(self) -> None:
@@ -63,7 +64,7 @@ class KnownRuns:
             self._newest.move_to_end(run.run_id)
             if self.incarnations.get(run.run_id) != run.incarnation and not is_nested_id(run.run_id):
                 _put_last(self.incarnations, run.run_id, run.incarnation)
-            if self.promised:
+            if self.promised and self.promised.get(run.run_id) != run.incarnation:  # others have begun it
                 self.promised.pop(run.run_id, None)
             if self._policies and self._policies.get(run.run_id) == run.policy:
                 del self._policies[run.run_id]  # from now on the store itself knows it
@@ -198,7 +199,7 @@ class Runs:
         outer = self.find(outer_id)
         if outer is not None:
             return self._as_known(outer_id, outer.incarnation)
-        if self._known.incarnations.get(outer_id) is not None:
+        if outer_id not in self._known.promised and self._known.incarnations.get(outer_id) is not None:
             raise _deleted(outer_id)
         # Durability "exit" saves nested runs before the run itself.
         return self._known.promise(outer_id)

@@ -28,6 +28,9 @@ def save_together(log: RunLog, calls: Sequence[Saving]) -> list[Saved]:
     saved: list[Saved] = []
     for batches in gathered:
         became = [(batch, next(outcomes)) for batch in batches or ()]
+        for batch, outcome in became:
+            if batch.old is None and outcome is True:
+                log.known.promised.pop(batch.run.run_id, None)
         unsaved = next((one for one in became if one[1] is not True), None)
         if unsaved is not None:
             for batch, _ in became:
