@@ -58,7 +58,7 @@ class CheckpointStore(ABC):
 
         Raises:
             ValueError: the step or the revision is not a non-negative int.
-            CheckpointNotFoundError: there is no such run, or no such step of it.
+            CheckpointNotFoundError: there is no such run, or no such step or revision of it.
             CheckpointCorruptError: it is damaged.
             FormatError: a newer version of stategraph wrote it, or it holds a type that is not registered here.
         """
