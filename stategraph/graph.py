@@ -340,6 +340,7 @@ class StateGraph(GraphBuilder):
         Raises:
             CheckpointNotFoundError: there is no such run.
             RunCompleteError: it is complete.
+            RunLostError: others took the run while this was under way; nothing has been changed.
         """
         from stategraph._engine.calling import cancel  # imported when used
 

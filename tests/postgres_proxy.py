@@ -156,7 +156,7 @@ class Pooler:
     def _lend(self, session: socket.socket, client: socket.socket, said: bytes) -> None:
         """Hand on what a client and a session say, until the transaction is over."""
         session.sendall(said)
-        waiting = said[:1] in b"SQ"  # questions, each of which ends with a sync or is a query
+        waiting = int(said[:1] in b"SQ")  # questions, each of which ends with a sync or is a query
         while True:
             for heard in select.select([client, session], [], [])[0]:
                 said = self._message(heard)

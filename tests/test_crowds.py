@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import pytest
 
-from stategraph import RunCancelledError, State
+from stategraph import InterruptNode, MapNode, ParallelNode, RunCancelledError, State
 from stategraph.errors import CheckpointSaveError, NotSerializableError, RunLostError, StepConflictError
 from stategraph.stores.sqlite import SqliteStore
 from tests.conftest import make_store
@@ -75,6 +75,49 @@ def test_they_end_as_one_by_one(store: Any, how: str, are_async: bool, tmp_path:
             assert steady(final) == steady(alone.execute(State({"n": n}, run_id=f"run-{n}")))
             for one, expected in zip(store.history(f"run-{n}"), other.history(f"run-{n}"), strict=True):
                 assert (one.step, one.status, one.kind) == (expected.step, expected.status, expected.kind)
+
+
+@pytest.mark.parametrize("how", HOW)
+@pytest.mark.parametrize("runs", [1, 8])
+def test_runs_whose_parts_are_graphs(store: Any, how: str, runs: int) -> None:
+    """Parts that save before their run does, several at a time, belong to one run, which none takes for deleted."""
+
+    def inner(key: str) -> Any:
+        async def double(state: State) -> dict[str, Any]:
+            return {key: 2 * state["n"]}
+
+        return make_graph({"double": double}, store=store, name=key, **HOW[how]).as_node()
+
+    nodes = {
+        **async_traces("a"),
+        "items": MapNode(inner("doubled"), "list", "items"),
+        "branches": ParallelNode({"left": inner("left"), "right": inner("right")}),
+        **async_traces("z"),
+    }
+    graph = make_graph(nodes, store=store, preserve=True, **HOW[how])
+
+    async def main() -> list[Any]:
+        some = [State({"n": n, "list": [{"n": item} for item in range(3)]}, run_id=f"run-{n}") for n in range(runs)]
+        return await asyncio.gather(*[graph.aexecute(state) for state in some], return_exceptions=True)
+
+    for n, final in enumerate(in_time(main)):
+        assert isinstance(final, State), final
+        assert [item["doubled"] for item in final["items"]] == [0, 2, 4]
+        assert final["left"] == final["right"] == 2 * n
+        assert store.load(f"run-{n}") == final
+    assert {one.run_id for one in store.runs(status="completed")} == {f"run-{n}" for n in range(runs)}
+
+
+@pytest.mark.parametrize("how", HOW)
+def test_runs_that_pause_early(store: Any, how: str) -> None:
+    """Those whose first States are saved in one go are stored as paused, and go on."""
+    nodes = {**async_traces("a"), "ask": InterruptNode("n", "answer"), **async_traces("z")}
+    graph = make_graph(nodes, store=store, preserve=True, **HOW[how])
+    found = crowd(graph)
+
+    assert [str(one.status) if isinstance(one, State) else one for one in found] == ["paused"] * RUNS
+    assert {one.run_id for one in store.runs(status="paused")} == {f"run-{n}" for n in range(RUNS)}
+    assert graph.resume("run-3", {"answer": "yes"})["trace"] == ["a", "z"]
 
 
 @pytest.mark.parametrize("durability", ["sync", "async"])

@@ -58,7 +58,7 @@ class CheckpointStore(ABC):
 
         Raises:
             ValueError: the step or the revision is not a non-negative int.
-            CheckpointNotFoundError: there is no such run, or no such step of it.
+            CheckpointNotFoundError: there is no such run, or no such step or revision of it.
             CheckpointCorruptError: it is damaged.
             FormatError: a newer version of stategraph wrote it, or it holds a type that is not registered here.
         """
@@ -72,6 +72,7 @@ class CheckpointStore(ABC):
 
         Raises:
             RunBusyError: somebody owns the run.
+            RunLostError: others took the run while this was under way; nothing has been changed.
         """
 
     @abstractmethod
@@ -251,6 +252,7 @@ class CheckpointStore(ABC):
 
         Raises:
             RunBusyError: somebody owns the run.
+            RunLostError: others took the run while this was under way; nothing has been changed.
             CheckpointNotFoundError: the run, or this step of it, is not kept.
         """
         from stategraph.stores import _defaults
@@ -268,6 +270,7 @@ class CheckpointStore(ABC):
         Raises:
             CheckpointNotFoundError: there is no such run.
             RunCompleteError: it is complete.
+            RunLostError: others took the run while this was under way; nothing has been changed.
         """
         from stategraph.stores import _defaults
 

@@ -548,8 +548,10 @@ owner.wait()
 subprocess.run(command(65534, sweeper), check=True)
 """
 # A namespace of processes of its own: to hide those of this one would hide them from all.
-HIDDEN = ("unshare", "--mount", "--pid", "--fork", "--kill-child", "sh", "-c")
-HIDDEN += ('mount -t proc -o hidepid=2 proc /proc && exec "$@"', "-")
+HIDDEN = [
+    *("unshare", "--mount", "--pid", "--fork", "--kill-child", "sh", "-c"),
+    *('mount -t proc -o hidepid=2 proc /proc && exec "$@"', "-"),
+]
 
 
 @pytest.mark.skipif(

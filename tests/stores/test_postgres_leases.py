@@ -307,7 +307,6 @@ class TestSweepers:
         store.close()
         proxy.close()
 
-    @pytest.mark.inside
     def test_a_claim_that_is_cut_off(self, opened: Callable[..., PostgresStore], schema: str) -> None:
         """Is let go of, though nobody knows what it came to."""
         store = opened()

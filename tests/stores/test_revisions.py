@@ -160,6 +160,28 @@ class TestRevisions:
         with pytest.raises(ValueError, match="revision"):
             store.load("a", 1, -1)
 
+    @pytest.mark.parametrize("policy", [_FULL, Policy("latest")], ids=lambda policy: policy.retention)
+    @pytest.mark.parametrize("saves", [1, 3])
+    @pytest.mark.parametrize("step", [None, 1])
+    def test_a_revision_of_the_newest_step_that_is_not_there(
+        self, kind: str, policy: Policy, saves: int, step: int | None, tmp_path: Path
+    ) -> None:
+        """It is not found, whatever asks for it: nothing is damaged."""
+        store = opened(kind, tmp_path)
+        store.retain("a", policy)
+        for n in range(saves):
+            store.amend(State({"n": n}, run_id="a", step=1))
+
+        for asked in (
+            lambda: store.load("a", step, saves),
+            lambda: store.fork("a", "b", step, saves),
+            lambda: store.rollback("a", 1, saves),
+        ):
+            with pytest.raises(CheckpointNotFoundError):
+                asked()
+        assert store.list() == ["a"]
+        assert store.load("a")["n"] == saves - 1
+
     def test_other_retentions_replace(self, kind: str, tmp_path: Path) -> None:
         """As many rows as steps, whatever is saved again."""
         store = opened(kind, tmp_path)

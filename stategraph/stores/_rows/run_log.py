@@ -118,11 +118,13 @@ class RunLog:
 
     def _loaded(self, step: int | None, revision: int | None, run: RunRecord) -> tuple[State, CheckpointRecord] | None:
         """Return the State of a step (None: the newest), and its row; None if others write to the run meanwhile."""
-        at = None if step is None and revision is None else self._find(run, step, revision)
+        if step is None and revision is not None:
+            step = run.step
+        at = None if step is None else self._find(run, step, revision)
         rows, after = self._read(run, at, revision)
         if at is None and rows and not self.is_newest(run, rows[-1]):  # or one that is saved fast is never read
             rows = self.table.chain(run.run_id, run.sequence)
-        if not rows:
+        if not rows and (step, at) != (run.sequence, _NOWHERE):  # else the newest step has no such revision
             self.check_absent(run, step if at == _NOWHERE else at)
         if not rows or (at is not None and not self._is_visible(run, at)):
             if self.is_stale(run):
@@ -152,9 +154,8 @@ class RunLog:
         """Return whether nothing that was saved of a run is ever replaced."""
         return self.known.policy_of(run.run_id if run else run_id, run).keeps_all
 
-    def _find(self, run: RunRecord, step: int | None, revision: int | None) -> int:
+    def _find(self, run: RunRecord, step: int, revision: int | None) -> int:
         """Return the sequence number of the newest revision of a step, or of this one."""
-        step = run.step if step is None else step
         ahead = run.sequence - run.step
         if not ahead:  # as in most runs: there is one checkpoint of each step
             return _NOWHERE if revision else step
@@ -337,11 +338,12 @@ class RunLog:
         except CheckpointError as error:
             error.run_id = error.run_id or batch.run.run_id
             raise
-        if not is_written and batch.hold is not None and self.has_lost(batch.hold):
+        if is_written:
+            return True
+        if batch.hold is not None and self.has_lost(batch.hold):
             raise lost(batch.hold.run_id)
-        if not is_written:
-            self.check_kept(batch)
-        return is_written
+        self.check_kept(batch)
+        return False
 
     def _is_written(self, batch: WriteBatch) -> bool:
         (outcome,) = self.commit([batch])

@@ -38,7 +38,8 @@ class KnownRuns:
 
     Attributes:
         incarnations: Those of runs that are not nested, as far as they are remembered.
-        promised: Those with which runs are to begin that have nested runs already, and do not exist yet.
+        promised: Those with which runs are to begin that do not exist yet: they have nested runs already, or their
+            first States wait to be committed.
     """
 
     def __init__(self) -> None:
@@ -110,6 +111,8 @@ class KnownRuns:
 
     def promise(self, run_id: str) -> bytes:
         """Return the incarnation with which a run is to begin, from now on."""
+        if len(self.promised) > _MOST_REMEMBERED:  # of runs whose first saves have failed
+            self.promised.clear()
         return self.promised.setdefault(run_id, new_incarnation())
 
     # ------------------------------------------------------------------ retention
@@ -193,12 +196,12 @@ class Runs:
             StepConflictError: it is nested in another run than the one that was saved or loaded here.
         """
         if not is_nested_id(run_id):
-            return self._known.promised.get(run_id) or new_incarnation()
+            return self._known.promise(run_id)
         outer_id = given_id(run_id)
         outer = self.find(outer_id)
         if outer is not None:
             return self._as_known(outer_id, outer.incarnation)
-        if self._known.incarnations.get(outer_id) is not None:
+        if outer_id not in self._known.promised and self._known.incarnations.get(outer_id) is not None:
             raise _deleted(outer_id)
         # Durability "exit" saves nested runs before the run itself.
         return self._known.promise(outer_id)
