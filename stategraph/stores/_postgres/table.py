@@ -260,12 +260,14 @@ class PostgresTable(Leasing, Table):
 
     def _page(self, which: RunFilter, limit: int, before: int | None) -> list[Any]:
         parent = which.parent
-        conditions = [
+        conditions: list[tuple[str, Any]] = [
             *(("status = ${}::text", which.status), ("graph = ${}::text", which.graph)),
             *(("number < ${}::bigint", before), ("created_ns >= ${}::bigint", which.since_ns)),
             ('run_id COLLATE "C" >= ${}::text', which.prefix),
             *(("parent > ${}::text", parent and f"{parent}!"), ("parent < ${}::text", parent and f'{parent}"')),
         ]
+        if which.only_ids is not None:
+            conditions.append(("run_id = ANY(${}::text[])", list(which.only_ids)))
         asked_for = [(condition, value) for condition, value in conditions if value is not None]
         if not all(_is_kept(value) for _, value in asked_for):
             return []

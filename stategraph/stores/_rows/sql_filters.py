@@ -60,6 +60,8 @@ def _indexed(which: RunFilter) -> list[_Condition]:
         conditions.append(("run_id BETWEEN ? AND ?", (which.prefix, which.prefix + _LAST)))
     if which.parent is not None:
         conditions.append(("parent BETWEEN ? AND ?", (f"{which.parent}!", f"{which.parent}!{_LAST}")))
+    if which.only_ids is not None:
+        conditions.append(("run_id IN (SELECT value FROM json_each(?))", (json.dumps(sorted(which.only_ids)),)))
     if which.since is not None:
         conditions.append(("created_ns >= ?", (which.since_ns,)))
     return conditions

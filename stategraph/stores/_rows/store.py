@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+import attrs
+
 from stategraph._owners.holds import Hold, acting, held
 from stategraph._values.ids import check_given_id, check_run_id, given_id
 from stategraph._values.progress import KeptParts, Part
@@ -193,12 +195,14 @@ class RowStore(CheckpointStore):
         return sorted(self._log.runs.listing(lambda run: run.run_id).found)
 
     def _runs(self, which: RunFilter, limit: int, after: int | None) -> builtins.list[Summary]:
+        return self._log.runs.listing(RunRecord.summary, self._resolved(which), limit, after, self.owner).found
+
+    def _resolved(self, which: RunFilter) -> RunFilter:
+        """Return a filter that knows which runs have an owner, where one look at all is faster than one at each run."""
         owners = self._log.table.owners
-        if which.owned and which.parent is None and owners is not None:
-            owned = owners.owned_ids(self._log.table)
-            if owned is not None:
-                return self._log.runs.listing_of(owned, RunRecord.summary, which, limit, after, self.owner).found
-        return self._log.runs.listing(RunRecord.summary, which, limit, after, self.owner).found
+        if owners is None or not (which.owned or (which.owned is False and self._is_server)):
+            return which
+        return attrs.evolve(which, owned_ids=owners.owned_ids(self._log.table))
 
     def verify(self) -> Verified:
         return verify(self._log)
