@@ -744,9 +744,9 @@ MUTANTS = (
     ),
     Mutant(
         "runs within runs are shown",
-        "stores/_rows/sql_schema.py",
-        """IS_SHOWN = "instr(run_id, '/#') = 0\"""",
-        """IS_SHOWN = "policy IS NOT NULL\"""",
+        "stores/_rows/sql_filters.py",
+        "\"run_id NOT LIKE '%/#%'\" if which.parent is None",
+        '"policy IS NOT NULL" if which.parent is None',
         (STORES,),
     ),
     Mutant(

@@ -135,12 +135,12 @@ class PostgresTable(Leasing, Table):
                 raise
             raise explained(error, run_id, self.store, kind) from cause_of(error)
 
-    def query(self, run_id: str, statement: str, values: Sequence[Any]) -> list[Any]:
-        """Return all that a statement finds."""
+    def query(self, run_id: str, statement: str, values: Sequence[Any], prepare: bool | None = None) -> list[Any]:
+        """Return all that a statement finds; unless it may be prepared, it is planned for these values."""
         reaper.settle(self.store)
 
         def found(server: Server) -> list[Any]:
-            return server.execute(statement, values, binary=True).fetchall()
+            return server.execute(statement, values, binary=True, prepare=prepare).fetchall()
 
         with while_sure(self.owners, self._patience, (run_id,)) as patience:
             return self._ask(run_id, found, patience=patience)
@@ -282,7 +282,8 @@ class PostgresTable(Leasing, Table):
         first, *others = statement.split("?")
         numbered = [f"${place}::{_TYPES[type(value)]}" for place, value in enumerate(values, 1)]
         text = "".join([first, *chain.from_iterable(zip(numbered, others, strict=True))])
-        return self.query("", text, values)
+        # Prepared, a label that few runs have would be looked for as one that many have.
+        return self.query("", text, values, prepare=False)
 
     @property
     def _dialect(self) -> Dialect:
