@@ -189,7 +189,7 @@ def test_another_process_that_has_it_open_keeps_the_index_right(path):
         with SqliteStore(path) as store:
             update = "UPDATE run SET labels = ? WHERE run_id = 'history/json'"
             counts = []
-            for labels in ('["team", "a"]', '["team", "b"]', "[]", '["team", "a"]'):
+            for labels in ('["team", "a"]', '["team", "b"]', "damaged", '["team", "a"]'):
                 older.execute(update, (labels,))
                 counts.append((store.count(labels={"team": "a"}), store.count(labels={"team": "b"})))
             older.execute("DELETE FROM run WHERE run_id = 'history/json'")
