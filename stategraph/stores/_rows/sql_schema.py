@@ -91,7 +91,7 @@ def _labels_of(run: str, labels: str) -> str:
 
 _ALL_LABELS = _labels_of("run", "iif(json_valid(run.labels), run.labels, '[]')")
 # A trigger may not call json_valid. What others write by hand is found to be damaged when it is read, not here.
-_NEW_LABELS = _labels_of("NEW", """iif(NEW.labels GLOB '["*"]', NEW.labels, '[]')""")
+_NEW_LABELS = _labels_of("NEW", """iif(NEW.labels LIKE '["%"]', NEW.labels, '[]')""")
 # By triggers: an older version of stategraph that has the database open keeps the index right, too.
 _SECOND = f"""
 CREATE TABLE label (number INTEGER NOT NULL, name TEXT NOT NULL, value TEXT NOT NULL, PRIMARY KEY (number, name))
