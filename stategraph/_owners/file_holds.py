@@ -162,7 +162,12 @@ class FileHolds(SharedHolds[Fences]):
         if not CAN_SEE:
             return None
         others = _ids_of(self._opened().locked(), table)
-        return None if others is None else {*self._by_run, *others}
+        # One of this process may have lost its run, and not know it yet.
+        return (
+            None
+            if others is None
+            else {*(run_id for run_id in list(self._by_run) if self.owner(run_id, table)), *others}
+        )
 
     def _opened(self) -> LockFile:
         """Return the file with the locks. One that was removed holds nobody off: another takes its place."""

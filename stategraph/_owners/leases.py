@@ -13,7 +13,7 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress
 from datetime import datetime
 from functools import cache
@@ -99,6 +99,9 @@ class Leases(Protocol):
 
     def lease(self, run_id: str) -> Lease | None:
         """Return who has a run."""
+
+    def leases(self) -> Iterable[tuple[str, int, Worker]]:
+        """Return the leases that have not run out: of each, the run, its fence, and the process that has it."""
 
     def free(self, run_id: str, fence: int) -> None:
         """Let go of a run, if this is still its fence."""
@@ -226,6 +229,12 @@ class LeaseHolds(SharedHolds[Leases]):
             return lease.owner
         hold = self.get(run_id)
         return None if hold is None or hold.fence else hold.owner
+
+    def owned_ids(self, table: Leases) -> Collection[str]:
+        has_ended = cache(_has_ended)
+        by_hand = {run_id for run_id, hold in list(self._by_run.items()) if not hold.fence}
+        leased = [(run_id, fence) for run_id, fence, worker in table.leases() if not has_ended(worker)]
+        return by_hand.union(run_id for run_id, fence in leased if fence not in self._to_free)
 
     def leave(self) -> None:
         """Let go of all that this process has: it ends, or the store is closed."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, TypedDict
 
@@ -10,7 +10,7 @@ import attrs
 
 from stategraph._text.shown import shorten
 from stategraph._values import clock
-from stategraph._values.ids import is_nested_id, is_parts_id
+from stategraph._values.ids import given_id, is_nested_id, is_parts_id
 from stategraph._values.provenance import RunStatus, StatusName
 from stategraph._values.state_fields import checked_labels
 from stategraph.errors import StepConflictError
@@ -87,6 +87,7 @@ class RunFilter:
         labels: Labels that they have, among others.
         since: When they began, at the earliest.
         owned: Whether somebody is at work on them.
+        owned_ids: The runs that have an owner, if the store has looked that up for all of them at once.
     """
 
     status: str | None = None
@@ -96,6 +97,7 @@ class RunFilter:
     labels: Mapping[str, str] | None = None
     since: datetime | None = None
     owned: bool | None = None
+    owned_ids: Collection[str] | None = None
 
     def __attrs_post_init__(self) -> None:
         check_status(self.status)
@@ -129,7 +131,15 @@ class RunFilter:
             and (self.labels is None or self.labels.items() <= run.labels.items())
             and (self.since is None or (run.created or run.timestamp) >= self.since)
         )
-        return is_right and (self.owned is None or (owner_of(run.run_id) is not None) is self.owned)
+        return is_right and (self.owned is None or self._is_owned(run.run_id, owner_of) is self.owned)
+
+    def _is_owned(self, run_id: str, owner_of: Callable[[str], object]) -> bool:
+        return owner_of(run_id) is not None if self.owned_ids is None else given_id(run_id) in self.owned_ids
+
+    @property
+    def only_ids(self) -> Collection[str] | None:
+        """The ids that all of these runs are among, if that is known."""
+        return self.owned_ids if self.owned and self.parent is None else None
 
     def takes_id(self, run_id: str) -> bool:
         """Return whether a run may be one of these by its id."""

@@ -30,6 +30,9 @@ class LeaseServer(Protocol):
     def expire(self, place: str) -> None:
         """End the time of all workers."""
 
+    def damage(self, place: str, run_id: str) -> None:
+        """Change the record of a run."""
+
     def proxy(self) -> Proxy:
         """-> a network to the server that can fail."""
 
@@ -54,6 +57,10 @@ class _Postgres:
     def expire(self, place: str) -> None:
         with psycopg.connect(postgres_server.dsn()) as connection:
             connection.execute(f"UPDATE {place}.worker SET until = clock_timestamp()")
+
+    def damage(self, place: str, run_id: str) -> None:
+        with psycopg.connect(postgres_server.dsn()) as connection:
+            connection.execute(f"UPDATE {place}.run SET seal = '' WHERE run_id = %s", (run_id,))
 
     def proxy(self) -> Proxy:
         return Proxy(folder_of(postgres_server.dsn()))
@@ -84,6 +91,11 @@ class _Redis:
     def _keys(self, place: str, kind: str) -> list[str]:
         with redis_server.server().client() as client:
             return list(client.keys(f"{{{place}:*}}:{kind}:*"))
+
+    def damage(self, place: str, run_id: str) -> None:
+        with redis_server.server().client() as client:
+            (key,) = client.keys(f"{{{place}:*}}:run:{run_id}")
+            client.hset(key, "d", "damaged")
 
     def proxy(self) -> Proxy:
         return RedisProxy()

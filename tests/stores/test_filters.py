@@ -11,9 +11,10 @@ from stategraph import State
 from stategraph._owners.byte_locks import CAN_SEE, LockFile
 from stategraph._owners.file_holds import _byte
 from stategraph._owners.holds import held
-from stategraph.stores import SqliteStore
+from stategraph.stores import CheckpointStore, SqliteStore
 from stategraph.stores._checks import RunFilter
 from stategraph.stores._rows import sql_filters
+from tests.postgres_server import open_postgres
 
 LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
 FILTERS: list[dict[str, Any]] = [
@@ -32,6 +33,10 @@ FILTERS: list[dict[str, Any]] = [
     {"labels": {"team": "a"}},
     {"labels": {"team": 'a"b'}},
     {"labels": {"a": "team"}},
+    {"labels": {"team": "a", "x": "team"}},
+    {"labels": {"team\0": "a\0"}},
+    {"labels": {"team": "\ud800"}},
+    {"labels": {"\\": '"'}},
     {"labels": {"team": "a", "é": "ü"}},
     {"labels": {"team": "a"}, "prefix": "run-1"},
     {"since": datetime(2023, 1, 1, tzinfo=UTC)},
@@ -42,23 +47,35 @@ FILTERS: list[dict[str, Any]] = [
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    labels: list[dict[str, str]] = [{}, {"team": "a"}, {"team": 'a"b'}, {"x": "team", "team": "a"}]
-    labels += [{"team": "a", "é": "ü"}]
     with SqliteStore(tmp_path_factory.mktemp("filters") / "runs.db") as made:
-        for number in range(30):
-            made.save(
-                State(
-                    {"n": number},
-                    run_id=f"run-{number:02d}",
-                    graph="ab"[number % 2],
-                    status=("active", "failed", "completed")[number % 3],
-                    timestamp=LONG_AGO if number < 10 else datetime(2024, 1, 1, tzinfo=UTC),
-                    labels=labels[number % len(labels)],
-                )
-            )
-        for number in range(5):
-            made.fork("run-00", f"fork-{number}")
+        fill(made)
         yield made
+
+
+@pytest.fixture(scope="module")
+def on_postgres() -> Any:
+    with open_postgres() as made:
+        fill(made)
+        yield made
+
+
+def fill(made: CheckpointStore) -> None:
+    """Save runs that differ in all that a filter asks for."""
+    labels: list[dict[str, str]] = [{}, {"team": "a"}, {"team": 'a"b'}, {"x": "team", "team": "a"}]
+    labels += [{"team": "a", "é": "ü"}, {"b": "team", "c": "a"}, {"team\0": "a\0", "\\": '"'}]
+    for number in range(30):
+        made.save(
+            State(
+                {"n": number},
+                run_id=f"run-{number:02d}",
+                graph="ab"[number % 2],
+                status=("active", "failed", "completed")[number % 3],
+                timestamp=LONG_AGO if number < 10 else datetime(2024, 1, 1, tzinfo=UTC),
+                labels=labels[number % len(labels)],
+            )
+        )
+    for number in range(5):
+        made.fork("run-00", f"fork-{number}")
 
 
 @pytest.mark.parametrize("few", [0, 3, 1_000])
@@ -66,6 +83,17 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Any:
 def test_a_list_is_what_is_taken_of_all(store: SqliteStore, monkeypatch: pytest.MonkeyPatch, asked, few):
     """Page by page, and the newest first."""
     monkeypatch.setattr(sql_filters, "_FEW", few)
+    check_list(store, asked)
+
+
+@pytest.mark.parametrize("asked", FILTERS, ids=str)
+def test_a_list_on_postgres(on_postgres: CheckpointStore, asked):
+    """Is the same."""
+    check_list(on_postgres, asked)
+
+
+def check_list(store: CheckpointStore, asked: dict[str, Any]) -> None:
+    """Compare the pages of a list, and the number of its runs, with what the filter takes of all runs."""
     which = RunFilter(**asked)
     wanted = [run.run_id for run in store.runs(limit=1_000) if which.takes(run, store.owner)]
 
@@ -86,6 +114,7 @@ def test_a_list_is_what_is_taken_of_all(store: SqliteStore, monkeypatch: pytest.
         ({"parent": "run-00"}, "run_by_parent"),
         ({"since": datetime(2023, 1, 1, tzinfo=UTC)}, "run_by_created"),
         ({"status": "failed"}, "run_by_status"),
+        ({"labels": {"team": "a"}}, "label_by_value"),
         ({"graph": "b", "prefix": "run-1"}, "sqlite_autoindex_run_1"),
     ],
 )
@@ -130,7 +159,7 @@ class TestOwned:
         for run_id, fence in [("run-05", 1), ("run-02", 0), ("run-07", 0), ("never-saved", 0)]:
             assert another.lock(_byte(run_id, fence))
         another.lock(_byte("run-03", 7))  # of somebody who has lost it long ago
-        monkeypatch.setattr(opened._log.runs, "listing", None)  # which looks at each run
+        monkeypatch.setattr(opened, "owner", None)  # which looks at one run
 
         found = [run.run_id for run in opened.runs(owned=True)]
         assert found == ["run-07", "run-05", "run-02"]

@@ -439,6 +439,64 @@ class TestRenewal:
         assert server.count(place, "worker") == 0
 
 
+class TestRunsThatHaveAnOwner:
+    """They are found by the leases."""
+
+    def test_no_other_run_is_read(
+        self, server: LeaseServer, opened: Callable[..., Store], place: str, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """So nothing is logged of one that is damaged."""
+        store, other = opened(), opened()
+        for number in range(4):
+            store.save(State(run_id=f"free-{number}"))
+        server.damage(place, "free-3")
+        graph = make_graph(traces("ab"), store=other)
+        with graph.stream(State(run_id="one")) as one, graph.stream(State(run_id="two")) as two:
+            next(one), next(two)
+            found = [run.run_id for run in store.runs(owned=True)]
+            (first,) = store.runs(owned=True, limit=1)
+            after_it = [run.run_id for run in store.runs(owned=True, limit=1, after=first.cursor)]
+
+            assert (found, first.run_id, after_it) == (["two", "one"], "two", ["one"])
+            assert store.count(owned=True) == store.count(owned=True, status="active") == 2
+            assert store.runs(owned=True, status="failed") == store.runs(owned=True, prefix="o", graph="none") == []
+        assert store.runs(owned=True) == []
+        assert caplog.messages == []
+
+    def test_until_the_lease_runs_out(
+        self,
+        server: LeaseServer,
+        opened: Callable[..., Store],
+        place: str,
+        elsewhere: Callable[[], subprocess.Popen[str]],
+    ) -> None:
+        """Of an owner on another machine; what is nested in its run counts with it."""
+        store = opened()
+        store.save(State(run_id="free"))
+        elsewhere().send_signal(signal.SIGSTOP)
+
+        def found() -> tuple[set[str], set[str], int]:
+            owned, free = store.runs(owned=True), store.runs(owned=False)
+            return {run.run_id for run in owned}, {run.run_id for run in free}, store.count(owned=False)
+
+        assert found() == ({RUN}, {"free"}, 1)
+        server.expire(place)
+        assert found() == (set(), {RUN, "free"}, 2)
+
+    def test_nested_runs_have_the_owner_of_their_run(self, opened: Callable[..., Store]) -> None:
+        """They are listed with their parent."""
+        store = opened()
+
+        def look(state: State) -> dict[str, Any]:
+            return {"owned": store.count(parent=RUN, owned=True), "free": store.count(parent=RUN, owned=False)}
+
+        inner = make_graph({"first": lambda state: {}, "second": look}, store=store, name="inner")
+        state = make_graph({"child": inner.as_node()}, store=store).execute(State(run_id=RUN))
+
+        assert (state["owned"], state["free"]) == (1, 0)
+        assert store.count(parent=RUN, owned=True) == 0
+
+
 def test_sweepers_against_each_other(opened: Callable[..., Store]) -> None:
     """Each run that was left unfinished is gone on with once."""
     graph = {"a": lambda state: {}, "b": lambda state: {"pid": os.getpid()}}

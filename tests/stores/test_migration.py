@@ -1,6 +1,6 @@
 """Databases of an older version of the schema: what becomes of them when they are opened, and when that goes wrong.
 
-There is one version so far. So a second one is made up here, with a column more, as a later release may have it.
+After the newest version, another one is made up here, with a column more, as a later release may have it.
 """
 
 import os
@@ -34,7 +34,7 @@ from stategraph.stores import sqlite
 from stategraph.stores._rows import sql_schema
 second = {SECOND!r}
 sql_schema.MIGRATIONS = (*sql_schema.MIGRATIONS, second)
-sql_schema.SCHEMA_VERSION = 2
+sql_schema.SCHEMA_VERSION = 3
 """
 
 OPEN = f"""{NEXT_VERSION}
@@ -49,7 +49,7 @@ def dying():
     os.kill(os.getpid(), signal.SIGKILL)
 
 sql_schema.check = lambda database, path: None  # it would take the statements as well
-sql_schema.MIGRATIONS = (sql_schema.MIGRATIONS[0], dying())
+sql_schema.MIGRATIONS = (*sql_schema.MIGRATIONS[:-1], dying())
 sqlite.SqliteStore(sys.argv[1])
 """
 
@@ -66,8 +66,8 @@ def path(tmp_path):
 def next_version(monkeypatch):
     """This process has the next version."""
     monkeypatch.setattr(sql_schema, "MIGRATIONS", (*sql_schema.MIGRATIONS, SECOND))
-    monkeypatch.setattr(sql_schema, "SCHEMA_VERSION", 2)
-    monkeypatch.setitem(sql_schema.SUPPLEMENTS, 1, (SUPPLEMENT,))
+    monkeypatch.setattr(sql_schema, "SCHEMA_VERSION", 3)
+    monkeypatch.setitem(sql_schema.SUPPLEMENTS, 1, (*sql_schema.SUPPLEMENTS[1], SUPPLEMENT))
     sql_schema._made_by_us.cache_clear()
     yield
     sql_schema._made_by_us.cache_clear()
@@ -80,7 +80,7 @@ def process(program, *arguments):
 
 
 def schema_of(path):
-    """-> the version of the schema, and the columns that version 2 has."""
+    """-> the version of the schema, and the columns that version 3 has."""
     with closing(sqlite3.connect(path)) as database:
         (version,) = database.execute("PRAGMA user_version").fetchone()
         columns = {row[1] for table in ("run", "checkpoint") for row in database.execute(f"PRAGMA table_info({table})")}
@@ -88,7 +88,7 @@ def schema_of(path):
 
 
 OLD: tuple[int, set[str]] = (1, set())
-NEW = (2, {"tenant", "took"})
+NEW = (3, {"tenant", "took"})
 
 
 def test_it_is_migrated_when_it_is_opened_for_writing(path, next_version):
@@ -117,7 +117,7 @@ def test_a_newer_one_is_refused(path):
     before = path.read_bytes()
 
     for read_only in (False, True):
-        with pytest.raises(FormatError, match=r"schema 2 .* reads up to 1; update it"):
+        with pytest.raises(FormatError, match=r"schema 3 .* reads up to 2; update it"):
             SqliteStore(path, read_only=read_only)
     assert path.read_bytes() == before
 
@@ -140,7 +140,7 @@ def test_a_process_that_is_killed_while_it_migrates_leaves_it_as_it_was(path, st
 
     assert killed.returncode == -signal.SIGKILL
     assert schema_of(path) == OLD
-    with SqliteStore(path) as store:
+    with SqliteStore(path, read_only=True) as store:
         assert store.load("history/json").step == 12
     assert process(OPEN, path).communicate("\n")[0]
     assert schema_of(path) == NEW
@@ -162,3 +162,34 @@ def test_it_is_read_as_it_is_by_who_only_reads(path, next_version):
             writer.save(State(run_id="new", step=1))
         assert [run.run_id for run in reader.runs()] == ["new", *(run.run_id for run in runs)]
         assert reader.load("new").step == 1
+
+
+def test_labels_are_found_in_one_of_the_first_version(path):
+    """Read only, it is looked through; opened to write, it gets an index of what is there."""
+    with closing(sqlite3.connect(path)) as database, database:
+        database.execute("UPDATE run SET labels = ? WHERE run_id = 'history/json'", ('["team", "a", "x", "team"]',))
+        database.execute("UPDATE run SET labels = 'damaged' WHERE run_id = 'fork/json'")
+        seen = database.execute("SELECT count(*) FROM run WHERE labels LIKE '%team%'").fetchone()
+    assert seen == (1,)
+
+    for read_only in (True, False, True):
+        with SqliteStore(path, read_only=read_only) as store:
+            assert store.count(labels={"team": "a"}) == store.count(labels={"team": "a", "x": "team"}) == 1
+            assert store.count(labels={"a": "x"}) == 0
+            assert len(store.runs()) < store.count()  # what is damaged is counted, and not listed
+
+
+def test_another_process_that_has_it_open_keeps_the_index_right(path):
+    """Also one that has opened it before it was migrated."""
+    with closing(sqlite3.connect(path, isolation_level=None)) as older:
+        assert older.execute("SELECT count(*) FROM run").fetchone() > (0,)
+        with SqliteStore(path) as store:
+            update = "UPDATE run SET labels = ? WHERE run_id = 'history/json'"
+            counts = []
+            for labels in ('["team", "a"]', '["team", "b"]', "damaged", '["team", "a"]'):
+                older.execute(update, (labels,))
+                counts.append((store.count(labels={"team": "a"}), store.count(labels={"team": "b"})))
+            older.execute("DELETE FROM run WHERE run_id = 'history/json'")
+            counts.append((store.count(labels={"team": "a"}), store.count(labels={"team": "b"})))
+
+    assert counts == [(1, 0), (0, 1), (0, 0), (1, 0), (0, 0)]

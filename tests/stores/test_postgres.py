@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from functools import partial
 from itertools import pairwise
 from typing import Any
@@ -454,6 +455,70 @@ class TestOpening:
             store.delete("a")
             assert store.list() == []
 
+    @pytest.mark.parametrize("by_hand", [False, True], ids=["opened", "by an administrator"])
+    def test_tables_of_the_first_version(self, schema: str, admin: Any, by_hand: bool) -> None:
+        """They are migrated with all that is in them, damaged rows too; or the error says what there is to run."""
+        with open_postgres(schema) as store:
+            for number in range(4):
+                store.save(State(run_id=f"run-{number}", labels={"team": "a"} if number < 2 else {}))
+        for statement in FIRST_VERSION:
+            admin.execute(statement.replace("SCHEMA", schema))
+
+        if by_hand:
+            with pytest.raises(FormatError, match="has schema 1 and needs 2") as refused:
+                open_postgres(schema, migrate=False)
+            admin.execute(str(refused.value).partition("an administrator has to run\n")[2])
+        with open_postgres(schema, migrate=not by_hand) as store:
+            assert [run.run_id for run in store.runs(labels={"team": "a"})] == ["run-1", "run-0"]
+            assert store.load("run-2") == State(run_id="run-2", timestamp=store.load("run-2").timestamp)
+            store.save(State(run_id="run-2", step=1))
+            assert [run.run_id for run in store.runs()] == ["run-2", "run-1", "run-0"]
+            store.delete("run-3")
+            assert store.count() == 3
+
+    def test_a_run_takes_its_checkpoints_with_it(self, store: PostgresStore, schema: str, admin: Any) -> None:
+        """Whoever deletes it; and there is none without a run, or with a status that no run has."""
+        store.save(State(run_id="a"))
+        store.save(State(run_id="a", step=1))
+        for table in ("run", "checkpoint"):
+            with pytest.raises(psycopg.errors.CheckViolation):
+                admin.execute(f"UPDATE {schema}.{table} SET status = 'done'")
+        with pytest.raises(psycopg.errors.ForeignKeyViolation):
+            admin.execute(f"UPDATE {schema}.checkpoint SET number = number + 1")
+        admin.execute(f"DELETE FROM {schema}.run")
+
+        assert admin.execute(f"SELECT count(*) FROM {schema}.checkpoint").fetchone() == (0,)
+
+    @pytest.mark.parametrize(
+        ("asked", "index"),
+        [
+            ({"labels": {"team": "a"}}, "run_by_label"),
+            ({"parent": "run-7"}, "run_by_parent"),
+            ({"since": datetime(2025, 1, 1, tzinfo=UTC)}, "run_by_created"),
+        ],
+        ids=lambda value: value if isinstance(value, str) else "",
+    )
+    def test_few_are_found_by_an_index(
+        self, opened: Callable[..., PostgresStore], schema: str, admin: Any, asked: Any, index: str
+    ) -> None:
+        """As the server counts how often it has used each."""
+        began = datetime(2024, 1, 1, tzinfo=UTC)
+        with opened() as store:
+            for number in range(3):
+                store.save(State(run_id=f"run-{number}", timestamp=began))
+            # Many more, which nobody reads: the server takes an index where there is much to leave out.
+            admin.execute(MANY.replace("SCHEMA", schema))
+            admin.execute(f"ANALYZE {schema}.run")
+            store.save(State(run_id="run-7", labels={"team": "a"}))
+            store.fork("run-7", "fork")
+            assert store.count(**asked) in (1, 2)
+        used = "SELECT idx_scan FROM pg_stat_user_indexes WHERE schemaname = %s AND indexrelname = %s"
+        for _ in range(500):
+            if admin.execute(used, (schema, index)).fetchone() > (0,):
+                return
+            time.sleep(0.02)
+        pytest.fail(f"{index} was not used")
+
     def test_tables_of_a_newer_version(self, schema: str, admin: Any) -> None:
         """They are left alone."""
         open_postgres(schema).close()
@@ -533,6 +598,21 @@ class TestOpening:
 
         count = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'dropped'"
         wait_until(lambda: admin.execute(count).fetchone() == (0,))
+
+
+FIRST_VERSION = (
+    *(f"DROP INDEX SCHEMA.run_by_{name}" for name in ("created", "parent", "label")),
+    "ALTER TABLE SCHEMA.run DROP CONSTRAINT run_status",
+    "ALTER TABLE SCHEMA.checkpoint DROP CONSTRAINT checkpoint_status, DROP CONSTRAINT checkpoint_of_run",
+    "UPDATE SCHEMA.store SET version = 1",
+    "UPDATE SCHEMA.checkpoint SET number = number + 1000 WHERE number = 4",  # of no run
+    "UPDATE SCHEMA.run SET labels = 'damaged', parent = 'damaged' WHERE run_id = 'run-3'",
+)
+"""Makes of a schema what the first version has made, with rows that are damaged."""
+
+MANY = """INSERT INTO SCHEMA.run (run_id, version, sequence, step, revision, kind, checkpoint_node, timestamp_ns,
+status, policy, created_ns, labels, incarnation, tip, seal, fence) SELECT 'many-' || n, 0, 0, 0, 0, '', '', 0,
+'completed', '', 0, '["team", "other"]', '', '', '', 0 FROM generate_series(1, 20000) AS n"""
 
 
 def open_and_list(schema: str) -> list[str]:

@@ -75,7 +75,7 @@ class TestTheFile:
         store.close()
 
         assert {name for (name,) in sql(path, "SELECT name FROM sqlite_master WHERE type = 'table'")} == {
-            *("store", "run", "checkpoint", "fence")
+            *("store", "run", "checkpoint", "fence", "label")
         }
         assert path.stat().st_size < 500_000
 

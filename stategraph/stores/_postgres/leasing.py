@@ -30,6 +30,10 @@ _LEASE = (
     "FROM {s}.lease AS l LEFT JOIN {s}.worker AS w ON w.id = l.worker WHERE l.run_id = $1::text "
     "AND l.worker IS NOT NULL"
 )
+_LEASES = (
+    "SELECT l.run_id, l.fence, w.id, w.host, w.pid, w.place "
+    "FROM {s}.lease AS l JOIN {s}.worker AS w ON w.id = l.worker WHERE w.until > clock_timestamp()"
+)
 _CLAIM = (
     "WITH now AS MATERIALIZED (SELECT clock_timestamp() AS at), "
     # A run that another sweeper claims right now is locked by it, and left to it.
@@ -131,6 +135,11 @@ class Leasing(ABC):
         worker = Worker(worker_id, host or "?", pid or 0, place or "")
         until = None if until_ns is None else clock.to_datetime(until_ns)
         return Lease(fence, worker, clock.to_datetime(since_ns), until, is_running)
+
+    def leases(self) -> list[tuple[str, int, Worker]]:
+        """Return the leases that have not run out, as `Leases.leases`."""
+        found = self.query("", self._of_schema(_LEASES), ())
+        return [(run_id, fence, Worker(*worker)) for run_id, fence, *worker in found]
 
     def claim(self, graph: str, worker: Worker, fence: int, tried: Sequence[int]) -> Claim | None:
         """Lease the oldest run that was left unfinished, as `Claims.claim`."""

@@ -85,7 +85,25 @@ SELECT run.run_id, c.step, c.revision, c.kind, c.checkpoint_node, c.status,
         THEN convert_from(c.payload, 'UTF8')::jsonb END AS json
 FROM {schema}.checkpoint AS c JOIN {schema}.run USING (number);
 """
-_MIGRATIONS = tuple(tuple(part for part in script.strip().split(";\n") if part) for script in (_FIRST,))
+LABELS = (
+    r"""string_to_array(regexp_replace(btrim(labels, '[]'), '("([^"\\]|\\.)*", "([^"\\]|\\.)*"), ', """
+    r"""E'\\1\n', 'g'), E'\n')"""
+)
+"""The labels of a run, each as the name and the value with a comma between them: an index has the same words."""
+
+# NOT VALID: what is there already is neither read, while all others wait, nor refused.
+_SECOND = f"""
+CREATE INDEX run_by_created ON {{schema}}.run (created_ns);
+CREATE INDEX run_by_parent ON {{schema}}.run (parent) WHERE parent IS NOT NULL;
+CREATE INDEX run_by_label ON {{schema}}.run USING gin (({LABELS})) WHERE labels <> '[]';
+ALTER TABLE {{schema}}.run ADD CONSTRAINT run_status
+    CHECK (status IN ('active', 'paused', 'completed', 'failed', 'cancelled')) NOT VALID;
+ALTER TABLE {{schema}}.checkpoint ADD CONSTRAINT checkpoint_status
+    CHECK (status IN ('active', 'paused', 'completed', 'failed', 'cancelled')) NOT VALID;
+ALTER TABLE {{schema}}.checkpoint ADD CONSTRAINT checkpoint_of_run
+    FOREIGN KEY (number) REFERENCES {{schema}}.run ON DELETE CASCADE NOT VALID;
+"""
+_MIGRATIONS = tuple(tuple(part for part in script.strip().split(";\n") if part) for script in (_FIRST, _SECOND))
 """What makes each version of the schema of the one before, as statements."""
 SCHEMA_VERSION = len(_MIGRATIONS)
 

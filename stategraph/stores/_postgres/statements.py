@@ -82,8 +82,7 @@ def save(s: str, put: Put, rows: int, cut: Cut, guard: Guard, is_nested: bool) -
     if cut in (Cut.NESTED, Cut.PARTS):
         these = f"r.run_id > ${first}::text AND r.run_id < ${first + 1}::text"
         these += " AND r.run_id ~ '[^/]#'" if cut is Cut.PARTS else ""
-        gone = f"gone AS (DELETE FROM {s}.run AS r USING moved WHERE {these} RETURNING r.number)"
-        parts += [gone, f"with_them AS (DELETE FROM {s}.checkpoint AS c USING gone WHERE c.number = gone.number)"]
+        parts.append(f"gone AS (DELETE FROM {s}.run AS r USING moved WHERE {these})")
     is_cancelled = f"(SELECT cancelled FROM {s}.lease WHERE run_id = $4)" if guard is Guard.OWNED else "false"
     return f"WITH {', '.join(parts)} SELECT number, {is_cancelled} FROM moved".replace("{s}", s)
 
@@ -135,9 +134,7 @@ def remove(s: str, guard: Guard) -> str:
         f"gone AS (DELETE FROM {s}.run WHERE run_id = $1::text AND version = coalesce($2::bigint, version) "
         f"AND {is_held} RETURNING number), "
         f"nested AS (DELETE FROM {s}.run WHERE run_id > $3::text AND run_id < $4::text "
-        f"AND ($2 IS NULL OR EXISTS (SELECT FROM gone)) AND {is_held} RETURNING number), "
-        f"rows AS (DELETE FROM {s}.checkpoint "
-        f"WHERE number IN (SELECT number FROM gone UNION ALL SELECT number FROM nested)) "
+        f"AND ($2 IS NULL OR EXISTS (SELECT FROM gone)) AND {is_held}) "
         f"SELECT EXISTS (SELECT FROM gone), EXISTS (SELECT FROM held)"
     )
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
+from itertools import chain
 from typing import Any, TypeVar
 
 from stategraph._owners.claims import claimed
@@ -34,9 +36,10 @@ from stategraph.stores._postgres.failures import (
 )
 from stategraph.stores._postgres.leasing import Leasing
 from stategraph.stores._postgres.prepared import Asked
-from stategraph.stores._postgres.schema import prepare, quoted
+from stategraph.stores._postgres.schema import LABELS, prepare, quoted
 from stategraph.stores._rows.records import MAX_STEP, CheckpointRecord, RunRecord, Unreadable, WriteBatch
 from stategraph.stores._rows.sql_columns import COLUMNS, run_of, run_or_unreadable
+from stategraph.stores._rows.sql_filters import Condition, Dialect, conditions, count_runs, shown, simple
 from stategraph.stores._rows.table import Identify, Table, closed_error
 from stategraph.stores._servers.asking import until_answered, while_sure
 from stategraph.stores._servers.connections import Connections
@@ -128,10 +131,16 @@ class PostgresTable(Leasing, Table):
                 raise
             raise explained(error, run_id, self.store, kind) from cause_of(error)
 
-    def query(self, run_id: str, statement: str, values: Sequence[Any]) -> list[Any]:
-        """Return all that a statement finds."""
+    def query(self, run_id: str, statement: str, values: Sequence[Any], *, prepares: bool = True) -> list[Any]:
+        """Return all that a statement finds; unless it may be prepared, it is planned for these values."""
+
+        def found(server: Server) -> list[Any]:
+            if prepares:
+                return server.prepared.found([(statement, values)])[0]
+            return server.execute(statement, values, binary=True).fetchall()
+
         with while_sure(self.owners, self._patience, (run_id,)) as patience:
-            return self._ask(run_id, lambda server: server.prepared.found([(statement, values)])[0], patience=patience)
+            return self._ask(run_id, found, patience=patience)
 
     def change(self, run_id: str, statement: str, values: Sequence[Any], patience: float | None = None) -> list[Any]:
         """Return what a statement finds that writes, and may be made twice."""
@@ -241,21 +250,32 @@ class PostgresTable(Leasing, Table):
             before = page[-1][1]
 
     def _page(self, which: RunFilter, limit: int, before: int | None) -> list[Any]:
-        parent = which.parent
-        conditions = [
-            *(("status = ${}::text", which.status), ("graph = ${}::text", which.graph)),
-            *(("number < ${}::bigint", before), ("created_ns >= ${}::bigint", which.since_ns)),
-            ('run_id COLLATE "C" >= ${}::text', which.prefix),
-            *(("parent > ${}::text", parent and f"{parent}!"), ("parent < ${}::text", parent and f'{parent}"')),
-        ]
-        asked_for = [(condition, value) for condition, value in conditions if value is not None]
-        if not all(_is_kept(value) for _, value in asked_for):
+        found = list(conditions(which, self._dialect))
+        if before is not None:
+            found.append(simple("number < ?", before))
+        where = " AND ".join([*(one.text for one in found), shown(which)])
+        values = [*(value for one in found for value in one.values), limit]
+        return self._found(
+            f"SELECT {sql.RUN} FROM {self._schema}.run WHERE {where} ORDER BY number DESC LIMIT ?", values
+        )
+
+    def count(self, which: RunFilter) -> int:
+        ((count,),) = self._found(*count_runs(which, self._dialect)) or [(0,)]
+        return int(count)
+
+    def _found(self, statement: str, values: Sequence[Any]) -> list[Any]:
+        """Return what a statement finds that has a ``?`` for each value: nothing, if one of them cannot be kept."""
+        if not all(map(_is_kept, values)):
             return []
-        where = [condition.format(place) for place, (condition, _) in enumerate(asked_for, 1)]
-        where.append("strpos(run_id, '/#') = 0" if parent is None else "true")
-        select = f"SELECT {sql.RUN} FROM {self._schema}.run WHERE {' AND '.join(where)}"
-        values = [*(value for _, value in asked_for), limit]
-        return self.query("", f"{select} ORDER BY number DESC LIMIT ${len(values)}::bigint", values)
+        first, *others = statement.split("?")
+        numbered = [f"${place}::{_TYPES[type(value)]}" for place, value in enumerate(values, 1)]
+        text = "".join([first, *chain.from_iterable(zip(numbered, others, strict=True))])
+        # Prepared, a label that few runs have would be looked for as one that many have.
+        return self.query("", text, values, prepares=False)
+
+    @property
+    def _dialect(self) -> Dialect:
+        return Dialect(f"{self._schema}.run", "run_id = ANY(?)", list, _labelled)
 
     def change_token(self) -> str:
         # It is the same as long as nobody, in any database of the server, has committed anything.
@@ -284,6 +304,13 @@ class PostgresTable(Leasing, Table):
     def index(self, run_id: str, first: int = 0, last: int = MAX_STEP) -> list[CheckpointRecord]:
         found = self.query(run_id, sql.index(self._schema), (run_id, first, last))
         return [COLUMNS.row(run_id, columns) for columns in found]
+
+
+_TYPES = {str: "text", int: "bigint", list: "text[]"}
+
+
+def _labelled(name: str, value: str) -> Condition:
+    return simple(f"labels <> '[]' AND {LABELS} @> ARRAY[?]", json.dumps([name, value])[1:-1])
 
 
 def _all_in_use(reason: str) -> SilentServerError:

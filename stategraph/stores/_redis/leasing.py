@@ -10,7 +10,7 @@ from stategraph._owners.file_holds import Fence
 from stategraph._owners.leases import Lease, Worker
 from stategraph._values import clock
 from stategraph.stores._redis.connections import Asked, Nodes
-from stategraph.stores._redis.scripts import ACQUIRE, CANCEL, FREE, RENEW, TAKE_UP
+from stategraph.stores._redis.scripts import ACQUIRE, CANCEL, FREE, LEASES, RENEW, TAKE_UP
 
 _SHORT = 5.0  # seconds: of what is said again soon, or at the end of a process
 
@@ -58,19 +58,28 @@ class Leasing(ABC):
         worker_id, fence, since = self._of_lease(run_id, "worker", "fence", "since")
         if worker_id is None or fence is None:
             return None
-        partition, name = self._nodes.partition_of(worker_id.decode()), worker_id.decode()
+        worker, until_us, is_running = self._worker(worker_id)
+        until = None if until_us is None else clock.to_datetime(until_us * 1000)
+        return Lease(int(fence), worker, clock.to_datetime(int(since or 0) * 1000), until, is_running)
+
+    def leases(self) -> list[tuple[str, int, Worker]]:
+        """Return the leases that have not run out, as `Leases.leases`."""
+        by_partition = self.query("", *(Asked(partition, LEASES, ()) for partition in range(self._nodes.count)))
+        found = [lease for leases in by_partition for lease in leases]
+        workers = {worker_id: self._worker(worker_id) for worker_id in {worker_id for _, _, worker_id in found}}
+        running = {worker_id: worker for worker_id, (worker, _, is_running) in workers.items() if is_running}
+        return [(run.decode(), int(fence), running[by]) for run, fence, by in found if by in running]
+
+    def _worker(self, worker_id: bytes) -> tuple[Worker, int | None, bool]:
+        """Return a process, until when it is there in microseconds, and whether it is, by the clock of its server."""
+        name = worker_id.decode()
+        partition = self._nodes.partition_of(name)
         key = self._nodes.tags[partition] + b":worker:" + worker_id
         commands = ("HMGET", key, "host", "pid", "place", "until"), ("TIME",)
-        (host, pid, place, until), now = self.query(run_id, *(Asked(partition, None, one) for one in commands))
+        (host, pid, place, until), now = self.query("", *(Asked(partition, None, one) for one in commands))
         worker = Worker(name, (host or b"?").decode(), int(pid or 0), (place or b"").decode())
         until_us = None if until is None else int(until)
-        return Lease(
-            int(fence),
-            worker,
-            clock.to_datetime(int(since or 0) * 1000),
-            None if until_us is None else clock.to_datetime(until_us * 1000),
-            until_us is not None and until_us > int(now[0]) * 1_000_000 + int(now[1]),
-        )
+        return worker, until_us, until_us is not None and until_us > int(now[0]) * 1_000_000 + int(now[1])
 
     def free(self, run_id: str, fence: int) -> None:
         """Let go of a run, if this is still its fence."""

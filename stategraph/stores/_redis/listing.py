@@ -72,7 +72,9 @@ def runs(
             for source, (further, *found) in zip(empty, ask(asked), strict=True):
                 source.next = further.decode()
                 columns = zip(found[::3], found[1::3], found[2::3], strict=True)
-                source.found.extend(_run_of(store, *one) for one in columns)
+                source.found.extend(
+                    run_or_unreadable(store, key.decode(errors="surrogateescape"), *kept) for key, *kept in columns
+                )
             continue
         left = [source for source in sources if source.found]
         if not left:
@@ -80,9 +82,8 @@ def runs(
         yield max(left, key=lambda source: source.found[0].number or 0).found.popleft()
 
 
-def _run_of(store: object, key: bytes, number: bytes, record: bytes | None) -> RunRecord | Unreadable:
+def run_or_unreadable(store: object, run_id: str, number: bytes | None, record: bytes | None) -> RunRecord | Unreadable:
     """Return the run that was found under an id, or why it cannot be read."""
-    run_id = key.decode(errors="surrogateescape")
     try:
         return found_run(store, run_id, number, record)
     except CheckpointCorruptError as error:

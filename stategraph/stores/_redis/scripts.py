@@ -8,6 +8,7 @@ All that a script touches is in one partition, whose keys begin with its tag::
     {stategraph:3}:run:ID     of a run: its version, its record, what it is looked for by, and its payloads by number
     {stategraph:3}:rows:ID    of its checkpoints, by their numbers: all but the payloads
     {stategraph:3}:lease:ID   who has it, and whether it is cancelled
+    {stategraph:3}:leased     the runs that have an owner
     {stategraph:3}:worker:ID  of a process: until when it is there
     {stategraph:3}:runs       the runs by their numbers; likewise :status:STATUS, and :within those that are nested
     {stategraph:3}:nested     the nested ones by their ids
@@ -233,6 +234,7 @@ local now = redis.call('HMGET', lease, 'worker', 'fence', 'cancelled')
 if now[1] and now[2] ~= ARGV[3] and now[2] ~= ARGV[4] then return false end
 local time = redis.call('TIME')
 redis.call('HSET', lease, 'worker', ARGV[2], 'fence', ARGV[3], 'since', time[1]..string.format('%06d', time[2]))
+redis.call('SADD', KEYS[1]..':leased', ARGV[1])
 return now[3] and 1 or 0
 """,
     writes=True,
@@ -242,11 +244,23 @@ FREE = Script(
 local lease = KEYS[1]..':lease:'..ARGV[1]
 local now = redis.call('HMGET', lease, 'fence', 'cancelled')
 if now[1] ~= ARGV[2] then return 0 end
+redis.call('SREM', KEYS[1]..':leased', ARGV[1])
 if now[2] then return redis.call('HDEL', lease, 'worker', 'fence', 'since') end
 return redis.call('DEL', lease)
 """,
     writes=True,
 )
+LEASES = Script(
+    """
+local answer = {}
+for _, id in ipairs(redis.call('SMEMBERS', KEYS[1]..':leased')) do
+  local kept = redis.call('HMGET', KEYS[1]..':lease:'..id, 'fence', 'worker')
+  if kept[1] and kept[2] then answer[#answer + 1] = {id, kept[1], kept[2]} end
+end
+return answer
+"""
+)
+"""Finds the leases of a partition: of each, the run, the fence and the process."""
 RENEW = Script(
     _ALWAYS
     + """

@@ -237,8 +237,22 @@ class RedisTable(Leasing, Table):
         return listing.found_run(self, run_id, number, record)
 
     def runs(self, which: RunFilter, limit: int, before: int | None) -> list[RunRecord | Unreadable]:
+        if which.only_ids is not None:
+            return self._runs_of(sorted(which.only_ids), limit, before)
         found = listing.runs(self._listed, self._nodes.count, which, limit, before, self)
         return list(found if limit < 0 else islice(found, limit))
+
+    def _runs_of(self, run_ids: Sequence[str], limit: int, before: int | None) -> list[RunRecord | Unreadable]:
+        keys = ((self._nodes.partition_of(run_id), b":run:" + run_id.encode()) for run_id in run_ids)
+        asked = (
+            Asked(partition, None, ("HMGET", self._nodes.tags[partition] + key, "n", "d")) for partition, key in keys
+        )
+        found = zip(run_ids, self.query("", *asked), strict=True)
+        saved = [(run_id, *kept) for run_id, kept in found if kept != [None, None]]
+        runs = [listing.run_or_unreadable(self, *one) for one in saved]
+        wanted = [run for run in runs if before is None or (run.number or 0) < before]
+        wanted.sort(key=lambda run: run.number or 0, reverse=True)
+        return wanted if limit < 0 else wanted[:limit]
 
     def _listed(self, several: Sequence[Asked]) -> list[Any]:
         return self.query("", *several)

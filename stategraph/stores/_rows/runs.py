@@ -12,7 +12,7 @@ from typing import Generic, TypeVar
 import attrs
 
 from stategraph._values.ids import given_id, is_nested_id, nested_range
-from stategraph.errors import CheckpointCorruptError, CheckpointError, StepConflictError
+from stategraph.errors import CheckpointError, StepConflictError
 from stategraph.stores._checks import RunFilter
 from stategraph.stores._rows.encoder import DeltaBase
 from stategraph.stores._rows.integrity import Sealer
@@ -252,6 +252,8 @@ class Runs:
             owner_of: Returns who owns a run.
         """
         listing: Listing[_Read] = Listing([], [])
+        if which.owned and which.owned_ids is not None and not which.owned_ids:
+            return listing
 
         def wanted(run: RunRecord) -> bool:
             return which is _ALL or which.takes(run.summary(), owner_of)
@@ -267,29 +269,6 @@ class Runs:
             if asked < 0 or len(page) < asked or len(listing.found) == limit or not numbers:
                 return listing
             before = min(numbers)
-
-    def listing_of(
-        self,
-        run_ids: Iterable[str],
-        read: Callable[[RunRecord], _Read],
-        which: RunFilter,
-        limit: int,
-        before: int | None,
-        owner_of: Callable[[str], object],
-    ) -> Listing[_Read]:
-        """Return what is read of those of some runs that `listing` would find."""
-        listing: Listing[_Read] = Listing([], [])
-        runs = [run for run in map(self._run_or_unreadable, run_ids) if run is not None]
-        for run in sorted(runs, key=lambda run: run.number or 0, reverse=True):
-            if len(listing.found) != limit and (before is None or (run.number or 0) < before):
-                self._add(listing, run, read, lambda run: which.takes(run.summary(), owner_of))
-        return listing
-
-    def _run_or_unreadable(self, run_id: str) -> RunRecord | Unreadable | None:
-        try:
-            return self._table.run(run_id)
-        except CheckpointCorruptError as error:
-            return Unreadable(run_id, None, error)
 
     def _add(
         self,

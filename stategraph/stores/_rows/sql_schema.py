@@ -78,11 +78,38 @@ SELECT run.run_id, checkpoint.step, checkpoint.revision, checkpoint.kind, checkp
     CASE checkpoint.encoding WHEN 'json' THEN checkpoint.payload END AS json
 FROM checkpoint JOIN run ON run.number = checkpoint.id >> {SEQUENCE_BITS};
 """
-MIGRATIONS = tuple(tuple(part for part in script.strip().split(";\n") if part) for script in (_FIRST,))
+
+
+def _labels_of(run: str, labels: str) -> str:
+    """Return the query for the labels of a row in the table of runs, or of all of them."""
+    return (
+        f"SELECT {run}.number AS number, one.value AS name, next.value AS value "
+        f"FROM {'run JOIN ' if run == 'run' else ''}json_each({labels}) AS one "
+        f"JOIN json_each({labels}) AS next ON next.key = one.key + 1 WHERE one.key % 2 = 0"
+    )
+
+
+_ALL_LABELS = _labels_of("run", "iif(json_valid(run.labels), run.labels, '[]')")
+# A trigger may not call json_valid. What others write by hand is found to be damaged when it is read, not here.
+_NEW_LABELS = _labels_of("NEW", """iif(NEW.labels LIKE '["%"]', NEW.labels, '[]')""")
+# By triggers: an older version of stategraph that has the database open keeps the index right, too.
+_SECOND = f"""
+CREATE TABLE label (number INTEGER NOT NULL, name TEXT NOT NULL, value TEXT NOT NULL, PRIMARY KEY (number, name))
+WITHOUT ROWID;
+CREATE INDEX label_by_value ON label (name, value);
+INSERT OR IGNORE INTO label {_ALL_LABELS};
+CREATE TRIGGER label_new AFTER INSERT ON run WHEN NEW.labels <> '[]' BEGIN
+INSERT OR IGNORE INTO label {_NEW_LABELS}; END;
+CREATE TRIGGER label_changed AFTER UPDATE OF labels ON run WHEN NEW.labels <> OLD.labels BEGIN
+DELETE FROM label WHERE number = OLD.number; INSERT OR IGNORE INTO label {_NEW_LABELS}; END;
+CREATE TRIGGER label_gone AFTER DELETE ON run WHEN OLD.labels <> '[]' BEGIN
+DELETE FROM label WHERE number = OLD.number; END;
+"""
+MIGRATIONS = tuple(tuple(part for part in script.strip().split(";\n") if part) for script in (_FIRST, _SECOND))
 """What makes each version of the schema of the one before, as statements."""
 SCHEMA_VERSION = len(MIGRATIONS)
 
-SUPPLEMENTS: dict[int, tuple[str, ...]] = {}
+SUPPLEMENTS: dict[int, tuple[str, ...]] = {1: (f"CREATE TEMP VIEW label AS {_ALL_LABELS}",)}
 """For each older version, statements that make temporary views in which it looks like the newest."""
 
 _CHANGING = "version, sequence, step, checkpoint_node, timestamp_ns, tip, seal"
@@ -169,7 +196,6 @@ DELETE_NESTED = (
 )
 CANCELLED_BY = "SELECT by_whom FROM fence WHERE run_id = ?"
 NESTED = "SELECT run_id FROM run WHERE run_id > ? AND run_id < ?"
-IS_SHOWN = "instr(run_id, '/#') = 0"
 
 
 # --------------------------------------------------------------------------- a database that is opened
@@ -240,14 +266,17 @@ def check(database: sqlite3.Connection, path: Path) -> None:
 def _is_foreign(name: object, kind: object, sql: object, ours: Mapping[str, str]) -> bool:
     """Whether a part of the schema runs something, or is none of ours under a name of ours: in another case, it is the
     same name to SQLite, and so is another case of "trigger" the same kind."""
-    if kind not in ("table", "index", "view") or not isinstance(name, str):
+    if not isinstance(name, str):
         return True
-    return ours[name] != sql if name in ours else name.lower() in ours
+    if name in ours:
+        return ours[name] != sql
+    return kind not in ("table", "index", "view") or name.lower() in ours
 
 
 _STRICT_INDEXES = """
 SELECT list.name FROM sqlite_master AS made, pragma_index_list(made.name) AS list
-WHERE made.name IN ('run', 'checkpoint', 'fence') AND list.origin = 'c' AND (list."unique" OR list.partial OR EXISTS (
+WHERE made.name IN ('run', 'checkpoint', 'fence', 'label') AND list.origin = 'c' AND (
+    list."unique" OR list.partial OR EXISTS (
     SELECT 1 FROM pragma_index_xinfo(list.name) AS part
     WHERE part.cid = -2 OR part.coll NOT IN ('BINARY', 'NOCASE', 'RTRIM')))
 """

@@ -367,6 +367,12 @@ class SqliteTable(Table):
         select, values = select_runs(which, limit, before, partial(self.query, ""))
         return [run_or_unreadable(row, self) for row in self.query("", select, values, fetch_damaged_text)]
 
+    def count(self, which: RunFilter) -> int:
+        from stategraph.stores._rows.sql_filters import count_runs  # imported when used: a run asks for no number
+
+        ((count,),) = self.query("", *count_runs(which))
+        return int(count)
+
     def problems(self) -> list[str]:
         found = [str(text) for (text,) in self.query("", "PRAGMA integrity_check(10)", ())]
         return [] if found == ["ok"] else found

@@ -7,6 +7,9 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Unpack, cast
+
+import attrs
 
 from stategraph._owners.holds import Hold, acting, held
 from stategraph._values.ids import check_given_id, check_run_id, given_id
@@ -14,7 +17,7 @@ from stategraph._values.progress import KeptParts, Part
 from stategraph._values.provenance import Owner
 from stategraph.errors import CheckpointError, InvalidRunIdError, StepConflictError
 from stategraph.state import State
-from stategraph.stores._checks import RunFilter, check_number, check_numbers, check_state
+from stategraph.stores._checks import Narrower, RunFilter, Which, check_number, check_numbers, check_state, filtered
 from stategraph.stores._codec.opaque import check_unknown, unknown_shown
 from stategraph.stores._defaults import forked_from, keeps_nested, rolled_back
 from stategraph.stores._rows import nested
@@ -192,12 +195,23 @@ class RowStore(CheckpointStore):
         return sorted(self._log.runs.listing(lambda run: run.run_id).found)
 
     def _runs(self, which: RunFilter, limit: int, after: int | None) -> builtins.list[Summary]:
+        return self._log.runs.listing(RunRecord.summary, self._resolved(which), limit, after, self.owner).found
+
+    def count(self, **which: Unpack[Which]) -> int:
+        about = {name: value for name, value in which.items() if name not in ("status", "graph")}
+        asked = filtered(which.get("status"), which.get("graph"), cast(Narrower, about))
+        asked = self._resolved(asked, is_counted=True)
+        needs_owners = asked.owned is not None and (asked.owned_ids is None or asked.parent is not None)
+        found = None if needs_owners else self._log.table.count(asked)
+        return super().count(**which) if found is None else found
+
+    def _resolved(self, which: RunFilter, *, is_counted: bool = False) -> RunFilter:
+        """Return a filter that knows which runs have an owner, where one look at all is faster than one at each run."""
         owners = self._log.table.owners
-        if which.owned and which.parent is None and owners is not None:
-            owned = owners.owned_ids(self._log.table)
-            if owned is not None:
-                return self._log.runs.listing_of(owned, RunRecord.summary, which, limit, after, self.owner).found
-        return self._log.runs.listing(RunRecord.summary, which, limit, after, self.owner).found
+        looks = which.owned or (which.owned is False and (is_counted or self._is_server))
+        if owners is None or not looks:
+            return which
+        return attrs.evolve(which, owned_ids=owners.owned_ids(self._log.table))
 
     def verify(self) -> Verified:
         return verify(self._log)

@@ -71,6 +71,11 @@ class Table(ABC):
             before: Only runs with a number below this one, if given.
         """
 
+    def count(self, which: RunFilter) -> int | None:
+        """Return how many runs there are of a filter, as far as their records say, damaged or not; None where each has
+        to be read."""
+        return None
+
     def some_runs(self, limit: int) -> list[RunRecord | Unreadable]:
         """Return the records of a few runs, whichever are found fastest."""
         return self.runs(RunFilter(), limit, None)
