@@ -21,6 +21,7 @@ import stategraph
 from stategraph import State
 from stategraph._drivers import threads as threads_of
 from stategraph.stores.memory import MemoryStore
+from tests.conftest import make_store
 from tests.scenarios import RUN, WatchedStore, as_async, make_graph, trace, traces
 from tests.test_cancellations import PATIENCE, in_time
 from tests.test_stopping import Gate
@@ -380,3 +381,20 @@ def test_the_interpreter_ends(program: str) -> None:
     root = Path(stategraph.__file__).parents[1]
 
     subprocess.run([sys.executable, "-W", "ignore", "-c", code], cwd=root, check=True, timeout=PATIENCE)
+
+
+@pytest.mark.parametrize("kind", ["memory", "sqlite"])
+def test_no_thread_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    """Where the system has no more threads, the event loop makes the calls itself, and nothing is lost."""
+
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with make_store(kind, tmp_path) as store:
+        graph = make_graph(traces("abc"), store=store, preserve=True)
+        with monkeypatch.context() as patched:
+            patched.setattr(threading.Thread, "start", refuse)
+            final = asyncio.run(graph.aexecute(State(run_id=RUN)))
+
+        assert final["trace"] == [*"abc"]
+        assert store.load(RUN) == final
