@@ -125,11 +125,15 @@ NEW_RUN = (
     f"INSERT INTO run ({_RUN_FIELDS}, run_id, number) VALUES ({', '.join('?' * 20)}, {_NEXT_NUMBER}) "
     "ON CONFLICT (run_id) DO NOTHING RETURNING number"
 )
-# Not by an UPDATE that returns it, which takes longer than both.
-NUMBER = "SELECT number FROM run WHERE run_id = ? AND version = ?"
-NEXT_RUN = f"UPDATE run SET ({_RUN_FIELDS}) = ({', '.join('?' * 19)}) WHERE number = ?"
+NUMBER = "SELECT number FROM run WHERE run_id = ?"
+# The statement that writes a run compares its version, and its owner: one number for fence and cancellation.
+_AS_EXPECTED = (
+    " WHERE run_id = ? AND version = ?"
+    " AND ? IN (-1, coalesce((SELECT 2 * number + (cancelled <> 0) FROM fence WHERE run_id = ?), 0))"
+)
+NEXT_RUN = f"UPDATE run SET ({_RUN_FIELDS}) = ({', '.join('?' * 19)}){_AS_EXPECTED}"
 # SQLite writes an index whenever a column of it is set, to the same value too: twice the bytes of most steps.
-NEXT_STEP = f"UPDATE run SET ({_CHANGING}) = (?, ?, ?, ?, ?, ?, ?) WHERE number = ?"
+NEXT_STEP = f"UPDATE run SET ({_CHANGING}) = (?, ?, ?, ?, ?, ?, ?){_AS_EXPECTED}"
 _ROW_FIELDS = (
     "base, step, revision, kind, checkpoint_node, timestamp_ns, status, error, by_whom, took_ns, attempts, owner, "
     "format, encoding, payload, seal, pause"
@@ -138,6 +142,11 @@ _ROW_COLUMNS = _ROW_FIELDS.replace("payload", "CAST(payload AS BLOB)")  # JSON i
 TOGETHER = (512, 64, 8, 1)
 # Not INSERT OR REPLACE: by a unique index that others have added, it would delete rows of other runs.
 _INSTEAD = ", ".join(f"{field} = excluded.{field}" for field in _ROW_FIELDS.split(", "))
+PUT_ROW = (
+    f"INSERT INTO checkpoint (id, {_ROW_FIELDS}) "
+    f"VALUES ((SELECT number FROM run WHERE run_id = ?) << {SEQUENCE_BITS} | ?, {', '.join('?' * 17)}) "
+    f"ON CONFLICT (id) DO UPDATE SET {_INSTEAD}"
+)
 PUT_ROWS = {
     together: f"INSERT INTO checkpoint (id, {_ROW_FIELDS}) VALUES "
     + ", ".join([f"({', '.join('?' * 18)})"] * together)

@@ -213,25 +213,26 @@ class SqliteTable(Table):
 
     def write(self, batch: WriteBatch) -> bool:
         """Write one batch within a transaction; return whether its run had the version for it."""
-        if batch.hold is not None and self._is_lost(batch.hold):
-            return False
         if batch.outer is not None and not self._has_outer_run(batch):
             return False
-        number = self._put_run(batch.run, batch.old)
-        if number is None:
+        if not self._put_run(batch.run, batch.old, batch.hold):
             return False
-        first = number << SEQUENCE_BITS
-        execute = self.connection.execute
+        execute, run_id = self.connection.execute, batch.run.run_id
+        is_step = not (batch.cut_below or batch.cut_above is not None or batch.cut_nested or batch.cut_parts)
+        if is_step and len(batch.put) == 1:  # the most frequent case by far
+            execute(sql.PUT_ROW, (run_id, *row_values(batch.put[0].sequence, batch.put[0], json_as_text=True)))
+            return True
+        first = execute(sql.NUMBER, (run_id,)).fetchone()[0] << SEQUENCE_BITS
         # First: what is put then takes the pages that this leaves, which SQLite would write once more to erase them.
         if batch.cut_below:
             execute("DELETE FROM checkpoint WHERE id >= ? AND id < ?", (first, first | batch.cut_below))
         if batch.cut_above is not None:
             execute("DELETE FROM checkpoint WHERE id > ? AND id <= ?", (first | batch.cut_above, first | LAST_SEQUENCE))
         if batch.cut_nested:
-            self._delete_nested(batch.run.run_id)
+            self._delete_nested(run_id)
         elif batch.cut_parts:
             delete = "DELETE FROM run WHERE run_id > ? AND run_id < ? AND run_id GLOB ? RETURNING number"
-            self._delete_rows(execute(delete, (*nested_range(batch.run.run_id), PARTS)).fetchall())
+            self._delete_rows(execute(delete, (*nested_range(run_id), PARTS)).fetchall())
         self._put_rows(first, batch.put)
         return True
 
@@ -242,16 +243,23 @@ class SqliteTable(Table):
         found: tuple[bytes] | None = self.connection.execute(select, (run_id,)).fetchone()
         return found == (batch.outer,)
 
-    def _put_run(self, run: RunRecord, old: RunRecord | None) -> int | None:
-        """Write the record of a run; return its number, None if its version is another."""
+    def _put_run(self, run: RunRecord, old: RunRecord | None, hold: Hold | None) -> bool:
+        """Write the record of a run; return False if it has another version, or another owner."""
         execute = self.connection.execute
         if old is None:
-            found = execute(sql.NEW_RUN, (*run_values(run), run.run_id)).fetchone()
-        elif found := execute(sql.NUMBER, (run.run_id, old.version)).fetchone():
-            is_step = lasting_values(old) == lasting_values(run)
-            update, values = (sql.NEXT_STEP, step_values(run)) if is_step else (sql.NEXT_RUN, run_values(run))
-            execute(update, (*values, *found))
-        return None if found is None else int(found[0])
+            is_lost = hold is not None and self._is_lost(hold)
+            return not is_lost and execute(sql.NEW_RUN, (*run_values(run), run.run_id)).fetchone() is not None
+        is_step = lasting_values(old) == lasting_values(run)
+        update, values = (sql.NEXT_STEP, step_values(run)) if is_step else (sql.NEXT_RUN, run_values(run))
+        if hold is None:
+            return execute(update, (*values, run.run_id, old.version, -1, "")).rowcount == 1
+        expected = run.run_id, old.version, 2 * hold.fence + hold.is_cancelled, hold.run_id
+        if not hold.is_lost and execute(update, (*values, *expected)).rowcount == 1:
+            return True
+        if self._is_lost(hold):  # or it was cancelled, which its owner learns here
+            return False
+        expected = run.run_id, old.version, 2 * hold.fence + hold.is_cancelled, hold.run_id
+        return execute(update, (*values, *expected)).rowcount == 1
 
     def _put_rows(self, first: int, rows: Sequence[CheckpointRecord]) -> None:
         """Insert rows, many in a statement: sqlite3 releases the GIL at each, and a busy thread keeps it for 5 ms."""
