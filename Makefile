@@ -5,6 +5,7 @@ PYTHON ?= python3
 VENV   := .venv
 BENCH  := .venv-bench
 BIN    := $(VENV)/bin
+VERSIONS ?= 071ee6f 772e19c
 PIP    := -m pip --disable-pip-version-check install --quiet --quiet
 MEASURED := $(shell find stategraph -name '*.py')
 
@@ -56,8 +57,9 @@ release: $(VENV)/release.stamp  ## Build the archives in dist/, check and sign t
 screenshots: $(VENV)/test.stamp  ## Make the images of the page that the documentation shows; takes Chromium
 	@PYTHONPATH=. $(BIN)/python tools/screenshots.py
 
-bench: $(BENCH)/bench.stamp  ## Measure stategraph beside other libraries, in an environment of its own (ALL=1: slow rows, too)
+bench: $(BENCH)/bench.stamp  ## Measure stategraph beside other libraries and older versions, in an environment of its own (ALL=1: slow rows, too)
 	@$(BENCH)/bin/python -m benchmarks $(if $(ALL),--all)
+	@$(BENCH)/bin/python -m benchmarks.versions $(VERSIONS)
 
 clean:  ## Remove all that was made here, the environments too
 	rm -rf .venv .venv-* .cache .coverage .coverage.* .hypothesis .mypy_cache .pytest_cache .ruff_cache build dist

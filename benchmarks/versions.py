@@ -1,8 +1,7 @@
-"""`python -m benchmarks.versions FOLDER`: this stategraph beside another one, such as it was before a change.
+"""`python -m benchmarks.versions COMMIT ...`: this stategraph beside versions of it before.
 
-The folder holds the other one: a checkout, as of `git worktree add --detach FOLDER COMMIT`. Two processes, one for
-each, take samples of the same rows in turn, so that a slow minute of the machine is one for both. What is shown are
-medians and the ratio of this one to the other.
+A process for each version takes samples of the same rows in turn, so that a slow minute of the machine is one for all
+of them. The table has medians and, of each older version, the ratio of this one to it.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from statistics import median
@@ -28,30 +27,40 @@ _SERVE = "import sys; sys.path.insert(0, sys.argv.pop(1)); from benchmarks.versi
 
 
 def main() -> None:
-    """Measure both, and print a line for each row and contender."""
+    """Measure all versions, and print a line for each row and contender."""
     options = _options()
     effort = Effort(rounds=5, divisor=10) if options.quick else Effort(rounds=21)
-    sys.stdout.write("work | contender | other | this | ratio\n")
-    for row, contender in _ours(options.only):
-        with ExitStack() as stack:
-            other, this = (stack.enter_context(_Version(root)) for root in (options.folder, ROOT))
-            shown = _compared(row, contender, other, this, effort)
-        sys.stdout.write(f"{row.title} | {contender.name} | {shown}\n")
-        sys.stdout.flush()
+    with tempfile.TemporaryDirectory() as folder:
+        roots = [*(_checkout(commit, Path(folder)) for commit in options.commits), ROOT]
+        sys.stdout.write(" | ".join(["work", "contender", *options.commits, "this", "ratios"]) + "\n")
+        for row, contender in _ours(options.only):
+            with ExitStack() as stack:
+                versions = [stack.enter_context(_Version(root)) for root in roots]
+                shown = _compared(row, contender, versions, effort)
+            sys.stdout.write(f"{row.title} | {contender.name} | {shown}\n")
+            sys.stdout.flush()
 
 
-def _compared(row: Row, contender: Contender, other: _Version, this: _Version, effort: Effort) -> str:
-    samples: dict[_Version, list[float]] = {other: [], this: []}
+def _checkout(commit: str, folder: Path) -> Path:
+    """Return a folder with the package as it was at a commit."""
+    root = folder / commit
+    root.mkdir()
+    archive = subprocess.run(["git", "archive", commit, "stategraph"], check=True, capture_output=True, cwd=ROOT)
+    subprocess.run(["tar", "-x"], check=True, input=archive.stdout, cwd=root)
+    return root
+
+
+def _compared(row: Row, contender: Contender, versions: Sequence[_Version], effort: Effort) -> str:
+    samples: dict[_Version, list[float]] = {version: [] for version in versions}
     for round_ in range(effort.rounds_of(row, contender) + 1):
         for version, taken in samples.items():
             value = version.sample(row, contender, effort)
-            if value is None:
-                return "one of them cannot do it"
-            if round_:  # the first one warms up
+            if value is not None and round_:  # the first one warms up
                 taken.append(value)
-    before, after = map(median, samples.values())
-    ratio = f"{after / before:.3f}" if before else ""
-    return f"{quantity(before, row.unit)} | {quantity(after, row.unit)} | {ratio}"
+    *before, this = [median(taken) if taken else None for taken in samples.values()]
+    shown = ["cannot do it" if value is None else quantity(value, row.unit) for value in (*before, this)]
+    ratios = [f"{this / value:.2f}" if value and this is not None else "-" for value in before]
+    return " | ".join([*shown, *ratios])
 
 
 def serve() -> None:
@@ -61,8 +70,11 @@ def serve() -> None:
         for line in sys.stdin:
             title, name, steps = line.rstrip("\n").split("\t")
             row, contender = by_name[title, name]
-            with scratch.sample():
-                print(row.gauge(contender.work, int(steps)), flush=True)
+            try:
+                with scratch.sample():
+                    print(row.gauge(contender.work, int(steps)), flush=True)
+            except Exception:  # noqa: BLE001 - an older version has no such thing
+                print(flush=True)
 
 
 class _Version:
@@ -95,7 +107,7 @@ class _Version:
         assert self._process.stdout is not None
         self._process.stdin.write(f"{row.title}\t{contender.name}\t{effort.steps_of(row, contender)}\n")
         self._process.stdin.flush()
-        answer = self._process.stdout.readline()
+        answer = self._process.stdout.readline().strip()
         return float(answer) if answer else None
 
 
@@ -109,7 +121,7 @@ def _ours(only: str) -> Iterator[tuple[Row, Contender]]:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.versions", description=__doc__)
-    parser.add_argument("folder", type=Path, help="the other stategraph: a checkout")
+    parser.add_argument("commits", nargs="+", metavar="COMMIT", help="an older version")
     parser.add_argument("--only", metavar="TEXT", default="", help="only rows whose title contains this")
     parser.add_argument("--quick", action="store_true", help="fewer rounds of fewer steps")
     return parser.parse_args()

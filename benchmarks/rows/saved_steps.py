@@ -42,7 +42,6 @@ PYTHON_CALLS = Row(
     title="Python calls, SQLite, sync",
     gauge=python_calls_per_step,
     unit=CALLS,
-    goal=Goal(60, absolute=True),
     floor=floors.saved_steps,
     steps=200,
     rounds=1,

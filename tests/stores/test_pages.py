@@ -9,7 +9,7 @@ import pytest
 from stategraph import CheckpointCorruptError, CheckpointError, State
 from stategraph.state import evolve
 from stategraph.stores import DiskStore, SqliteStore
-from stategraph.stores._rows import gaps
+from stategraph.stores._rows import history as gaps
 from stategraph.stores.base import RetentionPolicy
 from tests.stores.lease_servers import SERVERS
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from stategraph.errors import CheckpointCorruptError, CheckpointError
-from stategraph.stores._rows.gaps import checked_pages
+from stategraph.stores._rows.history import checked_pages
 from stategraph.stores._rows.run_log import RunLog
 from stategraph.stores.summaries import Summary
 

@@ -20,7 +20,7 @@ from stategraph.state import State
 from stategraph.stores._files.fork_safety import protect_at_fork
 from stategraph.stores._rows.committer import Committer, Outcome
 from stategraph.stores._rows.encoder import CheckpointEncoder, DeltaBase, Place
-from stategraph.stores._rows.gaps import check_all, check_gapless, checked_pages
+from stategraph.stores._rows.history import check_all, check_gapless, checked_pages
 from stategraph.stores._rows.integrity import Sealer
 from stategraph.stores._rows.records import CheckpointRecord, RunRecord, WriteBatch
 from stategraph.stores._rows.runs import KnownRuns, Runs

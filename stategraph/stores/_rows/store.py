@@ -24,13 +24,12 @@ from stategraph.stores._rows import nested
 from stategraph.stores._rows.copies import copy_run
 from stategraph.stores._rows.encoder import CheckpointEncoder, PayloadCodec
 from stategraph.stores._rows.integrity import Sealer, former_keys, signing_key
-from stategraph.stores._rows.pruning import prune
+from stategraph.stores._rows.maintenance import prune, verify
 from stategraph.stores._rows.records import RunRecord, WriteBatch
 from stategraph.stores._rows.run_log import RunLog
 from stategraph.stores._rows.saving import Saves, save, save_many, save_runs
 from stategraph.stores._rows.table import Identify, Table
 from stategraph.stores._rows.transfer import exported, imported
-from stategraph.stores._rows.verifying import verify
 from stategraph.stores.base import CheckpointStore, RetentionPolicy, SigningKey
 from stategraph.stores.summaries import Pruned, Summary, Verified
 

@@ -1,4 +1,4 @@
-"""Whether checkpoints of a run follow each other, or one of them was lost."""
+"""Histories of runs: whether checkpoints follow each other, or one of them was lost."""
 
 from __future__ import annotations
 
