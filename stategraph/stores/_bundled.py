@@ -5,46 +5,18 @@ Each is a function with the options that a configuration may have, as the regist
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from importlib import import_module
 from inspect import Parameter, Signature, signature
 from typing import Any
 
 from stategraph.stores._files.config_paths import absolute_path
-from stategraph.stores.base import CheckpointStore, SigningKey
+from stategraph.stores.base import CheckpointStore
 
 
-def _disk(
-    path: str,
-    read_only: bool = False,
-    sign_with: SigningKey | str | None = None,
-    verify_with: Sequence[SigningKey | str] = (),
-    serializer: str = "msgpack",
-    compress: bool = False,
-) -> CheckpointStore:
-    from stategraph.stores.disk import DiskStore  # imported when used: diskcache takes 60 ms
-
-    keys = {"sign_with": sign_with, "verify_with": verify_with}
-    return DiskStore(path, read_only=read_only, serializer=serializer, compress=compress, **keys)
-
-
-def _sqlite(
-    path: str,
-    read_only: bool = False,
-    sign_with: SigningKey | str | None = None,
-    verify_with: Sequence[SigningKey | str] = (),
-    serializer: str = "msgpack",
-    compress: bool = False,
-) -> CheckpointStore:
-    from stategraph.stores.sqlite import SqliteStore
-
-    keys = {"sign_with": sign_with, "verify_with": verify_with}
-    return SqliteStore(path, read_only=read_only, serializer=serializer, compress=compress, **keys)
-
-
-class _OnServer:
-    """Makes stores of a class that is imported when it is used: clients of servers take 60 ms and more.
+class _Imported:
+    """Makes stores of a class that is imported when it is used: diskcache and clients of servers take 60 ms and more.
 
     Args:
         name: The name of the module.
@@ -75,9 +47,9 @@ def _with_absolute_path(what: str, options: Mapping[str, Any]) -> Mapping[str, A
 
 
 BUNDLED: dict[str, tuple[Callable[..., CheckpointStore], Callable[[Mapping[str, Any]], Mapping[str, Any]]]] = {
-    "disk": (_disk, partial(_with_absolute_path, "a folder")),
-    "sqlite": (_sqlite, partial(_with_absolute_path, "a file")),
-    "postgres": (_OnServer("postgres", "PostgresStore"), dict),
-    "redis": (_OnServer("redis", "RedisStore"), dict),
+    "disk": (_Imported("disk", "DiskStore"), partial(_with_absolute_path, "a folder")),
+    "sqlite": (_Imported("sqlite", "SqliteStore"), partial(_with_absolute_path, "a file")),
+    "postgres": (_Imported("postgres", "PostgresStore"), dict),
+    "redis": (_Imported("redis", "RedisStore"), dict),
 }
 """Each with what brings options that mean the same into the same form."""

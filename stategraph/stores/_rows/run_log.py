@@ -190,6 +190,26 @@ class RunLog:
         except CheckpointNotFoundError:
             return []
 
+    def iter_history(self, run_id: str) -> Iterator[Summary]:
+        """Yield the checkpoints of a run as it stands now, without their data, as `CheckpointStore.iter_history`.
+
+        If nothing of a run is ever replaced, they are read a page at a time. Otherwise there are few; and a signature
+        covers their data. These are read at once.
+        """
+        run = self.runs.find(run_id)
+        if run is None or not run.policy.keeps_all or self.sealer.signs:
+            yield from self.history(run_id)
+            return
+        try:
+            for rows in checked_pages(self.table, run):
+                yield from run.summaries_of(rows)
+        except CheckpointCorruptError as error:
+            now = self.table.run(run_id)
+            if now is not None and now.incarnation == run.incarnation and now.policy.keeps_all:
+                raise
+            reason = "while its history was read, others have deleted it, or some of its checkpoints"
+            raise CheckpointError(run_id, reason) from error
+
     def summaries(self, run: RunRecord) -> list[Summary]:
         """Return the checkpoints of a run that retention keeps, without their data."""
         if run.policy.keeps_all and not self.sealer.signs:

@@ -186,9 +186,7 @@ class RowStore(CheckpointStore):
         return self._log.history(check_run_id(run_id))
 
     def iter_history(self, run_id: str) -> Iterator[Summary]:
-        from stategraph.stores._rows.pages import iter_history  # imported when used: no run asks for it
-
-        return iter_history(self._log, check_run_id(run_id))
+        return self._log.iter_history(check_run_id(run_id))
 
     def list(self) -> builtins.list[str]:
         return sorted(self._log.runs.listing(lambda run: run.run_id).found)
