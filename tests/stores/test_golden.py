@@ -1,7 +1,11 @@
 """Stores that earlier versions of stategraph have made are loaded by this one, and go on."""
 
+import base64
+import json
 import runpy
 import shutil
+import uuid
+from contextlib import contextmanager
 from pathlib import Path
 
 import attrs
@@ -32,21 +36,64 @@ def copied(path, folder):
     return copy
 
 
+@contextmanager
+def on_postgres(path):
+    """Open a store in a database of its own, with the tables and rows of a dump."""
+    import psycopg
+
+    from stategraph.stores.postgres import PostgresStore
+    from tests.postgres_server import dsn
+
+    name = f"golden_{uuid.uuid4().hex}"
+    with psycopg.connect(dsn(), autocommit=True) as admin:
+        admin.execute(f"CREATE DATABASE {name}")
+    place = psycopg.conninfo.make_conninfo(dsn(), dbname=name)
+    with psycopg.connect(place) as connection:
+        connection.execute(path.read_text())
+    with PostgresStore(place, schema="golden") as store:
+        yield store
+    with psycopg.connect(dsn(), autocommit=True) as admin:
+        admin.execute(f"DROP DATABASE {name} WITH (FORCE)")
+
+
+@contextmanager
+def on_redis(path):
+    """Open a store with the keys of a dump, under a prefix of its own."""
+    import redis
+
+    from stategraph.stores.redis import RedisStore
+    from tests.redis_server import url
+
+    prefix = f"golden-{uuid.uuid4().hex}"
+    client = redis.Redis.from_url(url())
+    for key, value in json.loads(path.read_text()).items():
+        client.restore(key.replace("{golden:", f"{{{prefix}:"), 0, base64.b64decode(value))
+    with RedisStore(url(), prefix=prefix) as store:
+        yield store
+    client.close()
+
+
 @pytest.fixture(params=FILES, ids=lambda path: path.name)
 def store(request, tmp_path):
-    copy = copied(request.param, tmp_path)
-    with DiskStore(copy) if copy.is_dir() else SqliteStore(copy) as store:
+    path = request.param
+    if path.suffix in (".sql", ".json"):
+        opened = on_postgres(path) if path.suffix == ".sql" else on_redis(path)
+    else:
+        copy = copied(path, tmp_path)
+        opened = DiskStore(copy) if copy.is_dir() else SqliteStore(copy)
+    with opened as store:
         yield store
 
 
 def test_there_are_golden_files_of_every_format_and_store():
-    """Of each format that there ever was, a database and a folder."""
-    expected = {f"format-{version}{kind}" for version in range(1, FORMAT + 1) for kind in (".db", "-disk")}
+    """Of each format that there ever was, and each durable store."""
+    kinds = (".db", "-disk", "-postgres.sql", "-redis.json")
+    expected = {f"format-{version}{kind}" for version in range(1, FORMAT + 1) for kind in kinds}
 
     assert {path.name for path in FILES} == expected
 
 
-@pytest.mark.parametrize("path", [path for path in FILES if path.suffix], ids=lambda path: path.name)
+@pytest.mark.parametrize("path", [path for path in FILES if path.suffix == ".db"], ids=lambda path: path.name)
 def test_a_database_is_read_without_writing(path, tmp_path):
     """Whatever version it is of: opened to be read only, it tells what it tells after it was migrated."""
     copy = copied(path, tmp_path)
