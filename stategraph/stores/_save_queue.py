@@ -154,23 +154,31 @@ class SaveQueue:
 
 def save_queued(queues: Sequence[SaveQueue]) -> None:
     """Save what is queued of some runs of a store, in one go as far as the store can do that."""
-    begun = [queue for queue in queues if queue.saving.acquire(blocking=len(queues) == 1)]
+    if len(queues) == 1:
+        with queues[0].saving:
+            _save_begun(queues)
+        return
+    begun = [queue for queue in queues if queue.saving.acquire(blocking=False)]
     try:
-        waiting = [(queue, queue.waiting()) for queue in begun]
-        together = [(queue, writes) for queue, writes in waiting if writes and all(map(_is_state, writes))]
-        save_runs = getattr(begun[0].store, "_save_runs", None) if begun else None
-        if save_runs is not None and together:
-            runs = [(queue.hold, list(of_run)) for queue, writes in together for _, of_run in groupby(writes, _run_of)]
-            errors = iter(save_runs(runs))
-            for queue, writes in together:
-                found = [next(errors) for _ in groupby(writes, _run_of)]
-                queue.end(writes, next((error for error in found if error is not None), None))
-        for queue, writes in waiting:
-            if save_runs is None or not all(map(_is_state, writes)):
-                _save_apart(queue, writes)
+        _save_begun(begun)
     finally:
         for queue in begun:
             queue.saving.release()
+
+
+def _save_begun(queues: Sequence[SaveQueue]) -> None:
+    waiting = [(queue, writes) for queue in queues if (writes := queue.waiting())]
+    together = [(queue, writes) for queue, writes in waiting if all(map(_is_state, writes))]
+    save_runs = getattr(waiting[0][0].store, "_save_runs", None) if waiting else None
+    if save_runs is not None and together:
+        runs = [(queue.hold, list(of_run)) for queue, writes in together for _, of_run in groupby(writes, _run_of)]
+        errors = iter(save_runs(runs))
+        for queue, writes in together:
+            found = [next(errors) for _ in groupby(writes, _run_of)]
+            queue.end(writes, next((error for error in found if error is not None), None))
+    for queue, writes in waiting:
+        if save_runs is None or not all(map(_is_state, writes)):
+            _save_apart(queue, writes)
 
 
 def _is_state(write: _Write) -> bool:

@@ -112,26 +112,34 @@ def _finish(log: RunLog, saves: Saves, prepared: _Prepared | None, outcome: bool
 
 
 def _save_each(log: RunLog, states: Sequence[State]) -> None:
+    """Save States one by one. An interrupt may hide that a commit was made: then only the States after it are saved."""
     try:
         for state in states:
             save(log, state)
     except StepConflictError:
-        if not _is_there(log, states[-1]):
+        left = _after_newest(log, states)
+        if left is None:
             raise
+        for state in left:
+            save(log, state)
 
 
-def _is_there(log: RunLog, newest: State) -> bool:
-    """Return whether a State is the newest of its run already: an interrupt may hide that a commit was made."""
+def _after_newest(log: RunLog, states: Sequence[State]) -> Sequence[State] | None:
+    """Return the States after the one that is the newest of its run already; None if none of them is."""
+    run_id = states[0].run_id
     try:
-        run = log.runs.find(newest.run_id)
+        run = log.runs.find(run_id)
         if run is None:
-            return False
+            return None
         log.runs.check_known(run)
-        found = log.load(newest.run_id)
+        found = log.load(run_id)
     except (CheckpointNotFoundError, StepConflictError):
-        return False
-    known = log.known.get(newest.run_id)
-    return known is not None and are_of_one_save(found, newest) and have_same_data(found, newest, known[1].encoded)
+        return None
+    known = log.known.get(run_id)
+    for place, state in enumerate(states):
+        if known and are_of_one_save(found, state) and have_same_data(found, state, known[1].encoded):
+            return states[place + 1 :]
+    return None
 
 
 def _prepared(log: RunLog, states: Sequence[State], may_change_data: bool = False) -> _Prepared | None:
