@@ -52,10 +52,12 @@ class OneTask:
             self._answer = None
             if self._awaitable is not None:  # the task was cancelled before it came to it
                 self._forget()
-            if answer is None or (task is not None and task.done()):
+            if answer is None or self._interrupts or (task is not None and task.done()):
                 self._task = None
             if task is not None and task.done() and not task.cancelled():
                 task.exception()  # is raised here: asyncio need not report it as lost
+        if answer is not None and self._interrupts:  # it came when the awaitable was done already
+            raise KeyboardInterrupt
         return answer[0] if answer is not None else self._end_of(task)
 
     def _forget(self) -> None:
