@@ -22,6 +22,7 @@ from stategraph import (
     RetryPolicy,
     State,
     StateGraph,
+    Updates,
 )
 from stategraph.stores.memory import MemoryStore
 from tests.scenarios import NODES, RUN, Node, make_graph, shorter_than, trace, traces
@@ -231,11 +232,11 @@ def watched_graph(seen: dict[str, set[str]]) -> StateGraph:
 
     def chunks(state: State) -> Iterator[Any]:
         yield note("generator", "chunk")
-        yield note("generator", {})
+        yield Updates(note("generator", {}))
 
     async def async_chunks(state: State) -> AsyncIterator[Any]:
         yield note("async generator", "chunk")
-        yield note("async generator", {})
+        yield Updates(note("async generator", {}))
 
     def fail(state: State) -> dict[str, Any]:
         raise ValueError(REQUEST.get())
