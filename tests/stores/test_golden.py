@@ -73,15 +73,18 @@ def on_redis(path):
     client.close()
 
 
+def opened(path, folder):
+    if path.suffix == ".sql":
+        return on_postgres(path)
+    if path.suffix == ".json":
+        return on_redis(path)
+    copy = copied(path, folder)
+    return DiskStore(copy) if copy.is_dir() else SqliteStore(copy)
+
+
 @pytest.fixture(params=FILES, ids=lambda path: path.name)
 def store(request, tmp_path):
-    path = request.param
-    if path.suffix in (".sql", ".json"):
-        opened = on_postgres(path) if path.suffix == ".sql" else on_redis(path)
-    else:
-        copy = copied(path, tmp_path)
-        opened = DiskStore(copy) if copy.is_dir() else SqliteStore(copy)
-    with opened as store:
+    with opened(request.param, tmp_path) as store:
         yield store
 
 
