@@ -54,9 +54,9 @@ def read(file: Path) -> Rows:
 
 
 def tables(database: sqlite3.Connection) -> list[str]:
-    """Return the tables of a database that are not those of SQLite itself."""
+    """Return the tables of a database with rows of a store: not those of SQLite itself, nor the index of labels."""
     found = database.execute("SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite_%'")
-    return [name for (name,) in found]
+    return [name for (name,) in found if name != "label"]
 
 
 # --------------------------------------------------------------------------- whose they are

@@ -114,6 +114,7 @@ class HistoryContract:
         assert found(prefix="r", since=began + timedelta(days=6)) == {"run-6", "run-7", "run-8"}
         assert found(since=datetime(2999, 1, 1, tzinfo=UTC)) == set()
         assert len(found(since=datetime(1, 1, 1, tzinfo=UTC))) == 11
+        assert found(status=RunStatus.ACTIVE, prefix="o") == {"other"}
         assert found(parent="other") == {"forked"}
         assert found(owned=True) == set()
         assert store.count(owned=False) == store.count() == 11

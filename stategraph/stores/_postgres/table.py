@@ -267,6 +267,7 @@ class PostgresTable(Leasing, Table):
         """Return what a statement finds that has a ``?`` for each value: nothing, if one of them cannot be kept."""
         if not all(map(_is_kept, values)):
             return []
+        values = [str(value) if isinstance(value, str) else value for value in values]  # a RunStatus is one, too
         first, *others = statement.split("?")
         numbered = [f"${place}::{_TYPES[type(value)]}" for place, value in enumerate(values, 1)]
         text = "".join([first, *chain.from_iterable(zip(numbered, others, strict=True))])
