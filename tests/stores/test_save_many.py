@@ -54,6 +54,17 @@ def test_every_step_of_a_run_that_keeps_all(tmp_path):
         assert store.load("a", 57)["n"] == 57
 
 
+@pytest.mark.parametrize("policy", [Policy("full"), Policy("windowed", 10)], ids=lambda policy: policy.retention)
+def test_a_run_that_another_handle_began_keeps_every_step(tmp_path, policy):
+    """Its record tells what is to be kept, whether this handle has met the run before or not."""
+    with SqliteStore(tmp_path / "runs.db") as first, SqliteStore(tmp_path / "runs.db") as second:
+        first.retain("a", policy)
+        first.save(states(1)[0])
+        second.save_many(states(2, 3, 4))
+
+        assert [row.step for row in first.history("a")] == [1, 2, 3, 4]
+
+
 def test_what_came_before_a_value_that_cannot_be_kept_is_kept(sqlite):
     """The error names the value and the run."""
     with pytest.raises(NotSerializableError, match="n cannot be saved") as caught:

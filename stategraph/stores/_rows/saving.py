@@ -151,8 +151,8 @@ def _prepared(log: RunLog, states: Sequence[State], may_change_data: bool = Fals
     """
     run_id = states[0].run_id
     known = log.known.get(run_id)
-    if len(states) > 1:
-        states = _kept(states, log.known.policy_of(run_id, known and known[0]))
+    if len(states) > 1:  # of a run that is not remembered, the record tells the policy
+        states = _kept(states, log.known.policy_of(run_id, known[0] if known else log.runs.find(run_id)))
     following = _following(log, known, states[0], may_change_data)
     if following is None:
         return None
