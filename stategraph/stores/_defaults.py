@@ -10,7 +10,7 @@ from typing import Any
 from stategraph._owners.holds import held
 from stategraph._progress.answers import asking_again, gives_back, waiting_anew
 from stategraph._text.shown import shorten
-from stategraph._values.ids import check_given_id
+from stategraph._values.ids import check_given_id, generation_of, step_of
 from stategraph._values.provenance import Kind, Owner, ParentStep, RunStatus
 from stategraph.errors import (
     CheckpointError,
@@ -163,3 +163,8 @@ def rolled_back(state: State, parent: ParentStep | None, by: str | None = None) 
     back = asking_again(state)
     back = back if back.pause is None else waiting_anew(back, back.pause)
     return told(evolve(back, generation=state.generation + 1, parent=parent), Kind.ROLLBACK, by)
+
+
+def is_in_story(nested_id: str, step: int, generation: int) -> bool:
+    """Return whether a run that is nested directly in a run, which stands at this step, tells of steps it has made."""
+    return step_of(nested_id) <= step or generation_of(nested_id) != generation

@@ -4,25 +4,72 @@ from __future__ import annotations
 
 import builtins
 import threading
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from itertools import islice
 from typing import TYPE_CHECKING
 
-from stategraph._owners.holds import Hold, Holds, acting, held, is_acting, lost
-from stategraph._values.ids import check_given_id, check_run_id, is_nested_id
-from stategraph.errors import CheckpointNotFoundError, CheckpointSaveError
-from stategraph.state import State, data_of, time_ns_of
+import attrs
+
+from stategraph._owners.holds import Hold, Holds, acting, held, is_acting
+from stategraph._values import clock
+from stategraph._values.ids import check_given_id, check_run_id, is_nested_id, outer_id, step_of
+from stategraph._values.provenance import ParentStep
+from stategraph.errors import (
+    CheckpointError,
+    CheckpointNotFoundError,
+    CheckpointSaveError,
+    NotSerializableError,
+    RunExistsError,
+)
+from stategraph.state import State, evolve, time_ns_of
 from stategraph.stores._files.fork_safety import protect_at_fork
-from stategraph.stores._memory.held import HeldRun, HeldRuns, as_kept, state_of
+from stategraph.stores._memory import Kept, as_kept, head_of, is_same_save, same_data, state_of
 from stategraph.stores.base import CheckpointStore, RetentionPolicy
 
 if TYPE_CHECKING:
     from stategraph._values.progress import KeptParts, Part
     from stategraph.stores._checks import RunFilter
-    from stategraph.stores._memory.held import Kept
     from stategraph.stores.summaries import Pruned, Summary
 
 _MOST_WAITING = 10_000  # policies of runs that are not saved yet
+
+
+@attrs.define(eq=False)
+class _Run:
+    """A run.
+
+    Attributes:
+        number: Counts runs in the order in which they began.
+        policy: What is kept of it.
+        kept: Its checkpoints, in order. Readers take no lock, so there is always one.
+        created_ns: When it began; nanoseconds since 1970, UTC.
+        parts: Finished parts of its steps, by step, node and label.
+    """
+
+    number: int
+    policy: RetentionPolicy
+    kept: list[Kept]
+    created_ns: int
+    parts: dict[tuple[int, str, str], Kept] = attrs.field(factory=dict)
+
+    def cut(self) -> int:
+        """Drop the checkpoints that retention does not keep; return how many."""
+        superfluous = self.policy.first_kept(self.kept)
+        del self.kept[:superfluous]
+        return superfluous
+
+    def summaries(self) -> Iterator[Summary]:
+        """Yield the checkpoints without their data."""
+        from stategraph.stores.summaries import Summary  # imported when used, as below: few runs ask for it
+
+        revisions: Counter[int] = Counter()
+        created = clock.to_datetime(self.created_ns)
+        for kept in tuple(self.kept):
+            shown = Summary.of(head_of(kept, with_pause=True), str(self.number))
+            yield attrs.evolve(shown, revision=revisions[kept.step], created=created)
+            revisions[kept.step] += 1
 
 
 class MemoryStore(CheckpointStore):
@@ -33,7 +80,10 @@ class MemoryStore(CheckpointStore):
     compares_holds = True
 
     def __init__(self) -> None:
-        self._held = HeldRuns()
+        self._runs_by_id: dict[str, _Run] = {}
+        self._nested: dict[str, set[str]] = {}  # the ids of the runs that are nested directly in a run, by its id
+        self._policies: dict[str, RetentionPolicy] = {}  # of runs that have not begun
+        self._begun = self._changes = 0
         self._owned = Holds()
         self.renew()
         protect_at_fork(self)
@@ -47,17 +97,33 @@ class MemoryStore(CheckpointStore):
         self._lock = threading.RLock()
         self._is_in_use: Callable[[], bool] = self._lock._is_owned  # type: ignore[attr-defined]
 
-    @property
-    def _alone(self) -> AbstractContextManager[bool]:
-        """The lock. Raises if this thread holds it, further down its stack."""
+    def _alone(self, run_id: str, kind: type[CheckpointError] = CheckpointError) -> AbstractContextManager[bool]:
+        """Return the lock. Raises `kind` if this thread has it already, further down its stack."""
         if self._is_in_use():
             from stategraph.stores._rows.access import used_below
 
-            raise used_below(self)
+            raise used_below(self, run_id, kind)
         return self._lock
+
+    @contextmanager
+    def _changing(self, run_id: str, *, take_over: bool = False) -> Iterator[None]:
+        """Own a run, and keep other threads out, for a change."""
+        with held(self, run_id, take_over=take_over) as hold, self._alone(run_id):
+            hold.check()
+            self._changes += 1
+            yield
 
     def __str__(self) -> str:
         return "memory store"
+
+    @property
+    def _holds(self) -> Holds:
+        return self._owned
+
+    def _own(self, hold: Hold, *, take_over: bool = False) -> None:
+        hold.store = self
+        with self._lock if take_over else nullcontext():  # so that nothing is written by a former owner afterwards
+            self._owned.take(hold, take_over=take_over)
 
     # ------------------------------------------------------------------ saving and loading
 
@@ -73,172 +139,215 @@ class MemoryStore(CheckpointStore):
     def amend(self, state: State) -> None:
         self._keep(state, may_change_data=True)
 
-    @property
-    def _holds(self) -> Holds:
-        return self._owned
-
-    def _own(self, hold: Hold, *, take_over: bool = False) -> None:
-        hold.store = self
-        with self._lock if take_over else nullcontext():  # so that nothing is written by a former owner afterwards
-            self._owned.take(hold, take_over=take_over)
-
     def _keep(self, state: State, may_change_data: bool = False) -> None:
-        kept, run_id = as_kept(state), state.run_id
-        hold = acting.hold
+        kept, run_id, hold = as_kept(state), state.run_id, acting.hold
         if hold is None or hold.store is not self or (hold.run_id != run_id and not is_acting(self, run_id)):
             with held(self, run_id):
                 self._keep(state, may_change_data)
             return
-        compared: Kept | None = None
-        is_again = False
-        while True:
-            if self._is_in_use():
-                from stategraph.stores._rows.access import used_below
+        with self._alone(run_id, CheckpointSaveError):
+            hold.check()
+            self._changes += 1
+            run = self._runs_by_id.get(run_id)
+            if run is None:
+                policy = self._policies.get(run_id) or RetentionPolicy()
+                self._begin(run_id, policy, [kept], time_ns_of(state))
+            elif run.kept[-1].step >= state.step:
+                self._keep_again(run, kept, state, may_change_data)
+            elif run.policy.retention == "latest":
+                run.kept = [kept]
+            else:
+                run.kept.append(kept)
+                run.cut()
 
-                raise used_below(self, run_id, CheckpointSaveError)
-            with self._lock:
-                if hold.is_lost:
-                    raise lost(run_id)
-                self._held.changes = next(self._held.counter)
-                run = self._held.runs.get(run_id)
-                if run is None:
-                    policy = self._held.policies.get(run_id) or RetentionPolicy()
-                    self._held.begin(run_id, HeldRun(next(self._held.numbers), policy, [kept], time_ns_of(state)))
-                    return
-                newest = run.kept[-1]
-                if newest is compared:
-                    run.kept[len(run.kept) - (is_again or not run.policy.keeps_all) :] = [kept]
-                    return
-                if newest.step < state.step:
-                    if run.policy.retention == "latest":
-                        run.kept = [kept]
-                    else:
-                        run.kept.append(kept)
-                        run.cut()
-                    return
-            # Out here: whoever made the values may use the store while they are compared.
-            same_data = may_change_data or _have_same_data(newest, state)
-            if newest.step > state.step or not same_data:
-                from stategraph.stores._checks import check_step
+    def _keep_again(self, run: _Run, kept: Kept, state: State, may_change_data: bool) -> None:
+        """Keep a State of the newest step, which is kept already."""
+        from stategraph.stores._checks import check_step
 
-                check_step(run_id, newest.step, state.step, same_data)
-            compared, is_again = newest, _is_saved_again(newest, state)
+        newest = run.kept[-1]
+        check_step(state.run_id, newest.step, state.step, may_change_data or same_data(newest, state))
+        is_replaced = not run.policy.keeps_all or is_same_save(newest, state)
+        run.kept[len(run.kept) - is_replaced :] = [kept]
+
+    def _begin(self, run_id: str, policy: RetentionPolicy, kept: builtins.list[Kept], created_ns: int) -> _Run:
+        self._begun += 1
+        run = self._runs_by_id[run_id] = _Run(self._begun, policy, kept, created_ns)
+        self._policies.pop(run_id, None)
+        while is_nested_id(run_id):
+            self._nested.setdefault(outer_id(run_id), set()).add(run_id)
+            run_id = outer_id(run_id)
+        return run
 
     def retain(self, run_id: str, policy: RetentionPolicy) -> None:
-        with self._alone:
-            run = self._held.runs.get(check_run_id(run_id))
+        with self._alone(run_id):
+            run = self._runs_by_id.get(check_run_id(run_id))
             if run is not None:
                 run.policy = policy
                 return
-            policies = self._held.policies
-            policies[run_id] = policy
-            while len(policies) > _MOST_WAITING:
-                del policies[next(iter(policies))]
+            self._policies[run_id] = policy
+            while len(self._policies) > _MOST_WAITING:
+                del self._policies[next(iter(self._policies))]
 
     def load(
         self, run_id: str, step: int | None = None, revision: int | None = None, *, unknown: str | None = None
     ) -> State:  # all values are here: none is unknown
-        run = self._held.runs.get(check_run_id(run_id))
-        if step is None and revision is None:
-            if run is None:
-                raise CheckpointNotFoundError(run_id, str(self))
+        run = self._runs_by_id.get(check_run_id(run_id))
+        if run is not None and step is None and revision is None:
             return state_of(run.kept[-1])
-        from stategraph.stores._memory.history import found  # imported when used, as below: few runs ask for it
+        return state_of(self._found(run_id, step, revision)[2])
 
-        return state_of(found(run, run_id, step, revision, self)[1])
+    def _found(self, run_id: str, step: int | None, revision: int | None) -> tuple[_Run, int, Kept]:
+        """Return a run, the place of one of its checkpoints, and the checkpoint."""
+        from stategraph.stores._checks import check_numbers
+
+        check_numbers(step, revision)
+        run = self._runs_by_id.get(check_run_id(run_id))
+        kept = () if run is None else tuple(run.kept)
+        wanted = kept[-1].step if step is None and kept else step
+        places = [place for place, one in enumerate(kept) if one.step == wanted]
+        if run is None or (revision or 0) >= len(places):
+            raise CheckpointNotFoundError(run_id, str(self), step, revision)
+        place = places[-1 if revision is None else revision]
+        return run, place, kept[place]
 
     def delete(self, run_id: str, *, take_over: bool = False) -> None:
-        with held(self, check_run_id(run_id), take_over=take_over) as hold, self._alone:
-            hold.check()
-            self._held.changes = next(self._held.counter)
-            self._held.drop(run_id)
-            self._held.policies.pop(run_id, None)
+        with self._changing(check_run_id(run_id), take_over=take_over):
+            self._drop(run_id)
+            self._policies.pop(run_id, None)
 
-    def list(self) -> builtins.list[str]:
-        return sorted(run_id for run_id in tuple(self._held.runs) if not is_nested_id(run_id))
+    def _drop(self, run_id: str) -> None:
+        """Forget a run and all that is nested in it."""
+        self._runs_by_id.pop(run_id, None)
+        for nested_id in self._nested.pop(run_id, ()):
+            self._drop(nested_id)
 
-    # ------------------------------------------------------------------ imported when used: few runs ask for it
+    # ------------------------------------------------------------------ parts of a step
 
     def save_parts(self, run_id: str, parts: Sequence[Part]) -> None:
-        from stategraph.stores._memory.parts import parts_as_kept
+        try:
+            kept = {
+                (part.step, part.node, part.label): as_kept(State({"made_of": part.made_of, "value": part.value}))
+                for part in parts
+            }
+        except NotSerializableError as error:
+            from stategraph.stores._rows.nested import named_by_part  # imported when used: 20 ms
 
-        kept = parts_as_kept(run_id, parts)
-        with held(self, run_id) as hold, self._alone:
-            hold.check()
-            if run_id in self._held.runs:
-                self._held.runs[run_id].parts.update(kept)
+            raise named_by_part(error, parts, run_id) from error.__cause__
+        with self._changing(run_id):
+            if run_id in self._runs_by_id:
+                self._runs_by_id[run_id].parts.update(kept)
 
     def load_parts(self, run_id: str, step: int, node: str) -> KeptParts:
-        from stategraph.stores._memory.parts import load_parts
+        from stategraph._values.progress import KeptParts
 
-        return load_parts(self._held, check_run_id(run_id), step, node)
+        run = self._runs_by_id.get(check_run_id(run_id))
+        parts = {} if run is None else run.parts.copy()
+        found = ((label, state_of(kept)) for (at, of, label), kept in parts.items() if (at, of) == (step, node))
+        return KeptParts({label: (kept["made_of"], kept["value"]) for label, kept in found})
 
     def drop_parts(self, run_id: str, step: int, *, newer_too: bool = False) -> None:
-        from stategraph.stores._memory.parts import drop_parts
+        from stategraph.stores._defaults import is_in_story
 
-        with held(self, check_run_id(run_id)) as hold, self._alone:
-            hold.check()
-            drop_parts(self._held, run_id, step, newer_too=newer_too)
+        with self._changing(check_run_id(run_id)):
+            run = self._runs_by_id.get(run_id)
+            if run is None:
+                return
+            run.parts = {} if newer_too else {key: part for key, part in run.parts.items() if key[0] > step}
+            newest, nested_ids = head_of(run.kept[-1]), self._nested.get(run_id, set())
+            for nested_id in [one for one in nested_ids if step_of(one) <= step]:
+                if not (run.policy.keeps_all and is_in_story(nested_id, newest.step, newest.generation)):
+                    nested_ids.discard(nested_id)
+                    self._drop(nested_id)
+
+    # ------------------------------------------------------------------ lists
+
+    def list(self) -> builtins.list[str]:
+        return sorted(run_id for run_id in tuple(self._runs_by_id) if not is_nested_id(run_id))
 
     def history(self, run_id: str) -> builtins.list[Summary]:
-        from stategraph.stores._memory.history import history
+        from stategraph._owners.holds import this_process
 
-        return history(self._held, check_run_id(run_id))
+        run = self._runs_by_id.get(check_run_id(run_id))
+        found = () if run is None else run.summaries()
+        return [attrs.evolve(summary, cursor=None, owner=this_process()) for summary in found]
 
     def _runs(self, which: RunFilter, limit: int, after: int | None) -> builtins.list[Summary]:
-        from stategraph.stores._memory.history import runs
+        newest_first = sorted(self._runs_by_id.items(), key=lambda item: item[1].number, reverse=True)
+        found = (
+            [*run.summaries()][-1]
+            for run_id, run in newest_first
+            if which.takes_id(run_id) and (after is None or run.number < after)
+        )
+        return [*islice((run for run in found if which.takes(run, self.owner)), limit)]
 
-        return runs(self._held, which, limit, after, self.owner)
+    def changed_since(self, token: str | None, run_id: str | None = None) -> str | None:
+        with self._alone(""):
+            now = str(self._changes)
+        return None if now == token else now
+
+    # ------------------------------------------------------------------ time travel
 
     def rollback(
         self, run_id: str, step: int, revision: int | None = None, *, take_over: bool = False, by: str | None = None
     ) -> State:
         from stategraph.stores._checks import check_number
-        from stategraph.stores._memory.history import found, roll_back
+        from stategraph.stores._defaults import rolled_back
 
         check_number(step)
         if take_over:  # nobody loses a run to a step that is not there
             self.load(run_id, step, revision)
-        # From the look to the change: whoever deletes the run meanwhile waits.
-        with held(self, check_run_id(run_id), take_over=take_over) as hold, self._alone:
-            hold.check()
-            self._held.changes = next(self._held.counter)
-            place, _ = found(self._held.runs.get(run_id), run_id, step, revision, self)
-            return roll_back(self._held, run_id, place, by)
+        with self._changing(check_run_id(run_id), take_over=take_over):
+            run, place, kept = self._found(run_id, step, revision)
+            state = rolled_back(state_of(kept), head_of(run.kept[-1]).parent, by)
+            run.kept[len(run.kept) if run.policy.keeps_all else place :] = [as_kept(state)]  # in one go, for readers
+            run.parts.clear()
+            if not run.policy.keeps_all:
+                for nested_id in self._nested.pop(run_id, ()):
+                    self._drop(nested_id)
+            return state
 
     def fork(self, run_id: str, new_run_id: str, step: int | None = None, revision: int | None = None) -> State:
-        from stategraph.stores._memory.history import fork, found
+        from stategraph.stores._defaults import forked_from, keeps_nested
 
-        with held(self, check_given_id(new_run_id)) as hold, self._alone:
-            hold.check()
-            self._held.changes = next(self._held.counter)
-            place, _ = found(self._held.runs.get(check_run_id(run_id)), run_id, step, revision, self)
-            return fork(self._held, run_id, place, new_run_id, self)
+        with self._changing(check_given_id(new_run_id)):
+            for taken in {new_run_id, *self._nested.get(new_run_id, ())} & self._runs_by_id.keys():
+                raise RunExistsError(taken, str(self))
+            run, place, kept = self._found(run_id, step, revision)
+            source = state_of(kept)
+            forked = forked_from(source, new_run_id)
+            # What is nested in a step that was completed is the story of this run, and done again in the copy.
+            with_nested = keeps_nested(source) and source.step == run.kept[-1].step
+            self._copy(run_id, place, forked, with_nested=with_nested)
+            return forked
+
+    def _copy(self, run_id: str, place: int, newest: State, *, with_nested: bool) -> None:
+        """Begin a run with this State and the history that another one has before a place."""
+        source, new_id = self._runs_by_id[run_id], newest.run_id
+        earlier = [as_kept(evolve(state_of(kept), run_id=new_id)) for kept in source.kept[:place]]
+        policy = self._policies.get(new_id) or source.policy
+        copy = self._begin(new_id, policy, [*earlier, as_kept(newest)], time_ns_of(newest))
+        if not with_nested:
+            return
+        copy.parts.update((key, part) for key, part in source.parts.items() if key[0] == newest.step + 1)
+        for nested_id in tuple(self._nested.get(run_id, ())):
+            nested = self._runs_by_id.get(nested_id)
+            if nested is not None and step_of(nested_id) == newest.step + 1:
+                state, parent = state_of(nested.kept[-1]), ParentStep(new_id, newest.step)
+                state = evolve(state, run_id=new_id + nested_id.removeprefix(run_id), parent=parent)
+                self._copy(nested_id, len(nested.kept) - 1, state, with_nested=True)
 
     def prune(self) -> Pruned:
-        from stategraph.stores._memory.history import prune
+        from stategraph._owners.free import held_if_free
+        from stategraph.stores.summaries import Pruned
 
-        with self._alone:
-            self._held.changes = next(self._held.counter)
-            return prune(self._held, self)
-
-    def changed_since(self, token: str | None, run_id: str | None = None) -> str | None:
-        with self._alone:
-            now = str(self._held.changes)
-        return None if now == token else now
-
-
-def _have_same_data(kept: Kept, state: State) -> bool:
-    if isinstance(kept, State) and data_of(kept) is data_of(state):  # as where only how the run stands is new
-        return True
-    from stategraph.stores._codec.delta import have_same_data  # imported when used: 20 ms
-
-    return have_same_data(state_of(kept), state, {})
-
-
-def _is_saved_again(kept: Kept, state: State) -> bool:
-    if (kept if isinstance(kept, State) else kept.state).timestamp != state.timestamp:
-        return False
-    from stategraph.stores._codec.delta import are_of_one_save
-
-    return _have_same_data(kept, state) and are_of_one_save(state_of(kept), state)
+        with self._alone(""):
+            self._changes += 1
+            now, over = clock.now_ns(), []
+            for run_id, run in self._runs_by_id.items():
+                newest = head_of(run.kept[-1])
+                if not is_nested_id(run_id) and run.policy.is_over(newest.status, time_ns_of(newest), now):
+                    over.append(run_id)
+            with held_if_free(self, over) as removed:
+                for run_id in removed:
+                    self._drop(run_id)
+            return Pruned(tuple(removed), sum(run.cut() for run in self._runs_by_id.values()))

@@ -3,13 +3,11 @@
 import sys
 import threading
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 
 from stategraph import CheckpointNotFoundError, RunExistsError, State, StepConflictError
 from stategraph.stores import Policy
-from stategraph.stores._memory import history
 from stategraph.stores.memory import MemoryStore
 from stategraph.testing.corpus import Order
 
@@ -106,29 +104,6 @@ def test_readers_find_what_is_there_while_others_write(store: MemoryStore) -> No
 
     assert errors == []
     assert store.load("a").step == 299
-
-
-@pytest.mark.parametrize("change", [lambda store: store.rollback("a", 5), lambda store: store.fork("a", "b", 5)])
-def test_a_run_that_is_deleted_before_it_is_changed(
-    store: MemoryStore, change: Callable[[MemoryStore], State], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Between the look and the change nobody comes in: one of the two is first, as if the other came later."""
-    store.retain("a", Policy("full"))
-    save(store, *range(1, 10))
-    find, deleted = history.found, []
-
-    def interleaved(*about: Any) -> Any:
-        found = find(*about)
-        deleted.append(threading.Thread(target=store.delete, args=("a",)))
-        deleted[0].start()
-        deleted[0].join(0.1)
-        return found
-
-    monkeypatch.setattr(history, "found", interleaved)
-
-    assert change(store).step == 5
-    deleted[0].join(10)
-    assert "a" not in store.list()
 
 
 def test_changes_and_deletions_at_the_same_time(store: MemoryStore) -> None:

@@ -1,1 +1,0 @@
-"""What a memory store does besides saving and loading: imported when it is asked for."""
