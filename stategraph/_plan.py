@@ -106,7 +106,7 @@ def blocks(run: RunContext) -> RunContext:
 
 
 def _digest_of(*parts: Mapping[str, Any]) -> str:
-    from stategraph.stores._codec.digest import digest_of  # imported when used: by pauses, and parts of steps
+    from stategraph.stores._codec.msgpack import digest_of  # imported when used: by pauses, and parts of steps
 
     return digest_of(*parts)
 

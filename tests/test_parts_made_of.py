@@ -20,7 +20,7 @@ from stategraph import (
 from stategraph._values.progress import Part
 from stategraph._values.sameness import is_same
 from stategraph.nodes.base import Node
-from stategraph.stores._codec.digest import digest_of
+from stategraph.stores._codec.msgpack import digest_of
 from stategraph.testing import Killed, MortalStore
 from stategraph.testing.corpus import KEPT_VALUES
 from tests.scenarios import RUN, Scene, make_graph, reopened, trace

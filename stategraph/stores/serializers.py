@@ -20,7 +20,6 @@ from stategraph._util.registry import Registry
 from stategraph._values.frozen import MAX_DEPTH
 from stategraph.errors import ConfigError
 from stategraph.stores._codec import msgpack
-from stategraph.stores._codec.nesting import check_json
 from stategraph.stores._codec.opaque import unknown_shown
 from stategraph.stores._codec.type_codecs import DecodeError, TypeCodec, find_codec
 from stategraph.stores._codec.value_encoder import EncodedValue, ValueEncoder
@@ -201,7 +200,6 @@ class _Json(Serializer):
         return _text_of(plain).encode()
 
     def loads(self, payload: bytes) -> Any:
-        check_json(payload, _DEEPEST)
         return json.loads(payload.decode(), parse_constant=_refuse_constant)
 
 

@@ -55,7 +55,6 @@ TOO_OFTEN: dict[str, Callable[[], Any]] = {
     "all": lambda: chained(lambda one, two: [{"one": Two(one)}, (one, {"two": [two]})], 24),
     "frozensets": lambda: repeated(lambda inner, n: frozenset({(inner, n), (inner, "x")}), 30, frozenset()),
     "sets of objects": lambda: repeated(lambda inner, n: Two(frozenset({Two(inner, n), Two(inner)})), 30, Two(0)),
-    "sets of equal hashes": lambda: repeated(lambda inner, _: frozenset({(inner, -1), (inner, -2)}), 24, frozenset()),
     "keys": lambda: repeated(lambda inner, n: frozenset({(inner, n), (inner, "x")}), 30, frozenset()),
     "the same at each depth": lambda: hung(MANY, 90),
     "the same at each depth, with an object": lambda: hung([*MANY, Two(0)], 90),
@@ -70,7 +69,7 @@ def test_what_would_be_written_too_often_is_refused(shape: str, more: dict[str, 
     """However deep the same container is met again; nothing of it is written before."""
     value = TOO_OFTEN[shape]()
 
-    with pytest.raises(NotSerializableError, match=r"refers to the same containers so often|same hash"):
+    with pytest.raises(NotSerializableError, match="refers to the same containers so often"):
         encoded({value: 1} if shape == "keys" else value, **more)
 
 

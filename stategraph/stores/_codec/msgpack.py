@@ -7,7 +7,7 @@ the few settled ones that ormsgpack refuses, go through a `ValueEncoder` first, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import repeat
 from typing import Any
@@ -17,8 +17,8 @@ import ormsgpack
 
 from stategraph._util.atoms import ATOMS
 from stategraph._values.frozen import MAX_DEPTH, SETTLED, is_settled
+from stategraph.errors import NotSerializableError
 from stategraph.stores._codec.limits import is_writable
-from stategraph.stores._codec.nesting import FEW, check_msgpack
 from stategraph.stores._codec.type_codecs import CODEC_OF, FROZENSET, SET, DecodeError, TypeCodec, find_codec
 from stategraph.stores._codec.value_encoder import EncodedValue, ValueEncoder
 
@@ -62,6 +62,20 @@ def encode_value(value: Any, path: str) -> bytes:
         NotSerializableError: A part of it cannot be kept exactly.
     """
     return _pack(_MsgpackEncoder().prepare(value, path, 0))
+
+
+def digest_of(*parts: Mapping[str, Any]) -> str:
+    """Return a digest of mappings, whatever the order of their keys; empty if a value in them cannot be kept.
+
+    Below that, values differ if they differ in a store: in type, in the order of keys, in the sign of a zero.
+    """
+    from hashlib import blake2b  # imported when used: OpenSSL takes 4 ms
+
+    try:
+        written = encode([dict(sorted(part.items())) for part in parts])
+    except NotSerializableError:
+        return ""
+    return blake2b(written, digest_size=20).hexdigest()
 
 
 def _containers_in(parts: Sequence[Any]) -> list[Any] | None:
@@ -158,13 +172,8 @@ def decode(data: bytes) -> Any:
         raise DecodeError(f"its bytes cannot be decoded: {error}") from error
 
 
-_NEST = MAX_DEPTH + 10
-"""Levels of lists and maps in bytes that are unpacked at once: those of a value, and of the list around it."""
-
 _DEEPEST = 3 * MAX_DEPTH + 10
 """Levels in all: one level of a State becomes up to three, a tagged value, its parts, and a pair of them."""
-
-_SHALLOW, _TINY = 3, 32  # levels of parts that are not deep, and levels that fit on the stack in a hook of ormsgpack
 
 
 def _decode(data: bytes) -> Any:
@@ -177,8 +186,6 @@ def _decode(data: bytes) -> Any:
             is_finished = False
         return value
 
-    if len(data) > FEW:
-        check_msgpack(data, _NEST)
     value = ormsgpack.unpackb(data, ext_hook=restore)
     return value if is_finished else _finish(value, 0)
 
@@ -189,8 +196,6 @@ def _restore(number: int, packed: bytes) -> Any:
         codec = find_codec(number)
         if codec.is_deep:
             return _Tagged(codec, packed)
-        if len(packed) > _TINY:
-            check_msgpack(packed, _SHALLOW, _TINY)
         return codec.from_parts(ormsgpack.unpackb(packed))
     except BaseException as error:  # noqa: BLE001 - it is raised when ormsgpack has returned
         return _Failed(error)
@@ -206,8 +211,6 @@ def _finish(value: Any, depth: int) -> Any:
     if cls is dict and not ATOMS.issuperset(map(type, value.values())):
         return dict(zip(value, map(_finish, value.values(), repeat(depth + 1)), strict=True))
     if cls is _Tagged:
-        if len(value.packed) > FEW:
-            check_msgpack(value.packed, _NEST)
         parts = _finish(ormsgpack.unpackb(value.packed, ext_hook=_restore), depth + 1)
         return value.codec.from_parts(parts)
     if cls is _Failed:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from base64 import b64decode, b64encode
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from datetime import date, datetime, time, timedelta, timezone, tzinfo
 from decimal import Decimal
 from enum import Enum, Flag
@@ -26,7 +26,6 @@ import attrs
 from stategraph._text.shown import shorten
 from stategraph._values.frozen import FrozenDict, FrozenSet, UnsettledDict, UnsettledSet
 from stategraph._values.registered_types import RegisteredType, find_by_name
-from stategraph.stores._codec.limits import TOO_ALIKE, are_too_alike
 from stategraph.stores._codec.opaque import Opaque, is_unknown_shown
 
 
@@ -287,25 +286,16 @@ def _expect_str(parts: Any) -> str:
     return parts
 
 
-def _hashable_items(items: Iterable[Any]) -> list[Any]:
-    listed = [*items]
-    if are_too_alike(listed):
-        raise TypeError(TOO_ALIKE)
-    return listed
-
-
 def _dict_parts(value: dict[Any, Any]) -> list[Any]:
     return [[*pair] for pair in value.items()]
 
 
 def _dict_of(parts: Any) -> dict[Any, Any]:
-    pairs = [expect_list(pair, 2) for pair in expect_list(parts)]
-    _hashable_items(key for key, _ in pairs)
-    return dict(pairs)
+    return dict(expect_list(pair, 2) for pair in expect_list(parts))
 
 
 def _set_of(parts: Any) -> set[Any]:
-    return set(_hashable_items(expect_list(parts)))
+    return set(expect_list(parts))
 
 
 def _str_parts(value: str) -> str:
@@ -337,8 +327,8 @@ def _complex_of(parts: Any) -> complex:
 
 
 DICT = TypeCodec("dict", 6, (dict, FrozenDict, UnsettledDict), _dict_parts, _dict_of, True, _has_str_keys)
-SET = TypeCodec("set", 4, (set, FrozenSet, UnsettledSet), _hashable_items, _set_of, True)
-FROZENSET = TypeCodec("frozenset", 5, (frozenset,), _hashable_items, lambda parts: frozenset(_set_of(parts)), True)
+SET = TypeCodec("set", 4, (set, FrozenSet, UnsettledSet), list, _set_of, True)
+FROZENSET = TypeCodec("frozenset", 5, (frozenset,), list, lambda parts: frozenset(_set_of(parts)), True)
 TUPLE = TypeCodec("tuple", 3, (tuple,), list, lambda parts: tuple(expect_list(parts)), True)
 
 TYPE_CODECS = (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable
 from itertools import islice
 from typing import Any
 
@@ -14,7 +14,7 @@ from stategraph._text.shown import shorten
 from stategraph._values.frozen import MAX_DEPTH, FrozenList, UnsettledList
 from stategraph._values.registered_types import RegisteredType, can_be_registered, find_by_class
 from stategraph.errors import NotSerializableError
-from stategraph.stores._codec.limits import CONTAINER, MOST_REPEATED, TOO_ALIKE, TOO_OFTEN, are_too_alike
+from stategraph.stores._codec.limits import CONTAINER, MOST_REPEATED, TOO_OFTEN
 from stategraph.stores._codec.opaque import Opaque
 from stategraph.stores._codec.type_codecs import (
     CODEC_OF,
@@ -175,7 +175,6 @@ class ValueEncoder(ABC):
 
     def _set(self, value: Any, depth: int) -> Any:
         items = self._items(value, depth, lambda _: "{...}")
-        _check_hashes(value)
         return self.tagged(FROZENSET if type(value) is frozenset else SET, self.in_order(items))
 
     def _dict(self, value: Any, depth: int) -> Any:
@@ -183,7 +182,6 @@ class ValueEncoder(ABC):
         if DICT.is_plain(value):
             return self.mapping(dict(zip(value, items, strict=True)))
         keys = self._items(value, depth, lambda number: f" (key {shorten(_nth(value, number), 40)})")
-        _check_hashes(value)
         return self.tagged(DICT, [[key, item] for key, item in zip(keys, items, strict=True)])
 
     def _registered(self, registered: RegisteredType, value: Any, depth: int) -> Any:
@@ -215,11 +213,6 @@ _LEAVES: dict[type, Callable[[ValueEncoder, Any], Any]] = {
     **dict.fromkeys((type(None), bool), ValueEncoder._as_it_is),
     EncodedValue: ValueEncoder._encoded,
 }
-
-
-def _check_hashes(items: Collection[Any]) -> None:
-    if are_too_alike(items):
-        raise NotSerializableError("", TOO_ALIKE)
 
 
 def _nth(container: Iterable[Any], number: int) -> Any:

@@ -11,7 +11,6 @@ import ormsgpack
 from stategraph._text.shown import shorten
 from stategraph._values.provenance import ErrorInfo, Kind, ParentStep, RunStatus
 from stategraph.errors import CheckpointCorruptError
-from stategraph.stores._codec.nesting import check_msgpack
 from stategraph.stores._rows.records import CheckpointRecord, RunRecord, checked_row, wrong_field_of
 from stategraph.stores.base import RetentionPolicy
 
@@ -129,9 +128,6 @@ _PACKED = Columns(
 )
 
 
-_LEVELS = 2  # the list of columns, and those that are lists
-
-
 def pack_row(row: CheckpointRecord, previous: int | None) -> bytes:
     """Return a row as bytes, together with the sequence number of the row before it in its run."""
     return ormsgpack.packb(
@@ -150,7 +146,6 @@ def unpack_row(run_id: str, kept: bytes) -> tuple[CheckpointRecord, int | None]:
         CheckpointCorruptError: they hold none.
     """
     try:
-        check_msgpack(kept, _LEVELS)
         previous, *columns = ormsgpack.unpackb(kept)
     except (TypeError, ValueError) as error:
         raise no_checkpoint(run_id, error) from error
@@ -188,7 +183,6 @@ def unpack_run(run_id: str, kept: bytes, store: object = "store") -> RunRecord:
         CheckpointCorruptError: they hold none; the error names the store.
     """
     try:
-        check_msgpack(kept, _LEVELS)
         columns = list(ormsgpack.unpackb(kept))
     except (TypeError, ValueError) as error:
         raise no_run(run_id, f"its bytes are none of a run: {error}", store) from error

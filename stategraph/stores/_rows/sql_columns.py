@@ -11,7 +11,6 @@ from typing import Any
 from stategraph._values.ids import check_stored_id
 from stategraph._values.provenance import ErrorInfo, ParentStep
 from stategraph.errors import CheckpointCorruptError, InvalidRunIdError
-from stategraph.stores._codec.nesting import check_json
 from stategraph.stores._rows.columns import Columns, Labels, labels_of, no_run
 from stategraph.stores._rows.records import CheckpointRecord, RunRecord, Unreadable
 from stategraph.stores.base import RetentionPolicy
@@ -76,7 +75,6 @@ def _error_text(error: ErrorInfo) -> str:
 
 
 def _error_of(text: str) -> ErrorInfo:
-    check_json(text.encode(), levels=1)
     return ErrorInfo(*json.loads(text))
 
 
@@ -95,7 +93,6 @@ def _policy_of(text: str) -> RetentionPolicy:
 def _labels_of(text: str) -> Labels:
     if text == "[]":  # as of most runs
         return ()
-    check_json(text.encode(), levels=1)
     return labels_of(json.loads(text))
 
 

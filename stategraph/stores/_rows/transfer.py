@@ -19,7 +19,6 @@ from stategraph._text.shown import shorten
 from stategraph._values.ids import check_stored_id, given_id, is_parts_id
 from stategraph._values.provenance import ErrorInfo, Kind, ParentStep, RunStatus
 from stategraph.errors import CheckpointCorruptError, FormatError, RunExistsError
-from stategraph.stores._codec.nesting import check_json
 from stategraph.stores._codec.opaque import unknown_shown
 from stategraph.stores._rows.copies import begin_runs
 from stategraph.stores._rows.records import FORMAT, CheckpointRecord, RunRecord, WriteBatch, checked_row
@@ -28,7 +27,6 @@ from stategraph.stores._rows.runs import new_incarnation
 from stategraph.stores.base import RetentionPolicy
 from stategraph.stores.serializers import from_plain, plain
 
-_LEVELS = 400  # of a line: those of a State in its plain form, and of what is around it
 _NOT_READ = (TypeError, ValueError, LookupError, AttributeError, RecursionError, OverflowError)
 
 
@@ -140,7 +138,6 @@ def _told(lines: Iterable[str]) -> Iterator[_Told]:
         if not line.strip():
             continue
         try:
-            check_json(line.encode(), _LEVELS)
             told = json.loads(line)
         except (ValueError, RecursionError) as error:
             raise FormatError("", f"line {number} is no JSON: {error}") from error
