@@ -18,7 +18,6 @@ from stategraph.errors import (
     RunExistsError,
 )
 from stategraph.state import evolve
-from stategraph.stores._codec import compression as payloads
 from stategraph.stores._files.ownership import make_private
 from stategraph.stores._rows.columns import pack_row, unpack_row
 from stategraph.stores._rows.sql_schema import SCHEMA_VERSION
@@ -445,31 +444,6 @@ class TestPrivateFiles:
 
         with pytest.raises(PermissionError, match="locked"):
             make_private(file)
-
-
-class TestBombs:
-    def test_what_is_worth_too_much_is_left_as_it_is(self, path):
-        """A State of zeros is kept, uncompressed, and comes back."""
-        pytest.importorskip("zstandard")
-        state = State({"text": "0" * (payloads.ALLOWANCE + 1)}, run_id="a", step=1)
-        with SqliteStore(path, compress=True) as store:
-            store.save(state)
-            (row,) = table_of(store).chain("a", None)
-
-            assert row.encoding == "msgpack"
-            assert store.load("a") == state
-
-    @pytest.mark.parametrize(("size", "is_refused"), [(payloads.ALLOWANCE, False), (payloads.ALLOWANCE + 1, True)])
-    def test_the_limit(self, size, is_refused):
-        """A small payload may become 4 MB, and not one byte more."""
-        zstandard = pytest.importorskip("zstandard")
-        bomb = zstandard.ZstdCompressor().compress(bytes(size))
-
-        if is_refused:
-            with pytest.raises(ValueError, match=f"claim to be {size} bytes; at most {payloads.ALLOWANCE}"):
-                payloads.decompress(bomb)
-        else:
-            assert payloads.decompress(bomb) == bytes(size)
 
 
 def test_parts_of_a_run_that_is_gone(any_store):

@@ -21,15 +21,7 @@ from stategraph.errors import (
     UnknownNameError,
 )
 from stategraph.state import State, data_of, time_ns_of, took_ns_of
-from stategraph.stores._codec.compression import (
-    ALLOWANCE,
-    RATIO,
-    ZSTD,
-    compressed,
-    decompress,
-    excess_of,
-    zstandard_package,
-)
+from stategraph.stores._codec.compression import ZSTD, compressed, decompress, zstandard_package
 from stategraph.stores._codec.delta import Delta, combine, encode_unsettled
 from stategraph.stores._codec.pauses import pause_from_json, pause_to_json
 from stategraph.stores._codec.type_codecs import DecodeError, UnavailableValueError
@@ -57,7 +49,6 @@ class DeltaBase:
         snapshot: The size of the snapshot, in bytes.
         since: The size of the rows since the snapshot, in bytes.
         incarnation: That of its run.
-        excess: Bytes that the rows decompress to beyond what their sizes allow (see `PayloadCodec`).
     """
 
     state: State
@@ -68,7 +59,6 @@ class DeltaBase:
     snapshot: int
     since: int
     incarnation: bytes = b""
-    excess: int = 0
 
 
 class PayloadCodec:
@@ -92,24 +82,15 @@ class PayloadCodec:
         self._name = serializer
         self._zstd: Any = zstandard_package() if compress else None
 
-    def encode(self, parts: list[Any], excess: int = 0) -> tuple[str, bytes, int]:
-        """Encode values. What could not be decompressed again is not compressed.
-
-        Args:
-            parts: The values.
-            excess: The excess of the rows that this one builds on.
-
-        Returns:
-            The encoding, the payload, and the excess of all these rows.
+    def encode(self, parts: list[Any]) -> tuple[str, bytes]:
+        """Return values as an encoding and a payload.
 
         Raises:
             NotSerializableError: A value cannot be kept exactly.
         """
         payload = self._encode(parts)
-        smaller = None if self._zstd is None else compressed(self._zstd, payload, excess)
-        if smaller is not None:
-            return self._name + ZSTD, *smaller
-        return self._name, payload, excess
+        smaller = None if self._zstd is None else compressed(self._zstd, payload)
+        return (self._name, payload) if smaller is None else (self._name + ZSTD, smaller)
 
     def decode(self, run_id: str, rows: Sequence[CheckpointRecord]) -> list[Any]:
         """Return the values of a snapshot, and of the rows that build on it.
@@ -119,13 +100,10 @@ class PayloadCodec:
             rows: The rows.
 
         Raises:
-            DecodeError: A payload cannot be decoded, or they would be decompressed to too much.
+            DecodeError: A payload cannot be decoded.
             FormatError: A serializer is not registered in this process.
             ConfigError: One is compressed, and the package for it is not installed.
         """
-        if excess_of((row.encoding, row.payload) for row in rows) > ALLOWANCE:
-            most = f"{RATIO} times as many as they are, and {ALLOWANCE}"
-            raise DecodeError(f"its compressed bytes claim to be more than {most}; so many are not written so")
         for row in rows:
             if row.encoding not in self._readers:
                 self._readers[row.encoding] = _make_reader(run_id, row.step, row.encoding)
@@ -170,10 +148,10 @@ class CheckpointEncoder:
             NotSerializableError: a value cannot be kept exactly.
         """
         whole = Delta.between(None, state, {})
-        encoding, payload, excess = self._codec.encode(whole.parts())
+        kept = self._codec.encode(whole.parts())
         at = place or (state.step, 0)
-        row = self._sealed(state, at, at[0], (encoding, payload), b"", incarnation)
-        return row, DeltaBase(state, row.base, row.seal, b"", whole.encoded, len(payload), 0, incarnation, excess)
+        row = self._sealed(state, at, at[0], kept, b"", incarnation)
+        return row, DeltaBase(state, row.base, row.seal, b"", whole.encoded, len(row.payload), 0, incarnation)
 
     def following(self, previous: DeltaBase, state: State, place: Place) -> tuple[CheckpointRecord, DeltaBase]:
         """Return the row that comes next, at this place, and what the one after it is to build on.
@@ -184,12 +162,12 @@ class CheckpointEncoder:
             NotSerializableError: a value cannot be kept exactly.
         """
         change = Delta.between(previous.state, state, previous.encoded)
-        encoding, payload, excess = self._codec.encode(change.parts(), previous.excess)
-        since = previous.since + len(payload) + _ROW_WEIGHT
+        kept = self._codec.encode(change.parts())
+        since = previous.since + len(kept[1]) + _ROW_WEIGHT
         if since > previous.snapshot + _LIGHT:
             return self.snapshot(state, previous.incarnation, place)
-        row = self._sealed(state, place, previous.base, (encoding, payload), previous.seal, previous.incarnation)
-        weights = (previous.snapshot, since, previous.incarnation, excess)
+        row = self._sealed(state, place, previous.base, kept, previous.seal, previous.incarnation)
+        weights = (previous.snapshot, since, previous.incarnation)
         return row, DeltaBase(state, row.base, row.seal, previous.seal, change.encoded, *weights)
 
     def again(self, previous: DeltaBase, saved: CheckpointRecord, state: State) -> tuple[CheckpointRecord, DeltaBase]:
@@ -235,9 +213,9 @@ class CheckpointEncoder:
         except DecodeError as error:
             raise CheckpointCorruptError(run_id, f"its step {rows[-1].step} cannot be restored: {error}") from error
 
-    def encoded(self, parts: list[Any], excess: int) -> tuple[str, bytes, int]:
-        """Return the encoding and the payload of what a row is to hold, and the excess, as `PayloadCodec.encode`."""
-        return self._codec.encode(parts, excess)
+    def encoded(self, parts: list[Any]) -> tuple[str, bytes]:
+        """Return the encoding and the payload of what a row is to hold."""
+        return self._codec.encode(parts)
 
     def state(self, run_id: str, rows: Sequence[CheckpointRecord], incarnation: bytes = b"") -> State:
         """Return the State of a snapshot and of the rows that build on it.
@@ -285,8 +263,7 @@ class CheckpointEncoder:
         *earlier, newest = rows
         before = earlier[-1].seal if earlier else b""
         since = sum(len(row.payload) + _ROW_WEIGHT for row in rows[1:])
-        excess = excess_of((row.encoding, row.payload) for row in rows)
-        weights = (len(rows[0].payload), since, incarnation, excess)
+        weights = (len(rows[0].payload), since, incarnation)
         return DeltaBase(state, newest.base, newest.seal, before, encode_unsettled(state), *weights)
 
     def check(self, run_id: str, rows: Sequence[CheckpointRecord], incarnation: bytes = b"") -> None:

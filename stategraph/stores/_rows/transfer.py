@@ -205,10 +205,9 @@ def _base_of(told: dict[str, Any]) -> object:
 def _rows(log: RunLog, run_id: str, chain: Iterable[dict[str, Any]], incarnation: bytes) -> list[CheckpointRecord]:
     """Return the rows of a snapshot and of what builds on it, and be sure that a State can be made of them."""
     rows: list[CheckpointRecord] = []
-    excess, before = 0, b""
+    before = b""
     for told in chain:
-        encoding, payload, excess = log.encoder.encoded(from_plain(told["changes"]), excess)
-        row = _row(run_id, told, encoding, payload)
+        row = _row(run_id, told, *log.encoder.encoded(from_plain(told["changes"])))
         row = log.sealer.seal(run_id, row, before, incarnation)
         rows.append(row)
         before = row.seal
