@@ -6,8 +6,8 @@ says in its text what is wrong and what to do. The text is made when it is asked
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Collection, Mapping
+from typing import Any, TypeAlias, dataclass_transform
 
 import attrs
 
@@ -18,8 +18,13 @@ _Pause: TypeAlias = Any  # a Pause, likewise
 _Owner: TypeAlias = Any  # an Owner, likewise
 
 
+@dataclass_transform(field_specifiers=(attrs.field,))
 class StateGraphError(Exception):
     """Base of every error that stategraph raises."""
+
+    def __init_subclass__(cls) -> None:
+        """Make an attrs class of each error: its annotations are its attributes and its arguments."""
+        attrs.define(cls, slots=False, eq=False, repr=False)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({str(self)!r})"
@@ -28,7 +33,6 @@ class StateGraphError(Exception):
 # --------------------------------------------------------------------------- building and configuring
 
 
-@attrs.define(slots=False, eq=False, repr=False)
 class GraphError(StateGraphError, ValueError):
     """A graph is built wrongly; `problems` lists everything that was found."""
 
@@ -41,7 +45,6 @@ class GraphError(StateGraphError, ValueError):
         return "\n  - ".join([f"graph {shorten(self.graph)} has {len(self.problems)} problems:", *self.problems])
 
 
-@attrs.define(slots=False, eq=False, repr=False)
 class ConfigError(StateGraphError, ValueError):
     """A configuration value is not allowed: `key` is its path, `allowed` says what would be.
 
@@ -63,39 +66,36 @@ class ConfigError(StateGraphError, ValueError):
         return f"{cut(self.key)}: {shorten(value)} is not allowed; {cut(self.allowed, 500)}"
 
 
-def _sorted(names: Iterable[str]) -> list[str]:
-    return sorted(names)
-
-
-@attrs.define(slots=False, eq=False, repr=False)
 class UnknownNameError(StateGraphError, LookupError):
     """No store, observer or node has this name."""
 
     kind: str
     name: str
-    known: Sequence[str] = attrs.field(converter=_sorted)
+    known: Collection[str]
+
+    def __attrs_post_init__(self) -> None:
+        self.known = sorted(self.known)
 
     def __str__(self) -> str:
         import difflib  # imported when used
 
         near = difflib.get_close_matches(cut(self.name) if isinstance(self.name, str) else "", self.known, n=1)
-        known = ", ".join(map(shorten, self.known[:20])) + (", ..." if len(self.known) > 20 else "")
+        known = ", ".join(map(shorten, list(self.known)[:20])) + (", ..." if len(self.known) > 20 else "")
         hint = f"; did you mean {shorten(near[0])}?" if near else ""
         return f"no {self.kind} is named {shorten(self.name)}{hint} (known: {known or 'none'})"
 
 
-@attrs.define(slots=False, eq=False, repr=False)
 class UnknownNodeError(UnknownNameError, GraphError):
     """An edge, the entry point or an exit point names a node that was not added."""
 
-    graph: str = ""
-    problems: tuple[str, ...] = ()
+    def __init__(self, kind: str, name: str, known: Collection[str], graph: str = "") -> None:
+        UnknownNameError.__init__(self, kind, name, known)
+        self.graph, self.problems = graph, ()
 
     def __str__(self) -> str:
         return f"graph {shorten(self.graph)}: {UnknownNameError.__str__(self)}; add_node comes first"
 
 
-@attrs.define(slots=False, eq=False, repr=False)
 class InvalidRunIdError(StateGraphError, ValueError):
     """A run id is not 1 to 200 characters of ``A-Z a-z 0-9 . _ : @ + = / -``, or looks like a path elsewhere."""
 
@@ -113,7 +113,6 @@ class InvalidRunIdError(StateGraphError, ValueError):
 # --------------------------------------------------------------------------- running
 
 
-@attrs.define(slots=False, eq=False, repr=False)
 class ExecutionError(StateGraphError, RuntimeError):
     """A run failed at a node: the node raised (its exception is ``__cause__``) or the engine could not go on.
 
@@ -130,7 +129,6 @@ class ExecutionError(StateGraphError, RuntimeError):
         return f"node {shorten(self.node_name)} of run {self.state.run_id!r} {self.reason} (path: {trail})"
 
 
-@attrs.define(slots=False, eq=False, repr=False)
 class SchemaError(StateGraphError, ValueError):
     """A value does not fit the schema of the graph. `node` gave it; empty for what the caller gave.
 
@@ -167,7 +165,6 @@ class MaxIterationsError(ExecutionError):
     """One call of execute or resume entered `GraphConfig.max_iterations` nodes without reaching an exit point."""
 
 
-@attrs.define(slots=False, eq=False, repr=False)
 class RunCancelledError(StateGraphError):
     """The cancel event was set, or the timeout passed (then ``__cause__`` is a TimeoutError)."""
 
@@ -178,7 +175,6 @@ class RunCancelledError(StateGraphError):
         return f"run {self.state.run_id!r} was stopped after step {self.state.step}: {self.reason}"
 
 
-@attrs.define(slots=False, eq=False, repr=False)
 class AsyncNodeError(StateGraphError, RuntimeError):
     """`execute` met an async node in a thread whose event loop is running."""
 
@@ -191,7 +187,6 @@ class AsyncNodeError(StateGraphError, RuntimeError):
         return f"node {self.node_name!r} is async and an event loop is running in this thread: use {self.way_out}"
 
 
-@attrs.define(slots=False, eq=False, repr=False)
 class RunExistsError(StateGraphError):
     """A fresh State has the run_id of a run that the store already holds, or a State is of a run that is not complete.
 
@@ -221,7 +216,6 @@ class RunExistsError(StateGraphError):
 # --------------------------------------------------------------------------- resuming
 
 
-@attrs.define(slots=False, eq=False, repr=False)
 class RunCompleteError(StateGraphError):
     """The run to resume has reached an exit point: there is nothing left to do."""
 
@@ -235,7 +229,6 @@ class RunCompleteError(StateGraphError):
         )
 
 
-@attrs.define(slots=False, eq=False, repr=False)
 class GraphMismatchError(StateGraphError):
     """The saved State belongs to another graph, or to this one before its nodes or edges changed."""
 
@@ -248,7 +241,6 @@ class GraphMismatchError(StateGraphError):
         return f"run {self.run_id!r} does not fit this graph: {changes}. {cut(self.way_out, 500)}"
 
 
-@attrs.define(slots=False, eq=False, repr=False)
 class RecomputeError(StateGraphError, RuntimeError):
     """Keys that are not saved cannot be computed again; `reasons` says why, by key. The run stays as it is saved.
 
@@ -269,7 +261,6 @@ class RecomputeError(StateGraphError, RuntimeError):
         )
 
 
-@attrs.define(slots=False, eq=False, repr=False)
 class AnswerError(StateGraphError, ValueError):
     """A run is resumed without the answer that it waits for, or with one that is refused; it stays as it is.
 
@@ -295,7 +286,6 @@ class AnswerError(StateGraphError, ValueError):
         )
 
 
-@attrs.define(slots=False, eq=False, repr=False)
 class CheckpointingDisabledError(StateGraphError):
     """resume was called on a graph that saves nothing."""
 
@@ -311,7 +301,6 @@ class CheckpointingDisabledError(StateGraphError):
 # --------------------------------------------------------------------------- checkpoints
 
 
-@attrs.define(slots=False, eq=False, repr=False)
 class CheckpointError(StateGraphError):
     """A store could not do what was asked; `state`, where set, is the State that was at stake."""
 
@@ -323,7 +312,6 @@ class CheckpointError(StateGraphError):
         return f"run {shorten(self.run_id)}: {self.reason}" if self.run_id else self.reason
 
 
-@attrs.define(slots=False, eq=False, repr=False)
 class CheckpointNotFoundError(CheckpointError, LookupError):
     """The store holds no such checkpoint."""
 
@@ -372,7 +360,6 @@ class RunLostError(StepConflictError):
     """
 
 
-@attrs.define(slots=False, eq=False, repr=False)
 class RunBusyError(StateGraphError, RuntimeError):
     """Another call is at work on the run; `owner` (an Owner) says whose."""
 
@@ -386,13 +373,14 @@ class RunBusyError(StateGraphError, RuntimeError):
         )
 
 
-@attrs.define(slots=False, eq=False, repr=False)
 class NotSerializableError(CheckpointError, TypeError):
     """A value cannot be kept exactly; `path` says where in the State it stands (``orders[3].total``)."""
 
-    path: str
-    reason: str
-    run_id: str = ""
+    path: str = ""
+
+    def __init__(self, path: str, reason: str, run_id: str = "") -> None:
+        super().__init__(run_id, reason)
+        self.path = path
 
     def __str__(self) -> str:
         text = f"{cut(self.path) or 'the State'} cannot be saved: {self.reason}"

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-import attrs
 
 from stategraph._engine.context import NOTHING_GIVEN, RunContext, fitting
 from stategraph._engine.loop import run_from
@@ -172,7 +171,8 @@ def fitting_saved(run: RunContext, saved: State, updates: Mapping[str, Any]) -> 
     try:
         made = fitting(run, kept, {})
     except SchemaError as error:
-        raise attrs.evolve(error, run_id=saved.run_id, step=saved.step) from error.__cause__
+        error.run_id, error.step = saved.run_id, saved.step
+        raise
     changed = changed_items(kept, made)
     return with_data(saved, lay_over(data_of(saved), changed)) if changed else saved
 
