@@ -138,6 +138,11 @@ class CheckpointConfig:
         """Return the fields by their names; without the interval, if that was not said."""
         return {name: value for name, value in self.to_dict().items() if name != "interval" or not self._is_usual}
 
+    def not_default(self) -> dict[str, Any]:
+        """Return the fields by their names that are not the defaults."""
+        usual = CheckpointConfig().without_usual()
+        return {name: value for name, value in self.without_usual().items() if value != usual.get(name)}
+
     def store_options(self) -> dict[str, Any]:
         """Return what the store is made with: the options, and the serializer and the lease if they are not the
         default."""

@@ -58,9 +58,9 @@ class GraphConfig:
         Raises:
             ConfigError: a key is unknown or missing, or a value is not allowed.
         """
-        from stategraph.config.reading import structure  # imported when used: cattrs takes 90 ms
+        from stategraph.config.reading import configured  # imported when used: it reads files as well
 
-        return structure(cls, values)
+        return configured(cls, values, checkpoint=CheckpointConfig)
 
     @classmethod
     def from_file(cls, path: str | os.PathLike[str]) -> GraphConfig:
@@ -92,7 +92,15 @@ class GraphConfig:
         Raises:
             ConfigError: a key is unknown, or a value is not allowed.
         """
-        from stategraph.config.reading import laid_over, not_default  # imported when used
+        from stategraph.config.reading import checked_mapping  # imported when used
 
-        changes = not_default(other) if isinstance(other, GraphConfig) else other
-        return self.from_dict(laid_over({**self.to_dict(), "checkpoint": self.checkpoint.without_usual()}, changes))
+        changes = other._set() if isinstance(other, GraphConfig) else checked_mapping("merge", other)
+        given = checked_mapping("checkpoint", changes.get("checkpoint", {}))
+        checkpoint = {**self.checkpoint.without_usual(), **given}
+        return self.from_dict({**self.to_dict(), **changes, "checkpoint": checkpoint})
+
+    def _set(self) -> dict[str, Any]:
+        """Return the values that are not the defaults, and the name."""
+        usual = GraphConfig(self.name).to_dict()
+        changed = {name: value for name, value in self.to_dict().items() if value != usual[name]}
+        return {**changed, "name": self.name, "checkpoint": self.checkpoint.not_default()}
