@@ -15,10 +15,10 @@ import attrs
 from stategraph._util.validators import encodable
 from stategraph.errors import ConfigError
 
-_Config = TypeVar("_Config")
+_Config = TypeVar("_Config", bound=attrs.AttrsInstance)
 
 
-def configured(cls: type[_Config], values: object, path: str = "", **nested: type) -> _Config:
+def configured(cls: type[_Config], values: object, path: str = "", **nested: type[attrs.AttrsInstance]) -> _Config:
     """Return the configuration that a mapping describes.
 
     Args:
