@@ -1,9 +1,10 @@
-"""The commands, found by their names, and what becomes of their errors."""
+"""The command ``stategraph``: finds its commands by name, and turns errors into messages and exit codes."""
 
 from __future__ import annotations
 
 import difflib
 import json
+import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -11,31 +12,31 @@ from io import TextIOWrapper
 
 import click
 
-from stategraph.cli._asked import Asked, common
-from stategraph.cli._exits import INTERRUPTED, Exit, exit_of, told
-from stategraph.cli._screen import leave_pipe, note
+from stategraph.cli._exits import INTERRUPTED, Exit, Failure, exit_of, told
+from stategraph.cli._options import Request, common
+from stategraph.cli._output import note
 
-COMMANDS = """
-    runs show history diff watch draw export import migrate doctor
-    resume answer fork rollback cancel delete prune work ui
-""".split()
-"""In the order in which ``--help`` lists them; each is a module of `stategraph.cli._commands`, but for those below."""
-
-
-_COMMANDS = "stategraph.cli._commands"
-_MODULES = {"import": f"{_COMMANDS}.import_", "ui": "stategraph.web._command"}
+_LOOKING, _CHANGING = "stategraph.cli._looking", "stategraph.cli._changing"
+COMMANDS = {
+    **dict.fromkeys(("runs", "show", "history", "diff", "watch", "draw", "export"), _LOOKING),
+    **dict.fromkeys(("import", "migrate"), _CHANGING),
+    "doctor": _LOOKING,
+    **dict.fromkeys(("resume", "answer", "fork", "rollback", "cancel", "delete", "prune"), _CHANGING),
+    "work": "stategraph.cli._working",
+    "ui": "stategraph.web._command",
+}
+"""The commands, in the order in which ``--help`` lists them, with their modules, which are imported when used."""
 
 
 class _Commands(click.Group):
-    """Imports a command when it is used."""
-
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        command: click.Command = import_module(_MODULES.get(cmd_name, f"{_COMMANDS}.{cmd_name}")).command
+        module = import_module(COMMANDS[cmd_name])
+        command: click.Command = getattr(module, "import_" if cmd_name == "import" else cmd_name)
         return command
 
     def resolve_command(
@@ -60,15 +61,15 @@ Exit codes: 0 ok, 1 failed, 2 usage, 3 not found, 4 paused, 5 busy or conflict, 
 """
 
 
-def _tell_version(context: click.Context, _: click.Parameter, is_asked: bool) -> None:
-    if is_asked:
+def _show_version(context: click.Context, _: click.Parameter, is_given: bool) -> None:
+    if is_given:
         click.echo(import_module("stategraph").__version__)
         context.exit()
 
 
 @click.command(cls=_Commands, epilog=_EXAMPLES, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option(
-    "--version", is_flag=True, is_eager=True, expose_value=False, callback=_tell_version, help="Show the version."
+    "--version", is_flag=True, is_eager=True, expose_value=False, callback=_show_version, help="Show the version."
 )
 @common
 def stategraph() -> None:
@@ -79,43 +80,37 @@ def stategraph() -> None:
 
 
 def run(arguments: Sequence[str] | None) -> int:
-    """Run the command; return its exit code. Errors are told on stderr, in JSON if that is what was asked for."""
-    asked = Asked()
+    """Run the command; return its exit code. Errors go to stderr, as JSON if that was asked for."""
+    request = Request()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")  # whatever it is that a terminal cannot show
+            stream.reconfigure(errors="backslashreplace")  # a terminal may lack letters
     try:
-        result = stategraph.main(arguments, prog_name="stategraph", standalone_mode=False, obj=asked)
+        result = stategraph.main(arguments, prog_name="stategraph", standalone_mode=False, obj=request)
         sys.stdout.flush()
         return result if isinstance(result, int) else Exit.OK
     except click.exceptions.Exit as end:
         return end.exit_code
-    except click.UsageError as error:
-        return _usage(error, asked.is_json)
+    except click.exceptions.NoArgsIsHelpError as error:
+        note(error.format_message())
+        return Exit.USAGE
     except (click.Abort, KeyboardInterrupt):
         return INTERRUPTED
-    except BrokenPipeError:
-        leave_pipe()
+    except BrokenPipeError:  # nobody reads any longer; when Python ends, it is not to write either
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return Exit.OK
-    except Exception as error:  # noqa: BLE001 - whatever it is, it is told in one line, and the exit code says what
-        _tell(error, asked.is_json)
-        return exit_of(error)
+    except Exception as error:  # noqa: BLE001 - any error is a message of one line, and an exit code
+        return _failed(error, request.is_json)
 
 
-def _usage(error: click.UsageError, is_json: bool) -> int:
-    if isinstance(error, click.exceptions.NoArgsIsHelpError):
-        note(error.format_message())
-    elif is_json:
-        shape = {"code": Exit.USAGE.code, "exit": int(Exit.USAGE), "type": None, "message": error.format_message()}
-        print(json.dumps({"error": shape}), file=sys.stderr)
-    else:
-        where = error.ctx.command_path if error.ctx else "stategraph"
-        note(f"stategraph: {error.format_message()}\nTry '{where} --help'.")
-    return Exit.USAGE
-
-
-def _tell(error: Exception, is_json: bool) -> None:
+def _failed(error: Exception, is_json: bool) -> int:
+    hint = ""
+    if isinstance(error, click.UsageError) and error.ctx:
+        hint = f"\nTry '{error.ctx.command_path} --help'."
+    if isinstance(error, click.ClickException):
+        error = Failure(Exit(error.exit_code), error.format_message())
     if is_json:
         print(json.dumps(told(error)), file=sys.stderr)
     else:
-        note(f"stategraph: {told(error)['error']['message']}")
+        note(f"stategraph: {told(error)['error']['message']}{hint}")
+    return exit_of(error)

@@ -1,33 +1,225 @@
-"""Commands that change something: asking first, and saying what was done."""
+"""The commands that change runs and stores. Those that lose something ask first."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import IO, TYPE_CHECKING, Any
 
 import click
 
-from stategraph.cli._exits import Exit, Failure
-from stategraph.cli._screen import STYLES, Screen
-from stategraph.cli._text import clean
+from stategraph._text.screen import clean
+from stategraph.cli._exits import END_OF_CALL, Exit, Failure
+from stategraph.cli._looking import row_store
+from stategraph.cli._opening import load_graph, standing
+from stategraph.cli._options import (
+    ALLOW_CHANGED,
+    BY,
+    GRAPH,
+    RENAMES,
+    REVISION,
+    RUN,
+    STEP,
+    TAKE_OVER,
+    WAIT,
+    YES,
+    Request,
+    command,
+    parsed_pairs,
+    parsed_value,
+    usage_error,
+)
+from stategraph.cli._output import STYLES, note, state_shape
+from stategraph.errors import FormatError
 
 if TYPE_CHECKING:
+    from stategraph._values.progress import Pause
     from stategraph.graph import StateGraph
-    from stategraph.state import State
-
-_Function = TypeVar("_Function", bound=Callable[..., Any])
-
-END_OF_CALL = {"completed": Exit.OK, "paused": Exit.PAUSED, "failed": Exit.FAILED, "cancelled": Exit.FAILED}
-"""The exit codes of a run that has ended, or waits."""
 
 
-def sure(function: _Function) -> _Function:
-    """Let a command that loses something take an option not to ask."""
-    return click.option("-y", "--yes", is_flag=True, help="Do not ask.")(function)
+# --------------------------------------------------------------------------- with a graph
 
 
-def confirm(question: str, yes: bool) -> None:
+@command(
+    """
+  stategraph resume review-42 --graph app.flows:review
+  stategraph resume review-42 --graph app.flows:review --set limit=20 --by ann
+
+The store is that of the graph. --by is kept with what --set or an answer adds to the history.
+""",
+    RUN,
+    GRAPH,
+    click.option("--set", "pairs", multiple=True, metavar="KEY=VALUE", help="Lay this over the data; JSON, or text."),
+    ALLOW_CHANGED,
+    RENAMES,
+    BY,
+    WAIT,
+    TAKE_OVER,
+)
+def resume(request: Request, /, run_id: str, graph: str, pairs: tuple[str, ...], **how: Any) -> int:
+    """Go on with a run from its last checkpoint.
+
+    That is done in this process, until the run ends or pauses.
+    """
+    flow = load_graph(graph)
+    request.check_store(flow.store)
+    updates = parsed_pairs("--set", "KEY=VALUE", pairs) or {}
+    return _gone_on(request, flow, run_id, {key: parsed_value(text) for key, text in updates.items()}, **how)
+
+
+@command(
+    """
+  stategraph answer review-42 true --graph app.flows:review --by ann
+  stategraph answer review-42 '{"amount": 40}' --graph app.flows:review --pause 5c41a7
+
+The store is that of the graph.
+""",
+    RUN,
+    click.argument("value", required=False),
+    GRAPH,
+    click.option("--pause", metavar="ID", help="The pause that is answered, by its id or the beginning of it."),
+    BY,
+    WAIT,
+)
+def answer(request: Request, /, run_id: str, value: str | None, graph: str, pause: str | None, **how: Any) -> int:
+    """Answer a run that waits, and go on with it. VALUE is JSON, or text."""
+    flow = load_graph(graph)
+    request.check_store(flow.store)
+    state = flow.store.load(run_id)
+    if state.pause is None:
+        is_left = state.status in ("failed", "cancelled")
+        way_out = f"; to go on with other data: stategraph resume {run_id} --set KEY=VALUE" if is_left else ""
+        raise Failure(Exit.CONFLICT, f"{run_id} waits for no answer: it is {state.status}{way_out}")
+    if state.pause.others and pause is None:
+        number = len(state.pause.each)
+        usage_error(
+            f"{run_id} waits for {number} answers: say which is given, with --pause; stategraph show {run_id} has them"
+        )
+    meant = [waiting for waiting in state.pause.each if pause and waiting.id.startswith(pause)]
+    answered = meant[0] if len(meant) == 1 else state.pause
+    updates = _answer_to(answered, run_id, value)
+    return _gone_on(request, flow, run_id, updates, pause=answered if meant or not pause else pause, **how)
+
+
+def _answer_to(pause: Pause, run_id: str, value: str | None) -> dict[str, Any]:
+    if pause.response_param is None and value is not None:
+        usage_error(f"{run_id} waits for no value: leave out VALUE")
+    if pause.response_param is not None and value is None:
+        usage_error(f"{run_id} waits for {pause.response_param!r}: give VALUE")
+    return {} if pause.response_param is None or value is None else {pause.response_param: parsed_value(value)}
+
+
+def _gone_on(request: Request, graph: StateGraph, run_id: str, updates: dict[str, Any], **how: Any) -> int:
+    """Resume a run, which a person sees at work; return the exit code of how that ended."""
+    screen = request.screen
+    state = graph.resume(run_id, updates or None, progress=not screen.is_json and sys.stderr.isatty(), **how)
+    if screen.is_json:
+        screen.document(state_shape(state))
+    else:
+        why = "" if state.pause is None else f": {state.pause.reason}"
+        if state.pause is not None and state.pause.others:
+            why += f", and {len(state.pause.others)} more"
+        status = str(state.status), STYLES[state.status]
+        screen.line((state.run_id, "bold"), "  ", status, f"  step {state.step}{why}")
+    return END_OF_CALL.get(state.status, Exit.OK)
+
+
+# --------------------------------------------------------------------------- without one
+
+
+@command(
+    """
+  stategraph fork review-42 review-42-again
+  stategraph fork review-42 review-42-cheaper --step 3
+""",
+    RUN,
+    click.argument("new_run_id", metavar="NEW"),
+    STEP,
+    REVISION,
+)
+def fork(request: Request, run_id: str, new_run_id: str, step: int | None, revision: int | None) -> None:
+    """Copy a run, with its history up to a step, under another id."""
+    state = request.open(to_change=True).fork(run_id, new_run_id, step, revision)
+    request.screen.done(state_shape(state), f"{new_run_id}: {state.status}, at step {state.step}")
+
+
+@command(
+    """
+  stategraph rollback review-42 --step 3
+  stategraph rollback review-42 --step 3 --by ann --yes
+
+With retention "full" nothing is forgotten: what came later stays in the history.
+""",
+    RUN,
+    click.option("--step", required=True, type=click.IntRange(min=0), help="To this step."),
+    REVISION,
+    BY,
+    TAKE_OVER,
+    YES,
+)
+def rollback(request: Request, /, run_id: str, step: int, yes: bool, **how: Any) -> None:
+    """Take a run back to a step: it goes on from there."""
+    store = request.open(to_change=True)
+    _confirm(f"take {run_id} ({standing(store, run_id)}) back to step {step}?", yes)
+    state = store.rollback(run_id, step, **how)
+    request.screen.done(state_shape(state), f"{run_id}: back at step {state.step}, {state.status}")
+
+
+@command(
+    """
+  stategraph cancel review-42
+  stategraph cancel review-42 --by ann
+
+A call that is at work on the run stops at its next save. To resume the run takes it up again.
+""",
+    RUN,
+    BY,
+)
+def cancel(request: Request, run_id: str, by: str | None) -> None:
+    """Cancel a run, whatever process is at work on it."""
+    owner = request.open(to_change=True).cancel(run_id, by=by)
+    message = "cancelled" if owner is None else f"will stop at the next save of {owner}"
+    request.screen.done({"run_id": run_id, "cancelled": True, "at_once": owner is None}, f"{run_id}: {message}")
+
+
+@command(
+    """
+  stategraph delete review-42
+  stategraph runs --status failed --json | jq -r '.runs[].run_id' | xargs -n1 stategraph delete --yes
+""",
+    RUN,
+    TAKE_OVER,
+    YES,
+)
+def delete(request: Request, run_id: str, take_over: bool, yes: bool) -> None:
+    """Forget a run, and all that is nested in it."""
+    store: Any = request.open(to_change=True)
+    _confirm(f"forget {run_id} ({standing(store, run_id)})?", yes)
+    store.delete(run_id, **({"take_over": True} if take_over else {}))
+    request.screen.done({"run_id": run_id, "deleted": True}, f"{run_id}: forgotten")
+
+
+@command(
+    """
+  stategraph prune
+  stategraph prune --yes --json
+""",
+    YES,
+)
+def prune(request: Request, yes: bool) -> None:
+    """Remove what retention does not keep.
+
+    That is completed runs whose time is over, and old checkpoints.
+    """
+    store = request.open(to_change=True)
+    _confirm(f"remove from the {store} what the retention of its runs does not keep?", yes)
+    pruned = store.prune()
+    shape = {"runs": list(pruned.runs), "checkpoints": pruned.checkpoints, "damaged": list(pruned.damaged)}
+    request.screen.done(shape, f"{len(pruned.runs)} runs, and {pruned.checkpoints} checkpoints of others")
+    if pruned.damaged and not request.is_json:
+        note(f"{len(pruned.damaged)} damaged runs were left as they are: stategraph doctor")
+
+
+def _confirm(question: str, yes: bool) -> None:
     """Ask a person whether to go on.
 
     Raises:
@@ -41,30 +233,61 @@ def confirm(question: str, yes: bool) -> None:
         raise Failure(Exit.FAILED, "nothing was changed")
 
 
-def done(screen: Screen, shape: dict[str, Any], message: str) -> None:
-    """Say what was done."""
-    if screen.is_json:
-        screen.document(shape)
+# --------------------------------------------------------------------------- whole stores
+
+
+@command(
+    """
+  stategraph import review-42.jsonl
+  stategraph --store old.db export review-42 | stategraph --store new.db import -
+  stategraph --store runs.db export --all | stategraph --store postgresql://server/runs import -
+""",
+    click.argument("file", type=click.File("r", encoding="utf-8")),
+)
+def import_(request: Request, file: IO[str]) -> None:
+    """Begin the runs of an export.
+
+    Each begins as a whole, or not at all. A store that is not there is made.
+    """
+    store = row_store(request.open(to_change=True, may_make=True))
+    try:
+        found = store.import_runs(file)
+    except FormatError as error:
+        error.add_note(f"read from {file.name}")
+        raise
+    if request.is_json:
+        request.screen.document({"runs": found})
+        return
+    for run_id in found:
+        request.screen.line(run_id)
+
+
+@command(
+    """
+  stategraph --store postgresql://server/runs migrate
+  stategraph --store postgresql://server/runs migrate --print | psql --single-transaction postgresql://admin@server/runs
+""",
+    click.option("--print", "is_printed", is_flag=True, help="Print the SQL for an administrator, and change nothing."),
+)
+def migrate(request: Request, is_printed: bool) -> None:
+    """Make a store, or bring its tables up to date.
+
+    A store that is up to date stays as it is.
+    """
+    if not is_printed:
+        store = request.open(to_change=True, may_make=True, migrate=True)
+        request.screen.done({"store": str(store), "migrated": True}, f"{store}: up to date")
+        return
+    statements: tuple[str, ...] = ()
+    try:
+        request.open(migrate=False)
+    except FormatError as error:
+        if not error.statements:
+            raise
+        statements = error.statements
+    if request.is_json:
+        request.screen.document({"statements": list(statements)})
+    elif statements:
+        click.echo("".join(f"{statement};\n" for statement in statements), nl=False)
     else:
-        screen.line(message)
-
-
-def went_on(screen: Screen, graph: StateGraph, run_id: str, updates: dict[str, Any] | None, **how: Any) -> State:
-    """Resume a run, and return how that ended. A person sees the run at work meanwhile."""
-    is_seen = not screen.is_json and sys.stderr.isatty()
-    return graph.resume(run_id, updates, progress=is_seen, **how)
-
-
-def ended(screen: Screen, state: State) -> int:
-    """Say how a call of a graph ended; return the exit code of that."""
-    status = str(state.status)
-    if screen.is_json:
-        from stategraph.cli._shapes import state_shape
-
-        screen.document(state_shape(state, None, ()))
-    else:
-        why = "" if state.pause is None else f": {state.pause.reason}"
-        if state.pause is not None and state.pause.others:
-            why += f", and {len(state.pause.others)} more"
-        screen.line((state.run_id, "bold"), "  ", (status, STYLES[status]), f"  step {state.step}{why}")
-    return END_OF_CALL.get(status, Exit.OK)
+        note("the store is up to date: there is nothing to run")

@@ -37,6 +37,9 @@ class Failure(Exception):  # noqa: N818 - it is how a command ends, as an Exit i
         self.exit_code = exit_code
 
 
+END_OF_CALL = {"completed": Exit.OK, "paused": Exit.PAUSED, "failed": Exit.FAILED, "cancelled": Exit.FAILED}
+"""The exit codes of a run that has ended, or waits."""
+
 _EXITS: tuple[tuple[type[Exception] | tuple[type[Exception], ...], Exit], ...] = (
     (errors.CheckpointNotFoundError, Exit.NOT_FOUND),
     (
@@ -82,43 +85,34 @@ def as_commands(text: str) -> str:
     return text
 
 
-def _without_statements(error: errors.FormatError) -> str:
-    """Return the text of an error of missing tables without its SQL, which would fill the screen."""
-    store = str(error).partition(" has schema ")[0]
-    way_out = "stategraph migrate makes them"
-    if error.__cause__ is not None:  # that was tried
-        way_out = "this role may not make them: have an administrator run what stategraph migrate --print prints"
-    return f"{store} is not there, or its tables are too old: {way_out}"
-
-
 def _message(error: Exception) -> str:
-    """Return what is told of an error. Where it names calls as the way out, the commands that do so stand instead."""
+    """Return the message of an error. Where it names calls as the way out, it names commands instead."""
     notes = getattr(error, "__notes__", ())
     if isinstance(error, errors.CheckpointNotFoundError):
-        what = (
-            "stategraph runs lists the runs"
-            if error.step is None
-            else f"stategraph history {error.run_id} lists its steps"
-        )
-        return "; ".join((str(error).rpartition("; ")[0], *notes, what))
+        steps = f"stategraph history {error.run_id} lists its steps"
+        way_out = "stategraph runs lists the runs" if error.step is None else steps
+        return "; ".join((str(error).rpartition("; ")[0], *notes, way_out))
     if isinstance(error, errors.RunCompleteError):
-        return (
-            f"run {error.run_id!r} is complete: it ended at {error.node!r}; stategraph show {error.run_id} tells more"
-        )
+        way_out = f"stategraph show {error.run_id} tells more"
+        return f"run {error.run_id!r} is complete: it ended at {error.node!r}; {way_out}"
     if isinstance(error, errors.RunExistsError) and not error.status:
         way_out = f"choose another id, or forget it with stategraph delete {error.run_id}"
         return "; ".join((f"run {error.run_id!r} is already in the {error.store}", way_out, *notes))
     if isinstance(error, errors.RunBusyError):
         return "; ".join((f"run {error.run_id!r} is at work: {error.owner} owns it", *notes))
     if isinstance(error, errors.AnswerError) and error.pause is not None:
+        way_out = f"stategraph answer {error.run_id} VALUE --graph MODULE:NAME, where VALUE is JSON (true, 12) or text"
         if error.pause.response_param is not None and "resume without" in error.problem:
-            how = f"stategraph resume {error.run_id} --graph MODULE:NAME"
-        else:
-            how = f"stategraph answer {error.run_id} VALUE --graph MODULE:NAME, where VALUE is JSON (true, 12) or text"
-        return f"run {error.run_id!r}: {error.problem}; it waits at {error.pause.node!r}: {error.pause.reason}; {how}"
-    if isinstance(error, errors.FormatError):
-        return "; ".join((_without_statements(error) if error.statements else as_commands(str(error)), *notes))
-    return as_commands(str(error))
+            way_out = f"stategraph resume {error.run_id} --graph MODULE:NAME"
+        where = f"it waits at {error.pause.node!r}: {error.pause.reason}"
+        return f"run {error.run_id!r}: {error.problem}; {where}; {way_out}"
+    if isinstance(error, errors.FormatError) and error.statements:  # SQL, which would fill the screen
+        way_out = "stategraph migrate makes them"
+        if error.__cause__ is not None:  # that was tried
+            way_out = "this role may not make them: have an administrator run what stategraph migrate --print prints"
+        store = str(error).partition(" has schema ")[0]
+        return f"{store} is not there, or its tables are too old: {way_out}"
+    return "; ".join((as_commands(str(error)), *(notes if isinstance(error, errors.FormatError) else ())))
 
 
 def told(error: Exception) -> dict[str, Any]:

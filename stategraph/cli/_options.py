@@ -1,36 +1,198 @@
-"""Arguments and options that several commands take."""
+"""Commands: functions that get a Request, with the options that every command takes and those that several take."""
 
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any, TypeVar
+from functools import cached_property, wraps
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 import click
 
-from stategraph.cli._asked import Asked
 from stategraph.cli._exits import Exit, Failure
+from stategraph.cli._opening import imported, open_store
+from stategraph.cli._output import Screen, note
+from stategraph.errors import CheckpointNotFoundError, RunBusyError, StateGraphError
 
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from stategraph.stores.base import CheckpointStore
+
+_MOST_COMPARED = 1_000
+"""How many of the newest runs are compared with an id that is not there."""
 _MOST_COMPLETED = 50
-_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+Option: TypeAlias = Callable[[Any], Any]
 
 
-def parsed_labels(labels: Sequence[str]) -> dict[str, str] | None:
-    """Return labels that are given as NAME=VALUE; None if there are none."""
-    pairs = [label.partition("=") for label in labels]
-    if not all(separator for _, separator, _ in pairs):
-        raise Failure(Exit.USAGE, "--label: give it as NAME=VALUE")
-    return {name: value for name, _, value in pairs} or None
+class Request:
+    """The options that every command takes, and the store that they name.
+
+    Attributes:
+        store: The address of the store, if one was given.
+        config: The file of the configuration, if one was given.
+        is_json: Whether the answer is JSON.
+        modules: The modules to import first.
+    """
+
+    def __init__(self) -> None:
+        self.store: str | None = None
+        self.config: str | None = None
+        self.is_json = False
+        self.modules: tuple[str, ...] = ()
+        self._opened: CheckpointStore | None = None
+
+    @cached_property
+    def screen(self) -> Screen:
+        """Where the answer goes."""
+        return Screen(self.is_json)
+
+    @property
+    def address(self) -> str | None:
+        """The address of the store, as an option or the environment gives it."""
+        return self.store or os.environ.get("STATEGRAPH_STORE")
+
+    def open(self, *, to_change: bool = False, **how: Any) -> CheckpointStore:
+        """Open the store, as `open_store` does; it is closed with the command.
+
+        Values of types that are not registered here are opaque.
+        """
+        from stategraph.stores._codec.opaque import unknown_shown  # imported when used
+
+        if self.config and self.address and not self.store:
+            note("stategraph: --config is not looked at: STATEGRAPH_STORE goes before it")
+        config = self.config or os.environ.get("STATEGRAPH_CONFIG")
+        store = self._opened = open_store(self.address, config, to_change=to_change, **how)
+        context = click.get_current_context()
+        context.call_on_close(store.close)
+        context.with_resource(unknown_shown())
+        return store
+
+    def check_store(self, store: CheckpointStore) -> None:
+        """Take the store of a graph as the one that the command is about.
+
+        Raises:
+            UsageError: another one was named.
+        """
+        self._opened = store
+        if self.store and not _is_at(store, self.store):
+            usage_error(
+                f"--store: the graph keeps its runs in the {store}: leave --store out or, where the graph names it "
+                "by a relative path, start in the folder that this counts from"
+            )
+        if self.config:
+            note(f"stategraph: --config is not looked at: the graph keeps its runs in the {store}")
+
+    def like(self, run_id: str) -> str | None:
+        """Return the id of a run that was perhaps meant."""
+        import difflib  # imported when used
+
+        try:
+            known = [] if self._opened is None else [run.run_id for run in self._opened.runs(limit=_MOST_COMPARED)]
+        except StateGraphError:
+            return None
+        return next(iter(difflib.get_close_matches(run_id, known, 1, 0.75)), None)
 
 
-def parsed_pairs(pairs: Sequence[str]) -> dict[str, Any]:
-    """Return the updates that are given as KEY=VALUE."""
+def _is_at(store: CheckpointStore, address: str) -> bool:
+    """Return whether a store is the one in a file or a folder."""
+    from pathlib import Path
+
+    path: Path | None = getattr(store, "path", None)
+    return path is not None and Path(address).expanduser().resolve() == Path(path).resolve()
+
+
+def usage_error(message: str) -> NoReturn:
+    """End a command that was called in a wrong way; the message names its help."""
+    raise click.UsageError(message, click.get_current_context())
+
+
+# --------------------------------------------------------------------------- commands
+
+
+def _keep(context: click.Context, option: click.Parameter, value: Any) -> None:
+    if value:
+        setattr(context.ensure_object(Request), str(option.name), value)
+
+
+def _add_modules(context: click.Context, _: click.Parameter, names: tuple[str, ...]) -> None:
+    context.ensure_object(Request).modules += names
+
+
+def _common(*names: str, callback: Any = _keep, **how: Any) -> Option:
+    return click.option(*names, expose_value=False, is_eager=True, callback=callback, **how)
+
+
+def common(function: Any) -> Any:
+    """Let a command take the options that every command takes; they may stand before its name as well."""
+    for option in (
+        _common(
+            "--import",
+            "modules",
+            callback=_add_modules,
+            metavar="MODULE",
+            multiple=True,
+            help="Import this first, for the serializers and types that it registers.",
+        ),
+        _common("--json", "is_json", is_flag=True, help="Answer with one JSON document."),
+        _common("--config", metavar="FILE", help="A graph.toml that names the store."),
+        _common("--store", metavar="STORE", help="A sqlite file, a disk folder, or an URL."),
+    ):
+        function = option(function)
+    return function
+
+
+def command(examples: str, *options: Option) -> Callable[[Callable[..., Any]], click.Command]:
+    """Make a command of a function that takes a Request and its own options; the function names the command.
+
+    Args:
+        examples: What the help shows after "Examples:".
+        options: The arguments and options of the command.
+    """
+
+    def declare(function: Callable[..., Any]) -> click.Command:
+        @wraps(function)
+        def call(request: Request, /, **values: Any) -> Any:
+            for module in (*os.environ.get("STATEGRAPH_IMPORT", "").split(), *request.modules):
+                imported(module)
+            try:
+                return function(request, **values)
+            except (CheckpointNotFoundError, RunBusyError) as error:
+                _add_way_out(error, request)
+                raise
+
+        called = common(click.make_pass_decorator(Request, ensure=True)(call))
+        for option in reversed(options):
+            called = option(called)
+        return click.command(function.__name__.rstrip("_"), epilog=f"\b\nExamples:\n{examples}")(called)
+
+    return declare
+
+
+def _add_way_out(error: CheckpointNotFoundError | RunBusyError, request: Request) -> None:
+    """Add to an error the name of a run that was perhaps meant, or the options that deal with an owner."""
+    if isinstance(error, RunBusyError):
+        names = {parameter.name for parameter in click.get_current_context().command.params}
+        wait = "wait for it (--wait SECONDS)" if "wait" in names else "wait until it is done"
+        take_over = " or, if it hangs, take the run away from it (--take-over)" if "take_over" in names else ""
+        error.add_note(wait + take_over)
+    elif error.step is None and (near := request.like(error.run_id)):
+        error.add_note(f"did you mean {near}?")
+
+
+# --------------------------------------------------------------------------- arguments and options
+
+
+def parsed_pairs(option: str, form: str, pairs: Sequence[str]) -> dict[str, str] | None:
+    """Return the pairs that an option was given as ``LEFT=RIGHT``; None if there are none."""
     parts = [pair.partition("=") for pair in pairs]
-    if not all(separator for _, separator, _ in parts):
-        raise Failure(Exit.USAGE, "--set: give it as KEY=VALUE")
-    return {key: parsed_value(value) for key, _, value in parts}
+    if not all(left and separator for left, separator, _ in parts):
+        raise Failure(Exit.USAGE, f"{option}: give it as {form}")
+    return {left: right for left, _, right in parts} or None
 
 
 def parsed_value(text: str) -> Any:
@@ -39,18 +201,6 @@ def parsed_value(text: str) -> Any:
         return json.loads(text)
     except ValueError:
         return text
-
-
-def run_ids(context: click.Context, parameter: click.Parameter, beginning: str) -> list[str]:
-    """Return the ids of the newest runs that begin so, for the shell to complete; none where there is no store."""
-    asked = context.ensure_object(Asked)
-    try:
-        from stategraph.cli._opening import find
-
-        with find(asked.store, asked.config).open(to_change=False) as store:
-            return [run.run_id for run in store.runs(prefix=beginning or None, limit=_MOST_COMPLETED)]
-    except Exception:  # noqa: BLE001 - nobody reads an error in the middle of a word
-        return []
 
 
 _UNITS = {"s": "seconds", "min": "minutes", "h": "hours", "d": "days"}
@@ -67,41 +217,38 @@ def parsed_moment(text: str) -> datetime:
         raise click.BadParameter(f"{text!r} is no time: {known}") from None
 
 
-def parsed_renames(pairs: Sequence[str]) -> dict[str, str] | None:
-    """Return the new names of nodes that are given as OLD=NEW, by the old ones; None if there are none."""
-    parts = [pair.partition("=") for pair in pairs]
-    if not all(old and new for old, _, new in parts):
-        raise Failure(Exit.USAGE, "--migrate: give it as OLD=NEW")
-    return {old: new for old, _, new in parts} or None
+def run_ids(context: click.Context, parameter: click.Parameter, beginning: str) -> list[str]:
+    """Return the ids of the newest runs that begin so, for the shell to complete; none where there is no store."""
+    request = context.ensure_object(Request)
+    try:
+        with open_store(request.address, request.config, to_change=False) as store:
+            return [run.run_id for run in store.runs(prefix=beginning or None, limit=_MOST_COMPLETED)]
+    except Exception:  # noqa: BLE001 - nobody reads an error in the middle of a word
+        return []
 
 
-run_argument = click.argument("run_id", metavar="RUN", shell_complete=run_ids)
-"""The run that a command is about."""
-
-graph_option = click.option(
+RUN = click.argument("run_id", metavar="RUN", shell_complete=run_ids)
+GRAPH = click.option(
     "--graph",
     required=True,
     envvar="STATEGRAPH_GRAPH",
     metavar="MODULE:NAME",
     help="The graph, or a function that makes it; its module is imported, which runs its code.",
 )
-by_option = click.option("--by", metavar="WHO", help="Who does this, for the history.")
-wait_option = click.option(
-    "--wait", type=float, metavar="SECONDS", help="Wait while another call is at work on the run."
+BY = click.option("--by", metavar="WHO", help="Who does this, for the history.")
+WAIT = click.option("--wait", type=float, metavar="SECONDS", help="Wait while another call is at work on the run.")
+TAKE_OVER = click.option("--take-over", is_flag=True, help="Take the run from its owner.")
+ALLOW_CHANGED = click.option("--allow-changed", is_flag=True, help="Go on even if the graph has changed since.")
+RENAMES = click.option(
+    "--migrate",
+    multiple=True,
+    metavar="OLD=NEW",
+    callback=lambda _context, _option, pairs: parsed_pairs("--migrate", "OLD=NEW", pairs),
+    help="A node has another name since.",
 )
-take_over_option = click.option("--take-over", is_flag=True, help="Take the run from whoever is at work on it.")
-
-revision_option = click.option(
+YES = click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+STEP = click.option("--step", type=click.IntRange(min=0), help="Of this step; the newest if not given.")
+REVISION = click.option(
     "--revision", type=click.IntRange(min=0), help="This revision of the step; the newest if not given."
 )
-step_options: tuple[Callable[[Any], Any], ...] = (
-    click.option("--step", type=click.IntRange(min=0), help="Of this step; the newest if not given."),
-    revision_option,
-)
-
-
-def at_step(function: _Function) -> _Function:
-    """Let a command take a step and a revision."""
-    for option in reversed(step_options):
-        function = option(function)
-    return function
+EVERY: dict[str, Any] = {"type": click.FloatRange(min=0.01), "show_default": True, "metavar": "SECONDS"}

@@ -18,12 +18,13 @@ from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, R
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
+from stategraph._text.screen import clean, cut, failure_text, span
 from stategraph._values.ids import is_nested_id
 from stategraph._values.progress import Pause
 from stategraph._values.provenance import RunStatus
 from stategraph.cli._exits import Exit, exit_of, told
-from stategraph.cli._options import parsed_labels
-from stategraph.cli._text import ago, clean, cut, failure_text, left_text, span, value_text
+from stategraph.cli._options import parsed_pairs
+from stategraph.cli._output import ago, left_text, value_text
 from stategraph.graph import StateGraph
 from stategraph.state import State
 from stategraph.stores._codec.opaque import unknown_shown
@@ -122,7 +123,7 @@ class Pages:
             _PAGE + 1,
             asked.get("after") or None,
             prefix=given["prefix"] or None,
-            labels=parsed_labels(given["labels"].split()),
+            labels=parsed_pairs("labels", "NAME=VALUE", given["labels"].split()),
             since=since,
             owned={"yes": True, "no": False}.get(given["owned"]),
         )

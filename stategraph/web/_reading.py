@@ -11,7 +11,7 @@ from itertools import pairwise
 import attrs
 
 from stategraph._values.ids import is_nested_id, nested_id, step_of
-from stategraph.cli._looking import look, story
+from stategraph.cli._opening import look, story
 from stategraph.errors import FormatError
 from stategraph.picture import picture_of_run
 from stategraph.state import State

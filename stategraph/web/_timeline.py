@@ -8,7 +8,8 @@ from itertools import pairwise
 
 import attrs
 
-from stategraph.cli._text import cut, failure_text, node_text, span
+from stategraph._text.screen import span
+from stategraph.cli._output import node_text, note_text, number_text
 from stategraph.stores.summaries import Summary
 
 
@@ -61,12 +62,12 @@ def bars_of(
             Bar(
                 row,
                 place,
-                f"{row.step}.{row.revision}" if row.revision else str(row.step),
+                number_text(row),
                 span(seconds) if waits or row.took is not None else "",
                 waits,
                 f"{min((begun - begin).total_seconds() / whole * 100, 99.4):.2f}",
                 f"{max(seconds / whole * 100, 0.6):.2f}" if waits or row.took is not None else "0",
-                _note(row),
+                note_text(row),
                 () if row.revision else nested.get(row.step, ()),
             )
         )
@@ -78,13 +79,3 @@ def _span_of(row: Summary, end: datetime) -> tuple[datetime, datetime]:
     if row.pause is not None:
         return row.timestamp, max(end, row.timestamp)
     return row.began or row.timestamp, row.timestamp
-
-
-def _note(row: Summary) -> str:
-    told = [
-        "" if row.by is None else f"by {row.by}",
-        "" if row.attempts == 1 else f"{row.attempts} attempts",
-        "" if row.error is None else failure_text(row.error.type, row.error.message),
-        "" if row.pause is None else row.pause.reason,
-    ]
-    return cut("; ".join(filter(None, told)), 160)

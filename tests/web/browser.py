@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import uvicorn
 
-from stategraph.web._serving import listening
+from stategraph.web._command import listening
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 MISSING = "there is no Chromium to try the page in: apt-get install chromium"

@@ -1,4 +1,4 @@
-"""Worker: goes on with the runs of a graph, several at the same time."""
+"""``stategraph work``: goes on with the runs of a graph, several at the same time."""
 
 from __future__ import annotations
 
@@ -11,11 +11,14 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import attrs
+import click
 
+from stategraph._text.screen import cut
 from stategraph._text.shown import describe_exception
 from stategraph.cli._exits import INTERRUPTED, Exit, Failure, as_commands
-from stategraph.cli._screen import STYLES, Screen, note
-from stategraph.cli._text import cut
+from stategraph.cli._opening import load_graph
+from stategraph.cli._options import ALLOW_CHANGED, EVERY, RENAMES, Request, command
+from stategraph.cli._output import STYLES, Screen, note
 from stategraph.errors import CheckpointError, RunCancelledError, RunLostError, StateGraphError
 
 if TYPE_CHECKING:
@@ -26,12 +29,47 @@ _SLOW = 2.0  # seconds after which a worker says that it does not work yet
 _SOONEST, _LATEST = 1.0, 30.0  # seconds between two tries to reach a store
 
 
-def load_patiently(load: Callable[[], StateGraph]) -> StateGraph:
-    """Return a graph once its store can be reached. A signal ends the process: no run is at work yet.
-
-    Args:
-        load: Loads the graph, which opens its store.
+@command(
     """
+  stategraph work app.flows:orders --concurrency 4
+  stategraph work app.flows:orders --once
+
+Runs come from graph.submit, or were left by a process that has ended. Ctrl-C or SIGTERM stops it once the runs that it
+is at work on are done, or before their next nodes after --grace SECONDS; once more stops it at once. Other workers go
+on with them. If the store does not answer at the start, it waits for it; with --once, it fails.
+""",
+    click.argument("graph", metavar="MODULE:NAME", envvar="STATEGRAPH_GRAPH"),
+    click.option("--concurrency", type=click.IntRange(min=1), default=1, show_default=True, help="Runs at a time."),
+    click.option("--every", default=1.0, help="Seconds between looks.", **EVERY),
+    click.option("--once", is_flag=True, help="End when there is nothing left to do; with 1 if a run failed."),
+    click.option("--max-recoveries", type=click.IntRange(min=1), default=10, show_default=True, help="As for recover."),
+    ALLOW_CHANGED,
+    RENAMES,
+    click.option(
+        "--grace", type=click.FloatRange(min=0), metavar="SECONDS", help="When stopped, leave runs that take longer."
+    ),
+)
+def work(
+    request: Request,
+    /,
+    graph: str,
+    concurrency: int,
+    every: float,
+    once: bool,
+    grace: float | None,
+    **how: Any,
+) -> int:
+    """Go on with runs as they come.
+
+    They are those of a graph that nobody is at work on.
+    """
+    flow = load_graph(graph) if once else _load_patiently(graph)
+    request.check_store(flow.store)
+    return _Worker(flow, request.screen, every, once, grace, how).work(concurrency)
+
+
+def _load_patiently(name: str) -> StateGraph:
+    """Return a graph once its store can be reached. A signal ends the process: no run is at work yet."""
 
     def stop(number: int, frame: Any) -> None:
         raise SystemExit(Exit.OK)
@@ -44,7 +82,7 @@ def load_patiently(load: Callable[[], StateGraph]) -> StateGraph:
         try:
             while True:
                 try:
-                    graph = load()
+                    graph = load_graph(name)
                     graph.store.runs(limit=1)
                 except (Failure, CheckpointError) as error:
                     reason = error.__cause__ if isinstance(error, Failure) else error
@@ -67,17 +105,17 @@ def _signals_to(handler: Callable[[int, Any], None]) -> Iterator[None]:
     try:
         yield
     finally:
-        for number, one in former.items():
-            signal.signal(number, one)
+        for number, before in former.items():
+            signal.signal(number, before)
 
 
 @attrs.define
-class Worker:
+class _Worker:
     """Goes on with the runs of a graph that nobody owns.
 
     Args:
         graph: The graph.
-        screen: Where it is told what came of each.
+        screen: Where it says what came of each run.
         every: Seconds between looks for runs.
         once: Whether to end when there is nothing left to do.
         grace: Seconds that the runs at work have to end once it is stopped; None for as long as they take.
@@ -115,46 +153,37 @@ class Worker:
 
     def _sweeps(self) -> None:
         while not self._is_over.is_set():
+            has_found = False
             try:
-                has_found = self._sweep()
+                for recovered in self.graph.recover(cancel=self._cuts_off, **self.how):
+                    has_found = self._report(recovered) or has_found
+                    if self._is_over.is_set():
+                        return
             except StateGraphError as error:  # the store is not there; it may be again
                 note(f"stategraph: {describe_exception(error)}")
-                has_found, self._has_failed = False, True
-            if self.once and not has_found:
-                return
+                self._has_failed = True
             if not has_found:
+                if self.once:
+                    return
                 self._is_over.wait(self.every)
 
-    def _sweep(self) -> bool:
-        """Go on with the runs that there are; return whether there was one."""
-        has_found = False
-        for recovered in self.graph.recover(cancel=self._cuts_off, **self.how):
-            if self._is_news(recovered):
-                has_found = True
-                self._tell(recovered)
-            if self._is_over.is_set():
-                break
-        return has_found
-
-    def _is_news(self, recovered: Recovered) -> bool:
-        """Return whether this is the first time: a run that does not fit the graph is met by each sweep."""
-        message = "" if recovered.error is None else describe_exception(recovered.error)
-        if not message:
-            return True
-        is_known = self._refused.get(recovered.run_id) == message
-        self._refused[recovered.run_id] = message
-        return not is_known
-
-    def _tell(self, recovered: Recovered) -> None:
-        error, state, status = recovered.error, recovered.state, _status_of(recovered)
+    def _report(self, recovered: Recovered) -> bool:
+        """Say what came of a run; return whether that is news: a run that does not fit is met by each sweep."""
+        state, error, status = recovered.state, recovered.error, _status_of(recovered)
+        message = None if error is None else describe_exception(error)
+        if message is not None:
+            if self._refused.get(recovered.run_id) == message:
+                return False
+            self._refused[recovered.run_id] = message
         self._has_failed = self._has_failed or status in ("failed", "cancelled")
-        message = None if error is None or status == "active" else describe_exception(error)
+        message = None if status == "active" else message
         if self.screen.is_json:
             step = None if state is None else state.step
             self.screen.record({"run_id": recovered.run_id, "status": status, "step": step, "error": message})
-            return
-        why = "" if message is None else f"  {cut(' '.join(as_commands(message).split()))}"
-        self.screen.line((recovered.run_id, "bold"), "  ", (status, STYLES.get(status, "")), why)
+        else:
+            why = "" if message is None else f"  {cut(' '.join(as_commands(message).split()))}"
+            self.screen.line((recovered.run_id, "bold"), "  ", (status, STYLES.get(status, "")), why)
+        return True
 
     def _stop(self, number: int, frame: Any) -> None:
         """Let the first signal stop it after the runs at work, the second at once: what is saved is saved."""
