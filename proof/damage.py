@@ -35,7 +35,7 @@ CASES = 3_000
 """At share 1.0, over both stores and both files of each."""
 
 _TIME = 1_700_000_000_000_000_000
-_FILES = {"sqlite": "runs.db", "disk": "cache.db"}
+_FILES = {"sqlite": "runs.db"}
 _PARTS = ("database", "log")
 _NOT_FOUND = "not found"
 _REFUSED = "refused as damaged"

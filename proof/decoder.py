@@ -111,8 +111,8 @@ def _targets() -> dict[str, tuple[Target, list[bytes]]]:
     heads = [pack_run(head._replace(parent=parent)) for parent in (None, ParentStep("other", 2))]
     kept = [state_to_bytes(state) for state in _states()]
     targets: dict[str, tuple[Target, list[bytes]]] = {
-        "disk rows": (lambda data: unpack_row(_RUN, data), kept),
-        "disk runs": (lambda data: unpack_run(_RUN, data), heads),
+        "packed rows": (lambda data: unpack_row(_RUN, data), kept),
+        "packed runs": (lambda data: unpack_run(_RUN, data), heads),
         "States": (lambda data: state_from_bytes(_RUN, data), kept),
         "States, sealed again": (_resealed, kept),
     }

@@ -21,8 +21,7 @@ from stategraph.stores._rows.integrity import Sealer
 from stategraph.stores._rows.records import WriteBatch
 from stategraph.stores._rows.store import RowStore
 
-FILES = {"sqlite": "runs.db", "disk": "cache.db"}
-SIDE_FILE = "payload.val"
+FILES = {"sqlite": "runs.db"}
 EXPLODED = "exploded"
 """What a payload makes: a file beside the store, or a row in a table of this name."""
 
@@ -47,7 +46,7 @@ def payload(folder: Path) -> bytes:
 
 def forgeries(name: str) -> Iterator[tuple[str, str, Forgery]]:
     """-> ways to tamper with a store: what is tampered with, how, and what does it."""
-    for label, statement, values in {"sqlite": _sqlite, "disk": _disk}[name]():
+    for label, statement, values in _sqlite():
         kind, _, way = label.partition(": ")
         yield kind, way, _by_statement(statement, values)
     for label, encoding, payload in _codec():
@@ -139,62 +138,6 @@ def _sqlite() -> Iterator[tuple[str, str, dict[str, Any]]]:
     yield "schemas: version that is negative", "PRAGMA user_version = -1", {}
     yield "schemas: another application", "PRAGMA application_id = 7", {}
     yield from _schema(("run", "checkpoint"))
-
-
-_UPDATE, _WHERE = "UPDATE Cache SET ", " WHERE key = :row"
-
-
-def _disk() -> Iterator[tuple[str, str, dict[str, Any]]]:
-    for (way, (change, values)), row in product(_DISK_ROWS.items(), ("run:a", "row:a!2", "number of runs")):
-        yield f"rows: {way} in {row}", _UPDATE + change + _WHERE, {**values, "row": row}
-    for (way, value), row in product(_VALUES.items(), ("run:a", "row:a!2", "number of runs")):
-        yield f"rows: {way} in {row}", _UPDATE + "value = :value" + _WHERE, {"value": value, "row": row}
-    for way, (key, setting) in _DISK_SETTINGS.items():
-        yield (
-            f"settings: {way}",
-            "INSERT OR REPLACE INTO Settings VALUES (:key, :value)",
-            {"key": key, "value": setting},
-        )
-    yield from _schema(("Cache", "Settings"))
-
-
-_DISK_ROWS: dict[str, tuple[str, dict[str, Any]]] = {
-    "pickled value": ("mode = 4, value = :value", {"value": Payload}),
-    "pickled value in a side file": (f"mode = 4, value = NULL, filename = '{SIDE_FILE}'", {}),
-    "pickled key": ("raw = 0, key = :value", {"value": Payload}),
-    "side file": (f"mode = 2, value = NULL, filename = '{SIDE_FILE}'", {}),
-    "file outside": ("mode = 2, value = NULL, filename = '../secret'", {}),
-    "text file outside": ("mode = 3, value = NULL, filename = '/etc/passwd'", {}),
-    "file name beside a value": ("filename = '../secret'", {}),
-    "side file that is bytes": ("mode = 2, value = NULL, filename = x'2e2e2f736563726574'", {}),
-    "unknown mode": ("mode = 99", {}),
-    "mode that is text": ("mode = 'x'", {}),
-    "mode that is missing": ("mode = NULL", {}),
-    "key that is bytes": ("key = x'61'", {}),
-    "key that is a path": ("key = 'run:../../etc/passwd'", {}),
-    "key that is a number": ("key = 5", {}),
-    "key that is no text": ("key = CAST(x'72756e3aff' AS TEXT)", {}),
-    "time to expire": ("expire_time = 1.0", {}),
-    "tag": ("tag = :value", {"value": Payload}),
-}
-
-_DISK_SETTINGS: dict[str, tuple[Any, Any]] = {
-    "statement behind a pragma": ("sqlite_synchronous", "0; ATTACH '../attached.db' AS x"),
-    "statement in a name": ("sqlite_mmap_size = 0; --", 1),
-    "unknown pragma": ("sqlite_writable_schema", 1),
-    "temporary folder": ("sqlite_temp_store_directory", "/tmp"),  # noqa: S108 - nothing is kept there
-    "eviction": ("eviction_policy", "least-recently-used"),
-    "small limit": ("size_limit", 1),
-    "side files": ("disk_min_file_size", 0),
-    "pickle protocol": ("disk_pickle_protocol", 0),
-    "option of a class": ("disk_compress_level", 5),
-    "count that is text": ("count", "many"),
-    "unknown": ("theme", "dark"),
-    "pickled key": (Payload, 1),
-    "pickled value": ("cull_limit", Payload),
-    "number": (5, 5),
-    "null": ("sqlite_cache_size", None),
-}
 
 
 # --------------------------------------------------------------------------- payloads

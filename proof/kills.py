@@ -72,14 +72,13 @@ class Case:
 
 
 CASES = [
-    Case(store, durability, interval, retention)
-    for store in ("sqlite", "disk")
+    Case("sqlite", durability, interval, retention)
     for durability in ("sync", "async", "exit")
     for interval in (1, 5)
     for retention in ("latest", "full")
     if (durability, retention) != ("exit", "full")
 ]
-CASES += [Case(store, "async", 1, "latest", _REAL_BOUND) for store in ("sqlite", "disk")]
+CASES += [Case("sqlite", "async", 1, "latest", _REAL_BOUND)]
 
 
 # --------------------------------------------------------------------------- the run

@@ -21,7 +21,7 @@ from stategraph.errors import CheckpointNotFoundError, StepConflictError
 from stategraph.stores import CheckpointStore
 from stategraph.stores.base import Policy
 
-SAVES = {"sqlite": 300, "disk": 60}  # by each of the writers, at full length
+SAVES = {"sqlite": 300}  # by each of the writers, at full length
 WRITERS = 8
 SLOW = 2.0  # seconds beyond which a save beside seven other writers is told of
 STARVED = 20.0  # and beyond which it is starved, however slow the machine is

@@ -31,7 +31,6 @@ from proof.report import Report
 from proof.workers import limited, tell, work_out
 from stategraph import CheckpointStore, State, StateGraph
 from stategraph.errors import CheckpointNotFoundError, RunBusyError, RunCompleteError, RunExistsError, StepConflictError
-from stategraph.stores.disk import DiskStore
 from stategraph.stores.memory import MemoryStore
 from stategraph.stores.sqlite import SqliteStore
 from tests import postgres_server, redis_server
@@ -46,12 +45,11 @@ STORES: dict[str, Callable[[Path], CheckpointStore]] = {
     "memory": lambda folder: MemoryStore(),
     "four methods": lambda folder: FourMethodStore(),
     "sqlite": lambda folder: SqliteStore(folder / "runs.db"),
-    "disk": lambda folder: DiskStore(folder / "runs"),
     "postgres": postgres_server.postgres_at,
     "redis": redis_server.redis_at,
 }
 _REMOTE = ("postgres", "redis")  # which take long: fewer races are on them
-SHARED = ("sqlite", "disk", *_REMOTE)  # which several processes can have at the same time
+SHARED = ("sqlite", *_REMOTE)  # which several processes can have at the same time
 KINDS: dict[str, tuple[str, ...]] = {
     "start against start": ("execute", "execute", "execute"),
     "resume against resume": ("resume", "resume", "resume"),

@@ -29,7 +29,6 @@ from stategraph.errors import CheckpointNotFoundError, RunExistsError, StepConfl
 from stategraph.state import State, with_data
 from stategraph.stores import CheckpointStore
 from stategraph.stores.base import Policy
-from stategraph.stores.disk import DiskStore
 from stategraph.stores.memory import MemoryStore
 from stategraph.stores.sqlite import SqliteStore
 from stategraph.testing.corpus import Order, is_same
@@ -349,11 +348,6 @@ class _MemoryMachine(StoreMachine):
         return MemoryStore()
 
 
-class _DiskMachine(StoreMachine):
-    def opened(self) -> CheckpointStore:
-        return DiskStore(self.files)
-
-
 class _SqliteMachine(StoreMachine):
     def opened(self) -> CheckpointStore:
         return SqliteStore(self.files / "runs.db")
@@ -366,7 +360,6 @@ def _on_server(store_at: Callable[[Path], CheckpointStore]) -> type[StoreMachine
 
 _MACHINES: dict[str, type[StoreMachine]] = {
     "memory": _MemoryMachine,
-    "disk": _DiskMachine,
     "sqlite": _SqliteMachine,
     "postgres": _on_server(postgres_at),
     "redis": _on_server(redis_at),

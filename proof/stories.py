@@ -31,7 +31,6 @@ from stategraph.errors import (
     StepConflictError,
 )
 from stategraph.stores import CheckpointStore, Policy
-from stategraph.stores.disk import DiskStore
 from stategraph.stores.memory import MemoryStore
 from stategraph.stores.sqlite import SqliteStore
 from stategraph.testing.corpus import is_same
@@ -252,11 +251,6 @@ class _MemoryMachine(StoryMachine):
         return MemoryStore()
 
 
-class _DiskMachine(StoryMachine):
-    def opened(self) -> CheckpointStore:
-        return DiskStore(self.folder / "runs")
-
-
 class _SqliteMachine(StoryMachine):
     def opened(self) -> CheckpointStore:
         return SqliteStore(self.folder / "runs.db")
@@ -274,7 +268,6 @@ class _RedisMachine(StoryMachine):
 
 _MACHINES: dict[str, type[StoryMachine]] = {
     "memory": _MemoryMachine,
-    "disk": _DiskMachine,
     "sqlite": _SqliteMachine,
     "postgres": _PostgresMachine,
     "redis": _RedisMachine,

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
-from proof.forgeries import EXPLODED, FILES, SIDE_FILE, Forgery, forgeries, payload
+from proof.forgeries import EXPLODED, FILES, Forgery, forgeries
 from proof.report import Report
 from proof.workers import limited, tell, work_out
 from proof.workload import STORES, open_store
@@ -216,7 +216,6 @@ def _make_all(name: str, folder: Path, ways: Sequence[tuple[str, str, Forgery]],
     for number, (kind, way, forge) in enumerate(ways, 1):
         case = folder / f"{number:04} {kind}, {way.replace('/', '_')[:100]}"
         shutil.copytree(clean, case)
-        (case / _STORE / SIDE_FILE).write_bytes(payload(case / _STORE))
         try:
             forge(name, case / _STORE)
         except sqlite3.Error:  # SQLite keeps NULL out of most columns, and has not all modules everywhere
@@ -239,7 +238,7 @@ def _left(name: str, case: Path) -> Iterator[str]:
     if beside != {_STORE, "secret"} or (case / "secret").read_bytes() != _SECRET:
         yield f"beside it there is now {sorted(beside)}"
     inside = {file.name.partition("-")[0] for file in (case / _STORE).iterdir()}
-    if inside - {SIDE_FILE, FILES[name], "owners"} or (SIDE_FILE not in inside and not case.name.startswith("0000")):
+    if inside - {FILES[name], "owners"}:
         yield f"in it there is now {sorted(inside)}"
     with closing(sqlite3.connect(case / _STORE / FILES[name])) as database, suppress(sqlite3.Error):
         if database.execute(f"SELECT count(*) FROM {EXPLODED}").fetchone() != (0,):  # noqa: S608 - a constant

@@ -19,7 +19,7 @@ from stategraph.state import State, evolve, time_ns_of
 from stategraph.stores.base import CheckpointStore, Policy
 from stategraph.stores.registry import get_checkpoint_store
 
-STORES = ("sqlite", "disk")
+STORES = ("sqlite",)  # the disk store has the same table, in a folder
 SMALL, LARGE = 20, 60_000
 _TIME = 1_700_000_000_000_000_000
 

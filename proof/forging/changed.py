@@ -77,16 +77,6 @@ def _by_run(rows: Rows, before: Rows | None = None) -> dict[str, _RunRows]:
     return found
 
 
-_NOTES = {"rowid", "store_time", "access_time", "access_count", "size", "tag"}
-
-
-def _without_notes(rows: _RunRows) -> _RunRows:
-    """Return rows without what diskcache notes beside them, and never asks for."""
-    return {
-        place: {column: value for column, value in row.items() if column not in _NOTES} for place, row in rows.items()
-    }
-
-
 class Past:
     """What the runs of a store once were.
 
@@ -96,11 +86,11 @@ class Past:
 
     def __init__(self, moments: Sequence[Moment]) -> None:
         self._begun = moments[-1].begun
-        self._now = {run: _without_notes(rows) for run, rows in _by_run(moments[-1].rows).items()}
+        self._now = _by_run(moments[-1].rows)
         self._versions: dict[str, dict[str, tuple[dict[str, int], _RunRows]]] = {}
         for moment in moments:
-            for run, kept in _by_run(moment.rows).items():
-                top, rows = outermost(run, RUNS), _without_notes(kept)
+            for run, rows in _by_run(moment.rows).items():
+                top = outermost(run, RUNS)
                 if any(place.is_head for place in rows):
                     version = f"{moment.begun.get(top)} {rows!r}"
                     self._versions.setdefault(run, {})[version] = moment.begun, rows
@@ -113,7 +103,7 @@ class Past:
         if not changed.touched or changed.after is None:
             return False
         found = _by_run(changed.after)
-        return all(self._was_once(run, _without_notes(found.get(run, {})), changed) for run in changed.touched)
+        return all(self._was_once(run, found.get(run, {}), changed) for run in changed.touched)
 
     def _was_once(self, run: str, found: _RunRows, changed: Changed) -> bool:
         top = outermost(run, RUNS)

@@ -75,7 +75,7 @@ _IDENTITY = {"run": {"run_id", "number"}, "checkpoint": {"id"}}
 
 def take_content(database: sqlite3.Connection, now: Rows, it: Found, one: Found) -> None:
     """Give a row all that another has, but its key."""
-    columns = {"value"} if it.key[0] == "Cache" else it.row.keys() - _IDENTITY.get(it.key[0], set())
+    columns = it.row.keys() - _IDENTITY.get(it.key[0], set())
     for key in _keys(now, it):
         for column in sorted(columns):
             set_cell(database, key, column, one.row[column])
@@ -129,11 +129,7 @@ def _exchange_rows(database: sqlite3.Connection, now: Rows, it: Found, other: Fo
     a, b = _keys(now, it), _keys(now, other)
     if not (a and b and a != b):
         raise UnchangeableError("it is the same row")
-    if it.key[0] == "Cache":
-        exchange(database, a[0], b[0], ["value"])
-    else:
-        columns = sorted(it.row.keys() - _IDENTITY.get(it.key[0], set()))
-        exchange(database, a[0], b[0], columns)
+    exchange(database, a[0], b[0], sorted(it.row.keys() - _IDENTITY.get(it.key[0], set())))
 
 
 def exchange(database: sqlite3.Connection, a: Key, b: Key, columns: list[str]) -> None:

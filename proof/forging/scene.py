@@ -26,7 +26,6 @@ from stategraph import (
 from stategraph._values import clock
 from stategraph._values.provenance import RunStatus
 from stategraph.state import evolve
-from stategraph.stores.disk import DiskStore
 from stategraph.stores.sqlite import SqliteStore
 
 KEY = b"the key that they do not have"
@@ -229,9 +228,7 @@ class Scene:
 def opened(name: str, folder: Path, is_signed: bool, **options: Any) -> CheckpointStore:
     """Open a store whose files are in a folder; every one is a handle of its own."""
     key: dict[str, Any] = {"sign_with": lambda: KEY} if is_signed else {}
-    if name == "sqlite":
-        return SqliteStore(folder / FILES[name], **key, **options)
-    return DiskStore(folder, **key, **options)
+    return SqliteStore(folder / FILES[name], **key, **options)
 
 
 @contextmanager

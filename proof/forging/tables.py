@@ -1,7 +1,6 @@
 """The rows of a store as SQLite has them: read, told apart by runs, and changed by somebody without the store.
 
-What columns there are is asked of SQLite, and what parts the values of the disk store have is seen in them: a column
-that is new is changed as all others are.
+What columns there are is asked of SQLite: a column that is new is changed as all others are.
 """
 
 # ruff: noqa: S608 - names of tables and columns are what SQLite says
@@ -16,11 +15,9 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import attrs
-import ormsgpack
 
-FILES = {"sqlite": "runs.db", "disk": "cache.db"}
+FILES = {"sqlite": "runs.db"}
 STEP_BITS = 32
-_HEAD, _ROW = "run:", "row:"
 
 Key: TypeAlias = tuple[str, int]
 """A table, and the rowid in it."""
@@ -87,13 +84,6 @@ def _place(key: Key, row: Mapping[str, Any], runs: Mapping[Any, str]) -> Place:
         return Place(row["run_id"], None, is_head=True) if isinstance(row["run_id"], str) else Place("")
     if table == "checkpoint":
         return Place(str(runs.get(rowid >> STEP_BITS, f"(number {rowid >> STEP_BITS})")), rowid & (1 << STEP_BITS) - 1)
-    # An expired row of diskcache is none, nor is one whose key is of another kind.
-    if table == "Cache" and isinstance(row["key"], str) and row["raw"] == 1 and row["expire_time"] is None:
-        if row["key"].startswith(_HEAD):
-            return Place(row["key"].removeprefix(_HEAD), None, is_head=True)
-        run, at, step = row["key"].removeprefix(_ROW).rpartition("!")
-        if row["key"].startswith(_ROW) and at and step.isdecimal():
-            return Place(run, int(step))
     return Place("")
 
 
@@ -115,19 +105,6 @@ def cells(key: Key, row: Mapping[str, Any]) -> Iterator[tuple[str, str, Any]]:
     table, _ = key
     for column, value in row.items():
         yield column, f"{table}.{column}", value
-        if table == "Cache" and column == "value":
-            yield from _parts(row["key"], value)
-
-
-def _parts(key: Any, value: Any) -> Iterator[tuple[str, str, Any]]:
-    """Yield the parts of what the disk store keeps under a key."""
-    kind = next((kind for kind in (_HEAD, _ROW) if isinstance(key, str) and key.startswith(kind)), None)
-    if kind is None or not isinstance(value, bytes):
-        return
-    for number, part in enumerate(ormsgpack.unpackb(value)):
-        yield f"value[{number}]", f"{kind[:-1]}[{number}]", part
-        for place, inner in enumerate(part if isinstance(part, list) else ()):
-            yield f"value[{number}][{place}]", f"{kind[:-1]}[{number}][{place}]", inner
 
 
 class UnchangeableError(BaseException):
@@ -136,27 +113,13 @@ class UnchangeableError(BaseException):
 
 def set_cell(database: sqlite3.Connection, key: Key, column: str, value: Any) -> None:
     """Give a cell another value, whatever SQLite thinks of it; rows that are in the way go."""
-    (table, rowid), (column, _, inner) = key, column.partition("[")
-    if inner:
-        found = database.execute(f'SELECT "{column}" FROM "{table}" WHERE rowid = ?', (rowid,)).fetchone()
-        value = _with_part(found, [int(part) for part in re.findall(r"\d+", inner)], value)
+    table, rowid = key
     text = isinstance(value, RawText)
     given = bytes(value) if text else value
     target = "CAST(? AS TEXT)" if text else "?"
     try:
         database.execute(f'UPDATE OR REPLACE "{table}" SET "{column}" = {target} WHERE rowid = ?', (given, rowid))
     except (sqlite3.Error, OverflowError, UnicodeEncodeError) as error:
-        raise UnchangeableError(str(error)) from error
-
-
-def _with_part(found: Any, path: list[int], value: Any) -> bytes:
-    try:
-        parts = at = ormsgpack.unpackb(found[0])
-        for place in path[:-1]:
-            at = at[place]
-        at[path[-1]] = bytes(value) if isinstance(value, RawText) else value
-        return ormsgpack.packb(parts)
-    except (TypeError, ValueError, LookupError) as error:
         raise UnchangeableError(str(error)) from error
 
 

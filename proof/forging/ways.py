@@ -44,9 +44,9 @@ Change: TypeAlias = Callable[[sqlite3.Connection, Rows], None]
 Way: TypeAlias = Callable[[random.Random], Forgery | None]
 """Makes a forgery of one kind, if there is one."""
 
-UNSEALED = frozenset({"run.number", "run[0]", "row[0]"})
-"""Cells that no seal covers. The number of a run says in which order runs are listed and where its rows are, and in the
-disk store each row says which comes before it: to change these is to change an order, or to take out rows."""
+UNSEALED = frozenset({"run.number"})
+"""Cells that no seal covers. The number of a run says in which order runs are listed and where its rows are: to change
+it is to change an order, or to take out rows."""
 
 OLDER = frozenset({"its own earlier version", "the run that was deleted"})
 """Origins of a head that was sealed once for a run of this id: lists tell what it says, and only `load` refuses it."""
@@ -61,7 +61,7 @@ class Ways:
     """
 
     def __init__(self, scene: Scene, other: Scene) -> None:
-        self._name, self._file = scene.name, FILES[scene.name]
+        self._file = FILES[scene.name]
         self._runs = scene.moments[-1].begun
         self.rows = [*self._found(scene.moments[-1], "now")]
         earlier: dict[tuple[Any, ...], Found] = {}
@@ -125,8 +125,6 @@ class Ways:
 
     def _others(self, it: Found, column: str, value: Any, how: str) -> list[Any]:
         """Return what other rows have in a column."""
-        if column == "value" and it.place.is_head and how in OLDER:
-            return []
         found = (dict(_by_column(one)) for one in self._all if one.key[0] == it.key[0] and ORIGINS[how](it, one))
         return [row[column] for row in found if column in row]
 
@@ -194,8 +192,7 @@ class Ways:
         def apply(folder: Path) -> None:
             with connected(folder / self._file) as database:
                 for statement in statements.split(";;"):
-                    table, column = {"sqlite": ("run", "graph"), "disk": ("Cache", "value")}[self._name]
-                    database.execute(statement.format(table=table, column=column))
+                    database.execute(statement.format(table="run", column="graph"))
 
         return Forgery("the schema", how, statements, apply, is_general=True)
 
@@ -259,6 +256,6 @@ _SCHEMA = {
         "CREATE TRIGGER added AFTER UPDATE ON {table} BEGIN DELETE FROM {table}; END;; PRAGMA writable_schema = 1;; "
         "UPDATE sqlite_master SET type = 'TRIGGER' WHERE name = 'added'"
     ),
-    "index removed": "DROP INDEX IF EXISTS run_by_status;; DROP INDEX IF EXISTS Cache_expire_time",
+    "index removed": "DROP INDEX IF EXISTS run_by_status",
     "table replaced by a view": "ALTER TABLE {table} RENAME TO other;; CREATE VIEW {table} AS SELECT * FROM other",
 }

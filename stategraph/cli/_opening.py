@@ -46,8 +46,9 @@ def open_store(
         options["migrate"] = options.get("migrate", may_make) if migrate is None else migrate
     if kind in ("sqlite", "disk"):
         path = Path(options["path"]).expanduser()
-        file = path / "cache.db" if kind == "disk" else path
-        if not file.is_file() and not may_make:
+        # An older version has named the file of a disk store cache.db.
+        files = [path / "disk-store.db", path / "cache.db"] if kind == "disk" else [path]
+        if not may_make and not any(file.is_file() for file in files):
             raise Failure(Exit.NOT_FOUND, f"there is no {kind} store at {path}{_like(path)}")
         options["read_only"] = not to_change
     return get_checkpoint_store(kind, **options)

@@ -12,11 +12,9 @@ from typing import Any
 
 from stategraph.stores._files.config_paths import absolute_path
 from stategraph.stores._files.sqlite_files import check_read_only, check_version
-from stategraph.stores._rows.sqlite_table import SqliteTable
+from stategraph.stores._rows.sqlite_table import OLDEST, SqliteTable
 from stategraph.stores._rows.store import RowStore
 from stategraph.stores._rows.table import Identify
-
-_OLDEST = (3, 35)  # RETURNING
 
 
 class SqliteStore(RowStore):
@@ -37,7 +35,7 @@ class SqliteStore(RowStore):
     kind = "sqlite"
 
     def __init__(self, path: str | os.PathLike[str], *, read_only: bool = False, **options: Any) -> None:
-        check_version("checkpoint.store", "sqlite", _OLDEST)
+        check_version("checkpoint.store", "sqlite", OLDEST)
         check_read_only(read_only)
 
         def open_table(store: object, identify: Identify) -> SqliteTable:

@@ -387,7 +387,7 @@ def test_errors_have_exit_codes_and_names(store, arguments, code, name):
 
 def test_damage_has_an_exit_code(store, shop):
     """Whether that of a row or that of the file."""
-    file = shop / (store if store.endswith("db") else "runs/cache.db")
+    file = shop / (store if store.endswith("db") else "runs/disk-store.db")
     file.write_bytes(file.read_bytes()[:5000] + b"\xff" * 3000)
 
     assert call("show", "done").code == 6

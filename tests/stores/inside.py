@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from typing import Any, cast
-
-from stategraph.stores._rows.disk_table import DiskTable
-from stategraph.stores._rows.sqlite_table import SqliteTable
+from typing import Any
 
 
 def log_of(store: Any) -> Any:
@@ -20,6 +17,6 @@ def table_of(store: Any) -> Any:
 
 
 def connection_of(store: Any) -> sqlite3.Connection:
-    """Return the connection of this thread to the database of a store of rows."""
-    table: SqliteTable | DiskTable = store._log.table
-    return table.connection if isinstance(table, SqliteTable) else cast(sqlite3.Connection, table.cache._con)
+    """Return the connection to the database of a store of rows."""
+    connection: sqlite3.Connection = store._log.table.connection
+    return connection

@@ -19,10 +19,8 @@ from stategraph.errors import (
 )
 from stategraph.state import evolve
 from stategraph.stores._files.ownership import make_private
-from stategraph.stores._rows.columns import pack_row, unpack_row
 from stategraph.stores._rows.sql_schema import SCHEMA_VERSION
 from stategraph.stores.base import Policy
-from stategraph.stores.disk import DiskStore
 from stategraph.stores.sqlite import SqliteStore
 from tests.stores.inside import log_of, table_of
 
@@ -45,13 +43,6 @@ def store(path):
         yield store
 
 
-@pytest.fixture(params=["sqlite", "disk"])
-def any_store(request, tmp_path):
-    kinds = {"sqlite": lambda: SqliteStore(tmp_path / "runs.db"), "disk": lambda: DiskStore(tmp_path / "runs")}
-    with kinds[request.param]() as store:
-        yield store
-
-
 def saved(store, *steps, run_id="a", policy=None, **provenance):
     if policy is not None:
         store.retain(run_id, policy)
@@ -61,26 +52,23 @@ def saved(store, *steps, run_id="a", policy=None, **provenance):
 
 def lose(store, step, run_id="a"):
     """Take a row away, as damage may."""
-    if isinstance(store, DiskStore):
-        table_of(store).cache.delete(f"row:{run_id}!{step}")
-    else:
-        number = table_of(store).run(run_id).number
-        sql(store.path, f"DELETE FROM checkpoint WHERE id = {number << 32 | step}")
+    number = table_of(store).run(run_id).number
+    sql(store.path, f"DELETE FROM checkpoint WHERE id = {number << 32 | step}")
 
 
 class TestLostRows:
     @pytest.mark.parametrize("policy", [Policy(), Policy("full"), Policy("windowed", window=2)])
     @pytest.mark.parametrize("asked", [None, 3])
-    def test_the_newest_one(self, any_store, policy, asked):
+    def test_the_newest_one(self, store, policy, asked):
         """The run is there: it is damaged, and not unknown; and an earlier checkpoint does not pass for its newest."""
-        saved(any_store, 1, 2, 3, policy=policy)
+        saved(store, 1, 2, 3, policy=policy)
 
-        lose(any_store, 3)
+        lose(store, 3)
 
         with pytest.raises(CheckpointCorruptError, match="step 3 is missing"):
-            any_store.load("a", asked)
+            store.load("a", asked)
         with pytest.raises(CheckpointCorruptError, match="'a'"):
-            any_store.history("a")
+            store.history("a")
 
     def test_the_only_one(self, store):
         """A run of which nothing is left but that it was there."""
@@ -91,15 +79,14 @@ class TestLostRows:
             with pytest.raises(CheckpointCorruptError, match="step 3 is missing"):
                 ask("a")
 
-    def test_a_run_goes_on_behind_it(self, any_store):
+    def test_a_run_goes_on_behind_it(self, store):
         """What is saved next holds everything."""
-        saved(any_store, 1, 2)
-        lose(any_store, 2)
-        log_of(any_store).known.forget_all("a")
+        saved(store, 1, 2)
+        lose(store, 2)
+        log_of(store).known.forget_all("a")
 
-        if isinstance(any_store, SqliteStore):
-            saved(any_store, 3)
-            assert any_store.load("a")["n"] == 3
+        saved(store, 3)
+        assert store.load("a")["n"] == 3
 
     def test_one_that_others_build_on(self, store):
         """They tell that it was there, whoever asks for it."""
@@ -109,36 +96,36 @@ class TestLostRows:
         with pytest.raises(CheckpointCorruptError):
             store.load("a", 2)
 
-    def test_a_revision(self, any_store):
+    def test_a_revision(self, store):
         """The one before it does not pass for the newest, and the history does not hide it."""
-        saved(any_store, 1, 2, policy=Policy("full"))
-        saved(any_store, 2, status="paused")
-        saved(any_store, 3)
-        place = next(row.sequence for row in table_of(any_store).index("a") if row.revision)
-        lose(any_store, place)
+        saved(store, 1, 2, policy=Policy("full"))
+        saved(store, 2, status="paused")
+        saved(store, 3)
+        place = next(row.sequence for row in table_of(store).index("a") if row.revision)
+        lose(store, place)
 
         with pytest.raises(CheckpointCorruptError):
-            any_store.load("a", 2)
+            store.load("a", 2)
         with pytest.raises(CheckpointCorruptError, match="is missing"):
-            any_store.history("a")
+            store.history("a")
 
-    def test_the_newest_revision(self, any_store):
+    def test_the_newest_revision(self, store):
         """The one before it does not pass for the newest of its step."""
-        saved(any_store, 1, 2, policy=Policy("full"))
-        saved(any_store, 2, status="paused")
-        lose(any_store, 3)
+        saved(store, 1, 2, policy=Policy("full"))
+        saved(store, 2, status="paused")
+        lose(store, 3)
 
         with pytest.raises(CheckpointCorruptError, match="step 2 is missing"):
-            any_store.load("a", 2)
+            store.load("a", 2)
 
-    def test_one_before_a_snapshot(self, any_store):
+    def test_one_before_a_snapshot(self, store):
         """Nothing builds on it, and the numbers of those around it show that it was there."""
-        saved(any_store, 1, 2, 3, policy=Policy("full"))
-        any_store.rollback("a", 1)
-        lose(any_store, 3)
+        saved(store, 1, 2, 3, policy=Policy("full"))
+        store.rollback("a", 1)
+        lose(store, 3)
 
         with pytest.raises(CheckpointCorruptError, match="is missing"):
-            any_store.history("a")
+            store.history("a")
 
     def test_one_in_whose_place_another_stands(self, store):
         """It was saved, and is damaged."""
@@ -151,65 +138,65 @@ class TestLostRows:
         with pytest.raises(CheckpointCorruptError):
             store.load("a", 3)
 
-    def test_one_that_never_was(self, any_store):
+    def test_one_that_never_was(self, store):
         """Nothing is lost where steps were not saved."""
-        saved(any_store, 2, 4, 6, policy=Policy("full"))
+        saved(store, 2, 4, 6, policy=Policy("full"))
 
         for step in (1, 3, 5, 7):
             with pytest.raises(CheckpointNotFoundError):
-                any_store.load("a", step)
+                store.load("a", step)
 
 
-def test_a_run_that_is_deleted_while_it_is_loaded(any_store, monkeypatch):
+def test_a_run_that_is_deleted_while_it_is_loaded(store, monkeypatch):
     """It is not found: nothing of it is damaged."""
-    saved(any_store, 1)
-    chain = table_of(any_store).chain
+    saved(store, 1)
+    chain = table_of(store).chain
 
     def deleted(*asked):
-        any_store.delete("a")
+        store.delete("a")
         return chain(*asked)
 
-    monkeypatch.setattr(table_of(any_store), "chain", deleted)
+    monkeypatch.setattr(table_of(store), "chain", deleted)
 
     with pytest.raises(CheckpointNotFoundError):
-        any_store.load("a")
+        store.load("a")
 
 
-def test_a_run_that_is_deleted_while_its_step_is_saved_again(any_store, monkeypatch):
+def test_a_run_that_is_deleted_while_its_step_is_saved_again(store, monkeypatch):
     """It begins anew."""
-    saved(any_store, 1)
-    log_of(any_store).known.forget_all("a")
-    chain = table_of(any_store).chain
+    saved(store, 1)
+    log_of(store).known.forget_all("a")
+    chain = table_of(store).chain
 
     def deleted(*asked):
-        any_store.delete("a")
+        store.delete("a")
         return chain(*asked)
 
-    monkeypatch.setattr(table_of(any_store), "chain", deleted)
-    saved(any_store, 1)
+    monkeypatch.setattr(table_of(store), "chain", deleted)
+    saved(store, 1)
     monkeypatch.undo()
 
-    assert any_store.load("a").step == 1
+    assert store.load("a").step == 1
 
 
-def test_a_run_that_is_written_while_it_is_loaded(any_store, monkeypatch):
+def test_a_run_that_is_written_while_it_is_loaded(store, monkeypatch):
     """What the loader saves next builds on what is there by then."""
-    saved(any_store, 1, 2, policy=Policy("full"))
-    log_of(any_store).known.forget("a")
-    chain = table_of(any_store).chain
+    saved(store, 1, 2, policy=Policy("full"))
+    log_of(store).known.forget("a")
+    chain = table_of(store).chain
 
     def read_before_it_is_written(*asked):
         rows = chain(*asked)
         monkeypatch.undo()
-        any_store.rollback("a", 2)
+        store.rollback("a", 2)
         return rows
 
-    monkeypatch.setattr(table_of(any_store), "chain", read_before_it_is_written)
-    state = any_store.load("a")
-    any_store.save(evolve(state.set("n", 3), step=3))
+    monkeypatch.setattr(table_of(store), "chain", read_before_it_is_written)
+    state = store.load("a")
+    store.save(evolve(state.set("n", 3), step=3))
 
-    assert any_store.load("a")["n"] == 3
-    assert any_store.load("a", 2).generation == 1
+    assert store.load("a")["n"] == 3
+    assert store.load("a", 2).generation == 1
 
 
 BIG = "x" * 20_000  # two steps of it take a snapshot
@@ -219,9 +206,8 @@ class TestWindows:
     """Which rows go as a run goes on is decided by rows that were checked."""
 
     @pytest.fixture
-    def windowed(self, any_store, again):
+    def windowed(self, store, again):
         """-> a run of which four checkpoints are kept, in a store that remembers nothing of it; 1 and 4 are whole."""
-        store = any_store
         store.retain("a", Policy("windowed", window=4))
         for step in range(1, 6):
             store = again(store) if step == 4 else store
@@ -240,7 +226,6 @@ class TestWindows:
         change_base(windowed, 3, base)
         assert [windowed.load("a", step)["n"] for step in range(3, 7)] == [3, 4, 5, 6]
 
-    @pytest.mark.parametrize("any_store", ["sqlite"], indirect=True)  # "disk" does not find it
     def test_a_row_that_was_not_there(self, windowed):
         """Checkpoints that can be seen are not pushed out of the window by what is none."""
         copy_row(windowed, 5, 6)
@@ -258,12 +243,12 @@ class TestWindows:
         self.went_on(store, 11)
         assert table_of(store).index("a")[0].step == 8
 
-    def test_rows_that_it_saved_itself_are_not_read_again(self, any_store, monkeypatch):
-        any_store.retain("a", Policy("windowed", window=4))
-        self.went_on(any_store, 1)
-        monkeypatch.setattr(table_of(any_store), "chain", None)
+    def test_rows_that_it_saved_itself_are_not_read_again(self, store, monkeypatch):
+        store.retain("a", Policy("windowed", window=4))
+        self.went_on(store, 1)
+        monkeypatch.setattr(table_of(store), "chain", None)
 
-        self.went_on(any_store, *range(2, 12))
+        self.went_on(store, *range(2, 12))
 
 
 @pytest.fixture
@@ -282,11 +267,6 @@ def again():
 
 def change_base(store, step, base):
     """Have a row say that it builds on another -> on which it did."""
-    if isinstance(store, DiskStore):
-        key = f"row:a!{step}"
-        row, previous = unpack_row("a", table_of(store).cache.get(key))
-        table_of(store).cache.set(key, pack_row(row._replace(base=base), previous))
-        return row.base
     (row,) = (row for row in table_of(store).index("a") if row.step == step)
     sql(store.path, f"UPDATE checkpoint SET base = {base} WHERE id = {table_of(store).run('a').number << 32 | step}")
     return row.base
@@ -327,22 +307,22 @@ class TestPrune:
         assert store.list() == ["a", "c"]
 
 
-def test_a_fork_finds_out_beforehand_what_is_in_its_way(any_store, monkeypatch):
+def test_a_fork_finds_out_beforehand_what_is_in_its_way(store, monkeypatch):
     """Not even for a moment is a half of it there."""
-    saved(any_store, 1)
-    saved(any_store, 1, run_id="a/#2/child", parent=ParentStep("a", 1))
-    saved(any_store, 1, run_id="b")
-    monkeypatch.setattr(table_of(any_store), "apply", None)
+    saved(store, 1)
+    saved(store, 1, run_id="a/#2/child", parent=ParentStep("a", 1))
+    saved(store, 1, run_id="b")
+    monkeypatch.setattr(table_of(store), "apply", None)
 
     with pytest.raises(RunExistsError, match="'b'"):
-        any_store.fork("a", "b")
+        store.fork("a", "b")
 
 
-def test_nothing_is_saved_together(any_store):
+def test_nothing_is_saved_together(store):
     """No State at all is no error."""
-    any_store.save_many([])
+    store.save_many([])
 
-    assert any_store.list() == []
+    assert store.list() == []
 
 
 class TestOpening:
@@ -446,15 +426,15 @@ class TestPrivateFiles:
             make_private(file)
 
 
-def test_parts_of_a_run_that_is_gone(any_store):
+def test_parts_of_a_run_that_is_gone(store):
     """They are found no more, and dropping them again is no error."""
-    saved(any_store, 1)
-    any_store.save_parts("a", [Part(2, "map", "x", 1)])
-    any_store.delete("a")
+    saved(store, 1)
+    store.save_parts("a", [Part(2, "map", "x", 1)])
+    store.delete("a")
 
-    any_store.drop_parts("a", 2, newer_too=True)
+    store.drop_parts("a", 2, newer_too=True)
 
-    assert any_store.load_parts("a", 2, "map") == {}
+    assert store.load_parts("a", 2, "map") == {}
 
 
 @pytest.mark.parametrize("run_id", ["w\0ndow", "", ".window", b"window"])
@@ -472,35 +452,18 @@ def test_an_id_that_no_run_can_have(tmp_path, run_id):
         assert store.prune().damaged == (str(run_id),)
 
 
-def test_a_row_that_is_no_text_is_damaged(tmp_path):
-    """Bytes whose type was flipped to text: the file is damaged, and not only not to be had at the moment."""
-    with DiskStore(tmp_path / "runs") as store:
-        saved(store, 1)
-        sql(store.path / "cache.db", "UPDATE Cache SET value = CAST(x'ff' AS TEXT) WHERE key LIKE 'row:a!%'")
-
-        with pytest.raises(CheckpointCorruptError, match="UTF-8"):
-            store.load("a")
-
-
 class TestTheWayOut:
     """What is no run is told of as `delete` takes it, and an error names the column, the store, and that."""
 
     RAW_IDS = ("'x y'", "'../etc'", "x'ff00'", "CAST(x'61ff62' AS TEXT)", "''", "'a!1'", "'" + "a" * 300 + "'")
 
     @pytest.mark.parametrize("raw_id", RAW_IDS)
-    def test_an_id_that_no_run_can_have(self, any_store, raw_id, again, caplog):
-        if isinstance(any_store, DiskStore) and raw_id.startswith("x'"):
-            raw_id = f"CAST({raw_id} AS TEXT)"  # as a blob it is no key at all
-        if isinstance(any_store, DiskStore) and raw_id == "''":
-            pytest.skip("no key begins with that of no run")
-        saved(any_store, 1, run_id="a")
-        saved(any_store, 1, 2, run_id="b", policy=Policy("full"))
-        if isinstance(any_store, DiskStore):
-            sql(any_store.path / "cache.db", f"UPDATE Cache SET key = 'run:' || {raw_id} WHERE key = 'run:b'")
-        else:
-            sql(any_store.path, f"UPDATE run SET run_id = {raw_id} WHERE run_id = 'b'")
+    def test_an_id_that_no_run_can_have(self, store, raw_id, again, caplog):
+        saved(store, 1, run_id="a")
+        saved(store, 1, 2, run_id="b", policy=Policy("full"))
+        sql(store.path, f"UPDATE run SET run_id = {raw_id} WHERE run_id = 'b'")
 
-        store = again(any_store)
+        store = again(store)
         assert store.list() == ["a"]
         (run_id,) = store.prune().damaged
         (record,) = caplog.records
@@ -516,11 +479,11 @@ class TestTheWayOut:
             store.delete(run_id)
 
     @pytest.mark.parametrize("run_id", ["x y", "\ud800", "", 5, None])
-    def test_an_id_that_is_not_there_is_none(self, any_store, run_id):
-        saved(any_store, 1)
+    def test_an_id_that_is_not_there_is_none(self, store, run_id):
+        saved(store, 1)
 
         with pytest.raises(InvalidRunIdError):
-            any_store.delete(run_id)
+            store.delete(run_id)
 
     @pytest.mark.parametrize(
         ("column", "value"),
@@ -537,16 +500,3 @@ class TestTheWayOut:
             assert named in str(caught.value)
         store.delete("a")
         saved(store, 1)
-
-    def test_the_field_is_named(self, tmp_path):
-        with DiskStore(tmp_path / "runs") as store:
-            saved(store, 1)
-            kept = table_of(store).cache.get("run:a")
-            table_of(store).cache.set("run:a", kept.replace(b"active", b"octave"))
-
-            with pytest.raises(CheckpointCorruptError, match="status holds 'octave'") as caught:
-                store.load("a")
-
-            assert str(store.path) in str(caught.value)
-            store.delete("a")
-            assert store.list() == []

@@ -20,30 +20,21 @@ from stategraph.errors import (
 )
 from stategraph.stores import get_checkpoint_store
 from stategraph.stores.base import Policy
-from stategraph.stores.disk import DiskStore
 from stategraph.stores.sqlite import SqliteStore
 from stategraph.testing import fixed
 from tests.stores.inside import table_of
 
 KEY, OLD_KEY = b"k" * 32, b"o" * 32
-FILES = {"sqlite": ("runs.db", SqliteStore), "disk": ("runs/cache.db", DiskStore)}
-ROWS = {"sqlite": ("checkpoint", "id", "payload"), "disk": ("Cache", "rowid", "value")}
-
-
-@pytest.fixture(params=FILES)
-def kind(request):
-    return request.param
 
 
 @pytest.fixture
-def opened(kind, tmp_path):
+def opened(tmp_path):
     """-> opens a store, by default signed and always the same one."""
     stores = []
 
     def open_store(name="one", **options):
-        file, cls = FILES[kind]
         (tmp_path / name).mkdir(exist_ok=True)
-        stores.append(cls(tmp_path / name / file.split("/")[0], **{"sign_with": lambda: KEY, **options}))
+        stores.append(SqliteStore(tmp_path / name / "runs.db", **{"sign_with": lambda: KEY, **options}))
         return stores[-1]
 
     yield open_store
@@ -52,26 +43,24 @@ def opened(kind, tmp_path):
 
 
 @pytest.fixture
-def sql(kind, tmp_path):
+def sql(tmp_path):
     """-> does what another program does in the file."""
 
     def change(statement, *values, name="one"):
-        with closing(sqlite3.connect(tmp_path / name / FILES[kind][0])) as database, database:
+        with closing(sqlite3.connect(tmp_path / name / "runs.db")) as database, database:
             return database.execute(statement, values).fetchall()
 
     return change
 
 
 @pytest.fixture
-def change_bodies(kind, sql):
+def change_bodies(sql):
     """-> puts one text in the place of another, of the same length, in everything that is kept of checkpoints."""
 
     def change(old, new, name="one"):
-        table, key, payload = ROWS[kind]
-        only = "" if kind == "sqlite" else "WHERE key LIKE 'row:%'"
-        for number, content in sql(f"SELECT {key}, {payload} FROM {table} {only}", name=name):
+        for number, content in sql("SELECT id, payload FROM checkpoint", name=name):
             if old in content:
-                sql(f"UPDATE {table} SET {payload} = ? WHERE {key} = ?", content.replace(old, new), number, name=name)
+                sql("UPDATE checkpoint SET payload = ? WHERE id = ?", content.replace(old, new), number, name=name)
 
     return change
 
@@ -129,7 +118,6 @@ class TestSavedAgain:
 class TestHeads:
     """What a store tells of a run without loading it."""
 
-    @pytest.mark.parametrize("kind", ["sqlite"])
     @pytest.mark.parametrize(
         "column", ["step", "checkpoint_node", "timestamp_ns", "status", "graph", "error", "parent", "policy", "pause"]
     )
@@ -152,29 +140,20 @@ class TestHeads:
             with pytest.raises(CheckpointCorruptError):
                 ask("a")
 
-    def test_a_chain_that_was_cut(self, opened, sql, kind):
+    def test_a_chain_that_was_cut(self, opened, sql):
         """The step before does not pass for the newest one, though it was once."""
         store = opened()
         store.retain("a", Policy("full"))
         saved(store, 1, 2)
-        if kind == "sqlite":
-            head = sql("SELECT step, checkpoint_node, timestamp_ns, tip, seal, version FROM run")
-        else:
-            head = sql("SELECT value FROM Cache WHERE key = 'run:a'")
         saved(store, 3)
-        if kind == "sqlite":
-            sql("DELETE FROM checkpoint WHERE id & 0xffffffff = 3")
-            sql("UPDATE run SET step = 2")
-        else:
-            sql("DELETE FROM Cache WHERE key = 'row:a!3'")
-        assert head
+        sql("DELETE FROM checkpoint WHERE id & 0xffffffff = 3")
+        sql("UPDATE run SET step = 2")
 
         fresh = opened()
         for ask in (fresh.load, fresh.history):
             with pytest.raises(CheckpointCorruptError):
                 ask("a")
 
-    @pytest.mark.parametrize("kind", ["sqlite"])
     def test_an_earlier_version_of_the_newest_step(self, opened, sql):
         """Sealed for this very step, before the run was taken back and came there another way."""
         store = opened()
@@ -187,16 +166,13 @@ class TestHeads:
         with pytest.raises(CheckpointCorruptError):
             opened().load("a")
 
-    def test_a_run_of_another_store(self, opened, sql, kind):
+    def test_a_run_of_another_store(self, opened, sql):
         """With the same key: its rows are none of this one."""
         saved(opened(), 1)
         saved(opened("two"), 1, run_id="b")
-        tables = ("run", "checkpoint") if kind == "sqlite" else ("Cache",)
-        for table in tables:
-            where = "" if kind == "sqlite" else "WHERE key LIKE 'r%:b%'"
-            for row in sql(f"SELECT * FROM {table} {where}", name="two"):
-                values = [None, *row[1:]] if table == "Cache" else row
-                sql(f"INSERT OR REPLACE INTO {table} VALUES ({', '.join('?' * len(row))})", *values)
+        for table in ("run", "checkpoint"):
+            for row in sql(f"SELECT * FROM {table}", name="two"):
+                sql(f"INSERT OR REPLACE INTO {table} VALUES ({', '.join('?' * len(row))})", *row)
 
         with pytest.raises(CheckpointCorruptError):
             opened().load("b")
@@ -212,17 +188,13 @@ class TestHeads:
         assert opened("copy").load("a")["n"] == 1
 
     @pytest.mark.parametrize("signed", [True, False])
-    def test_one_bad_head_keeps_no_other_from_being_told_of(self, opened, sql, kind, signed, caplog):
+    def test_one_bad_head_keeps_no_other_from_being_told_of(self, opened, sql, signed, caplog):
         """Nested deeper than Python can read, or not even text: it is left out, and can be deleted."""
         store = opened() if signed else opened(sign_with=None)
         for run_id in "abc":
             store.retain(run_id, Policy(ttl=1e-9))
             saved(store, 1, run_id=run_id, status="completed")
-        deep = "[" * 100_000
-        if kind == "sqlite":
-            sql("UPDATE run SET error = ? WHERE run_id = 'b'", deep)
-        else:
-            sql("UPDATE Cache SET value = ? WHERE key = 'run:b'", b"\x91" * 100_000)
+        sql("UPDATE run SET error = ? WHERE run_id = 'b'", "[" * 100_000)
 
         assert store.list() == ["a", "c"]
         assert [run.run_id for run in store.runs(limit=2)] == ["c", "a"]
@@ -236,25 +208,21 @@ class TestHeads:
 class TestIncarnations:
     """What is left of a run that was deleted is no part of one that has begun anew under its id."""
 
-    def test_parts_that_are_put_back(self, opened, sql, kind):
+    def test_parts_that_are_put_back(self, opened, sql):
         """They were signed for a run of this id, and of this step."""
         store = opened()
         saved(store, 1)
         store.save_parts("a", [Part(2, "map", "0", "of the old run")])
         inner = State({"n": "old"}, run_id="a/#2/child", step=1, parent=ParentStep("a", 1))
         store.save(inner)
-        kept = {
-            table: sql(f"SELECT * FROM {table}")
-            for table in (("run", "checkpoint") if kind == "sqlite" else ("Cache",))
-        }
+        kept = {table: sql(f"SELECT * FROM {table}") for table in ("run", "checkpoint")}
         store.delete("a")
         saved(store, 1)
         for table, rows in kept.items():
             for row in rows:
-                mine = ("/#" in row[1]) if table in ("run", "Cache") else row[0] >> 32 > 1
-                values = [None, *row[1:]] if table == "Cache" else row
+                mine = ("/#" in row[1]) if table == "run" else row[0] >> 32 > 1
                 if mine:
-                    sql(f"INSERT OR REPLACE INTO {table} VALUES ({', '.join('?' * len(row))})", *values)
+                    sql(f"INSERT OR REPLACE INTO {table} VALUES ({', '.join('?' * len(row))})", *row)
 
         fresh = opened()
         assert fresh.load("a")["n"] == 1
@@ -328,22 +296,20 @@ class TestKeys:
         with pytest.raises(ConfigError, match="sign_with"):
             opened(sign_with=None, verify_with=[lambda: OLD_KEY])
 
-    def test_both_by_name_of_the_store(self, kind, tmp_path, monkeypatch):
+    def test_both_by_name_of_the_store(self, tmp_path, monkeypatch):
         """As graph.toml has them."""
         monkeypatch.setenv("OLD", OLD_KEY.decode())
         monkeypatch.setenv("NEW", KEY.decode())
-        with get_checkpoint_store(kind, path=str(tmp_path / "runs"), sign_with="OLD") as store:
+        with get_checkpoint_store("sqlite", path=str(tmp_path / "runs"), sign_with="OLD") as store:
             saved(store, 1)
 
         options = {"path": str(tmp_path / "runs"), "sign_with": "NEW", "verify_with": ["OLD"]}
-        with get_checkpoint_store(kind, **options) as store:
+        with get_checkpoint_store("sqlite", **options) as store:
             assert store.load("a")["n"] == 1
 
 
-def test_a_history_is_what_was_signed(opened, sql, kind):
+def test_a_history_is_what_was_signed(opened, sql):
     """Each row of it, for whoever signs; without a key only what is read is checked."""
-    if kind == "disk":
-        pytest.skip("the columns of the disk store are in one value")
     store = opened()
     store.retain("a", Policy("full"))
     saved(store, 1, 2, 3)
@@ -365,25 +331,22 @@ def test_the_seals_of_equal_runs_differ(opened):
     assert len(set(seals)) == 2
 
 
-def test_errors_are_of_stategraph(opened, sql, kind):
+def test_errors_are_of_stategraph(opened, sql):
     """Whatever stands in the place of the id of the store."""
     opened().close()
-    sql("UPDATE store SET id = 5" if kind == "sqlite" else "UPDATE Cache SET value = 5 WHERE key = 'id'")
+    sql("UPDATE store SET id = 5")
 
     with pytest.raises(StateGraphError):
         opened()
 
 
-def test_pages_go_on_behind_what_is_damaged(opened, sql, kind):
+def test_pages_go_on_behind_what_is_damaged(opened, sql):
     """Each run is told of once, however small the pages are."""
     store = opened()
     for number in range(9):
         saved(store, 1, run_id=f"run-{number}")
     for number in (0, 3, 4, 8):
-        if kind == "sqlite":
-            sql("UPDATE run SET status = 'failed' WHERE run_id = ?", f"run-{number}")
-        else:
-            sql("UPDATE Cache SET value = x'c1' WHERE key = ?", f"run:run-{number}")
+        sql("UPDATE run SET status = 'failed' WHERE run_id = ?", f"run-{number}")
 
     for size in range(1, 11):
         found, after = [], None
@@ -393,7 +356,6 @@ def test_pages_go_on_behind_what_is_damaged(opened, sql, kind):
         assert found == ["run-7", "run-6", "run-5", "run-2", "run-1"]
 
 
-@pytest.mark.parametrize("kind", ["sqlite"])
 @pytest.mark.parametrize("how", ["load", "history", "fork", "rollback", "save"])
 def test_a_run_is_not_given_out_under_another_id(opened, sql, how):
     """Where somebody has made a table in which ids that differ in case are the same, each run is still itself."""
@@ -416,21 +378,6 @@ def test_a_run_is_not_given_out_under_another_id(opened, sql, how):
     assert store.load("a")["n"] == 2
 
 
-@pytest.mark.parametrize("kind", ["disk"])
-@pytest.mark.parametrize("number", [b"18446744073709551615", b"9" * 30, b"many"])
-def test_a_number_of_runs_that_there_cannot_be(opened, sql, number):
-    """To begin a run is then an error of stategraph's, and others go on."""
-    store = opened()
-    saved(store, 1)
-    sql("UPDATE Cache SET value = ? WHERE key = 'number of runs'", number)
-
-    with pytest.raises(CheckpointCorruptError):
-        saved(store, 1, run_id="b")
-    saved(store, 2)
-    assert store.list() == ["a"]
-
-
-@pytest.mark.parametrize("kind", ["sqlite"])
 def test_a_snapshot_that_says_it_builds_on_a_later_step(opened, sql):
     """It is there, and damaged: it is not said to be missing."""
     store = opened()
@@ -449,7 +396,6 @@ TEXTS = {
 }
 
 
-@pytest.mark.parametrize("kind", ["sqlite"])
 @pytest.mark.parametrize("signed", [True, False])
 @pytest.mark.parametrize(
     "change",
@@ -474,7 +420,6 @@ def test_text_that_nothing_can_be_made_of(opened, sql, signed, change):
             store.load("b")
 
 
-@pytest.mark.parametrize("kind", ["sqlite"])
 def test_a_row_whose_text_nothing_can_be_made_of(opened, sql):
     """To load it is an error of stategraph's."""
     saved(opened(), 1)
@@ -484,7 +429,6 @@ def test_a_row_whose_text_nothing_can_be_made_of(opened, sql):
         opened().load("a")
 
 
-@pytest.mark.parametrize("kind", ["sqlite"])
 def test_prune_checks_what_it_goes_by(opened, sql):
     """A row says on which others it builds: it is believed once its seal is right."""
     store = opened()

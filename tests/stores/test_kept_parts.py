@@ -21,28 +21,19 @@ from stategraph import (
 from stategraph._values.progress import Part
 from stategraph._values.provenance import ParentStep
 from stategraph.stores import CheckpointStore
-from stategraph.stores.disk import DiskStore
 from stategraph.stores.memory import MemoryStore
 from stategraph.stores.sqlite import SqliteStore
 from tests.postgres_server import postgres_at
 from tests.redis_server import redis_at
 
-OPENERS = {"sqlite": lambda folder: SqliteStore(folder / "runs.db"), "disk": lambda folder: DiskStore(folder / "runs")}
-DATABASES = {"sqlite": "runs.db", "disk": "runs/cache.db"}
-
-
-@pytest.fixture(params=OPENERS)
-def kind(request):
-    return request.param
-
 
 @pytest.fixture
-def opened(kind, tmp_path):
+def opened(tmp_path):
     """-> opens the store, anew every time."""
     stores = []
 
     def open_store():
-        stores.append(OPENERS[kind](tmp_path))
+        stores.append(SqliteStore(tmp_path / "runs.db"))
         return stores[-1]
 
     yield open_store
@@ -51,12 +42,12 @@ def opened(kind, tmp_path):
 
 
 @pytest.fixture
-def change(kind, tmp_path):
+def change(tmp_path):
     """-> changes what stands in the file, as no store does."""
 
-    def change(statements):
-        with closing(sqlite3.connect(tmp_path / DATABASES[kind])) as database, database:
-            return database.execute(statements[kind]).rowcount
+    def change(statement):
+        with closing(sqlite3.connect(tmp_path / "runs.db")) as database, database:
+            return database.execute(statement).rowcount
 
     return change
 
@@ -89,25 +80,13 @@ def test_another_process_finds_them(opened):
         store.load("a/#3/child")
 
 
-BODY_OF_PARTS = {
-    "sqlite": "UPDATE checkpoint "
-    "SET payload = CAST(replace(CAST(payload AS TEXT), 'value of y', 'value of q') AS BLOB) "
-    "WHERE instr(payload, CAST('value of y' AS BLOB))",
-    "disk": "UPDATE Cache SET value = CAST(replace(CAST(value AS TEXT), 'value of y', 'value of q') AS BLOB) "
-    "WHERE instr(value, CAST('value of y' AS BLOB))",
-}
-ROW_OF_PARTS = {
-    "sqlite": "DELETE FROM checkpoint WHERE instr(payload, CAST('value of y' AS BLOB))",
-    "disk": "DELETE FROM Cache WHERE instr(value, CAST('value of y' AS BLOB))",
-}
-HEADS_WITHIN = {
-    "sqlite": "UPDATE run SET status = 'what' WHERE run_id LIKE '%#%'",
-    "disk": "UPDATE Cache SET value = CAST('what' AS BLOB) WHERE key LIKE 'run:%#%'",
-}
-HEAD_OF_OTHER = {
-    "sqlite": "UPDATE run SET status = 'what' WHERE run_id = 'a/other'",
-    "disk": "UPDATE Cache SET value = CAST('what' AS BLOB) WHERE key = 'run:a/other'",
-}
+BODY_OF_PARTS = (
+    "UPDATE checkpoint SET payload = CAST(replace(CAST(payload AS TEXT), 'value of y', 'value of q') AS BLOB) "
+    "WHERE instr(payload, CAST('value of y' AS BLOB))"
+)
+ROW_OF_PARTS = "DELETE FROM checkpoint WHERE instr(payload, CAST('value of y' AS BLOB))"
+HEADS_WITHIN = "UPDATE run SET status = 'what' WHERE run_id LIKE '%#%'"
+HEAD_OF_OTHER = "UPDATE run SET status = 'what' WHERE run_id = 'a/other'"
 
 
 class TestDamage:
@@ -170,13 +149,13 @@ class TestDamage:
             store.load("a")
 
 
-@pytest.fixture(params=["memory", "postgres", "redis", *OPENERS])
+@pytest.fixture(params=["memory", "postgres", "redis", "sqlite"])
 def store(request, tmp_path):
     openers: dict[str, Callable[[Path], CheckpointStore]] = {
         "memory": lambda folder: MemoryStore(),
         "postgres": postgres_at,
         "redis": redis_at,
-        **OPENERS,
+        "sqlite": lambda folder: SqliteStore(folder / "runs.db"),
     }
     with openers[request.param](tmp_path) as store:
         yield store

@@ -8,16 +8,16 @@ import pytest
 from stategraph import State
 from stategraph._owners.holds import held
 from stategraph._values.provenance import ParentStep
-from stategraph.stores import DiskStore, SqliteStore
+from stategraph.stores import SqliteStore
 from stategraph.stores._rows import table
 from stategraph.stores.base import RetentionPolicy
 
 NAMES = [f"run-{number:02d}" for number in range(25)]
 
 
-@pytest.fixture(params=[SqliteStore, DiskStore])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[SqliteStore | DiskStore]:
-    with request.param(tmp_path / "store") as made:
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[SqliteStore]:
+    with SqliteStore(tmp_path / "store") as made:
         for name in NAMES:
             made.retain(name, RetentionPolicy(ttl=1e-9))
             made.save(State({"n": 1}, run_id=name, step=1, status="completed"))
@@ -104,10 +104,7 @@ def test_what_is_nested_goes_with_it(store):
 
 
 def _rows_left(store):
-    table = store._log.table
-    if isinstance(store, SqliteStore):
-        return table.connection.execute("SELECT count(*) FROM checkpoint").fetchone()[0]
-    return table.cache.connection.execute("SELECT count(*) FROM Cache WHERE key LIKE 'row:%'").fetchone()[0]
+    return store._log.table.connection.execute("SELECT count(*) FROM checkpoint").fetchone()[0]
 
 
 def test_nobody_owns_what_was_pruned(store):

@@ -1,31 +1,60 @@
-"""Results of nodes in a folder: a cache that is as safe as the disk store, and never raises."""
+"""Results of nodes in a folder, kept by diskcache (https://grantjenks.com/docs/diskcache/). It never raises."""
 
 from __future__ import annotations
 
 import hashlib
 import hmac
-from collections.abc import Sequence
+import os
+import sqlite3
+import tempfile
+import threading
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, closing
+from functools import cache
+from pathlib import Path
 from typing import Any
 
-from diskcache.core import DBNAME
+import diskcache
+from diskcache.core import DBNAME, DEFAULT_SETTINGS, METADATA, MODE_RAW
 
 from stategraph._text.shown import describe_exception
 from stategraph._values import clock
 from stategraph._values.cached import CachedResult, Changes
 from stategraph._values.frozen import freeze_items
-from stategraph.errors import NotSerializableError
+from stategraph.errors import ConfigError, NotSerializableError
 from stategraph.policies import CachePolicy
 from stategraph.stores._codec.msgpack import decode, encode
 from stategraph.stores._files.config_paths import absolute_path
-from stategraph.stores._files.safe_diskcache import OLDEST, SafeCache, cache_folder, check_database
-from stategraph.stores._files.sqlite_files import check_version
+from stategraph.stores._files.fork_safety import protect_at_fork
+from stategraph.stores._files.ownership import secure_file, secure_folder
+from stategraph.stores._files.sqlite_files import OpenFiles, check_version, connect, erase_log
 from stategraph.stores._rows.integrity import signing_key
 from stategraph.stores.base import SigningKey
 
+_OLDEST = (3, 31)  # older ones do not know trusted_schema
 _FORMAT, _SIGNED = b"stategraph result 1\n", b"stategraph result 1, signed\n"
 _DIGEST = 32  # bytes of a SHA-256
-_SWEEP = 100  # results that are kept between two looks for those whose time is over
-_SWEPT = 1_000  # results that one look removes at most: a node waits for it
+_SETTINGS = {
+    **DEFAULT_SETTINGS,  # also those that stay: what a database has as settings becomes PRAGMA statements
+    "eviction_policy": "none",
+    "cull_limit": 0,
+    "sqlite_mmap_size": 0,
+    "sqlite_secure_delete": 1,
+    "sqlite_trusted_schema": 0,
+    "disk_min_file_size": 2**62,  # no entry has a file of its own
+}
+
+
+class _BytesOnly(diskcache.Disk):  # type: ignore[misc]  # diskcache has no types
+    """Reads entries of bytes. Nothing is unpickled, and no file is opened or removed because an entry names it."""
+
+    def fetch(self, mode: Any, filename: Any, value: Any, read: bool) -> bytes:
+        if mode != MODE_RAW or filename is not None or type(value) is not bytes:
+            raise ValueError("it holds what stategraph does not write")
+        return value
+
+    def remove(self, file_path: Any) -> None:
+        """Do nothing."""
 
 
 class ResultCache:
@@ -43,8 +72,18 @@ class ResultCache:
         # Made absolute at once: the working directory may change until it is opened.
         self._path = absolute_path(path, "cache.path", "a folder")
         self._signing_key = signing_key(sign_with, "cache.sign_with")
-        self._cache: SafeCache | None = None
-        self._kept = 0  # since it was opened
+        self._cache: diskcache.Cache | None = None
+        self._files: OpenFiles
+        self._lock = threading.RLock()
+        protect_at_fork(self)
+
+    def at_rest(self) -> AbstractContextManager[object]:
+        """Keep other threads out while the process is forked."""
+        return self._lock
+
+    def renew(self) -> None:
+        """Take a lock of its own, in a forked child."""
+        self._lock = threading.RLock()
 
     def find(self, parts: Sequence[Any], ttl: float | None) -> CachedResult:
         """Return the result for these inputs, if there is one that is not older than `ttl` seconds."""
@@ -55,14 +94,17 @@ class ResultCache:
         except Exception as error:  # noqa: BLE001 - a cache never fails
             return CachedResult(None, reason=describe_exception(error), is_broken=True)
         try:
-            return self._found(key, ttl)
+            with self._lock:
+                return self._found(key, ttl)
         except Exception as error:  # noqa: BLE001 - a cache never fails
             return CachedResult(key, reason=f"it cannot be read: {describe_exception(error)}", is_broken=True)
 
     def _found(self, key: str, ttl: float | None) -> CachedResult:
-        cache, signing_key = self._opened(), self._key()
-        entry = cache.find(self, key)
+        results, signing_key = self._opened(), self._key()
+        entry = results.get(key)
         if entry is None:
+            if results.expire():
+                self._erase()
             return CachedResult(key, reason="new")
         try:
             written, changes = _unpack(key, entry, signing_key)
@@ -71,19 +113,17 @@ class ResultCache:
         except Exception as error:  # noqa: BLE001 - any may be raised by bytes that are not ours
             return CachedResult(key, reason=f"damaged: {describe_exception(error)}")
         if ttl is not None and not 0 <= clock.now_ns() - written < ttl * 1_000_000_000:
-            cache.drop(self, key)
+            results.delete(key)
+            self._erase()
             return CachedResult(key, reason="expired")
         return CachedResult(key, changes)
 
     def keep(self, key: str, changes: Changes, ttl: float | None = None) -> str:
         """Keep a result, for `ttl` seconds. Returns why that failed; empty if it did not."""
         try:
-            entry, cache = _pack(key, changes, self._key()), self._opened()
-            with cache.transaction(self):
-                cache.set(key, entry, expire=ttl)
-            if self._kept % _SWEEP == 0 and cache.drop_expired(self, clock.now_ns() / 1e9, _SWEPT):
-                cache.erase(self)
-            self._kept += 1
+            entry = _pack(key, changes, self._key())
+            with self._lock:
+                self._opened().set(key, entry, expire=ttl)
         except Exception as error:  # noqa: BLE001 - a cache never fails
             return describe_exception(error)
         return ""
@@ -91,19 +131,61 @@ class ResultCache:
     def _key(self) -> bytes | None:
         return None if self._signing_key is None else self._signing_key()
 
-    def _opened(self) -> SafeCache:
-        cache = self._cache
-        if cache is None or not cache.files.are_there:  # it may be deleted at any time
-            # Two threads may open it at once: one of the handles is used from then on.
-            check_version("cache.path", self._path, OLDEST)
-            folder = cache_folder(self._path, "cache.path")
-            check_database(folder / DBNAME)
-            cache = self._cache = SafeCache(self._path)
-            self._kept = 0
-        return cache
+    def _opened(self) -> diskcache.Cache:
+        if self._cache is None or not self._files.are_there:  # the folder may be deleted at any time
+            check_version("cache.path", self._path, _OLDEST)
+            self._file = _file_in(self._path)
+            _check(self._file)
+            self._cache = diskcache.Cache(self._path, disk=_BytesOnly, **_SETTINGS)
+            self._files = OpenFiles(self._file)
+        return self._cache
+
+    def _erase(self) -> None:
+        """Cut off the log, in which what was removed still stands."""
+        with closing(connect(self._file, "rw")) as database:
+            erase_log(database)
 
     def __str__(self) -> str:
         return f"cache at {self._path}"
+
+
+def _file_in(path: str) -> Path:
+    """Return the database in a folder. Both are made, for their owner only, if they are not there.
+
+    Raises:
+        ConfigError: They cannot be used, or others can write to them.
+    """
+    if os.path.expandvars(path) != path:  # diskcache would put values in the place of variables
+        raise ConfigError("cache.path", path, "a path without $ variables")
+    try:
+        return secure_file(secure_folder(Path(path)) / DBNAME)
+    except OSError as error:
+        raise ConfigError("cache.path", path, f"a folder that can be made and written to ({error.strerror})") from error
+
+
+def _check(file: Path) -> None:
+    """Raise ValueError unless a database is empty or as diskcache makes it: it would run triggers and settings."""
+    with closing(connect(file, "rw")) as database:
+        database.execute("PRAGMA trusted_schema = 0")
+        found = _parts(database)
+        foreign = {name for name, statement in found.items() if _parts_of_diskcache().get(name, "") != statement}
+        if not foreign and "Settings" in found:
+            foreign = {key for (key,) in database.execute("SELECT key FROM Settings")} - {*_SETTINGS, *METADATA}
+    if foreign:
+        raise ValueError(f"{file} was not made by stategraph: it has {', '.join(map(str, foreign))}")
+
+
+def _parts(database: sqlite3.Connection) -> Mapping[str, str | None]:
+    """Return the statements that made the parts of a database, by name; None for indexes that come by themselves."""
+    return dict(database.execute("SELECT name, sql FROM sqlite_master"))
+
+
+@cache
+def _parts_of_diskcache() -> Mapping[str, str | None]:
+    with tempfile.TemporaryDirectory() as folder:
+        diskcache.Cache(folder, **{**_SETTINGS, "sqlite_synchronous": 0}).close()
+        with closing(sqlite3.connect(Path(folder, DBNAME))) as database:
+            return _parts(database)
 
 
 def result_cache_of(policy: CachePolicy, store_key: SigningKey | None) -> ResultCache:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from functools import cache
 from pathlib import Path
+from typing import TypeAlias
 
 from stategraph.errors import FormatError
 from stategraph.stores._files.sqlite_files import DURABLE, execute_patiently
@@ -125,6 +126,7 @@ NEW_RUN = (
     f"INSERT INTO run ({_RUN_FIELDS}, run_id, number) VALUES ({', '.join('?' * 20)}, {_NEXT_NUMBER}) "
     "ON CONFLICT (run_id) DO NOTHING RETURNING number"
 )
+COPY_RUN = f"INSERT INTO run ({_RUN_FIELDS}, run_id, number) VALUES ({', '.join('?' * 21)})"
 NUMBER = "SELECT number FROM run WHERE run_id = ?"
 # The statement that writes a run compares its version, and its owner: one number for fence and cancellation.
 _AS_EXPECTED = (
@@ -210,7 +212,11 @@ NESTED = "SELECT run_id FROM run WHERE run_id > ? AND run_id < ?"
 # --------------------------------------------------------------------------- a database that is opened
 
 
-def prepare(database: sqlite3.Connection, path: Path) -> None:
+Fill: TypeAlias = Callable[[sqlite3.Connection], None]
+"""Copies the runs of an older store into new tables, within the transaction that makes these."""
+
+
+def prepare(database: sqlite3.Connection, path: Path, fill: Fill | None = None) -> None:
     """Make a connection durable, and the tables if they are not there or of an older version."""
     execute_patiently(database, "PRAGMA journal_mode = WAL")
     for pragma in DURABLE:
@@ -223,6 +229,8 @@ def prepare(database: sqlite3.Connection, path: Path) -> None:
         _check_schema_version(version, path)
         for statement in (statement for migration in MIGRATIONS[version:] for statement in migration):
             database.execute(statement)
+        if version == 0 and fill is not None:
+            fill(database)
         database.execute(f"PRAGMA application_id = {APPLICATION_ID}")
         database.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
         database.execute("COMMIT")

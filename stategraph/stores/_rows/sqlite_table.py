@@ -40,6 +40,9 @@ from stategraph.stores._rows.sql_columns import (
 from stategraph.stores._rows.sql_schema import LAST_SEQUENCE, SEQUENCE_BITS
 from stategraph.stores._rows.table import MANY, Held, Identify, Table, closed_error, read_only_error, while_short
 
+OLDEST = (3, 35)
+"""The SQLite that these tables take: older ones have no RETURNING."""
+
 _Result = TypeVar("_Result")
 
 _Ask: TypeAlias = Callable[[sqlite3.Connection, str, Any], list[Any]]
@@ -59,6 +62,8 @@ class SqliteTable(Table):
         path: The file.
         identify: Called with the id of the store whenever it is opened.
         read_only: Whether nothing may be written.
+        owners: The file with the locks of the owners.
+        fill: Copies the runs of an older store into a new database.
 
     Attributes:
         connection: The connection. It is only used within `query`, `in_transaction` and `erase`.
@@ -67,10 +72,19 @@ class SqliteTable(Table):
 
     removed_together = MANY
 
-    def __init__(self, store: object, path: Path, identify: Identify, *, read_only: bool) -> None:
-        self.store, self._path, self._identify, self._read_only = store, path, identify, read_only
+    def __init__(
+        self,
+        store: object,
+        path: Path,
+        identify: Identify,
+        *,
+        read_only: bool,
+        owners: Path | None = None,
+        fill: sql.Fill | None = None,
+    ) -> None:
+        self.store, self._path, self._identify, self._read_only, self._fill = store, path, identify, read_only, fill
         self._file = database_file(path, must_exist=read_only)
-        owners = self._file.with_name(f"{self._file.name}-owners")
+        owners = owners or self._file.with_name(f"{self._file.name}-owners")
         self.owners = SeenHolds(owners) if read_only else FileHolds.at(owners)
         self._reader: ReadFile | None = None
         self.closed = False
@@ -101,7 +115,7 @@ class SqliteTable(Table):
         if self._read_only:
             sql.supplement(connection, self._path)
         else:
-            sql.prepare(connection, self._path)
+            sql.prepare(connection, self._path, self._fill)
         self._identify(sql.store_id(connection, self._path))
 
     def _disconnect(self) -> None:

@@ -1,0 +1,118 @@
+"""The runs of a folder that an older version of stategraph has written: entries of diskcache's cache.
+
+They are copied into the tables of a SQLite store, in the transaction that makes these, so that a copy that is cut off
+begins again. Nothing is unpickled, and no file is opened because an entry names it.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, suppress
+from pathlib import Path
+
+from stategraph.errors import CheckpointCorruptError, FormatError
+from stategraph.stores._files.ownership import side_files
+from stategraph.stores._files.sqlite_files import DURABLE, connect, database_file
+from stategraph.stores._rows import sql_schema as sql
+from stategraph.stores._rows.columns import unpack_row, unpack_run
+from stategraph.stores._rows.records import RunRecord
+from stategraph.stores._rows.sql_columns import row_values, run_values
+
+# A cache that evicts nothing, and has an id: any other is not a store.
+_ID = """
+SELECT value FROM Cache WHERE key = 'id' AND raw = 1 AND typeof(value) = 'blob' AND length(value) = 16
+AND (SELECT value FROM Settings WHERE key = 'eviction_policy') = 'none'
+"""
+_ENTRIES = (
+    "SELECT substr(key, ?), value, mode = 1 AND filename IS NULL FROM Cache WHERE key > ? AND key < ? AND raw = 1"
+)
+_DAMAGED = "damaged"  # in columns that cannot be read: whoever reads them gets an error, as before
+
+
+def copy_runs(old: Path, database: sqlite3.Connection) -> None:
+    """Copy all runs of a cache, with their rows and fences, in the order in which they began.
+
+    Args:
+        old: The file of the cache.
+        database: Has the tables, and a transaction that is open.
+
+    Raises:
+        FormatError: The file is damaged, or no cache.
+    """
+    try:
+        with closing(connect(database_file(old, must_exist=True), "rw")) as cache:
+            cache.text_factory = lambda text: text.decode(errors="replace")
+            cache.execute("PRAGMA trusted_schema = 0")
+            cache.execute("BEGIN")  # all of it as it was at one time
+            store_id = cache.execute(_ID).fetchone()
+            if store_id is not None:
+                database.execute("UPDATE store SET id = ?", store_id)
+                _copy_rows(cache, database, _copy_heads(cache, database))
+                _copy_fences(cache, database)
+    except sqlite3.DatabaseError as error:
+        raise FormatError("", f"{old} is damaged, or no store of stategraph: {error}") from error
+
+
+def _entries(cache: sqlite3.Connection, kind: str) -> Iterator[tuple[str, bytes]]:
+    """Yield the rest of each key that begins with "run:", "row:" or "fence:", and its bytes; empty if damaged."""
+    for key, value, is_bytes in cache.execute(_ENTRIES, (len(kind) + 2, f"{kind}:", f"{kind};")):
+        yield key, value if is_bytes and type(value) is bytes else b""
+
+
+def _copy_heads(cache: sqlite3.Connection, database: sqlite3.Connection) -> dict[str, int]:
+    """Copy the records of the runs; return their numbers. No seal covers these, so only their order is relied upon."""
+    heads = [(run_id, value, _head(run_id, value)) for run_id, value in _entries(cache, "run")]
+    heads.sort(key=lambda head: head[2].number if head[2] else float("inf"))
+    numbers: dict[str, int] = {}
+    number = 0
+    for run_id, value, run in heads:
+        number = run.number if run and number < run.number < sql.LAST_RUN else number + 1
+        values = run_values(run) if run else (*[_DAMAGED] * 6, value, *[_DAMAGED] * 12)
+        database.execute(sql.COPY_RUN, (*values, run_id, number))
+        numbers[run_id] = number
+    return numbers
+
+
+def _head(run_id: str, value: bytes) -> RunRecord | None:
+    try:
+        return unpack_run(run_id, value)
+    except CheckpointCorruptError:
+        return None
+
+
+def _copy_rows(cache: sqlite3.Connection, database: sqlite3.Connection, numbers: dict[str, int]) -> None:
+    for key, value in _entries(cache, "row"):
+        run_id, _, sequence = key.rpartition("!")
+        if run_id in numbers and sequence.isdecimal() and int(sequence) <= sql.LAST_SEQUENCE:
+            place = numbers[run_id] << sql.SEQUENCE_BITS | int(sequence)
+            try:
+                row, _ = unpack_row(run_id, value)
+                values = row_values(place, row, json_as_text=True)
+            except (CheckpointCorruptError, UnicodeDecodeError):
+                values = (place, *[_DAMAGED] * 14, value, *[_DAMAGED] * 2)
+            database.execute(sql.PUT_ROWS[1], values)
+
+
+def _copy_fences(cache: sqlite3.Connection, database: sqlite3.Connection) -> None:
+    for run_id, value in _entries(cache, "fence"):
+        number, *cancelled = value.decode(errors="replace").split(" ", 2)
+        if number.isdecimal():
+            by = cancelled[1] if len(cancelled) == 2 else None
+            database.execute("INSERT INTO fence VALUES (?, ?, ?, ?)", (run_id, int(number), bool(cancelled), by))
+
+
+def remove_copied(old: Path, store_id: bytes) -> None:
+    """Overwrite and remove the cache from which the store with an id was copied: what is deleted would stand in it.
+
+    A process of an older version that has it open cannot save any more, as it looks whether its files are in place.
+    """
+    with suppress(sqlite3.DatabaseError, OSError):  # it is another program's, or others use it: then it stays
+        with closing(connect(old, "rw")) as cache:
+            for pragma in ("trusted_schema = 0", *DURABLE):
+                cache.execute(f"PRAGMA {pragma}")
+            if cache.execute(_ID).fetchone() != (store_id,):
+                return
+            cache.execute("DELETE FROM Cache")
+        for file in (old, *side_files(old)):
+            file.unlink(missing_ok=True)
