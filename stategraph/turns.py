@@ -21,8 +21,7 @@ from stategraph._util.validators import is_count
 from stategraph._values.frozen import freeze_items
 from stategraph._values.ids import check_given_id
 from stategraph._values.progress import Pause
-from stategraph._values.provenance import RunStatus
-from stategraph._values.state_fields import checked_labels
+from stategraph._values.provenance import RunStatus, checked_labels
 from stategraph.errors import (
     CheckpointNotFoundError,
     ConfigError,

@@ -10,7 +10,7 @@ from stategraph._engine.context import RunContext
 from stategraph._engine.start import execute
 from stategraph._protocol.commands import Task
 from stategraph._util.validators import is_duration
-from stategraph._values.state_fields import NO_LABELS, checked_labels
+from stategraph._values.provenance import NO_LABELS, checked_labels
 from stategraph.errors import ConfigError
 from stategraph.state import State
 

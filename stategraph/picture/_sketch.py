@@ -8,7 +8,7 @@ from itertools import count
 
 import attrs
 
-from stategraph._values.outline import NodeOutline
+from stategraph._values.progress import NodeOutline
 from stategraph._values.provenance import EdgeStructure, GraphStructure
 from stategraph.picture._run import Visit, Walk
 

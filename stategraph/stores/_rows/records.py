@@ -13,8 +13,7 @@ import attrs
 
 from stategraph._owners.holds import Hold, acting
 from stategraph._values import clock
-from stategraph._values.provenance import ErrorInfo, Facts, Kind, ParentStep, RunStatus, kind_of
-from stategraph._values.state_fields import checked_labels
+from stategraph._values.provenance import ErrorInfo, Facts, Kind, ParentStep, RunStatus, checked_labels, kind_of
 from stategraph.errors import CheckpointCorruptError
 from stategraph.stores._codec.opaque import unknown_shown
 from stategraph.stores._codec.pauses import pause_from_json
