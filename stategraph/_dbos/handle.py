@@ -9,7 +9,7 @@ import attrs
 
 from stategraph._dbos.checks import check_no_loop
 from stategraph._dbos.orders import DATABASE, WAY_OUT, Ordered, find_turns
-from stategraph._engine.turning import turn_of
+from stategraph._engine.calling import turn_of
 from stategraph._values.provenance import RunStatus
 from stategraph.errors import CheckpointNotFoundError, ExecutionError, RunCancelledError, StateGraphError
 from stategraph.graph import StateGraph

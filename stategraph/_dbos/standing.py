@@ -8,8 +8,8 @@ from typing import Any, cast
 import attrs
 
 from stategraph._dbos.orders import Ordered, order_of, turn_id, turns_of
-from stategraph._engine.answering import to_be_answered
-from stategraph._engine.turning import turn_of
+from stategraph._engine.calling import turn_of
+from stategraph._engine.pauses import to_be_answered
 from stategraph._progress.answers import is_overdue
 from stategraph._values.progress import Pause
 from stategraph._values.provenance import RunStatus
