@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 
 from stategraph import State
-from stategraph._owners.byte_locks import CAN_SEE, LockFile
-from stategraph._owners.file_holds import _byte
 from stategraph._owners.holds import held
+from stategraph._owners.locks import CAN_SEE, LockFile, _byte
 from stategraph.stores import CheckpointStore, SqliteStore
 from stategraph.stores._checks import RunFilter
 from stategraph.stores._rows import sql_filters

@@ -6,9 +6,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
-from stategraph._owners.claims import Claim
-from stategraph._owners.file_holds import Fence
-from stategraph._owners.leases import Lease, Worker
+from stategraph._owners.holds import Fence
+from stategraph._owners.leases import Claim, Lease, Worker
 from stategraph._values import clock
 from stategraph._values.ids import nested_range
 

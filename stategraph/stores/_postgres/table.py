@@ -6,11 +6,9 @@ import json
 import os
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from functools import partial
 from itertools import chain
 from typing import Any, TypeVar
 
-from stategraph._owners.claims import claimed
 from stategraph._owners.holds import lost
 from stategraph._owners.leases import LeaseHolds
 from stategraph._values.ids import given_id, nested_range
@@ -75,7 +73,7 @@ class PostgresTable(Leasing, Table):
         self.closed = False
         self._pid = os.getpid()
         self._connections = Connections(self._connect, pool, _all_in_use)
-        self.owners: LeaseHolds | None = LeaseHolds(self, lease, partial(claimed, self))
+        self.owners: LeaseHolds | None = LeaseHolds(self, lease, self)
 
     def open(self, schema: str, identify: Identify, *, migrates: bool) -> None:
         """Connect to the server, make the tables if they are not there, and find the id of the store.

@@ -6,8 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import cast
 
-from stategraph._owners.free import held_if_free
-from stategraph._owners.holds import Owning
+from stategraph._owners.holds import Owning, held_if_free
 from stategraph._values import clock
 from stategraph._values.ids import is_parts_id
 from stategraph.errors import (

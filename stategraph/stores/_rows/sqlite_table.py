@@ -11,8 +11,8 @@ from itertools import chain as chained
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
-from stategraph._owners.file_holds import Fence, FileHolds, SeenHolds
-from stategraph._owners.holds import Hold, acting, lost
+from stategraph._owners.holds import Fence, Hold, acting, lost
+from stategraph._owners.locks import LockHolds
 from stategraph._values.ids import PARTS, given_id, nested_range
 from stategraph.errors import CheckpointCorruptError, CheckpointError, CheckpointSaveError
 from stategraph.stores._checks import RunFilter
@@ -62,7 +62,7 @@ class SqliteTable(Table):
         path: The file.
         identify: Called with the id of the store whenever it is opened.
         read_only: Whether nothing may be written.
-        owners: The file with the locks of the owners.
+        owners: The name of the file with the locks of the owners, beside the database.
         fill: Copies the runs of an older store into a new database.
 
     Attributes:
@@ -79,13 +79,13 @@ class SqliteTable(Table):
         identify: Identify,
         *,
         read_only: bool,
-        owners: Path | None = None,
+        owners: str = "",
         fill: sql.Fill | None = None,
     ) -> None:
         self.store, self._path, self._identify, self._read_only, self._fill = store, path, identify, read_only, fill
         self._file = database_file(path, must_exist=read_only)
-        owners = owners or self._file.with_name(f"{self._file.name}-owners")
-        self.owners = SeenHolds(owners) if read_only else FileHolds.at(owners)
+        locks = self._file.with_name(owners or f"{self._file.name}-owners")
+        self.owners = LockHolds(locks, read_only=True) if read_only else LockHolds.at(locks)
         self._reader: ReadFile | None = None
         self.closed = False
         self._access = Access()  # the connection is one, its callers are many

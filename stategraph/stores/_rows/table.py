@@ -6,11 +6,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from time import monotonic
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
-from stategraph._owners.file_holds import Fence
-from stategraph._owners.holds import Hold, on_behalf_of
-from stategraph._owners.shared import SharedHolds
+from stategraph._owners.holds import Fence, Hold, Holds, on_behalf_of
 from stategraph.errors import CheckpointError, RunBusyError, RunLostError
 from stategraph.stores._checks import RunFilter
 from stategraph.stores._rows.records import MAX_STEP, CheckpointRecord, RunRecord, Unreadable, WriteBatch
@@ -163,7 +161,7 @@ class Table(ABC):
 
     # ------------------------------------------------------------------ owners
 
-    owners: SharedHolds[Any] | None = None
+    owners: Holds | None = None
     """Who owns which run, where processes that share the table know that of each other; None once it is closed."""
 
     @abstractmethod
