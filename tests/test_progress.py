@@ -13,8 +13,8 @@ import pytest
 from stategraph import ConfigError, ExecutionError, RetryPolicy, State, get_observer
 from stategraph.nodes.interrupt import InterruptNode
 from stategraph.nodes.map import MapNode
-from stategraph.observers._watched import Watched
-from stategraph.observers.progress import Lines, ProgressObserver
+from stategraph.observers._views import MOST_LINES, Lines, Live, Watched
+from stategraph.observers.progress import ProgressObserver
 from tests.scenarios import RUN, Scene, broken_first, make_graph, raises, trace, traces
 
 HOSTILE = "\x1b[31mred\nnew line [bold]\udcff\u202e"
@@ -155,10 +155,9 @@ def test_several_runs_at_once(shown: ProgressObserver, stream: io.StringIO, memo
 def test_more_runs_than_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     """Those that find no line wait for one; all are told as they end."""
     monkeypatch.setenv("TERM", "xterm")
-    from stategraph.observers._live import _MOST, Live
 
     stream = Terminal()
-    live, runs = Live(stream), [Watched(f"run-{number}") for number in range(_MOST + 5)]
+    live, runs = Live(stream), [Watched(f"run-{number}") for number in range(MOST_LINES + 5)]
     for run in runs:
         live.show(run)
     for run in runs:
@@ -166,7 +165,7 @@ def test_more_runs_than_lines(monkeypatch: pytest.MonkeyPatch) -> None:
         live.end(run, "ended", "green")
     live.close()
 
-    assert all(f"run-{number} ended" in stream.getvalue() for number in range(_MOST + 5))
+    assert all(f"run-{number} ended" in stream.getvalue() for number in range(MOST_LINES + 5))
 
 
 @pytest.mark.parametrize("method", ["execute", "run", "stream", "turn"])
@@ -226,7 +225,7 @@ class TestRates:
     )
     def test_items(self, monkeypatch: pytest.MonkeyPatch, done: int, found: int, failed: int, told: str) -> None:
         """What was found done says nothing about how fast it goes."""
-        monkeypatch.setattr("stategraph.observers._watched.time.monotonic", lambda: 10.0)
+        monkeypatch.setattr("stategraph.observers._views.time.monotonic", lambda: 10.0)
         run = Watched("g", began=0.0, total=100, done=done, found=found, failed=failed)
 
         assert run.items == told
@@ -279,7 +278,6 @@ class TestNotebooks:
 def test_without_rich(monkeypatch: pytest.MonkeyPatch, memory_play: Scene) -> None:
     """A terminal gets plain lines."""
     monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.delitem(sys.modules, "stategraph.observers._live", raising=False)
     monkeypatch.setitem(sys.modules, "rich.console", None)
     stream = Terminal()
     memory_play.execute(make_graph(traces("a"), store=memory_play.store, observer=ProgressObserver(stream)))

@@ -1,8 +1,14 @@
-"""Observer."""
+"""Observers, which hear of events: the base class, one that ignores them, and one that passes them on to several."""
 
 from __future__ import annotations
 
-from stategraph._values.events import Event, EventType
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack
+from functools import partial
+from typing import Any, cast
+
+from stategraph._values.events import Event, EventType, Listener, listener_problem, notify_of, wants
+from stategraph.errors import ConfigError
 
 
 class Observer:
@@ -24,3 +30,46 @@ class NoopObserver(Observer):
 
     def wants(self, type: EventType) -> bool:
         return False
+
+
+class MultiObserver(Observer):
+    """Passes events to several observers, in the order given. One that raises does not keep an event from the others.
+
+    Args:
+        observers: The observers, or one iterable of them.
+
+    Raises:
+        ConfigError: one of them is a class, async, or no observer at all.
+    """
+
+    def __init__(self, *observers: Listener | Iterable[Listener]) -> None:
+        self.observers: tuple[Listener, ...] = tuple(observer for given in observers for observer in _each(given))
+        entering = [observer for observer in self.observers if hasattr(observer, "enter_node")]
+        if entering:
+            self.enter_node = partial(_enter_all, entering)
+
+    def on_event(self, event: Event) -> None:
+        for observer in self.observers:
+            if wants(observer, event.type):
+                notify_of(observer, event)
+
+    def wants(self, type: EventType) -> bool:
+        return any(wants(observer, type) for observer in self.observers)
+
+
+def _enter_all(observers: list[Any], call_id: str, run_id: str) -> Callable[[], object]:
+    """Have each of the observers put something around a node; return what takes all of it away."""
+    with ExitStack() as stack:
+        for observer in observers:
+            stack.callback(observer.enter_node(call_id, run_id))
+        return stack.pop_all().close
+
+
+def _each(given: Listener | Iterable[Listener]) -> Iterable[Listener]:
+    is_one = hasattr(given, "on_event") or not isinstance(given, Iterable)
+    observers = (cast(Listener, given),) if is_one else cast(Iterable[Listener], given)
+    for observer in observers:
+        problem = listener_problem(observer)
+        if problem:
+            raise ConfigError("observer", observer, problem)
+        yield observer

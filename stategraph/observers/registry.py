@@ -8,20 +8,40 @@ from typing import Any
 from stategraph._util.registry import Registry
 from stategraph._values.events import Listener, listener_problem
 from stategraph.errors import ConfigError
-from stategraph.observers.base import NoopObserver
+from stategraph.observers.base import MultiObserver, NoopObserver
 
 
-def _bundled() -> Mapping[str, tuple[Any, Any]]:
-    from stategraph.observers._bundled import BUNDLED  # imported when used
+def _structlog(level: str = "info") -> Listener:
+    from stategraph.observers.logging import StructlogObserver  # imported when used: structlog takes 50 ms
 
-    return BUNDLED
+    return StructlogObserver(level)
+
+
+def _progress(every: float = 1.0) -> Listener:
+    from stategraph.observers.progress import ProgressObserver
+
+    return ProgressObserver(every=every)
+
+
+def _opentelemetry() -> Listener:
+    from stategraph.observers.opentelemetry import OpenTelemetryObserver
+
+    return OpenTelemetryObserver()
+
+
+_BUNDLED: Mapping[str, tuple[Any, Any]] = {
+    "structlog": (_structlog, dict),
+    "progress": (_progress, dict),
+    "opentelemetry": (_opentelemetry, dict),
+}
+"""The observers that come with the library and do something, each imported when it is asked for."""
 
 
 _observers: Registry[Listener] = Registry(
     "observer",
     "stategraph.observers",
     is_instance=lambda entry: not isinstance(entry, type) and callable(getattr(entry, "on_event", None)),
-    bundled=_bundled,
+    bundled=lambda: _BUNDLED,
 )
 _observers.register("noop", NoopObserver())
 
@@ -52,8 +72,6 @@ def get_observer(name: str, **options: Any) -> Listener:
 
 def with_progress(observer: Listener) -> Listener:
     """Return an observer and, unless it is that, the one that shows how runs go on."""
-    from stategraph.observers.multi import MultiObserver  # imported when used
-
     shown = get_observer("progress")
     return observer if observer is shown else MultiObserver(observer, shown)
 
