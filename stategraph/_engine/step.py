@@ -10,26 +10,16 @@ from typing import Any, ClassVar, cast
 
 import attrs
 
-from stategraph._engine.context import LOOK_AGAIN, RunContext, context_of, kept_name
-from stategraph._engine.events import announce_failure, announce_parts, show, tell
+from stategraph._engine.announce import announce_failure, announce_parts
+from stategraph._engine.context import RunContext
+from stategraph._engine.limited import limited
+from stategraph._engine.node_context import context_of, kept_name
+from stategraph._engine.saving import LOOK_AGAIN, show, tell
 from stategraph._graph.compiled import CompiledNode
 from stategraph._progress.answers import without_answers
 from stategraph._progress.origins import GIVEN, Written, origins_after
 from stategraph._progress.tracking import ReadSet, unwatched, watched
-from stategraph._protocol.commands import (
-    Await,
-    Command,
-    Expired,
-    Limit,
-    Load,
-    Parts,
-    Save,
-    Sleep,
-    Stopped,
-    StoreFailed,
-    Task,
-    Unlimit,
-)
+from stategraph._protocol.commands import Await, Command, Load, Parts, Save, Sleep, StoreFailed, Task
 from stategraph._text.shown import describe_exception
 from stategraph._values import clock
 from stategraph._values.events import EventType
@@ -156,7 +146,7 @@ class StepExecution:
     def _attempt(self) -> Task[Any]:
         stage, work, self.began_ns = self.stage, self.stage.node.execute(self), clock.monotonic_ns()
         seconds = stage.policies.timeout
-        return work if seconds is None else _limited(work, seconds, stage.name, is_async=stage.node.is_async)
+        return work if seconds is None else limited(work, seconds, stage.name, is_async=stage.node.is_async)
 
     def _start_over(self) -> None:
         self._answered.clear()
@@ -261,7 +251,7 @@ class StepExecution:
 
     def tell(self, type: EventType, **about: Any) -> Task[None]:
         """Report an event of this step."""
-        yield from tell(self.run, type, self.state.run_id, self.state.step + 1, node=self.stage.name, **about)
+        yield from tell(self.run, type, self.state.run_id, self.state.step + 1, self.stage.name, about)
 
     def show_chunk(self, chunk: Any) -> Task[None]:
         """Emit a chunk: it is seen at once, and kept with the run until the node has finished.
@@ -276,7 +266,7 @@ class StepExecution:
         yield from show(self.run, self.run.state)
         services = self.run.services
         if services.hold is not None and (services.is_cancelled or monotonic() >= self._look_at):
-            yield from self.stored((Load, services.stop_if_cancelled, None))
+            yield from self.stored((Load, services.stop_if_cancelled, self.run.state))
             self._look_at = monotonic() + LOOK_AGAIN
 
     def show_part(self, label: Any, value: Any) -> Task[None]:
@@ -338,7 +328,6 @@ class StepExecution:
             yield from run.outer_step.keep_incoming(at_last=at_last)
         yield from self.stored((Save, run.services.save, run.state))
         run.saved = run.state
-        self._heed_cancel()
 
     def finished_parts(self, made_of: Mapping[str, Any], mark: str = "") -> Task[dict[str, Any]]:
         """Return the values of the parts that were finished before, made of the same as now, by their labels."""
@@ -364,12 +353,6 @@ class StepExecution:
             run.unsaved_parts += parts
         elif parts:
             yield from self.stored((Parts, run.services.save_parts, (run.state, parts)))
-            self._heed_cancel()
-
-    def _heed_cancel(self) -> None:
-        """Raise Stopped if a save has found the run cancelled."""
-        if self.run.services.is_cancelled:
-            raise Stopped("it was cancelled")
 
     def tell_parts(self, parts: Iterable[PartTold], total: int) -> Task[None]:
         """Report what came of parts of this step, which has so many."""
@@ -421,31 +404,3 @@ class StepExecution:
     def path(self) -> str:
         """What leads to this node from the outermost graph: names of nodes, each followed by a slash."""
         return f"{self._path or self.run.nested_path}{self.stage.name}/"
-
-
-def _limited(task: Task[Any], seconds: float, node: str, *, is_async: bool) -> Task[Any]:
-    """Return what a task does, cut off when the time of the node is up.
-
-    Args:
-        task: The work of the node.
-        seconds: How long it may take.
-        node: Its name.
-        is_async: Whether it is cancelled then; the thread of a sync one cannot be stopped.
-
-    Raises:
-        TimeoutError: it took longer.
-    """
-    expired = Expired(f"the timeout of {seconds} s of node {node!r} passed")
-    yield (Limit, lambda _: expired, seconds)
-    try:
-        answer = yield from task
-    except GeneratorExit:
-        raise
-    except BaseException as error:
-        yield (Unlimit, None, None)
-        if error is expired:
-            left = "" if is_async else "; its thread cannot be stopped, and goes on by itself"
-            raise TimeoutError(f"it took longer than its timeout of {seconds} s{left}") from None
-        raise
-    yield (Unlimit, None, None)
-    return answer

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 from stategraph._progress.answers import awaited
 from stategraph._protocol.commands import Task
 from stategraph._text.shown import shorten
-from stategraph._values.progress import NodeOutline, Pause, Structures
+from stategraph._values.outline import NodeOutline, Structures
+from stategraph._values.progress import Pause
 from stategraph._values.provenance import ErrorInfo
 from stategraph.nodes._parts.jobs import Job
 from stategraph.nodes._parts.run import Workers, do_parts

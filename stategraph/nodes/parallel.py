@@ -15,7 +15,8 @@ from stategraph._protocol.commands import Task
 from stategraph._text.shown import shorten
 from stategraph._util.callables import answered, problem_of
 from stategraph._util.validators import is_name
-from stategraph._values.progress import NodeOutline, Pause, Structures
+from stategraph._values.outline import NodeOutline, Structures
+from stategraph._values.progress import Pause
 from stategraph._values.provenance import GraphStructure
 from stategraph.nodes._parts.jobs import Job
 from stategraph.nodes._parts.run import Workers, do_parts
